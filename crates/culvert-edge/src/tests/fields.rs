@@ -1,7 +1,6 @@
 //! Every field of both traffic events, with a value that its module produced.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use culvert_events::{HTTP_REQUEST_COMPLETE, Kind, TCP_CONNECTION_CLOSED};
 use culvert_policy::Scheme;
@@ -32,15 +31,15 @@ fn http_fields() -> Vec<(&'static str, &'static str, Value)> {
             json!("gzip"),
         ),
         ("compression.bytes_saved", "http/encoded", Value::Null),
-        ("conn.client_ip", "downstream", json!("127.0.0.1")),
-        ("conn.server_ip", "downstream", json!("127.0.0.1")),
+        ("conn.client_ip", "conn", json!("127.0.0.1")),
+        ("conn.server_ip", "conn", json!("127.0.0.1")),
         ("conn.server_name", "peek", json!("app.example")),
-        ("conn.server_port", "downstream", Value::Null),
-        ("conn.start_ts", "downstream", Value::Null),
+        ("conn.server_port", "conn", Value::Null),
+        ("conn.start_ts", "conn", Value::Null),
         ("http.request.body_length", "http1/inbound", json!(2000)),
         ("http.request.headers", "recording", Value::Null),
         ("http.request.method", "recording", json!("post")),
-        ("http.request.url.host", "route", json!("app.example")),
+        ("http.request.url.host", "authority", json!("app.example")),
         ("http.request.url.path", "recording", json!("/a/b")),
         ("http.request.url.query", "recording", json!("c=d")),
         (
@@ -54,10 +53,10 @@ fn http_fields() -> Vec<(&'static str, &'static str, Value)> {
         ("http.response.headers", "recording", Value::Null),
         ("http.response.status_code", "recording", json!(200)),
         ("ip_policy.decision", "action/restrict_ips", json!("allow")),
-        ("oauth.app_client_id", "login", json!("app")),
-        ("oauth.decision", "login", json!("allow")),
-        ("oauth.user.id", "login", json!("u7")),
-        ("oauth.user.name", "login", json!("Ann")),
+        ("oauth.app_client_id", "session_middleware", json!("app")),
+        ("oauth.decision", "session_middleware", json!("allow")),
+        ("oauth.user.id", "session_middleware", json!("u7")),
+        ("oauth.user.name", "session_middleware", json!("Ann")),
         (
             "tls.cipher_suite",
             "handshake",
@@ -83,12 +82,12 @@ fn tcp_fields() -> Vec<(&'static str, &'static str, Value)> {
     vec![
         ("conn.bytes_in", "socket", Value::Null),
         ("conn.bytes_out", "socket", json!(15)),
-        ("conn.client_ip", "downstream", json!("127.0.0.1")),
-        ("conn.end_ts", "downstream", Value::Null),
-        ("conn.server_ip", "downstream", json!("127.0.0.1")),
+        ("conn.client_ip", "conn", json!("127.0.0.1")),
+        ("conn.end_ts", "conn", Value::Null),
+        ("conn.server_ip", "conn", json!("127.0.0.1")),
         ("conn.server_name", "peek", json!("app.example")),
-        ("conn.server_port", "downstream", Value::Null),
-        ("conn.start_ts", "downstream", Value::Null),
+        ("conn.server_port", "conn", Value::Null),
+        ("conn.start_ts", "conn", Value::Null),
         ("ip_policy.decision", "action/restrict_ips", json!("allow")),
         (
             "traffic_policy.logs",
@@ -238,12 +237,10 @@ fn compare(
         if !expected.is_null() {
             assert_eq!(*value, expected, "{path}: {module}");
         }
-        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let is_there = ["edge", "http", "policy", "tls"].iter().any(|name| {
-            let source = crates.join(format!("culvert-{name}/src"));
-            ["", "/mod"]
-                .iter()
-                .any(|file| source.join(format!("{module}{file}.rs")).exists())
+        let crates = ["edge", "http", "login", "policy", "tls"];
+        let is_there = crates.iter().any(|name| {
+            let source = format!("{}/../culvert-{name}/src", env!("CARGO_MANIFEST_DIR"));
+            std::path::Path::new(&format!("{source}/{module}.rs")).exists()
         });
         assert!(is_there, "{module}");
     }
