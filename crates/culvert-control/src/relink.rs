@@ -83,6 +83,7 @@ async fn note_owners(store: &culvert_store::Store) -> Result<(), Fault> {
             }
         }
     }
+    let mut is_complete = true;
     for (id, (document, form)) in ownerless {
         if form.owner_id.is_empty() {
             warn!(
@@ -93,13 +94,17 @@ async fn note_owners(store: &culvert_store::Store) -> Result<(), Fault> {
         }
         let body = stored::write(&form)?;
         let changed = Document { body, ..document };
-        if let Err(CommitError::Fault(fault)) =
-            store.commit(Changes::replace(changed, NOTHING)).await
-        {
-            return Err(fault);
+        match store.commit(Changes::replace(changed, NOTHING)).await {
+            Ok(_) => {}
+            Err(CommitError::Fault(fault)) => return Err(fault),
+            // Another node changed it meanwhile. The next start looks again.
+            Err(_) => is_complete = false,
         }
     }
-    store.meta_set(META, DONE).await
+    match is_complete {
+        true => store.meta_set(META, DONE).await,
+        false => Ok(()),
+    }
 }
 
 /// Rows of the audit log in one read.
