@@ -62,7 +62,8 @@ pub struct Destination {
 #[derive(Debug, Default)]
 pub(crate) struct Compiled {
     pub(crate) replays: Vec<Replay>,
-    withheld: HashSet<(String, String)>,
+    /// Audit kinds withheld from each subscription.
+    withheld: HashMap<String, HashSet<String>>,
     kinds: Vec<KindPlan>,
     destinations: HashMap<Arc<str>, Arc<CompiledDestination>>,
 }
@@ -182,9 +183,13 @@ impl Compiled {
                 }),
             }
         }
+        let mut withheld: HashMap<String, HashSet<String>> = HashMap::new();
+        for (subscription, kind) in table.withheld {
+            withheld.entry(subscription).or_default().insert(kind);
+        }
         Self {
             replays: table.replays,
-            withheld: table.withheld,
+            withheld,
             kinds,
             destinations,
         }
@@ -192,8 +197,8 @@ impl Compiled {
 
     /// Whether a subscription no longer gets an audit kind.
     pub(crate) fn is_withheld(&self, subscription: &str, kind: &str) -> bool {
-        let mut withheld = self.withheld.iter();
-        !self.withheld.is_empty() && withheld.any(|(id, name)| id == subscription && name == kind)
+        let withheld = self.withheld.get(subscription);
+        withheld.is_some_and(|kinds| kinds.contains(kind))
     }
 
     /// What anybody wants of each kind.
