@@ -50,7 +50,7 @@ pub(crate) fn host(settings: &Settings) -> String {
     format!("1.tcp.{}", &*settings.edge_domain)
 }
 
-/// Any address that nobody has; `None` when there is none, or the owner is at the limit.
+/// An available address. `None` if there is none, or if the owner is at the limit.
 pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
     let (host, now) = (host(cx.settings), cx.clock.now());
     let mut known = HashSet::new();
@@ -73,8 +73,8 @@ pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
         }
     }
     let ports = cx.settings.tcp_ports.clone();
-    let is_much = n_own >= ports.clone().count().div_ceil(2);
-    if is_much && !owner::is_admin(cx, &cx.caller.owner_id).await? {
+    let is_at_limit = n_own >= ports.clone().count().div_ceil(2);
+    if is_at_limit && !owner::is_admin(cx, &cx.caller.owner_id).await? {
         return Ok(None);
     }
     let fresh: Vec<u16> = ports.clone().filter(|port| !known.contains(port)).collect();

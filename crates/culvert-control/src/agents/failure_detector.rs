@@ -1,17 +1,17 @@
-//! Which other runs of a server are over: those that were seen to write nothing for a while.
+//! Finds the runs of a server that have failed: those whose heartbeat this process has not seen change for a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use culvert_base::{Ksuid, Timestamp};
 
-/// A run that was seen to say nothing for this long is over.
+/// A run whose heartbeat does not change for this long has failed.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(25);
 
-/// Two looks that are further apart say nothing of what was between them.
+/// If two polls are further apart than this, the failure detector restarts.
 pub(crate) const GAP_MAX: Duration = Duration::from_secs(12);
 
-/// What was seen of other runs: when each last wrote, and since when it has not.
+/// The last heartbeat of each other run, and when this process first saw it.
 #[derive(Debug, Default)]
 pub(crate) struct FailureDetector {
     pub(crate) looked_at: Option<Instant>,
@@ -19,7 +19,7 @@ pub(crate) struct FailureDetector {
 }
 
 impl FailureDetector {
-    /// A look begins. After a gap everybody gets their time anew.
+    /// Begins a poll. After a gap, every run has the full time again.
     pub(crate) fn begin(&mut self, now: Instant) {
         let is_gap = self
             .looked_at
@@ -30,7 +30,7 @@ impl FailureDetector {
         self.looked_at = Some(now);
     }
 
-    /// Whether a run has written nothing for so long that it is over.
+    /// Whether the heartbeat of a run has been unchanged for too long.
     pub(crate) fn has_failed(&mut self, id: &str, wrote_at: Timestamp, now: Instant) -> bool {
         let seen = self.runs.entry(id.to_owned()).or_insert((wrote_at, now));
         if seen.0 != wrote_at {
@@ -69,7 +69,7 @@ mod tests {
         assert!(look(30, wrote));
         let wrote = Timestamp::from_unix_seconds(2);
         assert!(!look(35, wrote));
-        // The database was away, and nobody could write.
+        // The database was unavailable, and no run could write.
         assert!(!look(95, wrote));
         assert!(!look(100, wrote));
     }

@@ -18,7 +18,7 @@ pub struct AgentSettings {
     pub node: String,
     /// Shown to people and told in events (`region`).
     pub region: String,
-    /// Names and addresses that agents dial. The first is told where an agent names none.
+    /// Names and addresses that agents dial. The server announces the first to agents that name none.
     pub names: Vec<String>,
     /// Whether no other process uses the same store.
     pub is_alone: bool,

@@ -21,7 +21,7 @@ const ACCOUNT_KEY: &str = "directory";
 
 /// What is told of the steps of an order.
 pub(super) const NOTHING: AuditEvent = AuditEvent::Suppress {
-    reason: "the steps to a certificate are shown in its domain; the certificate is told of",
+    reason: "the domain shows the steps to a certificate; the certificate itself has an event",
 };
 
 /// The stored form of an order.

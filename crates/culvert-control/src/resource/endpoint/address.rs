@@ -288,7 +288,7 @@ impl Wanted {
                 let taken = pool::take(cx).await?.ok_or_else(|| {
                     Refusal::new(
                         code::ENDPOINT_FIELD_INVALID,
-                        "All TCP addresses of this installation's pool are in use, or their owner has half of them, which is the limit.",
+                        "No TCP address is available: all addresses of the pool are in use, or you have half of them, which is the limit of one owner.",
                     )
                 })?;
                 let Taken { port, taking } = taken;
