@@ -42,10 +42,7 @@ async fn a_second_server_on_a_data_directory_is_refused() {
     for backend in backends().await {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
-        let database = match &backend {
-            Backend::Sqlite => None,
-            Backend::Postgres(url) => Some(Database::make(url).await),
-        };
+        let database = backend.database().await;
         let url = database.as_ref().map(|database| database.url.clone());
         let url = url.unwrap_or_default();
 
@@ -149,10 +146,7 @@ async fn a_missing_master_key_is_never_replaced() {
     for backend in backends().await {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
-        let database = match &backend {
-            Backend::Sqlite => None,
-            Backend::Postgres(url) => Some(Database::make(url).await),
-        };
+        let database = backend.database().await;
         let url = database.as_ref().map(|database| database.url.clone());
         let url = url.unwrap_or_default();
         let server = Process::start(&data, &url);

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use crate::harness::{Backend, Harness, Receiver, backends, binary, eventually, raw};
+use crate::harness::{Backend, Harness, Receiver, binary, cluster, eventually, raw};
 use crate::kill::Process;
 
 const HOST: &str = "logged.culvert.localhost";
@@ -247,9 +247,7 @@ async fn ready(culvert: &Harness) -> (u16, bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waited_in_the_log_of_two_nodes_is_delivered_by_the_one_that_is_left() {
     const EACH: usize = 150;
-    let backends = backends().await;
-    let is_shared = |backend: &Backend| matches!(backend, Backend::Postgres(_));
-    let Some(backend) = backends.into_iter().find(is_shared) else {
+    let Some(backend) = cluster().await else {
         return;
     };
     let Some(nats) = Nats::start().await else {

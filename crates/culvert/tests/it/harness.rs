@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +29,19 @@ pub enum Backend {
     Sqlite,
     /// The URL of a server in which each test makes a database of its own.
     Postgres(String),
+    /// The same, for a test that runs several nodes on its database.
+    Cluster(String),
+}
+
+impl Backend {
+    /// A new PostgreSQL database, or `None` for SQLite.
+    pub async fn database(&self) -> Option<Database> {
+        match self {
+            Self::Sqlite => None,
+            Self::Postgres(url) => Some(Database::make(url).await),
+            Self::Cluster(url) => Some(Database::make_for(url, CLUSTER_CONNECTIONS).await),
+        }
+    }
 }
 
 /// Every backend there is here; reports a missing one as ignored.
@@ -42,6 +56,17 @@ pub async fn backends() -> Vec<Backend> {
     backends
 }
 
+/// PostgreSQL for a test with several nodes, if there is one; reports a missing one as ignored.
+pub async fn cluster() -> Option<Backend> {
+    backends()
+        .await
+        .into_iter()
+        .find_map(|backend| match backend {
+            Backend::Postgres(url) => Some(Backend::Cluster(url)),
+            _ => None,
+        })
+}
+
 async fn postgres_url() -> Option<String> {
     let variables = culvert::config::environment();
     let url = variables.get("CULVERT_TEST_POSTGRES_URL").cloned();
@@ -52,6 +77,13 @@ async fn postgres_url() -> Option<String> {
     }
 }
 
+/// Connections that all tests together may hold. A PostgreSQL server with default settings accepts 100.
+static CONNECTIONS: Semaphore = Semaphore::const_new(88);
+/// Connections of one node.
+const NODE_CONNECTIONS: u32 = 14;
+/// Connections of the largest cluster.
+const CLUSTER_CONNECTIONS: u32 = 60;
+
 /// A PostgreSQL database of one test's own. Dropped with [`Database::remove`]; a test that fails
 /// leaves it behind for inspection.
 #[derive(Debug)]
@@ -59,10 +91,17 @@ pub struct Database {
     server: String,
     name: String,
     pub url: String,
+    _connections: SemaphorePermit<'static>,
 }
 
 impl Database {
+    /// A database for one node. Waits until the server has connections for it.
     pub async fn make(server: &str) -> Self {
+        Self::make_for(server, NODE_CONNECTIONS).await
+    }
+
+    async fn make_for(server: &str, connections: u32) -> Self {
+        let permit = CONNECTIONS.acquire_many(connections).await.unwrap();
         let entropy: &dyn Entropy = &OsEntropy;
         let name = format!(
             "culvert_it_{}",
@@ -75,6 +114,7 @@ impl Database {
             server: server.to_owned(),
             name,
             url: url.into(),
+            _connections: permit,
         }
     }
 
@@ -167,14 +207,10 @@ impl Harness {
         settings.destinations.allow_networks = vec!["127.0.0.1/32".into()];
         settings.destinations.allow_plain_http = true;
         settings.log.level = "warn".into();
-        let database = match backend {
-            Backend::Sqlite => None,
-            Backend::Postgres(url) => {
-                let database = Database::make(url).await;
-                settings.database_url = database.url.clone();
-                Some(database)
-            }
-        };
+        let database = backend.database().await;
+        if let Some(database) = &database {
+            settings.database_url = database.url.clone();
+        }
         change(&mut settings);
         culvert::telemetry::start(&settings.log).unwrap();
 

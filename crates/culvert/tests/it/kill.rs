@@ -221,10 +221,7 @@ async fn no_acknowledged_change_and_no_audit_event_is_lost() {
     for backend in backends().await {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
-        let database = match &backend {
-            Backend::Sqlite => None,
-            Backend::Postgres(url) => Some(Database::make(url).await),
-        };
+        let database = backend.database().await;
         let url = database
             .as_ref()
             .map(|database| database.url.clone())

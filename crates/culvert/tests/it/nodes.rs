@@ -32,16 +32,9 @@ use crate::agent_clients::{Kind, Order, Running, start};
 use crate::agent_options::{connector, made, repeating, secure, talk};
 use crate::agents::{Service, builder, credential, get, list, pattern, soon};
 use crate::events_arrive::{subscribe, subscribe_debug};
-use crate::harness::{Backend, Harness, Receiver, backends, binary, eventually, raw};
+use crate::harness::{Backend, Harness, Receiver, binary, cluster, eventually, raw};
 use crate::kill::Process;
 use crate::tail::Tail;
-
-/// PostgreSQL, if there is one.
-async fn shared() -> Option<Backend> {
-    let backends = backends().await;
-    let is_shared = |backend: &Backend| matches!(backend, Backend::Postgres(_));
-    backends.into_iter().find(is_shared)
-}
 
 /// Another server on the database of `first`, in this process.
 pub async fn beside(first: &Harness) -> Harness {
@@ -65,7 +58,7 @@ fn process_beside(first: &Harness, folder: &Path) -> Process {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_one_node_knows_the_others_know() {
-    let Some(backend) = shared().await else {
+    let Some(backend) = cluster().await else {
         return;
     };
     let one = Harness::start(&backend).await;
@@ -130,7 +123,7 @@ async fn what_one_node_knows_the_others_know() {
 async fn health_and_tails_are_those_of_all_nodes_whichever_is_asked() {
     const HOST: &str = "watched.culvert.localhost";
     const KIND: &str = "http_request_complete.v0";
-    let Some(backend) = shared().await else {
+    let Some(backend) = cluster().await else {
         return;
     };
     let one = Harness::start(&backend).await;
@@ -226,7 +219,7 @@ impl Road {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_is_reached_through_every_node_and_survives_its_own() {
     const HOST: &str = "carried.culvert.localhost";
-    let Some(backend) = shared().await else {
+    let Some(backend) = cluster().await else {
         return;
     };
     let stays = Harness::start(&backend).await;
@@ -339,7 +332,7 @@ async fn rolling_restart(kind: Kind) {
     let _turn = MANY_NODES.lock().await;
     const HOSTS: [&str; 2] = ["behind.culvert.localhost", "cloud.culvert.localhost"];
     const CLIENTS: usize = 4;
-    let Some(backend) = shared().await else {
+    let Some(backend) = cluster().await else {
         return;
     };
     // It keeps the database and takes no traffic.
@@ -478,7 +471,7 @@ async fn a_rate_limit_of_the_cluster_is_that_of_all_nodes() {
     const CAPACITY: usize = 100;
     // How long a count may take to be known elsewhere, on a machine with other work.
     const KNOWN_WITHIN: Duration = Duration::from_secs(6);
-    let Some(backend) = shared().await else {
+    let Some(backend) = cluster().await else {
         return;
     };
     let one = Harness::start(&backend).await;
@@ -623,7 +616,7 @@ async fn a_killed_node_of_three_breaks_no_request_of_its_agents() {
     let _turn = MANY_NODES.lock().await;
     const HOST: &str = "killed.culvert.localhost";
     const CLIENTS: usize = 4;
-    let Some(backend) = shared().await else {
+    let Some(backend) = cluster().await else {
         return;
     };
     for kind in [Kind::Own, Kind::Python] {
@@ -723,7 +716,7 @@ async fn once(
 async fn every_kind_of_endpoint_is_reached_through_another_node_and_its_agent_is_asked_from_there()
 {
     const HOST: &str = "tls.culvert.localhost";
-    let Some(backend) = shared().await else {
+    let Some(backend) = cluster().await else {
         return;
     };
     let (one, port) = Harness::start_with_port_on(&backend).await;
@@ -818,7 +811,7 @@ async fn every_kind_of_endpoint_is_reached_through_another_node_and_its_agent_is
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_the_api_alone_asks_agents_of_others() {
-    let Some(backend) = shared().await else {
+    let Some(backend) = cluster().await else {
         return;
     };
     let one = Harness::start(&backend).await;
@@ -925,7 +918,7 @@ async fn take(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_node_repeats_one_batch_at_most_and_none_is_with_two_at_once() {
-    let Some(backend) = shared().await else {
+    let Some(backend) = cluster().await else {
         return;
     };
     let stays = Harness::start(&backend).await;
@@ -1057,7 +1050,7 @@ impl ServerCertVerifier for Anyone {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_nodes_are_let_in_by_the_listener_of_nodes() {
-    let Some(backend) = shared().await else {
+    let Some(backend) = cluster().await else {
         return;
     };
     let culvert = Harness::start(&backend).await;

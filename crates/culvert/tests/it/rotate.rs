@@ -60,10 +60,7 @@ async fn a_new_master_key_opens_everything_whatever_stopped_its_making() {
     for backend in backends().await {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
-        let database = match &backend {
-            Backend::Sqlite => None,
-            Backend::Postgres(url) => Some(Database::make(url).await),
-        };
+        let database = backend.database().await;
         let url = database.as_ref().map(|database| database.url.clone());
         let url = url.unwrap_or_default();
         let hook = Receiver::start().await;
@@ -101,7 +98,7 @@ async fn a_new_master_key_opens_everything_whatever_stopped_its_making() {
         // can be read after is not. On SQLite no server can run, so it does not wait.
         let moments = match &backend {
             Backend::Sqlite => [20, 40, 70, 110],
-            Backend::Postgres(_) => [30, 1_000, 3_080, 3_200],
+            Backend::Postgres(_) | Backend::Cluster(_) => [30, 1_000, 3_080, 3_200],
         };
         for alive in moments {
             let mut rotation = rotate(&data, &url).spawn().unwrap();
@@ -121,7 +118,7 @@ async fn a_new_master_key_opens_everything_whatever_stopped_its_making() {
 
         let store_url = match &backend {
             Backend::Sqlite => data.join("state.db").display().to_string(),
-            Backend::Postgres(_) => url.clone(),
+            Backend::Postgres(_) | Backend::Cluster(_) => url.clone(),
         };
         let store = Store::open(
             &store_url.parse().unwrap(),

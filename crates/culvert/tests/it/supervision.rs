@@ -132,10 +132,7 @@ async fn kill(task: &str, database: Option<&Database>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_any_task_is_the_end_of_the_server() {
     for backend in backends().await {
-        let database = match &backend {
-            Backend::Sqlite => None,
-            Backend::Postgres(url) => Some(Database::make(url).await),
-        };
+        let database = backend.database().await;
         let folder = tempfile::tempdir().unwrap();
         let server = start(&folder, database.as_ref()).await;
         let is_of_sqlite = |task: &&str| task.ends_with("checkpoint");
@@ -164,9 +161,9 @@ async fn the_end_of_any_task_is_the_end_of_the_server() {
                     kill(task, None).await;
                 }
             }
-            Backend::Postgres(url) => {
+            Backend::Postgres(_) | Backend::Cluster(_) => {
                 for task in TASKS_AMONG_NODES {
-                    let database = Database::make(url).await;
+                    let database = backend.database().await.unwrap();
                     kill(task, Some(&database)).await;
                     database.remove().await;
                 }
