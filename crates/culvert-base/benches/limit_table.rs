@@ -1,9 +1,9 @@
-//! What a limit's look-up costs with few keys, with a full table, and beyond it, where each request brings
-//! a key that was never seen.
+//! Measures a look-up in [`LimitTable`] with few keys, with a full table, and with a full table where each request
+//! has a new key.
 //!
-//! Prints nanoseconds per look-up, the best of several rounds. The promise: a full table costs what one
-//! with half as many keys costs, but for the caches of the processor.
-//! `cargo bench -p culvert-base --bench limit_table`
+//! Prints nanoseconds per look-up: the best of several rounds. Target: a look-up in a full table costs as much as one
+//! in a half-full table, apart from processor cache misses. Run with `cargo bench -p culvert-base --bench
+//! limit_table`.
 
 #![allow(
     clippy::print_stdout,
@@ -40,8 +40,8 @@ fn main() {
     });
 }
 
-/// The least that a look-up took on average. With more keys than there is room for, the first of them are
-/// over when the last come.
+/// The shortest average time of a look-up over all rounds. If `held` exceeds the capacity, every state counts as
+/// expired, so that each new key replaces an old one.
 fn measure<K: Eq + std::hash::Hash>(
     held: u32,
     asked: fn(u32) -> u32,

@@ -1,15 +1,15 @@
-//! Every error code, by name. Its class and its sentence are in the table of [`crate::refusal`].
+//! A constant for each error code. [`crate::refusal`] has the table of classes and messages.
 
 use std::fmt;
 
 use crate::refusal::{CODES, CodeRow};
 
-/// The number of an error code: `ERR_NGROK_<n>` on the wire. Every value has a row in [`CODES`].
+/// An error code, such as `ERR_NGROK_105` on the wire. Every value has a row in [`CODES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Code(u16);
 
 impl Code {
-    /// The code with that number. A number without a row does not compile.
+    /// The code with this number. A number without a row fails to compile.
     const fn new(number: u16) -> Self {
         let mut index = 0;
         while index < CODES.len() {
@@ -21,23 +21,23 @@ impl Code {
         panic!("this code has no row in CODES");
     }
 
-    /// The code with that number, if there is one.
+    /// The code with this number, or `None` if it has no row.
     pub fn find(number: u16) -> Option<Self> {
         let row = CODES.iter().find(|row| row.number == number)?;
         Some(Self(row.number))
     }
 
-    /// The bare number.
+    /// The number without its prefix.
     pub const fn number(self) -> u16 {
         self.0
     }
 
-    /// Its row of the table.
+    /// The row of [`CODES`] that describes this code.
     pub fn row(self) -> &'static CodeRow {
         CODES
             .iter()
             .find(|row| row.number == self.0)
-            .expect("Code::new admits only listed numbers")
+            .expect("Code::new accepts only listed numbers")
     }
 }
 

@@ -1,11 +1,11 @@
-//! Where random bytes come from. Passed in, so that tests can make every id and token repeatable.
+//! The source of random bytes. Callers pass it in, so that tests can repeat every id and token.
 
 use std::fmt::Debug;
 use std::sync::Mutex;
 
 /// A source of unpredictable bytes.
 pub trait Entropy: Debug + Send + Sync {
-    /// Fills `bytes` wholly.
+    /// Fills all of `bytes`.
     fn fill(&self, bytes: &mut [u8]);
 }
 
@@ -17,11 +17,9 @@ impl dyn Entropy + '_ {
         bytes
     }
 
-    /// `length` characters of `alphabet`, each equally likely.
-    ///
-    /// The alphabet must hold 2 to 256 characters.
+    /// `length` random characters of `alphabet`, each equally likely. The alphabet has 2 to 256 characters.
     pub fn text(&self, alphabet: &[u8], length: usize) -> String {
-        // Bytes above the last whole multiple of the alphabet's size would favour its beginning.
+        // Rejects bytes above the last multiple of the alphabet's size, which would favour its first characters.
         let fair = 256 - 256 % alphabet.len();
         let mut text = String::with_capacity(length);
         while text.len() < length {
@@ -41,7 +39,7 @@ pub struct OsEntropy;
 
 impl Entropy for OsEntropy {
     fn fill(&self, bytes: &mut [u8]) {
-        // Continuing without randomness would hand out guessable tokens.
+        // Without randomness, tokens would be guessable, so a failure ends the process.
         getrandom::fill(bytes).expect("the operating system always has random bytes after boot");
     }
 }
@@ -53,7 +51,7 @@ pub struct SeededEntropy {
 }
 
 impl SeededEntropy {
-    /// The sequence that belongs to `seed`.
+    /// The sequence of this seed.
     pub fn new(seed: u64) -> Self {
         Self {
             state: Mutex::new(seed),
@@ -68,7 +66,7 @@ impl Entropy for SeededEntropy {
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         for chunk in bytes.chunks_mut(8) {
-            // SplitMix64: every state gives a well mixed output.
+            // SplitMix64.
             *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
             let mut mixed = *state;
             mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

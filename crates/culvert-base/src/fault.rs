@@ -1,10 +1,10 @@
-//! What the log is told when something of ours failed.
+//! Internal errors for the log.
 
 use std::error::Error;
 use std::fmt;
 
-/// A failure of ours: what was being done, and the chain of causes. The caller of an API sees one
-/// sentence without the causes; the log gets all of it.
+/// An internal error: the operation that failed, and the chain of causes. The log contains the whole chain. The
+/// caller of an API gets one sentence without the causes.
 #[derive(Debug)]
 pub struct Fault {
     doing: String,
@@ -12,7 +12,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// `doing` reads after "while", lower case: `"reading a document"`.
+    /// `doing` names the operation as a gerund in lower case: `"reading a document"`.
     pub fn new(doing: impl Into<String>, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
             doing: doing.into(),
@@ -20,7 +20,7 @@ impl Fault {
         }
     }
 
-    /// A failure without a cause below it.
+    /// An error without a cause.
     pub fn bare(doing: impl Into<String>) -> Self {
         Self {
             doing: doing.into(),
@@ -28,19 +28,18 @@ impl Fault {
         }
     }
 
-    /// What was being done, without causes.
+    /// The operation that failed, without causes.
     pub fn doing(&self) -> &str {
         &self.doing
     }
 
-    /// The whole chain, joined by `: `, for one log line.
+    /// The operation and all causes, joined by `: `, for one log line.
     pub fn chain(&self) -> String {
         chain(self)
     }
 }
 
-/// An error with its causes, joined by `: `. Libraries that repeat a cause in their own message have it
-/// printed once.
+/// An error and its causes, joined by `: `. Omits a cause that the message before it already contains.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,8 +1,7 @@
-//! The boxed future of ports and erased tables.
+//! The boxed future that ports and tables of trait objects return.
 
 use std::future::Future;
 use std::pin::Pin;
 
-/// A future whose type is erased. Ports between crates return it; inside a crate plain `async fn` is
-/// used.
+/// A boxed future. Ports between crates return it; code inside a crate uses plain `async fn`.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -1,5 +1,5 @@
-//! Identifiers: a prefix that names the kind, and a KSUID that sorts by the second it was made in
-//! (contract: management API 1.5).
+//! Identifiers: a prefix for the type of object, and a KSUID, which sorts by the second of its creation (contract:
+//! management API 1.5).
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,21 +8,21 @@ use std::sync::Mutex;
 
 use crate::{Clock, Entropy, Timestamp};
 
-/// Characters of an identifier body.
+/// Length of an identifier body, in characters.
 pub const BODY_LENGTH: usize = 27;
 
-/// Base62 in ASCII order, so that bodies sort as their bytes do.
+/// The base62 digits in ASCII order, so that texts sort like the bytes they encode.
 pub const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// Seconds between the Unix epoch and the epoch of a KSUID.
 const EPOCH_SECONDS: i64 = 1_400_000_000;
 
-/// 4 bytes of seconds, 16 random bytes. Displays as 27 base62 characters.
+/// A KSUID: 4 bytes of seconds and 16 random bytes. Displays as 27 base62 characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ksuid([u8; 20]);
 
 impl Ksuid {
-    /// The KSUID of a moment and 16 random bytes. Moments outside its 136 years are clamped.
+    /// Combines a time with 16 random bytes. Clamps times outside of the 136 years that a KSUID can represent.
     pub fn new(at: Timestamp, random: [u8; 16]) -> Self {
         let seconds = at
             .unix_seconds()
@@ -34,13 +34,13 @@ impl Ksuid {
         Self(bytes)
     }
 
-    /// The second it was made in.
+    /// The second in which it was created.
     pub fn at(&self) -> Timestamp {
         let [a, b, c, d, ..] = self.0;
         Timestamp::from_unix_seconds(i64::from(u32::from_be_bytes([a, b, c, d])) + EPOCH_SECONDS)
     }
 
-    /// The next larger one, or itself at the very end of the space.
+    /// The next larger KSUID, or the same one if it is the largest.
     fn successor(self) -> Self {
         let mut bytes = self.0;
         for byte in bytes.iter_mut().rev() {
@@ -55,9 +55,9 @@ impl Ksuid {
 }
 
 impl Ksuid {
-    /// Its base62 characters, which are ASCII.
+    /// The 27 base62 characters, which are ASCII.
     pub fn text(&self) -> [u8; BODY_LENGTH] {
-        // Repeated division of five big-endian 32-bit words, by 62 to the 5th for five characters at once.
+        // Repeatedly divides five big-endian 32-bit words by 62^5, which gives five characters at a time.
         let mut words = [0u32; 5];
         for (word, bytes) in words.iter_mut().zip(self.0.chunks_exact(4)) {
             *word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -90,7 +90,7 @@ impl fmt::Display for Ksuid {
     }
 }
 
-/// The text is not an identifier of the wanted kind.
+/// The text is not an identifier of the expected type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an identifier of this type")]
 pub struct NotAnId;
@@ -128,23 +128,22 @@ impl FromStr for Ksuid {
     }
 }
 
-/// A kind of object, named by the prefix of its identifiers.
+/// A type of object, identified by the prefix of its ids.
 pub trait IdKind {
-    /// Without the underscore: `ak`.
+    /// The prefix without the underscore, such as `ak`.
     const PREFIX: &'static str;
 }
 
-/// An identifier that is known to be of kind `K`: `<prefix>_<body>`.
+/// An identifier of type `K`: `<prefix>_<body>`.
 ///
-/// Bodies of other lengths than ours exist in the wild, so parsing takes 1 to 64 base62 characters
-/// (letters and digits).
+/// Clients also have identifiers with bodies of other lengths, so parsing accepts 1 to 64 letters and digits.
 pub struct Id<K> {
     text: String,
     kind: PhantomData<fn() -> K>,
 }
 
 impl<K: IdKind> Id<K> {
-    /// The identifier with a new body.
+    /// Prepends the prefix to a body.
     pub fn new(body: Ksuid) -> Self {
         Self {
             text: format!("{}_{body}", K::PREFIX),
@@ -152,7 +151,7 @@ impl<K: IdKind> Id<K> {
         }
     }
 
-    /// `<prefix>_<body>`.
+    /// The text: `<prefix>_<body>`.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -201,8 +200,8 @@ impl<K> fmt::Display for Id<K> {
     }
 }
 
-/// Parts `<prefix>_<body>`; `None` when the text has not the shape of any identifier: a prefix of
-/// lower-case letters and digits, an underscore, 1 to 64 letters and digits.
+/// Splits `<prefix>_<body>`. `None` unless the prefix has 1 to 16 lower-case letters and digits and the body has 1 to
+/// 64 letters and digits.
 pub fn split(text: &str) -> Option<(&str, &str)> {
     let (prefix, body) = text.rsplit_once('_')?;
     let prefix_fits = (1..=16).contains(&prefix.len())
@@ -214,14 +213,14 @@ pub fn split(text: &str) -> Option<(&str, &str)> {
     (prefix_fits && body_fits).then_some((prefix, body))
 }
 
-/// Makes identifier bodies, each larger than the one before, also within one second.
+/// Generates identifier bodies. Each is larger than the previous one, even within one second.
 #[derive(Debug, Default)]
 pub struct IdMaker {
     last: Mutex<Option<Ksuid>>,
 }
 
 impl IdMaker {
-    /// A maker that has made nothing yet.
+    /// A generator without a previous body.
     pub fn new() -> Self {
         Self::default()
     }
@@ -251,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_body_carries_its_second() {
-        // The worked example of the contract, events 9.4.
+        // The example of the contract, events 9.4.
         let body: Ksuid = "3MNwake7NlaYWxjRh9bXOmHaq4T".parse().unwrap();
         assert_eq!(body.to_string(), "3MNwake7NlaYWxjRh9bXOmHaq4T");
         let at = Timestamp::parse("2025-09-04T10:11:14Z").unwrap();

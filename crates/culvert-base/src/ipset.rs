@@ -1,41 +1,39 @@
-//! Sets of addresses, made from prefixes that allow and prefixes that deny.
+//! Sets of IP addresses, built from prefixes that allow or deny.
 //!
-//! An [`IpSet`] admits an address when some prefix allows it and none denies it, whatever the lengths
-//! of the prefixes (contract: management API 2.7, traffic policy 8.1). Prefixes are flattened into
-//! ascending ranges that do not touch, so a decision is one binary search however many prefixes there
-//! were, and allocates nothing.
+//! An [`IpSet`] contains an address if a prefix allows it and no prefix denies it, regardless of prefix length
+//! (contract: management API 2.7, traffic policy 8.1). Prefixes are merged into sorted, disjoint ranges, so a look-up
+//! is one binary search over these ranges and allocates nothing.
 //!
-//! IPv4 addresses that are written as IPv6 (`::ffff:192.0.2.1`) count as what they stand for, in
-//! prefixes as in questions.
+//! IPv4-mapped IPv6 addresses (`::ffff:192.0.2.1`) are treated as IPv4, in prefixes and in look-ups.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use crate::net::plain_address;
 
-/// An address prefix, such as `192.0.2.0/24`, without bits behind its mask.
+/// An address prefix, such as `192.0.2.0/24`, without bits beyond its mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prefix {
     address: IpAddr,
     length: u8,
 }
 
-/// Why a text is no prefix.
+/// Why a text is not a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAPrefix {
-    /// Not an address and a mask length.
+    /// The text is not an address and a prefix length.
     #[error("a prefix must be an IPv4 or IPv6 address, a slash and the prefix length")]
     Malformed,
-    /// An address alone.
+    /// The text is an address without a prefix length.
     #[error("the prefix length is missing, such as `/32` or `/128` for a single address")]
     NoMask,
-    /// Bits behind the mask are set.
+    /// The address has bits beyond the mask.
     #[error("the address has bits set beyond its mask")]
     HostBits,
 }
 
 impl Prefix {
-    /// Reads `address/length`.
+    /// Parses `address/length`.
     pub fn parse(text: &str) -> Result<Self, NotAPrefix> {
         let Some((address, length)) = text.split_once('/') else {
             return Err(match text.parse::<IpAddr>() {
@@ -62,23 +60,23 @@ impl Prefix {
         Ok(prefix)
     }
 
-    /// Its lowest address as a number of its family.
+    /// The lowest address of the prefix, as a number.
     fn first(self) -> u128 {
         number(self.address)
     }
 
-    /// A one for every bit its mask leaves open.
+    /// A mask of the host bits.
     fn behind_mask(self) -> u128 {
         let bits = if self.address.is_ipv4() { 32 } else { 128 };
         let open = u32::from(bits - self.length.min(bits));
         1u128.checked_shl(open).map_or(u128::MAX, |one| one - 1)
     }
 
-    /// Whether it is of IPv4, and its lowest and highest address.
+    /// Whether the prefix is IPv4, with its lowest and highest address.
     fn range(self) -> (bool, (u128, u128)) {
         let range = (self.first(), self.first() | self.behind_mask());
         match plain_address(self.address) {
-            // A prefix within the IPv4 part of IPv6.
+            // A prefix of IPv4-mapped addresses.
             plain @ IpAddr::V4(_) if self.address.is_ipv6() && self.length >= 96 => {
                 let first = number(plain);
                 (true, (first, first | self.behind_mask()))
@@ -94,23 +92,24 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// What a prefix does to the addresses in it.
+/// Whether a prefix allows or denies its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// They are admitted unless another prefix denies them.
+    /// Allows the addresses unless another prefix denies them.
     Allow,
-    /// They are never admitted.
+    /// Denies the addresses, whatever other prefixes allow.
     Deny,
 }
 
-/// The addresses that are admitted. The default admits none.
+/// A set of allowed addresses. The default is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpSet {
     v4: Ranges<u32>,
     v6: Ranges<u128>,
 }
 
-/// Ascending ranges that do not touch; apart, so that a search reads beginnings only.
+/// Sorted, disjoint ranges. First and last addresses are in separate arrays, so that a search reads only the first
+/// ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Ranges<T> {
     firsts: Vec<T>,
@@ -128,7 +127,7 @@ impl<T: Copy + Ord> Ranges<T> {
 }
 
 impl IpSet {
-    /// The set these prefixes make; their order does not matter.
+    /// Builds the set. The order of the prefixes does not matter.
     pub fn of(prefixes: impl IntoIterator<Item = (Verdict, Prefix)>) -> Self {
         let (mut allowed, mut denied) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
         for (verdict, prefix) in prefixes {
@@ -168,10 +167,10 @@ fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// Both ends belong to a range.
+/// First and last address, both inclusive.
 type Range = (u128, u128);
 
-/// The same addresses in ascending ranges that neither overlap nor touch.
+/// Merges ranges into sorted ranges that neither overlap nor touch.
 fn united(mut ranges: Vec<Range>) -> Vec<Range> {
     ranges.sort_unstable();
     let mut united: Vec<Range> = Vec::with_capacity(ranges.len());
@@ -184,7 +183,7 @@ fn united(mut ranges: Vec<Range>) -> Vec<Range> {
     united
 }
 
-/// What is left of `ranges` without `removed`; both are [`united`].
+/// Subtracts `removed` from `ranges`. Both are results of [`united`].
 fn without(ranges: Vec<Range>, removed: &[Range]) -> Vec<Range> {
     let mut left = Vec::with_capacity(ranges.len());
     let mut removed = removed.iter().peekable();
@@ -300,7 +299,7 @@ mod tests {
         }
     }
 
-    /// Prefixes that overlap often: few bits differ.
+    /// Prefixes with few distinct bits, so that they often overlap.
     fn some_prefix() -> impl Strategy<Value = Prefix> {
         (any::<bool>(), 0u8..=12, 0u128..4096, any::<bool>()).prop_map(
             |(is_v4, open, host, at_the_end)| {

@@ -1,8 +1,8 @@
-//! Words every layer shares: identifiers, time, entropy, bounded text, secrets, host names, sets of
-//! addresses, and the two kinds of failure.
+//! Types that all layers share: identifiers, time, entropy, bounded text, secrets, host names, IP address sets, and
+//! the two kinds of error.
 //!
-//! A thing is admitted here only if two crates with no edge between them both need it. No I/O beyond
-//! reading the operating system's clock and random source, no async runtime, no SQL, no HTTP.
+//! This crate contains a type only if two crates need it that do not depend on each other. It does no I/O except for
+//! reading the system clock and random source. It contains no async runtime, SQL or HTTP.
 
 pub mod code;
 pub mod entropy;

@@ -1,11 +1,10 @@
-//! States of a limit by key, where strangers choose the keys: requests of an address, wrong passwords for
-//! a name.
+//! Rate-limit states by key, for keys that clients choose, such as source addresses or user names in failed sign-ins.
 //!
-//! The table has room for a fixed number of keys, and each call costs the same however full it is. A state
-//! is forgotten only when it limits nothing any more. Were the oldest forgotten instead, a stranger could
-//! reset the limit of any key by asking with many others. What comes when every place is taken by a state
-//! that still counts shares one of a fixed number of further states, by a hash that strangers cannot
-//! foresee: such keys may be limited early, and never too late.
+//! The table holds a fixed number of keys, and a call costs the same at any fill level. It removes a state only once
+//! that state has expired. If it evicted the oldest state instead, a client could reset the limit of any key by
+//! sending many other keys. While the table is full of unexpired states, further keys share a fixed number of
+//! overflow states, selected by a hash that clients cannot predict. A key that shares a state may be limited too
+//! early, but never too late.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -13,22 +12,22 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use hashlink::LinkedHashMap;
 use hashlink::linked_hash_map::RawEntryMut;
 
-/// States that are looked at for being over, in one call.
+/// Maximum number of states that one call checks for expiry.
 const FORGOTTEN_MAX: usize = 2;
 
-/// States of a limit by key.
+/// Rate-limit states by key.
 pub struct LimitTable<K, V> {
-    /// In the order in which they were last asked for.
+    /// Least recently used first.
     states: LinkedHashMap<K, V, RandomState>,
     keys_max: usize,
-    /// States of keys that found no place. Made when the first comes.
+    /// The overflow states, allocated when the table is first full.
     shared: Box<[V]>,
     shared_max: usize,
     hasher: RandomState,
 }
 
 impl<K: Eq + Hash, V: Clone + Default> LimitTable<K, V> {
-    /// An empty table for `keys_max` keys, and `shared_max` states for all others together.
+    /// An empty table for `keys_max` keys, with `shared_max` overflow states.
     pub fn new(keys_max: usize, shared_max: usize) -> Self {
         Self {
             states: LinkedHashMap::with_hasher(RandomState::new()),
@@ -39,8 +38,8 @@ impl<K: Eq + Hash, V: Clone + Default> LimitTable<K, V> {
         }
     }
 
-    /// The state of a key. `is_over` says of a state whether it limits nothing any more; a state that was
-    /// asked for later than another must not be over before it.
+    /// The state of a key. `is_over` returns whether a state has expired. A state must not expire before a less
+    /// recently used one.
     pub fn state(&mut self, key: K, is_over: impl Fn(&V) -> bool) -> &mut V {
         for _ in 0..FORGOTTEN_MAX {
             match self.states.front() {
@@ -57,7 +56,7 @@ impl<K: Eq + Hash, V: Clone + Default> LimitTable<K, V> {
                 entry.into_mut()
             }
             RawEntryMut::Vacant(entry) if !is_full => {
-                // It may have been counted among those without a place.
+                // The key may have used an overflow state before.
                 let shared = self.shared.get(place).filter(|state| !is_over(state));
                 entry.insert(key, shared.cloned().unwrap_or_default()).1
             }
@@ -65,18 +64,18 @@ impl<K: Eq + Hash, V: Clone + Default> LimitTable<K, V> {
                 if self.shared.is_empty() {
                     self.shared = vec![V::default(); self.shared_max].into();
                 }
-                // The remainder of a division by their number.
+                // `place` is a remainder modulo the length of `shared`.
                 &mut self.shared[place]
             }
         }
     }
 
-    /// How many keys have a state of their own.
+    /// Number of keys that have an entry.
     pub fn len(&self) -> usize {
         self.states.len()
     }
 
-    /// Whether no key has.
+    /// Whether no key has an entry.
     pub fn is_empty(&self) -> bool {
         self.states.is_empty()
     }
@@ -94,7 +93,7 @@ impl<K, V> fmt::Debug for LimitTable<K, V> {
 mod tests {
     use super::*;
 
-    /// A count, and the moment at which it is over.
+    /// A count and the time when it expires.
     type State = (u32, u32);
 
     fn count(table: &mut LimitTable<u32, State>, key: u32, now: u32) -> u32 {
@@ -117,7 +116,7 @@ mod tests {
         }
         assert_eq!(table.len(), 100);
         assert_eq!(count(&mut table, 7, 2), 4);
-        // Those without a place are counted too, with others.
+        // Keys beyond the capacity are counted too, in shared states.
         assert!(count(&mut table, 100_999, 2) > 1);
     }
 
@@ -128,7 +127,7 @@ mod tests {
         for turn in 1..=3 {
             assert_eq!(count(&mut table, 2, 5), turn);
         }
-        // The first is over at 10, what the second shared at 15.
+        // The first state expires at 10, the shared state of the second key at 15.
         assert_eq!(count(&mut table, 2, 12), 4);
         assert_eq!(table.len(), 1);
         assert_eq!(count(&mut table, 3, 12), 4, "it shares as before");

@@ -1,33 +1,33 @@
-//! Counters that others may read.
+//! Counters for metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only grows, or a gauge moved by [`Meter::up`] and [`Meter::down`].
+/// A counter, or a gauge that [`Meter::up`] and [`Meter::down`] change.
 #[derive(Debug, Default)]
 pub struct Meter(AtomicU64);
 
 impl Meter {
-    /// One more.
+    /// Adds 1.
     pub fn up(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One less.
+    /// Subtracts 1.
     pub fn down(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// `amount` more.
+    /// Adds `amount`.
     pub fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// Is `value` now.
+    /// Sets the value.
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// The present value.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -1,19 +1,19 @@
-//! Names of hosts.
+//! Host names.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::Deref;
 
-/// A host name in its one normal form: trimmed, lower case, no trailing dot, internationalised
-/// labels in punycode, labels of letters, digits, `-` and `_`, at most 253 bytes. The first label
-/// may be `*`. Never an IP address, nor a name that resolvers take for one.
+/// A normalised host name: trimmed, lower case, without a trailing dot, internationalised labels in punycode, at most
+/// 253 bytes. Labels consist of letters, digits, `-` and `_`; the first may be `*`. It is never an IP address or a
+/// name that resolvers interpret as one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostName(String);
 
-/// Why a text is no host name.
+/// Why a text is not a host name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAHostName {
-    /// Nothing is left after trimming.
+    /// The text is empty after trimming.
     #[error("a host name must not be empty")]
     Empty,
     /// More than 253 bytes, or a label of more than 63.
@@ -22,12 +22,12 @@ pub enum NotAHostName {
     /// Two dots in a row, or a label that begins or ends with `-`.
     #[error("a label of a host name must not be empty or start or end with `-`")]
     Label,
-    /// Something else than letters, digits, `-`, `_`, or a `*` that is not the whole first label.
+    /// A character other than letters, digits, `-` and `_`, or a `*` that is not the whole first label.
     #[error(
         "a host name may contain letters, digits, `-`, `_` and dots, and `*` as its first label"
     )]
     Character,
-    /// Text that has no valid punycode form.
+    /// The text has no valid punycode form.
     #[error("an internationalised host name must be valid (IDNA)")]
     Idna,
     /// An IP address.
@@ -36,14 +36,14 @@ pub enum NotAHostName {
 }
 
 impl HostName {
-    /// Normalises and checks.
+    /// Normalises and validates a name.
     pub fn parse(text: &str) -> Result<Self, NotAHostName> {
         let text = text.trim();
         let text = text.strip_suffix('.').unwrap_or(text);
         if text.is_empty() {
             return Err(NotAHostName::Empty);
         }
-        // Long before IDNA does work that grows with the text.
+        // Limits the input of the IDNA conversion, whose cost grows with the length.
         if text.len() > 1024 {
             return Err(NotAHostName::TooLong);
         }
@@ -85,7 +85,7 @@ impl HostName {
         self.0.starts_with("*.")
     }
 
-    /// Whether this name is `base` or below it.
+    /// Whether this name is `base` or a subdomain of it.
     pub fn is_within(&self, base: &str) -> bool {
         self.0
             .strip_suffix(base)
@@ -93,7 +93,7 @@ impl HostName {
     }
 }
 
-/// Whether a last label makes a name an IPv4 address to those who resolve it: `127.1` is one.
+/// Whether a name with this last label is an IPv4 address to resolvers. `127.1` is one.
 fn is_number(label: &str) -> bool {
     let digits = label.strip_prefix("0x");
     let is_hexadecimal = digits.is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
@@ -114,7 +114,8 @@ impl fmt::Display for HostName {
     }
 }
 
-/// The text form events use: IPv4-mapped IPv6 unwrapped, RFC 5952 (contract: events 9.1).
+/// The address as events show it: IPv4-mapped IPv6 addresses become IPv4 (contract: events 9.1). Displays as in RFC
+/// 5952.
 pub fn plain_address(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }

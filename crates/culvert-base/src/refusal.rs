@@ -1,25 +1,25 @@
-//! What a caller may be told: a class, perhaps a code, and a sentence (contract: management API 1.14).
+//! Errors for callers: a class, an optional code, and a sentence (contract: management API 1.14).
 
 use std::borrow::Cow;
 
 use crate::code::Code;
 
-/// Something the caller did, or asked, that is not done. Shown to the caller as it is.
+/// An error that the caller sees as it is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// What kind of refusal; the API maps it to an HTTP status.
+    /// The class, which the API maps to an HTTP status.
     pub class: Class,
-    /// The code clients look at, if there is one.
+    /// The code that clients evaluate, if any.
     pub code: Option<Code>,
-    /// One sentence that says what is wrong and what would be right.
+    /// One sentence that says what is wrong and how to correct it.
     pub message: Cow<'static, str>,
-    /// Further facts, text only, such as the path that was asked for.
+    /// Further facts as text, such as the requested path.
     pub details: Vec<(&'static str, String)>,
 }
 
 impl Refusal {
-    /// A refusal with the class and the text of a code's row.
+    /// An error with the class and message of a code's row.
     pub fn of(code: Code) -> Self {
         let row = code.row();
         Self {
@@ -30,7 +30,7 @@ impl Refusal {
         }
     }
 
-    /// A refusal with a code's class and its own sentence.
+    /// An error with the class of a code and its own message.
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             message: message.into(),
@@ -38,7 +38,7 @@ impl Refusal {
         }
     }
 
-    /// A refusal that has no code.
+    /// An error without a code.
     pub fn uncoded(class: Class, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             class,
@@ -48,12 +48,12 @@ impl Refusal {
         }
     }
 
-    /// The object a path names does not exist, or is not the caller's.
+    /// The object does not exist, or the caller may not see it.
     pub fn not_found() -> Self {
         Self::uncoded(Class::NotFound, "Resource not found")
     }
 
-    /// The same with one more fact.
+    /// Adds a detail.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.details.push((name, value.into()));
@@ -61,43 +61,43 @@ impl Refusal {
     }
 }
 
-/// What kind of refusal.
+/// The class of an error. The API maps it to an HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// The request or a value in it is not right.
+    /// The request or a value in it is invalid.
     Invalid,
-    /// Nobody known is calling.
+    /// The request has no valid credentials.
     Unauthenticated,
-    /// The caller is known and may not.
+    /// The caller is authenticated but not permitted.
     Forbidden,
-    /// There is no such path or object.
+    /// The path or the object does not exist.
     NotFound,
-    /// The path exists, the method does not.
+    /// The path exists, but not with this method.
     WrongMethod,
-    /// Others kept changing the object.
+    /// Concurrent changes of the object kept conflicting with this one.
     Conflict,
-    /// More bytes than are taken.
+    /// The body exceeds the size limit.
     TooLarge,
-    /// A body of a type that is not taken.
+    /// The content type is not supported.
     UnsupportedType,
-    /// Too many calls.
+    /// The caller exceeded a rate limit.
     TooMany,
-    /// An agent that was asked for something did not do it.
+    /// An agent did not do what it was requested to do.
     BadAgent,
-    /// Ours: it failed.
+    /// Internal error.
     Failed,
-    /// Ours: not now.
+    /// Temporarily unavailable.
     Unavailable,
 }
 
-/// One code a caller may see.
+/// An error code that a caller may see.
 #[derive(Debug)]
 pub struct CodeRow {
-    /// The number behind `ERR_NGROK_`.
+    /// The number after `ERR_NGROK_`.
     pub number: u16,
-    /// Its class, hence its HTTP status.
+    /// The class, which determines the HTTP status.
     pub class: Class,
-    /// What it says unless the place that refuses knows more.
+    /// The message, unless the place of the error gives a more specific one.
     pub text: &'static str,
 }
 
@@ -109,7 +109,7 @@ const fn row(number: u16, class: Class, text: &'static str) -> CodeRow {
     }
 }
 
-/// Every code, in ascending order. The reference page is a loop over it.
+/// All codes, in ascending order. The reference page is generated from this table.
 #[rustfmt::skip]
 pub const CODES: &[CodeRow] = &[
     row(100, Class::Invalid, "The metadata is longer than 4096 bytes."),

@@ -1,4 +1,4 @@
-//! Text that must not be seen, and digests that may be.
+//! Secret text, and digests that may be stored.
 
 use std::fmt;
 
@@ -8,23 +8,22 @@ use sha2::Sha256;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Secret text. It has no `Display` and no `Serialize`; `Debug` prints `[secret]`; the memory is
-/// wiped when dropped.
+/// Secret text. It has no `Display` and no `Serialize`, and `Debug` prints `[secret]`. Dropping it wipes the memory.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Takes the text in.
+    /// Wraps a text.
     pub fn new(text: String) -> Self {
         Self(Zeroizing::new(text))
     }
 
-    /// The text itself. Every call is a place where a secret can leak; there are few.
+    /// The text. Each call is a place where the secret can leak, so keep calls few.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Whether there is no text.
+    /// Whether the text is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -42,7 +41,7 @@ impl<'de> Deserialize<'de> for Secret {
     }
 }
 
-/// 32 bytes that stand for a secret at rest: HMAC-SHA-256 under a key of the installation.
+/// A 32-byte digest that is stored instead of a secret: HMAC-SHA-256 under a key of the installation.
 #[derive(Clone, Copy, Debug)]
 pub struct Digest([u8; 32]);
 
@@ -50,17 +49,17 @@ impl Digest {
     /// The digest of `text` under `pepper`.
     pub fn of(pepper: &[u8], text: &str) -> Self {
         let mut mac =
-            Hmac::<Sha256>::new_from_slice(pepper).expect("HMAC takes keys of every length");
+            Hmac::<Sha256>::new_from_slice(pepper).expect("HMAC accepts keys of any length");
         mac.update(text.as_bytes());
         Self(mac.finalize().into_bytes().into())
     }
 
-    /// The bytes, for a key derived from a secret.
+    /// The bytes, for deriving a key from a secret.
     pub fn to_bytes(self) -> [u8; 32] {
         self.0
     }
 
-    /// Lower-case hex, 64 characters: the stored form.
+    /// The stored form: 64 lower-case hex digits.
     pub fn to_hex(&self) -> String {
         use fmt::Write;
         self.0
@@ -71,7 +70,7 @@ impl Digest {
             })
     }
 
-    /// The digest with that stored form.
+    /// Parses the stored form.
     pub fn from_hex(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();
         if bytes.len() != 64 {
@@ -86,7 +85,7 @@ impl Digest {
 }
 
 impl PartialEq for Digest {
-    /// In constant time.
+    /// Compares in constant time.
     fn eq(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }

@@ -1,9 +1,8 @@
-//! Supervision of long-lived tasks: each reports its end, and an end that nothing asked for is a failure
-//! of the process.
+//! Supervision of long-lived tasks. A task that ends unexpectedly counts as a failure of the process.
 //!
-//! A task that ends early, panics or is aborted leaves a process that looks alive and does not do its
-//! work. Its supervisor remembers the name, so that the process can report itself unready and stop.
-//! Needs no runtime: a supervised future tells its end by being dropped.
+//! When a task returns early, panics or is aborted, the process looks healthy but no longer does that work. The
+//! supervisor records the name of the task, so that the process can report itself unready and stop. It needs no async
+//! runtime: a supervised future reports its end when it is dropped.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::sync::lock;
 
-/// Where long-lived tasks report their end. Clones share it.
+/// Records the ends of long-lived tasks. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Supervisor {
     state: Arc<Mutex<State>>,
@@ -35,7 +34,7 @@ struct RunningTask {
     waker: Mutex<Option<Waker>>,
 }
 
-/// A task that ended before it was asked to.
+/// A task that ended unexpectedly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// The name of the task, such as `delivery.dispatcher`.
@@ -55,7 +54,7 @@ impl fmt::Debug for State {
 }
 
 impl Supervisor {
-    /// `task` under supervision. Its end is expected once `is_stopping` says so.
+    /// Wraps `task` for supervision. Its end is expected once `is_stopping` returns true.
     ///
     /// The task counts as running from this call on.
     pub fn supervise<F>(
@@ -88,18 +87,18 @@ impl Supervisor {
         }
     }
 
-    /// The names of the tasks that run now, in the order of their start.
+    /// The names of the running tasks, in the order of their start.
     pub fn running(&self) -> Vec<&'static str> {
         let state = self.lock();
         state.running.values().map(|entry| entry.name).collect()
     }
 
-    /// The tasks that ended before they were asked to, the first one first.
+    /// The tasks that ended unexpectedly, in the order of their ends.
     pub fn failed(&self) -> Vec<Ended> {
         self.lock().ended.clone()
     }
 
-    /// Completes with the first task that ends before it was asked to.
+    /// Completes when the first task ends unexpectedly.
     pub async fn failure(&self) -> Ended {
         std::future::poll_fn(|cx| {
             let mut state = self.lock();
@@ -114,8 +113,7 @@ impl Supervisor {
         .await
     }
 
-    /// Ends the running tasks of this name as an abort would. Whether there was one. For tests of what
-    /// follows.
+    /// Ends the running tasks with this name like an abort, and returns whether there were any. For tests.
     pub fn abort(&self, name: &str) -> bool {
         let found: Vec<Arc<RunningTask>> = {
             let state = self.lock();
@@ -136,7 +134,7 @@ impl Supervisor {
     }
 }
 
-/// A task under supervision.
+/// A supervised task.
 pub struct Supervised<F> {
     task: Option<Pin<Box<F>>>,
     report: Report,

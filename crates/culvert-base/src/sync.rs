@@ -1,9 +1,9 @@
-//! Locks that survive a panic.
+//! Mutexes that remain usable after a panic.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex, also one that a panic poisoned. Use it where the data is consistent between any two
-/// statements of its critical sections.
+/// Locks a mutex even if it is poisoned. Use it where each statement of a critical section leaves the data
+/// consistent.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

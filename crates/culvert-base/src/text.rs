@@ -1,4 +1,4 @@
-//! Text with a limit in its type.
+//! Text with a maximum length in its type.
 
 use std::fmt::Write;
 use std::ops::Deref;
@@ -15,18 +15,18 @@ pub fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Text of at most `MAX` bytes of UTF-8. A built value is a valid value.
+/// Text of at most `MAX` bytes of UTF-8.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Bounded<const MAX: usize>(String);
 
-/// What something is for, written for people: at most 255 bytes (contract: management API 1.14).
+/// A description for people: at most 255 bytes (contract: management API 1.14).
 pub type Description = Bounded<255>;
 
-/// Anything the user wants to keep beside an object: at most 4096 bytes (same section).
+/// Data that a user stores with an object: at most 4096 bytes (contract: management API 1.14).
 pub type Metadata = Bounded<4096>;
 
-/// The text is longer than its limit.
+/// The text exceeds its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("longer than {max} bytes")]
 pub struct TooLong {

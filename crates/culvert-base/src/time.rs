@@ -1,4 +1,4 @@
-//! Moments and clocks. Only this file asks the operating system what time it is.
+//! Timestamps and clocks. Only this file reads the system time.
 
 use std::fmt::{self, Debug, Write};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A moment in UTC, in nanoseconds since the Unix epoch. Displays and serialises as RFC 3339 with
-/// whole seconds: `2025-09-04T10:11:14Z`.
+/// A time in UTC, in nanoseconds since the Unix epoch. Displays and serialises as RFC 3339 in whole seconds:
+/// `2025-09-04T10:11:14Z`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
@@ -17,12 +17,12 @@ impl Timestamp {
         Self(nanos)
     }
 
-    /// From whole seconds since the Unix epoch; clamped to what nanoseconds can hold.
+    /// From whole seconds since the Unix epoch, clamped to the range of nanoseconds in 64 bits.
     pub const fn from_unix_seconds(seconds: i64) -> Self {
         Self(seconds.saturating_mul(1_000_000_000))
     }
 
-    /// From milliseconds since the Unix epoch; clamped likewise.
+    /// From milliseconds since the Unix epoch, clamped to the range of nanoseconds in 64 bits.
     pub const fn from_unix_millis(millis: i64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
@@ -42,18 +42,18 @@ impl Timestamp {
         self.0.div_euclid(1_000_000_000)
     }
 
-    /// Any RFC 3339 text with any offset and fraction; `None` for anything else.
+    /// Parses RFC 3339 with any offset and fraction. `None` for other texts.
     pub fn parse(text: &str) -> Option<Self> {
         let moment: jiff::Timestamp = text.parse().ok()?;
         i64::try_from(moment.as_nanosecond()).ok().map(Self)
     }
 
-    /// The same moment without its fraction of a second.
+    /// Truncates to whole seconds.
     pub const fn whole_seconds(self) -> Self {
         Self::from_unix_seconds(self.unix_seconds())
     }
 
-    /// Later by `duration`, clamped.
+    /// Adds `duration`, clamped.
     pub fn plus(self, duration: Duration) -> Self {
         Self(
             self.0
@@ -61,7 +61,7 @@ impl Timestamp {
         )
     }
 
-    /// Earlier by `duration`, clamped.
+    /// Subtracts `duration`, clamped.
     pub fn minus(self, duration: Duration) -> Self {
         Self(
             self.0
@@ -69,18 +69,18 @@ impl Timestamp {
         )
     }
 
-    /// Time from `earlier` to this moment; zero if it is not earlier.
+    /// The time from `earlier` to `self`, or zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// Writes RFC 3339 with exactly `digits` (0 to 9) fractional digits and `Z`.
+    /// Formats as RFC 3339 with exactly `digits` (0 to 9) fractional digits and `Z`.
     fn write_rfc3339(self, out: &mut impl Write, digits: usize) -> fmt::Result {
         let (text, length) = self.rfc3339(digits);
         out.write_str(std::str::from_utf8(&text[..length]).map_err(|_| fmt::Error)?)
     }
 
-    /// The same as ASCII: the text is the first bytes, so many.
+    /// Formats as RFC 3339 in ASCII. Returns a buffer and the length of the text in it.
     pub fn rfc3339(self, digits: usize) -> ([u8; 30], usize) {
         let seconds = self.unix_seconds();
         let nanos = self.0.rem_euclid(1_000_000_000);
@@ -103,12 +103,12 @@ impl Timestamp {
         (text, end + 1)
     }
 
-    /// RFC 3339 with milliseconds, as in an event's envelope.
+    /// RFC 3339 with milliseconds, as in event envelopes.
     pub fn to_millis_text(self) -> String {
         self.text(3)
     }
 
-    /// RFC 3339 with nanoseconds, as in fields of type timestamp.
+    /// RFC 3339 with nanoseconds, as in event fields of type timestamp.
     pub fn to_nanos_text(self) -> String {
         self.text(9)
     }
@@ -121,7 +121,7 @@ impl Timestamp {
     }
 }
 
-/// Decimal digits of a value, right-aligned, zero-padded.
+/// Writes `value` as decimal digits, right-aligned and padded with zeros.
 fn put(digits: &mut [u8], mut value: u32) {
     for digit in digits.iter_mut().rev() {
         *digit = b'0' + (value % 10) as u8;
@@ -129,18 +129,16 @@ fn put(digits: &mut [u8], mut value: u32) {
     }
 }
 
-/// Year, month and day of a day number (days since the Unix epoch) in the Gregorian calendar.
-///
-/// Years begin in March here, so that the leap day is the last day of a year; 400 years are 146,097
-/// days.
-/// The offset from UTC, in seconds, that a named time zone such as `Europe/Vienna` has at a moment
-/// given in Unix seconds. `None` for a name or a moment that is not known.
+/// The offset from UTC, in seconds, of a named time zone such as `Europe/Vienna` at a time in Unix seconds. `None` if
+/// the zone is unknown or the time is out of range.
 pub fn zone_offset(zone: &str, unix_seconds: i64) -> Option<i32> {
     let zone = jiff::tz::TimeZone::get(zone).ok()?;
     let at = jiff::Timestamp::from_second(unix_seconds).ok()?;
     Some(zone.to_offset(at).seconds())
 }
 
+/// Year, month and day of a day number (days since the Unix epoch) in the Gregorian calendar. Years begin in March
+/// here, so that the leap day is the last day of a year. 400 years have 146,097 days.
 fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
@@ -178,9 +176,9 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// What time it is.
+/// A source of the current time.
 pub trait Clock: Debug + Send + Sync {
-    /// The moment of the call.
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 
@@ -204,17 +202,17 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told.
+/// A clock that moves only by [`ManualClock::advance`].
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
 
 impl ManualClock {
-    /// A clock standing at `start`.
+    /// A clock that starts at `start`.
     pub fn at(start: Timestamp) -> Self {
         Self(AtomicI64::new(start.0))
     }
 
-    /// Moves it on.
+    /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(
             i64::try_from(by.as_nanos()).unwrap_or(i64::MAX),
