@@ -1,8 +1,8 @@
-//! What a filter costs beside a hand-written closure and beside the `cel` crate, all in one run.
+//! Measures a filter against a hand-written closure and the `cel` crate, in one run.
 //!
-//! Prints nanoseconds per evaluation and the ratio to the closure (1.0), the best of several rounds taken in turn.
-//! The promise: at most 20 for plain comparisons, at most 1.2 for a `matches`.
-//! `cargo bench -p culvert-cel --bench filter`
+//! Prints nanoseconds per evaluation and the ratio to the closure (1.0): the best of several interleaved rounds.
+//! Targets: a ratio of at most 20 for plain comparisons, and at most 1.2 for a `matches`. Run with `cargo bench -p
+//! culvert-cel --bench filter`.
 
 #![allow(
     clippy::print_stdout,
@@ -29,7 +29,7 @@ fn comparisons(connections: &[Connection]) {
     compare(text, connections, closure);
 }
 
-/// A host name as an unanchored pattern, and one whose search is over at once.
+/// A host name as an unanchored pattern, and a pattern whose search ends immediately.
 fn searches(connections: &[Connection]) {
     for (written, pattern) in [
         (r"www\\.example\\.org", r"www\.example\.org"),
@@ -95,7 +95,7 @@ fn compare(text: &str, connections: &[Connection], closure: impl Fn(&Connection)
     }
 }
 
-/// Nanoseconds of one call.
+/// Nanoseconds per call.
 fn time(times: u32, call: impl Fn() -> usize) -> f64 {
     let start = Instant::now();
     for _ in 0..times {
@@ -139,7 +139,7 @@ impl Connection {
     }
 }
 
-/// Some that pass the filters and some that do not.
+/// Connections of which some match the filters and some do not.
 fn connections() -> Vec<Connection> {
     let names = [
         "api.example.com",

@@ -1,12 +1,12 @@
-//! The syntax tree. Its height is bounded while it is built, so walking and dropping it may recurse.
+//! The syntax tree. The parser limits its height, so functions that walk or drop it may recurse.
 
-/// One expression and where it stands.
+/// An expression and its position.
 #[derive(Clone, Debug)]
 pub(crate) struct Expr {
     pub(crate) kind: ExprKind,
-    /// Byte offset of what an error about it should point at.
+    /// Byte offset that errors about this expression report.
     pub(crate) at: usize,
-    /// 1 for a leaf.
+    /// Height of the subtree; 1 for a leaf.
     pub(crate) height: usize,
 }
 
@@ -22,7 +22,7 @@ pub(crate) enum ExprKind {
         operand: Box<Expr>,
         index: Box<Expr>,
     },
-    /// Of a selection, or of an index.
+    /// `has` of a selection or an index.
     Has(Box<Expr>),
     Call {
         name: Box<str>,
@@ -36,9 +36,9 @@ pub(crate) enum ExprKind {
         left: Box<Expr>,
         right: Box<Expr>,
     },
-    /// `&&` of two or more.
+    /// `&&` of two or more operands.
     And(Vec<Expr>),
-    /// `||` of two or more.
+    /// `||` of two or more operands.
     Or(Vec<Expr>),
     Conditional(Box<[Expr; 3]>),
     List(Vec<Expr>),
@@ -46,13 +46,13 @@ pub(crate) enum ExprKind {
     Fold(Box<Fold>),
 }
 
-/// `range.macro(variable, …)`.
+/// A macro: `range.macro(variable, …)`.
 #[derive(Clone, Debug)]
 pub(crate) struct Fold {
     pub(crate) kind: FoldKind,
     pub(crate) range: Expr,
     pub(crate) variable: Box<str>,
-    /// Only of `map` with three arguments.
+    /// Only for `map` with three arguments.
     pub(crate) condition: Option<Expr>,
     pub(crate) body: Expr,
 }
@@ -64,7 +64,7 @@ pub(crate) enum FoldKind {
     ExistsOne,
     Map,
     Filter,
-    /// Sorts the items of a list by what the body gives for each.
+    /// Sorts the items of a list by the value of the body.
     SortBy,
 }
 

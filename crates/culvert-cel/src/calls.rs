@@ -1,12 +1,11 @@
-//! Which calls of a function stand in an expression, with arguments that are written out.
+//! Finds the calls of a function in an expression whose arguments are string literals.
 
 use crate::ast::{Expr, ExprKind, Literal};
 use crate::limits::Limits;
 use crate::parse;
 
-/// The arguments of each call of `function`, such as `secrets.get`, all of whose arguments are
-/// string literals, in the order of the text. Calls with a computed argument are left out. Empty for
-/// what is no expression within `limits`.
+/// The arguments of each call of `function`, such as `secrets.get`, in the order of the text. Only calls whose
+/// arguments are all string literals count. Empty if `source` is not an expression within `limits`.
 pub fn literal_calls(source: &str, function: &str, limits: &Limits) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     if let Ok(expression) = parse::parse(source, limits) {
@@ -15,8 +14,8 @@ pub fn literal_calls(source: &str, function: &str, limits: &Limits) -> Vec<Vec<S
     found
 }
 
-/// Whether `function`, such as `secrets.get`, or the name before its point stands anywhere else than in a
-/// call all of whose arguments are string literals. `false` for what is no expression within `limits`.
+/// Whether `source` uses `function`, such as `secrets.get`, or the name before its dot, in any other way than in a
+/// call whose arguments are all string literals. `false` if `source` is not an expression within `limits`.
 pub fn has_computed_calls(source: &str, function: &str, limits: &Limits) -> bool {
     let Ok(expression) = parse::parse(source, limits) else {
         return false;
@@ -29,7 +28,7 @@ pub fn has_computed_calls(source: &str, function: &str, limits: &Limits) -> bool
     n_named > literal.len()
 }
 
-/// Counts where a name stands.
+/// Counts the occurrences of a name.
 fn count(expression: &Expr, root: &str, n_named: &mut usize) {
     if let ExprKind::Name(name) = &expression.kind
         && **name == *root
@@ -58,7 +57,7 @@ fn walk(expression: &Expr, function: &str, found: &mut Vec<Vec<String>>) {
     }
 }
 
-/// The expressions that an expression is made of, in the order of the text.
+/// Calls `each` with the direct subexpressions, in the order of the text.
 fn each_part(expression: &Expr, each: &mut dyn FnMut(&Expr)) {
     match &expression.kind {
         ExprKind::Literal(_) | ExprKind::Name(_) => {}

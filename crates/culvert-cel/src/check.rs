@@ -1,11 +1,12 @@
-//! Types and names: turns a syntax tree into the nodes that run, or says what is wrong with it.
+//! The type checker and compiler: turns a syntax tree into executable nodes, or reports an error.
 //!
-//! Field paths of declared variables become slots, literal patterns are compiled, comparisons of a variable with a
-//! literal become one node, and the cost of an evaluation is estimated in the units of `cost`.
+//! It resolves field paths of declared variables to slots, compiles literal patterns, fuses the comparison of a
+//! variable with a literal into one node, and estimates the cost of an evaluation in the units of `cost`.
 //!
-//! Without a check (`Mode::Dynamic`) every type is dyn and a bad name fails when it is reached.
+//! With `Mode::Dynamic` there is no check: every type is dyn, and an unknown name fails at run time.
 //!
-//! Here are names, selections and literals; what is made of several expressions has a file each below. Not
+//! This file handles names, selections and literals. The files in `check/` handle calls, collections and operators.
+//! `types` has the typing rules, `functions` the standard library.
 //! here: which types go together (`types`), which functions there are (`functions`).
 
 mod call;
@@ -23,7 +24,7 @@ use crate::pattern::PatternCache;
 use crate::types::{Type, are_comparable, assumed_size};
 use crate::value::Value;
 
-/// Checks and compiles `expr`, which was parsed from `source`.
+/// Checks and compiles `expr`, the syntax tree of `source`.
 pub(crate) fn compile(env: &Env, source: &str, expr: &Expr) -> Result<Program, Error> {
     let mut checker = Checker {
         env,
@@ -57,23 +58,23 @@ pub(crate) fn compile(env: &Env, source: &str, expr: &Expr) -> Result<Program, E
 struct Checker<'e> {
     env: &'e Env,
     source: &'e str,
-    /// Variables of the comprehensions around, outermost first.
+    /// Variables of the enclosing comprehensions, outermost first.
     scopes: Vec<(Box<str>, Type)>,
     slots: Vec<Slot>,
     nesting: usize,
 }
 
-/// A compiled expression: how it runs, what it gives, what that costs.
+/// A compiled subexpression: its node, type and cost.
 struct Lowered {
     node: Node,
     of: Type,
-    /// Units an evaluation costs at most.
+    /// Maximum cost of an evaluation, in units.
     cost: u64,
-    /// Bytes of its text or items of its list at most.
+    /// Maximum length of the result: bytes of a text, or items of a list.
     size: u64,
 }
 
-/// What a name or a selection denotes.
+/// The meaning of a name or a selection.
 enum Place<'e> {
     Value(Lowered),
     /// A declared path.
@@ -256,7 +257,7 @@ impl<'e> Checker<'e> {
         }))
     }
 
-    /// The value at a place; an error for an object.
+    /// The value of a place. An object without a value is an error.
     fn load(&mut self, place: Place<'e>, at: usize) -> Result<Lowered, Error> {
         let mut lowered = match place {
             Place::Value(lowered) => lowered,
@@ -365,7 +366,7 @@ impl<'e> Checker<'e> {
     }
 }
 
-/// The path of names and selections, if it is nothing else.
+/// The dotted path if the expression consists only of names and selections.
 fn dotted(expr: &Expr) -> Option<String> {
     match &expr.kind {
         ExprKind::Name(name) => Some(name.to_string()),
@@ -374,7 +375,7 @@ fn dotted(expr: &Expr) -> Option<String> {
     }
 }
 
-/// The node of a condition on variables alone.
+/// The node of a condition that reads only variables.
 fn condition(condition: Condition) -> Node {
     let units = condition.units();
     Node::Condition { condition, units }

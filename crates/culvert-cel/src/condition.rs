@@ -1,8 +1,8 @@
-//! The conditions that most filters are made of: variables against literals, joined by `&&`, `||` and `!`.
+//! The conditions that most filters consist of: comparisons of variables with literals, joined by `&&`, `||` and `!`.
 //!
-//! They read variables in place, allocate nothing, and their visits are paid for at once: only searching a text
-//! costs by its length. `&&` and `||` absorb errors from either side, so the order of their parts is free, and the
-//! cheapest goes first.
+//! They read variables in place and allocate nothing. Their units are charged once in advance; only a text search is
+//! charged by the length of the text. `&&` and `||` absorb errors from either side, so operands may be reordered, and
+//! the cheapest runs first.
 
 use std::cmp::Ordering;
 
@@ -13,36 +13,36 @@ use crate::node::Comparison;
 use crate::pattern::Pattern;
 use crate::value::ValueRef;
 
-/// A condition on variables alone.
+/// A condition that reads only variables.
 #[derive(Debug)]
 pub(crate) enum Condition {
-    /// An int variable against a literal.
+    /// Compares an int variable with a literal.
     Number {
         slot: Slot,
         comparison: Comparison,
         literal: i64,
         at: Position,
     },
-    /// A string variable against a literal.
+    /// Compares a string variable with a literal.
     Text {
         slot: Slot,
         test: TextTest,
         literal: Box<str>,
         at: Position,
     },
-    /// An int variable in a list of literals.
+    /// Looks up an int variable in a list of literals.
     NumberIn {
         slot: Slot,
         literals: Box<[i64]>,
         at: Position,
     },
-    /// A string variable in a list of literals.
+    /// Looks up a string variable in a list of literals.
     TextIn {
         slot: Slot,
         literals: Box<[Box<str>]>,
         at: Position,
     },
-    /// A string variable against a pattern.
+    /// Searches a string variable for a pattern.
     Matches {
         slot: Slot,
         pattern: Box<Pattern>,
@@ -65,17 +65,17 @@ pub(crate) enum TextTest {
 }
 
 impl Condition {
-    /// `&&` of them.
+    /// Joins conditions with `&&`.
     pub(crate) fn and(parts: Vec<Self>) -> Self {
         Self::And(cheapest_first(parts))
     }
 
-    /// `||` of them.
+    /// Joins conditions with `||`.
     pub(crate) fn or(parts: Vec<Self>) -> Self {
         Self::Or(cheapest_first(parts))
     }
 
-    /// What visiting all of it costs, without the texts that are searched.
+    /// The cost of visiting all nodes, without text searches.
     pub(crate) fn units(&self) -> u64 {
         match self {
             Self::Number { .. } | Self::Matches { .. } | Self::Present(_) => 1,
@@ -87,7 +87,7 @@ impl Condition {
         }
     }
 
-    /// Whether it holds. The meter pays for searched texts; `units` are paid for by the caller.
+    /// Evaluates the condition. Charges the meter for text searches only; the caller charges `units`.
     #[inline]
     pub(crate) fn holds<R: Resolver + ?Sized>(
         &self,
@@ -160,7 +160,7 @@ impl Condition {
         }
     }
 
-    /// How it is ordered among its neighbours.
+    /// The cost class that determines the order of operands.
     fn rank(&self) -> u64 {
         match self {
             Self::Number { .. } | Self::NumberIn { .. } | Self::Present(_) => 0,
@@ -178,7 +178,7 @@ impl Condition {
     }
 }
 
-/// The order within a rank stays as written.
+/// Sorts by rank. Operands of equal rank keep their order.
 fn cheapest_first(mut parts: Vec<Condition>) -> Box<[Condition]> {
     parts.sort_by_key(Condition::rank);
     parts.into()

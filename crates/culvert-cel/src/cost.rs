@@ -1,11 +1,11 @@
-//! The meter of one evaluation. A unit is a node visited or 64 bytes touched.
+//! The cost meter of one evaluation. One unit is a visited node or 64 bytes of data.
 //!
-//! Not here: what an expression may cost at most before it runs, which `check` adds up in the same unit.
+//! The static estimate, in the same unit, is in `check`.
 
 use crate::error::EvalErrorKind;
 use crate::limits::Limits;
 
-/// What one evaluation may still spend.
+/// The remaining budget of one evaluation.
 #[derive(Debug)]
 pub struct Meter<'l> {
     units_left: u64,
@@ -23,15 +23,15 @@ impl<'l> Meter<'l> {
         }
     }
 
-    /// Units not spent.
+    /// The remaining units.
     pub(crate) fn units_left(&self) -> u64 {
         self.units_left
     }
 
-    /// Pays units.
+    /// Charges units.
     ///
     /// # Errors
-    /// When there are not as many left.
+    /// If fewer units are left.
     #[inline]
     pub fn spend(&mut self, units: u64) -> Result<(), EvalErrorKind> {
         match self.units_left.checked_sub(units) {
@@ -46,16 +46,16 @@ impl<'l> Meter<'l> {
         }
     }
 
-    /// Pays for reading `bytes`.
+    /// Charges for reading `bytes`.
     ///
     /// # Errors
-    /// When there are not enough units left.
+    /// If too few units are left.
     #[inline]
     pub fn touch(&mut self, bytes: usize) -> Result<(), EvalErrorKind> {
         self.spend(units_of(bytes))
     }
 
-    /// Pays for searching a text of `bytes` with a pattern of that weight.
+    /// Charges for searching a text of `bytes` with a pattern of this weight.
     #[inline]
     pub(crate) fn search(&mut self, bytes: usize, weight: u64) -> Result<(), EvalErrorKind> {
         if bytes > self.limits.subject_bytes_max {
@@ -64,10 +64,10 @@ impl<'l> Meter<'l> {
         self.spend(units_of_search(bytes, weight))
     }
 
-    /// Pays for a string or byte string of `bytes`, before it is made.
+    /// Charges for a string or byte string of `bytes` before it is created.
     ///
     /// # Errors
-    /// When it is longer than one may be, or the memory or the units are spent.
+    /// If it exceeds the maximum length, or the budget of memory or units is exhausted.
     pub fn make_string(&mut self, bytes: usize) -> Result<(), EvalErrorKind> {
         if bytes > self.limits.string_bytes_max {
             return Err(EvalErrorKind::MemoryExceeded);
@@ -75,10 +75,10 @@ impl<'l> Meter<'l> {
         self.make(bytes)
     }
 
-    /// Pays for a list or map of `items`, before it is made.
+    /// Charges for a list or map of `items` before it is created.
     ///
     /// # Errors
-    /// When it is longer than one may be, or the memory or the units are spent.
+    /// If it exceeds the maximum length, or the budget of memory or units is exhausted.
     pub fn make_list(&mut self, items: usize) -> Result<(), EvalErrorKind> {
         if items > self.limits.list_items_max {
             return Err(EvalErrorKind::MemoryExceeded);
@@ -98,14 +98,14 @@ impl<'l> Meter<'l> {
     }
 }
 
-/// What touching `bytes` costs.
+/// The cost of reading `bytes`, in units.
 #[inline]
 pub(crate) fn units_of(bytes: usize) -> u64 {
     bytes as u64 / BYTES_PER_UNIT
 }
 
-/// What searching a text of `bytes` costs, by the weight of the pattern: a byte read by an automaton is dearer than
-/// one that is compared.
+/// The cost of searching a text of `bytes`, by the weight of the pattern. An automaton reads a byte more slowly than
+/// a comparison does.
 #[inline]
 pub(crate) fn units_of_search(bytes: usize, weight: u64) -> u64 {
     (bytes as u64 / BYTES_PER_SEARCH_UNIT)
@@ -114,7 +114,7 @@ pub(crate) fn units_of_search(bytes: usize, weight: u64) -> u64 {
         - 1
 }
 
-/// Compiling a pattern that is not in the text, when it is not in the cache.
+/// Cost of compiling a computed pattern that is not in the cache.
 pub(crate) const PATTERN_UNITS: u64 = 1_000;
 const BYTES_PER_UNIT: u64 = 64;
 const BYTES_PER_SEARCH_UNIT: u64 = 16;

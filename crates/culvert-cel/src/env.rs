@@ -1,4 +1,4 @@
-//! Which variables an expression may name, and how their values are had.
+//! Environments: the variables and functions that expressions may use, and how a variable gets its value.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +11,23 @@ use crate::parse;
 use crate::types::Type;
 use crate::value::{Kind, ValueRef};
 
-/// The number by which a [`Resolver`] knows a variable.
+/// The number that identifies a variable to a [`Resolver`].
 pub type Slot = u16;
 
-/// Answers a time zone's offset from UTC in seconds: name of the zone, seconds since 1970.
-/// Offsets like `+02:00` and `UTC` never ask.
+/// Returns the offset of a time zone from UTC in seconds, for the name of the zone and a time in Unix seconds. Not
+/// called for `UTC` and for fixed offsets such as `+02:00`.
 pub type Zones = fn(&str, i64) -> Option<i32>;
 
-/// Answers variables while an expression runs.
+/// Provides the values of variables during an evaluation.
 pub trait Resolver {
-    /// The value of `slot`, of the type declared for it. None is an error for whoever reads it,
-    /// and `false` for `has`.
+    /// The value of `slot`, of its declared type. With `None`, reading the variable is an error and `has` is `false`.
     fn value(&self, slot: Slot) -> Option<ValueRef<'_>>;
 }
 
-/// The variables and bounds that expressions are compiled against.
+/// The variables, functions and limits that expressions are compiled against.
 ///
-/// Variables are declared by dotted path, so `ev.conn.client_ip` makes `ev` and `ev.conn` objects. A path may be
-/// a variable and have fields at once; a longer path wins over a field of a map.
+/// Variables are declared by dotted path: `ev.conn.client_ip` makes `ev` and `ev.conn` objects. A path may be a
+/// variable and also have fields. A longer declared path takes precedence over a field of a map.
 #[derive(Clone, Debug)]
 pub struct Env {
     pub(crate) root: Field,
@@ -38,14 +37,14 @@ pub struct Env {
     pub(crate) extensions: Vec<Declared>,
 }
 
-/// Whether types are checked when an expression is compiled.
+/// Whether compilation checks types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Checked,
     Dynamic,
 }
 
-/// A name in the tree of declared paths.
+/// A node in the tree of declared paths.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Field {
     pub(crate) leaf: Option<Leaf>,
@@ -64,7 +63,7 @@ pub(crate) enum Leaf {
 }
 
 impl Env {
-    /// An environment without variables. Expressions are checked against declared types before they run.
+    /// An environment without variables. Expressions are type-checked when they are compiled.
     pub fn new(limits: Limits) -> Self {
         let limits = Limits {
             height_max: limits.height_max.min(HEIGHT_MAX),
@@ -84,7 +83,7 @@ impl Env {
         env
     }
 
-    /// The same without a check: whatever is wrong beyond syntax and size shows when it runs.
+    /// An environment without type checks. All errors except for syntax and size appear at run time.
     pub fn dynamic(limits: Limits) -> Self {
         Self {
             mode: Mode::Dynamic,
@@ -92,31 +91,31 @@ impl Env {
         }
     }
 
-    /// Declares the variable at `path`, which the resolver answers as `slot`.
+    /// Declares a variable at `path`. The resolver knows it by `slot`.
     #[must_use]
     pub fn with_slot(mut self, path: &str, slot: Slot, of: Type) -> Self {
         self.at(path).leaf = Some(Leaf::Slot { slot, of });
         self
     }
 
-    /// Declares that `path` exists and may not be used ([`ErrorKind::UnusableField`]).
+    /// Declares that `path` exists but must not be used ([`ErrorKind::UnusableField`]).
     #[must_use]
     pub fn with_unusable(mut self, path: &str) -> Self {
         self.at(path).leaf = Some(Leaf::Unusable);
         self
     }
 
-    /// Lets time selectors take the names of time zones.
+    /// Allows names of time zones in time selectors.
     #[must_use]
     pub fn with_zones(mut self, zones: Zones) -> Self {
         self.zones = Some(zones);
         self
     }
 
-    /// Adds a function. One of the standard library with the same name comes first.
+    /// Adds a function. A standard function with the same name takes precedence.
     ///
     /// # Panics
-    /// When a signature of it cannot be read.
+    /// If a signature does not parse.
     #[must_use]
     pub fn with_extension(mut self, function: &'static Extension) -> Self {
         self.extensions.push(Declared::new(function));
@@ -132,13 +131,13 @@ impl Env {
     /// Compiles an expression of any type.
     ///
     /// # Errors
-    /// Every [`ErrorKind`] but `NotBool`.
+    /// Every [`ErrorKind`] except for `NotBool`.
     pub fn compile(&self, source: &str) -> Result<Program, Error> {
         let expr = parse::parse(source, &self.limits)?;
         check::compile(self, source, &expr)
     }
 
-    /// Compiles a condition: an expression whose type is bool, or dyn and then bool when it runs.
+    /// Compiles a condition: an expression of type bool, or of type dyn that is a bool at run time.
     ///
     /// # Errors
     /// Every [`ErrorKind`].
@@ -162,7 +161,7 @@ impl Env {
 }
 
 impl Field {
-    /// Whether anything below may be used.
+    /// Whether this field or one below it may be used.
     pub(crate) fn has_usable(&self) -> bool {
         matches!(self.leaf, Some(Leaf::Slot { .. } | Leaf::Type(_)))
             || self.fields.values().any(Self::has_usable)

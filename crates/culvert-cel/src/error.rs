@@ -1,8 +1,8 @@
-//! What can be wrong with an expression: before it runs (`Error`) and while it runs (`EvalError`).
+//! Errors of expressions: at compile time (`Error`) and at run time (`EvalError`).
 
 use std::fmt;
 
-/// A place in the text, counted from 1; columns are characters.
+/// A position in the text. Line and column start at 1; columns count characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     pub line: u16,
@@ -10,10 +10,10 @@ pub struct Position {
 }
 
 impl Position {
-    /// For what has no place of its own: the whole expression.
+    /// The position of errors that concern the whole expression.
     pub(crate) const START: Self = Self { line: 1, column: 1 };
 
-    /// The position of the byte `offset` of `source`.
+    /// The position of a byte offset.
     pub(crate) fn of(source: &str, offset: usize) -> Self {
         let mut end = offset.min(source.len());
         while !source.is_char_boundary(end) {
@@ -32,7 +32,7 @@ impl Position {
 }
 
 impl Position {
-    /// A failure here.
+    /// An evaluation error at this position.
     #[inline]
     pub(crate) fn failed(self, kind: EvalErrorKind) -> EvalError {
         EvalError {
@@ -48,12 +48,12 @@ impl fmt::Display for Position {
     }
 }
 
-/// Why a text was not accepted as an expression. Displayed as `line:column: message`.
+/// Why a text is not a valid expression. Displays as `line:column: message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     pub kind: ErrorKind,
     pub position: Position,
-    /// A sentence without position, lower case, without a full stop.
+    /// A message without position, in lower case, without a full stop.
     pub message: String,
 }
 
@@ -65,34 +65,34 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What sort of mistake an [`Error`] is. Paths are dotted and begin with the variable.
+/// The kind of an [`Error`]. Paths are dotted and begin with the variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// Not an expression.
+    /// The text does not parse.
     Syntax,
-    /// A name that is not declared.
+    /// The name is not declared.
     UnknownIdentifier { name: String },
-    /// A field that its object does not have.
+    /// The object does not have this field.
     UnknownField { path: String },
-    /// A field that exists but was declared unusable, or an object that has only such fields.
+    /// The field exists but was declared unusable, or the object has only such fields.
     UnusableField { path: String },
-    /// An object with fields where a value is needed.
+    /// An object with fields where a value is expected.
     ObjectAsValue { path: String },
-    /// An object indexed by something other than a string literal.
+    /// An object indexed by an expression other than a string literal.
     ComputedField { path: String },
-    /// Operands or arguments of types that the operation is not defined for.
+    /// The operation is not defined for these types.
     Type,
-    /// A function that does not exist.
+    /// The function does not exist.
     UnknownFunction { name: String },
-    /// A regular expression that does not compile or is too large.
+    /// The regular expression does not compile or is too large.
     Pattern,
-    /// Beyond one of the [`Limits`](crate::Limits).
+    /// The expression exceeds one of the [`Limits`](crate::Limits).
     TooLarge,
-    /// A condition whose result is known not to be a bool.
+    /// The result of a condition is certainly not a bool.
     NotBool,
 }
 
-/// Why an evaluation has no result. Displayed as `line:column: message`.
+/// Why an evaluation failed. Displays as `line:column: message`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvalError {
     pub kind: EvalErrorKind,
@@ -107,12 +107,12 @@ impl fmt::Display for EvalError {
 
 impl std::error::Error for EvalError {}
 
-/// What sort of failure an [`EvalError`] is.
+/// The kind of an [`EvalError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvalErrorKind {
     /// The resolver has no value for a variable.
     NoValue,
-    /// An object of the host that the expression names does not exist.
+    /// The host object that the expression names does not exist.
     Missing,
     NoSuchKey,
     NoSuchOverload,
@@ -125,14 +125,14 @@ pub enum EvalErrorKind {
     OutOfRange,
     InvalidArgument,
     Pattern,
-    /// The budget of units is spent.
+    /// The budget of units is exhausted.
     CostExceeded,
-    /// The budget of bytes is spent, or one string or list is too long.
+    /// The budget of bytes is exhausted, or a string or list is too long.
     MemoryExceeded,
 }
 
 impl EvalErrorKind {
-    /// A sentence, lower case, without a full stop.
+    /// The message, in lower case, without a full stop.
     pub fn message(self) -> &'static str {
         match self {
             Self::NoValue => "the variable has no value",
@@ -153,13 +153,13 @@ impl EvalErrorKind {
         }
     }
 
-    /// Whether `&&`, `||`, `all` and `exists` may pass over it. A spent budget ends the evaluation.
+    /// Whether `&&`, `||`, `all` and `exists` may absorb the error. An exhausted budget always ends the evaluation.
     pub(crate) fn is_absorbable(self) -> bool {
         !matches!(self, Self::CostExceeded | Self::MemoryExceeded)
     }
 }
 
-/// Keeps the first error, unless the new one must not be passed over.
+/// Keeps the first error, unless the new one cannot be absorbed.
 pub(crate) fn absorb(
     outcome: Result<bool, EvalError>,
     error: EvalError,

@@ -1,8 +1,8 @@
-//! Runs compiled expressions: an enum tree is walked, values stay borrowed where they can.
+//! The evaluator: walks a tree of nodes and borrows values where possible.
 //!
-//! A plain comparison of a variable with a literal is one node, reads the variable in place and allocates nothing.
-//! `&&` and `||` absorb errors from either side; only a spent budget always ends the evaluation. The tree's height
-//! is bounded when it is parsed, so walking it may recurse.
+//! A comparison of a variable with a literal is one node, which reads the variable in place and allocates nothing.
+//! `&&` and `||` absorb errors from either side; only an exhausted budget always ends the evaluation. The parser
+//! limits the height of the tree, so the evaluator may recurse.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -30,10 +30,10 @@ impl Predicate {
         Self { program }
     }
 
-    /// Whether it holds for these variables.
+    /// Evaluates the condition with these variables.
     ///
     /// # Errors
-    /// When the evaluation fails, or when what was dyn turns out not to be a bool.
+    /// If the evaluation fails, or if an expression of type dyn is not a bool.
     #[inline]
     pub fn test<R: Resolver + ?Sized>(&self, variables: &R) -> Result<bool, EvalError> {
         match &self.program.root {
@@ -48,12 +48,12 @@ impl Predicate {
         }
     }
 
-    /// The variables it may read, each once, in ascending order.
+    /// The slots of the variables that it may read, without duplicates, in ascending order.
     pub fn slots(&self) -> &[Slot] {
         self.program.slots()
     }
 
-    /// Units that an evaluation is estimated to cost at most.
+    /// Estimated maximum cost of an evaluation, in units.
     pub fn estimated_cost(&self) -> u64 {
         self.program.estimated_cost()
     }
@@ -72,15 +72,15 @@ pub struct Program {
 }
 
 impl Program {
-    /// Its value for these variables.
+    /// Evaluates the expression with these variables.
     ///
     /// # Errors
-    /// When the evaluation fails.
+    /// If the evaluation fails.
     pub fn eval<R: Resolver + ?Sized>(&self, variables: &R) -> Result<Value, EvalError> {
         self.eval_metered(variables).0
     }
 
-    /// The same, and the units it cost.
+    /// Like [`Program::eval`], and returns the cost in units too.
     pub fn eval_metered<R: Resolver + ?Sized>(
         &self,
         variables: &R,
@@ -90,17 +90,17 @@ impl Program {
         (result, self.limits.cost_max - walk.meter.units_left())
     }
 
-    /// The type that every result has.
+    /// The static type of the result.
     pub fn result_type(&self) -> &Type {
         &self.result_type
     }
 
-    /// The variables it may read, each once, in ascending order.
+    /// The slots of the variables that it may read, without duplicates, in ascending order.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
-    /// Units that an evaluation is estimated to cost at most.
+    /// Estimated maximum cost of an evaluation, in units.
     pub fn estimated_cost(&self) -> u64 {
         self.estimated_cost
     }
@@ -132,7 +132,7 @@ impl<'a> Val<'a> {
         Self::Borrowed(ValueRef::Bool(value))
     }
 
-    /// How many rounds a comprehension over it has; None when there is nothing to go through.
+    /// Number of iterations of a comprehension over this value. `None` if it is not iterable.
     fn n_items(&self) -> Option<usize> {
         match self.borrow() {
             ValueRef::List(items) => Some(items.len()),
@@ -141,7 +141,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// An item of a list, or a key of a map.
+    /// The item of a list, or the key of a map, at this index.
     fn item(&self, index: usize) -> Option<Val<'a>> {
         Some(match self {
             Self::Borrowed(ValueRef::List(items)) => Val::Borrowed(items.get(index)?.borrow()),
@@ -166,7 +166,7 @@ impl<'a> Val<'a> {
     }
 }
 
-/// One evaluation.
+/// The state of one evaluation.
 struct Walk<'a, R: ?Sized> {
     variables: &'a R,
     program: &'a Program,
@@ -185,7 +185,7 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
         }
     }
 
-    /// The value of a node.
+    /// Evaluates a node.
     fn eval(&mut self, node: &'a Node) -> Result<Val<'a>, EvalError> {
         match node {
             Node::Constant(value) => {
@@ -278,7 +278,7 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
         }
     }
 
-    /// The truth of a node; an error if it has none.
+    /// Evaluates a node as a bool. Other values are an error.
     fn test(&mut self, node: &'a Node) -> Result<bool, EvalError> {
         match node {
             Node::Condition { condition, units } => {
@@ -363,7 +363,7 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
         }
     }
 
-    /// `&&`: false if any is false, else the first error, else true.
+    /// `&&`: false if any part is false, otherwise the first error, otherwise true.
     fn all_of(&mut self, parts: &'a [Node]) -> Result<bool, EvalError> {
         let mut outcome = Ok(true);
         for part in parts {
@@ -376,7 +376,7 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
         outcome
     }
 
-    /// `||`: true if any is true, else the first error, else false.
+    /// `||`: true if any part is true, otherwise the first error, otherwise false.
     fn any_of(&mut self, parts: &'a [Node]) -> Result<bool, EvalError> {
         let mut outcome = Ok(false);
         for part in parts {
@@ -478,7 +478,7 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
         Ok((range, n_items))
     }
 
-    /// Tests `condition` with the comprehension's variable set.
+    /// Evaluates `condition` with the variable of the comprehension set.
     fn round(
         &mut self,
         fold: &FoldNode,
@@ -574,7 +574,7 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
             .map_err(|kind| at.failed(kind))
     }
 
-    /// The pattern of a text that was not known when the expression was compiled.
+    /// The compiled pattern of a computed text.
     fn pattern(&mut self, text: &str, at: Position) -> Result<Pattern, EvalError> {
         self.touch(text.len(), at)?;
         if let Some(pattern) = self.program.patterns.get(text) {
@@ -594,7 +594,7 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
         Ok(pattern.is_found_in(text))
     }
 
-    /// Makes a value outlive what it borrows from, and pays for it.
+    /// Copies a borrowed value into an owned one, and charges for it.
     fn own(&mut self, value: Val<'a>, at: Position) -> Result<Value, EvalError> {
         match value {
             Val::Owned(value) => Ok(value),
@@ -630,7 +630,7 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
     }
 }
 
-/// Whether two values are equal; values of different kinds are not, numbers compare across kinds.
+/// Whether two values are equal. Numbers compare across types; values of other distinct types are never equal.
 fn equal(
     left: ValueRef<'_>,
     right: ValueRef<'_>,

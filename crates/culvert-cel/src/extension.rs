@@ -1,4 +1,4 @@
-//! Functions that the host brings: declared with their signatures as text, checked like the standard ones.
+//! Extensions: functions of the host, declared with textual signatures and checked like standard functions.
 
 use crate::cost::Meter;
 use crate::env::Slot;
@@ -6,28 +6,31 @@ use crate::error::EvalErrorKind;
 use crate::types::{Type, are_comparable};
 use crate::value::{Value, ValueRef};
 
-/// Arguments a function has at most, the receiver and what it reads included.
+/// Maximum number of arguments, including the receiver and the variable in [`Extension::reads`].
 pub(crate) const ARGUMENTS_MAX: usize = 5;
 
-/// A function beyond the standard library.
+/// A function that the host adds to the standard library.
 #[derive(Debug)]
 pub struct Extension {
-    /// `split` is called as `x.split(…)`, `hash.md5` and `.inCidrRange` (without the dot) as written.
+    /// The name. `split` is called as `x.split(…)`; `hash.md5` and `.inCidrRange` (without the dot) are called as
+    /// written.
     pub name: &'static str,
     /// Whether it is called on a value: `x.name(…)`.
     pub is_member: bool,
-    /// `(string, int) -> list(string)`, the receiver first. What is passed decides which one it is.
+    /// The overloads, such as `(string, int) -> list(string)`, with the receiver first. The argument types select
+    /// one.
     pub signatures: &'static [&'static str],
-    /// A variable that is passed in front of what is written.
+    /// A variable that is passed before the written arguments.
     pub reads: Option<Slot>,
-    /// Runs it. Arguments have the types of one of the signatures as far as those are known, so a type that
-    /// does not fit is [`EvalErrorKind::NoSuchOverload`]. What it makes is paid for at the meter first.
+    /// Implements the function. The arguments have the types of one of the signatures as far as the checker knows
+    /// them; a wrong type is [`EvalErrorKind::NoSuchOverload`]. The function must charge the meter before it creates
+    /// a value.
     pub run: fn(&[ValueRef<'_>], &mut Meter<'_>) -> Result<Value, EvalErrorKind>,
     /// One sentence for the reference.
     pub doc: &'static str,
 }
 
-/// An extension with its signatures read.
+/// An extension with parsed signatures.
 #[derive(Clone, Debug)]
 pub(crate) struct Declared {
     pub(crate) function: &'static Extension,
@@ -36,7 +39,7 @@ pub(crate) struct Declared {
 
 impl Declared {
     /// # Panics
-    /// When a signature is not one. They are part of the program, so the first test finds it.
+    /// If a signature does not parse. Signatures are part of the program, so the first test finds the mistake.
     pub(crate) fn new(function: &'static Extension) -> Self {
         let signatures = function
             .signatures
@@ -48,7 +51,7 @@ impl Declared {
         }
     }
 
-    /// The type of the result for arguments of these types, `None` where there is no overload.
+    /// The type of the result for arguments of these types. `None` if there is no overload.
     pub(crate) fn result(&self, arguments: &[Type]) -> Option<Type> {
         let mut fitting = self.signatures.iter().filter(|(parameters, _)| {
             parameters.len() == arguments.len()
@@ -58,7 +61,7 @@ impl Declared {
                     .all(|(parameter, argument)| fits(argument, parameter))
         });
         let (_, first) = fitting.next()?;
-        // With dyn among the arguments more than one may fit.
+        // With a dyn argument, several overloads may match.
         let is_certain = fitting.all(|(_, result)| result == first);
         Some(if is_certain { first.clone() } else { Type::Dyn })
     }
@@ -90,7 +93,7 @@ fn signature(text: &str) -> Option<(Vec<Type>, Type)> {
 }
 
 impl Type {
-    /// Reads what [`Display`](std::fmt::Display) writes, such as `map(string, list(string))`.
+    /// Parses the output of [`Display`](std::fmt::Display), such as `map(string, list(string))`.
     pub fn parse(text: &str) -> Option<Self> {
         match parse(text)? {
             (of, "") => Some(of),
@@ -99,7 +102,7 @@ impl Type {
     }
 }
 
-/// A type, and what stands behind it.
+/// A type, and the text after it.
 fn parse(text: &str) -> Option<(Type, &str)> {
     if let Some(rest) = text.strip_prefix("list(") {
         let (item, rest) = parse(rest)?;

@@ -1,4 +1,4 @@
-//! The standard library: which functions exist, which types they take, what they do.
+//! The standard library: functions, their types and their implementation.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::time::{Civil, Duration, Timestamp, fixed_offset};
 use crate::types::Type;
 use crate::value::{Value, ValueRef};
 
-/// A function of the standard library. `matches` is one only where its pattern is not known beforehand.
+/// A function of the standard library. `matches` is here only with a computed pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
     Size,
@@ -30,7 +30,7 @@ pub(crate) enum Function {
     Select(Selector),
 }
 
-/// A part of a timestamp or a duration.
+/// A component of a timestamp or a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Selector {
     FullYear,
@@ -53,7 +53,7 @@ enum Form {
     Both,
 }
 
-/// The function of that name, if it may be called so.
+/// The function with this name, if this form of call is allowed.
 pub(crate) fn find(name: &str, is_member: bool) -> Option<Function> {
     let (_, form, function) = FUNCTIONS.iter().find(|(known, ..)| *known == name)?;
     let fits = match form {
@@ -64,7 +64,7 @@ pub(crate) fn find(name: &str, is_member: bool) -> Option<Function> {
     fits.then_some(*function)
 }
 
-/// The name that someone who wrote `name` may have meant.
+/// A suggestion for a misspelled name.
 pub(crate) fn nearest(name: &str) -> Option<&'static str> {
     let plain = |name: &str| name.replace('_', "").to_ascii_lowercase();
     let wanted = match plain(name).as_str() {
@@ -79,8 +79,8 @@ pub(crate) fn nearest(name: &str) -> Option<&'static str> {
 }
 
 impl Function {
-    /// The type of the result for arguments of these types (the receiver first), None where there is no overload.
-    /// An argument of type dyn fits everywhere.
+    /// The type of the result for arguments of these types, with the receiver first. `None` if there is no overload.
+    /// An argument of type dyn matches all types.
     pub(crate) fn result(self, arguments: &[Type]) -> Option<Type> {
         let one_of = |types: &[Type]| match arguments {
             [Type::Dyn] => true,
@@ -153,7 +153,7 @@ impl Function {
         fits.then_some(result)
     }
 
-    /// Runs it. Arguments as in `result`.
+    /// Calls the function. For the order of the arguments, see `result`.
     pub(crate) fn call(
         self,
         arguments: &[ValueRef<'_>],
@@ -211,7 +211,8 @@ impl Selector {
         )
     }
 
-    /// Hours, minutes and seconds are the whole span in that unit; milliseconds are those of the second.
+    /// A component of a duration. Hours, minutes and seconds are the whole duration in that unit; milliseconds are
+    /// those within a second.
     fn of_duration(self, of: Duration) -> Option<i64> {
         let nanos = of.nanos();
         Some(match self {
@@ -258,7 +259,7 @@ fn to_int(of: ValueRef<'_>) -> Result<i64, EvalErrorKind> {
     match of {
         ValueRef::Int(value) => Ok(value),
         ValueRef::Uint(value) => i64::try_from(value).map_err(|_| EvalErrorKind::OutOfRange),
-        // Both ends are excluded: a double cannot tell the largest int from the number after it.
+        // Both bounds are exclusive: a double cannot represent the largest int, only the number after it.
         ValueRef::Double(value) if value.abs() < 9_223_372_036_854_775_808.0 => Ok(value as i64),
         ValueRef::Double(_) => Err(EvalErrorKind::OutOfRange),
         ValueRef::String(text) => text.parse().map_err(|_| EvalErrorKind::InvalidArgument),
@@ -313,7 +314,7 @@ fn to_string(of: ValueRef<'_>, meter: &mut Meter<'_>) -> Result<Value, EvalError
     Ok(Value::String(text.into()))
 }
 
-/// The shortest text that reads as the same double; with an exponent where plain digits would be long.
+/// The shortest text that parses as the same double. Very large and very small numbers have an exponent.
 fn double_text(value: f64) -> String {
     let magnitude = value.abs();
     if magnitude != 0.0 && magnitude.is_finite() && !(1e-4..1e21).contains(&magnitude) {

@@ -1,36 +1,36 @@
-//! Text to tokens. Literals come out with their escapes resolved.
+//! The lexer. It resolves escapes in literals.
 
 use crate::ast::Literal;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Token {
-    /// Anything that may be a name, reserved words and `in` included.
+    /// An identifier, a reserved word or `in`.
     Name(Box<str>),
-    /// A name in back-quotes; only a field.
+    /// A name in back-quotes, which can only be a field.
     Quoted(Box<str>),
     Literal(Literal),
-    /// Magnitude of an integer literal without sign or suffix: up to 2^63, so that the sign can be applied.
+    /// The absolute value of an integer literal without suffix: up to 2^63, so that the parser can negate it.
     Integer(u64),
     /// An operator or a bracket.
     Punctuation(&'static str),
     End,
 }
 
-/// A token and where it begins.
+/// A token and its byte offset.
 #[derive(Clone, Debug)]
 pub(crate) struct Spanned {
     pub(crate) token: Token,
     pub(crate) at: usize,
 }
 
-/// A text that is no token: where, and a sentence.
+/// A lexical error: its byte offset and a message.
 #[derive(Debug)]
 pub(crate) struct LexError {
     pub(crate) at: usize,
     pub(crate) message: String,
 }
 
-/// Cuts tokens off the front of a text.
+/// Produces the tokens of a text.
 #[derive(Debug)]
 pub(crate) struct Lexer<'s> {
     source: &'s str,
@@ -279,7 +279,7 @@ impl<'s> Lexer<'s> {
     }
 }
 
-/// The contents of a string literal so far.
+/// The content of a string literal so far.
 struct Text {
     is_bytes: bool,
     bytes: Vec<u8>,
@@ -292,7 +292,7 @@ impl Text {
     }
 }
 
-/// The prefix letters and the quote that a string literal at the front of `rest` has.
+/// The prefix letters and the quote of a string literal at the start of `rest`.
 fn string_start(rest: &str) -> Option<(&str, &'static str)> {
     let length = rest
         .bytes()
@@ -308,7 +308,7 @@ fn string_start(rest: &str) -> Option<(&str, &'static str)> {
 
 const QUOTES: [&str; 4] = ["\"\"\"", "'''", "\"", "'"];
 
-/// Longer before shorter.
+/// Longer tokens come before their prefixes.
 const PUNCTUATION: [&str; 24] = [
     "==", "!=", "<=", ">=", "&&", "||", "<", ">", "!", "-", "+", "*", "/", "%", "(", ")", "[", "]",
     "{", "}", ".", ",", ":", "?",

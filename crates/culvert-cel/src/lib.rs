@@ -1,15 +1,16 @@
-//! The expression language of filters and policies: CEL, checked before it runs and metered while it does.
+//! The expression language of filters and policies: CEL, type-checked when it is compiled and metered when it runs.
 //!
-//! An [`Env`] says which variables exist and what they hold. It turns text into a [`Predicate`] (a condition)
-//! or a [`Program`] (any value), or refuses it with an [`Error`] that carries kind, line and column. What was
-//! compiled is immutable and shared between threads; it reads variables through a [`Resolver`], by slot number
-//! and borrowed, and plain comparisons on them allocate nothing.
+//! An [`Env`] declares variables and their types. It compiles text to a [`Predicate`] (a condition) or a [`Program`]
+//! (any value), or returns an [`Error`] with kind, line and column. Compiled expressions are immutable and shared
+//! between threads. They read variables through a [`Resolver`] by slot number, without copying; plain comparisons of
+//! variables allocate nothing.
 //!
-//! Promised: no input panics, overflows the stack or runs beyond its [`Limits`]; regular expressions are RE2's
-//! dialect on a linear-time engine; the language is the one of its public conformance data, without protobuf
-//! messages.
+//! Guarantees: no input causes a panic, a stack overflow or an evaluation beyond its [`Limits`]. Regular expressions
+//! are in RE2's dialect and run on a linear-time engine. The language passes the public conformance tests of CEL,
+//! without protobuf messages.
 //!
-//! Not here: what the variables mean, which of them an event kind has, error codes (the callers), clocks, I/O.
+//! The crate contains no clocks and no I/O. The callers define the meaning of variables, the variables of each event
+//! kind, and error codes.
 
 mod ast;
 mod calls;

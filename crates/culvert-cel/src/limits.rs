@@ -1,34 +1,34 @@
-//! How large an expression may be and what its evaluation may cost.
+//! Limits for the size of an expression and the cost of its evaluation.
 
-/// Bounds of one expression, its compilation and each of its evaluations.
+/// Limits of one expression, its compilation and each of its evaluations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Length of the text.
     pub source_bytes_max: usize,
-    /// Nodes of the syntax tree; every operator, literal and name is one.
+    /// Number of nodes in the syntax tree. Every operator, literal and name is one node.
     pub nodes_max: usize,
-    /// Height of the syntax tree, and nesting of brackets. A chain of `&&` or of `||` is one level.
+    /// Height of the syntax tree, and nesting of brackets. A chain of `&&` or `||` is one level.
     pub height_max: usize,
-    /// How deep `all`, `exists`, `exists_one`, `map` and `filter` may stand in each other's bodies.
+    /// Nesting of `all`, `exists`, `exists_one`, `map` and `filter`.
     pub comprehension_nesting_max: usize,
     /// Length of a regular expression.
     pub pattern_bytes_max: usize,
-    /// Size of a regular expression that stands in the text, compiled.
+    /// Compiled size of a literal regular expression.
     pub pattern_program_bytes_max: usize,
-    /// Length of a text that a regular expression is searched in.
+    /// Length of a text that a regular expression is applied to.
     pub subject_bytes_max: usize,
-    /// Units one evaluation may spend; a unit is a node visited or 64 bytes touched.
+    /// Units that one evaluation may use. A unit is a visited node or 64 bytes of data.
     pub cost_max: u64,
-    /// Bytes of strings, lists and maps one evaluation may make.
+    /// Total size of strings, lists and maps that one evaluation may create.
     pub memory_bytes_max: u64,
-    /// Length of a string or byte string made by an evaluation.
+    /// Length of a string or byte string that an evaluation creates.
     pub string_bytes_max: usize,
-    /// Length of a list or map made by an evaluation.
+    /// Length of a list or map that an evaluation creates.
     pub list_items_max: usize,
 }
 
 impl Limits {
-    /// Those of an event filter.
+    /// The limits of an event filter.
     pub const FILTER: Self = Self {
         source_bytes_max: 4096,
         nodes_max: 500,
@@ -43,7 +43,7 @@ impl Limits {
         list_items_max: 1024,
     };
 
-    /// Those of a policy expression.
+    /// The limits of a policy expression.
     pub const POLICY: Self = Self {
         nodes_max: 2000,
         height_max: HEIGHT_MAX,
@@ -53,8 +53,8 @@ impl Limits {
     };
 }
 
-/// No `Limits` allow more: parsing, compiling, running and dropping recurse this deep at most, which fits a
-/// thread's stack of 2 MiB many times over.
+/// Upper bound of `height_max`. It bounds the recursion of parsing, compiling, running and dropping, which then needs
+/// a small part of a thread's stack of 2 MiB.
 pub(crate) const HEIGHT_MAX: usize = 64;
 
 const _: () = assert!(Limits::FILTER.height_max <= HEIGHT_MAX);

@@ -1,4 +1,4 @@
-//! What an expression is compiled to: a tree of steps, which `check` builds and `eval` walks.
+//! Compiled expressions: a tree of nodes, which `check` builds and `eval` walks.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::functions::Function;
 use crate::pattern::Pattern;
 use crate::value::Value;
 
-/// A step of a compiled expression.
+/// A node of a compiled expression.
 #[derive(Debug)]
 pub(crate) enum Node {
     Constant(Value),
     Slot(Slot, Position),
-    /// A variable of a comprehension, counted from the outermost.
+    /// A variable of a comprehension, by its index from the outermost.
     Local(usize),
     /// `has` of a field.
     HasField(Box<Node>, Arc<str>, Position),
@@ -46,7 +46,7 @@ pub(crate) enum Node {
     List(Box<[Node]>, Position),
     Map(Box<[(Node, Node)]>, Position),
     Call(Function, Box<[Node]>, Position),
-    /// A function of the host, with at most `ARGUMENTS_MAX` arguments.
+    /// A call of an extension, with at most `ARGUMENTS_MAX` arguments.
     Extension(&'static Extension, Box<[Node]>, Position),
     Matches {
         text: Box<Node>,
@@ -55,9 +55,9 @@ pub(crate) enum Node {
     },
     MatchesComputed(Box<[Node; 2]>, Position),
     Fold(Box<FoldNode>),
-    /// Fails when it is reached; only without a check beforehand.
+    /// Fails at run time. Only dynamic environments produce it.
     Fail(EvalErrorKind, Position),
-    /// A part that is a condition on variables alone, and what visiting it costs.
+    /// A condition that reads only variables, and the cost of visiting it.
     Condition {
         condition: Condition,
         units: u64,
@@ -82,7 +82,7 @@ impl Node {
     }
 }
 
-/// A macro that walks over a list or a map.
+/// A macro that iterates over a list or a map.
 #[derive(Debug)]
 pub(crate) struct FoldNode {
     pub(crate) kind: FoldKind,
@@ -92,7 +92,7 @@ pub(crate) struct FoldNode {
     pub(crate) at: Position,
 }
 
-/// How two values are compared.
+/// A comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Comparison {
     Equal,
@@ -104,7 +104,7 @@ pub(crate) enum Comparison {
 }
 
 impl Comparison {
-    /// None for operators that do not compare.
+    /// `None` for other operators.
     pub(crate) fn of(operator: Operator) -> Option<Self> {
         Some(match operator {
             Operator::Equal => Self::Equal,
@@ -117,7 +117,7 @@ impl Comparison {
         })
     }
 
-    /// The comparison that holds when the sides change places.
+    /// The equivalent comparison with exchanged sides.
     pub(crate) fn swapped(self) -> Self {
         match self {
             Self::Less => Self::Greater,

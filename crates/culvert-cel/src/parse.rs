@@ -1,14 +1,14 @@
-//! Tokens to a syntax tree, by precedence climbing.
+//! The parser: turns tokens into a syntax tree by precedence climbing.
 //!
-//! Number of nodes, height of the tree and nesting of brackets are checked as it grows, so no text can make the
-//! parser or whoever walks the tree recurse too deep. Macros become nodes of their own here.
+//! It checks the number of nodes, the height of the tree and the nesting of brackets while it parses, so no text
+//! makes it, or code that walks the tree, recurse too deeply. It also turns macros into nodes.
 
 use crate::ast::{Expr, ExprKind, Fold, FoldKind, Literal, Operator};
 use crate::error::{Error, ErrorKind, Position};
 use crate::lex::{LexError, Lexer, Spanned, Token};
 use crate::limits::Limits;
 
-/// Parses the whole of `source`.
+/// Parses all of `source`.
 pub(crate) fn parse(source: &str, limits: &Limits) -> Result<Expr, Error> {
     if source.len() > limits.source_bytes_max {
         return Err(Error {
@@ -72,7 +72,7 @@ impl Parser<'_> {
         Ok(expr)
     }
 
-    /// Operators that bind at least as tightly as `floor`, all left-associative.
+    /// Parses operators with at least the precedence `floor`. All of them are left-associative.
     fn binary(&mut self, floor: u8) -> Result<Expr, Error> {
         let mut left = self.unary()?;
         while let Some((infix, binding)) = self.infix() {
@@ -84,7 +84,7 @@ impl Parser<'_> {
             let right = self.binary(binding + 1)?;
             let height = left.height.max(right.height);
             left = match (infix, left) {
-                // A chain stays flat: `a && b && c` is one node of three.
+                // A chain is flat: `a && b && c` is one node with three operands.
                 (
                     Infix::And,
                     Expr {
@@ -170,7 +170,8 @@ impl Parser<'_> {
             }
             self.advance()?;
         }
-        // The sign nearest to a number belongs to the number: the smallest int has no positive twin.
+        // A sign directly before a number is part of the literal, because the smallest int has no positive
+        // counterpart.
         let signed = match &self.current.token {
             Token::Integer(magnitude) if mark == "-" => {
                 Some(Literal::Int(0_i64.wrapping_sub_unsigned(*magnitude)))
@@ -201,7 +202,7 @@ impl Parser<'_> {
         Ok(expr)
     }
 
-    /// After `!`, where only the sign of a number may be a minus.
+    /// Parses the operand of `!`, where a minus can only be the sign of a number.
     fn negative_number(&mut self) -> Result<Expr, Error> {
         let at = self.current.at;
         self.advance()?;
@@ -352,7 +353,7 @@ impl Parser<'_> {
         self.node(ExprKind::Map(entries), at, height)
     }
 
-    /// From the opening bracket to after the closing one; only a list may end in a comma.
+    /// Parses from the opening to the closing bracket. Only a list may have a trailing comma.
     fn arguments(&mut self, close: &'static str) -> Result<Vec<Expr>, Error> {
         self.advance()?;
         let mut items = Vec::new();
@@ -370,7 +371,7 @@ impl Parser<'_> {
         Ok(items)
     }
 
-    /// A call, or the macro that it names.
+    /// Parses a call or a macro.
     fn call(
         &mut self,
         name: Box<str>,
@@ -452,7 +453,7 @@ impl Parser<'_> {
         self.node(ExprKind::Fold(Box::new(fold)), at, height)
     }
 
-    /// Counts the node in. `below` is the height of its tallest child.
+    /// Creates a node and checks the limits. `below` is the height of its tallest child.
     fn node(&mut self, kind: ExprKind, at: usize, below: usize) -> Result<Expr, Error> {
         self.n_nodes += 1;
         if self.n_nodes > self.limits.nodes_max {
@@ -537,7 +538,7 @@ fn tallest(items: &[Expr]) -> usize {
     items.iter().map(|item| item.height).max().unwrap_or(0)
 }
 
-/// Whether it is `x["name"]`.
+/// Whether the expression is of the form `x["name"]`.
 fn is_field_by_text(expr: &Expr) -> bool {
     match &expr.kind {
         ExprKind::Index { index, .. } => {
@@ -547,10 +548,10 @@ fn is_field_by_text(expr: &Expr) -> bool {
     }
 }
 
-/// Never the name of anything.
+/// Words that are never names.
 const KEYWORDS: [&str; 4] = ["true", "false", "null", "in"];
 
-/// May be fields, not variables.
+/// Words that may be fields but not variables.
 const RESERVED: [&str; 17] = [
     "as",
     "break",

@@ -1,10 +1,10 @@
-//! Regular expressions in the dialect of RE2, on the linear-time engine of the `regex` crate.
+//! Regular expressions in RE2's dialect, on the linear-time engine of the `regex` crate.
 //!
-//! The two dialects differ: here `\d \w \s \b` are ASCII, a class has no set operations, `\Q…\E` quotes, a brace
-//! that is no repetition is itself; and `\C`, the `x` flag, stacked repetitions and repetitions beyond 1,000 are
-//! refused. A pattern is read as RE2 reads it and written again so that the engine cannot read it otherwise.
+//! The dialects differ. In RE2's, `\d \w \s \b` are ASCII, a class has no set operations, `\Q…\E` quotes, and a brace
+//! that is not a repetition is a literal. `\C`, the `x` flag, stacked repetitions and repetitions above 1,000 are
+//! errors. This module parses a pattern as RE2 does and rewrites it into an equivalent pattern for the engine.
 //!
-//! Groups do not capture: a pattern only tells whether it is found.
+//! Groups do not capture: a search only returns whether the pattern matches.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -20,11 +20,11 @@ pub struct Pattern {
     weight: u64,
 }
 
-/// Why a text is no pattern. Displayed as a sentence that ends with the place, counted in characters from 1.
+/// Why a text is not a valid pattern. Displays as a sentence that ends with the position in characters, from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PatternError {
     message: String,
-    /// None when it is about the whole.
+    /// `None` if the error concerns the whole pattern.
     character: Option<usize>,
 }
 
@@ -41,15 +41,15 @@ impl fmt::Display for PatternError {
 impl std::error::Error for PatternError {}
 
 impl Pattern {
-    /// Compiles a pattern that stands in an expression.
+    /// Compiles a literal pattern of an expression.
     ///
     /// # Errors
-    /// When it is not RE2's dialect, or longer or larger than the limits.
+    /// If it is not in RE2's dialect, or exceeds the limits.
     pub fn new(pattern: &str, limits: &Limits) -> Result<Self, PatternError> {
         Self::sized(pattern, limits, limits.pattern_program_bytes_max)
     }
 
-    /// Compiles a pattern that was made while an expression ran; it may be a quarter as large.
+    /// Compiles a pattern that was computed at run time. Its compiled size is limited to a quarter.
     pub(crate) fn computed(pattern: &str, limits: &Limits) -> Result<Self, PatternError> {
         Self::sized(pattern, limits, limits.pattern_program_bytes_max / 4)
     }
@@ -74,7 +74,7 @@ impl Pattern {
         builder
             .dfa_size_limit(DFA_BYTES_MAX)
             .nest_limit(NESTING_MAX);
-        // Smallest first: the first size that is enough tells what a search may cost.
+        // Tries small sizes first: the first size that suffices determines the cost of a search.
         for (share, weight) in WEIGHTS {
             match builder.size_limit(program_bytes_max / share).build() {
                 Ok(regex) => return Ok(Self { regex, weight }),
@@ -94,20 +94,20 @@ impl Pattern {
         })
     }
 
-    /// How much more than the reading of a text a search of it costs at most.
+    /// The cost of a search relative to reading the text, at most.
     #[inline]
     pub(crate) fn weight(&self) -> u64 {
         self.weight
     }
 
-    /// Whether the pattern is found anywhere in `text`.
+    /// Whether the pattern matches anywhere in `text`.
     #[inline]
     pub fn is_found_in(&self, text: &str) -> bool {
         self.regex.is_match(text.as_bytes())
     }
 }
 
-/// The last line of the engine's many.
+/// The last line of the engine's message.
 fn reason(error: &regex::Error) -> String {
     let text = error.to_string();
     let line = text.lines().last().unwrap_or_default();
@@ -117,18 +117,18 @@ fn reason(error: &regex::Error) -> String {
     )
 }
 
-/// Reads RE2, writes what the engine understands the same way.
+/// Parses RE2 syntax and writes syntax that the engine interprets identically.
 struct Translator<'p> {
     pattern: &'p str,
     at: usize,
     out: String,
     groups: Vec<Group>,
     names: Vec<&'p str>,
-    /// What a repetition would repeat.
+    /// The element that a repetition would apply to.
     last: Last,
 }
 
-/// An open bracket: where it is, and how often what is in it is repeated at most.
+/// An open group: its position, and the maximum number of repetitions in it.
 struct Group {
     at: usize,
     weight: u32,
@@ -137,7 +137,7 @@ struct Group {
 #[derive(Clone, Copy)]
 enum Last {
     Nothing,
-    /// With the repetitions inside multiplied out.
+    /// Nested repetitions are multiplied.
     Atom {
         weight: u32,
     },
@@ -232,7 +232,7 @@ impl<'p> Translator<'p> {
         Ok(())
     }
 
-    /// After a repetition was written: lazy or not, and whether it may stand here.
+    /// Handles the end of a repetition: an optional `?` for lazy, and whether a repetition is allowed here.
     fn repeated(&mut self, start: usize, times: u32) -> Result<(), PatternError> {
         let inner = match self.last {
             Last::Nothing => return self.error(start, "nothing to repeat"),
@@ -325,7 +325,7 @@ impl<'p> Translator<'p> {
         Ok(())
     }
 
-    /// Outside a class.
+    /// Parses an escape outside of a class.
     fn escape(&mut self) -> Result<(), PatternError> {
         let start = self.at;
         if self.rest().starts_with("\\Q") {
@@ -337,7 +337,7 @@ impl<'p> Translator<'p> {
             self.at += quoted.len() + end;
             return Ok(());
         }
-        // Its end is skipped even where nothing is quoted.
+        // RE2 ignores `\E` without `\Q`.
         if self.rest().starts_with("\\E") {
             self.at += 2;
             return Ok(());
@@ -364,7 +364,7 @@ impl<'p> Translator<'p> {
         Ok(())
     }
 
-    /// `\d \D \s \S \w \W \pX \p{X}`, written as a class of its own.
+    /// Parses `\d \D \s \S \w \W \pX \p{X}` into the text of a class.
     fn class_escape(&mut self) -> Result<Option<String>, PatternError> {
         let start = self.at;
         let mut after = self.rest().chars().skip(1);
@@ -413,7 +413,7 @@ impl<'p> Translator<'p> {
         Ok(Some(class.to_owned()))
     }
 
-    /// The one character that an escape stands for, in a class or outside.
+    /// The character that an escape denotes, inside or outside of a class.
     fn character_escape(&mut self, start: usize) -> Result<char, PatternError> {
         self.bump();
         let Some(c) = self.bump() else {
@@ -586,7 +586,7 @@ impl<'p> Translator<'p> {
     }
 }
 
-/// `{n}`, `{n,}` or `{n,m}` at the front of a text. A number may be too large to hold.
+/// `{n}`, `{n,}` or `{n,m}` at the start of a text. A number may be too large to represent.
 struct Repetition {
     length: usize,
     low: Result<u32, std::num::ParseIntError>,
@@ -608,7 +608,7 @@ fn repetition(text: &str) -> Option<Repetition> {
     })
 }
 
-/// The engine refuses a flag that is named twice, RE2 does not; the last mention counts.
+/// Removes repeated flags, which RE2 accepts and the engine does not. The last occurrence counts.
 fn without_repeats(set: &str, cleared: &str) -> String {
     let mut flags = String::new();
     for flag in ['i', 'm', 's', 'U'] {
@@ -629,26 +629,26 @@ fn without_repeats(set: &str, cleared: &str) -> String {
     flags
 }
 
-/// Which part of the largest size a compiled pattern fits into, and what searching with it weighs.
+/// Fractions of the maximum compiled size, with the search weight of patterns that fit.
 const WEIGHTS: [(usize, u64); 4] = [(64, 1), (16, 4), (4, 16), (1, 64)];
 const REPEATED_TOO_OFTEN: &str = "repeated more than 1000 times";
 const REPETITIONS_MAX: u32 = 1_000;
 const NESTING_MAX: u32 = 128;
-/// Memory of the lazily built automaton, per thread that searches.
+/// Memory of the lazy automaton, per searching thread.
 const DFA_BYTES_MAX: usize = 1 << 20;
 const ASCII_CLASSES: [&str; 14] = [
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct",
     "space", "upper", "word", "xdigit",
 ];
 
-/// Patterns that were made while an expression ran, the latest first. Shared by all evaluations of one program.
+/// Computed patterns, most recently used first. All evaluations of a program share the cache.
 #[derive(Debug, Default)]
 pub(crate) struct PatternCache {
     entries: Mutex<Vec<(Box<str>, Pattern)>>,
 }
 
 impl PatternCache {
-    /// The pattern of that text if it is here.
+    /// The compiled pattern of this text, if cached.
     pub(crate) fn get(&self, text: &str) -> Option<Pattern> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let index = entries.iter().position(|(known, _)| **known == *text)?;
@@ -656,7 +656,7 @@ impl PatternCache {
         entries.first().map(|(_, pattern)| pattern.clone())
     }
 
-    /// Keeps it, and forgets the one not asked for longest.
+    /// Inserts a pattern and evicts the least recently used one.
     pub(crate) fn put(&self, text: &str, pattern: Pattern) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.truncate(CACHED_PATTERNS_MAX - 1);

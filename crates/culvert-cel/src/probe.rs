@@ -1,15 +1,15 @@
-//! What fuzzing and the seeded test share: any bytes through the whole of the language.
+//! The entry point of the fuzzer and of the seeded test: runs arbitrary bytes through the whole crate.
 
 use crate::env::{Env, Resolver, Slot};
 use crate::limits::Limits;
 use crate::types::Type;
 use crate::value::ValueRef;
 
-/// Compiles `bytes` as an expression, with and without a check of types, and runs what compiles.
+/// Compiles `bytes` with and without type checks, and runs the programs that compile.
 ///
 /// # Panics
-/// When a promise of the crate is broken: an evaluation outspends its limits, or an expression that was checked to
-/// give a bool gives something else.
+/// If a guarantee of the crate is broken: an evaluation exceeds its limits, or an expression of static type bool
+/// returns another type.
 pub fn compile_and_run_any(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

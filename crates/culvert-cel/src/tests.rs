@@ -1,4 +1,4 @@
-//! The language as a filter sees it, row by row of its contract, and hostile inputs.
+//! Tests of the language as filters use it, clause by clause of the contract, and of hostile inputs.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::{
     compile_and_run_any,
 };
 
-/// The four fields of a filter, and some that exist and may not be used.
+/// The four fields of a filter, and some unusable ones.
 fn filter() -> Env {
     Env::new(Limits::FILTER)
         .with_slot("ev.conn.client_ip", 0, Type::String)
@@ -43,7 +43,7 @@ fn is(expected: bool, text: &str) {
     assert_eq!(predicate.test(&Connection), Ok(expected), "{text}");
 }
 
-/// Fails when it runs.
+/// Asserts that an evaluation fails.
 #[track_caller]
 fn fails(kind: EvalErrorKind, text: &str) {
     let predicate = filter()
@@ -169,7 +169,7 @@ fn fields_by_index_and_by_presence() {
         unusable("ev.http.request.method"),
         r#"ev["http"]["request"].method == """#,
     );
-    // What is below a field that may not be used is not told apart.
+    // The error names the unusable field, whatever is below it.
     refused(
         unusable("ev.http.request.method"),
         "ev.http.request.method.nope == 1",
@@ -204,7 +204,7 @@ fn matching() {
         r#"ev.conn.server_name.matches("(a)\\1")"#,
     );
     refused(ErrorKind::Type, "ev.conn.server_name.matches(1)");
-    // A pattern that is not a literal shows its faults when it runs.
+    // A computed pattern is checked at run time.
     is(true, r#"ev.conn.server_name.matches("^" + "docs")"#);
     fails(
         EvalErrorKind::Pattern,
@@ -252,7 +252,7 @@ fn numbers_compare_across_kinds_and_nothing_else_does() {
     refused(ErrorKind::Type, "ev.conn.server_name ? true : false");
     refused(ErrorKind::Type, r#"true ? 1 : "a""#);
     refused(ErrorKind::Type, "-ev.conn.server_name == 1");
-    // Through dyn the kinds may differ: that is no error, they are not equal.
+    // Through dyn, types may differ: the values are then unequal, without an error.
     is(false, r#"dyn(ev.conn.server_port) == "443""#);
     is(true, r#"dyn(ev.conn.server_port) != "443""#);
     fails(
@@ -372,7 +372,7 @@ fn the_limits_of_a_filter() {
     is(false, &ports(490));
     refused(ErrorKind::TooLarge, &ports(500));
 
-    // A chain is one level, brackets and links are one each.
+    // A chain is one level; each bracket and each selection is one level.
     is(true, &vec!["true"; 200].join(" && "));
     is(true, &format!("{}true{}", "(".repeat(31), ")".repeat(31)));
     refused(
@@ -392,7 +392,7 @@ fn the_limits_of_a_filter() {
     );
     is(true, "[1].map(x, x).map(y, y).map(z, z) == [1]");
 
-    // Two nested comprehensions over 150 items would be 22,500 rounds.
+    // Two nested comprehensions over 150 items would need 22,500 iterations.
     let list = format!("[{}]", vec!["1"; 150].join(","));
     refused(
         ErrorKind::TooLarge,
@@ -435,7 +435,7 @@ fn what_the_resolver_does_not_have() {
     assert_eq!(error.to_string(), "1:17: the variable has no value");
 }
 
-/// A variable may be a text and an object at once, and a map may be read by name.
+/// A variable may be a text and an object too, and a map may be indexed by name.
 #[test]
 fn composite_variables_and_maps() {
     struct Variables;
@@ -467,7 +467,7 @@ fn composite_variables_and_maps() {
     assert_eq!(has.test(&Variables), Ok(true));
 }
 
-/// The inputs that are known to stop other engines.
+/// Inputs that overload other engines.
 #[test]
 fn hostile_inputs_are_refused_or_cheap() {
     let wide = Env::new(Limits {
@@ -514,7 +514,7 @@ fn hostile_inputs_are_refused_or_cheap() {
 
 #[test]
 fn a_budget_ends_an_evaluation_whatever_is_around() {
-    /// Longer than anyone assumes.
+    /// Values that are larger than the static estimate assumes.
     struct Long(Arc<[Value]>, String);
     impl Resolver for Long {
         fn value(&self, slot: Slot) -> Option<ValueRef<'_>> {
@@ -590,7 +590,7 @@ fn doubling_a_text_ends_at_the_limit() {
     );
 }
 
-/// What fuzzing does at length, from a fixed set of texts and their neighbours.
+/// A short form of fuzzing: a fixed set of texts and their mutations.
 #[test]
 fn seeds_and_their_neighbours_keep_the_promises() {
     for seed in SEEDS {
@@ -700,7 +700,7 @@ const TOKENS: [&str; 54] = [
     "//",
 ];
 
-/// The language itself, where its own conformance data is not at hand.
+/// The language itself, for runs without the conformance data.
 #[test]
 fn the_language() {
     let env = Env::new(Limits::POLICY);
@@ -776,7 +776,7 @@ const LANGUAGE: [&str; 54] = [
     "duration('1.234s').getSeconds() == 1 && duration('1.234s').getMilliseconds() == 234",
 ];
 
-/// Fails when it runs, as the language says.
+/// Evaluations that the language defines as errors.
 #[test]
 fn failures_of_the_language() {
     use EvalErrorKind::{

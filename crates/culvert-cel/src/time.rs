@@ -1,21 +1,21 @@
-//! Timestamps, durations and the calendar: pure arithmetic, no clock.
+//! Timestamps, durations and the calendar. Pure arithmetic without a clock.
 
 use std::fmt;
 
-/// Seconds and nanoseconds since 1970 UTC, in the years 1 to 9999.
+/// Seconds and nanoseconds since 1970 in UTC, within the years 1 to 9999.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp {
     seconds: i64,
     nanos: u32,
 }
 
-/// A span of up to 292 years, in nanoseconds.
+/// A duration of up to 292 years, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Duration {
     nanos: i64,
 }
 
-/// A timestamp taken apart in one time zone.
+/// The components of a timestamp in one time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Civil {
     pub(crate) year: i64,
@@ -34,7 +34,7 @@ pub(crate) struct Civil {
 }
 
 impl Timestamp {
-    /// None outside the years 1 to 9999, or when `nanos` is a second or more.
+    /// `None` outside of the years 1 to 9999, or if `nanos` is a second or more.
     pub fn new(seconds: i64, nanos: u32) -> Option<Self> {
         ((FIRST_SECOND..=LAST_SECOND).contains(&seconds) && nanos < 1_000_000_000)
             .then_some(Self { seconds, nanos })
@@ -45,12 +45,12 @@ impl Timestamp {
         self.seconds
     }
 
-    /// Nanoseconds of the second.
+    /// Nanoseconds within the second.
     pub fn nanos(self) -> u32 {
         self.nanos
     }
 
-    /// Reads RFC 3339: `2009-02-13T23:31:30.5Z`, `…+02:00`.
+    /// Parses RFC 3339: `2009-02-13T23:31:30.5Z`, `…+02:00`.
     pub fn parse(text: &str) -> Option<Self> {
         let mut rest = Digits(text.as_bytes());
         let year = rest.number(4)?;
@@ -109,7 +109,7 @@ impl Timestamp {
         i128::from(self.seconds) * NANOS_PER_SECOND + i128::from(self.nanos)
     }
 
-    /// Takes it apart, `offset` seconds east of UTC.
+    /// The components at an offset in seconds east of UTC.
     pub(crate) fn civil(self, offset: i32) -> Civil {
         let local = self.seconds + i64::from(offset);
         let days = local.div_euclid(86_400);
@@ -150,7 +150,7 @@ impl Duration {
         self.nanos
     }
 
-    /// Reads `1h30m`, `-1.5s`, `10ms`, `2us`, `3ns`, `0`.
+    /// Parses `1h30m`, `-1.5s`, `10ms`, `2us`, `3ns`, `0`.
     pub fn parse(text: &str) -> Option<Self> {
         let (is_negative, mut rest) = match text.strip_prefix('-') {
             Some(rest) => (true, rest),
@@ -221,7 +221,7 @@ impl fmt::Display for Duration {
     }
 }
 
-/// Seconds east of UTC of `UTC`, `Z`, `+02:00`, `-02:30` or `02:00`. None for anything else.
+/// The offset of `UTC`, `Z`, `+02:00`, `-02:30` or `02:00` in seconds east of UTC. `None` for other texts.
 pub(crate) fn fixed_offset(zone: &str) -> Option<i32> {
     if matches!(zone, "UTC" | "Z" | "") {
         return Some(0);
@@ -254,7 +254,7 @@ fn leading_digits(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// What is left to read.
+/// The rest of the text.
 struct Digits<'a>(&'a [u8]);
 
 impl Digits<'_> {
@@ -276,7 +276,7 @@ impl Digits<'_> {
         })
     }
 
-    /// One to nine digits, as nanoseconds.
+    /// Parses one to nine digits as a fraction of a second, in nanoseconds.
     fn fraction(&mut self) -> Option<u32> {
         let length = self
             .0
@@ -320,9 +320,9 @@ fn days_in_month(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days since 1970-01-01 in the proleptic Gregorian calendar, whose cycle of 400 years has 146,097 days.
+/// Days since 1970-01-01 in the proleptic Gregorian calendar, in which 400 years have 146,097 days.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
-    // Years begin in March, so that the leap day is the last one.
+    // Years begin in March, so that the leap day is the last day of a year.
     let year = if month <= 2 { year - 1 } else { year };
     let cycle = year.div_euclid(400);
     let year_of_cycle = year.rem_euclid(400);
@@ -358,7 +358,7 @@ const NANOS_PER_SECOND: i128 = 1_000_000_000;
 const FIRST_SECOND: i64 = -62_135_596_800;
 /// 9999-12-31T23:59:59Z.
 const LAST_SECOND: i64 = 253_402_300_799;
-/// Longer names before their prefixes.
+/// Longer names come before their prefixes.
 const DURATION_UNITS: [(&str, i128); 7] = [
     ("ns", 1),
     ("us", 1_000),

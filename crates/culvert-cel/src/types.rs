@@ -1,7 +1,7 @@
-//! Static types and the rules between them.
+//! Static types and typing rules.
 //!
-//! Numbers compare with each other whatever their kinds; everything else compares with its own kind only. What is
-//! dyn fits everywhere and shows when it runs.
+//! Numbers compare across types; other values compare only within their type. A value of type dyn is accepted
+//! everywhere and checked at run time.
 
 use std::fmt;
 
@@ -48,7 +48,7 @@ impl fmt::Display for Type {
     }
 }
 
-/// The type that `left operator right` has, None where the operator is not defined.
+/// The type of `left operator right`. `None` if the operator is not defined for these types.
 pub(crate) fn of_binary(operator: Operator, a: &Type, b: &Type) -> Option<Type> {
     let is_dyn = *a == Type::Dyn || *b == Type::Dyn;
     Some(match operator {
@@ -100,7 +100,7 @@ pub(crate) fn of_binary(operator: Operator, a: &Type, b: &Type) -> Option<Type> 
     })
 }
 
-/// Whether `==` may ever hold between them.
+/// Whether `==` can be true for values of these types.
 pub(crate) fn are_comparable(a: &Type, b: &Type) -> bool {
     let is_number = |of: &Type| matches!(of, Type::Int | Type::Uint | Type::Double);
     match (a, b) {
@@ -113,7 +113,7 @@ pub(crate) fn are_comparable(a: &Type, b: &Type) -> bool {
     }
 }
 
-/// The type that both have, where they do not contradict each other.
+/// The common type of two types, if they are compatible.
 pub(crate) fn joined(a: &Type, b: &Type) -> Option<Type> {
     match (a, b) {
         (Type::Dyn, _) | (_, Type::Dyn) => Some(Type::Dyn),
@@ -126,7 +126,7 @@ pub(crate) fn joined(a: &Type, b: &Type) -> Option<Type> {
     }
 }
 
-/// The type of a list's items: dyn when they differ, or when there are none.
+/// The type of a list's items. Dyn if they differ or the list is empty.
 pub(crate) fn joined_all<'t>(mut types: impl Iterator<Item = &'t Type>) -> Type {
     let first = types.next().cloned();
     first
@@ -134,7 +134,7 @@ pub(crate) fn joined_all<'t>(mut types: impl Iterator<Item = &'t Type>) -> Type 
         .unwrap_or(Type::Dyn)
 }
 
-/// What is not known before it runs is taken to be this large; the meter catches what is larger.
+/// The assumed size of a value that is unknown at compile time. The meter limits larger values at run time.
 pub(crate) fn assumed_size(of: &Type) -> u64 {
     match of {
         Type::String | Type::Bytes => 256,

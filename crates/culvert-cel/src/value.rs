@@ -1,4 +1,4 @@
-//! Values: owned (`Value`), and borrowed from wherever they live (`ValueRef`).
+//! Values: owned (`Value`) and borrowed (`ValueRef`).
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::time::{Duration, Timestamp};
 
-/// A value that owns its contents. Cloning shares them.
+/// A value that owns its content. Clones share it.
 #[derive(Clone, Debug)]
 pub enum Value {
     Null,
@@ -40,7 +40,7 @@ pub enum ValueRef<'a> {
     Type(Kind),
 }
 
-/// What sort of value a value is; itself a value (`type(x) == int`).
+/// The type of a value, which is itself a value (`type(x) == int`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Null,
@@ -73,7 +73,7 @@ impl Kind {
         Self::Type,
     ];
 
-    /// The name that denotes it in an expression.
+    /// The name of the type in expressions.
     pub fn name(self) -> &'static str {
         match self {
             Self::Null => "null_type",
@@ -99,7 +99,7 @@ impl fmt::Display for Kind {
 }
 
 impl Value {
-    /// Borrows it.
+    /// Borrows the value.
     pub fn borrow(&self) -> ValueRef<'_> {
         match self {
             Self::Null => ValueRef::Null,
@@ -125,7 +125,7 @@ impl From<&str> for Value {
 }
 
 impl ValueRef<'_> {
-    /// What sort of value it is.
+    /// The type of the value.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Null => Kind::Null,
@@ -143,7 +143,7 @@ impl ValueRef<'_> {
         }
     }
 
-    /// A value that owns a copy of the contents; items of lists and maps are shared.
+    /// Copies the content into an owned value. Items of lists and maps are shared.
     pub fn to_value(&self) -> Value {
         match *self {
             Self::Null => Value::Null,
@@ -161,7 +161,7 @@ impl ValueRef<'_> {
         }
     }
 
-    /// Bytes held directly, a list's or map's item being worth 32.
+    /// Size in bytes without nested values. An item of a list or a map counts as 32 bytes.
     pub(crate) fn weight(&self) -> usize {
         match self {
             Self::String(value) => value.len(),
@@ -172,8 +172,8 @@ impl ValueRef<'_> {
         }
     }
 
-    /// Orders numbers among each other and other kinds among themselves. None for what has no order;
-    /// `Some(None)` when a NaN is compared.
+    /// Orders numbers across types, and other values within their type. `None` for values without an order;
+    /// `Some(None)` for comparisons with a NaN.
     pub(crate) fn order(self, other: Self) -> Option<Option<Ordering>> {
         Some(match (self, other) {
             (Self::Bool(a), Self::Bool(b)) => Some(a.cmp(&b)),
@@ -186,7 +186,7 @@ impl ValueRef<'_> {
     }
 }
 
-/// None when one is not a number, `Some(None)` when one is a NaN.
+/// `None` if either is not a number; `Some(None)` if either is a NaN.
 pub(crate) fn order_numbers(a: ValueRef<'_>, b: ValueRef<'_>) -> Option<Option<Ordering>> {
     use ValueRef::{Double, Int, Uint};
     Some(match (a, b) {
@@ -195,7 +195,7 @@ pub(crate) fn order_numbers(a: ValueRef<'_>, b: ValueRef<'_>) -> Option<Option<O
         (Double(a), Double(b)) => a.partial_cmp(&b),
         (Int(a), Uint(b)) => Some(i128::from(a).cmp(&i128::from(b))),
         (Uint(a), Int(b)) => Some(i128::from(a).cmp(&i128::from(b))),
-        // The language compares an integer with a double as doubles.
+        // CEL compares an integer with a double as doubles.
         (Int(a), Double(b)) => (a as f64).partial_cmp(&b),
         (Double(a), Int(b)) => a.partial_cmp(&(b as f64)),
         (Uint(a), Double(b)) => (a as f64).partial_cmp(&b),
@@ -204,7 +204,7 @@ pub(crate) fn order_numbers(a: ValueRef<'_>, b: ValueRef<'_>) -> Option<Option<O
     })
 }
 
-/// The key of a map. An int and a uint of the same number are the same key.
+/// The key of a map. An int and a uint with equal value are the same key.
 #[derive(Clone, Debug)]
 pub enum Key {
     Bool(bool),
@@ -214,7 +214,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// The key as a value.
+    /// Converts the key to a value.
     pub fn to_value(&self) -> Value {
         match self {
             Self::Bool(value) => Value::Bool(*value),
@@ -224,7 +224,7 @@ impl Key {
         }
     }
 
-    /// None for a value that cannot be a key.
+    /// `None` if the value's type cannot be a key.
     pub fn from_value(value: &Value) -> Option<Self> {
         Some(match value {
             Value::Bool(value) => Self::Bool(*value),
@@ -245,7 +245,7 @@ impl Key {
     }
 }
 
-/// What a key is sorted and found by.
+/// The sort key of a map key, and of values in look-ups.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank<'a> {
     Bool(bool),
@@ -254,13 +254,13 @@ enum Rank<'a> {
 }
 
 impl<'a> Rank<'a> {
-    /// None for what no key equals.
+    /// `None` if no key can equal the value.
     fn of(value: ValueRef<'a>) -> Option<Self> {
         Some(match value {
             ValueRef::Bool(value) => Self::Bool(value),
             ValueRef::Int(value) => Self::Number(value.into()),
             ValueRef::Uint(value) => Self::Number(value.into()),
-            // i128 holds every integral double that an int or uint can equal.
+            // i128 holds every integral double that can equal an int or a uint.
             ValueRef::Double(value) if value.fract() == 0.0 => Self::Number(value as i128),
             ValueRef::String(value) => Self::String(value),
             _ => return None,
@@ -277,13 +277,13 @@ impl<'a> Rank<'a> {
     }
 }
 
-/// A map, in the order of its keys.
+/// A map, sorted by key.
 #[derive(Clone, Debug, Default)]
 pub struct Map {
     entries: Vec<(Key, Value)>,
 }
 
-/// A map was given the same key twice.
+/// A map literal has a duplicate key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepeatedKey;
 
@@ -297,7 +297,7 @@ impl std::error::Error for RepeatedKey {}
 
 impl Map {
     /// # Errors
-    /// When two keys are equal.
+    /// If two keys are equal.
     pub fn new(mut entries: Vec<(Key, Value)>) -> Result<Self, RepeatedKey> {
         entries.sort_by(|(a, _), (b, _)| Rank::of_key(a).cmp(&Rank::of_key(b)));
         let is_repeated = entries
@@ -323,7 +323,7 @@ impl Map {
         &self.entries
     }
 
-    /// The value under a key equal to `key`; numbers of different kinds may be equal.
+    /// The value of a key that equals `key`. Numbers of different types may be equal.
     pub fn get(&self, key: ValueRef<'_>) -> Option<&Value> {
         let wanted = Rank::of(key)?;
         let index = self

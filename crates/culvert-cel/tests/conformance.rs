@@ -1,8 +1,8 @@
-//! The language's own conformance data (cel-spec's `tests/simple`), as `scripts/fetch-cel-spec` brings it.
+//! Runs the conformance tests of cel-spec (`tests/simple`), which `scripts/fetch-cel-spec` downloads.
 //!
-//! Counted are the groups of the standard language; left out are cases that need protobuf messages, and those that
-//! only ask for the deduced type of declarations we have no syntax for (functions, abstract types, optionals).
-//! Cases marked to run without a check run so here; all others are checked first.
+//! Only the groups of the standard language count. Skipped are cases that need protobuf messages, and cases that only
+//! check the deduced type of declarations without syntax here (functions, abstract types, optionals). Cases marked as
+//! unchecked run without a type check; all others are type-checked.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ struct Count {
     left_out: usize,
 }
 
-/// Prints where the test runner shows it.
+/// Prints to the output of the test runner.
 #[allow(
     clippy::print_stdout,
     reason = "a skipped or counted suite says so aloud"
@@ -189,10 +189,10 @@ impl Resolver for Variables {
     }
 }
 
-/// Same kind and same contents; a NaN is the same as a NaN.
+/// Whether two values have equal type and content. A NaN equals a NaN.
 fn is_same(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        // The reader of the data may miss a double by one in its last place.
+        // The JSON reader may be off by one unit in the last place of a double.
         (Value::Double(a), Value::Double(b)) => {
             a == b || (a.is_nan() && b.is_nan()) || a.to_bits().abs_diff(b.to_bits()) == 1
         }
@@ -304,7 +304,7 @@ fn base64(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// The zones of the data, in February 2009.
+/// Offsets of the zones in the data, for February 2009.
 fn zone(name: &str, _: i64) -> Option<i32> {
     Some(match name {
         "Australia/Sydney" => 11 * 3_600,
@@ -315,7 +315,7 @@ fn zone(name: &str, _: i64) -> Option<i32> {
     })
 }
 
-/// The data nests deeper than a filter may; nothing else of it is large.
+/// The conformance data needs deeper nesting than filters allow.
 const LIMITS: Limits = Limits::POLICY;
 const PASSED_PER_MILLE_MIN: usize = 990;
 const STANDARD_GROUPS: [&str; 15] = [

@@ -1,7 +1,7 @@
-//! Generated expressions mean here what they mean to the `cel` crate.
+//! Generated expressions give the same result here and in the `cel` crate.
 //!
-//! Both run without a check beforehand, so that what is wrong with types shows as a failure of the evaluation. They
-//! must fail together or give the same value; which failure it is may differ.
+//! Both run without a type check, so type errors appear at run time. Both must fail, with any error, or both must
+//! return the same value.
 
 use std::sync::Arc;
 
@@ -112,7 +112,7 @@ fn expression() -> impl Strategy<Value = String> {
     prop_oneof![6 => bools(4), 2 => ints(4), 1 => texts(4), 1 => lists(4)]
 }
 
-/// Mostly an int. Now and then something else, so that failures are generated too.
+/// Usually an int. Sometimes another type, so that errors are generated too.
 fn ints(depth: u32) -> BoxedStrategy<String> {
     let leaf = prop_oneof![
         4 => (-3_i64..12).prop_map(|number| number.to_string()),
@@ -202,7 +202,7 @@ fn lists(depth: u32) -> BoxedStrategy<String> {
     .boxed()
 }
 
-/// What a comprehension goes through. Maps have one entry: the other engine goes through them in any order.
+/// The range of a comprehension. Maps have one entry, because the other engine iterates over them in any order.
 fn ranges(depth: u32) -> BoxedStrategy<String> {
     prop_oneof![4 => lists(depth), 1 => one_of(&["m", "{2u: 'b'}", "s"])].boxed()
 }
@@ -219,14 +219,14 @@ fn call((name, argument): (String, String)) -> String {
     format!("{name}({argument})")
 }
 
-/// Makes what a comprehension does depend on its variable.
+/// Replaces the outer variable by the comprehension's variable.
 fn on_x(body: String) -> String {
     body.replace("i ==", "x ==")
         .replace("(i ", "(x ")
         .replace(" i)", " x)")
 }
 
-/// The other engine has no budget.
+/// Large limits, because the other engine has none.
 const ROOMY: Limits = Limits {
     cost_max: 1 << 40,
     comprehension_nesting_max: 16,

@@ -1,4 +1,4 @@
-//! Calls of functions, ours and an embedder's.
+//! Calls of standard functions and of extensions.
 
 use super::{Checker, Lowered, condition, constant, dotted, narrow, unary};
 use crate::ast::Expr;
@@ -23,7 +23,7 @@ impl Checker<'_> {
     ) -> Result<Lowered, Error> {
         let env = self.env;
         let Some(function) = functions::find(name, target.is_some()) else {
-            // `hash.md5(x)` is a member call of `hash`, unless there is a function of the whole name.
+            // `hash.md5(x)` is a member call on `hash`, unless an extension has the full name.
             let qualified = target.and_then(dotted).map(|path| format!("{path}.{name}"));
             if let Some(found) = qualified.and_then(|name| env.extension(&name, false)) {
                 return self.extension(found, None, arguments, at);

@@ -1,4 +1,4 @@
-//! Lists, maps, and the macros that walk over them.
+//! Lists, maps, and the macros that iterate over them.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Checker<'_> {
         let size = items.len() as u64;
         let nodes: Vec<Node> = lowered.into_iter().map(|item| item.node).collect();
         let of = Type::List(Box::new(of));
-        // A list of literals is made once.
+        // A list of literals is built once, at compile time.
         if let Some(values) = nodes
             .iter()
             .map(constant_of)
@@ -133,7 +133,7 @@ impl Checker<'_> {
             FoldKind::Filter | FoldKind::SortBy => Type::List(Box::new(item)),
         };
         let sorting = match fold.kind {
-            // Every item is compared about as often as the list can be halved.
+            // Sorting compares each item about log2(n) times.
             FoldKind::SortBy => u64::from(range.size.max(1).ilog2()) + 1,
             _ => 0,
         };

@@ -1,4 +1,4 @@
-//! Operators. Where a variable meets a literal, one node is both, and a chain of such is one condition.
+//! Operators. Fuses comparisons of a variable with a literal, and chains of them, into one node.
 
 use super::{Checker, Lowered, condition, narrow, unary};
 use crate::ast::{Expr, Operator};
@@ -117,7 +117,7 @@ impl Checker<'_> {
     }
 }
 
-/// The conditions of nodes that are nothing else; the nodes unchanged if one is.
+/// Converts nodes to conditions. Returns the nodes unchanged if any of them is not a condition.
 pub(super) fn conditions(nodes: Vec<Node>) -> Result<Vec<Condition>, Vec<Node>> {
     if !nodes
         .iter()
@@ -132,7 +132,7 @@ pub(super) fn conditions(nodes: Vec<Node>) -> Result<Vec<Condition>, Vec<Node>> 
     Ok(parts.collect())
 }
 
-/// A comparison, as one node where a variable meets a literal.
+/// A comparison. Comparing a variable with a literal gives one fused node.
 pub(super) fn compared(
     comparison: Comparison,
     left: Lowered,
@@ -184,7 +184,7 @@ pub(super) fn compared(
     }
 }
 
-/// `in`, as one node where a variable meets a list of literals of its kind.
+/// The `in` operator. Looking up a variable in a list of literals of its type gives one fused node.
 pub(super) fn membership(needle: Lowered, container: Lowered, at: Position) -> Node {
     if let (Node::Slot(slot, at), Node::Constant(Value::List(items))) =
         (&needle.node, &container.node)

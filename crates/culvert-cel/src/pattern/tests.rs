@@ -1,4 +1,4 @@
-//! Where RE2 and the engine's own dialect differ, pattern by pattern.
+//! Differences between RE2 and the engine's own dialect.
 
 use proptest::prelude::*;
 
@@ -60,7 +60,7 @@ fn perl_classes_are_ascii() {
     not_found(r"[^\D]", "٣");
     not_found(r"[^\W\d]", "1");
     found(r"^[\w.-]+$", "a_b.c-9");
-    // There is a boundary between an ASCII letter and any other.
+    // `\b` is a boundary between an ASCII letter and any other character.
     found(r"a\b", "aé");
     not_found(r"\bé", "é");
     found(r"\Bé", "é");
@@ -70,7 +70,7 @@ fn perl_classes_are_ascii() {
 #[test]
 fn classes_have_no_set_operations() {
     found("^[a&&b]+$", "a&b");
-    // A range from plus to minus.
+    // `+--` is a range from plus to minus.
     found("^[+--]+$", "+,-");
     found("^[a~~b]+$", "~ab");
     found("^[[a]+$", "[[a");
@@ -245,7 +245,7 @@ fn the_cache_keeps_the_latest() {
     }
     assert!(cache.get("a5").is_none());
     assert!(cache.get("a19").is_some());
-    assert!(cache.entries.lock().expect("no one panics with it").len() <= 8);
+    assert!(cache.entries.lock().expect("no test panics while it holds the lock").len() <= 8);
 }
 
 proptest! {
