@@ -245,7 +245,14 @@ fn the_cache_keeps_the_latest() {
     }
     assert!(cache.get("a5").is_none());
     assert!(cache.get("a19").is_some());
-    assert!(cache.entries.lock().expect("no test panics while it holds the lock").len() <= 8);
+    assert!(
+        cache
+            .entries
+            .lock()
+            .expect("no test panics while it holds the lock")
+            .len()
+            <= 8
+    );
 }
 
 proptest! {
