@@ -7,7 +7,6 @@
 //!
 //! This file handles names, selections and literals. The files in `check/` handle calls, collections and operators.
 //! `types` has the typing rules, `functions` the standard library.
-//! here: which types go together (`types`), which functions there are (`functions`).
 
 mod call;
 mod collection;
