@@ -1,9 +1,8 @@
-//! A log-in on its way: what is sealed into `state`, and what ties it to the browser it began in.
+//! Sign-in attempts: the content of the `state` parameter, and its binding to the browser that began the sign-in.
 //!
-//! The browser keeps a random nonce in a cookie. `state` says which nonce it belongs to, and the
-//! OpenID nonce and the PKCE verifier (RFC 7636) are made of the nonce and the attempt's id: so
-//! nothing secret passes through the provider, nothing is kept here, and several tabs may log in at
-//! once. Who has a `state` but not the cookie can do nothing with it.
+//! The browser keeps a random nonce in a cookie. `state` names that nonce. The OpenID nonce and the PKCE verifier
+//! (RFC 7636) are derived from the nonce and the id of the attempt. So no secret passes through the provider, the
+//! server stores nothing, and several tabs may sign in concurrently. A `state` is useless without the cookie.
 
 use std::time::Duration;
 
@@ -14,14 +13,14 @@ use serde::{Deserialize, Serialize};
 
 use super::seal::{LoginKeys, Purpose};
 
-/// How long the user may take at the provider.
+/// Time limit for the user at the provider.
 pub(crate) const ATTEMPT_WITHIN: Duration = Duration::from_secs(15 * 60);
-/// Bytes of the path that is gone back to; a longer one is `/`.
+/// Maximum length of the path that the user returns to. Longer paths become `/`.
 const PATH_BYTES_MAX: usize = 1024;
-/// Bytes of a `state`.
+/// Maximum length of a `state`, in bytes.
 pub(crate) const STATE_BYTES_MAX: usize = 4096;
 
-/// What a browser keeps from the beginning of a log-in to its end.
+/// The nonce that a browser keeps during a sign-in.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Nonce {
     #[serde(rename = "n")]
@@ -30,18 +29,18 @@ pub(crate) struct Nonce {
     since: i64,
 }
 
-/// What comes back from the provider as it was sent there.
+/// The `state` parameter, which the provider returns unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct State {
     #[serde(rename = "i")]
     id: [u8; 16],
-    /// Which nonce it belongs to.
+    /// Identifies the nonce that the attempt belongs to.
     #[serde(rename = "n")]
     nonce: String,
     /// `https://host:port` of the endpoint.
     #[serde(rename = "o")]
     pub(crate) origin: String,
-    /// Where the user wanted to go.
+    /// The path that the user requested.
     #[serde(rename = "p")]
     pub(crate) path: String,
     #[serde(rename = "t")]
@@ -56,7 +55,7 @@ impl Nonce {
         }
     }
 
-    /// The one in a cookie, unless it is too old.
+    /// Decrypts the nonce of a cookie. `None` if it is invalid or too old.
     pub(crate) fn open(
         keys: &LoginKeys,
         context: &str,
@@ -78,7 +77,7 @@ impl Nonce {
         keys.seal(entropy, Purpose::Nonce, context, &bytes)
     }
 
-    /// The same from now on.
+    /// The same nonce with its age reset.
     pub(crate) fn renewed(self, now: Timestamp) -> Self {
         Self {
             since: now.unix_seconds(),
@@ -96,12 +95,12 @@ impl Nonce {
         self.made("verifier", &state.id)
     }
 
-    /// The nonce of its ID token.
+    /// The nonce of the attempt's ID token.
     pub(crate) fn token_nonce(&self, state: &State) -> String {
         self.made("nonce", &state.id)
     }
 
-    /// Whether an attempt began in this browser.
+    /// Whether the attempt began in the browser with this nonce.
     pub(crate) fn is_of(&self, state: &State) -> bool {
         use subtle::ConstantTimeEq;
         let name = self.made("state", &state.id);
@@ -127,7 +126,7 @@ impl State {
         }
     }
 
-    /// The one in a `state` parameter, unless it is too old.
+    /// Decrypts a `state` parameter. `None` if it is invalid or too old.
     pub(crate) fn open(
         keys: &LoginKeys,
         context: &str,
@@ -152,7 +151,7 @@ impl State {
         keys.seal(entropy, Purpose::State, context, &bytes)
     }
 
-    /// What it is remembered by when it was used.
+    /// The id under which the attempt is remembered once it is used.
     pub(crate) fn id(&self) -> [u8; 16] {
         self.id
     }
@@ -162,7 +161,7 @@ fn is_recent(since: i64, now: Timestamp) -> bool {
     now.since(Timestamp::from_unix_seconds(since)) <= ATTEMPT_WITHIN
 }
 
-/// A path on the same host with its query, and nothing that browsers take for another host.
+/// Accepts a path with an optional query on the same host. Rejects texts that browsers interpret as another host.
 pub(crate) fn local_path(text: &str) -> Option<&str> {
     let is_local = text.starts_with('/')
         && !text.starts_with("//")
@@ -198,7 +197,7 @@ mod tests {
         assert_eq!(State::open(&keys, "c", &sealed, later), None);
         assert_eq!(State::open(&keys, "d", &sealed, now), None);
         let sealed = nonce.seal(&keys, &entropy, "c").unwrap();
-        // One kind of text is not taken for another.
+        // Decrypting for another purpose fails.
         assert_eq!(State::open(&keys, "c", &sealed, now), None);
         assert_eq!(Nonce::open(&keys, "c", &sealed, later), None);
         let renewed = Nonce::open(&keys, "c", &sealed, late)

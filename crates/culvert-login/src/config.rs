@@ -1,4 +1,4 @@
-//! What the configurations of `oauth` and `openid-connect` have in common.
+//! The fields that the configurations of `oauth` and `openid-connect` share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::SESSION_MAX;
 use super::session::Spans;
 use super::session_middleware::{AppSource, Kind, Login, Options, Provider, SessionMiddleware};
 
-/// Where browsers keep cookies and follow redirects.
+/// Schemes on which browsers keep cookies and follow redirects.
 pub(crate) const SCHEMES: &[Scheme] = &[Scheme::Http, Scheme::Https];
 
 const AUTH_ID_BYTES_MAX: usize = 64;
@@ -23,7 +23,7 @@ const PARAMETERS_MAX: usize = 10;
 const PARAMETER_BYTES_MAX: usize = 1024;
 const CREDENTIAL_BYTES_MAX: usize = 1024;
 
-/// Parameters that the edge makes itself.
+/// Parameters that the edge sets itself.
 const OWN_PARAMETERS: [&str; 10] = [
     "client_id",
     "code_challenge",
@@ -37,14 +37,14 @@ const OWN_PARAMETERS: [&str; 10] = [
     "state",
 ];
 
-/// Durations of sessions.
+/// Limits and defaults for durations of sessions.
 const SPAN_MIN: GoDuration = GoDuration::seconds(1);
 const SPAN_MAX: GoDuration = GoDuration(SESSION_MAX);
 const MAX_BY_DEFAULT: GoDuration = GoDuration::seconds(336 * 3600);
 const IDLE_BY_DEFAULT: GoDuration = GoDuration::seconds(72 * 3600);
 const REFRESH_BY_DEFAULT: GoDuration = GoDuration::seconds(15 * 60);
 
-/// The fields that both have.
+/// The fields that both configurations have.
 pub(crate) struct Common {
     pub(crate) auth_id: String,
     pub(crate) scopes: Vec<String>,
@@ -112,7 +112,7 @@ impl Common {
     }
 }
 
-/// An application of the policy's own.
+/// The application that the policy configures.
 pub(crate) fn required(
     context: &PolicyContext<'_>,
     id: &str,
@@ -139,7 +139,7 @@ pub(crate) fn required(
     ))
 }
 
-/// What is asked for: what the provider needs, and these.
+/// The scopes of a request: those that the provider requires, and the configured ones.
 fn scopes(
     context: &PolicyContext<'_>,
     provider: &Provider,
@@ -170,7 +170,7 @@ fn scopes(
     Ok(scopes.join(" "))
 }
 
-/// The further parameters of the authorization URL: those of the provider, and these.
+/// Additional parameters of the authorization URL: those of the provider, and the configured ones.
 fn parameters(
     context: &PolicyContext<'_>,
     provider: &Provider,

@@ -1,8 +1,8 @@
-//! The cookies of a log-in: `culvert.session` and `culvert.nonce`, or `culvert.<auth_id>.session` and
-//! so on.
+//! The cookies of a sign-in: `culvert.session` and `culvert.nonce`, or with an `auth_id`, `culvert.<auth_id>.session`
+//! and `culvert.<auth_id>.nonce`.
 //!
-//! A session that does not fit into one cookie is cut into several, `….session.1` and on; the first
-//! says how many there are. What is read of a request is bounded, whatever else its header holds.
+//! A session that exceeds one cookie is split into several (`….session.1` and so on); the first contains their
+//! number. The amount that is read of a request is limited, whatever its header contains.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use std::time::Duration;
 use http::HeaderMap;
 use http::header::{COOKIE, HeaderValue};
 
-/// What every cookie of the edge begins with.
+/// Prefix of all cookies of the edge.
 const PREFIX: &str = "culvert.";
-/// Bytes of the value of one cookie. Browsers keep 4096 with its name and attributes.
+/// Maximum length of a cookie value. Browsers accept 4096 bytes including name and attributes.
 const PART_BYTES_MAX: usize = 3600;
-/// Cookies of one session.
+/// Maximum number of cookies for one session.
 pub(crate) const PARTS_MAX: usize = 4;
-/// Bytes of a sealed session.
+/// Maximum length of an encrypted session.
 pub(crate) const SEALED_BYTES_MAX: usize = PART_BYTES_MAX * PARTS_MAX - 2;
-/// Cookies of one name that are looked at: those of wider domains and paths come along.
+/// Maximum number of cookies with one name that are tried. A browser also sends those of parent domains and paths.
 const SAME_NAME_MAX: usize = 4;
 
-/// The cookies of one log-in action.
+/// The cookies of one sign-in action.
 #[derive(Debug)]
 pub(crate) struct Cookies {
     session: String,
@@ -48,7 +48,7 @@ impl Cookies {
         &self.session
     }
 
-    /// The sealed sessions that a request brings; rarely more than one.
+    /// The encrypted sessions in a request, usually one.
     pub(crate) fn sessions(&self, headers: &HeaderMap) -> Vec<String> {
         let whole = |first: &str| {
             let (count, text) = first.split_once('.')?;
@@ -71,14 +71,14 @@ impl Cookies {
         firsts.filter_map(whole).collect()
     }
 
-    /// The sealed nonces that a request brings.
+    /// The encrypted nonces in a request.
     pub(crate) fn nonces<'h>(&'h self, headers: &'h HeaderMap) -> impl Iterator<Item = &'h str> {
         values(headers, &self.nonce)
             .take(SAME_NAME_MAX)
             .filter(|value| value.len() <= PART_BYTES_MAX)
     }
 
-    /// Keeps a sealed session, and forgets the parts of a longer one before it.
+    /// Sets the cookies of an encrypted session, and deletes surplus parts of the previous one.
     pub(crate) fn keep_session(
         &self,
         sealed: &str,
@@ -102,7 +102,7 @@ impl Cookies {
         cookies
     }
 
-    /// Forgets the session.
+    /// Deletes the cookies of the session.
     pub(crate) fn forget_session(&self, before: &HeaderMap) -> Vec<HeaderValue> {
         let first = self.cookie(&self.session, "", Duration::ZERO);
         first
@@ -119,7 +119,7 @@ impl Cookies {
             .collect()
     }
 
-    /// Keeps a sealed nonce.
+    /// Sets the cookie of an encrypted nonce.
     pub(crate) fn keep_nonce(&self, sealed: &str, keep_for: Duration) -> Option<HeaderValue> {
         self.cookie(&self.nonce, sealed, keep_for)
     }
@@ -136,8 +136,8 @@ impl Cookies {
     }
 }
 
-/// The cookies of a request without those of the edge, which are nobody's business behind it. `None`
-/// if there is none to take away.
+/// The cookies of a request without those of the edge, which upstreams must not see. `None` if the request has no
+/// cookies of the edge.
 pub(crate) fn without_ours(headers: &HeaderMap) -> Option<HeaderValue> {
     let is_ours = |pair: &&str| pair.trim_start().starts_with(PREFIX);
     pairs(headers).find(|pair| is_ours(pair))?;
@@ -145,7 +145,7 @@ pub(crate) fn without_ours(headers: &HeaderMap) -> Option<HeaderValue> {
         .filter(|pair| !is_ours(pair))
         .map(str::trim)
         .collect();
-    // A line that is not text is not ours to take apart.
+    // If the rest is not a valid header value, drops it.
     Some(HeaderValue::try_from(others.join("; ")).unwrap_or(HeaderValue::from_static("")))
 }
 
@@ -156,7 +156,7 @@ fn pairs(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         .flat_map(|line| line.split(';'))
 }
 
-/// The values of the cookies of a name.
+/// The values of the cookies with this name.
 fn values<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = &'h str> {
     pairs(headers).filter_map(move |pair| {
         let (key, value) = pair.trim().split_once('=')?;
@@ -178,7 +178,7 @@ mod tests {
         headers
     }
 
-    /// The request of a browser that took these.
+    /// The request of a browser that stored these cookies.
     fn back(cookies: &[HeaderValue]) -> HeaderMap {
         let pairs = cookies.iter().map(|cookie| {
             let text = cookie.to_str().unwrap();
@@ -219,7 +219,7 @@ mod tests {
             assert!(kept.iter().all(|cookie| cookie.len() < 4096), "{length}");
             assert_eq!(cookies.sessions(&back(&kept)), [sealed], "{length}");
         }
-        // A shorter one after it takes the parts that are left over away.
+        // A shorter session deletes the surplus parts of the longer one.
         let long = back(&cookies.keep_session(&"x".repeat(9000), hour, &HeaderMap::new()));
         let short = cookies.keep_session("y", hour, &long);
         assert_eq!(short.len(), 3);
@@ -230,7 +230,7 @@ mod tests {
                 .starts_with("culvert.session.1=; Path=/; Max-Age=0")
         );
         assert_eq!(cookies.forget_session(&long).len(), 3);
-        // A part that is missing makes it nothing.
+        // A missing part makes the session invalid.
         let part = long[COOKIE].to_str().unwrap().split("; ").next().unwrap();
         assert_eq!(cookies.sessions(&headers(&[part.to_owned()])), [""; 0]);
     }

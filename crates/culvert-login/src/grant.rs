@@ -1,5 +1,5 @@
-//! What the edge says to a provider behind the browser's back: codes and refresh tokens for tokens
-//! (RFC 6749 4.1.3, 6), and who somebody is.
+//! Requests to a provider that do not pass through the browser: exchanging codes and refresh tokens for tokens (RFC
+//! 6749 4.1.3, 6), and user data.
 
 use std::time::Duration;
 
@@ -23,34 +23,34 @@ use super::session::Tokens;
 
 const CLIENT_ID: HeaderName = HeaderName::from_static("client-id");
 
-/// The application that users log in to.
+/// The OAuth client that users sign in to.
 #[derive(Clone)]
 pub(crate) struct App {
     pub(crate) id: String,
     pub(crate) secret: String,
 }
 
-/// Why there is nobody to let in.
+/// Why a sign-in or a refresh failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failed {
-    /// The provider says no.
+    /// The provider denied the request.
     #[error("the provider denied the sign-in: {0}")]
     Refused(String),
-    /// The provider says nothing that could be understood.
+    /// The provider did not respond, or its response is invalid.
     #[error("the request to the provider failed: {0}")]
     Away(String),
-    /// Its ID token is not to be believed.
+    /// The ID token is invalid.
     #[error("the ID token is invalid: {0}")]
     Token(&'static str),
-    /// It does not say who the user is.
+    /// The response contains no user id.
     #[error("the provider returned no user ID")]
     Nobody,
-    /// It gives no address, or none that is verified.
+    /// The response contains no verified e-mail address.
     #[error("the provider returned no verified e-mail address")]
     NoEmail,
 }
 
-/// Asks a provider as an application.
+/// Sends requests to a provider on behalf of an application.
 pub(crate) struct Asking<'a> {
     pub(crate) services: &'a PolicyServices,
     pub(crate) endpoints: &'a Endpoints,
@@ -61,7 +61,7 @@ pub(crate) struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// Who a code is of, and the tokens that it is worth.
+    /// Exchanges a code for tokens, and requests the user's data.
     pub(crate) async fn by_code(
         &self,
         code: &str,
@@ -86,8 +86,8 @@ impl Asking<'_> {
         Ok((person, tokens))
     }
 
-    /// Who somebody is now, and newer tokens if the old ones are of no use any more. `None` where the
-    /// provider cannot be asked again.
+    /// Requests the user's data again, and refreshes expired tokens. `None` if this is not possible with the tokens
+    /// at hand.
     pub(crate) async fn again(
         &self,
         before: &Tokens,
@@ -104,7 +104,7 @@ impl Asking<'_> {
                 ("refresh_token", before.refresh.as_str()),
             ];
             tokens = self.tokens(&form).await?;
-            // What is not given anew stays.
+            // Keeps the tokens that the response does not replace.
             if tokens.refresh.is_empty() {
                 tokens.refresh.clone_from(&before.refresh);
             }
@@ -129,7 +129,7 @@ impl Asking<'_> {
         headers.insert(CONTENT_TYPE, media);
         let App { id, secret } = self.app;
         if self.endpoints.takes_basic {
-            // RFC 6749 2.3.1: both are encoded before they are joined.
+            // RFC 6749 2.3.1: both values are encoded before they are joined.
             let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
             let pair = STANDARD.encode(format!("{}:{}", encoded(id), encoded(secret)));
             let value = HeaderValue::try_from(format!("Basic {pair}")).map_err(away)?;
@@ -144,7 +144,7 @@ impl Asking<'_> {
         let (status, told) = self
             .ask(Method::POST, &self.endpoints.token, headers, body)
             .await?;
-        // Some say no with a status that says yes.
+        // Some providers report errors with a success status.
         if let Some(error) = told.get("error") {
             let error = error.as_str().unwrap_or("no reason given");
             return Err(match status.is_server_error() {
@@ -174,7 +174,7 @@ impl Asking<'_> {
         })
     }
 
-    /// What an ID token says (OpenID Connect Core 3.1.3.7).
+    /// The claims of a verified ID token (OpenID Connect Core 3.1.3.7).
     async fn claims(&self, keys: &KeySet, token: &str, nonce: &str) -> Result<Json, Failed> {
         if token.is_empty() {
             return Err(Failed::Token("there is none"));
@@ -219,7 +219,7 @@ impl Asking<'_> {
             Some(keys) => jws::claims_by(&keys, header, token, &validation, self.now),
         };
         let judged = match judged {
-            // Its key may be newer than those that are here.
+            // The provider may have added the key since the keys were fetched.
             Err(Unbelieved::Signature) => match keys.fresh_keys(self.services).await {
                 None => Err(Unbelieved::NoKeys),
                 Some(keys) => jws::claims_by(&keys, header, token, &validation, self.now),
@@ -236,7 +236,7 @@ impl Asking<'_> {
         })
     }
 
-    /// Who an access token is of.
+    /// Requests the data of an access token's user.
     async fn person(&self, access: &str, claims: &Json) -> Result<Person, Failed> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -258,7 +258,7 @@ impl Asking<'_> {
             None => {
                 let said =
                     |answer: &Json| answer.get("sub").and_then(Json::as_str).map(str::to_owned);
-                // OpenID Connect Core 5.3.2: what is said of somebody else is not to be used.
+                // OpenID Connect Core 5.3.2: data of another user must not be used.
                 match (said(&told), said(claims)) {
                     (Some(told), Some(claimed)) if told != claimed => return Err(Failed::Nobody),
                     _ => standard_person([&told, claims]),
@@ -293,7 +293,7 @@ impl Asking<'_> {
         }
     }
 
-    /// The answer to a request; `null` if it is no JSON.
+    /// Sends a request and reads the JSON response; `null` if the response is not JSON.
     async fn ask(
         &self,
         method: Method,
@@ -335,7 +335,7 @@ fn away(why: impl ToString) -> Failed {
     Failed::Away(why.to_string())
 }
 
-/// The address in a list of them that is verified and comes first.
+/// The primary address of a list, if it is verified.
 fn primary(told: &Json) -> String {
     let is = |entry: &Json, name: &str| entry.get(name) == Some(&Json::Bool(true));
     let all = told.as_array().into_iter().flatten();

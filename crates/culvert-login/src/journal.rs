@@ -1,8 +1,8 @@
-//! What others are told of log-ins, and what they tell back: sessions that came up or were used go
-//! out through a bounded queue, sessions that ended come in as a table.
+//! The interface to a store of sessions: records of new, used and ended sessions go out through a bounded queue, and
+//! sessions ended by an operator come in as a table.
 //!
-//! The edge knows of no store. Whoever has one notes what comes out of the queue and keeps the table
-//! up to date; without anyone there, log-ins work all the same and are listed nowhere.
+//! The edge knows no store. The reader of the queue stores the records and updates the table. Without a reader,
+//! sign-ins work but are not listed anywhere.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
-/// A user of an account, told apart by who vouches for him and what he is called there.
+/// Identifies a user of an account by provider and user id at the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UserKey([u8; 16]);
 
 impl UserKey {
-    /// The key of a user whom the provider at this URL knows by this id.
+    /// Computes the key from account, provider URL and user id at the provider.
     pub fn of(account: &str, provider_url: &str, provider_user_id: &str) -> Self {
         let mut hash = Sha256::new();
         for part in [account, provider_url, provider_user_id] {
@@ -31,7 +31,7 @@ impl UserKey {
         Self(key)
     }
 
-    /// The key with this text.
+    /// Parses a key.
     pub fn parse(text: &str) -> Option<Self> {
         let number = u128::from_str_radix(text, 16).ok()?;
         (text.len() == 32).then_some(Self(number.to_be_bytes()))
@@ -44,16 +44,16 @@ impl fmt::Display for UserKey {
     }
 }
 
-/// Somebody, as a provider knows him. Empty where it does not say.
+/// A user's data at a provider. Fields are empty if the provider does not return them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Person {
-    /// What the provider knows him by; never empty.
+    /// The provider's id for the user; never empty.
     #[serde(rename = "i")]
     pub provider_user_id: String,
-    /// The name he logs in with.
+    /// The user name.
     #[serde(rename = "u", default)]
     pub username: String,
-    /// His address, unless the provider says that it is not verified.
+    /// The e-mail address, unless the provider marks it as not verified.
     #[serde(rename = "e", default)]
     pub email: String,
     /// His display name.
@@ -61,7 +61,7 @@ pub struct Person {
     pub name: String,
 }
 
-/// A session that came up or is in use.
+/// A record of a new session or of the use of a session.
 #[derive(Clone, Debug)]
 pub struct Sighting {
     /// `as_…`.
@@ -74,24 +74,24 @@ pub struct Sighting {
     pub public_url: String,
     /// The provider: `google`, or the host of an OpenID issuer.
     pub provider: String,
-    /// What it is told apart by.
+    /// The URL that identifies the provider.
     pub provider_url: String,
-    /// Who it is.
+    /// The user.
     pub person: Person,
     /// The browser's `User-Agent`.
     pub user_agent: String,
-    /// Where the browser is.
+    /// The IP address of the browser.
     pub ip_address: String,
     /// When the session began.
     pub started_at: Timestamp,
-    /// When it was used.
+    /// When the session was last used.
     pub seen_at: Timestamp,
-    /// When it ends if it is not used again.
+    /// When the session expires unless it is used again.
     pub expires_at: Timestamp,
 }
 
 impl Sighting {
-    /// Whose session it is.
+    /// The key of the session's user.
     pub fn user(&self) -> UserKey {
         UserKey::of(
             &self.account,
@@ -101,57 +101,57 @@ impl Sighting {
     }
 }
 
-/// A session whose user logged out.
+/// A session whose user signed out.
 #[derive(Clone, Debug)]
 pub struct Ending {
     /// `as_…`.
     pub session: String,
     /// `ac_…` of the endpoint's account.
     pub account: Arc<str>,
-    /// Whose session it is.
+    /// The user of the session.
     pub user: UserKey,
-    /// When it would have ended at the latest.
+    /// When the session would have expired at the latest.
     pub until: Timestamp,
 }
 
-/// What came of noting a session.
+/// The result of recording a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Noted {
-    /// It is noted as one of this user, `au_…`.
+    /// The session is recorded for this user, `au_…`.
     Stored(String),
-    /// It has ended.
+    /// The session has been ended.
     Ended,
-    /// There are as many users as can be.
+    /// The limit of users is reached.
     Full,
 }
 
 /// An entry of the queue.
 #[derive(Debug)]
 pub enum Entry {
-    /// To be noted; the answer may find nobody waiting.
+    /// A session to record. The receiver of the result may be gone.
     Seen(Box<Sighting>, oneshot::Sender<Noted>),
-    /// To be ended.
+    /// A session to end.
     Ended(Box<Ending>),
 }
 
-/// Which sessions of a user have ended before their time.
+/// The sessions of a user that were ended early.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revoked {
-    /// All that began until then.
+    /// All sessions that began at this time or before.
     pub before: Option<Timestamp>,
-    /// And these: `as_…`.
+    /// Further sessions: `as_…`.
     pub sessions: Vec<String>,
 }
 
 impl Revoked {
-    /// Whether a session has ended.
+    /// Whether the session has been ended.
     pub fn covers(&self, session: &str, started_at: Timestamp) -> bool {
         self.before.is_some_and(|before| started_at <= before)
             || self.sessions.iter().any(|one| one == session)
     }
 }
 
-/// All of them.
+/// The sessions of all users that were ended early.
 pub type Revocations = HashMap<UserKey, Revoked>;
 
 #[cfg(test)]

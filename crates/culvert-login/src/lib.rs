@@ -1,5 +1,5 @@
-//! People log in at an identity provider before they reach an endpoint: the machine behind the
-//! actions `oauth` and `openid-connect`.
+//! Users sign in at an identity provider before they reach an endpoint. This crate implements the actions `oauth` and
+//! `openid-connect`.
 //!
 //! ```text
 //! no session ─▶ provider ─▶ callback ─▶ session cookie ─▶ the page that was wanted
@@ -7,9 +7,9 @@
 //!                nonce, PKCE)
 //! ```
 //!
-//! All of a session is in its cookie, sealed ([`seal`]): any node of an installation takes it, and no
-//! request waits for a store. What others know of sessions goes through the [`journal`]. What is kept
-//! here is bounded and may be forgotten: states that were used, refreshes under way.
+//! A session is stored whole in its encrypted cookie ([`seal`]), so any node of an installation accepts it and no
+//! request waits for a store. Records of sessions go through the [`journal`]. The state in memory, such as used
+//! attempts and refreshes in progress, is bounded and may be lost.
 //!
 //! Requests to providers go through the ports of [`culvert_policy::services`].
 
@@ -54,69 +54,67 @@ pub(crate) use self::session_middleware::{AppSource, Kind, Provider};
 use self::attempt::{ATTEMPT_WITHIN, State};
 use self::session_middleware::Refresh;
 
-/// Where the user comes back from the provider, on the endpoint's host.
+/// The path on the endpoint's host to which the provider redirects the user.
 pub(crate) const CALLBACK_PATH: &str = "/culvert/oauth2/callback";
-/// The same behind `oauth.callback_base`.
+/// The callback path below `oauth.callback_base`.
 const CENTRAL_CALLBACK: &str = "/oauth2/callback";
 
-/// The actions that traffic policies may use: those of `culvert-policy`, and the sign-ins.
+/// The actions of traffic policies: those of `culvert-policy`, and the sign-in actions.
 pub static ACTIONS: Actions = Actions(&[action::ALL, &[&oauth::TYPE, &openid_connect::TYPE]]);
 
-/// How long a session can last.
+/// Maximum duration of a session.
 pub const SESSION_MAX: Duration = Duration::from_secs(8760 * 3600);
 
-/// Entries of the journal that wait. When it is full a session is not noted now, but with its next
-/// renewal.
+/// Capacity of the journal's queue. If it is full, a session is recorded at its next renewal.
 const JOURNAL_MAX: usize = 1024;
-/// A session in use is noted once in so long.
+/// Minimum interval between two records of a session in use.
 const NOTE_EVERY: Duration = Duration::from_secs(60);
-/// How long a new session may take to be noted; then it begins all the same.
+/// How long a new session waits for its record. After that it begins without one.
 const NOTE_WITHIN: Duration = Duration::from_secs(2);
-/// How long a session that ended here is remembered: until it is in the table.
+/// How long a session that ended here is remembered. By then it is in the table.
 const ENDED_FOR: Duration = Duration::from_secs(10 * 60);
-/// Sessions, states and users that are remembered.
+/// Maximum number of remembered sessions, states and users.
 const REMEMBERED_MAX: u64 = 100_000;
-/// Refreshes whose outcome is remembered, for requests that come with the cookie of before.
+/// Maximum number of remembered refreshes, for requests with the previous cookie.
 const REFRESHES_MAX: u64 = 1024;
 const REFRESH_FOR: Duration = Duration::from_secs(60);
-/// Calls to providers at once.
+/// Maximum number of concurrent calls to providers.
 const CALLS_MAX: usize = 64;
 
-/// What the operator says of log-ins.
+/// The operator's settings for sign-ins.
 #[derive(Clone, Debug, Default)]
 pub struct LoginSettings {
-    /// The one address that users come back to from every provider, without `/oauth2/callback`; `None`
-    /// for one on the endpoint's host.
+    /// The common callback address of all endpoints, without `/oauth2/callback`. `None` uses the endpoint's host.
     pub callback_base: Option<Url>,
     /// The providers of `oauth`.
     pub providers: ProvidersSettings,
-    /// Whether an issuer may be at `http` addresses of this machine.
+    /// Whether issuers may have `http` URLs with loopback addresses.
     pub allows_loopback: bool,
 }
 
-/// What all log-ins of a process share.
+/// The shared state of all sign-ins of a process.
 #[derive(Debug)]
 pub struct Logins {
     keys: LoginKeys,
     settings: LoginSettings,
     ids: IdMaker,
     journal: mpsc::Sender<Entry>,
-    /// Sessions that ended before their time.
+    /// Sessions that were ended early.
     revoked: ArcSwap<Revocations>,
-    /// The same, of which only this process knows yet.
+    /// Sessions that ended in this process and are not in the table yet.
     ended: Cache<String, ()>,
-    /// Attempts that came back.
+    /// Attempts whose `state` was used.
     used: Cache<[u8; 16], ()>,
-    /// Sessions that were noted a moment ago.
+    /// Sessions that were recently recorded.
     noted: Cache<String, ()>,
-    /// Ids of users, as far as the journal told them.
+    /// Ids of users, as far as the journal has returned them.
     users: Cache<UserKey, String>,
     refreshed: Cache<String, Refresh>,
     calls: Semaphore,
 }
 
 impl Logins {
-    /// Log-ins whose cookies are sealed with these keys, and what they tell.
+    /// Sign-ins whose cookies are encrypted with `keys`, and the receiver of the journal.
     pub fn new(keys: LoginKeys, settings: LoginSettings) -> (Arc<Self>, mpsc::Receiver<Entry>) {
         fn cache<
             K: std::hash::Hash + Eq + Send + Sync + 'static,
@@ -147,17 +145,17 @@ impl Logins {
         (Arc::new(logins), entries)
     }
 
-    /// What the operator says.
+    /// The operator's settings.
     pub(crate) fn settings(&self) -> &LoginSettings {
         &self.settings
     }
 
-    /// Ends sessions: these, and no others.
+    /// Replaces the table of ended sessions.
     pub fn revoke(&self, sessions: Revocations) {
         self.revoked.store(Arc::new(sessions));
     }
 
-    /// Whether a session has ended before its time.
+    /// Whether a session was ended early.
     fn has_ended(&self, user: UserKey, session: &str, started_at: Timestamp) -> bool {
         let revoked = self.revoked.load();
         let is_revoked = revoked
@@ -166,14 +164,14 @@ impl Logins {
         is_revoked || self.ended.contains_key(session)
     }
 
-    /// A moment from which a session of this user can begin: after the last one at which all ended.
+    /// The start time of a new session of this user: later than the last time at which all sessions were ended.
     fn beginning(&self, user: UserKey, now: Timestamp) -> Timestamp {
         let revoked = self.revoked.load();
         let before = revoked.get(&user).and_then(|revoked| revoked.before);
         before.map_or(now, |before| now.max(before.plus(Duration::from_millis(1))))
     }
 
-    /// Hands a session to the journal; `None` if there is no room, or nobody who notes it.
+    /// Sends a session to the journal. `None` if the queue is full or has no reader.
     fn tell(&self, sighting: Sighting) -> Option<oneshot::Receiver<Noted>> {
         let (answer, noted) = oneshot::channel();
         let entry = Entry::Seen(Box::new(sighting), answer);
@@ -181,7 +179,8 @@ impl Logins {
         Some(noted)
     }
 
-    /// Notes a session that begins: its user's id as far as it is known in time, or why it does not.
+    /// Records a new session. Returns the id of its user, empty if it is not known in time, or why the session must
+    /// not begin.
     async fn note_first(&self, sighting: Sighting) -> Result<String, Noted> {
         let user = sighting.user();
         let Some(noted) = self.tell(sighting) else {
@@ -193,12 +192,12 @@ impl Logins {
                 Ok(id)
             }
             Ok(Ok(refused)) => Err(refused),
-            // The planes go on without a store; the session is noted when it is renewed.
+            // Sign-ins work without a store. The session is recorded when it is renewed.
             Ok(Err(_)) | Err(_) => Ok(String::new()),
         }
     }
 
-    /// Notes a session that is in use, now and then, without waiting for what comes of it.
+    /// Records the use of a session at most once per interval, without waiting for the result.
     async fn note_again(self: &Arc<Self>, services: &Arc<PolicyServices>, sighting: Sighting) {
         let id = sighting.session.clone();
         let entry = self.noted.entry(id.clone()).or_insert(()).await;
@@ -220,7 +219,7 @@ impl Logins {
         }));
     }
 
-    /// Ends a session here at once, and everywhere soon.
+    /// Ends a session immediately in this process, and soon everywhere.
     async fn end(&self, ending: Ending) {
         self.ended.insert(ending.session.clone(), ()).await;
         let session = ending.session.clone();
@@ -234,8 +233,8 @@ impl Logins {
     }
 }
 
-/// The answer to a user who comes back to the one address of all endpoints: on to the endpoint where
-/// he began. `None` for every other request.
+/// Redirects a user from the common callback address to the endpoint where the sign-in began. `None` for other
+/// requests.
 pub fn forwarded_callback(
     logins: &Logins,
     (info, counters): (&ConnInfo, &ConnCounters),
@@ -262,7 +261,7 @@ pub fn forwarded_callback(
     redirect(&format!("{}{CALLBACK_PATH}?{query}", state.origin))
 }
 
-/// A redirect that is not kept.
+/// A redirect that must not be cached.
 fn redirect(to: &str) -> Option<Response<bytes::Bytes>> {
     let mut answer = reply::empty(StatusCode::FOUND);
     let headers = answer.headers_mut();

@@ -1,4 +1,4 @@
-//! oauth: users of a well-known provider, and nobody else.
+//! The action `oauth`: admits only users of a well-known identity provider.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ struct Config {
     auth_cookie_domain: Option<String>,
 }
 
-/// The names of all providers.
+/// The schema of provider names.
 fn providers(_: &mut SchemaGenerator) -> Schema {
     let names: Vec<_> = provider_names().collect();
     json_schema!({ "type": "string", "enum": names })
@@ -121,7 +121,7 @@ fn compile(context: &PolicyContext<'_>) -> Result<Box<dyn Action>, Refusal> {
     )
 }
 
-/// Whose application users log in to.
+/// The application that users sign in to: the configured one, or the operator's.
 fn app(
     context: &PolicyContext<'_>,
     logins: &Logins,

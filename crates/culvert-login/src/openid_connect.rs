@@ -1,4 +1,4 @@
-//! openid-connect: users of an OpenID provider, and nobody else.
+//! The action `openid-connect`: admits only users of an OpenID provider.
 
 use std::collections::BTreeMap;
 

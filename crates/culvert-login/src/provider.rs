@@ -1,5 +1,5 @@
-//! Identity providers: the table of those that `oauth` names (contract: traffic policy 10), and what
-//! an OpenID issuer says of itself (OpenID Connect Discovery 1.0).
+//! Identity providers: the table of providers for `oauth` (contract: traffic policy 10), and the discovery of OpenID
+//! issuers (OpenID Connect Discovery 1.0).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,29 +15,29 @@ use url::Url;
 
 use super::journal::Person;
 
-/// Characters of what a provider says of a person; more are cut off.
+/// Maximum number of characters of a text in user data; the rest is cut off.
 const TEXT_CHARS_MAX: usize = 255;
 
-/// A provider with fixed addresses.
+/// A provider with fixed URLs.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) id: &'static str,
-    /// What it is told apart by, whatever its addresses are.
+    /// The URL that identifies the provider, independent of its other URLs.
     pub(crate) site: &'static str,
     authorize: &'static str,
     token: &'static str,
     userinfo: &'static str,
-    /// Asked for in any case.
+    /// Scopes that are always requested.
     pub(crate) scopes: &'static [&'static str],
-    /// Whether it takes a code challenge.
+    /// Whether it supports PKCE.
     has_pkce: bool,
-    /// Further parameters of the authorization URL.
+    /// Additional parameters of the authorization URL.
     pub(crate) parameters: &'static [(&'static str, &'static str)],
-    /// Where it says who somebody is: JSON pointers, of which the first with a text counts.
+    /// JSON pointers to the fields of user data. The first one with a text counts.
     fields: Fields,
-    /// Whether the request for it names the client.
+    /// Whether the request for user data contains the client id.
     pub(crate) wants_client_id: bool,
-    /// Where private addresses are, behind the address of the user info.
+    /// The path below the URL of the user data that returns private e-mail addresses.
     pub(crate) emails: Option<&'static str>,
 }
 
@@ -70,7 +70,7 @@ const PLAIN: Known = Known {
     emails: None,
 };
 
-/// Every provider of `oauth`, sorted by name.
+/// All providers of `oauth`, sorted by name.
 pub(crate) static ALL: &[Known] = &[
     Known {
         id: "amazon",
@@ -136,7 +136,7 @@ pub(crate) static ALL: &[Known] = &[
             "https://www.googleapis.com/auth/userinfo.email",
             "https://www.googleapis.com/auth/userinfo.profile",
         ],
-        // Without it there is no refresh token.
+        // Required for a refresh token.
         parameters: &[("access_type", "offline")],
         ..PLAIN
     },
@@ -156,7 +156,7 @@ pub(crate) static ALL: &[Known] = &[
         authorize: "https://login.microsoftonline.com/common/oauth2/v2.0/authorize",
         token: "https://login.microsoftonline.com/common/oauth2/v2.0/token",
         userinfo: "https://graph.microsoft.com/v1.0/me",
-        // The second one asks for a refresh token.
+        // `offline_access` requests a refresh token.
         scopes: &["User.Read", "offline_access"],
         fields: Fields {
             id: &["/id"],
@@ -190,32 +190,32 @@ pub fn provider_names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|known| known.id)
 }
 
-/// What the operator says of a provider.
+/// The operator's settings for a provider.
 #[derive(Clone, Debug, Default)]
 pub struct ProviderSettings {
-    /// In the place of the addresses that it has.
+    /// Replaces the provider's own URL.
     pub authorize_url: Option<Url>,
-    /// The same.
+    /// Replaces the provider's own URL.
     pub token_url: Option<Url>,
-    /// The same.
+    /// Replaces the provider's own URL.
     pub userinfo_url: Option<Url>,
-    /// The application of those who name none of their own.
+    /// The default application for policies that set none.
     pub app: Option<(String, Secret)>,
 }
 
-/// By the provider's name.
+/// Settings by provider name.
 pub type ProvidersSettings = BTreeMap<String, ProviderSettings>;
 
-/// Where a provider is, and how it is spoken to.
+/// The URLs and capabilities of a provider.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     pub(crate) authorize: Url,
     pub(crate) token: Url,
     pub(crate) userinfo: Option<Url>,
     pub(crate) has_pkce: bool,
-    /// Whether the client names itself by HTTP Basic, or in the form.
+    /// Whether the client authenticates with HTTP Basic rather than in the form.
     pub(crate) takes_basic: bool,
-    /// Of ID tokens.
+    /// The expected issuer of ID tokens.
     pub(crate) issuer: String,
     pub(crate) keys: Option<KeySet>,
 }
@@ -225,7 +225,7 @@ impl Known {
         ALL.iter().find(|known| known.id == id)
     }
 
-    /// Its addresses, as far as the operator names no others.
+    /// The URLs, with the operator's replacements.
     pub(crate) fn endpoints(&self, settings: Option<&ProviderSettings>) -> Option<Endpoints> {
         let url = |given: Option<&Url>, own: &str| match given {
             Some(url) => Some(url.clone()),
@@ -243,20 +243,20 @@ impl Known {
         })
     }
 
-    /// Who somebody is by what the provider says.
+    /// Reads user data in the provider's format.
     pub(crate) fn person(&self, told: &Json) -> Person {
         self.fields.person(told)
     }
 }
 
-/// Who somebody is by what an OpenID provider says: of two answers the first counts.
+/// Reads user data in the standard format. Fields of the first response take precedence.
 pub(crate) fn standard_person(answers: [&Json; 2]) -> Person {
     let [first, second] = answers.map(|told| STANDARD.person(told));
     let or = |first: String, second: String| if first.is_empty() { second } else { first };
     Person {
         provider_user_id: or(first.provider_user_id, second.provider_user_id),
         username: or(first.username, second.username),
-        // A word on the address that is not believed is not to be overruled.
+        // If one response marks the address as not verified, the other one cannot provide it.
         email: match answers.iter().any(|told| is_unverified(told)) {
             true => String::new(),
             false => or(first.email, second.email),
@@ -283,7 +283,7 @@ impl Fields {
     }
 }
 
-/// Whether a provider says that it has not made sure of an address.
+/// Whether a response marks the e-mail address as not verified.
 fn is_unverified(told: &Json) -> bool {
     match told.get("email_verified") {
         Some(Json::Bool(verified)) => !verified,
@@ -302,7 +302,7 @@ fn text_of(value: &Json) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// An OpenID issuer that says itself where everything is.
+/// An OpenID issuer, whose URLs come from its discovery document.
 #[derive(Debug)]
 pub(crate) struct Issuer {
     pub(crate) url: Url,
@@ -310,7 +310,7 @@ pub(crate) struct Issuer {
     last: Mutex<Option<(Bytes, Arc<Endpoints>)>>,
 }
 
-/// What of a discovery document is read.
+/// The fields of a discovery document that are used.
 #[derive(Deserialize)]
 struct Metadata {
     issuer: String,
@@ -322,7 +322,7 @@ struct Metadata {
     token_endpoint_auth_methods_supported: Option<Vec<String>>,
 }
 
-/// Why an issuer cannot be used: the end of a sentence.
+/// Why an issuer cannot be used. Displays as the end of a sentence.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Undiscovered {
     #[error("{0}")]
@@ -346,7 +346,7 @@ impl Issuer {
         })
     }
 
-    /// What it says of itself, fetched if need be.
+    /// The URLs from the discovery document, which is fetched if necessary.
     pub(crate) async fn endpoints(
         &self,
         services: &PolicyServices,
@@ -395,8 +395,8 @@ impl Issuer {
     }
 }
 
-/// Whether what is said to an address stays between it and the edge: `https`, or `http` that does not
-/// leave the machine, where that is allowed. Its host is not judged here but when it is dialled.
+/// Whether the connection to a URL is private: `https`, or `http` on loopback if allowed. This does not check the
+/// addresses of the host; connecting does.
 pub(crate) fn is_secure(url: &Url, allows_loopback: bool) -> bool {
     let has_user = !url.username().is_empty() || url.password().is_some();
     let is_loopback = match url.host() {

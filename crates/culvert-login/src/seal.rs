@@ -1,7 +1,7 @@
-//! What a browser keeps for the edge and cannot read: sealed with AES-256-GCM-SIV (RFC 8452), which
-//! forgives a nonce that comes twice.
+//! Encryption of data that the browser stores for the edge: AES-256-GCM-SIV (RFC 8452), which remains safe if a nonce
+//! is repeated.
 //!
-//! A sealed text opens for the purpose and the context it was sealed for, and nowhere else.
+//! An encrypted text decrypts only for the purpose and context for which it was encrypted.
 
 use std::fmt;
 
@@ -10,14 +10,14 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::Entropy;
 
-/// What is sealed. A text of one kind is never taken for one of another.
+/// The purpose of an encrypted text. A text does not decrypt for another purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A session cookie.
     Session,
-    /// The cookie that ties a log-in to the browser it began in.
+    /// The cookie that binds a sign-in to the browser in which it began.
     Nonce,
-    /// The `state` parameter on its way through the provider.
+    /// The `state` parameter.
     State,
 }
 
@@ -31,7 +31,7 @@ impl Purpose {
     }
 }
 
-/// The keys that cookies are sealed with: all nodes of an installation have the same.
+/// The keys that encrypt cookies. All nodes of an installation have the same keys.
 pub struct LoginKeys(Vec<LessSafeKey>);
 
 impl fmt::Debug for LoginKeys {
@@ -41,14 +41,14 @@ impl fmt::Debug for LoginKeys {
 }
 
 impl LoginKeys {
-    /// Seals with the first key, and opens with each. Without a key nothing is sealed or opened.
+    /// Encrypts with the first key and decrypts with any of them. Without keys, both fail.
     pub fn new(keys: impl IntoIterator<Item = [u8; 32]>) -> Self {
         let keys = keys.into_iter();
         let keys = keys.filter_map(|key| UnboundKey::new(&AES_256_GCM_SIV, &key).ok());
         Self(keys.map(LessSafeKey::new).collect())
     }
 
-    /// Seals bytes; the text is made of characters that URLs and cookies take as they are.
+    /// Encrypts bytes. The text contains only characters that URLs and cookies allow.
     pub(crate) fn seal(
         &self,
         entropy: &dyn Entropy,
@@ -71,7 +71,7 @@ impl LoginKeys {
         Some(URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// The bytes that were sealed for this purpose and context.
+    /// Decrypts a text of this purpose and context.
     pub(crate) fn open(&self, purpose: Purpose, context: &str, text: &str) -> Option<Vec<u8>> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         let (nonce, sealed) = bytes.split_first_chunk::<NONCE_LEN>()?;
@@ -118,7 +118,7 @@ mod tests {
         };
         let hush = Some("hush".to_owned());
         assert_eq!(open(&old, Purpose::Session, "here", &sealed), hush);
-        // Keys change: what was sealed before still opens, and the new key seals.
+        // After a change of keys, old texts still decrypt, and the new key encrypts.
         assert_eq!(open(&new, Purpose::Session, "here", &sealed), hush);
         assert_eq!(open(&old, Purpose::Session, "here", &seal(&new)), None);
         assert_eq!(open(&old, Purpose::State, "here", &sealed), None);

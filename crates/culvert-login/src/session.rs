@@ -1,4 +1,4 @@
-//! Who is logged in, as the session cookie says it.
+//! Sessions, which are stored in the session cookie.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use super::cookie::SEALED_BYTES_MAX;
 use super::journal::Person;
 use super::seal::{LoginKeys, Purpose};
 
-/// A sealed session is renewed when it was last seen this long ago, or a quarter of its idle time.
+/// A session is renewed if its last use is this long ago, or a quarter of its idle timeout.
 const RENEW_AFTER: Duration = Duration::from_secs(60);
 
-/// A session. What is in it only the edge can read and make.
+/// A session. Only the edge can read and create it.
 #[derive(Clone, Deserialize, Serialize)]
 pub(crate) struct Session {
     /// `as_…`.
     #[serde(rename = "i")]
     pub(crate) id: String,
-    /// `au_…`; empty while it is not known.
+    /// `au_…`; empty while unknown.
     #[serde(rename = "u", default)]
     pub(crate) user_id: String,
     #[serde(rename = "w")]
@@ -26,20 +26,20 @@ pub(crate) struct Session {
     /// In milliseconds.
     #[serde(rename = "s")]
     started: i64,
-    /// In seconds, as the times below.
+    /// In seconds, like the times below.
     #[serde(rename = "l")]
     seen: i64,
-    /// When the provider last said who this is.
+    /// When the provider last confirmed the user.
     #[serde(rename = "q")]
     asked: i64,
-    /// What of the action's configuration the provider was asked with.
+    /// Fingerprint of the configuration that the provider's response depends on.
     #[serde(rename = "c")]
     pub(crate) print: String,
     #[serde(rename = "t", default)]
     pub(crate) tokens: Tokens,
 }
 
-/// What the provider gave. Empty where it gave nothing, or it was too long to keep.
+/// The provider's tokens. Empty if it issued none, or if the token is too long to store.
 #[derive(Clone, Default, Deserialize, Serialize)]
 pub(crate) struct Tokens {
     #[serde(rename = "a", default)]
@@ -53,7 +53,7 @@ pub(crate) struct Tokens {
     pub(crate) expires: Option<i64>,
 }
 
-/// How long sessions last.
+/// Time limits of sessions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spans {
     pub(crate) max: Duration,
@@ -61,18 +61,18 @@ pub(crate) struct Spans {
     pub(crate) refresh: Duration,
 }
 
-/// What is to be done about a session.
+/// The action that a session needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is good as it is.
+    /// None: the session is valid.
     Good,
-    /// The browser gets a newer one.
+    /// Send a renewed session to the browser.
     Renew,
-    /// The provider is asked who this is.
+    /// Request the user's data from the provider.
     Ask,
-    /// It was not used for too long.
+    /// End it: it was idle for too long.
     TimedOut,
-    /// It is as old as it may become.
+    /// End it: it reached its maximum duration.
     TooOld,
 }
 
@@ -101,8 +101,7 @@ impl Session {
         serde_json::from_slice(&bytes).ok()
     }
 
-    /// Seals it. Tokens that do not fit are left out, the identity token first and the refresh token
-    /// last.
+    /// Encrypts the session. Omits tokens that do not fit: first the identity token, last the refresh token.
     pub(crate) fn seal(
         &self,
         keys: &LoginKeys,
@@ -131,13 +130,13 @@ impl Session {
         Timestamp::from_unix_millis(self.started)
     }
 
-    /// When it ends if it is not used again.
+    /// When the session expires unless it is used again.
     pub(crate) fn ends_at(&self, spans: Spans) -> Timestamp {
         let idle = Timestamp::from_unix_seconds(self.seen).plus(spans.idle);
         self.last_end(spans).min(idle)
     }
 
-    /// When it ends at the latest.
+    /// When the session expires at the latest.
     pub(crate) fn last_end(&self, spans: Spans) -> Timestamp {
         self.started_at().plus(spans.max)
     }
@@ -156,29 +155,29 @@ impl Session {
         }
     }
 
-    /// It is in use.
+    /// Records a use of the session.
     pub(crate) fn seen(&mut self, now: Timestamp) {
         self.seen = now.unix_seconds();
     }
 
-    /// The provider has said who this is.
+    /// Records that the provider confirmed the user.
     pub(crate) fn told(&mut self, print: &str, now: Timestamp) {
         self.asked = now.unix_seconds();
         print.clone_into(&mut self.print);
     }
 
-    /// The provider could not be asked: it is tried again after `wait`.
+    /// Records that the provider was unavailable. The next attempt is after `wait`.
     pub(crate) fn postponed(&mut self, spans: Spans, print: &str, wait: Duration, now: Timestamp) {
         self.asked = now.minus(spans.refresh).plus(wait).unix_seconds();
         print.clone_into(&mut self.print);
     }
 
-    /// When the provider was last asked; with the id, what one asking is known by.
+    /// When the provider was last asked. With the session's id, this identifies a refresh.
     pub(crate) fn asked(&self) -> i64 {
         self.asked
     }
 
-    /// Whether the access token is of no use any more.
+    /// Whether the access token has expired.
     pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
         let expires = self.tokens.expires;
         expires.is_some_and(|at| at <= now.unix_seconds())

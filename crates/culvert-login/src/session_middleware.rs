@@ -1,4 +1,4 @@
-//! A log-in action at work: who has a session passes, everybody else is sent to the provider.
+//! The sign-in actions: requests with a session pass, others are redirected to the provider.
 
 mod journey;
 mod refresh;
@@ -31,14 +31,14 @@ use culvert_policy::policy::values::map;
 use culvert_policy::problem::Problem;
 use culvert_policy::services::PolicyServices;
 
-/// Begins a log-in anew, whoever is logged in.
+/// Begins a new sign-in, even if there is a session.
 const LOGIN_PATH: &str = "/culvert/login";
 /// Ends the session.
 const LOGOUT_PATH: &str = "/culvert/logout";
-/// Bytes of what a browser says it is.
+/// Maximum length of a recorded `User-Agent`, in bytes.
 const USER_AGENT_BYTES_MAX: usize = 512;
 
-/// Which of the two actions it is.
+/// Which of the two actions this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     OAuth,
@@ -52,54 +52,54 @@ pub(crate) enum Provider {
     Issuer(Box<Issuer>),
 }
 
-/// The application that users log in to.
+/// The application that users sign in to.
 pub(crate) enum AppSource {
-    /// Its id and its secret.
+    /// The configured client id and client secret.
     Own(Template, Template),
-    /// The operator's.
+    /// The operator's default application.
     Operators(App),
 }
 
-/// What the configuration of an action says.
+/// The configuration of an action.
 pub(crate) struct Options {
     pub(crate) kind: Kind,
     pub(crate) provider: Provider,
     pub(crate) app: AppSource,
     pub(crate) auth_id: String,
-    /// With spaces between.
+    /// Separated by spaces.
     pub(crate) scopes: String,
-    /// Of the authorization URL.
+    /// Additional parameters of the authorization URL.
     pub(crate) parameters: Vec<(String, String)>,
     pub(crate) spans: Spans,
     pub(crate) allows_preflight: bool,
     pub(crate) cookie_domain: Option<String>,
 }
 
-/// A log-in action.
+/// A sign-in action.
 pub(crate) struct SessionMiddleware {
     options: Options,
     logins: Arc<Logins>,
     cookies: Cookies,
-    /// Scopes and parameters, for sessions made before they changed.
+    /// Fingerprint of scopes and parameters, to detect sessions from before a change.
     print: String,
 }
 
-/// The same as an action.
+/// The sign-in as an action of a policy.
 #[derive(Debug)]
 pub(crate) struct Login(pub(crate) Arc<SessionMiddleware>);
 
-/// One request.
+/// The context of one request.
 struct Visit {
     app: App,
-    /// What cookies are sealed for.
+    /// The context that cookies are encrypted for.
     context: String,
     now: Timestamp,
 }
 
-/// Why there is no session.
+/// Why there is no valid session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gone {
-    /// There was none.
+    /// The request has no session.
     Nobody,
     TimedOut,
     TooOld,
@@ -117,7 +117,7 @@ impl fmt::Debug for SessionMiddleware {
 }
 
 impl Kind {
-    /// The name of its results.
+    /// The name of the action's results.
     fn result(self) -> &'static str {
         match self {
             Self::OAuth => "oauth",
@@ -149,7 +149,7 @@ impl SessionMiddleware {
         }
     }
 
-    /// What the provider is told apart by.
+    /// The URL that identifies the provider.
     fn provider_url(&self) -> &str {
         match &self.options.provider {
             Provider::Known(known, _) => known.site,
@@ -179,7 +179,7 @@ impl SessionMiddleware {
         UserKey::of(account, self.provider_url(), &person.provider_user_id)
     }
 
-    /// Who asks for what; a flow where the application cannot be named.
+    /// The context of a request. A flow if the client id or secret cannot be computed.
     fn visit(&self, x: &mut Exchange<'_>, request: &request::Parts) -> Result<Visit, Flow> {
         let app = match &self.options.app {
             AppSource::Operators(app) => app.clone(),
@@ -209,7 +209,7 @@ impl SessionMiddleware {
         })
     }
 
-    /// The session that a request brings.
+    /// The session in a request.
     fn session(
         &self,
         account: &str,
@@ -238,7 +238,7 @@ impl SessionMiddleware {
         Err(gone)
     }
 
-    /// Lets a user pass.
+    /// Lets a request with a session pass.
     fn admit(&self, x: &mut Exchange<'_>, session: &Session, was_refreshed: bool) -> Flow {
         x.tell(event_slots::OAUTH_DECISION, "allow");
         self.tell_user(x, &session.person);
@@ -246,7 +246,7 @@ impl SessionMiddleware {
             let fields = self.result(Some(session), Gone::Nobody, was_refreshed, None);
             x.result(self.options.kind.result(), fields);
         }
-        // Whoever reads what upstreams get must not be able to come back as this user.
+        // Upstreams must not receive the cookies, which would allow them to act as the user.
         let others = x.request.and_then(|request| without_ours(&request.headers));
         if let Some(others) = others {
             x.edits.remove(COOKIE);
@@ -264,7 +264,7 @@ impl SessionMiddleware {
         }
     }
 
-    /// What expressions see.
+    /// The results for expressions.
     fn result(
         &self,
         session: Option<&Session>,
@@ -314,7 +314,7 @@ impl SessionMiddleware {
         fields
     }
 
-    /// Answers in the place of the upstream: with a refusal, if there is a problem.
+    /// Responds instead of the upstream, with the error of the problem.
     fn refuse(&self, x: &mut Exchange<'_>, problem: Problem) -> Flow {
         self.stop(x, Gone::Nobody, Some(problem));
         x.refuse(problem)
@@ -328,7 +328,7 @@ impl SessionMiddleware {
         }
     }
 
-    /// Keeps a session in the browser.
+    /// Sets the cookies of a session.
     fn keep(&self, x: &mut Exchange<'_>, visit: &Visit, session: &Session) -> Option<()> {
         let entropy = Arc::clone(&x.conn.services.entropy);
         let sealed = session.seal(&self.logins.keys, &*entropy, &visit.context)?;
@@ -352,7 +352,7 @@ impl SessionMiddleware {
             provider: self.provider_name().to_owned(),
             provider_url: self.provider_url().to_owned(),
             person: session.person.clone(),
-            // A field that is text has one byte for each character.
+            // `to_str` accepts only ASCII, so each character is one byte.
             user_agent: agent.chars().take(USER_AGENT_BYTES_MAX).collect(),
             ip_address: x.conn.info.client.ip().to_string(),
             started_at: session.started_at(),
@@ -401,12 +401,12 @@ impl SessionMiddleware {
         }
     }
 
-    /// Whether a path of the edge is for this action.
+    /// Whether a request to a path of the edge is for this action.
     fn is_meant(&self, query: &str) -> bool {
         parameter(query, "auth_id").unwrap_or_default() == self.options.auth_id
     }
 
-    /// Lets a user pass, and gives the browser a newer session.
+    /// Lets a request pass and sends a renewed session to the browser.
     async fn renew(
         &self,
         x: &mut Exchange<'_>,
@@ -429,7 +429,7 @@ impl SessionMiddleware {
         self.admit(x, &session, was_refreshed)
     }
 
-    /// Sends somebody without a session to the provider; what is no page is refused.
+    /// Redirects a GET request without a session to the provider. Requests with other methods get an error.
     async fn turn_away(&self, x: &mut Exchange<'_>, visit: &Visit, gone: Gone) -> Flow {
         let Some(request) = x.request else {
             return Flow::Continue;
@@ -466,14 +466,14 @@ impl SessionMiddleware {
     }
 }
 
-/// The parameter of that name, unless it comes twice or is empty.
+/// The value of a parameter. `None` if it is empty or repeated.
 fn parameter(query: &str, name: &str) -> Option<String> {
     let mut all = form_urlencoded::parse(query.as_bytes()).filter(|(key, _)| key == name);
     let (_, value) = all.next()?;
     (all.next().is_none() && !value.is_empty()).then(|| value.into_owned())
 }
 
-/// Whether a browser asks if another site's page may send a request (Fetch, CORS-preflight).
+/// Whether the request is a CORS preflight request (Fetch, CORS-preflight).
 fn is_preflight(request: &request::Parts) -> bool {
     request.method == Method::OPTIONS
         && request.headers.contains_key(ORIGIN)
@@ -495,7 +495,7 @@ impl Action for Login {
             x.tell(event_slots::OAUTH_DECISION, "allow");
             return Flow::Continue.into();
         }
-        // Most requests bring a session and wait for nothing.
+        // The fast path: most requests have a session and need not wait.
         let path = request.uri.path();
         if ![LOGIN_PATH, LOGOUT_PATH, CALLBACK_PATH].contains(&path)
             && let Ok((session, Standing::Good)) =

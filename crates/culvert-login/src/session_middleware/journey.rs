@@ -1,4 +1,4 @@
-//! The way of a user to the provider, back, and out.
+//! The redirects of a sign-in: to the provider, back from it, and the sign-out.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::session::Session;
 use crate::{CALLBACK_PATH, CENTRAL_CALLBACK, new_session_id, redirect};
 
 impl SessionMiddleware {
-    /// Where users come back to.
+    /// The callback URL.
     fn redirect_uri(&self, origin: &str) -> String {
         match &self.logins.settings().callback_base {
             Some(base) => format!("{}{CENTRAL_CALLBACK}", base.as_str().trim_end_matches('/')),
@@ -26,7 +26,7 @@ impl SessionMiddleware {
         }
     }
 
-    /// Sends a user to the provider.
+    /// Redirects a user to the provider.
     pub(super) async fn begin(
         &self,
         x: &mut Exchange<'_>,
@@ -94,7 +94,7 @@ impl SessionMiddleware {
         }
     }
 
-    /// A user comes back from the provider.
+    /// Completes a sign-in when the provider redirects the user back.
     pub(super) async fn finish(
         &self,
         x: &mut Exchange<'_>,
@@ -120,7 +120,7 @@ impl SessionMiddleware {
         let back = format!("{}{}", state.origin, state.path);
         let attempt = self.logins.used.entry(state.id()).or_insert(()).await;
         if !attempt.is_fresh() {
-            // Somebody went back a page, perhaps.
+            // The user may have gone back a page.
             let session = self.session(x.endpoint.account, request, visit);
             session.map_err(|_| Problem::LoginState)?;
             self.stop(x, Gone::Nobody, None);
@@ -139,7 +139,7 @@ impl SessionMiddleware {
                 _ => Problem::LoginDenied,
             });
         }
-        // RFC 9207: the answer of one provider is not to be taken for another's.
+        // RFC 9207: prevents that the response of one provider is used as another's.
         let is_others = |issuer: String| issuer != endpoints.issuer && endpoints.keys.is_some();
         if parameter(query, "iss").is_some_and(is_others) {
             return Err(Problem::LoginState);
@@ -182,7 +182,7 @@ impl SessionMiddleware {
         Ok(Flow::Reply(Box::new(answer)))
     }
 
-    /// Logs a user out.
+    /// Signs a user out.
     pub(super) async fn leave(&self, x: &mut Exchange<'_>, visit: &Visit, query: &str) -> Flow {
         let Some(request) = x.request else {
             return Flow::Continue;
@@ -223,7 +223,7 @@ impl SessionMiddleware {
     }
 }
 
-/// What a user is told of a failure.
+/// The error that the user sees.
 fn problem_of(failed: &Failed) -> Problem {
     match failed {
         Failed::Refused(_) => Problem::LoginDenied,
@@ -241,7 +241,7 @@ fn challenge(verifier: &str) -> String {
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(Sha256::digest(verifier))
 }
 
-/// Where the browser sees the endpoint: `https://host:port`.
+/// The endpoint's origin as the browser sees it: `https://host:port`.
 fn origin(x: &Exchange<'_>, request: &request::Parts) -> String {
     let authority = Authority::of(&request.uri, request.headers.get(HOST));
     let authority = authority.map_or("", |authority| authority.text);

@@ -1,4 +1,4 @@
-//! Asking the provider again who somebody is.
+//! Refreshes user data from the provider.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +12,23 @@ use super::{SessionMiddleware, Visit};
 use crate::grant::{App, Asking, Failed};
 use crate::session::Session;
 
-/// A provider that cannot be asked is asked again after so long.
+/// Delay before an unavailable provider is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// What came of asking the provider again. Those who ask for the same share it.
+/// The result of a refresh. Requests with the same session share it.
 pub(crate) type Refresh = SharedFuture<BoxFuture<'static, Asked>>;
 
 #[derive(Clone)]
 pub(crate) enum Asked {
-    /// It said who this is, or could not be asked now.
+    /// The session continues: the provider confirmed the user, or is unavailable.
     Goes(Arc<Session>, bool),
-    /// It does not vouch for the user any more.
+    /// The provider no longer confirms the user.
     Ends,
 }
 
 impl SessionMiddleware {
-    /// Asks the provider who this is. Requests that come with the same session share the asking, and
-    /// it goes on when the request that began it breaks off: a refresh token may be good for one use.
+    /// Requests the user's data from the provider. Concurrent requests with the same session share one refresh. It
+    /// continues if the request that began it is cancelled, because a refresh token may be valid only once.
     pub(super) async fn ask(
         self: &Arc<Self>,
         services: &Arc<PolicyServices>,
@@ -103,7 +103,7 @@ impl SessionMiddleware {
 }
 
 impl Visit {
-    /// The account, which the context begins with.
+    /// The account, which is the first line of the context.
     fn account(&self) -> Arc<str> {
         self.context.split('\n').next().unwrap_or_default().into()
     }
