@@ -1,5 +1,5 @@
-//! The socket below a connection: overhears how the client calls itself, and can be cut from outside,
-//! whatever the protocol above is busy with.
+//! The socket of a connection. It records the identification line of the client, and it can be closed from outside at
+//! any time.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,15 +9,15 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// Longest first line (RFC 4253 section 4.2).
+/// Maximum length of the identification line (RFC 4253 section 4.2).
 const NAME_BYTES_MAX: usize = 255;
 
-/// What the first line of the other end says: `SSH-2.0-OpenSSH_9.2p1`.
+/// The client's identification line: `SSH-2.0-OpenSSH_9.2p1`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientName(Arc<Mutex<(String, bool)>>);
 
 impl ClientName {
-    /// The line so far.
+    /// The part of the line that has arrived.
     pub(crate) fn get(&self) -> String {
         self.0
             .lock()
@@ -38,7 +38,7 @@ impl ClientName {
             if heard.1 {
                 return true;
             }
-            // What is not printable is nothing that a name has.
+            // Replaces non-printable bytes.
             heard.0.push(if byte.is_ascii_graphic() || *byte == b' ' {
                 char::from(*byte)
             } else {
@@ -49,7 +49,7 @@ impl ClientName {
     }
 }
 
-/// A socket that ends when it is told to.
+/// A socket whose connection can be cancelled.
 pub(crate) struct CancellableSocket<S> {
     socket: S,
     name: ClientName,

@@ -1,6 +1,5 @@
-//! What a certificate of a user demands before it counts (OpenSSH's `PROTOCOL.certkeys`). That it is
-//! signed, and that it is valid now, was seen to by the library; whose authority signed it is the gate's
-//! to know.
+//! Checks the constraints of user certificates (OpenSSH's `PROTOCOL.certkeys`). The library verifies the signature
+//! and the validity period. The gate decides whether the authority is trusted.
 
 use std::net::IpAddr;
 
@@ -11,22 +10,22 @@ use culvert_tunnel::server::{ISSUER, Proof};
 use russh::keys::ssh_key::certificate::CertType;
 use russh::keys::{Certificate, HashAlg};
 
-/// Without it a certificate allows no forward, and so nothing that could be done here.
+/// A certificate without this extension permits no port forwarding, so it is of no use here.
 const FORWARDING: &str = "permit-port-forwarding";
 
-/// What a certificate comes to.
+/// The content of an accepted certificate.
 #[derive(Debug)]
 pub(crate) struct Shown {
-    /// For the gate.
+    /// The proof that the gate checks.
     pub(crate) proof: Proof,
-    /// The command that takes the place of the client's.
+    /// The command that replaces the client's.
     pub(crate) command: Option<String>,
 }
 
-/// Reads the certificate of a `user` who comes from `peer`.
+/// Checks the certificate of `user`, who connects from `peer`.
 ///
 /// # Errors
-/// Code 1102, with what it lacks.
+/// Code 1102, with the constraint that is not met.
 pub(crate) fn read(certificate: &Certificate, user: &str, peer: IpAddr) -> Result<Shown, Refusal> {
     if certificate.cert_type() != CertType::User {
         return Err(refuse("is not a user certificate"));
@@ -59,7 +58,7 @@ pub(crate) fn read(certificate: &Certificate, user: &str, peer: IpAddr) -> Resul
                 .signature_key()
                 .fingerprint(HashAlg::Sha256)
                 .to_string(),
-            // The format's own word for "for ever" is the largest number.
+            // The largest number means unlimited.
             valid_until: i64::try_from(until).is_ok().then_some(until),
             issuer: certificate.extensions().get(ISSUER).cloned(),
         },
@@ -67,7 +66,7 @@ pub(crate) fn read(certificate: &Certificate, user: &str, peer: IpAddr) -> Resul
     })
 }
 
-/// Whether one of the networks in a list has the address. A list that cannot be read has none.
+/// Whether a list of networks contains the address. An invalid list contains no address.
 fn is_from(list: &str, peer: IpAddr) -> bool {
     let peer = plain_address(peer);
     list.split(',').any(|entry| {

@@ -1,20 +1,20 @@
-//! What a client asks for, by its user name, its `-R` and its command (agent protocol, section 9.1).
+//! Parses the request of a client: its user name, its `-R` forward and its command (agent protocol, section 9.1).
 
 use culvert_base::{Code, Refusal, code};
 use culvert_tunnel::client::{FLAGS, Flag, Given, Protocol, Wanted};
 use culvert_tunnel::wire::BindRequest;
 
-/// Longest command that is read.
+/// Maximum length of a command.
 const COMMAND_BYTES_MAX: usize = 64 << 10;
-/// Most words in one.
+/// Maximum number of words in a command.
 const WORDS_MAX: usize = 256;
 
-/// A forward as the client asked for it.
+/// The forward that the client requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Forward {
-    /// Empty or `localhost` if no name was given.
+    /// Empty or `localhost` if the client gave no host.
     pub(crate) host: String,
-    /// Zero to be given one.
+    /// Zero if the server chooses the port.
     pub(crate) port: u32,
 }
 
@@ -24,16 +24,16 @@ impl Forward {
     }
 }
 
-/// What comes of a command.
+/// The result of parsing a command.
 #[derive(Debug)]
 pub(crate) enum ParsedCommand {
-    /// An endpoint.
+    /// A request for an endpoint.
     Endpoint(Box<BindRequest>),
-    /// An explanation.
+    /// The help text.
     Help(String),
 }
 
-/// Reads a command.
+/// Parses a command.
 pub(crate) fn read(user: &str, forward: &Forward, command: &str) -> Result<ParsedCommand, Refusal> {
     check_version(user)?;
     if command.len() > COMMAND_BYTES_MAX {
@@ -66,8 +66,8 @@ pub(crate) fn read(user: &str, forward: &Forward, command: &str) -> Result<Parse
     Ok(ParsedCommand::Endpoint(Box::new(request)))
 }
 
-/// A user that is `v` and digits is a version of the command line; the latest is 2. Any other name is
-/// the login name that the client sends when none was given.
+/// A user name of `v` and digits selects the version of the command line; the latest is 2. SSH clients send the local
+/// login name by default, so other names are ignored.
 fn check_version(user: &str) -> Result<(), Refusal> {
     match user.strip_prefix('v') {
         Some(digits) if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -80,7 +80,7 @@ fn check_version(user: &str) -> Result<(), Refusal> {
     }
 }
 
-/// The flags that say where to listen, and the code of each beside a name in the forward.
+/// The flags for the address of the endpoint, and the error code of each if the forward has a host too.
 const NAMING: [(&str, Code); 4] = [
     ("remote-addr", code::SSH_ADDRESS_GIVEN_TWICE),
     ("url", code::SSH_ADDRESS_GIVEN_TWICE),
@@ -88,7 +88,7 @@ const NAMING: [(&str, Code); 4] = [
     ("subdomain", code::SSH_SUBDOMAIN_GIVEN_TWICE),
 ];
 
-/// Where the forward says to listen.
+/// Sets the address of the endpoint from the forward.
 fn listen(kind: Protocol, forward: &Forward, wanted: &mut Wanted) -> Result<(), Refusal> {
     let by_flags: Vec<&str> = wanted.named_by().collect();
     let is_given = |flag: &str| by_flags.contains(&flag);
@@ -185,7 +185,7 @@ fn help(kind: Option<Protocol>) -> String {
     text
 }
 
-/// Splits a command as a shell does, without what a shell would fill in. `None` if a quote is open.
+/// Splits a command like a shell, without expansions. `None` if a quote is not closed.
 fn words(command: &str) -> Option<Vec<String>> {
     let (mut words, mut word) = (Vec::new(), None::<String>);
     let mut rest = command.chars();

@@ -1,4 +1,5 @@
-//! What one client may do on its connection: show a key, ask for one forward, and give one command.
+//! The protocol handler of one client. A client authenticates with a key, requests one forward, and sends one
+//! command.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,38 +20,38 @@ use crate::cancellable::ClientName;
 use crate::certificate;
 use crate::command::{self, Forward, ParsedCommand};
 
-/// The port that a client is told when it asked for any. Which it is does not matter: the URL says
-/// where the endpoint is, and the client knows its forward by this number.
+/// The port in the reply to a client that requested any port. The value does not matter: the URL names the endpoint,
+/// and the client identifies its forward by this number.
 const ANY_PORT: u32 = 443;
-/// Refusals that mean that the key is not known; the client may have another.
+/// Codes for an unknown key; the client may offer another one.
 const UNKNOWN_KEY: [u16; 2] = [107, 1102];
-/// Keys that a client may offer.
+/// Maximum number of keys that a client may offer.
 const KEYS_MAX: usize = 8;
-/// The way to show a key, and the way to be told that none is enough.
+/// Public keys, and keyboard-interactive to tell a client why none of its keys is accepted.
 pub(crate) const METHODS: [MethodKind; 2] =
     [MethodKind::PublicKey, MethodKind::KeyboardInteractive];
-/// Attempts of any kind after which the library breaks off: every key twice, which is how certificates
-/// come, and the rest.
+/// Number of authentication attempts after which the library disconnects: two for each key, because certificates come
+/// with their keys, and some more.
 pub(crate) const ATTEMPTS_MAX: usize = 2 * KEYS_MAX + 4;
-/// What Ctrl+C is on a terminal.
+/// Ctrl+C in a terminal.
 const INTERRUPT: u8 = 3;
-/// What a shell says of a command that Ctrl+C ended.
+/// The exit status that shells report for a command that Ctrl+C ended.
 const INTERRUPTED: u32 = 130;
 
-/// What the connection's task has to know.
+/// A message to the task of the connection.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// The client was let in.
+    /// The client is authenticated.
     Welcome(Arc<InProcessAgent>),
-    /// Connections to its endpoint go to the forward that it knows by this address and port.
+    /// Connections to its endpoint go to the forward with this host and port.
     Serving(String, u32),
-    /// The client was let in to be told why nothing comes of it.
+    /// The client is admitted only to receive an error.
     Refused(Refusal),
-    /// The command is over.
+    /// The command has ended.
     Over,
 }
 
-/// One client.
+/// The handler of one client.
 pub(crate) struct ConnectionHandler {
     pub(crate) server: Arc<Server>,
     pub(crate) peer: SocketAddr,
@@ -59,25 +60,25 @@ pub(crate) struct ConnectionHandler {
     pub(crate) steps: mpsc::Sender<Step>,
     pub(crate) user: String,
     pub(crate) guest: Option<Arc<InProcessAgent>>,
-    /// Why nothing comes of the connection; the client hears that on its channel.
+    /// The error that the client receives on its channel.
     pub(crate) refused: Option<Refusal>,
-    /// Keys that the client offered.
+    /// Number of keys that the client has offered.
     pub(crate) n_keys: usize,
-    /// What was wrong with one of them that is worth telling.
+    /// An error about one of the keys that is more specific than an unknown key.
     pub(crate) remark: Option<Refusal>,
-    /// The command that a certificate puts in the place of the client's.
+    /// The command of a certificate, which replaces the client's.
     pub(crate) forced: Option<String>,
     pub(crate) forward: Option<Forward>,
     pub(crate) has_too_many_forwards: bool,
     pub(crate) channel: Option<ChannelId>,
-    /// The session of another command on this connection, which is told that there is none.
+    /// The channel of a second command on this connection. It receives an error.
     pub(crate) other: Option<ChannelId>,
     pub(crate) has_terminal: bool,
     pub(crate) has_asked: bool,
 }
 
 impl ConnectionHandler {
-    /// Tells the connection's task, which is never more than a few steps behind.
+    /// Sends a message to the connection's task.
     async fn step(&self, step: Step) {
         self.steps.send(step).await.ok();
     }
@@ -90,7 +91,7 @@ impl ConnectionHandler {
     ) -> Result<(), russh::Error> {
         if Some(channel) == self.other {
             session.channel_success(channel)?;
-            // The next one may hear the same.
+            // A later second command gets the same error.
             self.other = None;
             let refusal = Refusal::of(code::SSH_SECOND_SESSION);
             return say_no(channel, &refusal, session);
@@ -125,7 +126,7 @@ impl ConnectionHandler {
         Ok(())
     }
 
-    /// Asks the gate about a client that has proved what it shows.
+    /// Asks the gate about a client that has proved possession of its key.
     async fn introduce(&mut self, proof: Proof) -> Auth {
         let hello = AgentAuthRequest {
             proof,
@@ -156,14 +157,14 @@ impl ConnectionHandler {
         }
     }
 
-    /// Lets a client in for one reason: an authentication that fails has no words.
+    /// Admits a client only to show it an error: SSH cannot explain a failed authentication.
     async fn let_in(&mut self, refusal: Refusal) -> Auth {
         self.refused = Some(refusal.clone());
         self.step(Step::Refused(refusal)).await;
         Auth::Accept
     }
 
-    /// The client may go on with another key, if it has not shown too many.
+    /// Rejects a key. The client may offer another one until it reaches the limit.
     fn reject(&mut self, why: Refusal) -> Auth {
         if why.message != Refusal::of(code::SSH_KEY_NOT_REGISTERED).message {
             self.remark = Some(why);
@@ -179,7 +180,7 @@ impl ConnectionHandler {
         }
     }
 
-    /// Brings the endpoint about that the command asks for.
+    /// Creates the endpoint that the command requests.
     async fn serve(&self, text: &str) -> Result<Said, Refusal> {
         if let Some(refusal) = &self.refused {
             return Err(refusal.clone());
@@ -211,7 +212,7 @@ impl ConnectionHandler {
             "" => String::new(),
             plan => format!(" (Plan: {plan})"),
         };
-        // The reply to a request for any port came before the port was known.
+        // The reply to the forward request was sent before the port was known.
         let port = match binding.url.strip_prefix("tcp://") {
             Some(address) if forward.port == 0 => address.rsplit(':').next().unwrap_or_default(),
             _ => "",
@@ -232,7 +233,7 @@ impl ConnectionHandler {
     }
 }
 
-/// Tells a command why nothing comes of it, and ends it.
+/// Writes an error to the channel of a command and ends it.
 fn say_no(
     channel: ChannelId,
     refusal: &Refusal,
@@ -249,13 +250,13 @@ fn close(channel: ChannelId, status: u32, session: &mut Session) -> Result<(), r
     session.close(channel)
 }
 
-/// What the client is told.
+/// The text for the client.
 enum Said {
     Endpoint(String),
     Help(String),
 }
 
-/// Terminals of clients are raw.
+/// Converts line ends, because the terminals of clients are in raw mode.
 fn lines(text: &str) -> String {
     text.replace('\n', "\r\n")
 }
@@ -290,7 +291,7 @@ impl Handler for ConnectionHandler {
             return Ok(self.reject(Refusal::of(code::SSH_TOO_MANY_KEYS_OFFERED)));
         }
         if offer.algorithm.clone().is_rsa() {
-            // Nothing here can check what it would sign.
+            // RSA signatures cannot be verified here.
             let why = "RSA keys are not supported; register an Ed25519 or ECDSA key.";
             return Ok(self.reject(Refusal::new(code::SSH_KEY_NOT_REGISTERED, why)));
         }
@@ -323,7 +324,7 @@ impl Handler for ConnectionHandler {
         }
     }
 
-    /// What a client tries when it has no key left.
+    /// Clients try this method when they have no further key.
     async fn auth_keyboard_interactive<'a>(
         &'a mut self,
         user: &str,
@@ -346,7 +347,7 @@ impl Handler for ConnectionHandler {
         reply: ChannelOpenHandle,
         _: &mut Session,
     ) -> Result<(), russh::Error> {
-        // One session serves; one more at a time may hear that it does not.
+        // One session runs the command. At most one more may be open at a time, to receive an error.
         let place = match (self.channel, self.other) {
             (None, _) => &mut self.channel,
             (Some(_), None) => &mut self.other,

@@ -1,10 +1,10 @@
-//! What the channels of one client hold between its connection and those who read them.
+//! Buffers between one client's connection and the readers of its channels.
 //!
-//! The library lets a client send more on a channel as soon as it received what the client sent, and hands
-//! all channels their bytes one after the other. So a channel whose reader is slow would stop the others.
-//! Here each channel is read at once, into memory that all channels of a connection share. When that is
-//! full, the channel that holds most is cut if its reader took nothing for a while; while all take
-//! something, or there is one channel alone, the connection waits.
+//! The library extends the window of a channel as soon as data arrives, and delivers the data of all channels in
+//! sequence. So a channel with a slow reader would block the others. Here each channel is read immediately into a
+//! buffer that all channels of a connection share. When it is full, of the channels whose readers have
+//! stalled, the one with the most data is closed. If all readers make progress, or there is only one channel, the
+//! connection waits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -18,21 +18,21 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// For all channels of a connection.
+/// Size of the buffer that the channels of a connection share.
 const HELD_BYTES_MAX: usize = 16 << 20;
-/// Whose reader took nothing for so long is cut when there is no room.
+/// A channel whose reader does not read for this long may be closed if the buffer is full.
 const STALLED_AFTER: Duration = Duration::from_secs(2);
-/// What one read takes: as much as one message of the protocol carries.
+/// Size of one read: the payload of one protocol message.
 const READ_BYTES: usize = 32 << 10;
 
-/// What the channels of a connection hold.
+/// The buffered data of a connection's channels.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// There is more room.
+    /// Notified when space becomes available.
     room: Notify,
 }
 
@@ -46,10 +46,10 @@ struct State {
 #[derive(Debug)]
 struct Channel {
     pieces: VecDeque<Vec<u8>>,
-    /// Of the first piece, what was taken.
+    /// Bytes of the first piece that were already read.
     taken: usize,
     bytes: usize,
-    /// When something was last taken, or there was nothing to take.
+    /// When data was last read, or when the buffer of the channel became non-empty.
     moved_at: Instant,
     ended: bool,
     reader: Option<Waker>,
@@ -62,14 +62,15 @@ impl Shared {
     }
 }
 
-/// What becomes of bytes that arrived.
+/// Whether arrived data was buffered.
 enum Admission {
     Kept,
     Full(Instant),
 }
 
 impl State {
-    /// Keeps bytes of a channel, if there is room. Else until when somebody's reader may move.
+    /// Buffers data of a channel if there is space. Otherwise returns the time at which the next stalled channel may
+    /// be closed.
     fn keep(&mut self, number: u64, piece: &mut Vec<u8>, now: Instant) -> Admission {
         while self.bytes + piece.len() > HELD_BYTES_MAX {
             let is_alone = self.channels.len() < 2;
@@ -86,7 +87,7 @@ impl State {
                 }
             }
         }
-        // One that was cut meanwhile keeps nothing.
+        // A channel that was closed meanwhile buffers nothing.
         if let Some(channel) = self.channels.get_mut(&number) {
             if channel.bytes == 0 {
                 channel.moved_at = now;
@@ -110,7 +111,7 @@ impl State {
 }
 
 impl Held {
-    /// Room for one more channel.
+    /// Adds a channel.
     pub(crate) fn channel(&self) -> Inbox {
         let mut state = self.0.lock();
         state.numbers += 1;
@@ -134,7 +135,7 @@ impl Held {
     }
 }
 
-/// What one channel holds.
+/// The buffer of one channel.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     shared: Arc<Shared>,
@@ -143,12 +144,12 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Cancelled when the channel is to end because it holds too much for too long.
+    /// Cancelled when the channel must close because its reader has stalled.
     pub(crate) fn cut(&self) -> CancellationToken {
         self.cut.clone()
     }
 
-    /// Reads a channel to its end, as fast as it comes.
+    /// Reads a channel to its end, as fast as data arrives.
     pub(crate) fn filling<R>(&self, mut from: R) -> impl Future<Output = ()> + use<R>
     where
         R: AsyncRead + Unpin,
@@ -159,7 +160,7 @@ impl Inbox {
                 let mut piece = Vec::with_capacity(READ_BYTES);
                 match from.read_buf(&mut piece).await {
                     Ok(1..) => {}
-                    // However it ended, its other end is gone.
+                    // End of data or an error: either way, the peer is gone.
                     Ok(0) | Err(_) => break,
                 }
                 piece.shrink_to_fit();
@@ -227,7 +228,7 @@ impl Drop for Inbox {
     }
 }
 
-/// A channel that is read out of its inbox and written to directly.
+/// A channel that is read through its inbox and written to directly.
 pub(crate) struct Buffered<W> {
     pub(crate) inbox: Inbox,
     pub(crate) writer: W,
@@ -279,7 +280,7 @@ mod tests {
         fill(&most, HELD_BYTES_MAX / 2).await;
         fill(&less, HELD_BYTES_MAX / 2 - PIECE).await;
         let began = Instant::now();
-        // The rest of the room is taken, and then somebody has to go.
+        // With the buffer full, one channel must be closed.
         fill(&good, 2 * PIECE).await;
         assert!(most.cut().is_cancelled() && !less.cut().is_cancelled());
         assert!(!good.cut().is_cancelled());

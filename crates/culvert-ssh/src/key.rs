@@ -1,11 +1,11 @@
-//! The key by which clients know the server.
+//! The host key of the server.
 
 use std::fmt;
 
 use russh::keys::ssh_key::private::{Ed25519Keypair, KeypairData};
 use russh::keys::{HashAlg, PrivateKey};
 
-/// An Ed25519 key made of 32 secret bytes, which are all that has to be kept.
+/// An Ed25519 key, derived from 32 secret bytes.
 #[derive(Clone)]
 pub struct HostKey(PrivateKey);
 
@@ -16,19 +16,19 @@ impl fmt::Debug for HostKey {
 }
 
 impl HostKey {
-    /// The key that belongs to `seed`.
+    /// Derives the key from `seed`.
     pub fn from_seed(seed: &[u8; 32]) -> Self {
         let pair = KeypairData::Ed25519(Ed25519Keypair::from_seed(seed));
-        let key = PrivateKey::new(pair, "culvert").expect("a key without a password can be had");
+        let key = PrivateKey::new(pair, "culvert").expect("an unencrypted key is always valid");
         Self(key)
     }
 
-    /// `SHA256:` and base64, as clients show it when they see the server first.
+    /// The fingerprint as clients show it on the first connection: `SHA256:` and base64.
     pub fn fingerprint(&self) -> String {
         self.0.fingerprint(HashAlg::Sha256).to_string()
     }
 
-    /// The public half as a line of `known_hosts` has it, without the host.
+    /// The public key as in `known_hosts`, without the host.
     pub fn public_line(&self) -> String {
         self.0.public_key().to_openssh().unwrap_or_default()
     }

@@ -1,14 +1,14 @@
-//! Reverse tunnels of stock SSH clients: `ssh -R 443:localhost:80 v2@host http`.
+//! Reverse tunnels for stock SSH clients: `ssh -R 443:localhost:80 v2@host http`.
 //!
 //! ```text
 //! accept ─▶ key known? ─▶ forward and command ─▶ endpoint ─▶ its connections as channels
 //! ```
 //!
-//! A client is a guest of the tunnel: the same gate admits its key and grants its endpoint, and its
-//! session ends for the same reasons (agent protocol, section 9). The protocol itself is russh's;
-//! here is what a connection may do and how much of it.
+//! An SSH client is a kind of agent: the tunnel's gate authenticates its key and grants its endpoint, and the same
+//! events end its session (agent protocol, section 9). russh implements the protocol. This crate defines the
+//! operations that a connection may do, and their limits.
 //!
-//! Not here: whose key it is, and what happens to traffic.
+//! Owners of keys and the routing of traffic are elsewhere.
 
 mod cancellable;
 mod certificate;

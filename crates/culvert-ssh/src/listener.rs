@@ -1,4 +1,4 @@
-//! Takes the connections of SSH clients, and carries what their endpoints get to their forwards.
+//! Accepts connections of SSH clients, and forwards the connections of their endpoints to them.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -24,29 +24,29 @@ use crate::cancellable::{CancellableSocket, ClientName};
 use crate::connection::{ATTEMPTS_MAX, ConnectionHandler, METHODS, Step};
 use crate::held::{Buffered, Held};
 
-/// To show a key, for which somebody may have to type a password.
+/// Time limit for authentication, in which the user may have to type a passphrase.
 const AUTH_TIME: Duration = Duration::from_secs(60);
-/// For the first byte, before the server's name is sent all the same.
+/// How long the server waits for the first byte before it sends its own identification.
 const FIRST_BYTE_TIME: Duration = Duration::from_millis(200);
-/// To give the command and the forward.
+/// Time limit for the command and the forward request.
 const COMMAND_TIME: Duration = Duration::from_secs(10);
-/// For a client to leave when its command is over.
+/// Time limit for the client to disconnect after its command has ended.
 const GOODBYE_TIME: Duration = Duration::from_secs(5);
-/// For a client to reach its service.
+/// Time limit for the client to connect to its local service.
 const OPEN_TIME: Duration = Duration::from_secs(15);
-/// Without a word from the client for so long, it is asked; three times.
+/// Interval of keep-alive requests on an idle connection. After three without response it is closed.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// Connections that wait until it is known where they go.
+/// Maximum number of connections that wait for the forward request.
 const EARLY_MAX: usize = 16;
-/// What a channel may carry ahead of its reader, and how many of its messages wait here.
+/// Window of a channel, and capacity of its message queue.
 const WINDOW_BYTES: u32 = 512 << 10;
 const WAITING_MESSAGES: usize = 8;
-/// What a client is told when the server stops: no client of SSH connects again by itself.
+/// The message to clients when the server stops. SSH clients do not reconnect on their own.
 const STOPPING: &str = "server shutdown; connect again to reach the next one";
-/// When a session without a limit expires.
+/// Expiry of a session without a limit.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// The listener of SSH clients.
+/// The listener for SSH clients.
 #[derive(Debug)]
 pub struct SshIngress {
     listener: TcpListener,
@@ -56,7 +56,7 @@ pub struct SshIngress {
 }
 
 impl SshIngress {
-    /// Clients dial `listener` and know the server by `key`.
+    /// A server on `listener` with the host key `key`.
     pub fn new(listener: TcpListener, key: &HostKey, server: Arc<Server>, room: Room) -> Self {
         Self {
             listener,
@@ -66,8 +66,8 @@ impl SshIngress {
         }
     }
 
-    /// Serves clients until told to stop; then their connections are closed and their sessions ended. The
-    /// listener is closed before that when the server closes ([`Server::closing`]).
+    /// Serves clients until `stop` is cancelled. Then it closes connections and ends sessions. It closes the listener
+    /// earlier, when the server is closing ([`Server::closing`]).
     pub async fn run(self, stop: CancellationToken) {
         let Self {
             listener,
@@ -98,9 +98,9 @@ impl SshIngress {
     }
 }
 
-/// Algorithms without a known weakness. Curve25519 alone resists no quantum computer; clients older than
-/// OpenSSH 9.9 have nothing better. ChaCha20-Poly1305 is for clients such as Dropbear, which know no
-/// encrypt-then-MAC and no AES-GCM; strict key exchange closes its weakness (CVE-2023-48795).
+/// Algorithms without known weaknesses. Curve25519 alone does not resist quantum computers, but clients older than
+/// OpenSSH 9.9 support nothing better. ChaCha20-Poly1305 is for clients such as Dropbear, which support neither
+/// encrypt-then-MAC nor AES-GCM; strict key exchange mitigates its weakness (CVE-2023-48795).
 fn config(key: &HostKey) -> Config {
     let key = key.private().clone();
     Config {
@@ -139,7 +139,7 @@ fn config(key: &HostKey) -> Config {
     }
 }
 
-/// Serves one connection to its end.
+/// Serves one connection until it ends.
 async fn serve(
     socket: TcpStream,
     peer: SocketAddr,
@@ -155,7 +155,7 @@ async fn serve(
         return;
     }
     let (name, cut) = (ClientName::default(), CancellationToken::new());
-    // Whatever ends this function ends the protocol's own task.
+    // Returning from this function ends the protocol's task.
     let _cut = cut.clone().drop_guard();
     let (steps, mut heard) = mpsc::channel(4);
     let visit = ConnectionHandler {
@@ -178,7 +178,7 @@ async fn serve(
         has_asked: false,
     };
     let began = Instant::now();
-    // Some clients may want to hear the server's name before they say theirs.
+    // Some clients wait for the server's identification before they send their own.
     let beginning = tokio::time::timeout(FIRST_BYTE_TIME, stranger.begins(&socket));
     tokio::select! {
         begun = beginning => drop(begun),
@@ -203,7 +203,7 @@ async fn serve(
     let mut serving: Option<(String, u32)> = None;
     let (mut deadline, mut is_over, mut has_ended) = (began + AUTH_TIME, false, false);
     let (bringing, mut brought) = mpsc::channel(EARLY_MAX);
-    // What came before the client's forward was known.
+    // Connections that arrived before the forward was known.
     let mut early = Vec::new();
     let held = Held::default();
     let mut carried = JoinSet::new();
@@ -283,7 +283,7 @@ async fn serve(
                     goodbye(&handle, EndReason::Expired.to_string()).await;
                     break EndReason::Expired;
                 }
-                // Nobody asked for anything.
+                // The client sent no command.
                 let refusal = Refusal::of(code::SSH_COMMAND_TIMED_OUT);
                 goodbye(&handle, one_line(&refusal)).await;
                 break EndReason::Stopped(refusal.message.into_owned());
@@ -294,7 +294,7 @@ async fn serve(
             }
         }
     };
-    // The protocol's task writes its last words, and a client that does not read them has none.
+    // The protocol's task sends the last message, unless the client does not read it in time.
     if !has_ended
         && tokio::time::timeout(GOODBYE_TIME, &mut running)
             .await
@@ -303,7 +303,7 @@ async fn serve(
         cut.cancel();
     }
     drop(carried);
-    // The client may have been let in at this very moment.
+    // The client may have been authenticated just now.
     while let Ok(step) = heard.try_recv() {
         if let Step::Welcome(welcome) = step {
             guest = Some(welcome);
@@ -314,8 +314,8 @@ async fn serve(
     }
 }
 
-/// Hands on what the server wants of the client, and its end. A task of its own: one that is stopped
-/// while it reads a connection's header would lose the connection.
+/// Passes on the connections of the endpoint, and the end of the session. This is a separate task because cancelling
+/// `accept` while it reads a connection's header would lose the connection.
 async fn bring(guest: Arc<InProcessAgent>, bringing: mpsc::Sender<Option<Brought>>) {
     loop {
         let brought = guest.accept().await;
@@ -328,7 +328,7 @@ async fn bring(guest: Arc<InProcessAgent>, bringing: mpsc::Sender<Option<Brought
 
 async fn goodbye(handle: &Handle, why: String) {
     let said = handle.disconnect(Disconnect::ByApplication, why, String::new());
-    // A connection that is gone needs none.
+    // A closed connection needs no message.
     tokio::time::timeout(GOODBYE_TIME, said).await.ok();
 }
 
@@ -347,7 +347,7 @@ fn how_it_ended(ended: Result<(), russh::Error>) -> EndReason {
     }
 }
 
-/// Carries one connection to the client's forward.
+/// Forwards one connection to the client.
 async fn forward(
     handle: Handle,
     address: String,
@@ -378,7 +378,7 @@ async fn forward(
                 () = cut.cancelled() => {}
             }
         }
-        // The service behind the client is not there.
+        // The client cannot reach its local service.
         Ok(Err(_)) | Err(_) => decline(stream).await,
     }
 }

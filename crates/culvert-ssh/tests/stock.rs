@@ -1,5 +1,5 @@
-//! The stock OpenSSH client against the listener. The gate is a small one of this test; without the
-//! client the tests say so and pass.
+//! Tests of the listener with the stock OpenSSH client and a minimal gate. Without the client, the tests are reported
+//! as ignored.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -32,10 +32,10 @@ use tokio_util::sync::CancellationToken;
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), future)
         .await
-        .expect("it comes to an end")
+        .expect("the operation completes in time")
 }
 
-/// Admits one key, gives every name, and remembers.
+/// A gate that accepts one key, grants every name, and records its calls.
 #[derive(Debug)]
 struct TestGate {
     key: String,
@@ -55,7 +55,7 @@ impl AgentAuthorizer for TestGate {
             assert_eq!(hello.transport, Transport::Ssh);
             let (Proof::PublicKey(key) | Proof::Certificate { authority: key, .. }) = &hello.proof
             else {
-                panic!("clients of SSH show keys");
+                panic!("SSH clients authenticate with keys");
             };
             if *key != self.key {
                 return Err(Refusal::of(code::SSH_KEY_NOT_REGISTERED));
@@ -94,7 +94,7 @@ impl AgentAuthorizer for TestGate {
         _: &'a SessionGrant,
         _: &'a LabelledRequest,
     ) -> BoxFuture<'a, Result<String, Refusal>> {
-        Box::pin(async { panic!("clients of SSH have no labels") })
+        Box::pin(async { panic!("SSH clients have no labels") })
     }
 
     fn patch<'a>(
@@ -102,11 +102,11 @@ impl AgentAuthorizer for TestGate {
         _: &'a SessionGrant,
         _: &'a PatchRequest,
     ) -> BoxFuture<'a, Result<(), Refusal>> {
-        Box::pin(async { panic!("clients of SSH change nothing") })
+        Box::pin(async { panic!("SSH clients update no endpoint") })
     }
 
     fn unbind<'a>(&'a self, _: &'a SessionGrant, _: &'a str) -> BoxFuture<'a, ()> {
-        Box::pin(async { panic!("clients of SSH give nothing up") })
+        Box::pin(async { panic!("SSH clients release no endpoint") })
     }
 
     fn ended(&self, end: SessionEnd) -> BoxFuture<'_, ()> {
@@ -114,7 +114,7 @@ impl AgentAuthorizer for TestGate {
     }
 }
 
-/// A running listener, a folder with a known key and an unknown one, and a service that echoes.
+/// A running listener, a folder with a known and an unknown key, and an echo service.
 struct Stage {
     address: SocketAddr,
     service: SocketAddr,
@@ -125,7 +125,7 @@ struct Stage {
     tasks: JoinSet<()>,
 }
 
-/// `None`, said aloud, where the client is not installed.
+/// Starts the listener. `None`, reported as ignored, if the client is not installed.
 async fn start() -> Option<Stage> {
     let folder = tempfile::tempdir().unwrap();
     for name in ["known", "unknown"] {
@@ -189,7 +189,7 @@ async fn start() -> Option<Stage> {
     })
 }
 
-/// Makes a key. `false` where the program is not installed.
+/// Generates a key. `false` if `ssh-keygen` is not installed.
 fn generate(kind: &str, path: &Path) -> bool {
     std::process::Command::new("ssh-keygen")
         .args(["-q", "-t", kind, "-N", "", "-f"])
@@ -203,7 +203,7 @@ impl Stage {
         self.folder.path().join(name)
     }
 
-    /// The client with a forward and a command.
+    /// The client's command line for a forward and a command.
     fn ssh(&self, key: &str, forward: &str, rest: &[&str]) -> tokio::process::Command {
         let mut command = tokio::process::Command::new("ssh");
         let known = self.path("known_hosts");
@@ -232,7 +232,7 @@ impl Stage {
         command
     }
 
-    /// A client that has its endpoint, and what it was told.
+    /// Starts a client and waits until it has an endpoint. Returns the client and its output.
     async fn online(&self, forward: &str, rest: &[&str]) -> (Child, Vec<String>) {
         let mut child = self.ssh("known", forward, rest).spawn().unwrap();
         let out: ChildStdout = child.stdout.take().unwrap();
@@ -248,7 +248,7 @@ impl Stage {
                     .read_to_string(&mut error)
                     .await
                     .unwrap();
-                panic!("it ended: {error}");
+                panic!("the client exited: {error}");
             };
             let is_last = line.starts_with("Forwarding");
             told.push(line);
@@ -258,7 +258,7 @@ impl Stage {
         }
     }
 
-    /// How a client that is refused ends, and what it says.
+    /// The exit code and error output of a client that is rejected.
     async fn refused(&self, key: &str, forward: &str, rest: &[&str]) -> (Option<i32>, String) {
         let output = soon(self.ssh(key, forward, rest).output()).await.unwrap();
         (
@@ -296,7 +296,7 @@ async fn expect_echo(stream: Stream, length: usize) {
     assert!(back == sent, "{} of {length} bytes came back", back.len());
 }
 
-/// Dropbear, the client of routers and small systems, has neither AES-GCM nor encrypt-then-MAC.
+/// Dropbear, the client of routers and embedded systems, supports neither AES-GCM nor encrypt-then-MAC.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropbear_brings_a_service_online() {
     let Some(mut stage) = start().await else {
@@ -334,7 +334,7 @@ async fn dropbear_brings_a_service_online() {
                 let mut error = String::new();
                 let mut stderr = child.stderr.take().unwrap();
                 stderr.read_to_string(&mut error).await.unwrap();
-                panic!("it ended: {error}");
+                panic!("the client exited: {error}");
             }
         }
     }
@@ -389,7 +389,7 @@ async fn a_stock_client_brings_a_service_online() {
 
     child.kill().await.unwrap();
     let seen = stage.until(|seen| seen.ends.len() == 1).await;
-    // What the client had not read when it was killed makes its system reset the connection.
+    // If the client had unread data when it was killed, its system resets the connection.
     assert!(
         matches!(&seen.ends[..], [EndReason::Closed | EndReason::Lost(_)]),
         "{:?}",
@@ -421,7 +421,7 @@ async fn every_form_of_a_forward_reaches_the_client() {
         let (mut child, _) = stage.online(forward, &[&[user], command].concat()).await;
         expect_echo(stage.dial(id), 1000).await;
         child.kill().await.unwrap();
-        // The next one has the endpoint for itself.
+        // Afterwards the next client has the endpoint alone.
         soon(async {
             while stage.bindings.count(id) > 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -431,10 +431,10 @@ async fn every_form_of_a_forward_reaches_the_client() {
     }
 }
 
-/// The user and the server, for a command.
+/// The user and the server, for a client with a command.
 const TO: &str = "v2@127.0.0.1";
 
-/// Each refusal that a client can bring about: its key, its forward, the rest of its line, the code.
+/// Each error that a client can cause: key, forward, further arguments, code.
 const REFUSED: &[(&str, &str, &[&str], u16)] = &[
     (
         "known",
@@ -486,7 +486,7 @@ const REFUSED: &[(&str, &str, &[&str], u16)] = &[
     ("known", "0", &[TO, "http", "--proxy-proto", "1"], 1123),
 ];
 
-/// Those of the same kind that need more than one line: see the tests below, and callers of the API.
+/// Error codes that need more than one command line. The tests below and those of the API cover them.
 const ELSEWHERE: [u16; 4] = [1101, 1104, 1121, 1122];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -501,13 +501,13 @@ async fn every_code_of_ssh_is_answered() {
     assert!(generate("rsa", &stage.path("rsa")));
     for (key, forward, rest, number) in REFUSED {
         let (code, text) = stage.refused(key, forward, rest).await;
-        // A client without a command is told as the connection ends.
+        // A client without a command receives the error when the connection ends.
         let expected = if *number == 1111 { 255 } else { 1 };
         assert_eq!(code, Some(expected), "{number}: {text}");
         let said = format!("ERR_NGROK_{number}");
         assert!(text.contains(&said), "{number}: {text}");
     }
-    // Who wants no words gets none.
+    // A client without keyboard-interactive authentication receives no explanation.
     let silent = ["-o", "KbdInteractiveAuthentication=no", TO, "http"];
     let (code, text) = stage.refused("unknown", "0", &silent).await;
     assert_eq!(code, Some(255));
@@ -528,7 +528,7 @@ async fn the_ninth_key_is_one_too_many() {
     let (code, text) = stage.refused("unknown", "0", &rest).await;
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("ERR_NGROK_1101"), "{text}");
-    // The eighth may be the right one.
+    // The eighth key may be the right one.
     let known = stage.path("known").display().to_string();
     let rest = [&keys[4..], &["-i", &known, TO, "http", "--help"]].concat();
     let output = soon(stage.ssh("unknown", "0", &rest).output()).await;
@@ -556,7 +556,7 @@ async fn a_shared_connection_serves_one_command() {
     child.kill().await.unwrap();
 }
 
-/// What is signed into a certificate, and what comes of it: a line of output, or of the refusal.
+/// Options of a certificate, and the expected outcome: a line of output, or of the error.
 const CERTIFICATES: &[(&[&str], Result<&str, &str>)] = &[
     (&["-O", "permit-port-forwarding"], Ok("https://random.test")),
     (&["-n", "v2,ann"], Ok("https://random.test")),
@@ -674,7 +674,7 @@ async fn the_server_ends_sessions() {
     assert_eq!(seen.ends[2], EndReason::shutdown());
 }
 
-/// Algorithms that the audit warns of and that are kept, with the reason in `docs/how-to/ssh.md`.
+/// Algorithms that the audit warns about but that are kept, for the reasons in `docs/how-to/ssh.md`.
 const ACCEPTED: [&str; 2] = ["curve25519-sha256", "curve25519-sha256@libssh.org"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -705,7 +705,7 @@ async fn an_audit_finds_nothing_beyond_what_is_accepted() {
         let is_accepted = ACCEPTED
             .iter()
             .any(|name| line.starts_with(&format!("(kex) {name} ")));
-        // What follows a name at the same place is said of the same name.
+        // Warnings are accepted only on the line that names an accepted algorithm.
         assert!(!line.contains("[fail]"), "{line}");
         assert!(!line.contains("[warn]") || is_accepted, "{line}");
     }
