@@ -1,4 +1,4 @@
-//! Handshakes: what a complete one settled, and whether a resumed one still holds.
+//! Results of handshakes, and whether a resumed session is still valid.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use rustls_pki_types::UnixTime;
 
 use crate::peer::Peer;
 
-/// The fatal alert `unrecognized_name`, as a whole record.
+/// The fatal alert `unrecognized_name`, as a complete TLS record.
 pub const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
-/// What events and expressions show of a handshake.
+/// The result of a handshake, for events and expressions.
 #[derive(Debug)]
 pub struct HandshakeInfo {
     pub suite: Option<CipherSuite>,
-    /// TLS 1.3, or else 1.2.
+    /// Whether the version is TLS 1.3. Otherwise it is 1.2.
     pub is_13: bool,
     pub is_resumed: bool,
-    /// The certificate that the client showed.
+    /// The certificate of the client.
     pub client: Option<Box<Peer>>,
 }
 
@@ -29,13 +29,13 @@ impl HandshakeInfo {
         self.suite.and_then(iana_name).unwrap_or("")
     }
 
-    /// The version as events show it.
+    /// The version as in events.
     pub fn version(&self) -> &'static str {
         if self.is_13 { "1.3" } else { "1.2" }
     }
 }
 
-/// What a complete handshake settled, in the words of events.
+/// The result of a complete handshake.
 pub fn info(connection: &ServerConnection) -> HandshakeInfo {
     let client = connection
         .peer_certificates()
@@ -50,8 +50,8 @@ pub fn info(connection: &ServerConnection) -> HandshakeInfo {
     }
 }
 
-/// Whether the certificate that a resumed session carries is still good. A handshake that was no resumption has
-/// just verified it.
+/// Whether the client certificate of a resumed session is still valid. True for full handshakes, which have just
+/// verified it.
 pub fn is_still_trusted(
     session: &ServerConnection,
     clients: &Arc<dyn ClientCertVerifier>,
@@ -69,7 +69,7 @@ pub fn is_still_trusted(
     }
 }
 
-/// The registered name of each suite this edge offers.
+/// The IANA name of each cipher suite that the edge offers.
 pub fn iana_name(suite: CipherSuite) -> Option<&'static str> {
     use CipherSuite as Suite;
     Some(match suite {

@@ -1,9 +1,8 @@
-//! TLS as the edge terminates it: server certificates with their settings, the handshakes that
-//! policies ask for, client certificates, the ClientHello, and the client of a certificate authority
-//! that speaks ACME.
+//! TLS termination for the edge: server certificates and their settings, handshakes that policies configure, client
+//! certificates, parsing of the ClientHello, and an ACME client.
 //!
-//! It opens no sockets to clients and no connections to authorities: its owner runs the handshakes and
-//! hands the ACME client something that [fetches](acme::Fetch).
+//! The crate opens no connections. The caller runs the handshakes and gives the ACME client an implementation of
+//! [`Fetch`](acme::Fetch).
 
 pub mod acme;
 pub mod fuzz;

@@ -1,25 +1,25 @@
-//! The first bytes of a TLS connection: whether they are a ClientHello, and which name it asks for.
+//! Detects a ClientHello in the first bytes of a connection, and parses the server name in it.
 //!
-//! A pure reading of bytes, so that the choice between terminating TLS and passing it through is
-//! made before either begins. Nothing is kept: the caller holds the bytes and replays them.
+//! The function only reads bytes, so the edge can decide between terminating TLS and passing it through before either
+//! begins. The caller keeps the bytes and replays them.
 
-/// Most bytes read in search of a whole ClientHello.
+/// Maximum length of a ClientHello.
 pub const HELLO_BYTES_MAX: usize = 32 << 10;
 
-/// What the bytes are so far.
+/// The result for the bytes so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peeked {
-    /// A ClientHello may still come of it.
+    /// The bytes may be the beginning of a ClientHello.
     Partial,
-    /// A whole ClientHello, with the name it asks for: lower case, without a trailing dot.
+    /// A complete ClientHello, with its server name in lower case and without a trailing dot.
     Hello(Option<String>),
-    /// No ClientHello, whatever follows.
+    /// The bytes are not a ClientHello.
     Other,
 }
 
-/// Reads the beginning of a connection.
+/// Parses the beginning of a connection.
 pub fn client_hello(bytes: &[u8]) -> Peeked {
-    // What comes behind that is not looked at, however it arrives.
+    // Ignores further bytes, so that the result does not depend on how they arrive.
     let bytes = bytes.get(..HELLO_BYTES_MAX).unwrap_or(bytes);
     match handshake(bytes) {
         Ok(Some(hello)) => match server_name(&hello) {
@@ -33,13 +33,13 @@ pub fn client_hello(bytes: &[u8]) -> Peeked {
 
 struct NotAHello;
 
-/// Joins the records that carry the first handshake message; `None` while bytes are missing.
+/// Joins the records of the first handshake message. `None` while it is incomplete.
 fn handshake(bytes: &[u8]) -> Result<Option<Vec<u8>>, NotAHello> {
     let mut reader = Reader(bytes);
     let mut message = Vec::new();
     loop {
-        // A record: type 22, version 3.x, length, fragment. Checked byte by byte, so that something
-        // else is told apart at its first byte.
+        // A record: type 22, version 3.x, length, fragment. Checks each byte as it arrives, so that another protocol
+        // is detected at its first differing byte.
         match reader.0 {
             [kind, ..] if *kind != 22 => return Err(NotAHello),
             [_, major, ..] if *major != 3 => return Err(NotAHello),
@@ -77,10 +77,10 @@ fn handshake(bytes: &[u8]) -> Result<Option<Vec<u8>>, NotAHello> {
     }
 }
 
-/// The name in a whole ClientHello; the outer `None` when the message is not well formed.
+/// The server name of a complete ClientHello. The outer `None` means that the message is malformed.
 fn server_name(hello: &[u8]) -> Option<Option<String>> {
     let mut reader = Reader(hello);
-    // Type and length, version, random.
+    // Message type and length, version, random.
     reader.take(4 + 2 + 32)?;
     let session = usize::from(*reader.take(1)?.first()?);
     reader.take(session)?;
@@ -121,7 +121,7 @@ fn server_name(hello: &[u8]) -> Option<Option<String>> {
     Some(None)
 }
 
-/// Bytes not read yet.
+/// The unread bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// The first flight of a real client.
+    /// The ClientHello of rustls.
     fn hello(name: &str) -> Vec<u8> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider)

@@ -1,20 +1,20 @@
-//! Client certificates as they were presented.
+//! Client certificates.
 
 use culvert_base::text::hex;
 use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
 
-/// A client's certificate.
+/// The certificate that a client presented.
 #[derive(Debug)]
 pub struct Peer {
     der: Vec<u8>,
     /// Lower-case hexadecimal.
     pub serial: String,
-    /// The last one of the subject; empty if there is none.
+    /// The last common name of the subject; empty if there is none.
     pub common_name: String,
 }
 
 impl Peer {
-    /// Reads a leaf; one that cannot be read shows nothing but its bytes.
+    /// Parses a leaf certificate. If it does not parse, only its bytes are available.
     pub fn new(der: &[u8]) -> Self {
         let parsed = X509Certificate::from_der(der).ok();
         let parsed = parsed.as_ref().map(|(_, parsed)| parsed);
@@ -32,7 +32,7 @@ impl Peer {
     }
 }
 
-/// The serial number, as [`Peer::serial`].
+/// The serial number in lower-case hexadecimal, as in [`Peer::serial`].
 pub fn serial(certificate: &X509Certificate<'_>) -> String {
     let bytes = certificate.raw_serial();
     let bytes = match bytes {
@@ -42,7 +42,7 @@ pub fn serial(certificate: &X509Certificate<'_>) -> String {
     hex(bytes)
 }
 
-/// The last common name.
+/// The last common name of a distinguished name.
 pub fn common_name(name: &X509Name<'_>) -> Option<String> {
     let last = name.iter_common_name().last()?;
     Some(last.as_str().map(str::to_owned).unwrap_or_default())

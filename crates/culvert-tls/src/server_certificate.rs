@@ -1,4 +1,4 @@
-//! Server certificates: the settings each is presented with.
+//! Server certificates with the settings of their handshakes.
 
 use std::sync::Arc;
 
@@ -13,32 +13,33 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-/// A certificate as it is presented: with the settings of its handshakes.
+/// A server certificate with the settings of its handshakes.
 #[derive(Debug)]
 pub struct ServerCertificate {
     pub key: Arc<CertifiedKey>,
     pub config: Arc<ServerConfig>,
-    /// What judges clients' certificates, if they are asked for.
+    /// Verifies client certificates, if they are requested.
     pub clients: Option<Arc<dyn ClientCertVerifier>>,
 }
 
-/// What the edge says it speaks inside TLS.
+/// The protocols that the edge offers by ALPN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alpn {
     /// HTTP/2 and HTTP/1.1.
     Http,
-    /// Nothing: the edge does not know.
+    /// No ALPN: the protocol is unknown.
     None,
 }
 
 impl ServerCertificate {
-    /// To anybody: TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, tickets, no early data.
+    /// Default settings: TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, session tickets, no early data, no client
+    /// certificates.
     pub fn plain(key: Arc<CertifiedKey>) -> Result<Arc<Self>, rustls::Error> {
         let versions = [&rustls::version::TLS13, &rustls::version::TLS12];
         Self::under(key, &versions, None, Alpn::Http).map(Arc::new)
     }
 
-    /// The same with other versions, and for certain clients.
+    /// Settings with given versions, client verification and ALPN.
     pub(crate) fn under(
         key: Arc<CertifiedKey>,
         versions: &[&'static SupportedProtocolVersion],
@@ -58,7 +59,7 @@ impl ServerCertificate {
         }
         config.ticketer = aws_lc_rs::Ticketer::new()?;
         config.require_ems = true;
-        // Sessions travel in tickets; nothing is kept here.
+        // Sessions are resumed from tickets, so the server stores none.
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         config.max_early_data_size = 0;
         Ok(Self {
@@ -69,12 +70,11 @@ impl ServerCertificate {
     }
 }
 
-/// Reads a certificate of the operator's: PEM, the chain and its private key in one text. With the
-/// DNS names it is for.
+/// Parses an operator's certificate: PEM that contains the chain and its private key. Also returns the DNS names of
+/// the certificate.
 ///
 /// # Errors
-///
-/// When it is not a chain with its key, or names no host.
+/// If it is not a chain with its key, or contains no host name.
 pub fn read_certificate(pem: &[u8]) -> Result<(Vec<HostName>, Arc<CertifiedKey>), Fault> {
     let doing = "reading a certificate and its key";
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pem)
@@ -108,7 +108,7 @@ pub fn read_certificate(pem: &[u8]) -> Result<(Vec<HostName>, Arc<CertifiedKey>)
     Ok((names, Arc::new(certified)))
 }
 
-/// Presents one certificate. Which one was decided before, by name.
+/// A resolver with one certificate, which was selected by name before.
 #[derive(Debug)]
 pub struct Only(pub Arc<CertifiedKey>);
 

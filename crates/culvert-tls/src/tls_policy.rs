@@ -1,5 +1,4 @@
-//! A handshake as a policy wants it: versions, the certificate that is presented, and what is asked of
-//! the client's.
+//! TLS settings from policies: versions, the server certificate, and client authentication.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -21,32 +20,32 @@ use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
 
 use crate::server_certificate::{Alpn, ServerCertificate};
 
-/// Certificates of a client's chain, and their bytes.
+/// Maximum number of certificates in a client's chain, and their total size in bytes.
 const CHAIN_MAX: usize = 5;
 const CHAIN_BYTES_MAX: usize = 32 << 10;
-/// Settings that are kept: one for each certificate presented under this TLS policy.
+/// Maximum number of cached settings: one for each server certificate used with this TLS policy.
 const KEPT_MAX: usize = 16;
 
-/// Certificate authorities that are named by a policy and looked up by others. Empty, every
-/// handshake is refused, whatever else the policy trusts.
+/// Certificate authorities that a policy references. While it is empty, every handshake fails, whatever else the
+/// policy trusts.
 #[derive(Debug, Default)]
 pub struct Authorities(ArcSwap<Vec<CertificateDer<'static>>>);
 
 impl Authorities {
-    /// Trusts the holders of these certificates from now on.
+    /// Replaces the trusted certificates.
     pub fn replace(&self, certificates: Vec<CertificateDer<'static>>) {
         self.0.store(Arc::new(certificates));
     }
 }
 
-/// What is asked of a client's certificate.
+/// How client certificates are verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// There must be one of a trusted authority.
+    /// A certificate of a trusted authority is required.
     Verify,
-    /// There must be one.
+    /// Any certificate is required.
     Any,
-    /// There may be one.
+    /// A certificate is optional.
     Request,
 }
 
@@ -64,21 +63,21 @@ impl Version {
     ];
 }
 
-/// What one or more `terminate-tls` actions say of a handshake. `None` is a setting that none of them names.
+/// The settings of one or more `terminate-tls` actions. `None` means that no action sets the value.
 #[derive(Clone, Debug, Default)]
 pub struct Wishes {
     pub min: Option<Version>,
     pub max: Option<Version>,
-    /// Presented in the place of the endpoint's own.
+    /// Replaces the endpoint's certificate.
     pub key: Option<Arc<CertifiedKey>>,
-    /// An action that names authorities always has a strategy.
+    /// Always set if an action sets authorities.
     pub strategy: Option<Strategy>,
     pub trusted: Option<Arc<Trusted>>,
 }
 
 impl Wishes {
-    /// These wishes, and those of the actions before for every setting that these do not name. No setting is lost
-    /// because a later action is silent about it.
+    /// These settings, completed by those of earlier actions. A setting is not lost if a later action does not set
+    /// it.
     fn over(self, before: &Self) -> Self {
         Self {
             min: self.min.or(before.min),
@@ -90,16 +89,16 @@ impl Wishes {
     }
 }
 
-/// The authorities that clients' certificates are verified by.
+/// The authorities that client certificates are verified against.
 #[derive(Debug)]
 pub struct Trusted {
-    /// Written in the policy.
+    /// Certificates in the policy.
     pub inline: Vec<CertificateDer<'static>>,
-    /// Named in it.
+    /// Authorities that the policy references.
     pub named: Vec<Arc<Authorities>>,
 }
 
-/// How a handshake is done: the wishes of all `terminate-tls` actions that ran, merged.
+/// How a handshake is done: the merged settings of all `terminate-tls` actions that ran.
 #[derive(Debug)]
 pub struct TlsPolicy {
     wishes: Wishes,
@@ -107,7 +106,7 @@ pub struct TlsPolicy {
     kept: Mutex<Vec<Kept>>,
 }
 
-/// Settings that were made, and what of.
+/// Cached settings, and the values that they were built from.
 struct Kept {
     key: Arc<CertifiedKey>,
     alpn: Alpn,
@@ -127,7 +126,7 @@ impl TlsPolicy {
         self.wishes.strategy.is_some() || self.wishes.trusted.is_some()
     }
 
-    /// The wishes of an action, over those of the actions before. `None` when no version of TLS is left.
+    /// The settings of an action, completed by those of earlier actions. `None` if they permit no version of TLS.
     pub fn new(wishes: Wishes, before: Option<&Self>) -> Option<Self> {
         let wishes = match before {
             Some(before) => wishes.over(&before.wishes),
@@ -151,9 +150,8 @@ impl TlsPolicy {
         })
     }
 
-    /// The settings of a handshake in which `own` is presented, unless this TLS policy have another.
-    /// `None` when there is no certificate to present, nobody is trusted, or an authority that the
-    /// policy names does not exist.
+    /// The settings of a handshake that presents `own`, unless the policy has another certificate. `None` if there is
+    /// no certificate, no authority is trusted, or an authority that the policy references does not exist.
     pub fn present(
         &self,
         own: Option<&Arc<CertifiedKey>>,
@@ -244,7 +242,7 @@ fn verifier(
     }))))
 }
 
-/// Takes any X.509 v3 certificate whose key the client has.
+/// Accepts any X.509 v3 certificate for which the client has the key.
 #[derive(Debug)]
 struct Unverified {
     is_mandatory: bool,
@@ -267,8 +265,8 @@ impl ClientCertVerifier for Unverified {
         _: &[CertificateDer<'_>],
         _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        // Versions 1 and 2 have no extensions that say what a certificate is for. The verified strategy refuses them
-        // as well (RFC 5280 section 4.1.2.1).
+        // Versions 1 and 2 have no extensions that restrict the purpose of a certificate. The strategy `verify`
+        // rejects them too (RFC 5280 section 4.1.2.1).
         match X509Certificate::from_der(leaf) {
             Ok(([], parsed)) if parsed.version() == X509Version::V3 => {
                 Ok(ClientCertVerified::assertion())
@@ -304,7 +302,7 @@ impl ClientCertVerifier for Unverified {
     }
 }
 
-/// Looks at no chain that is too long.
+/// Rejects chains that exceed the limits, before they are verified.
 #[derive(Debug)]
 struct Bounded(Arc<dyn ClientCertVerifier>);
 
@@ -353,7 +351,7 @@ impl ClientCertVerifier for Bounded {
     }
 }
 
-/// The certificates in PEM; `None` when there is none, or something else.
+/// Parses PEM certificates. `None` if there are none, or the text contains anything else.
 pub fn certificates(pem: &str) -> Option<Vec<CertificateDer<'static>>> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     let all = all.ok().filter(|all| !all.is_empty())?;
@@ -363,7 +361,7 @@ pub fn certificates(pem: &str) -> Option<Vec<CertificateDer<'static>>> {
         .then_some(all)
 }
 
-/// A chain with its key, both PEM; `None` when they are not or do not fit each other.
+/// Parses a chain and its key, both PEM. `None` if they do not parse or do not match.
 pub fn certified(chain: &str, key: &str) -> Option<Arc<CertifiedKey>> {
     let chain = certificates(chain)?;
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).ok()?;

@@ -1,4 +1,4 @@
-//! The client of an authority: each method is one step of an order, and can be taken again.
+//! The ACME client. Each method performs one step of an order and may be repeated.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use tokio::sync::Mutex;
 use super::https::{Fetch, Https};
 use super::{Blame, Challenge, ChallengeKind, DnsHook, Failure, Order, OrderState};
 
-/// Which authority, and how it is spoken with.
+/// The certificate authority and the account's settings.
 #[derive(Clone, Debug)]
 pub struct AcmeSettings {
-    /// Where its directory is; `https` only.
+    /// URL of the authority's directory; `https` only.
     pub directory_url: String,
-    /// Where it may write to us, such as `mailto:ops@example.com`.
+    /// Contact for messages of the authority, such as `mailto:ops@example.com`.
     pub contact: Option<String>,
-    /// Writes TXT records; without it no wildcard gets a certificate.
+    /// The command that writes TXT records. Without it, wildcards get no certificates.
     pub dns_hook: Option<DnsHook>,
 }
 
-/// An authority that certificates are ordered from.
+/// The client for one certificate authority.
 pub struct Acme {
     settings: AcmeSettings,
     https: Https,
-    /// The account in use, with the key that opened it.
+    /// The current account, with its key.
     account: Mutex<Option<(Secret, Account)>>,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for Acme {
 }
 
 impl Acme {
-    /// A client that sends its requests with `fetch`. Nothing is asked yet.
+    /// A client that sends its requests with `fetch`. Sends no request yet.
     pub fn new(settings: AcmeSettings, fetch: Arc<dyn Fetch>) -> Self {
         Self {
             https: Https::new(fetch),
@@ -54,24 +54,24 @@ impl Acme {
         }
     }
 
-    /// Where the authority's directory is.
+    /// URL of the authority's directory.
     pub fn directory(&self) -> &str {
         &self.settings.directory_url
     }
 
-    /// Writes TXT records, if the operator has a command for it.
+    /// The command that writes TXT records, if the operator configured one.
     pub fn dns_hook(&self) -> Option<&DnsHook> {
         self.settings.dns_hook.as_ref()
     }
 
-    /// A new key for an account, as text to be kept.
+    /// Generates a key for an account, as text to be stored.
     pub fn new_account_key() -> Result<Secret, Fault> {
         let (_, pkcs8) = Key::generate_pkcs8()
             .map_err(|error| Fault::new("generating an ACME account key", error))?;
         Ok(Secret::new(STANDARD.encode(pkcs8.secret_pkcs8_der())))
     }
 
-    /// Orders a certificate for one name, which may be a wildcard.
+    /// Creates an order for a certificate with one name, which may be a wildcard.
     pub async fn place(&self, key: &Secret, name: &HostName) -> Result<Order, Failure> {
         self.with(key, move |account| async move {
             let identifiers = [Identifier::Dns(name.to_string())];
@@ -81,7 +81,7 @@ impl Acme {
         .await
     }
 
-    /// Looks at an order.
+    /// Fetches an order.
     pub async fn look(&self, key: &Secret, url: &str) -> Result<Order, Failure> {
         self.with(key, move |account| async move {
             let mut order = account.order(url.to_owned()).await?;
@@ -90,7 +90,8 @@ impl Acme {
         .await
     }
 
-    /// Says that what one kind of challenge wants to see is there. Said once.
+    /// Reports that the responses to challenges of this kind are in place. Skips challenges that were already
+    /// reported.
     pub async fn ready(&self, key: &Secret, url: &str, kind: ChallengeKind) -> Result<(), Failure> {
         self.with(key, move |account| async move {
             let mut order = account.order(url.to_owned()).await?;
@@ -123,7 +124,7 @@ impl Acme {
         .await
     }
 
-    /// The chain of an order that is valid, PEM, leaf first.
+    /// The certificate chain of a valid order as PEM, leaf first.
     pub async fn certificate(&self, key: &Secret, url: &str) -> Result<String, Failure> {
         self.with(key, move |account| async move {
             let mut order = account.order(url.to_owned()).await?;
@@ -133,8 +134,8 @@ impl Acme {
         .await
     }
 
-    /// Takes a step with the account of `key`. An authority that has forgotten the account is told
-    /// of it again.
+    /// Performs a step with the account of `key`. If the authority does not know the account any more, registers it
+    /// again.
     async fn with<T, F>(&self, key: &Secret, step: impl Fn(Account) -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, Error>>,
@@ -150,7 +151,7 @@ impl Acme {
             account = self.open(key).await?;
             taken = step(account.clone()).await;
         }
-        // After a failure the next step reads the directory again.
+        // After a failure, the next step reads the directory again.
         let keeps = taken.is_ok().then(|| (key.clone(), account));
         *self.account.lock().await = keeps;
         taken.map_err(|error| self.failure(&error))
@@ -162,7 +163,7 @@ impl Acme {
             .map_err(|error| self.failure(&error))
     }
 
-    /// Registers the account, which for a key that the authority knows finds it.
+    /// Registers the account. If the authority already knows the key, it returns the existing account.
     async fn register(&self, key: &Secret) -> Result<Account, Error> {
         let unreadable = |_| Error::Str("a readable account key");
         let pkcs8 = STANDARD.decode(key.reveal()).map_err(unreadable)?;
@@ -198,7 +199,7 @@ fn type_of(kind: ChallengeKind) -> ChallengeType {
     }
 }
 
-/// An order with what its authorizations say of it.
+/// Converts an order and its authorizations.
 async fn read(account: &Account, order: &mut instant_acme::Order) -> Result<Order, Error> {
     let url = order.url().to_owned();
     let of = |state| Order {
@@ -263,13 +264,13 @@ async fn read(account: &Account, order: &mut instant_acme::Order) -> Result<Orde
     }))
 }
 
-/// Tokens are of the alphabet of base64 for URLs (RFC 8555 8.1), so one can stand in a path.
+/// A token consists of characters of base64url (RFC 8555 8.1), so it is safe in a path.
 fn is_token(token: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     (1..=256).contains(&token.len()) && token.bytes().all(plain)
 }
 
-/// What follows the prefix that all types of problems have.
+/// The type of a problem without the common prefix.
 fn short_type(problem: &Problem) -> &str {
     let name = problem.r#type.as_deref().unwrap_or_default();
     name.strip_prefix("urn:ietf:params:acme:error:")
@@ -280,7 +281,7 @@ fn is_unknown_account(error: &Error) -> bool {
     matches!(error, Error::Api(problem) if short_type(problem) == "accountDoesNotExist")
 }
 
-/// What a request was refused with.
+/// Converts an error response.
 fn of_problem(problem: &Problem) -> Failure {
     let blame = match short_type(problem) {
         "rejectedIdentifier" | "unsupportedIdentifier" | "caa" | "dns" => Blame::Name,
@@ -298,7 +299,7 @@ fn of_problem(problem: &Problem) -> Failure {
     )
 }
 
-/// What the authority says it saw instead of an answer to its challenge.
+/// Converts the result of a failed validation.
 fn of_validation(problem: Option<&Problem>) -> Failure {
     let Some(problem) = problem else {
         return Failure::passing("the certificate authority invalidated the authorization");

@@ -1,7 +1,7 @@
-//! The operator's command that writes TXT records, for challenges that are answered in the DNS.
+//! The operator's command that writes TXT records, for DNS challenges.
 //!
-//! It is run as it is, without a shell, so nothing in a name or a value is ever interpreted: action,
-//! name and value are three arguments, and three variables.
+//! It runs without a shell, so names and values are never interpreted. The action, name and value are passed as three
+//! arguments and as three environment variables.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -12,23 +12,23 @@ use tokio::process::Command;
 
 use super::Failure;
 
-/// Most of what a failing command says that is kept, in bytes.
+/// Maximum length of the output that is kept of a failed command, in bytes.
 const SAID_BYTES_MAX: u64 = 4096;
 
-/// A command that puts records into the DNS and takes them away.
+/// A command that adds and removes DNS records.
 #[derive(Clone)]
 pub struct DnsHook {
     /// The program.
     pub program: PathBuf,
-    /// Its environment, to which the three variables are added.
+    /// Its environment, in addition to the three variables.
     pub environment: Vec<(String, String)>,
-    /// How long it may take.
+    /// Its time limit.
     pub limit: Duration,
 }
 
 impl std::fmt::Debug for DnsHook {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Its environment holds secrets of the operator.
+        // The environment contains secrets of the operator.
         f.debug_struct("DnsHook")
             .field("program", &self.program)
             .finish_non_exhaustive()
@@ -36,8 +36,8 @@ impl std::fmt::Debug for DnsHook {
 }
 
 impl DnsHook {
-    /// Has a TXT record there (`add`) or not there (`remove`). Done when the command says so by its
-    /// exit code; by then the authority must be able to see it.
+    /// Adds (`add`) or removes (`remove`) a TXT record. The command must exit only when the authority can see the
+    /// change; exit code 0 means success.
     pub async fn run(&self, action: &str, name: &str, value: &str) -> Result<(), Failure> {
         let failed = |why: String| {
             tracing::warn!(
@@ -47,7 +47,7 @@ impl DnsHook {
                 why,
                 "the DNS hook failed"
             );
-            // What the operator's command says is the operator's to read.
+            // The output of the command is only for the operator.
             Failure::passing("the DNS hook of this installation failed; see the server log")
         };
         let mut command = Command::new(&self.program);
@@ -69,7 +69,7 @@ impl DnsHook {
         let ended = async {
             let mut text = Vec::new();
             if let Some(mut said) = said {
-                // Read to the end, so that a talkative command is not blocked; most is not kept.
+                // Reads all output, so that the command does not block, but keeps only the beginning.
                 (&mut said)
                     .take(SAID_BYTES_MAX)
                     .read_to_end(&mut text)

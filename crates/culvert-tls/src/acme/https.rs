@@ -1,7 +1,7 @@
-//! HTTPS towards an authority: one request on a connection of its own, with a limit on everything.
+//! HTTPS requests to a certificate authority: one request per connection, with limits on time and size.
 //!
-//! The operator names the directory, and the directory names everything else: no request goes to an
-//! address that is not public unless the operator allows it.
+//! The operator configures the directory, which contains all other URLs. Requests to non-public addresses are
+//! rejected unless the operator allows them.
 
 use std::fmt;
 use std::pin::Pin;
@@ -16,20 +16,19 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 
-/// From the first packet to the last byte of the answer.
+/// Time limit of a request, from the first packet to the last byte of the response.
 const REQUEST_WITHIN: Duration = Duration::from_secs(30);
-/// No answer of an authority is nearly as long.
+/// Maximum size of a response. Those of authorities are much smaller.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Longest wait an authority may ask for.
+/// Maximum of the waiting time that an authority may request.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Why a request has no response.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Sends one request to an authority, on a new connection.
+/// Sends one request to a certificate authority, on a new connection.
 pub trait Fetch: Send + Sync + fmt::Debug {
-    /// The whole response, whose body may have at most `bytes_max` bytes. The request's URI is an absolute
-    /// URL with the scheme `https`.
+    /// The complete response, with a body of at most `bytes_max` bytes. The request's URI is an absolute `https` URL.
     fn fetch(
         &self,
         request: Request<Bytes>,
@@ -37,11 +36,11 @@ pub trait Fetch: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'_, Result<Response<Bytes>, Cause>>;
 }
 
-/// Sends requests. Clones share what was last heard of waiting.
+/// Sends requests. Clones share the last `Retry-After` value.
 #[derive(Clone, Debug)]
 pub(super) struct Https {
     fetch: Arc<dyn Fetch>,
-    /// What the last answer that was a refusal asked for.
+    /// The `Retry-After` value of the last error response.
     retry_after: Arc<Mutex<Option<Duration>>>,
 }
 
@@ -53,7 +52,7 @@ impl Https {
         }
     }
 
-    /// How long the last refusal asked us to wait.
+    /// Takes the waiting time that the last error response requested.
     pub(super) fn take_retry_after(&self) -> Option<Duration> {
         lock(&self.retry_after).take()
     }

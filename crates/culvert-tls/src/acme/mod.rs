@@ -1,8 +1,6 @@
-//! Certificates from an authority that speaks ACME (RFC 8555): the client that takes single steps of
-//! an order.
+//! An ACME client (RFC 8555) for certificate authorities, which performs single steps of an order.
 //!
-//! Which step is taken when, what of it is stored and when it is tried again is another's to decide;
-//! nothing here remembers an order.
+//! The caller stores orders and decides about the next step and retries. This module keeps no orders.
 
 mod client;
 mod hook;
@@ -16,7 +14,7 @@ use culvert_base::net::HostName;
 pub use hook::DnsHook;
 pub use https::{Cause, Fetch};
 
-/// How a name is shown to be ours.
+/// A way to prove control of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChallengeKind {
     /// A file over plain HTTP (RFC 8555 8.3).
@@ -28,14 +26,14 @@ pub enum ChallengeKind {
 }
 
 impl ChallengeKind {
-    /// Every kind, as authorities call it.
+    /// All types, with their names in ACME.
     pub const NAMED: [(Self, &'static str); 3] = [
         (Self::Http01, "http-01"),
         (Self::TlsAlpn01, "tls-alpn-01"),
         (Self::Dns01, "dns-01"),
     ];
 
-    /// As authorities call it.
+    /// The name in ACME.
     pub fn name(self) -> &'static str {
         match self {
             Self::Http01 => "http-01",
@@ -44,83 +42,84 @@ impl ChallengeKind {
         }
     }
 
-    /// The kind of this name.
+    /// Parses the name in ACME.
     pub fn parse(name: &str) -> Option<Self> {
         let mut named = Self::NAMED.into_iter();
         named.find_map(|(kind, known)| (known == name).then_some(kind))
     }
 }
 
-/// Something an authority looks for at a name.
+/// A challenge of an authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
-    /// Where and how it looks.
+    /// The type of the challenge.
     pub kind: ChallengeKind,
     /// The name, without the star of a wildcard.
     pub host: HostName,
-    /// What it asks for.
+    /// The token from the authority.
     pub token: String,
-    /// What it wants to find there: the token and the account's thumbprint.
+    /// The key authorization: the token and the account's thumbprint.
     pub answer: String,
 }
 
-/// How far an order is.
+/// The state of an order.
 #[derive(Debug)]
 pub enum OrderState {
-    /// The authority wants one of these shown; with none, it has seen enough and has yet to say so.
+    /// The authority requires one of these challenges. If the list is empty, it has validated one but not updated the
+    /// order yet.
     Pending(Vec<Challenge>),
-    /// It waits for the request of the certificate.
+    /// The authority waits for the certificate request.
     Ready,
-    /// It makes the certificate.
+    /// The authority is issuing the certificate.
     Processing,
-    /// The certificate is there.
+    /// The certificate is available.
     Valid,
-    /// Nothing will come of it.
+    /// The order has failed.
     Failed(Failure),
 }
 
-/// An order as the authority has it.
+/// An order at the authority.
 #[derive(Debug)]
 pub struct Order {
-    /// Where it is looked at again.
+    /// The URL of the order.
     pub url: String,
-    /// How far it is.
+    /// The state of the order.
     pub state: OrderState,
 }
 
-/// Who can do something about a failure.
+/// Who can correct a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// The owner of the name: its DNS does not point here, or does not allow this authority.
+    /// The owner of the name: its DNS does not point to this installation, or it does not permit this authority.
     Name,
-    /// Nobody needs to: the authority was away, or we were.
+    /// A temporary failure, on either side, which needs no correction.
     Passing,
-    /// The order is not known any more, or belongs to another account.
+    /// The order no longer exists, or belongs to another account.
     Gone,
 }
 
-/// Why a step was not taken.
+/// Why a step failed.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Who can do something about it.
+    /// Who can correct it.
     pub blame: Blame,
     /// A sentence without a full stop.
     pub why: String,
-    /// How long the authority wants us to wait.
+    /// The waiting time that the authority requested.
     pub retry_after: Option<Duration>,
 }
 
 impl Failure {
-    /// Longest sentence of another that is passed on, in characters.
+    /// Maximum length of another party's message, in characters.
     const WHY_MAX: usize = 400;
 
-    /// A failure that passes.
+    /// A temporary failure.
     pub fn passing(why: impl fmt::Display) -> Self {
         Self::of(Blame::Passing, why)
     }
 
     fn of(blame: Blame, why: impl fmt::Display) -> Self {
-        // What others say is shown to users: one line, not too long.
+        // Users see messages of other parties, so removes control characters and limits the length.
         let why = why.to_string();
         let why = why.chars().filter(|c| !c.is_control());
         Self {
