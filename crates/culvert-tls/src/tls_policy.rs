@@ -351,7 +351,7 @@ impl ClientCertVerifier for Bounded {
     }
 }
 
-/// Parses PEM certificates. `None` if there are none, or the text contains anything else.
+/// Parses PEM certificates. `None` if there are none, or one is not a valid certificate.
 pub fn certificates(pem: &str) -> Option<Vec<CertificateDer<'static>>> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     let all = all.ok().filter(|all| !all.is_empty())?;

@@ -65,8 +65,8 @@ pub struct Challenge {
 /// The state of an order.
 #[derive(Debug)]
 pub enum OrderState {
-    /// The authority requires one of these challenges. If the list is empty, it has validated one but not updated the
-    /// order yet.
+    /// The authority requires one of these challenges. If the list is empty, it has validated the names but not
+    /// updated the order yet.
     Pending(Vec<Challenge>),
     /// The authority waits for the certificate request.
     Ready,
