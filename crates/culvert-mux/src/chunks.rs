@@ -1,20 +1,19 @@
-//! Bytes in the order they came, in as few pieces as their sizes allow.
+//! A byte queue that keeps large pieces as slices and joins small ones.
 
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Shorter pieces are copied when they are kept: a slice keeps the whole buffer alive it was cut
-/// from.
+/// Shorter pieces are copied, because a slice keeps the whole buffer alive from which it was cut.
 const SHARED_BYTES_MIN: usize = 8 << 10;
-/// A run of copied pieces becomes a piece of its own when it is this long.
+/// Maximum length of a run of copied pieces. After that a new run begins.
 const RUN_BYTES_MAX: usize = 32 << 10;
 
 /// A queue of bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
     whole: VecDeque<Bytes>,
-    /// Short pieces, one behind the other, all behind `whole`.
+    /// Copied short pieces in one buffer. They come after `whole`.
     run: BytesMut,
     length: usize,
 }
@@ -28,7 +27,7 @@ impl Chunks {
         self.length == 0
     }
 
-    /// Appends, without a copy where the piece is long.
+    /// Appends bytes. Long pieces are not copied.
     pub(crate) fn push(&mut self, bytes: Bytes) {
         if bytes.len() < SHARED_BYTES_MIN {
             return self.push_copy(&bytes);
@@ -44,7 +43,7 @@ impl Chunks {
             return;
         }
         if self.length == 0 || bytes.len() >= RUN_BYTES_MAX {
-            // Most often it is taken out before another comes.
+            // Usually the piece is removed before the next one arrives.
             self.end_run();
             self.whole.push_back(Bytes::copy_from_slice(bytes));
         } else {
@@ -56,7 +55,7 @@ impl Chunks {
         self.length += bytes.len();
     }
 
-    /// Takes the first piece, or the first `max` bytes of it. Nothing only when empty.
+    /// Removes the first piece, or its first `max` bytes. `None` only if the queue is empty.
     pub(crate) fn pop(&mut self, max: usize) -> Option<Bytes> {
         if self.whole.is_empty() {
             self.end_run();
@@ -71,7 +70,7 @@ impl Chunks {
         Some(piece)
     }
 
-    /// Copies to the front of `to`, as much as there is on both sides.
+    /// Moves as many bytes as possible to the front of `to`, and returns their number.
     pub(crate) fn copy_out(&mut self, to: &mut [u8]) -> usize {
         let mut copied = 0;
         while copied < to.len() {
@@ -95,7 +94,7 @@ impl Chunks {
         copied
     }
 
-    /// Throws everything away and says how much it was.
+    /// Removes all bytes and returns their number.
     pub(crate) fn clear(&mut self) -> usize {
         std::mem::take(self).length
     }

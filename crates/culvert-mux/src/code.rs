@@ -1,36 +1,36 @@
-//! Why a stream or a connection ended: the codes of the protocol and our own words for them.
+//! Error codes of the protocol, and how a connection ended.
 
 use std::fmt;
 
-/// A reason as it travels in RST and GOAWAY frames.
+/// An error code in RST and GOAWAY frames.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ErrorCode(pub u32);
 
 impl ErrorCode {
-    /// Nothing went wrong.
+    /// No error.
     pub const NONE: Self = Self(0);
-    /// A frame that the protocol does not allow.
+    /// The peer sent a frame that the protocol does not allow.
     pub const PROTOCOL: Self = Self(1);
-    /// The sender of the code failed.
+    /// The sender of the code had an internal error.
     pub const INTERNAL: Self = Self(2);
-    /// More data than the window allowed.
+    /// The peer sent more data than the window allowed.
     pub const FLOW_CONTROL: Self = Self(3);
-    /// Data for a stream that takes none any more.
+    /// The stream does not accept data any more.
     pub const STREAM_CLOSED: Self = Self(4);
-    /// A new stream is not taken.
+    /// The new stream is rejected.
     pub const STREAM_REFUSED: Self = Self(5);
-    /// Nobody wants the stream any more.
+    /// The stream is not needed any more.
     pub const STREAM_CANCELLED: Self = Self(6);
-    /// The stream broke.
+    /// The stream was aborted.
     pub const STREAM_RESET: Self = Self(7);
-    /// A frame of a length that its type does not have.
+    /// The length of a frame is invalid for its type.
     pub const FRAME_SIZE: Self = Self(8);
-    /// Too many new streams wait to be taken.
+    /// Too many new streams wait to be accepted.
     pub const ACCEPT_QUEUE_FULL: Self = Self(9);
-    /// The peer asks too much.
+    /// The peer causes too much load.
     pub const ENHANCE_YOUR_CALM: Self = Self(10);
 
-    /// The name that people use for it.
+    /// A readable name.
     pub const fn name(self) -> &'static str {
         const NAMES: [&str; 16] = [
             "no error",
@@ -70,12 +70,12 @@ impl fmt::Debug for ErrorCode {
     }
 }
 
-/// What a peer did that ends the connection.
+/// A violation of the protocol that ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// What the peer is told.
+    /// The code for the peer.
     pub code: ErrorCode,
-    /// What the log is told.
+    /// The reason for the log.
     pub why: &'static str,
 }
 
@@ -87,21 +87,21 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// How a connection ended. The first reason stays.
+/// How a connection ended. The first cause remains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The peer said goodbye.
+    /// The peer closed it.
     GoneAway {
-        /// Its reason.
+        /// The peer's code.
         code: ErrorCode,
-        /// The beginning of its text, which can be anything.
+        /// The beginning of the peer's message, which may contain anything.
         text: String,
     },
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     Violated(Violation),
     /// This side closed it.
     Closed(ErrorCode),
-    /// The bytes below it stopped.
+    /// The underlying transport ended.
     Lost,
 }
 

@@ -1,59 +1,59 @@
-//! Bytes to frames.
+//! Decodes bytes into frames.
 //!
-//! A DATA frame can be 16 MiB long, so it is never assembled: its head is told when it is there, its
-//! payload as it comes. All other frames are short and told whole; what follows the fixed part of a
-//! GOAWAY is cut, what an unknown frame carries is skipped.
+//! A DATA frame may be 16 MiB long, so it is not assembled: the decoder returns its head first, and its payload as it
+//! arrives. Other frames are short and returned whole. The text of a GOAWAY is truncated. The payload of an unknown
+//! frame is skipped.
 
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::frame::{FIN, GOAWAY_FIXED_BYTES, HEAD_BYTES, Head, INCREMENT_MAX, Kind, SYN};
 use crate::{ErrorCode, StreamId, Violation};
 
-/// What a stretch of input was.
+/// A decoded part of the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// The head of a DATA frame. Pieces of its payload follow, `length` bytes in all.
+    /// The head of a DATA frame. Pieces of its payload follow, with `length` bytes in total.
     Data {
         /// The stream.
         id: StreamId,
-        /// Opens the stream.
+        /// Whether the frame opens the stream.
         syn: bool,
-        /// Is the last of its direction.
+        /// Whether the frame is the last one in its direction.
         fin: bool,
-        /// Of the whole payload, most of which may not have come yet.
+        /// Length of the whole payload, of which most may not have arrived.
         length: usize,
     },
-    /// Payload of the DATA frame begun last; never empty.
+    /// Payload of the last DATA frame; never empty.
     Payload(Bytes),
-    /// The peer resets a stream.
+    /// The peer reset a stream.
     Rst {
         /// The stream.
         id: StreamId,
-        /// Why.
+        /// The error code.
         code: ErrorCode,
     },
-    /// The peer takes more on a stream.
+    /// The peer extended the send window of a stream.
     WndInc {
         /// The stream.
         id: StreamId,
-        /// How many bytes more; never zero.
+        /// The number of additional bytes; never zero.
         increment: u32,
     },
-    /// The peer ends the connection.
+    /// The peer is closing the connection.
     GoAway {
-        /// Why.
+        /// The error code.
         code: ErrorCode,
-        /// As much of its text as had come, at most 256 bytes.
+        /// The part of its message that has arrived, at most 256 bytes.
         text: Bytes,
     },
-    /// A frame of a type that nobody knows. Its payload is passed over in silence.
+    /// A frame of an unknown type. Its payload is skipped.
     Unknown,
 }
 
-/// Longest text kept of a GOAWAY.
+/// Maximum length of a GOAWAY message that is kept.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// Takes frames out of what arrived, however it was cut.
+/// Decodes frames from input that may be split anywhere.
 #[derive(Debug, Default)]
 pub struct Decoder {
     at: At,
@@ -66,13 +66,13 @@ enum At {
     Head,
     /// In the payload of a DATA frame.
     Payload { left: usize },
-    /// In bytes that nobody wants.
+    /// In a payload that is skipped.
     Skip { left: usize },
 }
 
 impl Decoder {
-    /// The next piece; `None` when `input` holds no whole one. Taken bytes leave `input`, and fewer
-    /// than 24 bytes stay behind.
+    /// The next piece. `None` if `input` contains no complete one. Removes decoded bytes from `input`; fewer than 24
+    /// bytes remain.
     pub fn next(&mut self, input: &mut BytesMut) -> Result<Option<Piece>, Violation> {
         loop {
             match self.at {
@@ -103,7 +103,7 @@ impl Decoder {
         }
     }
 
-    /// Reads a head, and the payload with it where that is short.
+    /// Decodes a head, and the payload of a short frame.
     fn head(&mut self, input: &mut BytesMut) -> Result<Option<Piece>, Violation> {
         let Some(bytes) = input.first_chunk::<HEAD_BYTES>() else {
             return Ok(None);
@@ -152,8 +152,8 @@ impl Decoder {
                     .min(input.len())
                     .min(TEXT_BYTES_MAX);
                 let text = Bytes::copy_from_slice(&input.split_to(text));
-                // One published agent counts the length of this frame wrongly, and every one closes
-                // the connection behind it: nothing after it can be believed.
+                // One published agent encodes a wrong length in this frame, and every agent closes the connection
+                // after it. So the bytes that follow are not decoded.
                 self.at = At::Skip { left: usize::MAX };
                 Ok(Some(Piece::GoAway { code, text }))
             }
@@ -168,7 +168,7 @@ impl Decoder {
     }
 }
 
-/// Stream and payload of a frame whose payload is four bytes; `None` while it has not all come.
+/// The stream and payload of a frame with a four-byte payload. `None` while it is incomplete.
 fn word(head: Head, input: &mut BytesMut) -> Result<Option<(StreamId, u32)>, Violation> {
     let id = stream(head)?;
     if head.length != 4 {
@@ -217,7 +217,7 @@ mod tests {
         Ok(pieces)
     }
 
-    /// Frames as the implementation in Go packs them, with its values.
+    /// Frames as encoded by the Go implementation, with its values.
     #[test]
     fn frames_have_the_bytes_of_the_reference_implementation() {
         let cases: &[(Frame, &[u8])] = &[
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_captured_exchange_reads_the_same_however_it_is_cut() {
-        // The first bytes of an agent: heartbeat stream, Auth stream, a beat, credit, the end.
+        // The first bytes of an agent: heartbeat stream, Auth stream, a heartbeat, credit, end.
         let mut wire = Vec::new();
         wire.extend([0, 0, 4, 0x12, 0, 0, 0, 3, 0xff, 0xff, 0xff, 0xff]);
         wire.extend([0, 0, 4, 0x12, 0, 0, 0, 5, 0, 0, 0, 0]);
@@ -350,7 +350,7 @@ mod tests {
                 ErrorCode::PROTOCOL,
             ),
             (
-                // An increment whose only bit is the one that is masked away.
+                // An increment in which only the masked bit is set.
                 &[0, 0, 4, 0x20, 0, 0, 0, 2, 0x80, 0, 0, 0],
                 ErrorCode::PROTOCOL,
             ),
@@ -375,7 +375,7 @@ mod tests {
         let mut wire = vec![0, 0, 5, 0xF3, 1, 2, 3, 4, 9, 9, 9, 9, 9];
         wire.extend([0, 0, 0, 0x4F, 0, 0, 0, 0]);
         wire.extend([0, 0, 4, 0x00, 0, 0, 0, 2, 0, 0, 0, 7]);
-        // Counted as the crate counts: the eight fixed bytes are left out.
+        // The length as the published crate encodes it, without the eight fixed bytes.
         wire.extend(*b"\0\0\x0d\x30\0\0\0\0\0\0\0\x06\0\0\0\x01invalid frame");
         wire.extend([0, 0, 3, 0x00, 0, 0, 0, 0]);
         let read = pieces(&wire, wire.len()).unwrap();

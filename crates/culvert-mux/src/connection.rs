@@ -1,4 +1,4 @@
-//! All streams of one connection, and what the two sides owe each other.
+//! The state of a connection: all its streams and their flow control.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -12,25 +12,25 @@ use crate::stream::{Broken, Read, Receiving, Sending, Stream};
 use crate::window::WINDOW_BYTES;
 use crate::{Ending, ErrorCode, Limits, Outbox, Side, StreamId, Violation};
 
-/// Something a user of the connection was waiting for, or has to know. Told once for each wait.
+/// A notification for a user of the connection. Each wait gets one notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A read that had to wait would give something now.
+    /// A read that had to wait can proceed.
     Readable(StreamId),
-    /// A write that had to wait would take something now, or fail.
+    /// A write that had to wait can proceed or fails.
     Writable(StreamId),
     /// The peer opened a stream: see [`Connection::accept`].
     Opened,
-    /// The connection is over: see [`Connection::ending`].
+    /// The connection has ended: see [`Connection::ending`].
     Ended,
 }
 
-/// Why a stream was not opened.
+/// Why a stream could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenRefused {
-    /// As many streams are open as the peer can stand. Another connection may have room.
+    /// The limit of open streams is reached. Another connection may have capacity.
     Full,
-    /// Every number was used once. Only a new connection helps.
+    /// All stream ids are used. Only a new connection helps.
     Exhausted,
     /// The first bytes do not fit into one frame.
     TooLong,
@@ -61,43 +61,43 @@ pub struct Connection {
 
     streams: BTreeMap<StreamId, Box<Stream>>,
     next_id: u32,
-    /// Opened by the peer and not taken yet, oldest first.
+    /// Streams that the peer opened and that are not accepted yet, oldest first.
     accepted: VecDeque<StreamId>,
-    /// The highest number the peer opened, for a GOAWAY.
+    /// The highest stream id that the peer opened, for a GOAWAY.
     last_accepted: u32,
     retired: Retired,
-    /// When the streams this side reset lately stop counting as open.
+    /// When recently reset streams stop counting as open.
     cooling: VecDeque<Instant>,
-    /// The same for those whose last frame was this side's FIN.
+    /// When streams stop counting as open whose last frame was the FIN of this side.
     settling: VecDeque<Instant>,
-    /// Streams that wait for the peer's FIN, and until when, the oldest first. Some may be gone.
+    /// Streams that wait for the peer's FIN, with their deadlines, oldest first. Some may already be removed.
     lingering: VecDeque<(Instant, StreamId)>,
-    /// Streams that their users keep for later use, in the order they came.
+    /// Idle streams that their users keep for reuse, oldest first.
     resting: BTreeMap<u64, StreamId>,
     rests: u64,
 
     decoder: Decoder,
-    /// Where the payload that is arriving goes.
+    /// The DATA frame whose payload is arriving.
     current: Option<Current>,
     unknown_frames: u32,
-    /// Received and not read, all streams.
+    /// Received unread bytes of all streams.
     held: usize,
-    /// When the streams are looked through for those that hold too much, while too much is held.
+    /// The next check for streams with too much unread data, while the limit is exceeded.
     relieve_at: Option<Instant>,
-    /// Streams reset for that so far.
+    /// Number of streams that were reset for unread data.
     cut: u64,
 
-    /// Written and not yet in a frame, all streams.
+    /// Written bytes of all streams that are not in a frame yet.
     queued: usize,
-    /// Streams with something to send, in turn.
+    /// Streams with data to send, in round-robin order.
     round: VecDeque<StreamId>,
-    /// Writers that wait for `queued` to fall.
+    /// Streams whose writers wait for `queued` to fall.
     waiting: VecDeque<StreamId>,
     /// Streams with credit to send.
     credits: VecDeque<StreamId>,
-    /// Streams to be reset at the peer.
+    /// Streams to reset at the peer.
     resets: VecDeque<Reset>,
-    /// The last frame, if one is to be sent.
+    /// The GOAWAY frame to send, if any.
     goodbye: Option<(ErrorCode, &'static str)>,
 }
 
@@ -117,18 +117,17 @@ struct Reset {
     fin: bool,
 }
 
-/// The smallest window a stream is squeezed to while much is held.
+/// The minimum window of a stream while much data is unread.
 const SQUEEZED_WINDOW_BYTES: u32 = 16 << 10;
-/// How often the streams are looked through while too much is held. A look visits each stream.
+/// Interval of checks while too much data is unread. A check visits each stream.
 const RELIEVE_EVERY: Duration = Duration::from_millis(100);
-/// What each stream may have queued however many others send: see [`Connection::share`].
+/// The minimum queue of each stream, however many others send: see [`Connection::share`].
 const SHARE_BYTES_MIN: usize = 4 << 10;
-/// At the limit of a burst, a stream whose bytes wait for less time is not reset: its reader may not
-/// have had its turn yet.
+/// At the burst limit, streams whose data has waited for less time are not reset: their readers may not have run yet.
 const FRESH: Duration = Duration::from_millis(100);
 
 impl Connection {
-    /// A connection of which nothing was sent or received yet.
+    /// A connection that has not sent or received anything.
     pub fn new(side: Side, limits: Limits) -> Self {
         Self {
             side,
@@ -160,7 +159,7 @@ impl Connection {
         }
     }
 
-    /// Puts other limits in place. What is above them already stays.
+    /// Replaces the limits. Streams and data above the new limits remain.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
@@ -170,12 +169,12 @@ impl Connection {
         self.ending.as_ref()
     }
 
-    /// Streams that exist, whoever opened them.
+    /// Number of streams, opened by either side.
     pub fn stream_count(&self) -> usize {
         self.streams.len()
     }
 
-    /// Streams opened here on which something is under way.
+    /// Streams that this side opened and that are in use.
     pub fn busy(&self) -> impl Iterator<Item = StreamId> + '_ {
         let own = self.streams.iter().filter(|(id, _)| self.side.opens(**id));
         own.filter(|(_, stream)| {
@@ -185,40 +184,40 @@ impl Connection {
         .map(|(id, _)| *id)
     }
 
-    /// Bytes received that nobody has read.
+    /// Number of received bytes that are not read yet.
     pub fn held_bytes(&self) -> usize {
         self.held
     }
 
-    /// Bytes written that are in no frame yet.
+    /// Number of written bytes that are not in a frame yet.
     pub fn queued_bytes(&self) -> usize {
         self.queued
     }
 
-    /// Streams that were reset because their readers left too much unread.
+    /// Number of streams that were reset because their readers left too much data unread.
     pub fn cut_streams(&self) -> u64 {
         self.cut
     }
 
-    /// The next thing to tell somebody.
+    /// The next notification.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    // What arrives.
+    // Receiving.
 
-    /// Whether more input should be given. It should not while the peer leaves too many answers
-    /// unread, nor for a moment when more arrived at once than may be held and all of it is new.
-    /// Reads, [`Connection::transmit`] and [`Connection::expire`] change that.
+    /// Whether to read more input. False while the peer has not read too many of our control frames, and briefly
+    /// after a burst of new data above the limit. Reads, [`Connection::transmit`] and [`Connection::expire`] change
+    /// this.
     pub fn wants_input(&self) -> bool {
         self.ending.is_none()
             && self.held < self.limits.burst_bytes_max
             && self.resets.len() < self.limits.answers_max
     }
 
-    /// Takes what arrived. A frame that is not all there stays in `input`, unless it is DATA, whose
-    /// payload is taken as it comes. Long payloads are kept as slices of `input`: with buffers of
-    /// 16 KiB, what is held costs at most twice its length.
+    /// Processes received bytes. An incomplete frame stays in `input`, except for DATA, whose payload is processed as
+    /// it arrives. Long payloads are kept as slices of `input`: with buffers of 16 KiB, unread data occupies at most
+    /// twice its length.
     pub fn receive(&mut self, input: &mut BytesMut, now: Instant) {
         while self.ending.is_none() {
             let taken = match self.decoder.next(input) {
@@ -280,14 +279,14 @@ impl Connection {
         length: usize,
         now: Instant,
     ) -> Result<(), Violation> {
-        // Payload of a frame that is not wanted finds no current frame, and is dropped.
+        // Without a current frame, the payload is dropped.
         self.current = None;
         if syn && !self.admit(id, now)? {
             return Ok(());
         }
         let Some(stream) = self.streams.get_mut(&id) else {
-            // An empty FIN is how a side says that it never used a stream. For the rest, the peer
-            // is told once per frame, unless it could not know.
+            // An empty FIN closes a stream that the peer never used. For other frames, sends one RST per frame,
+            // unless the peer could not know of the reset.
             if length > 0 && !self.retired.contains(id) {
                 self.answer_rst(id, ErrorCode::STREAM_CLOSED);
             }
@@ -311,10 +310,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Decides about a stream that the peer opens. `false` if it was refused.
+    /// Decides whether to accept a stream of the peer. `false` if it was rejected.
     ///
-    /// Numbers need not rise: agents take a number when they open a stream and send it with their
-    /// first write, so two opened at once can arrive in either order.
+    /// Stream ids need not increase: agents assign an id when they open a stream and send it with their first write,
+    /// so two streams opened concurrently may arrive in either order.
     fn admit(&mut self, id: StreamId, now: Instant) -> Result<bool, Violation> {
         if self.side.opens(id) {
             return Err(Violation {
@@ -361,7 +360,7 @@ impl Connection {
             return;
         };
         stream.receive_window.arrived(bytes.len());
-        // What nobody will read is dropped, and the credit for it is never returned.
+        // Data of a released stream is dropped, and its credit is never returned.
         if !stream.released {
             self.held += bytes.len();
             stream.keep(bytes, now);
@@ -377,7 +376,7 @@ impl Connection {
         self.watch_held(now);
     }
 
-    /// The current frame is complete.
+    /// Handles the end of the current frame.
     fn end_frame(&mut self, now: Instant) {
         let Some(Current { id, fin: true, .. }) = self.current.take() else {
             return;
@@ -417,12 +416,12 @@ impl Connection {
             stream.sending = Sending::Broken(why);
             self.queued -= stream.queue.clear();
         }
-        // A peer that has finished answers late data with this code; what it sent before is whole.
-        // With any other code its FIN was only the first half of breaking off.
+        // A peer that has finished responds with this code to late data; the data that it sent before is complete.
+        // With any other code, its FIN was only the first part of a reset.
         let stays_whole =
             stream.receiving == Receiving::Finished && code == ErrorCode::STREAM_CLOSED;
         if !stays_whole && !matches!(stream.receiving, Receiving::Broken(_)) {
-            // Behind a FIN all data has arrived. The reader takes it and then learns that the stream broke.
+            // All data arrived before the FIN. The reader gets this data first, and then the error.
             if stream.receiving != Receiving::Finished {
                 self.held -= stream.unread.clear();
             }
@@ -436,7 +435,7 @@ impl Connection {
             self.events.push_back(Event::Writable(id));
         }
         if let Some(at) = self.accepted.iter().position(|waiting| *waiting == id) {
-            // Nobody has seen it, nobody needs to.
+            // A stream that was not accepted yet is removed without notice.
             self.accepted.remove(at);
             self.remove(id);
             return;
@@ -444,7 +443,7 @@ impl Connection {
         self.remove_if_done(id);
     }
 
-    /// Notes the credit that is due to the peer after something arrived or was read.
+    /// Computes the credit for the peer after data arrived or was read.
     fn credit(&mut self, id: StreamId) {
         if self.ending.is_some() {
             return;
@@ -464,9 +463,8 @@ impl Connection {
         }
     }
 
-    /// How far a stream's peer may be ahead of its reader: the whole window while little is held,
-    /// less and less from a quarter of the limit on. So many slow readers together slow their own
-    /// senders down and not those of the quick ones.
+    /// The target for the window of each stream: the whole window while little data is unread, and less from a
+    /// quarter of the limit on. So many slow readers slow down their own senders, but not those of fast readers.
     fn window_target(&self) -> u32 {
         let whole = self.limits.window_bytes_max.max(SQUEEZED_WINDOW_BYTES);
         let limit = self.limits.held_bytes_max;
@@ -483,7 +481,7 @@ impl Connection {
 
     // Time.
 
-    /// When [`Connection::expire`] should be called at the latest, if ever.
+    /// When to call [`Connection::expire`], if ever.
     pub fn deadline(&self) -> Option<Instant> {
         if self.ending.is_some() {
             return None;
@@ -492,7 +490,7 @@ impl Connection {
         self.relieve_at.into_iter().chain(lingering).min()
     }
 
-    /// Resets the streams that hold too much for too long, and those whose peer does not finish.
+    /// Resets streams with too much unread data for too long, and those whose peer does not finish.
     pub fn expire(&mut self, now: Instant) {
         if self.relieve_at.is_some_and(|at| at <= now) {
             self.relieve_at = None;
@@ -510,7 +508,7 @@ impl Connection {
         }
     }
 
-    /// Notes that too much is held, and acts at once where nothing more could be taken.
+    /// Schedules a check if too much data is unread. Checks immediately if the burst limit is reached.
     fn watch_held(&mut self, now: Instant) {
         if self.held < self.limits.held_bytes_max || self.ending.is_some() {
             return;
@@ -522,9 +520,8 @@ impl Connection {
         }
     }
 
-    /// Resets the streams that hold most for longest until a quarter of the limit is free. One look
-    /// at all streams frees that much or is not repeated for a while, so a stranger with many
-    /// streams cannot make it happen more often.
+    /// Resets the streams with the most and oldest unread data until a quarter of the limit is free. A check frees
+    /// that much or is not repeated for a while, so a peer with many streams cannot trigger it more often.
     fn relieve(&mut self, now: Instant) {
         let is_full = self.held >= self.limits.burst_bytes_max;
         let patience = if is_full {
@@ -534,8 +531,8 @@ impl Connection {
         };
         if self.held >= self.limits.held_bytes_max {
             let holding = self.streams.values().filter(|it| !it.unread.is_empty());
-            // Those that hold less than half of the average are not what fills the connection: all the
-            // others together hold more than half of it.
+            // Skips streams with less than half of the average. The others together contain more than half of the
+            // unread data.
             let little = self.held / holding.count().max(1) / 2;
             let mut holding: Vec<(u128, StreamId)> = self
                 .streams
@@ -563,12 +560,12 @@ impl Connection {
 
     // Streams.
 
-    /// Whether [`Connection::open`] would find room.
+    /// Whether [`Connection::open`] would find capacity.
     pub fn has_room(&mut self, now: Instant) -> bool {
         self.room(now) > 0
     }
 
-    /// How many streams [`Connection::open`] would find room for.
+    /// The number of streams that [`Connection::open`] has capacity for.
     pub fn room(&mut self, now: Instant) -> usize {
         self.cool_down(now);
         if self.ending.is_some() || self.resets.len() >= self.limits.answers_max {
@@ -578,14 +575,14 @@ impl Connection {
         self.limits.streams_max.saturating_sub(used)
     }
 
-    /// When [`Connection::room`] may grow although nothing arrives, if ever.
+    /// When [`Connection::room`] may increase without further input, if ever.
     pub fn room_grows_at(&self) -> Option<Instant> {
         let first = [self.cooling.front(), self.settling.front()];
         first.into_iter().flatten().min().copied()
     }
 
-    /// Opens a stream. `first` travels in the frame that opens it, all of it, as agents expect of
-    /// the type and the header of a stream.
+    /// Opens a stream. All of `first` goes into the frame that opens it, because agents expect the type and the
+    /// header of a stream there.
     pub fn open(&mut self, first: Bytes, now: Instant) -> Result<StreamId, OpenRefused> {
         if self.ending.is_some() {
             return Err(OpenRefused::Ended);
@@ -594,12 +591,13 @@ impl Connection {
             return Err(OpenRefused::TooLong);
         }
         if !self.has_room(now) {
-            // The stream that rests longest makes room as soon as the peer has finished it too.
+            // Ends the least recently used idle stream. Its place becomes available when the peer has finished it
+            // too.
             self.take_back(now);
             return Err(OpenRefused::Full);
         }
         let id = StreamId::new(self.next_id).ok_or(OpenRefused::Exhausted)?;
-        // One past the last number is no number, so the next call finds them used up.
+        // One more than the last id is not a valid id, so the next call returns `Exhausted`.
         self.next_id = self.next_id.saturating_add(2).min(STREAM_ID_MAX + 1);
         let mut stream = Stream::new(true, now);
         stream.send_window.spend(first.len());
@@ -611,12 +609,12 @@ impl Connection {
         Ok(id)
     }
 
-    /// The oldest stream that the peer opened and nobody has taken.
+    /// Accepts the oldest stream that the peer opened.
     pub fn accept(&mut self) -> Option<StreamId> {
         self.accepted.pop_front()
     }
 
-    /// The next bytes of a stream, at most `max` of them, which must not be zero.
+    /// Reads at most `max` bytes of a stream. `max` must not be zero.
     pub fn read(&mut self, id: StreamId, max: usize, now: Instant) -> Result<Read, Broken> {
         let stream = self.streams.get_mut(&id).ok_or(Broken::Gone)?;
         let Some(bytes) = stream.unread.pop(max) else {
@@ -628,8 +626,7 @@ impl Connection {
         Ok(Read::Data(bytes))
     }
 
-    /// The same into a buffer: how many bytes were copied to its front, zero at the end, `None` to
-    /// wait.
+    /// Reads into a buffer. Returns the number of bytes, which is zero at the end, or `None` to wait.
     pub fn read_into(
         &mut self,
         id: StreamId,
@@ -650,8 +647,8 @@ impl Connection {
         Ok(Some(copied))
     }
 
-    /// Tells by [`Event::Readable`] of the next bytes or of the end of a stream whose user reads nothing
-    /// now. An error if it broke.
+    /// Requests an [`Event::Readable`] for the next bytes or the end of a stream, without reading. An error if the
+    /// stream is broken.
     pub fn watch(&mut self, id: StreamId) -> Result<(), Broken> {
         let ended = self.ending.is_some();
         let stream = self.streams.get_mut(&id).ok_or(Broken::Gone)?;
@@ -664,7 +661,7 @@ impl Connection {
         Ok(())
     }
 
-    /// How many bytes a write would take now. With zero, [`Event::Writable`] will tell.
+    /// Number of bytes that a write would accept. If it is zero, an [`Event::Writable`] follows.
     pub fn capacity(&mut self, id: StreamId) -> Result<usize, Broken> {
         let share = self.share();
         let stream = self.streams.get_mut(&id).ok_or(Broken::Gone)?;
@@ -682,7 +679,7 @@ impl Connection {
             return Ok(0);
         }
         let room_of_all = self.limits.queue_bytes_max.saturating_sub(self.queued);
-        // A stream that writes again and again takes no room from those that wait.
+        // A stream that writes continuously must not take capacity from those that wait.
         let has_turn = stream.has_turn || self.waiting.is_empty();
         if room_of_all == 0 || !has_turn {
             stream.writer_waits = true;
@@ -694,8 +691,8 @@ impl Connection {
         Ok(room.min(room_of_all))
     }
 
-    /// What a stream may have queued: an equal part of what all may have, so that one that comes later
-    /// finds room soon, however much the others have to say.
+    /// The part of the queue that each stream may use: an equal share, so that a new stream soon finds capacity,
+    /// however much data the others have.
     fn share(&self) -> usize {
         let most = self.limits.stream_queue_bytes_max;
         let senders = self.round.len() + self.waiting.len();
@@ -703,14 +700,14 @@ impl Connection {
         equal.clamp(SHARE_BYTES_MIN.min(most), most)
     }
 
-    /// Takes as much of the front of `data` as there is capacity for, and says how much.
+    /// Queues as much of the front of `data` as there is capacity for, and returns the length.
     pub fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, Broken> {
         let length = self.capacity(id)?.min(data.len());
         let piece = data.split_to(length);
         Ok(self.enqueue(id, length, |queue| queue.push(piece)))
     }
 
-    /// The same with a copy.
+    /// Like [`Connection::write`], with a copy of the data.
     pub fn write_copy(&mut self, id: StreamId, data: &[u8]) -> Result<usize, Broken> {
         let length = self.capacity(id)?.min(data.len());
         Ok(self.enqueue(id, length, |queue| queue.push_copy(&data[..length])))
@@ -736,7 +733,7 @@ impl Connection {
         length
     }
 
-    /// Ends the sending direction behind what was written.
+    /// Ends the sending direction after the data written so far.
     pub fn finish(&mut self, id: StreamId) -> Result<(), Broken> {
         let stream = self.streams.get_mut(&id).ok_or(Broken::Gone)?;
         match stream.sending {
@@ -753,14 +750,14 @@ impl Connection {
         }
     }
 
-    /// Whether all that was written to a stream is in frames, its end included.
+    /// Whether all written data of a stream, including its end, is in frames.
     pub fn is_flushed(&self, id: StreamId) -> bool {
         self.streams
             .get(&id)
             .is_none_or(|stream| !stream.has_output())
     }
 
-    /// Breaks both directions off, and drops what was not read. Nothing if the stream was over.
+    /// Aborts both directions and drops unread data. No effect if the stream has ended.
     pub fn reset(&mut self, id: StreamId, code: ErrorCode, now: Instant) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
@@ -800,7 +797,7 @@ impl Connection {
         self.remove_if_done(id);
     }
 
-    /// Forgets the streams that have cooled.
+    /// Removes expired entries, so that these streams no longer count as open.
     fn cool_down(&mut self, now: Instant) {
         for places in [&mut self.cooling, &mut self.settling] {
             while places.front().is_some_and(|until| *until <= now) {
@@ -809,8 +806,8 @@ impl Connection {
         }
     }
 
-    /// The user of a stream keeps it for later: nothing is on its way in either direction. When
-    /// streams run short, the one that rests longest is ended. `false` if it cannot serve again.
+    /// Marks a stream as idle and reusable: no data is in transit in either direction. When streams run short, the
+    /// least recently used idle stream is ended. `false` if the stream cannot be reused.
     pub fn rest(&mut self, id: StreamId) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else {
             return false;
@@ -826,7 +823,7 @@ impl Connection {
         serves
     }
 
-    /// The user of a stream that rests wants it back. `false` if it was ended meanwhile.
+    /// Takes an idle stream back into use. `false` if it was ended meanwhile.
     pub fn resume(&mut self, id: StreamId) -> bool {
         self.rouse(id);
         self.ending.is_none()
@@ -843,7 +840,7 @@ impl Connection {
         place.is_some_and(|place| self.resting.remove(&place).is_some())
     }
 
-    /// Ends the stream that rests longest. `false` if none does.
+    /// Ends the least recently used idle stream. `false` if there is none.
     pub fn take_back(&mut self, now: Instant) -> bool {
         match self.resting.pop_first() {
             Some((_, id)) => {
@@ -854,9 +851,8 @@ impl Connection {
         }
     }
 
-    /// The user of a stream lets go of it when both directions have said all they had to say, as
-    /// after an answered request. It is free when the peer has finished it too, without the time that
-    /// a reset costs.
+    /// Releases a stream after both directions have sent all their data, such as after a completed request. Its place
+    /// becomes available when the peer has finished it too, without the delay of a reset.
     pub fn end_in_order(&mut self, id: StreamId, now: Instant) {
         self.rouse(id);
         let Some(stream) = self.streams.get_mut(&id) else {
@@ -874,14 +870,13 @@ impl Connection {
             }
             self.lingering.push_back((now + self.limits.linger, id));
         }
-        // Nothing is told of it if the connection has ended.
+        // Fails only if the connection has ended.
         self.finish(id).ok();
         self.release(id, now);
     }
 
-    /// The user of a stream lets go of it. What was written before [`Connection::finish`] is still
-    /// sent; if the peer has not finished by then, or this side has not, the stream is reset.
-    /// One that rests is [ended in order](Connection::end_in_order).
+    /// Releases a stream. Data written before [`Connection::finish`] is still sent. If by then the peer or this side
+    /// has not finished, the stream is reset. An idle stream is [ended in order](Connection::end_in_order).
     pub fn release(&mut self, id: StreamId, now: Instant) {
         if self.rouse(id) {
             return self.end_in_order(id, now);
@@ -943,9 +938,9 @@ impl Connection {
         }
     }
 
-    // What leaves.
+    // Sending.
 
-    /// Whether [`Connection::transmit`] has anything to give.
+    /// Whether [`Connection::transmit`] has data to send.
     pub fn has_output(&self) -> bool {
         self.goodbye.is_some()
             || !self.round.is_empty()
@@ -954,8 +949,8 @@ impl Connection {
             || !self.waiting.is_empty() && self.has_room_for_waiting()
     }
 
-    /// Puts frames into `out` until there is nothing more to send or `out` holds `enough` bytes.
-    /// Credit and resets go first; then each stream in turn gives one frame.
+    /// Writes frames to `out` until there is nothing more to send or `out` contains `enough` bytes. Credit and resets
+    /// come first; then each stream in turn sends one frame.
     pub fn transmit(&mut self, out: &mut Outbox, enough: usize, now: Instant) {
         while let Some(id) = self.credits.pop_front() {
             if let Some(stream) = self.streams.get_mut(&id) {
@@ -991,15 +986,15 @@ impl Connection {
         self.queued <= self.limits.queue_bytes_max / 2
     }
 
-    /// Tells those that wait for the queue of all that there is room, the first of them first and no more
-    /// of them than there is room for.
+    /// Notifies waiting writers that the shared queue has capacity, in order, and only as many as it has capacity
+    /// for.
     fn wake_waiting(&mut self) {
         if !self.has_room_for_waiting() {
             return;
         }
         let free = self.limits.queue_bytes_max - self.queued;
         let mut turns = match self.queued {
-            // Nothing leaves that would bring the next turn.
+            // The queue is empty, so nothing would trigger the next notification.
             0 => usize::MAX,
             _ => free / self.share().max(1),
         };
@@ -1015,7 +1010,7 @@ impl Connection {
         }
     }
 
-    /// One frame of one stream.
+    /// Writes one frame of one stream.
     fn transmit_data(&mut self, id: StreamId, out: &mut Outbox, now: Instant) {
         let share = self.share();
         let Some(stream) = self.streams.get_mut(&id) else {
@@ -1031,7 +1026,7 @@ impl Connection {
             .min(self.limits.frame_bytes_max)
             .min(PAYLOAD_BYTES_MAX);
         let syn = std::mem::take(&mut stream.syn);
-        // One published agent takes the two flags on one frame for the end of its own half.
+        // One published agent misinterprets both flags on one frame as the end of its own direction.
         let fin = stream.sending == Sending::Finishing && length == stream.queue.len() && !syn;
         let flags = if syn { SYN } else { 0 } | if fin { FIN } else { 0 };
         out.put(&frame::data_head(id, flags, length));
@@ -1065,10 +1060,10 @@ impl Connection {
         }
     }
 
-    // The end.
+    // Ending.
 
-    /// Ends the connection from this side. `why` is for people; the frame that carries it is the
-    /// last, and the bytes below must be closed behind it.
+    /// Closes the connection. `why` is a message for people. The frame with it is the last one; the transport must be
+    /// closed after it.
     pub fn close(&mut self, code: ErrorCode, why: &'static str) {
         if self.ending.is_none() {
             self.goodbye = Some((code, why));
@@ -1076,13 +1071,13 @@ impl Connection {
         }
     }
 
-    /// The bytes below have ended.
+    /// The transport has ended.
     pub fn lost(&mut self) {
         self.goodbye = None;
         self.end(Ending::Lost);
     }
 
-    /// Keeps what was received for its readers, drops what was to be sent, wakes everybody.
+    /// Keeps received data for readers, drops data to be sent, and wakes all waiting users.
     fn end(&mut self, ending: Ending) {
         if self.ending.is_some() {
             return;
@@ -1112,17 +1107,17 @@ impl Connection {
                 self.events.push_back(Event::Writable(*id));
             }
         }
-        // These waited only for what was written to leave.
+        // Released streams only waited for their data to be sent.
         self.streams.retain(|_, stream| !stream.released);
         self.events.push_back(Event::Ended);
     }
 
-    /// Asserts what must hold between any two calls. For tests, simulations and fuzzing; it visits
+    /// Asserts the invariants that hold between any two calls. For tests, simulations and fuzzing, because it visits
     /// every stream.
     ///
     /// # Panics
     ///
-    /// When it does not hold.
+    /// If an invariant is violated.
     pub fn check(&self) {
         let (mut held, mut queued) = (0, 0);
         for (id, stream) in &self.streams {
@@ -1167,7 +1162,7 @@ impl Connection {
     }
 }
 
-/// What a read without bytes means.
+/// The result of a read if there are no bytes.
 fn nothing_to_read(stream: &mut Stream, ended: bool) -> Result<Read, Broken> {
     match stream.receiving {
         Receiving::Finished => Ok(Read::End),
@@ -1180,14 +1175,14 @@ fn nothing_to_read(stream: &mut Stream, ended: bool) -> Result<Read, Broken> {
     }
 }
 
-/// What a stream's own window and its share of the queue have room for.
+/// The number of bytes that the stream's window and its share of the queue allow.
 fn stream_room(stream: &Stream, share: usize) -> usize {
     share
         .saturating_sub(stream.queue.len())
         .min(stream.send_window.available())
 }
 
-/// Whether a waiting writer is worth waking: half of its share is free.
+/// Whether to wake a waiting writer: half of its share is free.
 fn stream_is_low(stream: &Stream, share: usize) -> bool {
     stream.queue.len() <= share / 2
 }

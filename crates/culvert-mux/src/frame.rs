@@ -1,4 +1,4 @@
-//! Frames as values. Every frame is a head of eight bytes and a payload; integers are big-endian.
+//! Frames. Every frame has a head of eight bytes and a payload; integers are big-endian.
 //!
 //! ```text
 //! byte  0      1      2      3                     4      5      6      7
@@ -13,27 +13,27 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::ErrorCode;
 
-/// Bytes of a frame before its payload.
+/// Length of the head of a frame.
 pub const HEAD_BYTES: usize = 8;
-/// The longest payload that a head can announce.
+/// The maximum payload length that a head can encode.
 pub const PAYLOAD_BYTES_MAX: usize = 0x00FF_FFFF;
 
 pub(crate) const STREAM_ID_MAX: u32 = 0x7FFF_FFFF;
 pub(crate) const INCREMENT_MAX: u32 = 0x7FFF_FFFF;
-/// Last stream id and code, ahead of the text of a GOAWAY.
+/// Length of the last stream id and code before the text of a GOAWAY.
 pub(crate) const GOAWAY_FIXED_BYTES: usize = 8;
 
-/// Which end of a connection this is. The side that dialled opens odd streams.
+/// The side of a connection. The side that connects opens streams with odd ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Dialled the connection: the agent.
+    /// The side that connects: the agent.
     Client,
-    /// Took the connection.
+    /// The side that accepts the connection.
     Server,
 }
 
 impl Side {
-    /// The id of the first stream this side opens, as both published implementations count.
+    /// The id of the first stream that this side opens, as in both published implementations.
     pub(crate) const fn first_id(self) -> u32 {
         match self {
             Self::Client => 3,
@@ -41,7 +41,7 @@ impl Side {
         }
     }
 
-    /// Whether `id` is one that this side would open.
+    /// Whether this side opens streams with ids like `id`.
     pub(crate) const fn opens(self, id: StreamId) -> bool {
         match self {
             Self::Client => id.0 & 1 == 1,
@@ -50,12 +50,12 @@ impl Side {
     }
 }
 
-/// The number of a stream: 1 to 2³¹ − 1.
+/// The id of a stream: 1 to 2³¹ − 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(u32);
 
 impl StreamId {
-    /// Refuses zero, which stands for the connection, and what has the top bit set.
+    /// `None` for zero, which denotes the connection, and for ids with the top bit set.
     pub const fn new(id: u32) -> Option<Self> {
         if id == 0 || id > STREAM_ID_MAX {
             None
@@ -82,7 +82,7 @@ impl fmt::Debug for StreamId {
     }
 }
 
-/// What a frame is for; the upper half of the head's fourth byte.
+/// The type of a frame; the upper half of the head's fourth byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Rst,
@@ -116,17 +116,17 @@ impl Kind {
 
 /// The sender will send no more data on the stream.
 pub(crate) const FIN: u8 = 0x1;
-/// The first frame of a stream.
+/// The frame opens the stream.
 pub(crate) const SYN: u8 = 0x2;
 
-/// The eight bytes before a payload.
+/// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// Of the payload. At most [`PAYLOAD_BYTES_MAX`].
+    /// Length of the payload, at most [`PAYLOAD_BYTES_MAX`].
     pub(crate) length: usize,
     pub(crate) kind: Kind,
     pub(crate) flags: u8,
-    /// Zero on GOAWAY, a stream on the others.
+    /// Zero for GOAWAY, a stream id for other types.
     pub(crate) id: u32,
 }
 
@@ -147,8 +147,8 @@ impl Head {
         ]
     }
 
-    /// Any eight bytes are a head. The top bit of the id is masked away, as one of the published
-    /// implementations does.
+    /// Any eight bytes are a valid head. The top bit of the id is ignored, as in one of the published
+    /// implementations.
     pub(crate) const fn decode(bytes: [u8; HEAD_BYTES]) -> Self {
         let [l0, l1, l2, bits, i0, i1, i2, i3] = bytes;
         Self {
@@ -160,48 +160,48 @@ impl Head {
     }
 }
 
-/// A whole frame. [`crate::Connection`] never builds one, it writes heads and payloads straight
-/// into its [`crate::Outbox`]; tests and tools speak in these.
+/// A whole frame, for tests and tools. [`crate::Connection`] does not use it: it writes heads and payloads directly
+/// to its [`crate::Outbox`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// Ends both directions of a stream.
     Rst {
         /// The stream.
         id: StreamId,
-        /// Why.
+        /// The error code.
         code: ErrorCode,
     },
     /// Bytes of a stream.
     Data {
         /// The stream.
         id: StreamId,
-        /// Opens the stream.
+        /// Whether the frame opens the stream.
         syn: bool,
-        /// Is the last of this direction.
+        /// Whether the frame is the last one in this direction.
         fin: bool,
         /// At most [`PAYLOAD_BYTES_MAX`], and at most the peer's window.
         payload: Bytes,
     },
-    /// Lets the peer send more on a stream.
+    /// Extends the send window of a stream.
     WndInc {
         /// The stream.
         id: StreamId,
-        /// How many bytes more: 1 to 2³¹ − 1.
+        /// The number of additional bytes: 1 to 2³¹ − 1.
         increment: u32,
     },
     /// Ends the connection.
     GoAway {
-        /// The last stream of the peer that was looked at; 0 for none.
+        /// The last stream of the peer that was processed; 0 for none.
         last: u32,
-        /// Why.
+        /// The error code.
         code: ErrorCode,
-        /// For people.
+        /// A message for people.
         text: Bytes,
     },
 }
 
 impl Frame {
-    /// Appends the frame as it travels.
+    /// Appends the encoded frame.
     pub fn encode(&self, out: &mut BytesMut) {
         match self {
             Self::Rst { id, code } => out.put_slice(&rst(*id, *code)),

@@ -1,19 +1,16 @@
-//! muxado, the protocol that carries many streams over one connection to an agent, as a state
-//! machine without I/O.
+//! muxado, the protocol that multiplexes streams over one connection to an agent, as a state machine without I/O.
 //!
-//! A [`Connection`] is told what arrived ([`Connection::receive`]) and asked what to send
-//! ([`Connection::transmit`]); it owns neither socket nor clock nor task. Whoever drives it moves
-//! bytes, passes the time in, and turns [`Event`]s into wake-ups. So everything of interest is a
-//! plain unit test, a simulation with a seed, and a fuzz target.
+//! A [`Connection`] processes received bytes ([`Connection::receive`]) and produces bytes to send
+//! ([`Connection::transmit`]). It has no socket, clock or task. The caller moves bytes, passes the time, and turns
+//! [`Event`]s into wake-ups. So unit tests, seeded simulations and fuzz targets cover all behaviour.
 //!
-//! What holds for any bytes a peer may send: nothing panics; memory stays under what [`Limits`]
-//! allows; a fault of one stream ends that stream, a fault of the framing ends the connection, and
-//! nothing else.
+//! Guarantees for arbitrary input: no panic; memory stays within [`Limits`]; an error of one stream ends only that
+//! stream, and a framing error ends only the connection.
 //!
-//! Payload is [`bytes::Bytes`] throughout. Large pieces are handed on as slices of the buffer they
-//! arrived in; small ones are copied, so that a few bytes never keep a large buffer alive.
+//! Payloads are [`bytes::Bytes`]. Large pieces are passed on as slices of the buffer they arrived in. Small ones are
+//! copied, so that a few bytes never keep a large buffer alive.
 //!
-//! Not here: stream types, heartbeats and calls, which are conversations on streams.
+//! Stream types, heartbeats and calls are protocols on top of streams, and are elsewhere.
 
 mod chunks;
 mod code;

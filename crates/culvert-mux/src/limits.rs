@@ -1,57 +1,54 @@
-//! How much a peer may make this side hold, and what it needs to be told.
+//! Limits on the resources that a peer may use, and variations in its protocol.
 
 use std::time::Duration;
 
 use crate::WINDOW_BYTES;
 
-/// Streams of one connection between two ends of ours.
+/// Maximum number of streams per connection if both ends are culvert.
 pub const OURS_STREAMS_MAX: usize = 100_000;
 
-/// Limits of one connection. They may be changed while it lives, so that a stranger gets less than
-/// a peer that has said who it is.
+/// The limits of one connection. They may change while it is open, so that an unauthenticated peer gets less than an
+/// authenticated one.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Streams at once, opened by either side. Rust-based agents count both directions too and drop
-    /// the whole connection at their 512th, hence the distance.
+    /// Maximum number of concurrent streams, opened by either side. Rust-based agents count both directions too and
+    /// close the whole connection at their 512th stream, so the default is well below that.
     pub streams_max: usize,
-    /// Streams the peer opened that nobody has taken yet; one more is refused.
+    /// Maximum number of streams of the peer that wait to be accepted. Further ones are rejected.
     pub accept_max: usize,
-    /// Longest payload of a frame sent. One stream delays the others by at most this much.
+    /// Maximum payload of a sent frame. One stream delays the others by at most this much.
     pub frame_bytes_max: usize,
-    /// Bytes of one stream that wait to be sent; then its writer waits.
+    /// Queued bytes of one stream above which its writer waits.
     pub stream_queue_bytes_max: usize,
-    /// Bytes of all streams that wait to be sent; then all writers wait.
+    /// Queued bytes of all streams above which all writers wait.
     pub queue_bytes_max: usize,
-    /// Bytes received and not yet read, of all streams. From a quarter of it on, streams get less
-    /// credit. Above it, streams whose bytes wait for [`Limits::unread_after`] are reset, those that
-    /// hold most for longest first. The connection is read all the while.
+    /// Received unread bytes of all streams. From a quarter of it on, streams get less credit. Above it, streams
+    /// whose data waits for [`Limits::unread_after`] are reset, those with the most and oldest data first. The
+    /// connection is read meanwhile.
     pub held_bytes_max: usize,
-    /// The same with what may arrive before `unread_after` has passed. At this limit the streams
-    /// that hold most for longest are reset at once, so that the connection is read on.
+    /// Unread bytes including data that arrives within `unread_after`. At this limit, the streams with the most and
+    /// oldest data are reset immediately, so that the connection can be read further.
     pub burst_bytes_max: usize,
-    /// How long the oldest unread byte of a stream may wait while more than `held_bytes_max` is held.
+    /// How long the oldest unread byte of a stream may wait while more than `held_bytes_max` is unread.
     pub unread_after: Duration,
-    /// What a stream may receive ahead of its reader. The protocol begins with [`WINDOW_BYTES`];
-    /// more is granted on the first data, and has no effect on agents that cap it.
+    /// The window of a stream. The protocol begins with [`WINDOW_BYTES`]. A larger window is granted on the first
+    /// data, without effect on agents that cap it.
     pub window_bytes_max: u32,
-    /// Frames of unknown types that are passed over; one more ends the connection.
+    /// Maximum number of frames of unknown types. One more ends the connection.
     pub unknown_frames_max: u32,
-    /// Frames of our own, other than DATA, that may wait to be sent; then nothing more is taken
-    /// from the connection, because it is the peer's frames that cause them.
+    /// Number of queued control frames above which no more input is processed, because the peer's frames cause them.
     pub answers_max: usize,
-    /// How long a stream that this side reset goes on counting as open. Rust-based agents remove a
-    /// stream from their table only when the task behind it has noticed the end, and they send
-    /// nothing then. A peer that removes it with the frame needs no such time.
+    /// How long a stream that this side reset continues to count as open. Rust-based agents remove a stream only when
+    /// its task notices the end, and do not report that. A peer that removes it with the frame needs no such time.
     pub cooling: Duration,
-    /// The same for a stream that both sides finished. Rust-based agents send their FIN before the task behind
-    /// the stream lets go of it, and end the connection when a new stream finds no place.
+    /// How long a stream that both sides finished continues to count as open. Rust-based agents send their FIN before
+    /// the task of the stream releases it, and close the connection if a new stream exceeds their limit.
     pub settling: Duration,
-    /// How long a stream that this side has ended in good order waits for the peer's FIN; then it
-    /// is reset.
+    /// How long a stream that this side has ended in order waits for the peer's FIN before it is reset.
     pub linger: Duration,
-    /// Whether a FIN goes before each RST. Readers in Rust-based agents sleep through a bare RST, so
-    /// the stream and the connection behind it would stay. Between two ends of ours it is off: if
-    /// the network ends between the two frames, the first alone looks like a clean end.
+    /// Whether to send a FIN before each RST. Readers in Rust-based agents do not wake up on a bare RST, so the
+    /// stream and the connection of its service would stay open. If both ends are culvert this is off: if the network
+    /// fails between the two frames, the FIN alone looks like a regular end.
     pub fin_before_rst: bool,
 }
 
@@ -78,8 +75,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// For a peer that is culvert itself: a reset ends a stream there as soon as the frame is read,
-    /// so no FIN goes before it and no stream counts for longer than it exists.
+    /// For a peer that is culvert: it ends a stream as soon as it reads a reset, so no FIN goes before it, and
+    /// streams do not count for longer than they exist.
     pub fn for_ours() -> Self {
         Self {
             streams_max: OURS_STREAMS_MAX,
@@ -91,7 +88,7 @@ impl Limits {
         }
     }
 
-    /// For a peer that has not said who it is: four streams and 64 KiB.
+    /// For an unauthenticated peer: four streams and 64 KiB.
     pub fn for_strangers() -> Self {
         Self {
             streams_max: 4,

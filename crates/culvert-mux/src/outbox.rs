@@ -1,20 +1,20 @@
-//! What is ready to be written, as slices for one gathering write.
+//! Output as slices for vectored writes.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// A payload shorter than this is copied behind its head: a slice of its own costs more.
+/// Shorter payloads are copied after their head: a separate slice would cost more.
 const COPY_BYTES_MAX: usize = 1 << 10;
-/// What the buffer of heads and short payloads grows by.
+/// Growth of the buffer for heads and short payloads.
 const RUN_BYTES: usize = 2 << 10;
 
-/// Frames on their way out. Read it as a [`Buf`], best through [`Buf::chunks_vectored`].
+/// Encoded frames to be written. Read it as a [`Buf`], preferably with [`Buf::chunks_vectored`].
 #[derive(Debug, Default)]
 pub struct Outbox {
     slices: VecDeque<Bytes>,
-    /// Heads, short frames and short payloads, all behind `slices`.
+    /// Heads, short frames and short payloads. They come after `slices`.
     run: BytesMut,
     length: usize,
 }
@@ -69,7 +69,7 @@ impl Buf for Outbox {
             }
         }
         if self.length == 0 && self.run.capacity() > RUN_BYTES {
-            // A connection that rests keeps no buffer it grew in a storm.
+            // An idle connection keeps no large buffer.
             self.run = BytesMut::new();
         }
     }

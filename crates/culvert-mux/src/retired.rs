@@ -1,17 +1,17 @@
-//! The streams this side reset last. Their peer did not know yet when it sent what now arrives for
-//! them, so that is dropped without an answer.
+//! The streams that this side reset most recently. Their peer may not have known when it sent data that arrives now,
+//! so that data is dropped without a response.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::StreamId;
 
-/// Beyond it the oldest is forgotten; late data for it is then answered like data for a stream that
-/// never was.
+/// Maximum number of remembered streams. The oldest is forgotten first; late data for it is then treated like data
+/// for an unknown stream.
 const REMEMBERED_MAX: usize = 512;
 
 #[derive(Debug, Default)]
 pub(crate) struct Retired {
-    /// With the turn of each. What was removed stays here until it is the oldest.
+    /// Streams with their sequence numbers. Removed streams stay here until they are the oldest.
     order: VecDeque<(StreamId, u64)>,
     known: BTreeMap<StreamId, u64>,
     turn: u64,
@@ -37,7 +37,7 @@ impl Retired {
         self.known.contains_key(&id)
     }
 
-    /// The id is in use again, which the protocol does not forbid.
+    /// The id is used again, which the protocol permits.
     pub(crate) fn remove(&mut self, id: StreamId) {
         self.known.remove(&id);
     }

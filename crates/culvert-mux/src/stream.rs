@@ -1,4 +1,4 @@
-//! One stream: two directions that end apart from each other.
+//! A stream: two directions that end independently.
 //!
 //! ```text
 //! sending    Open ──finish──▶ Finishing ──last frame out──▶ Finished
@@ -16,27 +16,27 @@ use crate::ErrorCode;
 use crate::chunks::Chunks;
 use crate::window::{ReceiveWindow, SendWindow};
 
-/// What a read gives.
+/// The result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
     /// The next bytes; never empty.
     Data(Bytes),
-    /// None yet. [`crate::Event::Readable`] will tell.
+    /// No bytes yet. An [`crate::Event::Readable`] follows.
     Wait,
-    /// The peer has finished, and all of it was read.
+    /// The peer has finished, and all data was read.
     End,
 }
 
-/// Why a stream carries nothing any more in the direction asked for.
+/// Why a stream cannot be used in a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// The peer reset it.
+    /// The peer reset the stream.
     ByPeer(ErrorCode),
-    /// This side reset it: its user, or because the peer broke a rule.
+    /// This side reset it, by its user or because the peer violated the protocol.
     Here(ErrorCode),
-    /// This side had finished it.
+    /// This side has finished it.
     Finished,
-    /// The connection ended, or never had such a stream.
+    /// The connection has ended, or the stream does not exist.
     Gone,
 }
 
@@ -71,40 +71,40 @@ pub(crate) enum Receiving {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) sending: Sending,
-    /// The next frame opens the stream.
+    /// Whether the next frame opens the stream.
     pub(crate) syn: bool,
     pub(crate) send_window: SendWindow,
-    /// Written, not yet in a frame. Already paid for out of the window.
+    /// Written bytes that are not in a frame yet. They are already deducted from the window.
     pub(crate) queue: Chunks,
-    /// In the connection's round of senders.
+    /// Whether it is in the connection's list of senders.
     pub(crate) scheduled: bool,
-    /// A writer was told to wait.
+    /// Whether a writer is waiting.
     pub(crate) writer_waits: bool,
-    /// It waits for the queues of all streams together, and is in the connection's list of those.
+    /// Whether it waits for the shared queue, and is in the connection's list of waiting streams.
     pub(crate) waits_for_all: bool,
-    /// It has waited for them, and was told that there is room.
+    /// Whether it waited for the shared queue and was notified of capacity.
     pub(crate) has_turn: bool,
 
     pub(crate) receiving: Receiving,
     pub(crate) receive_window: ReceiveWindow,
-    /// Received, not yet read.
+    /// Received unread bytes.
     pub(crate) unread: Chunks,
-    /// No unread byte arrived before this moment.
+    /// No unread byte arrived before this time.
     pub(crate) since: Instant,
-    /// When the last of the next `mark_bytes` unread bytes had arrived.
+    /// When the last of the next `mark_bytes` unread bytes arrived.
     pub(crate) mark_at: Instant,
-    /// Unread bytes up to the mark; behind it, bytes arrived after `mark_at`.
+    /// Unread bytes up to the mark. The bytes after it arrived after `mark_at`.
     pub(crate) mark_bytes: usize,
-    /// A reader was told to wait.
+    /// Whether a reader is waiting.
     pub(crate) reader_waits: bool,
-    /// Credit to be sent; the stream is in the connection's list when it is not zero.
+    /// Credit to send. If it is not zero, the stream is in the connection's list.
     pub(crate) increment: u32,
 
-    /// Its user has let go of it; it stays until what was written is out.
+    /// Whether its user released it. It remains until its written data is sent.
     pub(crate) released: bool,
-    /// Released in good order: it also stays until the peer has finished.
+    /// Whether it was released in order. It also remains until the peer has finished.
     pub(crate) lingers: bool,
-    /// Its place among the streams at rest.
+    /// Its place among the idle streams.
     pub(crate) rests: Option<u64>,
 }
 
@@ -133,7 +133,7 @@ impl Stream {
         }
     }
 
-    /// Keeps bytes that arrived for the reader.
+    /// Stores received bytes for the reader.
     pub(crate) fn keep(&mut self, bytes: Bytes, now: Instant) {
         if self.unread.is_empty() {
             (self.since, self.mark_at) = (now, now);
@@ -142,7 +142,7 @@ impl Stream {
         self.unread.push(bytes);
     }
 
-    /// The reader took `length` bytes.
+    /// Records that the reader took `length` bytes.
     pub(crate) fn taken(&mut self, length: usize, now: Instant) {
         self.mark_bytes = self.mark_bytes.saturating_sub(length);
         if self.mark_bytes == 0 {
@@ -152,13 +152,13 @@ impl Stream {
         }
     }
 
-    /// Whether the peer may still think of it as open.
+    /// Whether the peer may still consider it open.
     pub(crate) fn is_open_on_the_wire(&self) -> bool {
         matches!(self.sending, Sending::Open | Sending::Finishing)
             || self.receiving == Receiving::Open
     }
 
-    /// Whether there is something to put into a frame.
+    /// Whether there is data or an end to send.
     pub(crate) fn has_output(&self) -> bool {
         match self.sending {
             Sending::Open => !self.queue.is_empty(),

@@ -1,12 +1,12 @@
-//! Credit: how many bytes may travel on a stream before its reader catches up. Both windows are
-//! unsigned and change by checked arithmetic only, so neither can go below zero.
+//! Flow control: how many bytes may be in transit on a stream. Both windows are unsigned and use checked arithmetic
+//! only, so neither can become negative.
 
 use crate::frame::INCREMENT_MAX;
 
-/// What either direction of a new stream may carry before the first increment.
+/// The initial window in either direction.
 pub const WINDOW_BYTES: u32 = 256 << 10;
 
-/// What this side may still send on a stream.
+/// The number of bytes that this side may still send on a stream.
 #[derive(Debug)]
 pub(crate) struct SendWindow(u32);
 
@@ -19,14 +19,14 @@ impl SendWindow {
         self.0 as usize
     }
 
-    /// Spends `bytes`, which the caller has seen to be available.
+    /// Uses `bytes` of the window, which the caller has checked to be available.
     pub(crate) fn spend(&mut self, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         debug_assert!(bytes <= self.0);
         self.0 = self.0.saturating_sub(bytes);
     }
 
-    /// Takes an increment. `false` if the sum is more than the protocol can say.
+    /// Adds an increment. `false` if the sum exceeds the maximum of the protocol.
     pub(crate) fn grow(&mut self, increment: u32) -> bool {
         match self.0.checked_add(increment) {
             Some(sum) if sum <= INCREMENT_MAX => {
@@ -38,12 +38,12 @@ impl SendWindow {
     }
 }
 
-/// What the peer may still send on a stream.
+/// The number of bytes that the peer may still send on a stream.
 #[derive(Debug)]
 pub(crate) struct ReceiveWindow {
-    /// Not yet used by any frame.
+    /// Bytes that no frame has used yet.
     credit: u32,
-    /// Announced by a frame's head, not yet arrived.
+    /// Bytes that a frame's head announced and that have not arrived yet.
     arriving: u32,
 }
 
@@ -55,7 +55,7 @@ impl ReceiveWindow {
         }
     }
 
-    /// Charges a whole frame by its head. `false` if the peer had not that much credit.
+    /// Charges a whole frame by its head. `false` if it exceeds the peer's credit.
     pub(crate) fn charge(&mut self, length: usize) -> bool {
         let Ok(length) = u32::try_from(length) else {
             return false;
@@ -70,15 +70,15 @@ impl ReceiveWindow {
         }
     }
 
-    /// Part of a charged frame has arrived.
+    /// Records the arrival of a part of a charged frame.
     pub(crate) fn arrived(&mut self, length: usize) {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         debug_assert!(length <= self.arriving);
         self.arriving = self.arriving.saturating_sub(length);
     }
 
-    /// The increment that is due when `unread` bytes wait for the reader and the peer should be
-    /// `target` bytes ahead of it at most. Half of the target is the least worth a frame.
+    /// The increment to send when `unread` bytes wait for the reader and the peer may be at most `target` bytes
+    /// ahead. `None` if it would be less than half of the target.
     pub(crate) fn due(&mut self, unread: usize, target: u32) -> Option<u32> {
         let unread = u32::try_from(unread).unwrap_or(u32::MAX);
         let ahead = self

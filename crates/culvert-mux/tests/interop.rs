@@ -1,4 +1,4 @@
-//! Against the multiplexer that the published agents carry, over a pipe in memory.
+//! Tests against the multiplexer of the published agents, over an in-memory pipe.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Moves bytes between a connection of ours and its socket, both ways at once, and lets `user` act
-/// after each. An agent stops reading while it cannot write, so writing must never stop reading.
+/// Moves bytes between a connection and its socket in both directions, and calls `user` after each step. An agent
+/// stops reading while it cannot write, so reading must not depend on writing.
 async fn drive(
     socket: DuplexStream,
     mut here: Connection,
@@ -48,7 +48,7 @@ fn payload(seed: usize, length: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Sends back what comes, stream by stream.
+/// Echoes the data of each stream.
 #[derive(Default)]
 struct Echo {
     waiting: BTreeMap<StreamId, Bytes>,
@@ -213,7 +213,7 @@ async fn an_agents_reader_wakes_when_we_break_a_stream_off() {
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).await.unwrap();
         woken.send(bytes).unwrap();
-        // Holding the session, so that nothing but the frames can wake the reader.
+        // Keeps the session open, so that only the frames can wake the reader.
         std::future::pending::<()>().await;
     });
     let mut stream = None;
@@ -223,7 +223,7 @@ async fn an_agents_reader_wakes_when_we_break_a_stream_off() {
         let now = Instant::now();
         match stream {
             None => stream = Some(opened.unwrap()),
-            // The credit for the first bytes: the agent has read them.
+            // Credit for the first bytes: the agent has read them.
             Some(id) => here.reset(id, ErrorCode::STREAM_CANCELLED, now),
         }
         is_woken.try_recv().is_ok_and(|bytes| bytes == b"head")
@@ -268,7 +268,7 @@ async fn the_frames_of_an_agent_are_the_ones_we_would_send() {
         .await
         .unwrap()
         .unwrap();
-    // Frames of different streams may leave in either order.
+    // Frames of different streams may be sent in either order.
     let by_stream = |bytes: &[u8], stream: u8| -> Vec<u8> {
         let (mut rest, mut frames) = (bytes, Vec::new());
         while let [_, _, length, ..] = rest {

@@ -1,9 +1,9 @@
-//! Two connections over a simulated network, driven by a seed: bytes are delayed and cut anywhere,
-//! wake-ups come late, twice, and in any order, readers are slow, users break streams off, and the
-//! network may end. Whatever the seed, every byte that arrives is the right one, a stream that ends
-//! cleanly has all of them, and neither side is ever sent more than it gave credit for.
+//! Simulates two connections over a network, driven by a seed. Bytes are delayed and split anywhere, wake-ups come
+//! late, twice and in any order, readers are slow, users abort streams, and the network may fail. For every seed,
+//! every received byte is correct, a stream that ends regularly has all its bytes, and neither side sends more than
+//! its credit.
 //!
-//! A failing seed is in the message of the panic; put it into `KEPT` with the fix.
+//! The message of a failure contains the seed. Add it to `KEPT` with the fix.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,10 +17,10 @@ use culvert_mux::{
     Read, Side, StreamId, WINDOW_BYTES,
 };
 
-/// How many seeds run unless the variable `CULVERT_TEST_SEEDS` says otherwise. After a change of the protocol:
+/// Number of seeds, unless the variable `CULVERT_TEST_SEEDS` is set. After a change of the protocol, run
 /// `CULVERT_TEST_SEEDS=100000 cargo test --release -p culvert-mux --test simulation`.
 const SEEDS: u64 = 200;
-/// Seeds that failed once.
+/// Seeds that failed before.
 const KEPT: &[u64] = &[];
 
 #[test]
@@ -43,7 +43,7 @@ fn run_seeds(seeds: impl Iterator<Item = u64>) -> Totals {
             }
         }
     }
-    // The simulation is worth something only if it gets around.
+    // The simulation must reach all of these situations.
     assert!(totals.clean_ends > 1000, "{totals:?}");
     assert!(totals.resets > 100, "{totals:?}");
     assert!(totals.refused > 10, "{totals:?}");
@@ -90,11 +90,11 @@ impl Random {
     }
 }
 
-/// How long the sequence is that all streams are cut from; a prime, so that no frame or buffer fits
-/// into it.
+/// Length of the sequence from which the data of all streams is taken. It is a prime number, so it is not a multiple
+/// of any frame or buffer size.
 const PERIOD: usize = 65_521;
 
-/// What a stream carries in the direction that `side` sends: `length` bytes from a place on.
+/// Data of a stream in the direction of `side`: `length` bytes from an offset.
 fn pattern(side: Side, id: StreamId, at: u64, length: usize) -> Bytes {
     static TWICE: LazyLock<Bytes> = LazyLock::new(|| {
         let mut once = vec![0; PERIOD];
@@ -107,16 +107,16 @@ fn pattern(side: Side, id: StreamId, at: u64, length: usize) -> Bytes {
     TWICE.slice(start..start + length.min(PERIOD))
 }
 
-/// One end's view of one stream.
+/// The view of one end on one stream.
 #[derive(Debug, Default)]
 struct Talk {
     sent: u64,
     read: u64,
     finished: bool,
-    /// The reader saw the end.
+    /// Whether the reader saw the end.
     ended: bool,
     broken: bool,
-    /// What this end means to send in all.
+    /// The number of bytes that this end will send.
     length: u64,
 }
 
@@ -124,30 +124,30 @@ struct End {
     side: Side,
     mux: Connection,
     out: Outbox,
-    /// Bytes on their way to this end.
+    /// Bytes in transit to this end.
     wire: BytesMut,
-    /// Arrived and not taken.
+    /// Bytes that arrived and are not processed.
     input: BytesMut,
     talks: BTreeMap<StreamId, Talk>,
-    /// What was let go of, for the comparison at the end.
+    /// Released streams, for the comparison at the end.
     gone: BTreeMap<StreamId, Talk>,
-    /// Wake-ups not acted on yet.
+    /// Pending wake-ups.
     woken: VecDeque<StreamId>,
     meter: Meter,
 }
 
-/// Reads what an end sends, and the credit it was given, without knowing how it decides.
+/// Independently measures the data that an end sends, and its credit.
 #[derive(Default)]
 struct Meter {
     decoder: Decoder,
     input: BytesMut,
     used: BTreeMap<StreamId, u64>,
-    /// Granted beyond the first window.
+    /// Credit in addition to the initial window.
     granted: BTreeMap<StreamId, u64>,
 }
 
 impl Meter {
-    /// What this end put on the wire; `other` collects the credit it grants to the other end.
+    /// Processes output of this end. `other` records the credit that the output grants.
     fn sent(&mut self, bytes: &[u8], other: &mut Meter) {
         self.input.extend_from_slice(bytes);
         while let Some(piece) = self.decoder.next(&mut self.input).unwrap() {
@@ -248,7 +248,7 @@ impl Simulation {
         self.ends[at].mux.check();
     }
 
-    /// Takes the wake-ups out, some of them twice and at the wrong end of the queue.
+    /// Collects wake-ups, duplicates some of them, and changes their order.
     fn collect(&mut self, at: usize) {
         let end = &mut self.ends[at];
         while let Some(event) = end.mux.next_event() {
@@ -271,7 +271,7 @@ impl Simulation {
         let end = &mut self.ends[at];
         let first = self.random.below(self.limits.frame_bytes_max.min(200));
         let length = first + self.random.below(1 << (4 + self.random.below(15)));
-        // The number is not known before, so the first bytes are written when it is.
+        // The stream's data depends on its id, so it is written after opening.
         match end.mux.open(Bytes::new(), self.now) {
             Ok(id) => {
                 let talk = Talk {
@@ -297,7 +297,7 @@ impl Simulation {
         }
     }
 
-    /// Moves bytes from one end to the wire of the other.
+    /// Moves bytes from one end to the network.
     fn transmit(&mut self, at: usize) {
         let [client, server] = &mut self.ends;
         let (from, to) = if at == 0 {
@@ -307,14 +307,14 @@ impl Simulation {
         };
         let enough = self.random.below(100_000);
         from.mux.transmit(&mut from.out, enough, self.now);
-        // The socket takes a part.
+        // The socket accepts a part.
         let length = self.random.below(from.out.remaining() + 1);
         let bytes = from.out.copy_to_bytes(length);
         from.meter.sent(&bytes, &mut to.meter);
         to.wire.extend_from_slice(&bytes);
     }
 
-    /// Lets some of what is on the wire arrive.
+    /// Delivers some bytes from the network.
     fn deliver(&mut self, at: usize) {
         let end = &mut self.ends[at];
         if !end.mux.wants_input() {
@@ -347,7 +347,7 @@ impl Simulation {
         }
     }
 
-    /// Reads and writes as the moment allows; now and then lets go in the middle.
+    /// Reads and writes; sometimes releases a stream early.
     fn act(&mut self, at: usize, id: StreamId) {
         let give_up = self.random.one_in(150);
         let lazy = self.random.one_in(3);
@@ -368,7 +368,7 @@ impl Simulation {
                 assert!(end.mux.resume(id), "{id:?} rested and is gone");
                 return;
             }
-            // The other end sees a clean end of what was sent; this one hears no more of it.
+            // The other end sees a regular end of the data. This end receives nothing more.
             assert!(end.mux.take_back(now));
             assert!(!end.mux.resume(id));
             self.totals.taken_back += 1;
@@ -390,7 +390,7 @@ impl Simulation {
         }
     }
 
-    /// Everybody acts until nothing moves any more: nothing may be stuck.
+    /// Runs both ends until nothing changes. No stream may be stuck.
     fn settle(&mut self) {
         for round in 0.. {
             assert!(round < 100_000, "it does not come to rest");
@@ -452,21 +452,21 @@ impl Simulation {
         }
     }
 
-    /// What one end says of a stream agrees with what the other says.
+    /// Compares the views of both ends on each stream.
     fn compare(&mut self) {
         let [client, server] = &self.ends;
         for (here, there) in [(client, server), (server, client)] {
             for (id, talk) in &here.gone {
                 self.totals.bytes += talk.read;
                 let Some(other) = there.gone.get(id) else {
-                    // The other end refused it, or it was broken off before it was seen.
+                    // The other end rejected it, or it was aborted before the other end saw it.
                     assert!(talk.broken, "{id:?} was never seen by the other end");
                     continue;
                 };
                 assert!(talk.read <= other.sent);
                 if talk.ended && !talk.broken {
                     if other.broken && self.limits.fin_before_rst {
-                        // The reader looked between the two frames.
+                        // The reader observed the state between the two frames.
                         continue;
                     }
                     self.totals.clean_ends += 1;
@@ -477,7 +477,7 @@ impl Simulation {
         }
     }
 
-    /// The network ends, for each side at its own moment.
+    /// The network fails, at a different time for each side.
     fn cut(mut self) -> Totals {
         for at in 0..2 {
             let now = self.now;
@@ -486,7 +486,7 @@ impl Simulation {
             assert_eq!(end.mux.ending(), Some(&Ending::Lost));
             for (id, talk) in &mut end.talks {
                 while !talk.ended && !talk.broken {
-                    // Whatever was received is still there, then it is over.
+                    // Received data can still be read, then the stream ends.
                     read(end.side, &mut end.mux, talk, *id, 1 << 14, true, now);
                 }
                 end.mux.release(*id, now);

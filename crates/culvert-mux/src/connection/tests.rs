@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::{Frame, HEAD_BYTES};
 
-/// A connection, and its peer frame by frame.
+/// A connection whose peer is a test that sends and receives single frames.
 struct Pair {
     here: Connection,
     decoder: Decoder,
@@ -61,7 +61,7 @@ impl Pair {
         }
     }
 
-    /// The peer sends.
+    /// Sends frames from the peer.
     fn send(&mut self, frames: &[Frame]) -> &mut Self {
         let mut bytes = BytesMut::new();
         for frame in frames {
@@ -77,7 +77,7 @@ impl Pair {
         self
     }
 
-    /// Everything that leaves, in one write.
+    /// All pending output as bytes.
     fn bytes(&mut self) -> Vec<u8> {
         let mut out = Outbox::default();
         self.here.transmit(&mut out, usize::MAX, self.now);
@@ -86,7 +86,7 @@ impl Pair {
         out.copy_to_bytes(length).to_vec()
     }
 
-    /// Everything that leaves, as frames.
+    /// All pending output as frames.
     fn frames(&mut self) -> Vec<Frame> {
         let mut input = BytesMut::from(&self.bytes()[..]);
         let mut frames = Vec::new();
@@ -130,7 +130,7 @@ impl Pair {
         read
     }
 
-    /// All that can be read without waiting.
+    /// All data that can be read without waiting.
     fn drain(&mut self, stream: StreamId) -> Vec<u8> {
         let mut bytes = Vec::new();
         while let Ok(Read::Data(piece)) = self.read(stream) {
@@ -224,7 +224,7 @@ fn breaking_off_says_fin_before_rst() {
     pair.here
         .reset(stream, ErrorCode::STREAM_CANCELLED, pair.now);
     assert_eq!(pair.frames(), [fin(2), rst(2, ErrorCode::STREAM_CANCELLED)]);
-    // A user who lets go in mid-stream breaks off; after a FIN of its own there is no second one.
+    // Releasing an unfinished stream resets it. After its own FIN, it sends no second one.
     let stream = pair.open(b"head");
     pair.here.release(stream, pair.now);
     assert_eq!(pair.frames(), [fin(4), rst(4, ErrorCode::STREAM_CANCELLED)]);
@@ -340,7 +340,7 @@ fn streams_that_nobody_takes_are_refused_after_the_first() {
     });
     pair.send(&[syn(3, b""), syn(5, b"")]);
     assert_eq!(pair.frames(), [rst(5, ErrorCode::ACCEPT_QUEUE_FULL)]);
-    // One that was reset before anybody saw it makes room.
+    // A stream that was reset before it was accepted frees its place.
     pair.send(&[rst(3, ErrorCode::STREAM_CANCELLED), syn(7, b"")]);
     assert_eq!(pair.frames(), []);
     assert_eq!(pair.here.accept(), Some(id(7)));
@@ -399,7 +399,7 @@ fn credit_returns_when_half_a_window_was_read() {
             increment: 160_000
         }]
     );
-    // A peer that has finished needs none.
+    // A peer that has finished needs no credit.
     pair.send(&[data(2, &[1; 200_000]), fin(2)]);
     pair.drain(stream);
     assert_eq!(pair.frames(), []);
@@ -434,7 +434,7 @@ fn a_fin_followed_by_a_reset_is_no_clean_end() {
         fin(2),
         rst(2, ErrorCode::STREAM_CANCELLED),
     ]);
-    // All that came before the FIN is there, and then the stream broke.
+    // The reader gets all data before the FIN, and then the error.
     assert_eq!(pair.drain(stream), b"half an ans");
     assert_eq!(
         pair.read(stream),
@@ -529,7 +529,7 @@ fn all_queues_together_have_a_bound_and_their_writers_are_woken() {
         })
         .collect();
     assert_eq!(taken, [64 << 10, 100_000 - (64 << 10), 0, 0]);
-    // A peer that reads nothing and grants much makes nothing grow.
+    // A peer that reads nothing and grants much credit must not cause growth.
     for _ in 0..1000 {
         pair.send(&[Frame::WndInc {
             id: streams[3],
@@ -577,7 +577,7 @@ fn a_small_answer_waits_for_little_more_than_what_is_queued() {
         while pair.here.write(*stream, &mut endless.clone()).unwrap() > 0 {}
     }
     assert_eq!(pair.here.write_copy(small, b"answer"), Ok(0), "all is full");
-    // As much as one write takes, and then those that were told fill up again, in that order.
+    // Each round sends as much as one write, and then the notified writers queue data in that order.
     let (mut sent, mut woken) = (0, 0);
     let mut is_written = false;
     while !is_written {
@@ -597,7 +597,7 @@ fn a_small_answer_waits_for_little_more_than_what_is_queued() {
             }
         }
     }
-    // It was 18.7 MiB, and 10,000 were woken for nothing.
+    // Before the fix, it was 18.7 MiB and 10,000 needless wake-ups.
     assert!(sent <= 4 << 20, "{sent} bytes went ahead");
     assert!(woken <= 2 * 300, "{woken} were woken");
 }
@@ -626,7 +626,7 @@ fn a_stream_that_holds_most_for_longest_is_reset_and_the_connection_is_read_on()
         pair.read(slow),
         Err(Broken::Here(ErrorCode::ENHANCE_YOUR_CALM))
     );
-    // What is left is no more than may be held, however long it waits.
+    // The remaining data is within the limit, so it may wait for any time.
     pair.now += Duration::from_secs(60);
     pair.here.expire(pair.now);
     assert_eq!(pair.here.cut_streams(), 1);
@@ -640,7 +640,7 @@ fn who_holds_little_is_never_cut_for_those_who_hold_much() {
     let small = pair.open(b"x");
     let bulk: Vec<StreamId> = (0..80).map(|_| pair.open(b"x")).collect();
     pair.send(&[data(small.get(), b"answer")]);
-    // Its reader had no turn for a while, and half of what comes now is fresh when the other half is cut.
+    // The readers have not run for a while, and half of the new data is fresh when the other half is dropped.
     pair.now += Duration::from_millis(150);
     for (nth, stream) in bulk.iter().enumerate() {
         if nth == 33 {
@@ -660,8 +660,8 @@ fn who_holds_little_is_never_cut_for_those_who_hold_much() {
     assert_eq!(pair.drain(small), b"answer");
 }
 
-/// A service answers 300 clients that read nothing, as fast as their windows allow, and one that
-/// reads: for how long the connection was not read, and how many streams were reset.
+/// A service responds to 300 clients that read nothing, as fast as their windows allow, and to one that reads.
+/// Returns for how long the connection was not read, and how many streams were reset.
 fn stalled_readers(limits: Limits) -> (Duration, u64) {
     const STEP: Duration = Duration::from_millis(1);
     let mut pair = Pair::with(limits);
@@ -689,7 +689,7 @@ fn stalled_readers(limits: Limits) -> (Duration, u64) {
         }
         assert_eq!(answered, (round as usize + 1) * 300, "each answer arrives");
     }
-    // At rest, no more is held than may be.
+    // Without new data, unread data falls below the limit.
     pair.now += Duration::from_secs(3);
     pair.here.expire(pair.now);
     assert!(pair.here.held_bytes() <= limits.held_bytes_max);
@@ -699,7 +699,7 @@ fn stalled_readers(limits: Limits) -> (Duration, u64) {
 #[test]
 fn readers_that_stall_do_not_stall_the_connection() {
     let (paused, cut) = stalled_readers(Limits::default());
-    // 75 MiB were sent, of which eight may stay.
+    // 75 MiB were sent, of which 8 MiB may remain unread.
     assert!(cut >= 200, "{cut}");
     assert!(paused <= Duration::from_millis(300), "{paused:?}");
 }
@@ -712,7 +712,7 @@ fn readers_that_are_slow_but_read_are_not_cut() {
         pair.send(&[data(stream.get(), &vec![1; WINDOW_BYTES as usize])]);
     }
     assert!(pair.here.held_bytes() > 8 << 20);
-    // Each reads 200 KiB a second, in bites.
+    // Each reads 200 KiB per second, in small steps.
     while pair.here.held_bytes() > 0 {
         pair.now += Duration::from_millis(160);
         pair.here.expire(pair.now);
@@ -742,7 +742,7 @@ fn a_stream_ended_in_good_order_is_free_soon_after_the_peer_has_finished_it() {
         pair.now = pair.here.room_grows_at().unwrap();
         assert!(pair.here.has_room(pair.now), "round {round}");
     }
-    // A peer that does not finish loses the stream.
+    // If the peer does not finish, the stream is reset.
     let stream = pair.open(b"x");
     pair.here.end_in_order(stream, pair.now);
     pair.frames();
@@ -803,7 +803,7 @@ fn streams_at_rest_make_room_and_those_in_use_do_not() {
     assert!(pair.here.rest(first) && pair.here.rest(second));
     assert!(pair.here.resume(first), "its user wants it again");
     assert!(pair.here.rest(first));
-    // The one that rests longest goes; its place is free when the peer has let go of it.
+    // The least recently used idle stream is ended. Its place becomes available when the peer has finished it too.
     let full = pair.here.open(Bytes::from_static(b"x"), pair.now);
     assert_eq!(full, Err(OpenRefused::Full));
     assert_eq!(pair.frames(), [fin(second.get())]);
@@ -813,7 +813,7 @@ fn streams_at_rest_make_room_and_those_in_use_do_not() {
     pair.now = pair.here.room_grows_at().unwrap();
     pair.open(b"x");
     assert!(pair.here.resume(first));
-    // One that the peer ended, or sent something on, is of no use any more.
+    // A stream that the peer ended, or sent data on, cannot be reused.
     pair.send(&[data(busy.get(), b"?")]);
     assert!(!pair.here.rest(busy));
     pair.here.release(first, pair.now);
@@ -846,7 +846,7 @@ fn many_slow_readers_squeeze_their_own_senders() {
         pair.send(&[data(stream.get(), &vec![1; WINDOW_BYTES as usize])]);
     }
     assert!(pair.here.wants_input());
-    // With six of eight MiB held, reading half a window returns nothing, reading all of it a part.
+    // With 6 of 8 MiB unread, reading half a window returns no credit, and reading all of it returns a part.
     let half = WINDOW_BYTES as usize / 2;
     for expected in [0, 1] {
         let read = pair.here.read(slow[0], half, pair.now).unwrap();
@@ -858,7 +858,7 @@ fn many_slow_readers_squeeze_their_own_senders() {
             Frame::WndInc { increment, .. } if *increment < WINDOW_BYTES / 2
         )));
     }
-    // A quick reader still gets all it needs, in smaller steps.
+    // A fast reader still gets all the credit that it needs, in smaller steps.
     let quick = pair.open(b"x");
     let mut credit = WINDOW_BYTES as usize;
     for _ in 0..100 {
