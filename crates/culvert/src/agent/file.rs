@@ -1,5 +1,5 @@
-//! The file of `culvert start`: who the agent is, and its endpoints. It has the names that version 3
-//! of ngrok's configuration file has, so that such files work as they are.
+//! The configuration file of `culvert start`. Its keys have the names of ngrok's configuration format version 3, so
+//! that such files work unchanged.
 
 use std::path::{Path, PathBuf};
 
@@ -13,30 +13,30 @@ use super::plan::{self, Identity, inspect_at};
 use crate::cli::Failure;
 use crate::client::read_token;
 
-/// Endpoints that one agent may have.
+/// Maximum number of endpoints per agent.
 const ENDPOINTS_MAX: usize = 100;
 
-/// What a file says.
+/// The parsed file.
 #[derive(Debug)]
 pub struct Read {
-    /// Of the server and the agent.
+    /// The settings for the server and the agent.
     pub identity: Identity,
-    /// Those that were asked for.
+    /// The selected endpoints.
     pub endpoints: Vec<Endpoint>,
 }
 
-/// The file.
+/// The format of the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    /// Of the format: 3.
+    /// Version of the format: 3.
     version: Version,
     #[serde(default)]
     agent: AgentPart,
     endpoints: Vec<EndpointPart>,
 }
 
-/// `3`, or `"3"`.
+/// `3` or `"3"`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Version {
@@ -54,7 +54,7 @@ struct AgentPart {
     #[serde(alias = "root_cas")]
     connect_cas: Option<PathBuf>,
     metadata: Option<String>,
-    /// `false` for no inspection page.
+    /// `false` disables the inspection page.
     web_addr: Option<Value>,
 }
 
@@ -82,19 +82,19 @@ struct EndpointPart {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct UpstreamPart {
-    /// A port may be written as a number.
+    /// A port may be a number.
     url: Value,
     #[serde(default)]
     protocol: Option<String>,
     #[serde(default)]
     proxy_protocol: Option<Value>,
-    /// Authorities of its certificate.
+    /// Certificate authorities for the service's certificate.
     #[serde(default)]
     ca_file: Option<PathBuf>,
 }
 
-/// Reads the text of the file at `path`, and of its endpoints those with the `names`, or all. Files
-/// that it names are looked for beside it.
+/// Parses the text of the file at `path`. Returns the endpoints with the `names`, or all if there are none. Relative
+/// paths in the file are relative to its directory.
 pub fn read(text: &str, path: &Path, names: &[&str]) -> Result<Read, Failure> {
     let wrong = |why: String| {
         Failure::Configuration(crate::config::Invalid(format!(
@@ -248,7 +248,7 @@ fn endpoint(part: EndpointPart, folder: &Path) -> Result<Endpoint, Failure> {
     Endpoint::new(kind, wanted, upstream).map_err(Failure::Usage)
 }
 
-/// What an endpoint is: its URL says it, or its service.
+/// The protocol of an endpoint, from the scheme of its URL or its service.
 fn kind(url: &str, upstream: &str) -> Protocol {
     let scheme = |text: &str| {
         text.split_once("://")

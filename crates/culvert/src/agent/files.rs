@@ -1,14 +1,13 @@
-//! How many files the agent may open, and how many streams fit into that.
+//! The limit of open files, and the number of streams that it allows.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files that are not for streams, at least: connections to the server, the page, logs, look-ups of names.
+/// Minimum number of files for other purposes: connections to the server, the inspection page, logs, DNS.
 const RESERVE: u64 = 32;
-/// Streams, however few files there are.
+/// Minimum number of streams, however low the limit is.
 const STREAMS_MIN: u64 = 8;
 
-/// Raises the limit of open files to what the process may raise it to, and says what it is then. `None` if
-/// there is no limit.
+/// Raises the soft limit of open files to the hard limit and returns it. `None` if there is no limit.
 pub(super) fn raise_limit() -> Option<u64> {
     let given = getrlimit(Resource::Nofile);
     if given.current == given.maximum {
@@ -27,8 +26,8 @@ pub(super) fn raise_limit() -> Option<u64> {
     }
 }
 
-/// How many streams fit into a limit of files: each has a connection to its service, and one that ends may
-/// keep its a moment longer. At least a fifth of the files stays free.
+/// The number of streams that a file limit allows. Each stream needs a connection to its service, which may stay open
+/// slightly longer than the stream. At least a fifth of the files stays free.
 pub(super) fn streams_that_fit(limit: Option<u64>) -> usize {
     let Some(limit) = limit else {
         return usize::MAX;

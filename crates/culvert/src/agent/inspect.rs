@@ -1,10 +1,8 @@
-//! The inspection page: recent requests of an agent, for people and for programs, and sending one
-//! again.
+//! The inspection page of an agent: shows and replays recent requests, for browsers and programs.
 //!
-//! It listens on loopback. What it shows came from strangers, so all of it is escaped and no script
-//! runs. A name that points here from elsewhere, and a form of another site, get nothing: the name in
-//! `Host` must be one of this machine's own, and what changes something must come from the page itself
-//! or from no browser at all.
+//! It listens on loopback. The requests that it shows are untrusted, so they are escaped and no script runs. To block
+//! DNS rebinding and cross-site requests, `Host` must be a loopback name, and changes must come from the page itself
+//! or from a client that is not a browser.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,18 +19,18 @@ use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-/// Browsers and programs at once; further ones wait.
+/// Maximum number of concurrent connections; more wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
-/// For the head of a request.
+/// Time limit for the head of a request.
 const HEAD_TIME: Duration = Duration::from_secs(10);
-/// Longest body of a request.
+/// Maximum body of a request.
 const BODY_BYTES_MAX: usize = 4 << 10;
-/// Most of a body that is shown on the page.
+/// Maximum part of a body that the page shows.
 const SHOWN_BYTES_MAX: usize = 64 << 10;
 
 type Answer = Response<Full<Bytes>>;
 
-/// Serves the page until it is dropped.
+/// Serves the page until the future is dropped.
 pub async fn serve(listener: TcpListener, agent: Arc<Agent>) {
     let port = listener.local_addr().map_or(0, |address| address.port());
     let page = Arc::new(Page { agent, port });
@@ -56,7 +54,7 @@ pub async fn serve(listener: TcpListener, agent: Arc<Agent>) {
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_TIME)
                 .serve_connection(TokioIo::new(socket), service);
-            // A browser that goes away is no event.
+            // The client may close the connection at any time.
             serving.await.ok();
         });
     }
@@ -132,7 +130,7 @@ impl Page {
         }
     }
 
-    /// Whether a browser came here under a name that nobody else can point here.
+    /// Whether `Host` is a loopback name, which foreign DNS cannot point here.
     fn is_own(&self, host: &str) -> bool {
         ["127.0.0.1", "localhost", "[::1]"]
             .into_iter()
@@ -157,7 +155,7 @@ impl Page {
         self.agent.exchanges()?.get(id.parse().ok()?)
     }
 
-    /// `{"id": "7"}`, or a number.
+    /// Replays the request that the body names: `{"id": "7"}` or a number.
     async fn replay_named(&self, body: Incoming) -> Answer {
         let Ok(body) = Limited::new(body, BODY_BYTES_MAX).collect().await else {
             return plain(StatusCode::PAYLOAD_TOO_LARGE, "The body is too long.\n");
@@ -266,7 +264,7 @@ fn text_of(headers: &HeaderMap, name: header::HeaderName) -> &str {
         .unwrap_or_default()
 }
 
-/// Whether a request that changes something comes from the page itself, or from no browser.
+/// Whether a request for a change comes from the page itself or from a client that is not a browser.
 fn is_from_here(headers: &HeaderMap, host: &str) -> bool {
     let origin_fits = match headers.get(header::ORIGIN) {
         None => true,
@@ -353,7 +351,7 @@ fn shown(it: &Exchange) -> Value {
     })
 }
 
-/// Head and kept body, as they travelled.
+/// The head and the kept body of a message in wire format, as base64.
 fn raw(message: &Message) -> String {
     STANDARD.encode([&message.head[..], &message.body[..]].concat())
 }

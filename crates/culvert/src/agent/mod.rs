@@ -1,5 +1,4 @@
-//! The agent on the command line: what a plan says, run until a signal, told to people on a terminal
-//! and to programs as JSON.
+//! The agent as a command. It runs a plan until a signal, and reports as text on a terminal and as JSON otherwise.
 #![allow(
     clippy::print_stdout,
     reason = "public URLs are the output of the commands"
@@ -27,42 +26,42 @@ mod files;
 pub mod inspect;
 pub mod plan;
 
-/// Where the inspection page is unless something is there already; then one of the ports behind it.
+/// Address of the inspection page. If it is in use, one of the next ports is used.
 pub const INSPECT_ADDR: &str = "127.0.0.1:4040";
-/// Ports that are tried.
+/// Number of ports to try.
 const INSPECT_PORTS: u16 = 10;
-/// Time for open requests and connections to end after a signal.
+/// Time limit for open requests and connections after a signal.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 
-/// All that an agent needs to know.
+/// The configuration of an agent.
 #[derive(Debug)]
 pub struct Plan {
-    /// Where the server is.
+    /// The server's address and how to connect to it.
     pub dialing: Dialing,
     /// The credential.
     pub token: Secret,
-    /// Text of the user's own for the session.
+    /// The user's metadata for the session.
     pub metadata: String,
-    /// What to bring online.
+    /// The endpoints to create.
     pub endpoints: Vec<Endpoint>,
-    /// Where the inspection page is to be.
+    /// Address of the inspection page.
     pub inspect: Inspect,
 }
 
-/// Where the inspection page is to be.
+/// Address of the inspection page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Inspect {
-    /// Nowhere; then nothing is kept of requests either.
+    /// No page. Requests are not recorded either.
     Off,
-    /// At [`INSPECT_ADDR`] or one of the ports behind it; nowhere if all are taken.
+    /// [`INSPECT_ADDR`] or one of the next ports; no page if all are in use.
     Usual,
-    /// Here, or the agent does not start.
+    /// This address. If it is in use, the agent does not start.
     At(std::net::SocketAddr),
 }
 
-/// Runs an agent until SIGINT, SIGTERM, or an end that the server brings about.
+/// Runs an agent until SIGINT or SIGTERM, or until the server ends its session.
 pub async fn run(plan: Plan) -> Result<(), Failure> {
-    // Whoever watches a terminal reads lines; whoever collects a log gets JSON.
+    // Text for people at a terminal, JSON for log collectors.
     let is_terminal = std::io::stderr().is_terminal();
     telemetry::start(&Log {
         format: LogFormat::Auto,
@@ -124,7 +123,7 @@ pub async fn run(plan: Plan) -> Result<(), Failure> {
     })
 }
 
-/// Lets the agent finish; a second signal does not wait for it.
+/// Waits for the agent to drain. A second signal ends it immediately.
 async fn finish(
     stop: &CancellationToken,
     running: impl Future<Output = Result<(), AgentError>>,
@@ -162,11 +161,11 @@ async fn listen(inspect: &Inspect) -> Result<Option<TcpListener>, Failure> {
     }
 }
 
-/// Tells what happens.
+/// Reports the agent's events.
 struct Voice {
     is_terminal: bool,
     page_url: String,
-    /// Whose URL was printed.
+    /// Whether the URL of each endpoint was printed.
     said: Vec<AtomicBool>,
 }
 
@@ -183,7 +182,7 @@ impl Voice {
             } => {
                 let said = self.said.get(endpoint);
                 if !said.is_some_and(|said| said.swap(true, Ordering::Relaxed)) {
-                    // A reader that went away is told of by the log.
+                    // If standard output is closed, the log contains the URL.
                     if say(&url).is_err() {
                         tracing::warn!(url, "cannot print the URL");
                     }

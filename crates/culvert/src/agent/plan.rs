@@ -1,5 +1,4 @@
-//! A plan out of flags and the environment: flags that all agent commands share, and those of one
-//! endpoint.
+//! Builds a plan from flags and the environment: the flags that all agent commands share, and those of one endpoint.
 
 use std::path::{Path, PathBuf};
 
@@ -15,10 +14,10 @@ use crate::cli::Failure;
 use crate::client::read_token;
 use crate::config;
 
-/// Where the server is unless something says otherwise.
+/// The default address of the server.
 pub const DEFAULT_SERVER: &str = "localhost:8441";
 
-/// Adds the flags that say where the server is and who the agent is.
+/// Adds the flags for the server and the agent.
 pub fn with_server(command: Command) -> Command {
     let file = |name: &'static str| {
         Arg::new(name)
@@ -64,7 +63,7 @@ pub fn with_server(command: Command) -> Command {
         )
 }
 
-/// Adds the flags of one endpoint, and the service behind it.
+/// Adds the flags of one endpoint and its service.
 pub fn with_endpoint(command: Command, kind: Protocol) -> Command {
     let mut command = command.arg(
         Arg::new("upstream")
@@ -107,7 +106,7 @@ pub fn with_endpoint(command: Command, kind: Protocol) -> Command {
     command
 }
 
-/// The plan of a command built by [`with_server`] and [`with_endpoint`].
+/// The plan of a command built with [`with_server`] and [`with_endpoint`].
 pub fn plan_of(matches: &ArgMatches, kind: Protocol) -> Result<Plan, Failure> {
     let endpoint = endpoint_of(matches, kind)?;
     let given = Identity::of(matches)?;
@@ -154,23 +153,23 @@ fn endpoint_of(matches: &ArgMatches, kind: Protocol) -> Result<Endpoint, Failure
     Ok(endpoint)
 }
 
-/// What was given of the server and the agent; a file may have given some of it before.
+/// The settings for the server and the agent. A configuration file may complete them.
 #[derive(Debug, Default)]
 pub struct Identity {
     /// `host:port`.
     pub server: Option<String>,
-    /// Of the server's authorities.
+    /// File with the server's certificate authorities.
     pub ca: Option<PathBuf>,
     /// The credential.
     pub token: Option<Secret>,
-    /// For the session.
+    /// Metadata for the session.
     pub metadata: Option<String>,
-    /// Where the inspection page is to be.
+    /// Address of the inspection page.
     pub inspect: Option<Inspect>,
 }
 
 impl Identity {
-    /// What flags and the environment give.
+    /// Reads flags and the environment.
     pub fn of(matches: &ArgMatches) -> Result<Self, Failure> {
         let mut environment = config::environment();
         let text = |name: &str| matches.get_one::<String>(name).cloned();
@@ -199,7 +198,7 @@ impl Identity {
         })
     }
 
-    /// Takes from `other` what is not given here.
+    /// Completes missing settings from `other`.
     pub fn or(self, other: Self) -> Self {
         Self {
             server: self.server.or(other.server),
@@ -210,7 +209,7 @@ impl Identity {
         }
     }
 
-    /// The plan for `endpoints`, with the defaults for what was not given.
+    /// The plan for `endpoints`, with defaults for missing settings.
     pub fn plan(self, endpoints: Vec<Endpoint>) -> Result<Plan, Failure> {
         let Some(token) = self.token.filter(|token| !token.is_empty()) else {
             let why = "no authtoken; set CULVERT_AUTHTOKEN or use `--authtoken-file` (create one with `culvert api credentials create`)";
@@ -233,7 +232,7 @@ impl Identity {
     }
 }
 
-/// The authority that a server on this machine made for itself.
+/// The certificate authority that a server on this machine created.
 fn own_authority() -> Option<PathBuf> {
     let folder = config::environment()
         .remove("CULVERT_DATA_DIR")
@@ -242,7 +241,7 @@ fn own_authority() -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// Reads the address of the inspection page, which only this machine may reach.
+/// Parses the address of the inspection page, which must be on loopback.
 pub fn inspect_at(text: &str) -> Result<Inspect, String> {
     match text.parse::<std::net::SocketAddr>() {
         Ok(address) if address.ip().is_loopback() => Ok(Inspect::At(address)),
@@ -255,13 +254,13 @@ pub fn inspect_at(text: &str) -> Result<Inspect, String> {
     }
 }
 
-/// The content of a file that was named.
+/// Reads a file.
 pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let read = std::fs::read(path).with_context(|| format!("reading `{}`", path.display()));
     Ok(read?)
 }
 
-/// The same as text.
+/// Reads a text file.
 pub fn read_text(path: &Path) -> Result<String, Failure> {
     let read =
         std::fs::read_to_string(path).with_context(|| format!("reading `{}`", path.display()));
