@@ -1,4 +1,4 @@
-//! A client of the management API, for the command line and the demonstration.
+//! A client of the management API, for the command line and the demo.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
-/// Talks to one API address with one token.
+/// A client with one URL and one token.
 #[derive(Clone, Debug)]
 pub struct Client {
     base: String,
@@ -19,12 +19,12 @@ pub struct Client {
     http: hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
-/// What the API answered.
+/// A response of the API.
 #[derive(Debug)]
 pub struct Answer {
     /// HTTP status.
     pub status: u16,
-    /// The body, `null` when there is none.
+    /// The body; `null` if there is none.
     pub body: Value,
 }
 
@@ -46,7 +46,7 @@ impl Client {
         })
     }
 
-    /// One call. Refusals are answers, not errors.
+    /// Sends one request. Error responses are `Ok`.
     pub async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer> {
         let response = self.send(method, path, body).await?;
         let status = response.status().as_u16();
@@ -64,7 +64,7 @@ impl Client {
         Ok(Answer { status, body })
     }
 
-    /// A call that must succeed; a refusal becomes the error's text.
+    /// Sends a request that must succeed. An error response becomes an error with its message.
     pub async fn expect(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
         let answer = self.call(method, path, body).await?;
         if answer.status >= 300 {
@@ -73,8 +73,8 @@ impl Client {
         Ok(answer.body)
     }
 
-    /// Follows a stream of server-sent events until the server ends it or `each` says stop. `each`
-    /// gets the event's name and its data.
+    /// Reads a stream of server-sent events until the server ends it or `each` returns false. `each` receives the
+    /// name and the data of each event.
     pub async fn follow(&self, path: &str, mut each: impl FnMut(&str, &str) -> bool) -> Result<()> {
         let response = self.send(Method::GET, path, None).await?;
         if !response.status().is_success() {
@@ -117,7 +117,7 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<http::Response<Incoming>> {
-        // A page's link is absolute; everything else is relative to the base.
+        // The link to the next page is absolute; other paths are relative to the base.
         let uri = if path.starts_with("http://") || path.starts_with("https://") {
             path.to_owned()
         } else {
@@ -147,7 +147,7 @@ impl Client {
 }
 
 impl Answer {
-    /// One sentence out of an error body.
+    /// The message of an error response.
     pub fn refusal(&self) -> String {
         let message = self.body["msg"]
             .as_str()

@@ -1,4 +1,4 @@
-//! `culvert admin`: offline rescue, on the data folder or the database itself.
+//! `culvert admin`: offline maintenance of the data directory or the database.
 #![allow(clippy::print_stdout, reason = "a command prints")]
 
 mod transfer;
@@ -80,7 +80,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             return transfer::run(given).await;
         }
         let settings = settings_of(given)?;
-        // Nodes on PostgreSQL may be anywhere: they notice a rotation and stop by themselves.
+        // On PostgreSQL, nodes may run on other machines. They notice a rotation and stop on their own.
         let needs_all_stopped = name == "rotate-master-key" && settings.database_url.is_empty();
         let access = match needs_all_stopped {
             true => Access::Exclusive,
@@ -106,7 +106,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
     })
 }
 
-/// The installation the settings name. None is made by a rescue.
+/// Opens the installation of the settings. Unlike a server, it does not create one.
 async fn existing(settings: &Settings, access: Access) -> Result<Foundation, Failure> {
     if settings.database_url.is_empty() && !settings.data_dir.join("state.db").is_file() {
         let text = format!(
@@ -158,9 +158,9 @@ async fn check(foundation: &Foundation) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Queue first: an event in both is delivered once more, one in neither would be lost.
+/// Copies the queue first: an event in both copies is delivered twice, but an event in neither would be lost.
 ///
-/// The copy holds no master key, so that whoever gets it cannot read its secrets.
+/// The copy does not contain the master key, so its holder cannot decrypt its secrets.
 async fn backup(
     foundation: &Foundation,
     settings: &Settings,
@@ -177,7 +177,7 @@ async fn backup(
     {
         anyhow::bail!("the master key decrypts the backup and must be stored outside it");
     }
-    // First, because it can fail where the copy does not.
+    // The key file comes first, because it can fail when the copy succeeds.
     if let Some(file) = key_file {
         let key = std::fs::read_to_string(settings.key_file()).context("reading the master key")?;
         if let Some(parent) = file
@@ -190,7 +190,7 @@ async fn backup(
     }
     let copied = copy_to(foundation, &folder).await;
     if copied.is_err() {
-        // Half a backup is none, and would be in the way of the next.
+        // Removes an incomplete backup, which would block the next one.
         drop(std::fs::remove_dir_all(&folder));
         drop(key_file.map(std::fs::remove_file));
     }

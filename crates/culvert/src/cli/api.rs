@@ -1,5 +1,5 @@
-//! `culvert api <collection> <operation> …`: every management operation from the shell. Commands and
-//! flags are a loop over the operation table.
+//! `culvert api <collection> <operation> …`: all operations of the management API. Commands and flags are generated
+//! from the operation table.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub static TYPE: CommandType = CommandType {
     run,
 };
 
-/// Where the API is unless the environment or a flag says otherwise.
+/// The default URL of the API.
 const DEFAULT_URL: &str = "http://127.0.0.1:8420";
 
 fn arguments(command: Command) -> Command {
@@ -48,7 +48,7 @@ fn arguments(command: Command) -> Command {
     command
 }
 
-/// Adds the flags that say where the API is and with which token to call it.
+/// Adds the flags for the URL and the token of the API.
 pub fn with_client(command: Command) -> Command {
     command
         .arg(
@@ -68,7 +68,7 @@ pub fn with_client(command: Command) -> Command {
         )
 }
 
-/// The client that the flags of [`with_client`] and the environment describe.
+/// The client for the flags of [`with_client`] and the environment.
 pub fn client_of(matches: &ArgMatches) -> Result<Client, Failure> {
     let mut environment = config::environment();
     let url = matches.get_one::<String>("api-url").cloned();
@@ -128,7 +128,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         } else if !answer.body.is_null() {
             say(format_args!("{:#}", answer.body))?;
         }
-        // An answer can be the report of a failure, as that of `event-destinations test` is.
+        // A successful response may report a failure, such as that of `event-destinations test`.
         if answer.body["delivered"] == false {
             let why = answer.body["error"].as_str().unwrap_or("no reason given");
             return Err(Failure::Failed(format!(
@@ -139,7 +139,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
     })
 }
 
-/// Operations by collection, both sorted.
+/// All operations by collection, both sorted.
 fn collections() -> BTreeMap<&'static str, Vec<&'static Operation>> {
     let mut collections: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for operation in culvert_control::operations() {
@@ -159,7 +159,7 @@ fn command_name(operation: &Operation) -> String {
     dashed(operation.name)
 }
 
-/// The spelling of a name on the command line.
+/// A name as spelled on the command line.
 fn dashed(name: &str) -> String {
     name.replace('_', "-")
 }
@@ -193,7 +193,7 @@ fn operation_command(operation: &'static Operation) -> Command {
                 .as_str()
                 .unwrap_or_default()
                 .replace('\n', " ");
-            // A list of texts takes its flag once for each of them.
+            // The flag of a list may be repeated.
             let action = match takes(&property) {
                 Takes::Texts => ArgAction::Append,
                 Takes::Text | Takes::Json => ArgAction::Set,
@@ -212,7 +212,7 @@ fn operation_command(operation: &'static Operation) -> Command {
     command
 }
 
-/// `/a/{id}/b/{type}` has `id` and `type`.
+/// The parameters of a path: `id` and `type` for `/a/{id}/b/{type}`.
 fn path_parameters(path: &str) -> Vec<&str> {
     path.split('/')
         .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
@@ -308,7 +308,7 @@ fn body_of(operation: &Operation, given: &ArgMatches) -> Result<Option<Value>, F
         };
         let value = match takes(&property) {
             Takes::Text => Value::String(text.clone()),
-            // A whole list in JSON is taken as well.
+            // The flag also accepts a whole list as JSON.
             Takes::Texts if text.starts_with('[') => is_json()?,
             Takes::Texts => std::iter::once(text).chain(texts).cloned().collect(),
             Takes::Json => is_json()?,
@@ -318,12 +318,12 @@ fn body_of(operation: &Operation, given: &ArgMatches) -> Result<Option<Value>, F
     Ok(Some(Value::Object(body)))
 }
 
-/// How the flag of a field is read.
+/// How the value of a flag is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takes {
-    /// As the text that it is.
+    /// As text.
     Text,
-    /// Each use of the flag is one text of a list.
+    /// As one item of a list of texts.
     Texts,
     /// As JSON.
     Json,
@@ -344,7 +344,7 @@ fn takes(property: &Value) -> Takes {
     }
 }
 
-/// A list as rows, an object as one row per field.
+/// Formats a list with one row per item, or an object with one row per field.
 fn table(body: &Value) -> String {
     let Some(object) = body.as_object() else {
         return String::new();

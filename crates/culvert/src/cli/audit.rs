@@ -1,5 +1,5 @@
-//! `culvert audit`: is the log what was written, and what is in it. Works on the data folder or the
-//! database itself, beside a running server or without one, and writes nothing.
+//! `culvert audit`: verifies and exports the audit log. It reads the data directory or the database directly, whether
+//! a server runs or not, and writes nothing.
 
 use std::io::Write;
 
@@ -21,7 +21,7 @@ pub static TYPE: CommandType = CommandType {
     run,
 };
 
-/// Rows read at once; each at most 256 KiB.
+/// Number of rows per read, of at most 256 KiB each.
 const ROWS: u32 = 128;
 
 fn arguments(command: Command) -> Command {
@@ -73,7 +73,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             return Ok(());
         };
         let text = |name: &str| given.try_get_one::<String>(name).ok().flatten().cloned();
-        // What is wrong with the arguments is said before anything is opened.
+        // Checks the arguments before it opens anything.
         let head = match text("head") {
             Some(head) => Some(head.parse().map_err(|why| usage("head", why))?),
             None => None,
@@ -127,7 +127,7 @@ async fn verify(log: &AuditLog, head: Option<NotedHead>) -> Result<(), Failure> 
     say(whole(&extent))
 }
 
-/// One line that says what a whole log holds.
+/// A line that summarises a whole log.
 pub(crate) fn whole(extent: &Extent) -> String {
     let mut line = format!(
         "the audit log is intact: events={} first={} last={} head={}",
@@ -143,7 +143,7 @@ pub(crate) fn whole(extent: &Extent) -> String {
     line
 }
 
-/// One line of an export. `previous`, the position and everything below it is what `hash` is made of.
+/// One line of an export. `hash` covers `previous`, the position and the fields below.
 #[derive(Serialize)]
 struct Line<'a> {
     seq: i64,
@@ -182,7 +182,7 @@ async fn export(log: &AuditLog, from: Option<&Bound>, to: Option<&Bound>) -> Res
             after = row.seq;
             previous = Some((row.seq, row.hash));
         }
-        // In one piece: a page is what is in memory.
+        // Writes a page in one call.
         let mut out = std::io::stdout();
         out.write_all(&text)
             .and_then(|()| out.flush())

@@ -1,4 +1,4 @@
-//! `culvert demo`: the main job in one screen.
+//! `culvert demo`: a complete installation with sample traffic.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use culvert_base::BoxFuture;

@@ -1,4 +1,4 @@
-//! `culvert events`: follow captured events, send retained ones again, and print the catalogue.
+//! `culvert events`: follows captured events, replays retained events, and prints the catalogue.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::api::{client_of, with_client};
 use super::{CommandType, Failure, say};
 use crate::client::Answer;
 
-/// How often a replay that is waited for is looked at.
+/// Polling interval while waiting for a replay.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Registered in [`super::ALL`].
@@ -166,7 +166,7 @@ async fn replay(given: &ArgMatches) -> Result<(), Failure> {
     say(format_args!("{replay:#}"))
 }
 
-/// The kinds that a name stands for.
+/// The event kinds of a group.
 fn kinds_of(name: &str) -> Vec<String> {
     let families: &[Family] = match name {
         "audit" => &[Family::Audit, Family::Agent],

@@ -1,7 +1,7 @@
-//! The command line: a table of commands, one file each.
+//! The command line: a table of commands, with one file for each.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage, 70 the disk failed, 78 invalid configuration. Errors are one sentence on
-//! standard error; machine output is JSON on standard output.
+//! Exit codes: 0 success, 1 failure, 2 usage error, 70 disk failure, 78 invalid configuration. Errors are one
+//! sentence on standard error. Machine-readable output is JSON on standard output.
 #![allow(
     clippy::print_stdout,
     reason = "the command line is the one place that prints"
@@ -37,7 +37,7 @@ pub mod tls;
 pub struct CommandType {
     /// Its name on the command line.
     pub name: &'static str,
-    /// Arguments and help.
+    /// Adds arguments and help.
     pub arguments: fn(Command) -> Command,
     /// Runs it.
     pub run: fn(ArgMatches) -> BoxFuture<'static, Result<(), Failure>>,
@@ -68,7 +68,7 @@ pub static ALL: &[&CommandType] = &[
     &tls::TYPE,
 ];
 
-/// Why a command did not do what was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
     /// Exit code 1.
@@ -79,8 +79,7 @@ pub enum Failure {
     Configuration(config::Invalid),
     /// Exit code 70.
     Broken(String),
-    /// The reader of standard output has left, as `| head` does when it has enough. Exit code 0, and
-    /// nothing is printed.
+    /// The reader of standard output closed it, as `| head` does. Exit code 0, and nothing is printed.
     ReaderLeft,
 }
 
@@ -108,12 +107,12 @@ impl From<config::Invalid> for Failure {
     }
 }
 
-/// Parses the arguments and runs the command they name.
+/// Parses the arguments and runs the command.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) => {
-            // Help and version are asked for and succeed; everything else is wrong usage.
+            // Help and version are successes; all other cases are usage errors.
             let code = if error.use_stderr() { 2 } else { 0 };
             return match error.print() {
                 Ok(()) => ExitCode::from(code),
@@ -139,7 +138,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         }
     };
     let outcome = runtime.block_on((command.run)(matches.clone()));
-    // Everything worth waiting for was waited for; a blocked thread must not keep the process.
+    // The command has waited for its work. A blocked thread must not keep the process alive.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     match outcome {
         Ok(()) | Err(Failure::ReaderLeft) => ExitCode::SUCCESS,
@@ -162,7 +161,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// The whole command line, also for completions and the reference.
+/// The whole command line. Completions and the reference use it too.
 pub fn command() -> Command {
     let mut root = Command::new("culvert")
         .version(env!("CARGO_PKG_VERSION"))
@@ -175,7 +174,7 @@ pub fn command() -> Command {
     root
 }
 
-/// Adds `--config` and a flag per setting.
+/// Adds `--config` and a flag for each setting.
 pub fn with_settings(command: Command) -> Command {
     let file = Arg::new("config")
         .long("config")
@@ -197,11 +196,11 @@ pub fn with_settings(command: Command) -> Command {
     command
 }
 
-/// The settings of a command built by [`with_settings`].
+/// The settings of a command built with [`with_settings`].
 pub fn settings_of(matches: &ArgMatches) -> Result<Settings, Failure> {
     let flags: Vec<(String, String)> = config::keys()
         .into_iter()
-        // A secret on the command line is readable by every user of the machine.
+        // Secrets have no flags, because every user of the machine can read command lines.
         .filter_map(|key| {
             Some((
                 key.name.clone(),
@@ -217,8 +216,8 @@ pub fn settings_of(matches: &ArgMatches) -> Result<Settings, Failure> {
     Ok(config::load(file, &config::environment(), &flags)?)
 }
 
-/// The reference page of all commands, in Markdown. Settings flags and the operations of
-/// `culvert api` have pages of their own and are left out.
+/// The reference page of all commands, in Markdown. Omits the flags of settings and the operations of `culvert api`,
+/// which have their own pages.
 pub fn reference() -> String {
     let mut page = String::from(
         "# Commands\n\nExit codes: 0 success, 1 failure, 2 usage error, 78 invalid \
@@ -265,7 +264,7 @@ fn describe(command: &Command, parent: &str, page: &mut String) {
             .unwrap_or_default();
         page.push_str(&format!("| `{shown}` | {} |\n", help.replace('|', "\\|")));
     }
-    // The operations of `culvert api` are a page of their own.
+    // The operations of `culvert api` have their own page.
     if command.get_name() != "api" {
         for child in command.get_subcommands() {
             describe(child, &name, page);

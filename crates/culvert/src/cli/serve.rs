@@ -1,4 +1,4 @@
-//! `culvert serve`: the server, every role by default.
+//! `culvert serve`: runs the server, by default with all roles.
 #![allow(clippy::print_stdout, reason = "a command prints")]
 
 use std::io::IsTerminal;
@@ -30,7 +30,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(async move {
         let settings = settings_of(&matches)?;
         telemetry::start(&settings.log)?;
-        // Before anything else: whoever stops a server that is still starting stops it in order, too.
+        // Installs signal handlers first, so that a signal during the start also stops the server in order.
         let mut term = signal(SignalKind::terminate()).map_err(anyhow::Error::from)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(anyhow::Error::from)?;
         let mut hangup = signal(SignalKind::hangup()).map_err(anyhow::Error::from)?;
@@ -78,7 +78,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
     })
 }
 
-/// Takes changed settings into use; settings that are not valid change nothing.
+/// Applies changed settings. Invalid settings change nothing.
 fn hang_up(matches: &ArgMatches, reload: &mut Reload) {
     let applied = settings_of(matches).and_then(|settings| Ok(reload.apply(settings)?));
     match applied {
@@ -94,7 +94,7 @@ fn hang_up(matches: &ArgMatches, reload: &mut Reload) {
     }
 }
 
-/// Listening sockets of a supervisor (the `LISTEN_FDS` protocol of systemd).
+/// Listening sockets from a supervisor (systemd's `LISTEN_FDS` protocol).
 fn handed_over() -> Result<Inherited, Failure> {
     let mut handed = ListenFd::from_env();
     let mut sockets = Vec::new();
@@ -110,8 +110,8 @@ fn handed_over() -> Result<Inherited, Failure> {
     Ok(Inherited::new(sockets))
 }
 
-/// Tells a supervisor that asked for it that the server accepts (the systemd notify protocol: a
-/// datagram to the socket named by `NOTIFY_SOCKET`).
+/// Notifies the supervisor that the server accepts connections, if it asked for that (systemd's notify protocol: a
+/// datagram to the socket `NOTIFY_SOCKET`).
 fn notify_supervisor() {
     let Some(path) = crate::config::environment().remove("NOTIFY_SOCKET") else {
         return;

@@ -1,4 +1,4 @@
-//! `culvert admin move`: the SQLite data of a data folder into a PostgreSQL database.
+//! `culvert admin move`: copies the SQLite data of a data directory to a PostgreSQL database.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use culvert_base::SystemClock;
@@ -38,7 +38,7 @@ pub(super) fn command() -> Command {
 pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
     let settings = settings_of(given)?;
     let state = settings.data_dir.join("state.db");
-    // A server that runs would go on writing to what was moved.
+    // A running server would continue to write to the source.
     let _lock = match state.is_file() {
         true => {
             let lock = DataDirLock::acquire(&settings.data_dir, &settings.node());
@@ -107,7 +107,7 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
     ))
 }
 
-/// Opens what was moved as a server would, and verifies it.
+/// Opens the copy as a server would, and verifies it.
 async fn look(settings: Settings) -> Result<(), Failure> {
     let foundation = Foundation::open(&settings, Access::Shared).await?;
     let looked = async {
