@@ -1,7 +1,8 @@
-//! Settings: one documented struct, filled from flags, environment, file and defaults, in that order.
+//! Settings: one documented struct, whose values come from flags, environment, file and defaults, in this order of
+//! precedence.
 //!
-//! The struct is the only list of keys. Flags, environment names, the check for unknown keys and the
-//! reference page are loops over its schema. Nothing else in the project reads the environment.
+//! The struct is the only list of keys. Flags, environment variables, the check for unknown keys and the reference
+//! page are generated from its schema. Only this module reads the environment.
 
 mod keys;
 mod limits;
@@ -27,12 +28,12 @@ pub use load::{environment, load};
 pub use sections::*;
 pub use span::Span;
 
-/// Less would not hold what is written at once.
+/// The minimum size, which must hold the data of one write.
 const TRAFFIC_RETENTION_BYTES_MIN: u64 = 1 << 20;
-/// A shorter retention would make a log that is no audit log.
+/// The minimum retention. A shorter one would defeat the purpose of an audit log.
 const AUDIT_RETENTION_MIN: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// The event log of an installation without NATS.
+/// The value of `event_log` for a queue in the database.
 const EMBEDDED: &str = "embedded";
 
 /// Everything an operator can set.
@@ -121,7 +122,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What cannot be said in types.
+    /// Checks constraints that types do not express.
     fn check(&self) -> Result<(), Invalid> {
         self.bootstrap.check()?;
         self.acme.check()?;
@@ -187,7 +188,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The servers of the event log, if it is not in the database.
+    /// The servers of the event log, if it is in NATS.
     pub fn nats(&self) -> Result<Option<NatsServers>, Invalid> {
         if self.event_log == EMBEDDED {
             return Ok(None);
@@ -200,7 +201,7 @@ impl Settings {
         })
     }
 
-    /// First and last port of the TCP pool.
+    /// First and last port of the pool of TCP addresses.
     pub fn tcp_ports(&self) -> Result<(u16, u16), Invalid> {
         let wrong = || {
             Invalid(format!(
@@ -218,8 +219,7 @@ impl Settings {
         }
     }
 
-    /// Public base of `uri` fields in events, without a trailing slash: where none is configured, the
-    /// address of the API.
+    /// Base of `uri` fields in events, without a trailing slash. Without a setting, it is the address of the API.
     pub fn base_url(&self) -> String {
         match self.api.base_url.trim_end_matches('/') {
             "" => format!("http://{}", self.api.addr),
@@ -227,7 +227,7 @@ impl Settings {
         }
     }
 
-    /// Where the master key is kept.
+    /// Path of the master key.
     pub fn key_file(&self) -> PathBuf {
         if self.secrets.key_file.is_empty() {
             self.data_dir.join("master.key")
@@ -236,7 +236,7 @@ impl Settings {
         }
     }
 
-    /// The folder of `file` destinations.
+    /// The directory of `file` destinations.
     pub fn file_root(&self) -> PathBuf {
         if self.destinations.file.root.is_empty() {
             self.data_dir.join("events")
@@ -259,7 +259,7 @@ impl Settings {
         }
     }
 
-    /// The settings as JSON for people: secrets hidden.
+    /// The settings as JSON for display, with secrets hidden.
     pub fn shown(&self) -> Value {
         let mut shown = self.clone();
         if !shown.bootstrap.api_key.is_empty() {
@@ -293,7 +293,7 @@ impl Settings {
     }
 }
 
-/// Why the settings cannot be used; one sentence for standard error, exit code 78.
+/// Why the settings are invalid: one sentence for standard error, with exit code 78.
 #[derive(Debug)]
 pub struct Invalid(pub String);
 

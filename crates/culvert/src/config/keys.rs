@@ -1,4 +1,4 @@
-//! The keys of the settings, as their schema names them, and the reference page made of them.
+//! The keys of the settings, from their schema, and the reference page.
 
 use serde_json::Value;
 
@@ -10,21 +10,21 @@ use crate::reload::LIVE;
 pub struct Key {
     /// Dotted: `edge.http_addr`.
     pub name: String,
-    /// From the doc comment.
+    /// The doc comment.
     pub doc: String,
     /// The default, as JSON.
     pub default: Value,
-    /// Whether it takes a list.
+    /// Whether the value is a list.
     pub list: bool,
 }
 
 impl Key {
-    /// `CULVERT_EDGE__HTTP_ADDR`.
+    /// The environment variable: `CULVERT_EDGE__HTTP_ADDR`.
     pub fn variable(&self) -> String {
         format!("CULVERT_{}", self.name.to_uppercase().replace('.', "__"))
     }
 
-    /// `edge-http-addr`.
+    /// The flag: `edge-http-addr`.
     pub fn flag(&self) -> String {
         self.name.replace(['.', '_'], "-")
     }

@@ -1,4 +1,4 @@
-//! Settings read from flags, environment and file.
+//! Loads settings from flags, environment and file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -8,8 +8,7 @@ use serde_json::Value;
 
 use super::{Invalid, Key, Settings, keys};
 
-/// Variables that start with `CULVERT_` and are not settings of the server: those of the client and of
-/// the agent, and the test suite's.
+/// Variables with the prefix `CULVERT_` that are not settings: those of the client, the agent and the test suite.
 const OTHER_VARIABLES: [&str; 6] = [
     "CULVERT_API_URL",
     "CULVERT_API_KEY",
@@ -19,16 +18,15 @@ const OTHER_VARIABLES: [&str; 6] = [
     "CULVERT_TEST_",
 ];
 
-/// The process environment. The only place that reads it.
+/// The process environment. Only this function reads it.
 pub fn environment() -> HashMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
 }
 
-/// Reads settings: `flags` (dotted key to text) win over `environment`, that over the file, that over
-/// the defaults. `file` is required if given, else `./culvert.toml` or `/etc/culvert/culvert.toml` if
-/// there is one.
+/// Loads settings. `flags` (dotted key and text) take precedence over `environment`, then the file, then defaults. If
+/// `file` is given, it must exist; otherwise `./culvert.toml` or `/etc/culvert/culvert.toml` is used if it exists.
 pub fn load(
     file: Option<&Path>,
     environment: &HashMap<String, String>,
@@ -91,7 +89,7 @@ pub fn load(
     let mut settings: Settings = config
         .try_deserialize()
         .map_err(|e| Invalid(format!("the configuration is invalid: {e}")))?;
-    // A list given as an empty variable is one empty text.
+    // An empty variable for a list parses as one empty item.
     for list in [
         &mut settings.api.trusted_proxies,
         &mut settings.edge.trusted_proxies,
@@ -121,7 +119,7 @@ fn refuse_unknown(given: &BTreeMap<String, Value>, keys: &[Key]) -> Result<(), I
                 .iter()
                 .map(|key| (distance(&key.name, &name), key.name.as_str()))
                 .min()
-                // A name that shares too little is no help.
+                // Suggests only similar names.
                 .filter(|(distance, _)| 3 * distance <= name.len());
             return Err(Invalid(match nearest {
                 Some((_, nearest)) => {
@@ -147,7 +145,7 @@ fn flatten(name: String, value: &Value, keys: &[Key], flat: &mut Vec<String>) {
     }
 }
 
-/// Edit distance (insert, delete, replace) between two short names.
+/// Edit distance (insertions, deletions, replacements) between two short names.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
