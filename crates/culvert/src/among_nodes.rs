@@ -1,4 +1,4 @@
-//! This process among the nodes of its installation: where others reach it, and its ways to them.
+//! The connections between this process and the other nodes of its installation.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::metrics::Sample;
 use crate::metrics::samples::{counter, gauge};
 use crate::server::listen;
 
-/// What there is where the installation may have other nodes.
+/// The state of a process whose installation may have other nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Joined {
-    /// The ways to the others.
+    /// Connections to the other nodes.
     pub(crate) nodes: Option<Arc<Nodes>>,
-    /// When it is time for another certificate.
+    /// When to renew the certificate.
     pub(crate) renew_at: Timestamp,
-    /// Where the others dial, if there is anything for them here.
+    /// The listener for other nodes, if this node accepts agents.
     pub(crate) listener: Option<TcpListener>,
     pub(crate) local_addr: Option<SocketAddr>,
-    /// What the others are told of that; empty for nothing.
+    /// The address of the listener for other nodes; empty for none.
     pub(crate) address: String,
 }
 
 impl Joined {
-    /// Listens where `takes_agents` gives others something to dial for.
+    /// Binds the listener if `takes_agents`.
     pub(crate) async fn new(
         settings: &Settings,
         identity: Identity,
@@ -57,7 +57,7 @@ impl Joined {
     }
 }
 
-/// The bound address; where that is any address of this machine, the one the database is reached from.
+/// The bound address. If it is unspecified, uses the local address from which the database is reached.
 pub(crate) fn advertised(bound: SocketAddr, database_url: &str) -> SocketAddr {
     if !bound.ip().is_unspecified() {
         return bound;
@@ -66,7 +66,7 @@ pub(crate) fn advertised(bound: SocketAddr, database_url: &str) -> SocketAddr {
     SocketAddr::new(own, bound.port())
 }
 
-/// The address of this machine from which packets to the host of a URL leave. Nothing is sent.
+/// The local address from which packets to the host of a URL leave. Sends nothing.
 fn towards(url: &str) -> Option<IpAddr> {
     let url = url::Url::parse(url).ok()?;
     let host = url.host_str()?.trim_matches(['[', ']']).to_owned();
@@ -82,7 +82,7 @@ fn towards(url: &str) -> Option<IpAddr> {
     None
 }
 
-/// What is counted of other nodes.
+/// Metrics of the connections to other nodes.
 pub(crate) fn samples(nodes: &Nodes) -> Vec<Sample> {
     let m = nodes.meters();
     vec![

@@ -1,5 +1,4 @@
-//! Where the clouds of destinations are, and who this server is to them: from settings, and from the
-//! variables that every program of Amazon's reads.
+//! Endpoints and credentials of cloud destinations, from settings and from the standard variables of AWS tools.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -11,7 +10,7 @@ use url::Url;
 
 use crate::config::AwsDestinations;
 
-/// Settings and variables of Amazon's services; a setting wins over a variable.
+/// Settings and variables for AWS. Settings take precedence.
 pub(crate) fn settings(
     settings: &AwsDestinations,
     environment: &HashMap<String, String>,
@@ -48,7 +47,7 @@ pub(crate) fn settings(
     })
 }
 
-/// The URL in a setting or variable, as a base that paths are joined to; `None` when it is empty.
+/// Parses the URL of a setting or variable, to which paths are appended; `None` if it is empty.
 pub(crate) fn base(name: &str, text: &str) -> Result<Option<Url>> {
     if text.is_empty() {
         return Ok(None);
@@ -66,7 +65,7 @@ pub(crate) fn base(name: &str, text: &str) -> Result<Option<Url>> {
     Ok(Some(url))
 }
 
-/// The first source of keys that the environment names; the instance's own is the last.
+/// The first source of keys that the environment configures. The instance metadata is the last.
 fn own_keys(environment: &HashMap<String, String>) -> Result<OwnKeys> {
     let variable = |name: &str| {
         environment

@@ -1,10 +1,9 @@
 //! The lock of a data directory: one process writes to it at a time.
 //!
-//! The lock is on the directory itself, which cannot be removed or replaced while its files are in use: a
-//! copy or a new directory of the same name has other files. The kernel holds it for the open directory and
-//! releases it when the process ends, however it ends, so a killed server leaves no stale lock behind. The
-//! file `lock` names the holder for error messages. It is locked as well, for versions that know no other
-//! lock and for file systems that cannot lock a directory.
+//! The lock is on the directory itself, which cannot be replaced while its files are in use: a copy or a new
+//! directory of the same name has other files. The kernel releases the lock when the process ends, in whatever way,
+//! so a killed server leaves no stale lock. The file `lock` names the holder for error messages. It is locked too,
+//! for older versions and for file systems that cannot lock a directory.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -12,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// Bytes of the lock file that are read for an error message.
+/// Maximum number of bytes that are read of the lock file for an error message.
 const HOLDER_BYTES_MAX: u64 = 256;
 
 /// The lock. Dropping it releases the data directory.
@@ -43,7 +42,7 @@ impl DataDirLock {
         let file = match Self::lock_file(&path, node) {
             Ok(Ok(file)) => Some(file),
             Ok(Err(held)) => bail!(in_use(folder, Some(held))),
-            // The directory is locked, and reading needs no room.
+            // The directory is locked, and reading does not need disk space.
             Err(error) if has_directory && is_full(&error) => None,
             Err(error) => {
                 let doing = || format!("locking the data directory with `{}`", path.display());
@@ -56,9 +55,9 @@ impl DataDirLock {
         })
     }
 
-    /// The lock file, locked and with this process's name, or the file that another process has locked.
+    /// The lock file, either locked with the name of this process, or the file that another process has locked.
     fn lock_file(path: &Path, node: &str) -> io::Result<std::result::Result<File, File>> {
-        // The holder's name stays until the lock is ours.
+        // The name of the previous holder stays until this process has the lock.
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -74,7 +73,7 @@ impl DataDirLock {
         file.seek(SeekFrom::Start(0))?;
         match writeln!(file, "{} {node}", std::process::id()) {
             Err(error) if !is_full(&error) => Err(error),
-            // Without room for the name the file is locked all the same.
+            // If the disk is too full for the name, the file is still locked.
             _ => Ok(Ok(file)),
         }
     }
@@ -87,7 +86,7 @@ fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// Why `folder` cannot be locked, and which process `lock` names as the holder.
+/// An error for a locked `folder`, with the holder that `lock` names.
 fn in_use(folder: &Path, lock: Option<File>) -> String {
     let holder = lock.map_or_else(|| UNNAMED.to_owned(), |mut file| holder(&mut file));
     format!(
@@ -97,17 +96,17 @@ fn in_use(folder: &Path, lock: Option<File>) -> String {
     )
 }
 
-/// A holder whose lock file was removed or names no process.
+/// The holder if the lock file is missing or names no process.
 const UNNAMED: &str = "another process";
 
 fn path_in(folder: &Path) -> PathBuf {
     folder.join("lock")
 }
 
-/// The process that holds the lock, in words.
+/// A description of the process that holds the lock.
 fn holder(file: &mut File) -> String {
     let mut text = String::new();
-    // Without a readable name the refusal stands all the same.
+    // Without a readable name, the error names no process.
     drop(file.take(HOLDER_BYTES_MAX).read_to_string(&mut text));
     match text.trim().split_once(' ') {
         Some((process, node)) => format!("process {process} (node `{node}`)"),

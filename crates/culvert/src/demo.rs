@@ -1,8 +1,8 @@
-//! The demonstration: a whole culvert in a temporary folder, a sample service behind it, and the
-//! events of what happened, printed as they are delivered.
+//! The demo: a complete culvert in a temporary directory, with a sample service, that prints events as they are
+//! delivered.
 //!
-//! Nothing here is special to the demonstration: it talks to the API as any client would, and the
-//! events arrive at a small receiver through the ordinary `debug` destination.
+//! It uses only public interfaces: requests to the API like any client, and a receiver behind the ordinary `debug`
+//! destination.
 #![allow(clippy::print_stdout, reason = "the demo prints")]
 
 use std::convert::Infallible;
@@ -33,10 +33,10 @@ use crate::telemetry;
 /// How long `--once` waits for its events.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Deliveries waiting to be printed; a full channel makes the sender wait.
+/// Number of deliveries that wait to be printed. When the channel is full, the sender waits.
 const WAITING_MAX: usize = 256;
 
-/// Runs the demonstration; with `once` only until the first traffic event was delivered.
+/// Runs the demo; with `once` only until the first traffic event is delivered.
 pub async fn run(once: bool) -> Result<()> {
     let folder = Folder::make()?;
     let mut settings = Settings {
@@ -49,7 +49,7 @@ pub async fn run(once: bool) -> Result<()> {
     settings.agents.addr = "127.0.0.1:0".into();
     settings.agents.ssh_addr = "127.0.0.1:0".into();
     settings.metrics.addr = "127.0.0.1:0".into();
-    // The receiver of the events is this process.
+    // This process receives the events.
     settings.destinations.allow_networks = vec!["127.0.0.1/32".into()];
     settings.destinations.allow_plain_http = true;
     settings.log.level = "warn".into();
@@ -101,7 +101,7 @@ pub async fn run(once: bool) -> Result<()> {
     outcome
 }
 
-/// The cast: addresses and the first key.
+/// Addresses and the first API key.
 struct Play {
     api: String,
     http: SocketAddr,
@@ -184,7 +184,7 @@ impl Play {
             );
         }
         println!();
-        // The audit event of the key comes first: it was committed before any request was made.
+        // The audit event of the key comes first, because it was committed before any request was sent.
         let (mut audit, mut traffic) = (false, false);
         while !(audit && traffic) {
             let event = deliveries
@@ -199,7 +199,7 @@ impl Play {
         Ok(())
     }
 
-    /// One request through the edge; a new endpoint is at the edge within a second.
+    /// Sends one request through the edge. A new endpoint is available at the edge within a second.
     async fn get(&self, host: &str, target: &str) -> Result<u16> {
         let give_up = tokio::time::Instant::now() + Duration::from_secs(5);
         loop {
@@ -255,7 +255,7 @@ impl Play {
     }
 }
 
-/// Starts the sample service and the receiver of events; deliveries come out of the channel.
+/// Starts the sample service and the receiver of events. Deliveries arrive in the channel.
 async fn serve_locally(
     tasks: &mut JoinSet<()>,
 ) -> Result<(SocketAddr, SocketAddr, mpsc::Receiver<Value>)> {
@@ -285,7 +285,7 @@ async fn accept(listener: TcpListener, events: Option<mpsc::Sender<Value>>) {
     }
 }
 
-/// The sample service greets; the receiver takes a batch: an array of events.
+/// The sample service responds with a greeting; the receiver accepts a batch, which is an array of events.
 async fn answer(
     request: Request<Incoming>,
     events: Option<mpsc::Sender<Value>>,
@@ -338,7 +338,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// A temporary folder that goes away with the demonstration.
+/// A temporary directory that is deleted on drop.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,5 +1,4 @@
-//! Agents in this process: the listener they dial, what they are shown there, and the edge's way to
-//! their services.
+//! Agents of this process: their listener, its certificate, and the edge's connections to their services.
 
 use std::io;
 use std::net::IpAddr;
@@ -27,8 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::config::{Invalid, Settings};
 
-/// Where agents are let in, unless the edge has no room for new ones: they wait for that first. One that
-/// comes back to its session is not new.
+/// Authorizes agents. New sessions wait while the edge is overloaded; reconnects to an existing session do not.
 pub(crate) struct Waiting {
     pub(crate) authorizer: Arc<dyn AgentAuthorizer>,
     pub(crate) edge: Edge,
@@ -77,24 +75,24 @@ impl AgentAuthorizer for Waiting {
     }
 }
 
-/// The edge's way to agents: those of this process first, then those of other nodes.
+/// The edge's connections to agents: first those of this process, then those of other nodes.
 #[derive(Debug)]
 pub(crate) struct ToAgents {
     pub(crate) here: Option<Arc<Bindings>>,
     pub(crate) elsewhere: Option<Arc<Nodes>>,
 }
 
-/// A stream of the tunnel as the edge sees it.
+/// A stream to an agent, as used by the edge.
 #[derive(Debug)]
 struct Carried {
     stream: Stream,
-    /// The agents of this process and the endpoint; `None` if the agent is another node's.
+    /// The agents of this process and the id of the endpoint; `None` for an agent of another node.
     here: Option<(Arc<Bindings>, String)>,
 }
 
 impl AgentIo for Carried {
-    /// A stream through another node never rests: the node below cannot take it back for its own
-    /// clients, and an endpoint that goes offline there is not known here at once.
+    /// Streams through another node are not kept for reuse: that node could not use them for its own clients, and
+    /// this node does not learn immediately when an endpoint goes offline there.
     fn rest(&mut self) -> bool {
         if self.here.is_none() {
             self.stream.end_in_order();
@@ -103,7 +101,7 @@ impl AgentIo for Carried {
         self.stream.rest()
     }
 
-    /// Nothing is sent to an agent that gave the endpoint up, or had it taken away.
+    /// A stream is not reused if its agent no longer serves the endpoint.
     fn resume(&mut self) -> bool {
         let is_served = |(bindings, id): &(Arc<Bindings>, String)| bindings.count(id) > 0;
         self.here.as_ref().is_some_and(is_served) && self.stream.resume()
@@ -114,8 +112,8 @@ impl AgentIo for Carried {
     }
 }
 
-/// An error as the edge knows it: an agent that refused a stream was busy, or was not where it was
-/// looked for.
+/// Converts errors for the edge. An agent that rejected a stream is busy; a reset code may say that it is no longer
+/// at the node.
 fn told(error: io::Error) -> io::Error {
     if driver::is_refused(&error) {
         return io::Error::new(error.kind(), AgentRefused::Busy);
@@ -186,7 +184,7 @@ fn header(call: &AgentCall<'_>) -> ProxyHeader {
 }
 
 impl ToAgents {
-    /// A stream to an agent of this process.
+    /// Converts the result of opening a stream to an agent of this process.
     fn here(
         &self,
         opened: Result<Stream, DialError>,
@@ -250,7 +248,7 @@ impl Dial for ToAgents {
     }
 
     fn may_return(&self, endpoint: &str) -> bool {
-        // Neither takes a lock while nothing was lost.
+        // Neither check takes a lock unless an endpoint was lost recently.
         let here = self.here.as_ref();
         let elsewhere = self.elsewhere.as_ref();
         let is_lost = here.is_some_and(|bindings| bindings.has_just_lost(endpoint))
@@ -259,8 +257,8 @@ impl Dial for ToAgents {
     }
 }
 
-/// Names and addresses that agents may dial, the likeliest first: those of the settings, the platform's
-/// own, and those of this machine.
+/// Names and addresses that agents may dial, the most likely first: those of the settings, the domain, and this
+/// machine.
 pub(crate) fn names(settings: &Settings, domain: &HostName) -> Vec<String> {
     let bound = settings.agents.addr.parse::<std::net::SocketAddr>();
     let bound = bound.ok().map(|address| address.ip());
@@ -279,7 +277,7 @@ pub(crate) fn names(settings: &Settings, domain: &HostName) -> Vec<String> {
         let name = match (name.parse::<IpAddr>(), HostName::parse(&name)) {
             (Ok(address), _) => address.to_string(),
             (_, Ok(host)) => host.to_string(),
-            // The name of a node is any text.
+            // A node name may be any text.
             (Err(_), Err(_)) => continue,
         };
         if !names.contains(&name) {
@@ -289,8 +287,7 @@ pub(crate) fn names(settings: &Settings, domain: &HostName) -> Vec<String> {
     names
 }
 
-/// The operator's certificate for the listener of agents. Another can take its place while the server
-/// runs.
+/// The operator's certificate for the agent listener. It can be replaced while the server runs.
 #[derive(Debug)]
 pub(crate) struct OwnCertificate(ArcSwap<CertifiedKey>);
 
@@ -301,19 +298,19 @@ impl ResolvesServerCert for OwnCertificate {
 }
 
 impl OwnCertificate {
-    /// The one of the settings, if they name one.
+    /// Reads the certificate that the settings name, if any.
     pub(crate) fn read(settings: &Settings) -> Result<Option<Arc<Self>>, Invalid> {
         let key = certified_key(settings)?;
         Ok(key.map(|key| Arc::new(Self(ArcSwap::new(key)))))
     }
 
-    /// Shows another from the next handshake on.
+    /// Uses another certificate from the next handshake on.
     pub(crate) fn replace(&self, key: Arc<CertifiedKey>) {
         self.0.store(key);
     }
 }
 
-/// The certificate that the settings name, with its key.
+/// The certificate and key that the settings name.
 pub(crate) fn certified_key(settings: &Settings) -> Result<Option<Arc<CertifiedKey>>, Invalid> {
     let (certificate, key) = (&settings.agents.cert_file, &settings.agents.key_file);
     if certificate.is_empty() && key.is_empty() {
@@ -335,7 +332,7 @@ pub(crate) fn certified_key(settings: &Settings) -> Result<Option<Arc<CertifiedK
     Ok(Some(key))
 }
 
-/// How TLS is spoken with agents, whatever name they ask for.
+/// The TLS configuration for agents, for any server name.
 pub(crate) fn tls(certificate: Arc<dyn ResolvesServerCert>) -> Result<Arc<ServerConfig>> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ServerConfig::builder_with_provider(provider)

@@ -1,5 +1,5 @@
-//! Managed certificates in this composition: control's port to an authority over the edge's client,
-//! and what the settings say of both.
+//! Managed certificates: connects control's port for issuers to the ACME client, which sends its requests through the
+//! edge's client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use rustls_pki_types::pem::PemObject;
 use crate::config::{self, Invalid, Settings};
 use crate::server::{edge_settings, told};
 
-/// To connect to a certificate authority, TLS and all.
+/// Time limit for connecting to a certificate authority, including TLS.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// A commit is known to every node within a second, and compiled a moment later.
+/// How long a commit takes to reach all nodes. They read it within a second and then compile it.
 const SPREAD: Duration = Duration::from_secs(3);
 
-/// How a process with an edge gets certificates.
+/// The certificate settings of a process with an edge.
 pub fn certificates(settings: &Settings, edge: &Edge) -> Result<Certificates> {
     let issuer = match settings.acme.directory_url.as_str() {
         "" => None,
@@ -34,7 +34,7 @@ pub fn certificates(settings: &Settings, edge: &Edge) -> Result<Certificates> {
     };
     let mut challenges = settings.acme.challenges()?;
     challenges.retain(is_listening);
-    // With the embedded store there is one edge, whose own word is enough.
+    // With SQLite there is only one edge, so there is no wait for others.
     let is_shared = !settings.database_url.is_empty();
     Ok(Certificates {
         issuer,
@@ -56,12 +56,12 @@ fn client(settings: &Settings, url: &str, edge: &Edge) -> Result<Acme> {
     let dns_hook = match acme.dns_hook.as_str() {
         "" => None,
         path => {
-            // A path without a folder would be looked for elsewhere.
+            // Without a directory, the path would be searched in `PATH`.
             let program = std::path::absolute(path)?;
             if !program.is_file() {
                 return Err(Invalid(format!("`acme.dns_hook` is not a file: `{path}`")).into());
             }
-            // Secrets of our own settings are no business of the hook.
+            // The hook must not receive the secrets in culvert's own settings.
             let environment = config::environment();
             let others = environment
                 .into_iter()
@@ -88,7 +88,7 @@ fn client(settings: &Settings, url: &str, edge: &Edge) -> Result<Acme> {
     Ok(Acme::new(settings, Arc::new(client)))
 }
 
-/// The edge's client as control sees it.
+/// The ACME client as control's port.
 #[derive(Debug)]
 struct Client(Acme);
 

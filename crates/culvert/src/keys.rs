@@ -1,7 +1,7 @@
-//! The installation's master key: a file of 64 hex digits, made at the first start.
+//! The installation's master key: a file with 64 hex digits, created at the first start.
 //!
-//! While the key is being rotated the file has a second line, the key of before. Then secrets are
-//! sealed under the first and opened under both.
+//! During a rotation the file has a second line with the previous key. Secrets are then encrypted with the first key,
+//! and decrypted with either.
 
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -10,22 +10,22 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use culvert_base::{Digest, Entropy, Secret};
 
-/// The master key, and the one before it while secrets are sealed anew.
+/// The master key, and the previous one during a rotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MasterKey {
-    /// What is sealed is sealed under it.
+    /// The key for encryption.
     pub current: Secret,
-    /// What is sealed may still be under it.
+    /// The previous key, under which some secrets may still be encrypted.
     pub older: Option<Secret>,
 }
 
 impl MasterKey {
-    /// Both, the current first.
+    /// Both keys, the current one first.
     pub fn each(&self) -> impl Iterator<Item = &Secret> {
         std::iter::once(&self.current).chain(&self.older)
     }
 
-    /// A new key, and this one as the older.
+    /// Adds a new key and keeps this one as the previous key.
     pub fn rotated(self, entropy: &dyn Entropy) -> Self {
         Self {
             current: new(entropy),
@@ -33,12 +33,12 @@ impl MasterKey {
         }
     }
 
-    /// Whether a database that has this mark is sealed under one of the two.
+    /// Whether one of the keys is the key of a database with this mark.
     pub fn is_marked(&self, mark: &str) -> bool {
         self.each().any(|key| mark_of(key) == mark)
     }
 
-    /// Writes the file, whole or not at all.
+    /// Writes the file atomically.
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut text = String::new();
         for key in self.each() {
@@ -49,7 +49,7 @@ impl MasterKey {
     }
 }
 
-/// What a database knows a key by.
+/// The mark by which a database recognises a key.
 pub(crate) fn mark_of(key: &Secret) -> String {
     Digest::of(key.reveal().as_bytes(), "culvert master key mark").to_hex()
 }
@@ -57,7 +57,7 @@ pub(crate) fn mark_of(key: &Secret) -> String {
 /// Reads the key file; `None` if it does not exist.
 ///
 /// # Errors
-/// The file cannot be read, is readable by others, or holds no key.
+/// If the file cannot be read, is readable by others, or contains no key.
 pub fn load(path: &Path) -> Result<Option<MasterKey>> {
     match std::fs::read_to_string(path) {
         Ok(text) => {
@@ -91,7 +91,7 @@ pub fn load(path: &Path) -> Result<Option<MasterKey>> {
 /// Creates the key of a new installation and writes its file.
 ///
 /// # Errors
-/// The file cannot be written.
+/// If the file cannot be written.
 pub fn make(path: &Path, entropy: &dyn Entropy) -> Result<MasterKey> {
     let made = MasterKey {
         current: new(entropy),
@@ -105,14 +105,14 @@ fn new(entropy: &dyn Entropy) -> Secret {
     Secret::new(entropy.text(b"0123456789abcdef", 64))
 }
 
-/// Writes a file that only its owner can read, whole or not at all.
+/// Atomically writes a file that only its owner can read.
 pub fn write_private(path: &Path, text: &str) -> Result<()> {
     write_whole(path, text, 0o600)
 }
 
-/// Writes a file that everyone may read, whole or not at all.
+/// Atomically writes a file that everyone can read.
 pub fn write_public(path: &Path, text: &str) -> Result<()> {
-    // A disk without room is no reason not to start with what is there.
+    // An unchanged file is not written, so that a full disk does not prevent the start.
     if std::fs::read_to_string(path).is_ok_and(|found| found == text) {
         return Ok(());
     }
@@ -143,7 +143,7 @@ fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
     Ok(())
 }
 
-/// Makes the data folder with mode 0700 if it is not there.
+/// Creates the data directory with mode 0700 if it does not exist.
 pub fn make_data_dir(path: &Path) -> Result<()> {
     if !path.exists() {
         std::fs::create_dir_all(path)

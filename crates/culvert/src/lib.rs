@@ -1,7 +1,7 @@
-//! culvert: one binary that puts services behind public addresses, records what passed and who
-//! changed what, and sends that knowledge where it is needed.
+//! culvert: one binary that publishes services at public addresses, records traffic and changes, and delivers these
+//! records as events.
 //!
-//! A library only so that the integration tests can start the real server in their own process.
+//! It is a library only so that integration tests can run the server in their process.
 
 pub mod agent;
 mod among_nodes;

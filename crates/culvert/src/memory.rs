@@ -1,4 +1,4 @@
-//! Freed memory goes back to the system, also when nothing happens any more.
+//! Returns freed memory to the system, even if the server is idle.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Ends a thread now and then, until `stop`.
+/// Ends a thread at intervals, until `stop`.
 ///
-/// The allocator hands back what was freed a second ago or longer when a thread ends, or needs fresh
-/// pages. A server at rest does neither: it would hold what its start or its last peak took.
+/// The allocator returns memory that was freed at least a second ago when a thread ends or needs fresh pages. An idle
+/// server does neither, so it would keep the memory of its start or its last peak.
 pub(crate) async fn give_back(stop: CancellationToken) {
     let mut ticks = tokio::time::interval(EVERY);
     loop {
@@ -17,7 +17,7 @@ pub(crate) async fn give_back(stop: CancellationToken) {
             () = stop.cancelled() => return,
             _ = ticks.tick() => {}
         }
-        // Only a thread that allocated is known to the allocator.
+        // The allocator only knows threads that have allocated.
         let ends = || drop(std::hint::black_box(Vec::<u8>::with_capacity(1)));
         let thread = std::thread::Builder::new().name("give-back".to_owned());
         if let Err(error) = thread.spawn(ends) {

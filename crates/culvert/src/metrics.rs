@@ -1,6 +1,6 @@
-//! `/metrics`: what the parts counted, in Prometheus text format.
+//! `/metrics`: the metrics of all parts in Prometheus text format.
 //!
-//! The parts count in plain structs of their own; only this file knows how that is exported.
+//! The parts count in plain structs. Only this file knows the export format.
 
 pub(crate) mod samples;
 
@@ -22,31 +22,31 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Connections at once; further ones wait.
+/// Maximum number of concurrent connections; more wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
 
-/// One number to export.
+/// A metric with its value.
 #[derive(Debug)]
 pub struct Sample {
-    /// Without the prefix `culvert_` and, for counters, without `_total`.
+    /// The name without the prefix `culvert_` and, for counters, without the suffix `_total`.
     pub name: &'static str,
-    /// What it counts.
+    /// The description.
     pub help: &'static str,
-    /// Label and value, if it has one.
+    /// Label and value, if any.
     pub label: Option<(&'static str, String)>,
-    /// Whether it only grows.
+    /// Whether it is a counter rather than a gauge.
     pub counter: bool,
-    /// The number now.
+    /// The current value.
     pub value: u64,
 }
 
-/// Reads every number when asked.
+/// Reads all metrics.
 pub type Read = Box<dyn Fn() -> Vec<Sample> + Send + Sync>;
 
-/// Panics anywhere in the process, counted by the hook that [`count_panics`] installs.
+/// Panics in the process, counted by the hook that [`count_panics`] installs.
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Counts every panic besides printing it as before. Called once, at the start of the process.
+/// Installs a hook that counts panics in addition to printing them. Call it once, at the start of the process.
 pub fn count_panics() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -55,7 +55,7 @@ pub fn count_panics() {
     }));
 }
 
-/// Panics so far.
+/// Number of panics so far.
 pub fn panics() -> u64 {
     PANICS.load(Ordering::Relaxed)
 }
@@ -73,7 +73,7 @@ pub async fn serve(listener: TcpListener, read: Read, stop: CancellationToken) {
             Some(_) = connections.join_next() => {}
             accepted = listener.accept(), if room => {
                 let Ok((stream, _)) = accepted else {
-                    // Out of files or memory; trying at once would spin.
+                    // Files or memory are exhausted; an immediate retry would spin.
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
                 };
@@ -131,7 +131,7 @@ impl std::fmt::Debug for Samples {
 impl Collector for Samples {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let samples = (self.0)();
-        // Samples of one name stand together, so each name is described once.
+        // Samples of one name are adjacent, so each name is described once.
         for group in samples.chunk_by(|a, b| a.name == b.name) {
             let Some(first) = group.first() else { continue };
             let kind = if first.counter {

@@ -1,8 +1,8 @@
-//! What nodes on one database tell each other of rate limits with `scope: cluster`.
+//! Exchanges the counts of rate limits with `scope: cluster` between the nodes on one database.
 //!
-//! The edge says what to send and takes in what comes ([`SharedCounts`]); notifications of the database carry it. A
-//! node that cannot send or hear decides by its own counts and what it has heard, says so in the log and in
-//! `culvert_rate_limit_exchange`, and asks the others for everything when it is back.
+//! The edge produces and consumes the messages ([`SharedCounts`]); database notifications carry them. A node that
+//! cannot send or receive uses its own counts and those received so far, and reports this in the log and in
+//! `culvert_rate_limit_exchange`. When it is connected again, it requests the counts of all others.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ use crate::metrics::Sample;
 use crate::metrics::samples::{counter, gauge};
 
 const CHANNEL: &str = "culvert_rate_limits";
-/// Until a lost connection is made again.
+/// Delay before a lost connection is opened again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Something is sent so often, which this node hears as well.
+/// Maximum interval between messages, which this node receives too.
 const BEAT_EVERY: Duration = Duration::from_secs(5);
-/// A connection that brings nothing for so long is lost.
+/// A connection without messages for this long is considered lost.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
-/// What the last counts of a node that stops may take.
+/// Time limit for sending the last counts when the node stops.
 const LAST_WITHIN: Duration = Duration::from_secs(1);
 
-/// Carries messages until stopped.
+/// Exchanges messages until stopped.
 pub(crate) async fn run(store: Store, counts: SharedCounts, stop: CancellationToken) {
     let mut is_failing = false;
     while !stop.is_cancelled() {
@@ -69,7 +69,7 @@ async fn carry(
         tokio::select! {
             biased;
             () = stop.cancelled() => {
-                // What this node let pass counts on.
+                // The requests that this node permitted continue to count.
                 drop(timeout(LAST_WITHIN, tell(&mut channel, counts.outgoing())).await);
                 return Ok(());
             }
@@ -88,7 +88,7 @@ async fn carry(
             }
             message = channel.hear() => {
                 heard_at = Instant::now();
-                // What is not even text of ours is refused and counted like any other message.
+                // An invalid message is rejected and counted like any other.
                 counts.hear(&STANDARD.decode(message?).unwrap_or_default());
             }
         }
@@ -100,7 +100,7 @@ async fn tell(channel: &mut Broadcast, messages: Vec<Vec<u8>>) -> Result<(), Fau
     channel.tell(&messages).await
 }
 
-/// What is counted of the exchange.
+/// Metrics of the exchange.
 pub(crate) fn samples(counts: &SharedCounts) -> Vec<Sample> {
     let m = counts.meters();
     vec![

@@ -1,5 +1,4 @@
-//! A hang-up: settings and the files they name are read again, and what can change while the server
-//! runs is taken into use.
+//! Reload: reads the settings and the files they name again, and applies those that can change at run time.
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use crate::ingress::{self, OwnCertificate};
 use crate::server::{edge_settings, ip_data_files};
 use crate::telemetry;
 
-/// Keys of [`Settings`] that a running server takes into use. The others wait for the next start.
+/// Keys of [`Settings`] that a reload applies. The others need a restart.
 pub const LIVE: [&str; 25] = [
     "agents.cert_file",
     "agents.key_file",
@@ -41,13 +40,13 @@ pub const LIVE: [&str; 25] = [
     "shutdown.drain",
 ];
 
-/// Takes other settings into use in a running server.
+/// Applies new settings to a running server.
 #[derive(Debug)]
 pub struct Reload {
     settings: Settings,
     edge: Option<Edge>,
     ip_data: IpDatabases,
-    /// What agents are shown, if it is not of the installation's own authority.
+    /// The certificate of the agent listener, if the operator configured one.
     certificate: Option<Arc<OwnCertificate>>,
 }
 
@@ -66,12 +65,11 @@ impl Reload {
         }
     }
 
-    /// Takes the live ones of `settings` into use. Answers the keys that differ and wait for the next
-    /// start.
+    /// Applies the reloadable keys of `settings`. Returns the changed keys that need a restart.
     ///
     /// # Errors
     ///
-    /// What is not valid, such as a file that cannot be read. Then nothing has changed.
+    /// If a setting is invalid, or a file that it names cannot be read. Then nothing has changed.
     pub fn apply(&mut self, settings: Settings) -> Result<Vec<String>, Invalid> {
         let edge_settings = edge_settings(&settings)?;
         let certificate = ingress::certified_key(&settings)?;
@@ -90,7 +88,7 @@ impl Reload {
         match (&self.certificate, certificate) {
             (Some(shown), Some(other)) => shown.replace(other),
             (None, None) => {}
-            // From the one kind of certificate to the other.
+            // Changing between a configured certificate and the installation's own needs a restart.
             (Some(_), None) | (None, Some(_)) => waiting.push("agents.cert_file".to_owned()),
         }
         self.settings = settings;
@@ -98,7 +96,7 @@ impl Reload {
     }
 }
 
-/// Keys that differ and are not live.
+/// Changed keys that need a restart.
 fn waiting(before: &Settings, after: &Settings) -> Vec<String> {
     let value = |settings: &Settings, key: &str| {
         let json = serde_json::to_value(settings).expect("settings are always JSON");

@@ -1,5 +1,4 @@
-//! The composition root: builds every part, holds the adapters between them, owns the order in which
-//! they stop.
+//! The composition root: creates all parts, contains the adapters between them, and stops them in order.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -46,16 +45,16 @@ pub(crate) use parts::{edge_settings, ip_data_files};
 use foundation::key_rotated;
 use parts::{api_settings, event_log, public_ports, target_settings};
 
-/// What other nodes brought may take so long to end, while new of it still comes.
+/// Time limit for streams of other nodes to end, while new ones may still arrive.
 const BROUGHT_DRAIN: Duration = Duration::from_secs(3);
-/// How long agents may take to connect to other nodes before this one stops.
+/// Time limit for agents to connect to other nodes before this one stops.
 const AGENTS_MOVE: Duration = Duration::from_secs(10);
-/// How long agents whose connection was ended may take to be back at another node.
+/// Time limit for agents to reconnect at another node after their connection was closed.
 const AGENTS_RETURN: Duration = Duration::from_secs(3);
-/// How long the first snapshot may take to reach the edge before the server says that it is ready.
+/// Time limit for the edge's first snapshot before the server reports that it is ready.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(30);
 
-/// A culvert whose listeners accept.
+/// A running server, whose listeners accept connections.
 #[derive(Debug)]
 pub struct Server {
     settings: Settings,
@@ -66,17 +65,16 @@ pub struct Server {
     ssh_addr: Option<SocketAddr>,
     nodes_addr: Option<SocketAddr>,
     metrics_addr: Option<SocketAddr>,
-    /// The operator's own, for agents.
+    /// The operator's certificate for agents.
     certificate: Option<Arc<OwnCertificate>>,
     ip_data: IpDatabases,
     ca_file: PathBuf,
     master: MasterKey,
-    /// No other process uses the data directory while this one runs.
+    /// Keeps other processes from using the data directory.
     _lock: Option<DataDirLock>,
 }
 
-/// The parts and the tasks they run in. Each group of tasks has a token of its own, so that they stop
-/// in order.
+/// The parts and their tasks. Each group of tasks has its own token, so that they stop in order.
 #[derive(Debug)]
 struct Running {
     store: Store,
@@ -85,10 +83,10 @@ struct Running {
     api: Tasks,
     edge_tasks: Tasks,
     agents: Tasks,
-    /// Where agents are let in, if they are.
+    /// Moves agents to other nodes before this one stops, if it accepts agents.
     moving: Option<Moving>,
     agent_keeper: Tasks,
-    /// What other nodes bring; the ways to them end with control, which says where they are.
+    /// Streams from other nodes. The outgoing connections stop with control, which knows the addresses.
     nodes: Tasks,
     control: Tasks,
     certificates: Tasks,
@@ -97,7 +95,7 @@ struct Running {
     supervision: Supervision,
 }
 
-/// The agents of this node on their way to others.
+/// Moves the agents of this node to other nodes.
 struct Moving {
     control: Arc<Control>,
     server: Arc<culvert_tunnel::server::Server>,
@@ -110,8 +108,8 @@ impl std::fmt::Debug for Moving {
 }
 
 impl Moving {
-    /// Lets no more agents in and asks those that are here to connect elsewhere, if another node takes
-    /// agents. Waits for them, for `patience` at most.
+    /// If another node accepts agents, stops accepting agents here and asks connected ones to connect elsewhere.
+    /// Waits for at most `patience`.
     async fn run(&self, patience: Duration) {
         match tokio::time::timeout(patience, self.control.begin_drain()).await {
             Ok(Ok(true)) => {}
@@ -125,7 +123,7 @@ impl Moving {
         }
         self.server.closing().cancel();
         let moved = self.server.bindings().ask_to_move(patience).await;
-        // Their sessions end with this node where they have no other.
+        // Otherwise their sessions would end with this node.
         let away = self.control.wait_for_agents_elsewhere(AGENTS_RETURN).await;
         tracing::info!(
             away,
@@ -138,7 +136,7 @@ impl Moving {
     }
 }
 
-/// The long-lived tasks of the process, with those of its databases.
+/// The long-lived tasks of the process, including those of its databases.
 #[derive(Clone, Debug)]
 struct Supervision {
     parts: [Supervisor; 3],
@@ -151,12 +149,12 @@ impl Supervision {
         }
     }
 
-    /// The tasks that ended before they were asked to.
+    /// The tasks that ended unexpectedly.
     fn failed(&self) -> Vec<Ended> {
         self.parts.iter().flat_map(Supervisor::failed).collect()
     }
 
-    /// Completes with the first of them.
+    /// Completes when the first task ends unexpectedly.
     async fn failure(&self) -> Ended {
         let [own, store, queue] = &self.parts;
         tokio::select! {
@@ -167,7 +165,7 @@ impl Supervision {
     }
 }
 
-/// Some long-lived tasks and what stops them.
+/// A group of long-lived tasks, and the token that stops them.
 #[derive(Debug)]
 struct Tasks {
     running: JoinSet<()>,
@@ -184,7 +182,7 @@ impl Tasks {
         }
     }
 
-    /// Starts a task that runs until it is told to stop. An earlier end is a failure of the process.
+    /// Starts a task that runs until the token is cancelled. If it ends earlier, that is a failure of the process.
     fn start<F>(&mut self, name: &'static str, task: impl FnOnce(CancellationToken) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -196,7 +194,7 @@ impl Tasks {
             .spawn(self.supervisor.supervise(name, is_stopping, task));
     }
 
-    /// Stops them and waits for their end.
+    /// Stops the tasks and waits for their end.
     async fn finish(&mut self) {
         self.stop.cancel();
         while let Some(ended) = self.running.join_next().await {
@@ -208,14 +206,14 @@ impl Tasks {
 }
 
 impl Server {
-    /// Builds and starts everything. When this returns, all listeners accept and the edge runs on the
+    /// Creates and starts all parts. When it returns, all listeners accept connections and the edge runs with the
     /// stored configuration.
     pub async fn start(settings: Settings) -> Result<Self> {
-        // In a box, for it is large.
+        // Boxed because the future is large.
         Box::pin(Self::start_on(settings, Inherited::default())).await
     }
 
-    /// The same, listening on sockets that are already there where they fit the settings.
+    /// Like [`Server::start`], with inherited sockets where they match the settings.
     pub async fn start_on(settings: Settings, inherited: Inherited) -> Result<Self> {
         let given = settings.clone();
         let has = |role| given.roles.contains(&role);
@@ -250,7 +248,7 @@ impl Server {
         }
 
         let supervisor = Supervisor::default();
-        // Bound before events are emitted: they name the API's address where no other is configured.
+        // Binds the API first, because events contain its address if no other is configured.
         let mut api_listener = None;
         let mut base_url = base_url;
         if has(Role::Api) {
@@ -283,7 +281,7 @@ impl Server {
             },
             queue.clone(),
             store.clone(),
-            // Leases are held by the time that all nodes share.
+            // Leases use the clock that all nodes share.
             node.clock.clone(),
             entropy.clone(),
         );
@@ -412,7 +410,7 @@ impl Server {
         if let Some(published) = &published {
             published.wait_for_first().await?;
         }
-        // Connections wait in the sockets until there is something to serve them with.
+        // Until now, connections waited in the backlog of the sockets.
         if let Some(edge) = edge.clone() {
             parts.edge_tasks.start("edge", |stop| edge.run(stop));
         }
@@ -530,7 +528,7 @@ impl Server {
             parts.metrics.start("metrics", serve);
         }
         parts.metrics.start("memory", memory::give_back);
-        // No destination may be pointed at ourselves: an event would make the next one.
+        // A destination must not send to this server: each event would cause another one.
         let own = [
             api_addr,
             metrics_addr,
@@ -560,19 +558,19 @@ impl Server {
         })
     }
 
-    /// The names of its long-lived tasks.
+    /// The names of the running long-lived tasks.
     pub fn tasks(&self) -> Vec<&'static str> {
         let parts = self.parts.supervision.parts.iter();
         parts.flat_map(Supervisor::running).collect()
     }
 
-    /// Ends the tasks of a name, for tests of what follows.
+    /// Ends the tasks with a name, for tests of failures.
     pub fn task_killer(&self) -> impl Fn(&str) -> bool + Send + 'static {
         let parts = self.parts.supervision.parts.clone();
         move |name| parts.iter().any(|part| part.abort(name))
     }
 
-    /// Takes other settings into use while the server runs.
+    /// Applies new settings while the server runs.
     pub fn reload(&self) -> Reload {
         let edge = self.parts.edge.clone();
         Reload::new(
@@ -583,44 +581,44 @@ impl Server {
         )
     }
 
-    /// Token of the first key, if this start made it.
+    /// The token of the first API key, if this start created it.
     pub fn first_token(&self) -> Option<&Secret> {
         self.first_token.as_ref()
     }
 
-    /// `http://host:port` of the management API; empty when this process does not run it.
+    /// `http://host:port` of the management API; empty if this process does not run it.
     pub fn api_url(&self) -> String {
         self.api_addr
             .map(|address| format!("http://{address}"))
             .unwrap_or_default()
     }
 
-    /// Where plain HTTP is accepted.
+    /// The address for plain HTTP.
     pub fn http_addr(&self) -> Option<SocketAddr> {
         self.parts.edge.as_ref()?.http_addr()
     }
 
-    /// Where TLS is accepted.
+    /// The address for TLS.
     pub fn https_addr(&self) -> Option<SocketAddr> {
         self.parts.edge.as_ref()?.https_addr()
     }
 
-    /// Where agents dial.
+    /// The address for agents.
     pub fn agents_addr(&self) -> Option<SocketAddr> {
         self.agents_addr
     }
 
-    /// Where clients of SSH dial.
+    /// The address for SSH clients.
     pub fn ssh_addr(&self) -> Option<SocketAddr> {
         self.ssh_addr
     }
 
-    /// Where other nodes dial, if there may be any.
+    /// The address for other nodes, if there may be any.
     pub fn nodes_addr(&self) -> Option<SocketAddr> {
         self.nodes_addr
     }
 
-    /// Where metrics are.
+    /// The address for metrics.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics_addr
     }
@@ -630,7 +628,7 @@ impl Server {
         self.ca_file.clone()
     }
 
-    /// Addresses of sockets that were handed over and that no setting asks for.
+    /// Addresses of inherited sockets that no setting uses.
     pub fn unused(&self, inherited: &Inherited) -> Vec<SocketAddr> {
         let wanted = [
             self.api_addr,
@@ -653,7 +651,7 @@ impl Server {
         addresses.filter(|address| !is_wanted(address)).collect()
     }
 
-    /// The line that says where everything accepts.
+    /// The line with the addresses of all listeners.
     pub fn ready_line(&self) -> String {
         let mut line = String::from("culvert ready");
         let api = self.api_addr.map(|address| format!("http://{address}"));
@@ -683,7 +681,7 @@ impl Server {
         line
     }
 
-    /// Where a browser on this machine opens the console.
+    /// The URL of the console for a browser on this machine.
     pub fn console_url(&self) -> Option<String> {
         let port = self.api_addr?.port();
         Some(match &self.settings.api.base_url {
@@ -692,13 +690,11 @@ impl Server {
         })
     }
 
-    /// Runs until `cancel`, until a long-lived task ends, or until the disk can no longer be trusted;
-    /// then stops in order: no new exchanges, those in flight to a deadline, the API, the agents, the
-    /// recorder, the workers, the store.
+    /// Runs until `cancel`, until a long-lived task ends, or until a disk write fails. Then it stops in order: no new
+    /// requests, requests in flight until a deadline, the API, agents, the recorder, workers, the store.
     ///
     /// # Errors
-    /// A long-lived task ended before it was asked to, the master key was rotated, or the disk failed
-    /// ([`BrokenDisk`]).
+    /// If a long-lived task ended unexpectedly, the master key was rotated, or the disk failed ([`BrokenDisk`]).
     pub async fn run(mut self, cancel: CancellationToken) -> Result<()> {
         let mut failed = None;
         let broken = tokio::select! {
@@ -713,18 +709,18 @@ impl Server {
                 None
             }
             () = key_rotated(&self.parts.store, &self.master) => {
-                // What this process would seal from here on, nobody could open.
+                // Secrets that this process encrypts from now on could not be decrypted by any node.
                 bail!("the master key was rotated; copy the new `master.key` to this node and restart");
             }
         };
         if let Some(fault) = broken {
-            // What the disk says from here on cannot be believed; the next start reads what it holds.
+            // The disk's state is uncertain, so nothing more is written. The next start reads the actual data.
             tracing::error!(cause = %fault.chain(), "a disk write failed; stopping immediately");
             return Err(anyhow::Error::new(BrokenDisk));
         }
         let parts = &mut self.parts;
         let began = tokio::time::Instant::now();
-        // Everything still serves: agents connect elsewhere before they lose this node.
+        // Everything still runs, so agents can connect elsewhere before they lose this node.
         if failed.is_none()
             && let Some(moving) = &parts.moving
         {
@@ -732,17 +728,18 @@ impl Server {
                 .run(self.settings.shutdown.drain.0.min(AGENTS_MOVE))
                 .await;
         }
-        // First: an authority that finds nobody here would say that a name is not ours.
+        // Certificates stop first: otherwise a certificate authority could find no response to its challenge and mark
+        // the name as invalid.
         parts.certificates.finish().await;
         if failed.is_some() {
-            // `/readyz` says why until the last exchange is over.
+            // `/readyz` reports the failure until the last request ends.
             parts.edge_tasks.finish().await;
             parts.api.finish().await;
         } else {
             tokio::join!(parts.edge_tasks.finish(), parts.api.finish());
         }
-        // Behind the edge, whose last exchanges may be with agents; and late, for agents come back in
-        // seconds or in minutes.
+        // Nodes and agents stop after the edge, whose last requests may need agents. They stop late because agents
+        // may need minutes to reconnect.
         parts.nodes.finish().await;
         parts.agents.finish().await;
         parts.agent_keeper.finish().await;
@@ -763,7 +760,7 @@ impl Server {
     }
 }
 
-/// The disk failed a write that had to be durable. Exit code 70.
+/// The disk failed a write that must be durable. Exit code 70.
 #[derive(Debug)]
 pub struct BrokenDisk;
 
@@ -775,7 +772,7 @@ impl std::fmt::Display for BrokenDisk {
 
 impl std::error::Error for BrokenDisk {}
 
-/// Makes the first account, user and key if the store is empty.
+/// Creates the first account, user and API key if the store is empty.
 async fn first_start(foundation: &Foundation, settings: &Settings) -> Result<Option<Secret>> {
     let given = Some(&settings.bootstrap.api_key).filter(|token| !token.is_empty());
     let given = given.map(|token| Secret::new(token.clone()));
@@ -794,11 +791,11 @@ async fn first_start(foundation: &Foundation, settings: &Settings) -> Result<Opt
         );
         return Ok(made);
     }
-    // A token that was given is known to whoever gave it.
+    // A configured token is not returned, because the operator knows it.
     Ok(None)
 }
 
-/// The edge as control sees it, and whether it has its first snapshot.
+/// The edge as a port of control, and whether it has its first snapshot.
 #[derive(Debug)]
 struct Published {
     edge: Edge,
@@ -837,8 +834,8 @@ impl EdgePort for Published {
     }
 }
 
-/// Ready when store and event log are usable, every long-lived task runs, and the data that traffic
-/// policies read is loaded.
+/// Readiness: the store and the event log are usable, all long-lived tasks run, and the address data of traffic
+/// policies is loaded.
 #[derive(Debug)]
 struct Readiness {
     store: Store,
@@ -849,7 +846,7 @@ struct Readiness {
 }
 
 impl Readiness {
-    /// Whether all files about addresses are loaded, and no endpoint refuses traffic for want of one.
+    /// Whether all address data files are loaded, and no endpoint rejects traffic because one is missing.
     fn ip_data(&self) -> Result<(), String> {
         let data = self.ip_data.now();
         let mut settings = data.failed().to_vec();
@@ -869,7 +866,7 @@ impl Health for Readiness {
     fn ready(&self) -> BoxFuture<'_, Vec<(&'static str, Result<(), String>)>> {
         Box::pin(async move {
             let (store, log) = tokio::join!(self.store.usable(), self.delivery.event_log_usable());
-            // The path needs no credential: what is wrong is named, why is in the log.
+            // The path is public, so the response names only the part. The log has the cause.
             let shown = |part: Result<(), Fault>| {
                 part.map_err(|fault| {
                     tracing::warn!(cause = %fault.chain(), "readiness check failed");
@@ -893,8 +890,8 @@ impl Health for Readiness {
     }
 }
 
-/// What the operator's files say of addresses. The server starts without one that cannot be read: policies that need
-/// it refuse traffic, all others run.
+/// Loads the operator's address data. The server starts even if a file cannot be read. Policies that need the file
+/// then reject traffic; all others run.
 fn ip_data(settings: &Settings) -> Result<IpDatabases, Invalid> {
     let mut faults = Vec::new();
     let data = IpData::read_some(&ip_data_files(settings)?, &mut faults);
@@ -904,13 +901,13 @@ fn ip_data(settings: &Settings) -> Result<IpDatabases, Invalid> {
     Ok(IpDatabases::new(data))
 }
 
-/// The kernel's name for this start of the machine, where it has one.
+/// The kernel's id of the current boot, where available.
 fn boot() -> Option<String> {
     let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     read.ok().map(|id| id.trim().to_owned())
 }
 
-/// What log-ins share, and what they tell.
+/// The shared state of sign-ins, and the receiver of their journal.
 fn logins(
     settings: &Settings,
     master: &MasterKey,
@@ -936,7 +933,7 @@ pub(crate) async fn listen(key: &str, address: &str, inherited: &Inherited) -> R
     }
 }
 
-/// A fault as the command line tells it: with its causes.
+/// Converts a fault, with its causes, for the command line.
 pub fn told(fault: Fault) -> anyhow::Error {
     anyhow::Error::msg(fault.chain())
 }

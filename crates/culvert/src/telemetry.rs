@@ -1,4 +1,4 @@
-//! Logging set up once per process.
+//! Logging, which is set up once per process.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -9,12 +9,12 @@ use tracing_subscriber::reload;
 
 use crate::config::{Invalid, Log, LogFormat};
 
-/// Replaces the filter of the running log.
+/// Replaces the filter of the running logger.
 type Retune = Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>;
 
 static RETUNE: OnceLock<Retune> = OnceLock::new();
 
-/// Sends log lines to standard error. A second call changes nothing.
+/// Starts logging to standard error. A second call has no effect.
 pub fn start(log: &Log) -> Result<(), Invalid> {
     let text = match log.format {
         LogFormat::Text => true,
@@ -24,8 +24,8 @@ pub fn start(log: &Log) -> Result<(), Invalid> {
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter(log)?)
         .with_writer(std::io::stderr)
-        // A log that cannot be written, as on a full disk, would be complained of on standard error,
-        // which panics when that is where the log goes.
+        // Otherwise, a failure to write the log, as on a full disk, would be reported on standard error, which panics
+        // if the log goes there.
         .log_internal_errors(false)
         .with_span_events(FmtSpan::NONE);
     let (started, retune): (_, Retune) = if text {
@@ -43,13 +43,13 @@ pub fn start(log: &Log) -> Result<(), Invalid> {
     };
     match started {
         Ok(()) => drop(RETUNE.set(retune)),
-        // Only a subscriber that is already there can be in the way: tests start many servers.
+        // A subscriber already exists, because tests start several servers in one process.
         Err(_) => tracing::debug!("logging was set up before"),
     }
     Ok(())
 }
 
-/// Takes another `log.level` into use.
+/// Applies another `log.level`.
 pub fn reload(log: &Log) -> Result<(), Invalid> {
     let filter = filter(log)?;
     if let Some(retune) = RETUNE.get() {

@@ -1,4 +1,4 @@
-//! What each part counted, as rows of `/metrics`.
+//! The metrics of each part, as rows of `/metrics`.
 
 use culvert_control::Control;
 use culvert_delivery::{Delivery, Health as DestinationHealth, State};
@@ -414,7 +414,7 @@ pub(crate) fn delivery(delivery: &Delivery) -> Vec<Sample> {
     samples
 }
 
-/// How each destination is doing, as far as this node knows.
+/// The health of each destination, as known to this node.
 fn destination_samples(delivery: &Delivery) -> Vec<Sample> {
     type Read = fn(&DestinationHealth) -> u64;
     let seconds = |at: Option<culvert_base::Timestamp>| {

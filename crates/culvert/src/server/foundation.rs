@@ -1,4 +1,4 @@
-//! What stands before anything runs: the master key, the database and the clock of this process.
+//! The foundation of a process: the master key, the database and the clocks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,23 +15,24 @@ use crate::config::Settings;
 use crate::data_dir_lock::DataDirLock;
 use crate::keys::{self, MasterKey};
 
-/// What every node of an installation must agree on.
+/// The key in the store for the mark of the master key, on which all nodes must agree.
 pub(crate) const MASTER_KEY_MARK: &str = "master_key";
-/// The pepper, sealed; absent while the master key is the one it was made from.
+/// The key in the store for the encrypted pepper. It is absent while the pepper is derived from the current master
+/// key.
 const PEPPER: &str = "pepper";
-/// How often a server looks whether the master key was rotated under it, and how long a rotation
-/// waits for servers to have looked.
+/// Interval at which a server checks whether the master key was rotated, and how long a rotation waits for these
+/// checks.
 const KEY_LOOK_EVERY: Duration = Duration::from_secs(1);
 const KEY_WAIT: Duration = Duration::from_secs(3);
 
-/// What the master key, the database and the two clocks of a process are, before anything runs.
+/// The master key, the database and the clocks of a process.
 #[derive(Debug)]
 pub struct Foundation {
-    /// Documents and outbox.
+    /// Documents and the outbox.
     pub store: Store,
-    /// Events on their way.
+    /// Events that wait for delivery.
     pub queue: Queue,
-    /// Digests of tokens.
+    /// Computes digests of tokens.
     pub pepper: Pepper,
     pub(super) seal: Seal,
     pub(super) master: MasterKey,
@@ -40,25 +41,25 @@ pub struct Foundation {
     pub(super) ids: Arc<IdMaker>,
     pub(super) domain: HostName,
     pub(super) base_url: String,
-    /// Held as long as the data directory is in use; `None` beside a server that has it.
+    /// The lock of the data directory; `None` if a running server may have it.
     pub(super) lock: Option<DataDirLock>,
 }
 
-/// Whether other processes may use the data directory at the same time.
+/// Whether other processes may use the data directory concurrently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// No other process: a server, or a command that needs all servers stopped.
+    /// No: for a server, or a command that needs all servers stopped.
     Exclusive,
-    /// A server may run: a command whose writes a running server accepts.
+    /// Yes: for a command whose writes a running server supports.
     Shared,
 }
 
 impl Foundation {
-    /// Opens the data directory or the database, creating it if it is missing.
+    /// Opens the data directory or the database. Creates it if it does not exist.
     ///
     /// # Errors
-    /// Another process holds the data directory, the master key is missing or is not that of the
-    /// store, or the store cannot be opened.
+    /// If another process has locked the data directory, the master key is missing or does not belong to the store,
+    /// or the store cannot be opened.
     pub async fn open(settings: &Settings, access: Access) -> Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let entropy: Arc<dyn Entropy> = Arc::new(OsEntropy);
@@ -102,7 +103,7 @@ impl Foundation {
         })
     }
 
-    /// Makes accounts and keys without a running server.
+    /// Creates accounts and API keys without a running server.
     pub fn founder(&self) -> Bootstrap<'_> {
         Bootstrap {
             ids: &self.ids,
@@ -115,15 +116,15 @@ impl Foundation {
         }
     }
 
-    /// Another master key: everything sealed is sealed anew under it, and the old one is refused from
-    /// then on. Cut off at any moment it leaves everything readable; begun again it goes on. How many
-    /// documents had secrets.
+    /// Rotates the master key: encrypts all secrets with a new key, after which the old one is rejected. An
+    /// interrupted rotation leaves all secrets readable; running it again continues it. Returns the number of
+    /// documents with secrets.
     ///
-    /// The key file holds both keys from before the first document is touched until after the last.
+    /// The key file contains both keys from before the first document is changed until after the last.
     pub async fn rotate_master_key(&self, settings: &Settings) -> Result<Reencrypted> {
         let path = settings.key_file();
         let master = match &self.master.older {
-            // A rotation that was cut off.
+            // A previous rotation was interrupted.
             Some(_) => self.master.clone(),
             None => self.master.clone().rotated(&*self.entropy),
         };
@@ -131,13 +132,13 @@ impl Foundation {
         let seal = Seal::new(&master.current).with_older(&master.older);
         let pepper = self.pepper.sealed(&seal, &*self.entropy).map_err(told)?;
         self.store.meta_set(PEPPER, &pepper).await.map_err(told)?;
-        // From here on nobody starts with the old key alone, and whoever runs with it stops.
+        // From now on, a process with only the old key does not start, and a running one stops.
         let mark = keys::mark_of(&master.current);
         self.store
             .meta_set(MASTER_KEY_MARK, &mark)
             .await
             .map_err(told)?;
-        // On SQLite the lock of the data directory says that no server runs.
+        // On SQLite, the lock of the data directory ensures that no server runs.
         if matches!(store_url(settings), StoreUrl::Postgres(_)) {
             tokio::time::sleep(KEY_WAIT).await;
         }
@@ -152,14 +153,14 @@ impl Foundation {
         Ok(reencrypted)
     }
 
-    /// Closes both.
+    /// Closes the queue and the store.
     pub async fn close(self) {
         self.queue.close().await;
         self.store.close().await;
     }
 }
 
-/// Where the state is.
+/// The URL or path of the store.
 pub fn store_url(settings: &Settings) -> StoreUrl {
     if settings.database_url.is_empty() {
         StoreUrl::Sqlite(settings.data_dir.join("state.db"))
@@ -168,8 +169,8 @@ pub fn store_url(settings: &Settings) -> StoreUrl {
     }
 }
 
-/// Refuses to create a master key for a store that is in use already: its secrets are sealed under the
-/// key that is missing, and a new key opens none of them.
+/// Refuses to create a master key for a store that is already in use: its secrets are encrypted under the missing
+/// key, and a new key cannot decrypt them.
 async fn refuse_without_key(store: &Store, key_file: &Path) -> Result<()> {
     let is_marked = store.meta_get(MASTER_KEY_MARK).await.map_err(told)?;
     if is_marked.is_none() && store.revision().await.map_err(told)? == 0 {
@@ -183,8 +184,8 @@ async fn refuse_without_key(store: &Store, key_file: &Path) -> Result<()> {
     )
 }
 
-/// A second node with another master key could read no secret of the first, and would recognise no
-/// key: better that it does not start. The key that was agreed on.
+/// Returns the key that belongs to the database. A new database records the current key. A node without the right key
+/// does not start, because it could decrypt no secrets and recognise no tokens.
 async fn agree_on_key(store: &Store, master: &MasterKey) -> Result<Secret> {
     let Some(known) = store.meta_get(MASTER_KEY_MARK).await.map_err(told)? else {
         let mark = keys::mark_of(&master.current);
@@ -200,12 +201,12 @@ async fn agree_on_key(store: &Store, master: &MasterKey) -> Result<Secret> {
     }
 }
 
-/// Completes when the database's secrets are sealed under a key that this process does not have.
+/// Completes when the database's secrets are encrypted under a key that this process does not have.
 pub(super) async fn key_rotated(store: &Store, master: &MasterKey) {
     let marks: Vec<String> = master.each().map(keys::mark_of).collect();
     loop {
         tokio::time::sleep(KEY_LOOK_EVERY).await;
-        // A store that cannot be read is the business of others.
+        // Other code handles an unreadable store.
         if let Ok(Some(mark)) = store.meta_get(MASTER_KEY_MARK).await
             && !marks.contains(&mark)
         {

@@ -1,4 +1,4 @@
-//! What the settings say to each part, with the files they name.
+//! Converts settings, and the files they name, into the configuration of each part.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -22,7 +22,7 @@ use rustls_pki_types::pem::PemObject;
 use crate::clouds;
 use crate::config::{Invalid, OnExpressionError, ProxiedListener, Settings};
 
-/// What the settings say of the edge, with the files they name.
+/// The configuration of the edge.
 pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Settings, Invalid> {
     let timeouts = &settings.edge.timeouts;
     let limits = culvert_edge::Limits {
@@ -109,7 +109,7 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
     })
 }
 
-/// The files that say something of addresses.
+/// The files with address data.
 pub(crate) fn ip_data_files(settings: &Settings) -> Result<IpDataFiles, Invalid> {
     let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
     let list = |text: &String| match text.split_once('=') {
@@ -128,8 +128,8 @@ pub(crate) fn ip_data_files(settings: &Settings) -> Result<IpDataFiles, Invalid>
     })
 }
 
-/// Ports that URLs of endpoints show: those of the settings, else those that are bound, or would be where
-/// the edge runs.
+/// The ports in URLs of endpoints: those of the settings, otherwise the bound ones, or those that an edge with these
+/// settings would bind.
 pub(super) fn public_ports(settings: &Settings, edge: Option<&Edge>) -> PublicPorts {
     let port = |given: u16, bound: Option<SocketAddr>, wanted: &str, usual: u16| {
         let bound = bound.or_else(|| address(wanted)).map(|at| at.port());
@@ -156,7 +156,7 @@ pub(super) fn public_ports(settings: &Settings, edge: Option<&Edge>) -> PublicPo
     }
 }
 
-/// The event log in NATS, if there is one.
+/// The configuration of the event log in NATS, if it is used.
 pub(super) fn event_log(
     settings: &Settings,
     pepper: &Pepper,
@@ -165,7 +165,7 @@ pub(super) fn event_log(
         return Ok(None);
     };
     let stream = match settings.events.log_stream.as_str() {
-        // The same on all nodes of the installation, and of no other.
+        // A name that all nodes of this installation share, and that other installations do not use.
         "" => {
             let digest = pepper.digest("event log");
             let name = digest.split_once('.').map_or(&*digest, |(_, hex)| hex);
@@ -232,7 +232,7 @@ pub(super) fn api_settings(settings: &Settings) -> Result<culvert_api::Settings>
     })
 }
 
-/// Addresses were checked when the settings were read; empty means off.
+/// Parses an address that was checked when the settings were loaded; empty means off.
 fn address(text: &str) -> Option<SocketAddr> {
     text.parse().ok()
 }
