@@ -1,5 +1,5 @@
-//! Managed certificates from a real ACME server (pebble), which looks at names through a resolver of
-//! the test and finds this server's listeners.
+//! Managed certificates from a real ACME server (pebble). It resolves names with a DNS server of the test and
+//! connects to this server's listeners.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -26,10 +26,10 @@ use crate::events_arrive::subscribe;
 use crate::harness::{Backend, Harness, Receiver, backends, binary};
 use crate::kill::Process;
 
-/// Nothing here takes this long unless it is broken.
+/// Time limit for all operations of these tests.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until `look` finds something.
+/// Waits until `look` returns a value.
 async fn patiently<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -44,8 +44,7 @@ async fn patiently<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
-/// A port that nobody listens on, outside of the range that is given out for port 0 and of the pool of
-/// TCP endpoints.
+/// An unused port outside of the ephemeral range and the pool of TCP endpoints.
 fn free_port() -> u16 {
     let entropy: &dyn Entropy = &OsEntropy;
     loop {
@@ -57,20 +56,20 @@ fn free_port() -> u16 {
     }
 }
 
-/// What a resolver says.
+/// The content of the DNS server.
 #[derive(Debug, Default)]
 struct Zone {
-    /// Names that are here; no other name has an address.
+    /// Names with the address of this machine. Other names have no address.
     here: Vec<String>,
     aliases: BTreeMap<String, String>,
-    /// Folder with a file for each TXT record.
+    /// Directory with a file for each TXT record.
     texts: Option<PathBuf>,
-    /// Whether nothing is answered at all.
+    /// Whether it sends no responses at all.
     is_silent: bool,
     asked: usize,
 }
 
-/// An ACME server that is not running yet, and the resolver it is to ask.
+/// An ACME server that is not running yet, and its DNS server.
 struct Authority {
     folder: tempfile::TempDir,
     port: u16,
@@ -89,7 +88,7 @@ impl Drop for Authority {
 }
 
 impl Authority {
-    /// `None`, and a word, where there is no pebble.
+    /// `None`, reported as ignored, if pebble is not installed.
     async fn prepare() -> Option<Self> {
         let known = Command::new("pebble")
             .arg("-h")
@@ -131,13 +130,13 @@ impl Authority {
         format!("https://127.0.0.1:{}/dir", self.port)
     }
 
-    /// Says which names are here.
+    /// Adds names with the address of this machine.
     fn point_here(&self, names: &[&str]) {
         let names = names.iter().map(|name| (*name).to_owned());
         self.zone.lock().unwrap().here.extend(names);
     }
 
-    /// Has a server use it.
+    /// Configures a server to use it.
     fn configure(&self, settings: &mut Settings) {
         settings.acme.directory_url = self.directory();
         settings.acme.contact = "ops@culvert.example".into();
@@ -145,8 +144,8 @@ impl Authority {
         settings.acme.retry_after = Span(Duration::from_millis(400));
     }
 
-    /// Runs it until it accepts. It looks for names at these ports and makes certificates that are
-    /// valid for so many seconds.
+    /// Starts it and waits until it accepts connections. It validates names at these ports, and issues certificates
+    /// that are valid for `seconds`.
     async fn start(&mut self, http: u16, tls: u16, seconds: u32) {
         let config = json!({"pebble": {
             "listenAddress": format!("127.0.0.1:{}", self.port),
@@ -172,7 +171,7 @@ impl Authority {
         self.running = Some(child);
         patiently("pebble accepts", async || {
             if let Some(ended) = self.running.as_mut().unwrap().try_wait().unwrap() {
-                panic!("pebble ended with {ended}: {}", self.log());
+                panic!("pebble exited with {ended}: {}", self.log());
             }
             self.ask("/roots/0").await
         })
@@ -190,7 +189,7 @@ impl Authority {
         std::fs::read_to_string(self.file("log")).unwrap()
     }
 
-    /// What its management answers, if it answers.
+    /// The response of its management API, if there is one.
     async fn ask(&self, path: &str) -> Option<String> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.management));
         let mut stream = connect(address, "127.0.0.1", &self.root).await?;
@@ -201,7 +200,7 @@ impl Authority {
         Some(String::from_utf8_lossy(&answer).into_owned())
     }
 
-    /// What clients must trust.
+    /// The root certificate that clients must trust.
     async fn trust(&self) -> CertificateDer<'static> {
         let answer = self.ask("/roots/0").await.unwrap();
         let (_, pem) = answer.split_once("\r\n\r\n").unwrap();
@@ -209,7 +208,7 @@ impl Authority {
     }
 }
 
-/// Answers questions for addresses and TXT records.
+/// Responds to queries for addresses and TXT records.
 async fn resolve(socket: UdpSocket, zone: Arc<Mutex<Zone>>) {
     let mut question = [0; 1500];
     while let Ok((length, asker)) = socket.recv_from(&mut question).await {
@@ -271,7 +270,7 @@ fn answer(question: &[u8], zone: &mut Zone) -> Option<Vec<u8>> {
     Some(packet)
 }
 
-/// A name in a DNS packet.
+/// A name in DNS wire format.
 fn wire(name: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for label in name.split('.') {
@@ -282,7 +281,7 @@ fn wire(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// A TLS connection to one who is certified for this name under this root.
+/// Opens a TLS connection to a server with a certificate for this name under this root.
 async fn connect(
     address: SocketAddr,
     name: &str,
@@ -324,7 +323,7 @@ fn path(object: &Value) -> String {
     }
 }
 
-/// The domain once this holds of it.
+/// Waits until the domain meets a condition, and returns it.
 async fn domain_when(
     client: &Client,
     domain: &Value,
@@ -409,7 +408,7 @@ async fn a_domain_gets_its_certificate_by_http_01_and_keeps_it_while_it_is_manag
         })
         .await;
 
-        // Told once, of nobody's doing, and in this order.
+        // Each event occurs once, without a principal, and in this order.
         let created = hook.wait_for("tls_certificate_created.v0", 1).await;
         let updated = hook.wait_for("domain_updated.v0", 1).await;
         let told: Vec<Value> = hook.events();
@@ -431,7 +430,7 @@ async fn a_domain_gets_its_certificate_by_http_01_and_keeps_it_while_it_is_manag
             );
         }
 
-        // It is not taken from a managed domain.
+        // The certificate of a managed domain cannot be deleted.
         let refused = culvert
             .call(Method::DELETE, &path(&certificate), None)
             .await;
@@ -505,7 +504,7 @@ async fn an_agent_ingress_gets_its_certificate_and_renews_it() {
     .await;
     let name = "connect.managed.example";
     authority.point_here(&[name]);
-    // Renewed at two thirds of a short life.
+    // The certificate is renewed at two thirds of its short lifetime.
     authority.start(culvert.http.port(), free_port(), 18).await;
     let made = culvert
         .create("agent_ingresses", json!({"domain": name}))
@@ -568,7 +567,7 @@ async fn a_certificate_is_renewed_and_the_old_one_is_served_no_more() {
     let created = hook.wait_for("tls_certificate_created.v0", 2).await;
     let domain = culvert.call(Method::GET, &path(&made), None).await.body;
     assert_ne!(created[0]["object"]["id"], domain["certificate"]["id"]);
-    // The old one stays as an object, and can go.
+    // The old certificate still exists as an object and can be deleted.
     let old = path(&created[0]["object"]);
     assert_eq!(culvert.call(Method::DELETE, &old, None).await.status, 204);
     culvert.stop().await;
@@ -614,7 +613,7 @@ async fn an_authority_that_is_away_shows_an_internal_error_until_it_is_back() {
     let (http, https) = (culvert.http.port(), culvert.https.port());
     authority.start(http, https, 86_400).await;
     domain_when(&culvert.client, &made, "a certificate", is_issued).await;
-    // One that comes back without its memory is told of the account again.
+    // An authority that has lost its data gets the account again.
     authority.stop();
     authority.start(http, https, 86_400).await;
     let made = reserve(&culvert, json!({"domain": later})).await;
@@ -721,7 +720,7 @@ async fn a_wildcard_gets_its_certificate_by_dns_01_through_the_hook() {
     culvert.stop().await;
 }
 
-/// A hook that keeps each record in a file of its name.
+/// Writes a hook that stores each record in a file with its name.
 fn write_hook(hook: &Path, texts: &Path) {
     use std::os::unix::fs::PermissionsExt;
     let texts = texts.display();
@@ -758,7 +757,7 @@ async fn of_two_nodes_one_orders_and_both_answer_and_serve() {
         let names: Vec<String> = (0..4).map(|n| format!("n{n}.nodes.example")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         authority.point_here(&names);
-        // Whoever orders, the authority looks at this one.
+        // Whichever node orders, the authority connects to this one.
         authority
             .start(other.http.port(), free_port(), 86_400)
             .await;

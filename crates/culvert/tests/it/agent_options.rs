@@ -1,5 +1,5 @@
-//! Options of endpoints, as a published agent sends them: each acts like the action of traffic policies
-//! that it stands for, at the real edge.
+//! Options of endpoints, as a published agent sends them. Each behaves like the traffic policy action that it
+//! corresponds to, at the real edge.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -25,8 +25,8 @@ use crate::login::{Browser, Provider, callback};
 
 type Endpoint = HttpTunnelBuilder;
 
-/// A request: its fields and body, the status of its answer, 0 for a connection that is closed instead, a text that the answer has, and one that it
-/// has not.
+/// A request and its expected response: the request's header fields and body, the status (0 if the connection is
+/// closed instead), a text that the response contains, and one that it does not contain.
 struct Try {
     fields: &'static str,
     body: &'static str,
@@ -45,7 +45,7 @@ const fn get(fields: &'static str, status: u16) -> Try {
     }
 }
 
-/// An option, how an agent sets it, and what comes of it.
+/// An option, how an agent sets it, and its effects.
 struct Row {
     name: &'static str,
     set: fn(&mut Endpoint),
@@ -282,12 +282,12 @@ async fn each_option_of_a_published_agent_acts_like_its_action() {
             assert!(!text.contains(one.lacks), "{name} {nth}: {text}");
         }
     }
-    // No secret of any of them is in an answer of the API.
+    // The API returns none of these secrets.
     let shown = serde_json::to_string(&list(&culvert, "endpoints").await).unwrap();
     for secret in ["open sesame", "whsec", "its secret"] {
         assert!(!shown.contains(secret), "{shown}");
     }
-    // What nothing here does is refused, and not left out.
+    // An option without an implementation is rejected, not ignored.
     let mut endpoint = session.http_endpoint();
     endpoint.websocket_tcp_conversion();
     let refused = soon("an answer", endpoint.listen_and_forward(service.url())).await;
@@ -301,7 +301,7 @@ async fn version(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, In
     Ok(Response::new(Full::new(text.into())))
 }
 
-/// Answers with the version of HTTP that it is asked in.
+/// Responds with the HTTP version of the request.
 async fn versioned(tasks: &mut JoinSet<()>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -318,7 +318,7 @@ async fn versioned(tasks: &mut JoinSet<()>) -> SocketAddr {
     address
 }
 
-/// Answers each connection with what came of it up to a blank line, and ends it.
+/// Responds on each connection with the data up to a blank line, and closes it.
 pub async fn repeating(tasks: &mut JoinSet<()>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -363,7 +363,7 @@ async fn upstreams_get_the_protocol_and_the_header_that_they_want() {
     let answer = ask(culvert.http, "h2.culvert.localhost", &get("", 200)).await;
     assert!(answer.text.ends_with("HTTP/2.0"), "{}", answer.text);
 
-    // The header of the PROXY protocol says where the client is.
+    // The header of the PROXY protocol contains the client's address.
     for (version, begins) in [
         (ProxyProto::V1, "PROXY TCP4 127.0.0.1 127.0.0.1 "),
         (ProxyProto::V2, "\r\n\r\n\0\r\nQUIT\n"),
@@ -435,14 +435,14 @@ async fn an_internal_endpoint_of_an_agent_is_reached_by_policies_alone() {
     culvert.stop().await;
 }
 
-/// A certificate with its key, in PEM, and the authority that signed it.
+/// A self-signed certificate and its key, in PEM.
 pub fn made(names: &[&str]) -> (String, String) {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let made = rcgen::generate_simple_self_signed(names).unwrap();
     (made.cert.pem(), made.signing_key.serialize_pem())
 }
 
-/// A client of TLS that trusts an authority, and shows a certificate if it has one.
+/// A TLS client that trusts an authority, and presents a certificate if it has one.
 pub fn connector(authority: &[u8], shown: Option<&(String, String)>) -> tokio_rustls::TlsConnector {
     let mut roots = rustls::RootCertStore::empty();
     for certificate in rustls_pki_types::CertificateDer::pem_slice_iter(authority) {
@@ -466,7 +466,7 @@ pub fn connector(authority: &[u8], shown: Option<&(String, String)>) -> tokio_ru
     tokio_rustls::TlsConnector::from(Arc::new(config))
 }
 
-/// Speaks TLS and answers each connection with the first nine bytes of it.
+/// A TLS service that responds on each connection with its first nine bytes.
 pub async fn secure(tasks: &mut JoinSet<()>, shown: &(String, String)) -> url::Url {
     let config = rustls::ServerConfig::builder_with_provider(Arc::new(
         rustls::crypto::aws_lc_rs::default_provider(),
@@ -498,7 +498,7 @@ pub async fn secure(tasks: &mut JoinSet<()>, shown: &(String, String)) -> url::U
     format!("tcp://{address}").parse().unwrap()
 }
 
-/// Says a word in TLS and reads the answer; nothing if either fails.
+/// Sends a text over TLS and reads the response; `None` if either fails.
 pub async fn talk(
     connector: &tokio_rustls::TlsConnector,
     at: SocketAddr,
@@ -511,7 +511,7 @@ pub async fn talk(
         let mut tls = connector.connect(name, socket).await.ok()?;
         tls.write_all(said.as_bytes()).await.ok()?;
         let mut answer = Vec::new();
-        // How a peer ends is not what is looked at.
+        // How the peer closes the connection does not matter.
         while tls.read_buf(&mut answer).await.unwrap_or(0) > 0 {}
         (!answer.is_empty()).then(|| String::from_utf8_lossy(&answer).into_owned())
     };
@@ -533,7 +533,7 @@ async fn tls_ends_where_the_agent_wants_it_to() {
     let said = "hello\r\n\r\n";
     let echoed = |answer: Option<String>| answer.is_some_and(|answer| answer.ends_with(said));
 
-    // At the service: what the agent gets is TLS, and the client sees the certificate of the service.
+    // TLS is terminated at the service: the agent forwards TLS, and the client sees the service's certificate.
     let secure = secure(&mut tasks, &theirs).await;
     let mut endpoint = session.tls_endpoint();
     endpoint.domain(HOST);
@@ -544,7 +544,7 @@ async fn tls_ends_where_the_agent_wants_it_to() {
     assert_eq!(talk(&by_own, culvert.https, HOST, said).await, None);
     soon("a clean end", tunnel.close()).await.unwrap();
 
-    // At the server, with the certificate that the agent gives; its service gets plain bytes.
+    // TLS is terminated at the server with the agent's certificate; the service gets plain bytes.
     let mut endpoint = session.tls_endpoint();
     endpoint
         .domain(HOST)
@@ -556,7 +556,7 @@ async fn tls_ends_where_the_agent_wants_it_to() {
     assert_eq!(talk(&by_own, culvert.https, HOST, said).await, None);
     soon("a clean end", tunnel.close()).await.unwrap();
 
-    // With certificates of clients, in tls and in https.
+    // With client certificates, for tls and https.
     let (client, stranger) = (made(&["client"]), made(&["stranger"]));
     let (known, unknown) = (
         connector(&own, Some(&client)),
@@ -619,7 +619,7 @@ async fn users_log_in_at_an_endpoint_of_an_agent() {
     let page = ann.log_in("/", "ann").await;
     assert_eq!(page.status, 200, "{page:?}");
     assert_eq!(origin.received().len(), 1);
-    // The provider knows everybody, the agent wants only some.
+    // The provider accepts all users, the agent only some.
     let bob = Browser::new(folder.path(), "bob", &culvert, crate::login::HOST);
     let page = bob.log_in("/", "bob").await;
     assert_eq!(page.status, 403, "{page:?}");
@@ -627,8 +627,8 @@ async fn users_log_in_at_an_endpoint_of_an_agent() {
     culvert.stop().await;
 }
 
-/// Everything that configures one handshake, from the options of an agent and from its policy: none of it drops the
-/// certificates that clients must show.
+/// All sources of handshake settings, from an agent's options and from its policy: none of them drops the requirement
+/// for client certificates.
 #[tokio::test(flavor = "multi_thread")]
 async fn mutual_tls_is_kept_whatever_else_configures_the_handshake() {
     const HOST: &str = "mutual.culvert.localhost";
@@ -641,7 +641,7 @@ async fn mutual_tls_is_kept_whatever_else_configures_the_handshake() {
     let own = std::fs::read(culvert.settings.data_dir.join("ca.pem")).unwrap();
     let (theirs, client, stranger) = (made(&[HOST]), made(&["client"]), made(&["stranger"]));
     let request = format!("GET / HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n");
-    // A known client gets an answer, others none.
+    // A known client gets a response, others do not.
     let check = async |authority: &[u8], what: &str| {
         let passes = async |shown: Option<&(String, String)>| {
             let answer = talk(&connector(authority, shown), culvert.https, HOST, &request).await;
@@ -652,7 +652,7 @@ async fn mutual_tls_is_kept_whatever_else_configures_the_handshake() {
         assert!(!passes(None).await, "{what}: without a certificate");
     };
 
-    // TLS that ends at the server, with its certificate or the agent's.
+    // TLS is terminated at the server, with its own or the agent's certificate.
     let mut endpoint = session.tls_endpoint();
     endpoint
         .domain(HOST)
@@ -664,7 +664,7 @@ async fn mutual_tls_is_kept_whatever_else_configures_the_handshake() {
     check(theirs.0.as_bytes(), "tls with a certificate of the agent").await;
     soon("a clean end", tunnel.close()).await.unwrap();
 
-    // A policy of the agent's own that says something else of the handshake.
+    // An agent's policy with another handshake setting.
     let policy = r#"{"on_tcp_connect": [{"actions": [{"type": "terminate-tls", "config": {"min_version": "1.2"}}]}]}"#;
     let service = Service::named("one").await;
     let mut endpoint = session.http_endpoint();
@@ -678,7 +678,7 @@ async fn mutual_tls_is_kept_whatever_else_configures_the_handshake() {
     check(&own, "https with a policy").await;
     soon("a clean end", tunnel.close()).await.unwrap();
 
-    // One that says the same thing is refused.
+    // An agent's policy with the same setting is rejected.
     let policy = r#"{"on_tcp_connect": [{"actions": [{"type": "terminate-tls", "config": {"mutual_tls_verification_strategy": "request"}}]}]}"#;
     let mut endpoint = session.http_endpoint();
     endpoint
@@ -686,10 +686,10 @@ async fn mutual_tls_is_kept_whatever_else_configures_the_handshake() {
         .mutual_tlsca(Bytes::from(client.0.clone()))
         .traffic_policy(policy);
     let refused = soon("an endpoint", endpoint.listen_and_forward(service.url())).await;
-    let why = format!("{:?}", refused.err().expect("it is refused"));
+    let why = format!("{:?}", refused.err().expect("the endpoint is rejected"));
     assert!(why.contains("359"), "{why}");
 
-    // Our own agent: TLS that ends at the server, and at the agent.
+    // Our own agent: TLS is terminated at the server, and at the agent.
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = folder.path().join(name);

@@ -1,5 +1,5 @@
-//! Agents at the real server: a published one, unmodified, from its first word to its last, and what the
-//! API and events tell of it.
+//! Agents at the real server: a whole session of an unmodified published agent, and its representation in the API and
+//! in events.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -33,15 +33,15 @@ pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
         .unwrap_or_else(|_| panic!("waited in vain: {what}"))
 }
 
-/// A service behind an agent: `/down/<n>` answers so many bytes, everything else how many came and
-/// their sum.
+/// A service behind an agent. `/down/<n>` returns `n` bytes. Other paths return the number and the checksum of the
+/// received bytes.
 pub struct Service {
     pub address: SocketAddr,
     _tasks: JoinSet<()>,
 }
 
 impl Service {
-    /// One that says who it is in a header.
+    /// A service that returns its name in a header.
     pub async fn named(name: &'static str) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -73,7 +73,7 @@ async fn answer(
     name: &'static str,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let path = request.uri().path().to_owned();
-    // The status that is asked for.
+    // The requested status.
     let status = request.headers().get("x-answer");
     let status = status
         .map_or("200", |status| status.to_str().unwrap())
@@ -99,7 +99,7 @@ async fn answer(
         .unwrap())
 }
 
-/// Bytes that show where they stand.
+/// Bytes from which their position can be verified.
 pub fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 31 + at / 977) as u8).collect()
 }
@@ -109,7 +109,7 @@ pub fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, step)
 }
 
-/// A way to the server that can be cut.
+/// A proxy to the server that can simulate network failures.
 pub struct Road {
     pub address: SocketAddr,
     travelled: Arc<Mutex<JoinSet<()>>>,
@@ -117,12 +117,13 @@ pub struct Road {
     _tasks: JoinSet<()>,
 }
 
-/// What becomes of what travels.
+/// What the proxy does with traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
     Open,
     Still,
-    /// The server sees an end, and nothing that it sent is left unread, which would be a reset.
+    /// Closes the connection to the server regularly. Nothing that the server sent is left unread, which would cause
+    /// a reset.
     Closed,
     Reset,
 }
@@ -152,7 +153,7 @@ impl Road {
                         }
                     };
                     match changed {
-                        // Nothing passes, and nobody is told.
+                        // Stops forwarding without closing anything.
                         Ok(Passage::Still) => std::future::pending().await,
                         Ok(Passage::Closed) => {
                             drop(near);
@@ -172,18 +173,18 @@ impl Road {
         }
     }
 
-    /// From now on nothing passes, or every connection is reset.
+    /// Changes the behaviour for all connections.
     pub fn becomes(&self, passage: Passage) {
         self.state.send_replace(passage);
     }
 
-    /// Breaks every connection.
+    /// Drops all connections.
     pub fn cut(&self) {
         self.travelled.lock().unwrap().abort_all();
     }
 }
 
-/// A tunnel credential: its id and its token.
+/// Creates a tunnel credential; returns its id and its token.
 pub async fn credential(culvert: &Harness, acl: Value) -> (String, String) {
     let made = culvert.create("credentials", json!({"acl": acl})).await;
     let text = |field: &str| made[field].as_str().unwrap().to_owned();
@@ -194,9 +195,9 @@ pub fn builder(culvert: &Harness, at: SocketAddr, token: &str) -> ngrok::session
     builder_of(&culvert.settings.data_dir, at, token)
 }
 
-/// The same, for a server that keeps its data in a folder.
+/// Like [`builder`], for a server with this data directory.
 pub fn builder_of(folder: &Path, at: SocketAddr, token: &str) -> ngrok::session::SessionBuilder {
-    // Its library wants one provider of cryptography for the whole process.
+    // The agent's library needs one cryptography provider for the whole process.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let authority = std::fs::read(folder.join("ca.pem")).unwrap();
     let mut builder = ngrok::Session::builder();
@@ -211,7 +212,7 @@ pub fn builder_of(folder: &Path, at: SocketAddr, token: &str) -> ngrok::session:
     builder
 }
 
-/// Our own agent as a process, which says its URL on standard output.
+/// Our own agent as a process, which prints its URL on standard output.
 pub fn own_agent(culvert: &Harness, credential: &Value, arguments: &[&str]) -> Child {
     Command::from(binary())
         .args(arguments)
@@ -227,13 +228,13 @@ pub fn own_agent(culvert: &Harness, credential: &Value, arguments: &[&str]) -> C
         .unwrap()
 }
 
-/// A published agent's session.
+/// A session of a published agent.
 pub async fn connect(culvert: &Harness, token: &str) -> ngrok::Session {
     let builder = builder(culvert, culvert.agents, token);
     soon("a session", builder.connect()).await.unwrap()
 }
 
-/// One request on a connection of its own: status and body.
+/// Sends one request on a new connection; returns status and body.
 async fn fetch(at: SocketAddr, request: String, body: &[u8]) -> (u16, Vec<u8>) {
     let exchange = async {
         let mut stream = TcpStream::connect(at).await.unwrap();
@@ -245,7 +246,7 @@ async fn fetch(at: SocketAddr, request: String, body: &[u8]) -> (u16, Vec<u8>) {
     };
     let answer = soon("an answer", exchange).await;
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
-    let end = end.expect("an answer has a head") + 4;
+    let end = end.expect("the response has a head") + 4;
     let head = String::from_utf8(answer[..end].to_vec()).unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     (status, answer[end..].to_vec())
@@ -304,10 +305,10 @@ async fn a_published_agent_serves_http_and_comes_back_as_who_it_was() {
         .unwrap();
         assert_eq!(tunnel.url(), format!("http://{HOST}"));
 
-        // It is what was asked for as soon as the agent knows.
+        // The endpoint is online as soon as the agent has its URL.
         assert_eq!(get(culvert.http, HOST, "/down/10").await.0, 200);
 
-        // The API shows the session, the endpoint and the tunnel, and how they belong together.
+        // The API shows the session, the endpoint and the tunnel, and their references.
         let sessions = list(&culvert, "tunnel_sessions").await;
         let [shown] = &sessions[..] else {
             panic!("{sessions:?}")
@@ -339,7 +340,7 @@ async fn a_published_agent_serves_http_and_comes_back_as_who_it_was() {
         assert_eq!(tunnels[0]["id"], endpoint["tunnel"]["id"]);
         assert_eq!(tunnels[0]["endpoint"]["id"], endpoint["id"]);
         assert_eq!(tunnels[0]["public_url"], endpoint["url"]);
-        // Only its agent changes it.
+        // Only its agent can change it.
         let path = format!("/endpoints/{}", endpoint["id"].as_str().unwrap());
         for (method, body) in [
             (Method::DELETE, None),
@@ -349,7 +350,7 @@ async fn a_published_agent_serves_http_and_comes_back_as_who_it_was() {
             assert_eq!(refused.body["error_code"], "ERR_NGROK_18014");
         }
 
-        // The network fails for a moment: nothing is told, and everything is as it was.
+        // After a short network failure, there are no events and nothing has changed.
         road.cut();
         eventually("the agent is back", async || {
             get(culvert.http, HOST, "/down/10").await.0 == 200
@@ -375,7 +376,7 @@ async fn a_published_agent_serves_http_and_comes_back_as_who_it_was() {
         .await;
         let stop = hook.wait_for("agent_session_stop.v0", 1).await.remove(0);
         let start = hook.wait_for("agent_session_start.v0", 1).await.remove(0);
-        // Its connection was broken.
+        // Its connection was aborted.
         for (event, error) in [(&start, ""), (&stop, "transport error: ")] {
             let object = &event["object"];
             assert_eq!(object["session"]["id"], shown["id"]);
@@ -409,7 +410,7 @@ async fn a_published_agent_serves_http_and_comes_back_as_who_it_was() {
     }
 }
 
-/// What the agent's library says of an error: its code.
+/// The error code in an error of the agent's library.
 fn code<T>(result: Result<T, impl Error>) -> Option<String> {
     let error = result.err().expect("it is refused");
     error.error_code().map(str::to_owned)
@@ -454,12 +455,12 @@ async fn a_published_agent_is_told_by_code_why_it_is_refused() {
     let mut labelled = all.labeled_tunnel();
     labelled.label("team", "red");
     let labelled = labelled.listen_and_forward(service.url());
-    // The library keeps the code in the text of this one.
+    // The library includes the code only in the text of this error.
     assert!(soon("an answer", labelled).await.is_err());
     culvert.stop().await;
 }
 
-/// Asks over and over until told to stop: how many answers came from each service, and what else came.
+/// Sends requests until stopped. Counts the responses of each service, and other results.
 async fn ask_until(
     at: SocketAddr,
     is_over: Arc<AtomicBool>,
@@ -532,12 +533,12 @@ async fn agents_at_one_url_share_the_load_and_one_that_goes_takes_nothing_along(
         .await;
     };
     more().await;
-    // The network of one breaks, and it does not come back.
+    // The network of one agent fails and does not recover.
     let (road, one, its_session, its_tunnel) = pool.remove(0);
     road.cut();
     drop(road);
     more().await;
-    // Another says goodbye.
+    // Another agent disconnects regularly.
     let (_road, service, session, mut tunnel) = pool.remove(0);
     soon("a clean end", tunnel.close()).await.unwrap();
     more().await;
@@ -551,7 +552,7 @@ async fn agents_at_one_url_share_the_load_and_one_that_goes_takes_nothing_along(
             *by.entry(name).or_default() += count;
         }
     }
-    // All had a share of it; the last had the most.
+    // All services had a share of the requests; the last one had the most.
     assert!(
         ["one", "two", "three"].iter().all(|name| by[*name] > 20),
         "{by:?}"
@@ -599,7 +600,7 @@ async fn a_session_is_stopped_over_the_api_and_ends_with_its_credential() {
     assert_eq!(ask(&willing, "update").await, (204, Value::Null));
     assert_eq!(ask(&willing, "restart").await, (204, Value::Null));
     assert_eq!(ask(&willing, "stop").await, (204, Value::Null));
-    // Its application does not end it, so the server does.
+    // Its application does not end the session, so the server does.
     let stop = hook.wait_for("agent_session_stop.v0", 1).await.remove(0);
     assert_eq!(stop["object"]["session"]["id"], willing.id());
     assert_eq!(stop["object"]["error"], "stopped by a call of the API");

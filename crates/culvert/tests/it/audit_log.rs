@@ -1,4 +1,4 @@
-//! The audit log at the command line and over the API: verified, exported, replayed.
+//! The audit log on the command line and over the API: verification, export, replay.
 
 use culvert::config::Settings;
 use http::Method;
@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
 
 use crate::harness::{Harness, Receiver, backends, binary, eventually};
 
-/// Runs the binary on the installation's own files or database.
+/// Runs the binary on the installation's data directory or database.
 fn offline(settings: &Settings, arguments: &[&str]) -> (i32, String, String) {
     let output = binary()
         .args(arguments)
@@ -25,7 +25,7 @@ fn offline(settings: &Settings, arguments: &[&str]) -> (i32, String, String) {
     )
 }
 
-/// What somebody with the database in hand can do.
+/// Executes SQL, like an attacker with access to the database.
 pub async fn execute(settings: &Settings, sql: &str) {
     if settings.database_url.is_empty() {
         let path = settings.data_dir.join("state.db");
@@ -46,7 +46,7 @@ pub async fn execute(settings: &Settings, sql: &str) {
     }
 }
 
-/// The hash of an exported line, computed as the guide says: of the texts as they stand in the line.
+/// The hash of an exported line, computed as the guide describes: from the texts as they are in the line.
 fn hash_of(line: &Value, whole: &str) -> String {
     let (_, rest) = whole.split_once(r#","audience":"#).unwrap();
     let (audience, body) = rest.split_once(r#","event":"#).unwrap();
@@ -165,7 +165,7 @@ async fn it_is_verified_and_exported_beside_the_running_server() {
             assert_eq!((code, out.as_str()), (expected, ""), "{arguments:?}");
         }
 
-        // Somebody changes, and then takes away what nobody should.
+        // An attacker modifies and then deletes an event.
         execute(
             &settings,
             "UPDATE outbox SET body = replace(body, 'key 1', 'key X') WHERE seq = 3",
@@ -185,7 +185,7 @@ async fn it_is_verified_and_exported_beside_the_running_server() {
         let (code, _, error) = offline(&settings, &["audit", "verify"]);
         assert_eq!(code, 1);
         assert!(error.contains("event 6 is missing"), "{error}");
-        // The ledger is told, so the rest is whole; the head noted before is not in it.
+        // With the ledger adjusted, the rest verifies. The head noted before is missing from it.
         let fifth = lines[4]["hash"].as_str().unwrap();
         let sql = format!("UPDATE ledger SET outbox = 5, chained = 5, head = '{fifth}'");
         execute(&settings, &sql).await;
@@ -195,7 +195,7 @@ async fn it_is_verified_and_exported_beside_the_running_server() {
         assert!(error.contains("does not contain the head"), "{error}");
         culvert.stop().await;
     }
-    // Where there is nothing nothing is made.
+    // Without an installation, none is created.
     let folder = tempfile::tempdir().unwrap();
     let settings = Settings {
         data_dir: folder.path().join("none"),
@@ -247,7 +247,7 @@ async fn a_replay_sends_the_same_events_again() {
             sent,
             "the same events, to the letter and in order"
         );
-        // A destination that was not there when it all happened, and kinds that nobody has subscribed.
+        // A destination that was created later, and kinds without a subscription.
         let made = culvert
             .create("event_destinations", destination(&late))
             .await;
@@ -264,7 +264,7 @@ async fn a_replay_sends_the_same_events_again() {
         );
         assert_eq!(code, 0, "{error}");
         late.wait_for("event_subscription_created.v0", 1).await;
-        // The key of the installation's first start is among them.
+        // The API key of the first start is among them.
         let keys = late.wait_for("api_key_created.v0", 4).await;
         assert_eq!(keys[1..], sent);
         let absent = json!(format!("ed_{}", "0".repeat(27)));
@@ -272,7 +272,7 @@ async fn a_replay_sends_the_same_events_again() {
         assert_eq!((code, error.contains("HTTP 404")), (1, true), "{error}");
         assert_eq!(culvert.replay(&made["id"], &[]).0, 2);
 
-        // A bot is no admin.
+        // A bot user is not an admin.
         let bot = culvert.create("bot_users", json!({"name": "bot"})).await;
         let key = culvert
             .create("api_keys", json!({"owner_id": bot["id"]}))
@@ -324,7 +324,7 @@ async fn a_replay_under_way_survives_a_restart() {
         .expect(Method::POST, &path, Some(&body))
         .await
         .unwrap();
-    // At once: the replay may not have begun, be in the middle, or wait in the queue.
+    // Kills the server immediately: the replay may not have begun, be in progress, or wait in the queue.
     server.kill();
     let server = crate::kill::Process::start(&data, "");
     let client = culvert::client::Client::new(&server.api, token).unwrap();

@@ -1,31 +1,31 @@
-//! Foreign clients against the real server: the suites in `tests/clients`, each in the environment that
-//! `scripts/python-clients` or `scripts/node-clients` made for it. Without that environment a test says
-//! that it is ignored.
+//! Third-party clients against the real server: the suites in `tests/clients`, each in the environment that
+//! `scripts/python-clients` or `scripts/node-clients` creates. Without the environment, a test is reported as
+//! ignored.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::harness::{Backend, Harness};
 
-/// The published Python client drives every operation that it has.
+/// The published Python client uses all operations that it supports.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_published_python_client_works_unchanged() {
     drive("ngrok_api").await;
 }
 
-/// Generated requests, allowed and not, get the answers that the OpenAPI document promises.
+/// The responses to generated requests, valid and invalid, match the OpenAPI document.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_are_what_the_openapi_document_promises() {
     drive("openapi").await;
 }
 
-/// TLS of the edge is what Mozilla's intermediate profile asks for, to the eyes of sslyze.
+/// According to sslyze, the edge's TLS complies with Mozilla's intermediate profile.
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_complies_with_a_public_profile() {
     drive("sslyze").await;
 }
 
-/// gRPC calls of every kind go on, with a thousand small messages a second each, to grpcio as client and as
+/// gRPC calls of all kinds continue at a thousand small messages per second each, with grpcio as client and as
 /// upstream.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_grpcio_run_on() {
@@ -43,7 +43,7 @@ async fn calls_of_grpc_go_run_on() {
     run("grpc-go", Command::new(program)).await;
 }
 
-/// Busy clients of HTTP/2 that do nothing wrong are served: Python's `h2`, curl and h2load.
+/// Busy but well-behaved HTTP/2 clients are served: Python's `h2`, curl and h2load.
 #[tokio::test(flavor = "multi_thread")]
 async fn busy_clients_of_http2_are_served() {
     drive("http2").await;
@@ -53,7 +53,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Runs one suite in Python and prints its totals.
+/// Runs one Python suite and prints its totals.
 async fn drive(suite: &str) {
     let root = root();
     let place = root.join("target/python-clients").join(suite);
@@ -71,7 +71,7 @@ async fn drive(suite: &str) {
     run(suite, command).await;
 }
 
-/// Runs a suite against a server of its own.
+/// Runs a suite against a new server.
 async fn run(suite: &str, mut command: Command) {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let done = command

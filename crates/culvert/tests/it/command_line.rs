@@ -1,4 +1,4 @@
-//! The command line: exit codes, what goes where, and the operations from the shell.
+//! The command line: exit codes, output streams, and operations of the API.
 
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ fn exit_codes() {
     assert_eq!(error.lines().count(), 1, "one sentence: {error}");
 }
 
-/// As behind `| head`: the reader has enough, and nothing is wrong.
+/// Closing standard output early, like `| head`, is not an error.
 #[test]
 fn a_reader_that_left_is_no_failure() {
     for arguments in [&["openapi"][..], &["config", "show"], &["events", "kinds"]] {
@@ -57,7 +57,7 @@ fn a_setting_is_suggested_only_where_it_is_near() {
     );
 }
 
-/// A port that is taken is reported with its setting, whichever it is.
+/// If a port is in use, the error names its setting, for every setting.
 #[test]
 fn a_taken_port_names_its_setting() {
     for setting in [
@@ -150,7 +150,7 @@ async fn operations_from_the_shell() {
     );
     let (code, dashed, _) = run(&["api-keys", "get", id]);
     assert_eq!((code, dashed.contains(id)), (0, true));
-    // A list of texts: one flag each, or all of them as JSON.
+    // A list of texts: one flag per item, or all items as JSON.
     for acl in [
         &[
             "--acl",
@@ -168,7 +168,7 @@ async fn operations_from_the_shell() {
             serde_json::json!(["bind:a.example.test", "bind:b.example.test"])
         );
     }
-    // A test event that is not delivered fails the command.
+    // The command fails if the test event is not delivered.
     let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = refusing.local_addr().unwrap();
     drop(refusing);

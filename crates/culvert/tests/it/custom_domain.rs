@@ -1,5 +1,5 @@
-//! A custom domain from its reservation to a request over TLS under its own certificate, and what is
-//! left of it when the certificate goes.
+//! A custom domain from its reservation to a request over TLS with its own certificate, and its state after the
+//! certificate is deleted.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -67,8 +67,8 @@ async fn a_custom_domain_is_served_under_its_own_certificate_while_it_has_one() 
     }
 }
 
-/// One request to a domain by its server name. The status, if this very certificate was presented
-/// and is trusted alone; `None` when the handshake failed.
+/// Sends one request to a domain by its server name. Returns the status if the server presented this certificate;
+/// `None` if the handshake failed.
 pub async fn request(
     https: SocketAddr,
     name: &'static str,

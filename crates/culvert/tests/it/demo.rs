@@ -1,4 +1,4 @@
-//! `culvert demo --once`: the README's first command, as a program would judge it.
+//! `culvert demo --once`, the first command of the README.
 
 use crate::harness::binary;
 

@@ -1,6 +1,6 @@
-//! Destinations against the systems they are for, or against what stands for those: Amazon's services
-//! as `moto` plays them with its authentication on, and the published library of Standard Webhooks.
-//! Without the environment that `scripts/python-clients` made a test is reported as ignored.
+//! Destinations against the real systems or substitutes: AWS services as emulated by `moto` with authentication, and
+//! the published library of Standard Webhooks. Without the environment that `scripts/python-clients` creates, a test
+//! is reported as ignored.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -26,7 +26,7 @@ use crate::harness::{Backend, Harness, Receiver, backends, eventually, raw};
 
 const SUITE: &str = "destinations";
 
-/// A program of the suite in Python, asked and answering in lines of JSON.
+/// A program of the Python suite, which exchanges lines of JSON with the test.
 pub struct Partner {
     _child: Child,
     input: ChildStdin,
@@ -34,12 +34,12 @@ pub struct Partner {
 }
 
 impl Partner {
-    /// `None`, told aloud, where there is no environment to run it in.
+    /// `None`, reported as ignored, if there is no environment for it.
     pub fn start(program: &str) -> Option<Self> {
         Self::start_with(program, &[])
     }
 
-    /// The same with arguments.
+    /// Like [`Partner::start`], with arguments.
     fn start_with(program: &str, arguments: &[&str]) -> Option<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let place = root.join("target/python-clients").join(SUITE);
@@ -66,13 +66,13 @@ impl Partner {
         })
     }
 
-    /// The next line it says.
+    /// Reads its next line.
     pub async fn said(&mut self) -> Value {
         let line = self.output.next_line().await.unwrap();
-        serde_json::from_str(&line.expect("the partner goes on")).unwrap()
+        serde_json::from_str(&line.expect("the partner is still running")).unwrap()
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the response.
     pub async fn ask(&mut self, question: &Value) -> Value {
         let line = format!("{question}\n");
         self.input.write_all(line.as_bytes()).await.unwrap();
@@ -80,7 +80,7 @@ impl Partner {
     }
 }
 
-/// Amazon's services with one user, streams and groups named `events`.
+/// The AWS services with one user, and streams and groups with the name `events`.
 struct Amazon {
     partner: Partner,
     url: String,
@@ -105,7 +105,7 @@ impl Amazon {
         json!({"creds": {"aws_access_key_id": self.id, "aws_secret_access_key": self.secret}})
     }
 
-    /// What may reach it, with its user's keys as the server's own.
+    /// Settings that allow its address, with its user's keys as the server's own.
     fn settings(&self) -> TargetSettings {
         let mut settings = TargetSettings {
             rules: Rules {
@@ -130,7 +130,7 @@ const STREAM: &str = "arn:aws:kinesis:us-east-1:123456789012:stream/events";
 const DELIVERY: &str = "arn:aws:firehose:us-east-1:123456789012:deliverystream/events";
 const GROUP: &str = "arn:aws:logs:us-east-1:123456789012:log-group:/edge/events:*";
 
-/// Events of a server arrive at each service, signed with static keys that the service checks.
+/// Events of a server arrive at each service, signed with static keys that the service verifies.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_reach_amazons_services_with_static_keys() {
     let Some(mut amazon) = Amazon::start().await else {
@@ -188,14 +188,14 @@ fn events(first: usize, count: usize) -> Batch {
     Batch::read("ed_1".into(), BatchClass::Traffic, open.finish().stored).unwrap()
 }
 
-/// Now, as the services' own clock tells it.
+/// The current time, which the services use.
 fn now_ms() -> i64 {
     use culvert_base::Clock;
     culvert_base::SystemClock.now().unix_millis()
 }
 
-/// A role is assumed under the account's external id; wrong ids, keys and names have their class, and
-/// the largest batch is taken.
+/// A role is assumed with the account's external id. Wrong ids, keys and names have their failure classes, and the
+/// largest batch is accepted.
 #[tokio::test(flavor = "multi_thread")]
 async fn roles_and_refusals_are_as_amazons_authentication_has_them() {
     let Some(mut amazon) = Amazon::start().await else {
@@ -261,7 +261,7 @@ async fn roles_and_refusals_are_as_amazons_authentication_has_them() {
     }
     let found = amazon.partner.ask(&"kinesis".into()).await;
     assert_eq!(found.as_array().unwrap().len(), 502);
-    // Each record of traffic has a key of its own, so that shards share them.
+    // Each traffic record has its own key, so that records are spread over shards.
     assert!(
         found
             .as_array()
@@ -288,7 +288,7 @@ async fn roles_and_refusals_are_as_amazons_authentication_has_them() {
     );
 }
 
-/// Makes a destination and subscribes it to new API keys; its id.
+/// Creates a destination and subscribes it to new API keys; returns its id.
 async fn subscribe(culvert: &Harness, target: Value) -> String {
     let body = json!({"format": "json", "target": target});
     let made = culvert.create("event_destinations", body).await;
@@ -298,7 +298,7 @@ async fn subscribe(culvert: &Harness, target: Value) -> String {
     made["id"].as_str().unwrap().to_owned()
 }
 
-/// What the partner found, once it is `count` things.
+/// The items that the partner found, once there are `count` of them.
 async fn found(partner: &mut Partner, question: &Value, count: usize) -> Vec<Value> {
     let mut found = Vec::new();
     eventually("all have arrived", async || {
@@ -311,7 +311,7 @@ async fn found(partner: &mut Partner, question: &Value, count: usize) -> Vec<Val
     found
 }
 
-/// Sends a test event and says what became of it, once the destination is known to be active.
+/// Sends a test event, once the destination is active, and returns the result.
 async fn tested(culvert: &Harness, destination: &str) -> Value {
     let path = format!("/event_destinations/{destination}/test");
     let mut said = Value::Null;
@@ -328,7 +328,7 @@ async fn tested(culvert: &Harness, destination: &str) -> Value {
 
 const BUCKET: &str = "arn:aws:s3:::event.bucket";
 
-/// Events come together in objects; the bucket's own rules keep one from being written over.
+/// Events are collected in objects. A condition of the bucket prevents that an object is overwritten.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_come_together_in_objects_of_a_bucket() {
     let Some(mut amazon) = Amazon::start().await else {
@@ -388,7 +388,7 @@ async fn events_come_together_in_objects_of_a_bucket() {
         };
         (ty.open)(&stored, &net, whose).unwrap().send(batch).await
     };
-    // The same again is stored once; more of it, as a crash would send, under another name.
+    // The same batch again is stored once. A longer batch, as after a crash, has another name.
     let role = json!({"role": {"role_arn": "arn:aws:iam::123456789012:role/events"}});
     let (five, seven) = (events(0, 5), events(0, 7));
     for batch in [&five, &five, &seven] {
@@ -411,7 +411,7 @@ async fn events_come_together_in_objects_of_a_bucket() {
     }
 }
 
-/// A published client of RabbitMQ takes events out of a queue.
+/// A published RabbitMQ client reads events from a queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_reach_a_consumer_at_rabbitmq() {
     let address = std::env::var_os("CULVERT_TEST_RABBITMQ_ADDR")
@@ -453,7 +453,7 @@ async fn events_reach_a_consumer_at_rabbitmq() {
     culvert.stop().await;
 }
 
-/// A published client of Kafka reads events from a cluster of three brokers.
+/// A published Kafka client reads events from a cluster of three brokers.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_reach_a_consumer_of_kafka() {
     let Some(mut cluster) = Partner::start("kafka.py") else {
@@ -480,7 +480,7 @@ async fn events_reach_a_consumer_of_kafka() {
     assert!(got["timestamp"].as_i64().unwrap() > 1_700_000_000_000);
     culvert.stop().await;
 
-    // Many, to every partition at every broker, in both encodings.
+    // Many events, to every partition at every broker, with and without compression.
     let mut settings = TargetSettings::default();
     settings.rules.allow_networks = vec!["127.0.0.1/32".parse().unwrap()];
     settings.rules.allow_plain_http = true;
@@ -533,7 +533,7 @@ async fn events_reach_a_consumer_of_kafka() {
     assert_eq!(failure.class, FailureClass::Config, "{failure}");
 }
 
-/// A receiver made of OpenTelemetry's own definition takes records over gRPC, and refuses a token.
+/// A receiver built from OpenTelemetry's own definitions accepts records over gRPC, and rejects a wrong token.
 #[tokio::test(flavor = "multi_thread")]
 async fn log_records_reach_a_receiver_over_grpc() {
     let Some(mut receiver) = Partner::start("receiver.py") else {
@@ -574,7 +574,7 @@ async fn log_records_reach_a_receiver_over_grpc() {
     culvert.stop().await;
 }
 
-/// Records decode by the published messages of OpenTelemetry, in both encodings.
+/// Records decode with OpenTelemetry's published messages, in both encodings.
 #[tokio::test(flavor = "multi_thread")]
 async fn log_records_decode_by_opentelemetrys_own_messages() {
     let Some(mut library) = Partner::start("records.py") else {
@@ -619,7 +619,7 @@ async fn log_records_decode_by_opentelemetrys_own_messages() {
     culvert.stop().await;
 }
 
-/// A destination can be tried, looked at, and given what it refused once more.
+/// A destination can be tested and inspected, and its dead letters can be sent again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_destination_is_tried_looked_at_and_given_its_dead_letters_again() {
     for backend in backends().await {
@@ -712,7 +712,7 @@ async fn a_destination_is_tried_looked_at_and_given_its_dead_letters_again() {
     }
 }
 
-/// Refused credentials cost no audit event: a PATCH with good ones lets it through at once.
+/// Rejected credentials cause no audit event. A PATCH with valid credentials resumes delivery immediately.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_destination_with_a_refused_key_recovers_by_a_patch() {
     let datadog = Receiver::start().await;
@@ -765,7 +765,7 @@ async fn a_destination_with_a_refused_key_recovers_by_a_patch() {
     culvert.stop().await;
 }
 
-/// The scheme's own library takes every request and refuses one that was touched.
+/// The published library of the scheme accepts every request and rejects a modified one.
 #[tokio::test(flavor = "multi_thread")]
 async fn webhooks_verify_by_the_published_library() {
     let Some(mut library) = Partner::start("webhooks.py") else {
