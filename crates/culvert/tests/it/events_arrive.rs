@@ -1,4 +1,4 @@
-//! The spine: a key is made, a request passes, exactly the wanted events arrive.
+//! The main path: after an API key is created and a request passes, exactly the subscribed events arrive.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -68,7 +68,7 @@ async fn matching_requests_arrive_with_exactly_the_selected_fields() {
         let traffic = webhook
             .wait_for("http_request_complete.v0", probes + 3)
             .await;
-        // Nothing else was on its way: a change made now arrives behind it.
+        // No other event was in the queue: an event of a later change arrives after it.
         culvert.create("api_keys", json!({})).await;
         webhook.wait_for("api_key_created.v0", 2).await;
         assert_eq!(
@@ -128,7 +128,7 @@ async fn matching_requests_arrive_with_exactly_the_selected_fields() {
     }
 }
 
-/// Standard Webhooks, computed here from its specification.
+/// Verifies a signature of Standard Webhooks, as implemented from its specification.
 pub fn verify(secret: &str, headers: &http::HeaderMap, body: &[u8]) {
     let key = STANDARD
         .decode(secret.strip_prefix("whsec_").unwrap())
@@ -214,12 +214,12 @@ async fn a_subscription_reports_its_own_life() {
     }
 }
 
-/// A `debug` destination to a receiver and a subscription to it.
+/// Creates a `debug` destination for a receiver, and a subscription to it.
 pub async fn subscribe_debug(culvert: &Harness, hook: &Receiver, sources: Value) -> Value {
     subscribe(&culvert.client, hook, sources).await
 }
 
-/// The same at any server.
+/// Like [`subscribe_debug`], at any server.
 pub async fn subscribe(client: &Client, hook: &Receiver, sources: Value) -> Value {
     let target = json!({"debug": {"callback_url": format!("http://{}/", hook.address)}});
     let body = json!({"format": "json", "target": target});

@@ -1,8 +1,8 @@
-//! Every kind of audit event, seen arriving at a webhook: made by real calls, signed, in commit order,
-//! with every field of the contract and no secret; and none for calls that were refused.
+//! Every kind of audit event arrives at a webhook: caused by real calls, signed, in commit order, with every field of
+//! the contract and without secrets. Rejected calls cause none.
 //!
-//! The lists here are the contract's. What the catalogue or the operation table has beyond them fails
-//! the test until it is listed too.
+//! The lists here are those of the contract. If the catalogue or the operation table has more, the test fails until
+//! they are listed here too.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -108,7 +108,7 @@ const AUDITED: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Collections that callers change and whose changes have no kind in the contract.
+/// Collections that callers change, without event kinds in the contract.
 const SILENT: &[&str] = &[
     "agent_ingresses",
     "bot_users",
@@ -117,23 +117,23 @@ const SILENT: &[&str] = &[
     "service_users",
 ];
 
-/// Kinds of sessions of agents, and the fields of their object.
+/// Kinds for agent sessions, and the fields of their object.
 const OF_AGENTS: [&str; 2] = ["agent_session_start.v0", "agent_session_stop.v0"];
 const FIELDS_OF_AGENTS: &str = "session credential agent_ip ingress_server_ip region ingress_hostname user_agent metadata os arch transport started_at expires_at stopped_at deprecated error";
 
 const VERBS: [&str; 3] = ["created", "updated", "deleted"];
 
-/// One server, the calls made at it, and the events that must come of them.
+/// A server, the calls sent to it, and the events that they must cause.
 pub struct Witness {
     pub culvert: Harness,
-    /// Kind and object, in commit order.
+    /// Kind and object of each event, in commit order.
     expected: Vec<(String, String)>,
-    /// What must be in no event.
+    /// Texts that no event may contain.
     secrets: Vec<String>,
 }
 
 impl Witness {
-    /// Nothing is expected yet.
+    /// No events are expected yet.
     pub fn of(culvert: Harness) -> Self {
         Self {
             culvert,
@@ -172,7 +172,7 @@ impl Witness {
         self.expect(collection, "deleted", object);
     }
 
-    /// An agent comes, and goes because its credential does.
+    /// Starts an agent session, which ends when its credential is deleted.
     async fn agent(&mut self, hook: &Receiver) {
         let made = self.create("credentials", json!({})).await;
         let token = made["token"].as_str().unwrap();
@@ -185,7 +185,7 @@ impl Witness {
         self.expected.push((stop.to_owned(), id));
     }
 
-    /// Calls that are refused: each would tell of something if it were not.
+    /// Sends calls that are rejected. Each would cause an event if it were accepted.
     async fn refused(&self, collection: &str, object: &Value) {
         let one = path(collection, object);
         let unknown = json!({"no_such_field": 1});
@@ -229,7 +229,7 @@ impl Witness {
         }
     }
 
-    /// A body with which one of the collection can be made. What it needs is made first, and left.
+    /// The body for an object of the collection. Creates the objects that it references.
     pub async fn sample(&mut self, collection: &str) -> Value {
         match collection {
             "agent_ingresses" => json!({"domain": "connect.x.example"}),
@@ -282,7 +282,7 @@ impl Witness {
                 self.secrets.push("canary-in-a-vault".into());
                 json!({"name": "secret", "value": "canary-in-a-vault", "vault_id": vault["id"]})
             }
-            other => panic!("tell this test how to make one of `{other}`"),
+            other => panic!("this test has no sample for `{other}`"),
         }
     }
 }
@@ -291,7 +291,7 @@ fn path(collection: &str, object: &Value) -> String {
     format!("/{collection}/{}", object["id"].as_str().unwrap())
 }
 
-/// A line as in `id_ed25519.pub`.
+/// A public key line as in `id_ed25519.pub`.
 fn ssh_key() -> String {
     let entropy: &dyn Entropy = &OsEntropy;
     let mut key = Vec::new();
@@ -302,7 +302,7 @@ fn ssh_key() -> String {
     format!("ssh-ed25519 {} someone@x.example", STANDARD.encode(key))
 }
 
-/// Kinds of configuration in the catalogue.
+/// All kinds of the catalogue except for traffic.
 fn catalogue() -> BTreeSet<String> {
     let entries = culvert_control::catalogue().entries();
     let audit = entries.filter(|entry| entry.family() != Family::Traffic);
@@ -341,7 +341,7 @@ async fn every_audit_kind_arrives_at_a_webhook() {
         let secret = destination["target"]["webhook"]["secrets"][0]
             .as_str()
             .unwrap();
-        // Nobody had subscribed to that yet.
+        // There was no subscription yet.
         witness.expected.clear();
         let sources: Vec<Value> = catalogue()
             .iter()
@@ -363,7 +363,7 @@ async fn every_audit_kind_arrives_at_a_webhook() {
             witness.refused(collection, &object).await;
         }
         witness.agent(&hook).await;
-        // Behind everything: what was not meant to come would have come before it.
+        // The last event. Unexpected events would arrive before it.
         let last = witness
             .create("api_keys", json!({"description": "the last"}))
             .await;
@@ -443,7 +443,7 @@ async fn every_audit_kind_arrives_at_a_webhook() {
         let seen: BTreeSet<String> = told.into_iter().map(|(kind, _)| kind).collect();
         let catalogue = catalogue();
         assert_eq!(seen, catalogue);
-        // Past the test harness, which keeps what passing tests print to itself.
+        // Writes to standard output directly, because the test harness hides what passing tests print.
         let mut out = std::io::stdout();
         writeln!(out, "kinds seen: {} of {}", seen.len(), catalogue.len()).unwrap();
         witness.culvert.stop().await;

@@ -1,20 +1,20 @@
-//! Every code block of the README, the tutorial and the guides runs, in order, in a fresh directory, and
-//! prints what the text says (`tests/docs/run.py`). Each document has a network and a mount namespace of its own, so that
-//! the ports and host names in the text are free.
+//! Runs every code block of the README, the tutorial and the guides, in order, in an empty directory, and checks its
+//! output against the text (`tests/docs/run.py`). Each document has its own network and mount namespace, so that the
+//! ports and host names in the text are available.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-/// Host names of the documents; they all mean this machine.
+/// Host names in the documents, which all resolve to this machine.
 const HOSTS: &str = "127.0.0.1 localhost tunnel.example.com connect.example.com app.example.com tcp.example.com\n\
                      ::1 localhost\n";
 
-/// Documents beside the README whose code blocks run.
+/// Directories with documents whose code blocks run, in addition to the README.
 const FOLDERS: [&str; 3] = ["docs/tutorial", "docs/how-to", "docs/explanation"];
 
-/// Blocks that cannot run here, in all documents together. It may only shrink.
+/// Maximum number of blocks that cannot run here, over all documents. It may only be lowered.
 const SKIPPED_MAX: u64 = 12;
 
 #[test]
@@ -35,7 +35,7 @@ fn the_code_blocks_of_the_documents_work() {
     documents.sort();
     let hosts = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(hosts.path(), HOSTS).unwrap();
-    // One after the other: each starts servers of its own.
+    // Runs one document at a time, because each starts servers.
     let (mut failures, mut skipped) = (Vec::new(), 0);
     for document in documents {
         let run = Command::new("unshare")

@@ -1,5 +1,4 @@
-//! What the tests stand on: a server with a client, a receiver of webhooks, a sample origin, and
-//! waiting for conditions.
+//! The test harness: a server with a client, a receiver of webhooks, a sample origin, and waiting for conditions.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -23,11 +22,11 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Where a server keeps its state in a test.
+/// The database of a server in a test.
 #[derive(Clone, Debug)]
 pub enum Backend {
     Sqlite,
-    /// The URL of a server in which each test makes a database of its own.
+    /// The URL of a server on which each test creates its own database.
     Postgres(String),
     /// The same, for a test that runs several nodes on its database.
     Cluster(String),
@@ -44,7 +43,7 @@ impl Backend {
     }
 }
 
-/// Every backend there is here; reports a missing one as ignored.
+/// All available backends. Reports a missing one as ignored.
 pub async fn backends() -> Vec<Backend> {
     let mut backends = vec![Backend::Sqlite];
     match postgres_url().await {
@@ -84,8 +83,7 @@ const NODE_CONNECTIONS: u32 = 14;
 /// Connections of the largest cluster.
 const CLUSTER_CONNECTIONS: u32 = 60;
 
-/// A PostgreSQL database of one test's own. Dropped with [`Database::remove`]; a test that fails
-/// leaves it behind for inspection.
+/// A PostgreSQL database for one test. [`Database::remove`] drops it. If the test fails, it remains for inspection.
 #[derive(Debug)]
 pub struct Database {
     server: String,
@@ -129,7 +127,7 @@ impl Database {
 
 async fn execute(url: &str, statement: String) {
     let mut connection = PgConnection::connect(url).await.unwrap();
-    // The name in the statement was made here.
+    // The name in the statement was generated here.
     sqlx::raw_sql(sqlx::AssertSqlSafe(statement))
         .execute(&mut connection)
         .await
@@ -137,7 +135,7 @@ async fn execute(url: &str, statement: String) {
     connection.close().await.unwrap();
 }
 
-/// A running server, its client as admin, and its folder.
+/// A running server, with a client for its admin, and its data directory.
 pub struct Harness {
     pub client: Client,
     pub token: String,
@@ -156,22 +154,22 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// A server on an empty store.
+    /// Starts a server with an empty store.
     pub async fn start(backend: &Backend) -> Self {
         Self::start_with(backend, |_| {}).await
     }
 
-    /// The same, with settings changed.
+    /// Like [`Harness::start`], with changed settings.
     pub async fn start_with(backend: &Backend, change: impl FnOnce(&mut Settings)) -> Self {
         Self::start_on(backend, Inherited::default(), change).await
     }
 
-    /// The same, with one TCP address, whose port nobody else has.
+    /// Like [`Harness::start`], with one TCP address, whose port no other process uses.
     pub async fn start_with_port() -> (Self, u16) {
         Self::start_with_port_on(&Backend::Sqlite).await
     }
 
-    /// The same, on a store of a kind.
+    /// Like [`Harness::start_with_port`], on a backend.
     pub async fn start_with_port_on(backend: &Backend) -> (Self, u16) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -183,7 +181,7 @@ impl Harness {
         (culvert.await, port)
     }
 
-    /// The same, with sockets that are already there.
+    /// Like [`Harness::start_with`], with inherited sockets.
     pub async fn start_on(
         backend: &Backend,
         sockets: Inherited,
@@ -197,7 +195,7 @@ impl Harness {
         settings.api.addr = "127.0.0.1:0".into();
         settings.edge.http_addr = "127.0.0.1:0".into();
         settings.edge.https_addr = "127.0.0.1:0".into();
-        // As behind a load balancer, so that URLs are the same in every run.
+        // Public ports as behind a load balancer, so that URLs are the same in every run.
         settings.edge.public_http_port = 80;
         settings.edge.public_https_port = 443;
         settings.agents.addr = "127.0.0.1:0".into();
@@ -255,7 +253,7 @@ impl Harness {
         Client::new(&self.api, token.to_owned()).unwrap()
     }
 
-    /// Makes an object; a refusal fails the test with its text.
+    /// Creates an object. An error response fails the test with its message.
     pub async fn create(&self, collection: &str, body: Value) -> Value {
         self.client
             .expect(Method::POST, &format!("/{collection}"), Some(&body))
@@ -263,7 +261,7 @@ impl Harness {
             .unwrap()
     }
 
-    /// `culvert events replay` to a destination: its exit code, what it said, and what it complained of.
+    /// Runs `culvert events replay` to a destination. Returns exit code, standard output and standard error.
     pub fn replay(&self, destination: &Value, more: &[&str]) -> (i32, String, String) {
         let output = binary()
             .env("CULVERT_API_URL", &self.api)
@@ -278,12 +276,12 @@ impl Harness {
         (code, text(output.stdout), text(output.stderr))
     }
 
-    /// Any call.
+    /// Sends any request to the API.
     pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Answer {
         self.client.call(method, path, body.as_ref()).await.unwrap()
     }
 
-    /// An http endpoint to an origin, live at the edge.
+    /// Creates an http endpoint for an origin, and waits until it is online at the edge.
     pub async fn endpoint(&self, name: &str, origin: SocketAddr) -> Value {
         let host = format!("{name}.culvert.localhost");
         let body =
@@ -297,13 +295,13 @@ impl Harness {
         endpoint
     }
 
-    /// One plain request through the edge.
+    /// Sends one plain HTTP request through the edge.
     pub async fn get(&self, host: &str, target: &str) -> RawAnswer {
         let request = format!("GET {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
         raw(self.http, request.as_bytes()).await
     }
 
-    /// Stops the server gracefully and removes what it kept.
+    /// Stops the server gracefully and deletes its data.
     pub async fn stop(mut self) {
         self.cancel.cancel();
         while let Some(ended) = self.tasks.join_next().await {
@@ -315,14 +313,14 @@ impl Harness {
     }
 }
 
-/// What came back over a raw connection.
+/// The response on a raw connection.
 #[derive(Debug)]
 pub struct RawAnswer {
     pub status: u16,
     pub text: String,
 }
 
-/// Sends bytes and reads until the other side closes, at most ten seconds.
+/// Sends bytes and reads until the peer closes the connection, for at most ten seconds.
 pub async fn raw(address: SocketAddr, bytes: &[u8]) -> RawAnswer {
     let exchange = async {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -342,7 +340,7 @@ pub async fn raw(address: SocketAddr, bytes: &[u8]) -> RawAnswer {
     RawAnswer { status, text }
 }
 
-/// Waits until a condition holds; fails after thirty seconds with what was awaited.
+/// Waits until a condition holds. Fails after thirty seconds with its description.
 pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
     while !condition().await {
@@ -354,7 +352,7 @@ pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// One request that a receiver got.
+/// A request that a receiver got.
 #[derive(Clone, Debug)]
 pub struct Received {
     pub method: String,
@@ -370,7 +368,7 @@ impl Received {
     }
 }
 
-/// An HTTP server that remembers requests and answers what it was told.
+/// An HTTP server that records requests and responds as configured.
 pub struct Receiver {
     pub address: SocketAddr,
     received: Arc<Mutex<Vec<Received>>>,
@@ -397,22 +395,22 @@ impl Receiver {
         }
     }
 
-    /// From now on it answers with this status.
+    /// Responds with this status from now on.
     pub fn answer_with(&self, status: StatusCode) {
         self.answer.lock().unwrap().status = status;
     }
 
-    /// From now on it answers 403 to requests with this header.
+    /// Responds with 403 to requests with this header from now on.
     pub fn refuse(&self, name: &'static str, value: &'static str) {
         self.answer.lock().unwrap().refused = Some((name, value));
     }
 
-    /// Everything received so far.
+    /// All requests so far.
     pub fn received(&self) -> Vec<Received> {
         self.received.lock().unwrap().clone()
     }
 
-    /// Every event received, batches taken apart.
+    /// All events so far, with batches split.
     pub fn events(&self) -> Vec<Value> {
         self.received()
             .iter()
@@ -423,7 +421,7 @@ impl Receiver {
             .collect()
     }
 
-    /// Waits for this many events of a kind.
+    /// Waits for this number of events of a kind.
     pub async fn wait_for(&self, kind: &str, count: usize) -> Vec<Value> {
         let found = || -> Vec<Value> {
             self.events()
@@ -439,7 +437,7 @@ impl Receiver {
     }
 }
 
-/// What a receiver answers.
+/// The configured responses of a receiver.
 struct Answers {
     status: StatusCode,
     refused: Option<(&'static str, &'static str)>,
@@ -496,7 +494,7 @@ async fn take(
 /// The binary under test.
 pub fn binary() -> std::process::Command {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_culvert"));
-    // A developer's own settings must not reach the tests.
+    // A developer's own settings must not affect the tests.
     for name in culvert::config::environment()
         .into_keys()
         .filter(|name| name.starts_with("CULVERT_"))

@@ -1,5 +1,4 @@
-//! IP restrictions on live traffic: of the management API and of public endpoints, and the way back
-//! in.
+//! IP restrictions on live traffic: of the management API and of public endpoints, and how to lift them.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -8,7 +7,7 @@ use tokio::io::AsyncReadExt;
 use crate::events_arrive::subscribe_debug;
 use crate::harness::{Harness, Receiver, backends, binary, eventually};
 
-/// A policy with one rule that allows a prefix; its id.
+/// Creates a policy with one rule that allows a prefix; returns its id.
 async fn policy(culvert: &Harness, cidr: &str) -> Value {
     let policy = culvert.create("ip_policies", json!({})).await;
     let rule = json!({"ip_policy_id": policy["id"], "action": "allow", "cidr": cidr});
@@ -16,7 +15,7 @@ async fn policy(culvert: &Harness, cidr: &str) -> Value {
     policy["id"].clone()
 }
 
-/// An enforced restriction; its path.
+/// Creates an enforced restriction; returns its path.
 async fn restrict(culvert: &Harness, place: &str, policy: &Value) -> String {
     let body = json!({"type": place, "ip_policy_ids": [policy], "enforced": true});
     let made = culvert.create("ip_restrictions", body).await;
@@ -26,7 +25,7 @@ async fn restrict(culvert: &Harness, place: &str, policy: &Value) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_api_takes_calls_from_admitted_addresses_only() {
     for backend in backends().await {
-        // This test is a proxy that the server believes.
+        // The test acts as a trusted proxy.
         let culvert = Harness::start_with(&backend, |settings| {
             settings.api.trusted_proxies = vec!["127.0.0.1/32".into()];
         })
@@ -41,12 +40,12 @@ async fn the_api_takes_calls_from_admitted_addresses_only() {
         })
         .await;
         assert_eq!(own().await.body["error_code"], "ERR_NGROK_220");
-        // Who is not known learns nothing of it.
+        // Unauthenticated callers do not learn about the restriction.
         let nobody = culvert.client_with("");
         let answer = nobody.call(Method::GET, "/api_keys", None).await.unwrap();
         assert_eq!(answer.status, 401);
 
-        // An admitted address behind the proxy passes, and is the one that counts.
+        // The client address that the proxy reports is the one that counts.
         let address = culvert
             .api
             .strip_prefix("http://")
@@ -132,7 +131,7 @@ async fn endpoints_are_reached_from_admitted_addresses_only() {
         })
         .await;
 
-        // A rule that admits this address opens both again.
+        // A rule that allows this address lifts both restrictions.
         let rule = json!({"ip_policy_id": policy, "action": "allow", "cidr": "127.0.0.0/8"});
         culvert.create("ip_policy_rules", rule).await;
         eventually("requests pass", async || {
@@ -149,8 +148,8 @@ async fn endpoints_are_reached_from_admitted_addresses_only() {
     }
 }
 
-/// Decisions of the edge and of the API follow every change of a rule and of a restriction, while
-/// requests flow all the time and none of them fails otherwise.
+/// Decisions of the edge and of the API follow every change of a rule and of a restriction, under continuous requests
+/// of which none fails otherwise.
 #[tokio::test(flavor = "multi_thread")]
 async fn decisions_follow_changes_while_requests_flow() {
     for backend in backends().await {
@@ -198,12 +197,11 @@ async fn decisions_follow_changes_while_requests_flow() {
     }
 }
 
-/// The API refuses its caller and takes it back, as the restriction of its account says, while it
-/// is called all the time.
+/// The API rejects and admits its caller as the restriction of its account changes, under continuous calls.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_api_follows_changes_while_it_is_called() {
     for backend in backends().await {
-        // This test is a proxy that the server believes: one address is always admitted.
+        // The test acts as a trusted proxy. One address is always allowed.
         let culvert = Harness::start_with(&backend, |settings| {
             settings.api.trusted_proxies = vec!["127.0.0.1/32".into()];
         })
@@ -258,12 +256,12 @@ async fn the_api_follows_changes_while_it_is_called() {
     }
 }
 
-/// Requests one after the other, all of them answered with 200 or 403.
+/// Sequential requests, all with the status 200 or 403.
 #[derive(Default)]
 struct Flow(tokio::sync::watch::Sender<(usize, u16)>);
 
 impl Flow {
-    /// Asks until `changes` are through; how often.
+    /// Sends requests until `changes` completes; returns their number.
     async fn during(&self, changes: impl Future<Output = ()>, ask: impl AsyncFn() -> u16) -> usize {
         let asking = async {
             loop {
@@ -277,17 +275,17 @@ impl Flow {
         };
         tokio::select! {
             () = changes => {}
-            () = asking => unreachable!("it asks for ever"),
+            () = asking => unreachable!("it never stops on its own"),
         }
         self.0.borrow().0
     }
 
-    /// Waits until an answer is this.
+    /// Waits for a response with this status.
     async fn turns_to(&self, status: u16, why: &str) {
         let began = std::time::Instant::now();
         let (start, _) = *self.0.borrow();
         let mut flow = self.0.subscribe();
-        // The one that was under way when the change was committed does not count.
+        // Ignores the request that was in flight when the change was committed.
         let turned = flow.wait_for(|(n_asked, last)| *n_asked > start + 1 && *last == status);
         tokio::time::timeout(std::time::Duration::from_secs(30), turned)
             .await

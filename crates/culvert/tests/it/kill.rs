@@ -1,4 +1,4 @@
-//! `kill -9` at any moment loses no acknowledged change and no audit event.
+//! `kill -9` at any time loses no acknowledged change and no audit event.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -27,7 +27,7 @@ pub struct Process {
     pub api: String,
     pub http: SocketAddr,
     pub https: SocketAddr,
-    /// Where agents dial, if they may.
+    /// The address for agents, if enabled.
     pub agents: Option<SocketAddr>,
     pub metrics: SocketAddr,
 }
@@ -38,7 +38,7 @@ impl Process {
         Self::start_as(binary(), folder, database_url, &[])
     }
 
-    /// The same, as a prepared command with further arguments.
+    /// Like [`Process::start`], with a prepared command and further arguments.
     pub fn start_as(
         mut command: Command,
         folder: &Path,
@@ -76,7 +76,7 @@ impl Process {
             .lines()
             .map(Result::unwrap)
             .find(|line| line.starts_with("culvert ready "));
-        let line = line.expect("the server says that it is ready");
+        let line = line.expect("the server prints its ready line");
         let found = |name: &str| {
             let start = format!("{name}=");
             let mut parts = line.split(' ');
@@ -93,51 +93,51 @@ impl Process {
         }
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// SIGKILL: nothing of it runs on.
+    /// Sends SIGKILL, which ends it immediately.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// SIGTERM, and its exit code.
+    /// Sends SIGTERM; returns the exit code.
     pub fn terminate(self) -> i32 {
         self.ask_to_stop();
         self.ended()
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM.
     pub fn ask_to_stop(&self) {
         self.signal("TERM");
     }
 
-    /// Any signal, by its name without `SIG`.
+    /// Sends a signal, by its name without `SIG`.
     pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let kill = Command::new("kill").args(["-s", name, &id]).status();
         assert!(kill.unwrap().success());
     }
 
-    /// Waits for its end; its exit code.
+    /// Waits until it exits; returns the exit code.
     pub fn ended(mut self) -> i32 {
         self.child.wait().unwrap().code().unwrap()
     }
 }
 
-/// A test that fails leaves nothing behind that would hold what it writes to open.
+/// After a failed test, no process remains that would keep its output open.
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already; either way it is waited for.
+        // It may have exited already, and must be waited for either way.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// A number of `/metrics`.
+/// A value of `/metrics`.
 async fn metric(server: &Process, name: &str) -> usize {
     let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     let page = raw(server.metrics, request).await.text;
@@ -155,7 +155,7 @@ async fn after_a_power_cut_the_events_that_may_be_lost_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let (data, cut) = (folder.path().join("data"), folder.path().join("cut"));
     let (origin, hook) = (Receiver::start().await, Receiver::start().await);
-    // What it does not take waits on the disk.
+    // Rejected batches wait on the disk.
     hook.answer_with(StatusCode::SERVICE_UNAVAILABLE);
     let allow = ["--edge-allow-private-upstreams", "true"];
     let server = Process::start_as(binary(), &data, "", &allow);
@@ -179,7 +179,7 @@ async fn after_a_power_cut_the_events_that_may_be_lost_are_counted() {
             .await;
         }
     }
-    // What was synced is there; of the file with the latest count, which is never synced, nothing is.
+    // Simulates a power failure: copies the files, and empties the one with the latest count, which is never synced.
     server.signal("STOP");
     std::fs::create_dir(&cut).unwrap();
     for entry in std::fs::read_dir(&data).unwrap().map(Result::unwrap) {
@@ -206,7 +206,7 @@ async fn after_a_power_cut_the_events_that_may_be_lost_are_counted() {
     .await;
     let maybe = metric(&server, MAYBE_LOST).await;
     assert!((1..=4 * REQUESTS).contains(&maybe), "{maybe}");
-    // It is counted once, and a clean stop leaves nothing to count.
+    // The loss is counted once. A clean stop leaves nothing to count.
     assert_eq!(server.terminate(), 0);
     std::fs::write(cut.join("offered"), []).unwrap();
     let server = Process::start_as(binary(), &cut, "", &allow);
@@ -245,12 +245,12 @@ async fn no_acknowledged_change_and_no_audit_event_is_lost() {
                 let counted = Arc::clone(&acknowledgements);
                 writers.spawn(write_until_it_dies(client.clone(), counted));
             }
-            // Which change the kill meets, and where in it, is chance; some are acknowledged by then.
+            // The change that the kill interrupts, and its stage, are random. Some changes are acknowledged before.
             let [extra] = entropy.bytes::<1>();
             let wanted = WRITERS + usize::from(extra % 64);
             let written = acknowledgements.acquire_many(u32::try_from(wanted).unwrap());
             let written = tokio::time::timeout(Duration::from_secs(60), written).await;
-            written.expect("the writers write").unwrap().forget();
+            written.expect("writers are active").unwrap().forget();
             server.kill();
             for ids in writers.join_all().await {
                 acknowledged.extend(ids);
@@ -288,7 +288,7 @@ async fn no_acknowledged_change_and_no_audit_event_is_lost() {
     }
 }
 
-/// Ids whose creation was acknowledged before the server went away.
+/// Ids whose creation was acknowledged before the server was killed.
 async fn write_until_it_dies(client: Client, acknowledged: Arc<Semaphore>) -> Vec<String> {
     let mut ids = Vec::new();
     while let Ok(answer) = client

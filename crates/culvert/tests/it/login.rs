@@ -1,7 +1,6 @@
-//! Log-ins at a real OpenID provider, from the first redirect to the event, with a browser that
-//! follows redirects and keeps cookies: the program `curl`. The provider is the one that
-//! `scripts/openid-provider` installs; without it, or without curl, the tests say that they are
-//! skipped.
+//! Sign-ins at a real OpenID provider, from the first redirect to the event. The browser, which follows redirects and
+//! keeps cookies, is the program `curl`. `scripts/openid-provider` installs the provider. Without it, or without
+//! curl, the tests are reported as ignored.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -14,14 +13,14 @@ use serde_json::{Value, json};
 use crate::events_arrive::subscribe_debug;
 use crate::harness::{Backend, Harness, Receiver, backends, eventually};
 
-/// The provider, as long as this is there.
+/// The provider, which runs until this is dropped.
 pub struct Provider {
     pub issuer: String,
     process: Child,
 }
 
 impl Provider {
-    /// With a client that users may be sent back to at these addresses.
+    /// Starts it with a client that has these redirect URIs.
     pub fn start(redirect_uris: &[String]) -> Option<Self> {
         let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/openid-provider");
         let has_curl = Command::new("curl").arg("--version").output().is_ok();
@@ -56,7 +55,7 @@ impl Drop for Provider {
     }
 }
 
-/// A browser with a jar of its own.
+/// A browser with its own cookie jar.
 pub struct Browser {
     jar: PathBuf,
     ca: PathBuf,
@@ -64,7 +63,7 @@ pub struct Browser {
     https: SocketAddr,
 }
 
-/// The last answer of a chain of redirects.
+/// The last response of a chain of redirects.
 #[derive(Debug)]
 pub struct Page {
     pub status: u16,
@@ -119,7 +118,7 @@ impl Browser {
         self.open(&self.url(target), &[]).await
     }
 
-    /// Opens a page, logging in on the way as the provider's forms ask.
+    /// Opens a page, and signs in with the provider's forms.
     pub async fn log_in(&self, target: &str, name: &str) -> Page {
         let mut page = self.open(&self.url(target), &["--location"]).await;
         for _ in 0..3 {
@@ -165,7 +164,7 @@ fn policy(issuer: &str) -> String {
 
 pub const HOST: &str = "app.culvert.localhost";
 
-/// An endpoint behind the provider, live.
+/// Creates an endpoint with a sign-in, and waits until it is online.
 async fn endpoint(culvert: &Harness, provider: &Provider, origin: &Receiver) -> Value {
     let body = json!({
         "url": format!("https://{HOST}"),
@@ -255,7 +254,7 @@ async fn users_log_in_at_a_real_provider() {
             .await;
         }
 
-        // The provider's tokens live for two seconds: they are renewed, and the session goes on.
+        // The provider's tokens expire after two seconds: they are refreshed, and the session continues.
         let token = |request: &crate::harness::Received| {
             let value = request.headers["x-refreshed"].to_str().unwrap().to_owned();
             value.split_once(' ').map(|(_, token)| token.to_owned())
@@ -267,11 +266,11 @@ async fn users_log_in_at_a_real_provider() {
         })
         .await;
 
-        // Who logs in and may not come in, by the rule behind.
+        // A user who signs in but whom the next rule denies.
         let bob = Browser::new(folder.path(), "bob", &culvert, HOST);
         assert_eq!(bob.log_in("/", "bob").await.status, 403);
 
-        // Removed by the management API, a session is over; the provider's own goes on.
+        // Deleting a session with the management API ends it. The session at the provider continues.
         let id = listed(&culvert, "app/sessions", "application_sessions").await;
         let of_ann = id
             .iter()
@@ -337,7 +336,7 @@ async fn a_session_is_good_and_over_on_every_node() {
             .await;
         }
         assert_eq!(here.log_in("/", "ann").await.status, 200);
-        // Cookies know no ports.
+        // Cookies do not depend on the port.
         assert_eq!(there.look("/").await.status, 200);
         let sessions = listed(&one, "app/sessions", "application_sessions").await;
         let path = format!("/app/sessions/{}", sessions[0]["id"].as_str().unwrap());
