@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::events_arrive::subscribe_debug;
 use crate::harness::{Backend, Harness, Receiver, backends, eventually};
 
-/// As a user writes it: comments, odd spacing, no line end.
+/// A policy as users write it: with comments, irregular spacing and no final line break.
 const POLICY: &str = "# ours\non_http_request:\n  - name:   only us\n    expressions: [ \"req.headers['x-who'][0] == 'me'\" ]\n    actions:\n      - {type: log, config: {metadata: {n: '${1 + 1}'}}}\n      - type: custom-response\n        config: { status_code: 201, body: 'hello ${req.headers[\"x-who\"][0]}' }\n  - actions: [ {type: deny} ]";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,7 +46,7 @@ async fn a_policy_is_echoed_runs_and_changes_live() {
         })
         .await;
 
-        // An object is kept as JSON; a mistake changes nothing.
+        // A policy as an object is stored as JSON. An invalid one changes nothing.
         let teapot = json!({"on_http_request": [{"actions": [{"type": "deny", "config": {"status_code": 418}}]}]});
         let patched = culvert
             .call(
@@ -104,7 +104,7 @@ async fn ip_policies_count_live_and_do_not_hold_on() {
             culvert.get(host, "/").await.status == 200
         })
         .await;
-        // While a traffic policy names an IP policy, it is not deleted.
+        // An IP policy cannot be deleted while a traffic policy references it.
         let path = format!("/ip_policies/{}", policy.as_str().unwrap());
         let refused = culvert.call(Method::DELETE, &path, None).await;
         assert_eq!(refused.body["error_code"], "ERR_NGROK_1420");
@@ -142,7 +142,7 @@ async fn passwords_are_sealed_and_kept() {
             crate::secrets::files_with(&culvert.settings.data_dir, b"correct horse"),
             Vec::<String>::new()
         );
-        // What was read is written again, with another body.
+        // The returned text can be written back with another body.
         let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
         let changed = shown.replace("body: in", "body: inside");
         let patch = json!({"traffic_policy": changed});
@@ -221,7 +221,7 @@ async fn a_secret_of_a_vault_counts_live_and_stays_sealed() {
         let text = "on_http_request:\n- actions:\n  - {type: basic-auth, config: {credentials: ['${\"me:\" + secrets.get(\"keys\", \"door\")}']}}\n  - {type: custom-response, config: {body: in}}\n";
         let body = json!({"url": format!("http://{host}"), "traffic_policy": text});
         let made = culvert.create("endpoints", body).await;
-        // An expression is no secret.
+        // Expressions are not redacted.
         assert_eq!(made["traffic_policy"], text);
         let enter = async |credentials: &str| {
             let ask = format!(

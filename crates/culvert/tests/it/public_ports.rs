@@ -1,5 +1,4 @@
-//! Public URLs have the port at which the world reaches the edge: that of the settings, else the one that
-//! is bound.
+//! Public URLs contain the public port of the edge: the configured one, otherwise the bound one.
 
 use http::Method;
 use serde_json::json;
@@ -8,7 +7,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use crate::agents::own_agent;
 use crate::harness::{Backend, Harness, eventually};
 
-/// A policy that says what it knows of its endpoint.
+/// A policy that responds with the variables of its endpoint.
 const TELLS: &str = r#"{"on_http_request": [{"actions": [{"type": "custom-response",
     "config": {"status_code": 200, "body": "${endpoint.url} ${endpoint.addr} ${endpoint.port}"}}]}]}"#;
 
@@ -20,7 +19,7 @@ async fn with_ports(http: u16, https: u16) -> Harness {
     .await
 }
 
-/// `:port`, unless a URL need not name it.
+/// `:port`, or nothing for the default port.
 fn suffix(port: u16, usual: u16) -> String {
     if port == usual {
         String::new()
@@ -51,21 +50,21 @@ async fn public_urls_have_the_ports_of_the_settings_or_the_bound_ones() {
             };
             let made = culvert.create("endpoints", body).await;
             let public = format!("{plain}{}", suffix(port, usual));
-            // The name of an endpoint is the same wherever it is.
+            // `hostport` has the default port, whatever the public port is.
             assert_eq!(
                 (&made["url"], &made["public_url"]),
                 (&json!(plain), &json!(public))
             );
             assert_eq!(made["hostport"], format!("{host}:{usual}"));
 
-            // What was shown is taken back, and nothing else.
+            // A PATCH accepts the URL that was returned, and no other.
             let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
             let sent = format!("{plain}:{port}");
             let same = culvert
                 .call(Method::PATCH, &path, Some(json!({"url": sent})))
                 .await;
             assert_eq!(same.status, 200);
-            // The usual port of `tls` stays if it was sent.
+            // An explicit default port of `tls` remains.
             let stays = (scheme, port) == ("tls", usual);
             let shown = if stays { &sent } else { &public };
             assert_eq!(same.body["public_url"], **shown);
@@ -110,7 +109,7 @@ async fn an_agent_is_told_the_url_that_works() {
     .await;
     let tunnels = culvert.call(Method::GET, "/tunnels", None).await.body;
     assert_eq!(tunnels["tunnels"][0]["public_url"], wanted);
-    // Nothing listens behind it: the agent says so, and not the edge that there is no endpoint.
+    // The agent reports that its service is offline. It is not an unknown endpoint.
     let answer = culvert
         .get(&format!("own.culvert.localhost:{port}"), "/")
         .await;

@@ -1,5 +1,4 @@
-//! SIGHUP: changed settings and certificate files are taken into use, and what is not valid changes
-//! nothing.
+//! SIGHUP applies changed settings and certificate files. Invalid ones change nothing.
 
 use std::path::Path;
 
@@ -15,7 +14,7 @@ use crate::kill::Process;
 
 const NAME: &str = "app.files.example";
 
-/// Writes a new certificate of the platform domain with its key to `path`.
+/// Writes a new certificate for the platform domain, with its key, to `path`.
 fn renew(path: &Path) -> CertificateDer<'static> {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["*.files.example".to_owned()]).unwrap();
@@ -56,7 +55,7 @@ async fn a_hang_up_takes_new_files_into_use_and_keeps_the_old_when_they_are_bad(
         .await
         .unwrap();
     assert_eq!(made.status, 201);
-    // Instead of one of the installation's own.
+    // It replaces the installation's own certificate.
     eventually("the certificate of the file is presented", async || {
         request(culvert.https, NAME, &first).await == Some(200)
     })
@@ -69,7 +68,7 @@ async fn a_hang_up_takes_new_files_into_use_and_keeps_the_old_when_they_are_bad(
     })
     .await;
 
-    // Neither a certificate without its key nor a limit beside it comes into use.
+    // Neither an invalid certificate nor the limit in the same reload is applied.
     std::fs::write(&pem, "-----BEGIN CERTIFICATE-----").unwrap();
     write("edge.connections_max = 0");
     culvert.signal("HUP");
@@ -94,7 +93,7 @@ async fn a_hang_up_takes_new_files_into_use_and_keeps_the_old_when_they_are_bad(
     assert_eq!(culvert.terminate(), 0);
 }
 
-/// The status of `/readyz`, and what it says.
+/// Status and body of `/readyz`.
 async fn ready(culvert: &Process) -> (u16, String) {
     let address = culvert.api.trim_start_matches("http://").parse().unwrap();
     let request = b"GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
@@ -156,14 +155,14 @@ async fn data_about_addresses_comes_with_a_hang_up_and_its_want_is_told_and_refu
     const PASSED: &str = "conn.geo.country_code == 'US'";
     const LISTED: &str = "conn.client_ip.is_on_blocklist";
 
-    // Without data.
+    // Without address data.
     for expression in [DENIED, PASSED, LISTED] {
         let refused = make("none", expression).await;
         assert_eq!(refused.status, 400);
         assert_eq!(refused.body["error_code"], "ERR_NGROK_2200");
     }
     assert_eq!(ready(&culvert).await.0, 200);
-    // With it.
+    // With address data.
     write(&with_data);
     culvert.signal("HUP");
     eventually("a policy may name a country", async || {
@@ -172,7 +171,7 @@ async fn data_about_addresses_comes_with_a_hang_up_and_its_want_is_told_and_refu
     .await;
     assert_eq!(make("passed", PASSED).await.status, 201);
     assert_eq!(make("listed", LISTED).await.status, 201);
-    // What the database does not have, and a list that is not there.
+    // Fields that the database does not have, and a list that does not exist.
     for expression in [
         "conn.client_ip.geo.registered_location.city == 'x'",
         "conn.client_ip.is_tor_node",
@@ -201,7 +200,7 @@ async fn data_about_addresses_comes_with_a_hang_up_and_its_want_is_told_and_refu
     assert_eq!(status(&culvert, "passed").await, 200);
     assert_eq!(culvert.terminate(), 0);
 
-    // At a start there is nothing to keep: the policies that need it refuse, the others run.
+    // After a restart there is no previous data: policies that need it reject traffic, others run.
     let culvert = start();
     for (host, expected) in [("denied", 500), ("passed", 500), ("listed", 403)] {
         assert_eq!(status(&culvert, host).await, expected, "{host}");

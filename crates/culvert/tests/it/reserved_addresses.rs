@@ -1,4 +1,4 @@
-//! A reserved address from its reservation to its release, with bytes in between.
+//! A reserved address from its reservation to its release, with traffic in between.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -83,13 +83,13 @@ async fn bytes_flow_through_a_reserved_address_and_its_changes_are_told() {
     }
 }
 
-/// A port that the system gave and nobody has now.
+/// A currently unused port.
 async fn unused_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     listener.local_addr().unwrap().port()
 }
 
-/// An origin that sends back what it gets, until its set of tasks is dropped.
+/// An origin that echoes data until its tasks are dropped.
 async fn echo() -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();

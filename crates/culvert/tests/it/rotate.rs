@@ -1,5 +1,5 @@
-//! `culvert admin rotate-master-key`: cut off wherever, everything can be read; done, the old key is
-//! refused.
+//! `culvert admin rotate-master-key`: if it is interrupted at any point, all secrets remain readable. Once it
+//! completes, the old key is rejected.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::events_arrive::verify;
 use crate::harness::{Backend, Database, Receiver, backends, binary, eventually};
 use crate::kill::Process;
 
-/// Secrets of one vault: enough for several commits.
+/// Number of secrets in one vault: enough for several commits.
 const SECRETS: usize = 150;
 
 fn rotate(data: &Path, url: &str) -> std::process::Command {
@@ -26,7 +26,7 @@ fn rotate(data: &Path, url: &str) -> std::process::Command {
     command
 }
 
-/// Starts the server, sees that its secrets are open to it, and stops it.
+/// Starts the server, checks that it can read its secrets, and stops it.
 async fn lives(data: &Path, url: &str, hook: &Receiver, secret: &str) {
     let server = Process::start(data, url);
     let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
@@ -94,8 +94,8 @@ async fn a_new_master_key_opens_everything_whatever_stopped_its_making() {
 
         let key_file = data.join("master.key");
         let old = std::fs::read_to_string(&key_file).unwrap();
-        // Before it waits for servers, while it waits, and while it writes: which of them is chance, that all
-        // can be read after is not. On SQLite no server can run, so it does not wait.
+        // Kills the rotation before it waits for servers, while it waits, and while it writes. The exact point is
+        // random. On SQLite no server can run, so it does not wait.
         let moments = match &backend {
             Backend::Sqlite => [20, 40, 70, 110],
             Backend::Postgres(_) | Backend::Cluster(_) => [30, 1_000, 3_080, 3_200],
@@ -146,7 +146,7 @@ async fn a_new_master_key_opens_everything_whatever_stopped_its_making() {
         assert_eq!(values, wanted);
         store.close().await;
 
-        // On PostgreSQL a server that still runs stops by itself. On SQLite the rotation is refused.
+        // On PostgreSQL a running server stops on its own. On SQLite the rotation is rejected.
         let server = Process::start(&data, &url);
         let output = rotate(&data, &url).output().unwrap();
         if database.is_some() {

@@ -1,4 +1,4 @@
-//! Secrets are shown once and kept nowhere in plain text.
+//! Secrets are returned once and never stored in plain text.
 
 use std::path::Path;
 
@@ -81,7 +81,7 @@ async fn a_token_is_in_one_answer_and_nowhere_else() {
     culvert.stop().await;
 }
 
-/// Names of files below `folder` that contain `needle`.
+/// Names of the files below `folder` that contain `needle`.
 pub fn files_with(folder: &Path, needle: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {

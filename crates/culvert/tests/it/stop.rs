@@ -1,4 +1,4 @@
-//! A graceful stop: what is in flight is finished, and its event is not lost.
+//! A graceful stop: requests in flight complete, and their events are not lost.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::events_arrive::subscribe;
 use crate::harness::{Receiver, eventually, raw};
 use crate::kill::Process;
 
-/// An origin that answers at once, but requests for `/slow` only when it is let.
+/// An origin that responds immediately, except for requests for `/slow`, which wait for `let_go`.
 struct Origin {
     address: SocketAddr,
     asked: Arc<Notify>,
@@ -101,7 +101,7 @@ async fn a_stop_lets_a_slow_request_finish_and_keeps_its_event() {
     assert!(answer.text.ends_with("done"), "{}", answer.text);
     assert_eq!(server.ended(), 0);
 
-    // Sent before the end, or kept and sent by the next start.
+    // The event is sent before the stop, or stored and sent after the next start.
     let server = Process::start(&data, "");
     eventually("the event of the slow request arrives", async || {
         hook.events().iter().any(|event| {

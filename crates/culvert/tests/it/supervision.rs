@@ -1,4 +1,4 @@
-//! Supervision: the unexpected end of any long-lived task makes the server unready and stops it.
+//! Supervision: if any long-lived task ends unexpectedly, the server becomes unready and stops.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::harness::{Backend, Database, backends, eventually};
 
-/// Every long-lived task of a server on SQLite.
+/// All long-lived tasks of a server on SQLite.
 const TASKS: [&str; 28] = [
     "agent_sessions",
     "agents",
@@ -47,7 +47,7 @@ const TASKS: [&str; 28] = [
     "store.writer",
 ];
 
-/// Further ones on PostgreSQL.
+/// Additional tasks on PostgreSQL.
 const TASKS_AMONG_NODES: [&str; 6] = [
     "delivery.cluster",
     "node_identity",
@@ -80,7 +80,7 @@ async fn start(folder: &tempfile::TempDir, database: Option<&Database>) -> Serve
     Box::pin(Server::start(settings)).await.unwrap()
 }
 
-/// Ends one task of a server that is at work, and sees what becomes of the server.
+/// Ends one task of a busy server, and checks that the server stops.
 async fn kill(task: &str, database: Option<&Database>) {
     let folder = tempfile::tempdir().unwrap();
     let server = start(&folder, database).await;
@@ -91,7 +91,7 @@ async fn kill(task: &str, database: Option<&Database>) {
     let mut running = JoinSet::new();
     running.spawn(server.run(CancellationToken::new()));
 
-    // An exchange that is in progress until this test has seen enough.
+    // A request that is in flight until the test has finished its checks.
     let origin = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let upstream = format!("http://{}", origin.local_addr().unwrap());
     let body = json!({"url": "http://app.culvert.localhost", "upstream_url": upstream});
@@ -108,7 +108,7 @@ async fn kill(task: &str, database: Option<&Database>) {
     };
 
     assert!(kill(task), "{task}");
-    // Without its edge nothing is in progress, and without its API nothing answers.
+    // Without the edge no request is in flight, and without the API there is no response.
     if !["api", "edge"].contains(&task) {
         eventually(&format!("it is not ready without {task}"), async || {
             let answer = client.call(Method::GET, "/readyz", None).await;
@@ -145,7 +145,7 @@ async fn the_end_of_any_task_is_the_end_of_the_server() {
                 .collect(),
         };
         let running = || server.tasks().into_iter().collect::<BTreeSet<&str>>();
-        // Delivery starts its tasks when it has read what waits.
+        // Delivery starts its tasks after it has read the queue.
         let started = async || running().is_superset(&expected);
         eventually("every task runs", started).await;
         assert_eq!(running(), expected, "a new task needs a row here");

@@ -1,4 +1,4 @@
-//! Traffic events that are kept, and sent to a destination that came later.
+//! Retained traffic events, and their replay to a new destination.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn ids(events: &[Value]) -> BTreeSet<String> {
     events.iter().map(id).collect()
 }
 
-/// Waits until all that passed is kept.
+/// Waits until all events are retained.
 async fn kept(culvert: &Harness, n_events: u64) {
     eventually("the events are kept", async || {
         let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
@@ -72,10 +72,10 @@ async fn a_destination_that_came_later_receives_what_was_kept_with_the_same_ids(
         })
         .await;
         let sent = first.events();
-        // Each request has one event of its connection beside its own.
+        // Each request causes a connection event too.
         kept(&culvert, 2 * u64::try_from(sent.len()).unwrap()).await;
 
-        // With its own fields and filter, from the event of the first request on.
+        // With the fields and the filter of the subscription, starting at the event of the first request.
         let made = destination(&culvert, &late).await;
         let source = json!([{
             "type": KIND,
@@ -105,7 +105,7 @@ async fn a_destination_that_came_later_receives_what_was_kept_with_the_same_ids(
             .unwrap();
         assert_eq!(one["object"], expected);
 
-        // What nobody has subscribed to comes whole: the other kind, by name and by its family.
+        // Kinds without a subscription are sent with all fields, selected by name or by family.
         let (code, _, said) = culvert.replay(
             &made,
             &["--from", "2020-01-01T00:00:00Z", "--kinds", "traffic"],
@@ -114,7 +114,7 @@ async fn a_destination_that_came_later_receives_what_was_kept_with_the_same_ids(
         let closed = late.wait_for("tcp_connection_closed.v0", 6).await;
         assert!(closed[0]["object"]["conn"]["bytes_in"].as_i64().unwrap() > 0);
 
-        // An event that is not there, and another account's, are alike.
+        // A missing event and an event of another account have the same result.
         let absent = format!("ev_{}", "0".repeat(27));
         let (code, _, said) = culvert.replay(&made, &["--from", &absent]);
         assert_eq!((code, said.contains("ERR_NGROK_5140")), (1, true), "{said}");
@@ -139,7 +139,7 @@ async fn what_is_kept_and_a_replay_of_it_survive_a_restart() {
             .await;
     }
     kept(&culvert, 40).await;
-    // Nobody takes what is sent before the restart.
+    // Nothing is accepted before the restart.
     hook.answer_with(http::StatusCode::SERVICE_UNAVAILABLE);
     let made = destination(&culvert, &hook).await;
     let path = format!("/event_destinations/{}/replay", made.as_str().unwrap());
@@ -171,7 +171,7 @@ async fn what_is_kept_and_a_replay_of_it_survive_a_restart() {
     .await;
     culvert.stop().await;
 
-    // A server that keeps nothing says so, and has nothing.
+    // A server without retention rejects the replay.
     let culvert = Harness::start(&Backend::Sqlite).await;
     let made = destination(&culvert, &hook).await;
     let path = format!("/event_destinations/{}/replay", made.as_str().unwrap());

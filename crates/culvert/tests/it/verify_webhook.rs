@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::events_arrive::subscribe_debug;
 use crate::harness::{Harness, RawAnswer, Receiver, backends, eventually, raw};
 
-/// What GitHub publishes for the secret below and the body `Hello, World!`.
+/// The signature that GitHub documents for the secret below and the body `Hello, World!`.
 const SIGNATURE: &str = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
 
 const POLICY: &str = "on_http_request: # from GitHub\n- actions:\n  - type: verify-webhook\n    config: {provider: github, secret: \"It's a Secret to Everybody\"}\n";
@@ -57,7 +57,7 @@ async fn webhooks_are_verified_and_their_secret_is_kept() {
             .await;
         }
 
-        // What was read is written again, with another name.
+        // The returned text can be written back with another name.
         let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
         let changed = shown.replace("- actions", "- name: github\n  actions");
         let patch = json!({"traffic_policy": changed, "description": "renamed"});
