@@ -1,7 +1,7 @@
-//! The body of a response, and the header values that every answer shares.
+//! The body of a response, and header values that all responses share.
 //!
-//! A body is either whole, the common case and one buffer, or a live tail. It carries whatever must
-//! live until its last byte is handed over, such as the mark that its connection is busy.
+//! A body is either whole, which is the usual case and needs one buffer, or a live tail. It also holds values that
+//! must live until its last byte is sent, such as the mark that its connection is busy.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -19,7 +19,7 @@ pub(crate) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 type Stream = Pin<Box<dyn http_body::Body<Data = Bytes, Error = Infallible> + Send>>;
 
-/// What a response says.
+/// The body of a response.
 pub struct Body {
     content: Content,
     busy: Option<Busy>,
@@ -54,7 +54,7 @@ impl Body {
         }
     }
 
-    /// Keeps the connection marked as busy until this body is sent or dropped.
+    /// Marks the connection as busy until this body is sent or dropped.
     pub(crate) fn hold(&mut self, busy: Busy) {
         self.busy = Some(busy);
     }

@@ -1,12 +1,11 @@
-//! Who is calling: the `authorization` header and nothing else (contract: management API 1.3;
-//! reliability 2.1). The cookie of the console counts only on the paths of the console (see `console`).
+//! Authentication by the `authorization` header (contract: management API 1.3; reliability 2.1). The console's cookie
+//! is valid only on the console's paths (see `console`).
 //!
-//!  `Basic`, which a browser sends by itself, is refused when the request shows that
-//! a page of another origin made it. Failed attempts are counted per source, after the lookup, so a
-//! good key passes from a source that others spoil. A request without any credential tried nothing
-//! and is not counted. What was sent is never repeated.
+//! Browsers send `Basic` credentials automatically, so they are rejected if the request comes from a page of another
+//! origin. Failed attempts are counted per source after the look-up, so a valid key works even from a source that
+//! exceeded the limit. A request without credentials is not a failed attempt. Responses never repeat credentials.
 //!
-//! Not here: shapes of tokens, keys and owners (control).
+//! Formats of tokens, keys and their owners are control's.
 
 use culvert_base::{Class, Refusal, code};
 use culvert_control::{Caller, Control};
@@ -19,7 +18,7 @@ use crate::whole_seconds;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The caller, or why there is none.
+/// Authenticates the caller.
 pub(crate) async fn caller(
     control: &Control,
     headers: &HeaderMap,
@@ -37,7 +36,7 @@ pub(crate) async fn caller(
     Err(counted(problem, failures, source, now))
 }
 
-/// Counts a failed attempt against its source; beyond the limit the problem is that.
+/// Counts a failed attempt of a source. Above the limit, returns the error for that instead.
 pub(crate) fn counted(
     problem: Problem,
     failures: Option<&Failures>,
@@ -59,7 +58,7 @@ pub(crate) fn counted(
     problem
 }
 
-/// The one credential a request may carry, as it stands in its header.
+/// The credential in the request's header. More than one is an error.
 fn credential(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let Some(value) = values.next() else {

@@ -1,10 +1,9 @@
-//! Request bodies: what may be sent, how much of it, and strict JSON (contract: management API 1.2
-//! row 8; limits: reliability 4.2).
+//! Request bodies: content type, size, and strict JSON (contract: management API 1.2 row 8; limits: reliability 4.2).
 //!
-//! A body that cannot be taken in as text within its limits is 212; text that is not exactly one JSON
-//! object, each name once, is 213. Nothing here allocates by a number the peer sent.
+//! A body that is not text or exceeds the limits has the error 212. Text that is not exactly one JSON object with
+//! unique names has the error 213. No allocation depends on a length that the peer announces.
 //!
-//! Not here: which fields an operation takes, and of what type (control).
+//! Control validates fields and their types.
 
 use std::cell::Cell;
 use std::fmt;
@@ -20,16 +19,16 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde_json::{Map, Number, Value};
 use tokio::time::Instant;
 
-/// Bytes of a request body.
+/// Maximum size of a request body.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
-/// Arrays and objects inside each other, the outermost counted.
+/// Maximum nesting of arrays and objects, including the outermost one.
 pub const JSON_DEPTH_MAX: u32 = 32;
-/// Members of all objects and elements of all arrays together.
+/// Maximum number of members of all objects and elements of all arrays.
 pub const JSON_MEMBERS_MAX: u32 = 10_000;
 
 const KEY_SHOWN_CHARS_MAX: usize = 64;
 
-/// Reads the body of a request and parses it. `None` is no body at all.
+/// Reads and parses the body of a request. `None` if there is no body.
 pub(crate) async fn read<B>(
     method: &Method,
     headers: &HeaderMap,
@@ -57,7 +56,7 @@ where
     parse(&bytes).map(Some)
 }
 
-/// Whether the content type is JSON, or not said.
+/// Whether the content type is JSON or missing.
 fn is_json(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE) else {
         return true;
@@ -79,7 +78,7 @@ async fn whole<B: Body<Data = Bytes> + Unpin>(body: &mut B) -> Result<Bytes, Ref
     if first.len() > BODY_BYTES_MAX {
         return Err(too_large());
     }
-    // Nearly every body is one piece and needs no copy.
+    // Most bodies arrive in one piece, which is not copied.
     let Some(second) = next(body).await? else {
         return Ok(first);
     };
@@ -95,7 +94,7 @@ async fn whole<B: Body<Data = Bytes> + Unpin>(body: &mut B) -> Result<Bytes, Ref
     Ok(bytes.freeze())
 }
 
-/// The next piece that is not empty; trailers are passed over.
+/// The next non-empty piece. Skips trailers.
 async fn next<B: Body<Data = Bytes> + Unpin>(body: &mut B) -> Result<Option<Bytes>, Refusal> {
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| {
@@ -123,7 +122,7 @@ fn too_large() -> Refusal {
     }
 }
 
-/// The body did not arrive before the request's deadline.
+/// The error for a body that did not arrive before the request's deadline.
 pub(crate) fn too_slow() -> Refusal {
     Refusal::new(
         code::BODY_UNREADABLE,
@@ -131,8 +130,8 @@ pub(crate) fn too_slow() -> Refusal {
     )
 }
 
-/// Reads on and forgets, so that a peer that still sends gets to read its answer: at most
-/// `bytes_max` and not after `until`. A peer that waits for leave to send is not given it.
+/// Reads and discards the rest of a body, so that a peer that is still sending can read the response. Reads at most
+/// `bytes_max`, until `until`. Does nothing if the peer waits for `100 Continue`.
 pub(crate) async fn discard<B>(headers: &HeaderMap, body: B, bytes_max: usize, until: Instant)
 where
     B: Body<Data = Bytes>,
@@ -151,11 +150,11 @@ where
             }
         }
     };
-    // Either way the answer is next; what is still unread closes the connection.
+    // The response follows in either case. If data remains, the connection is closed.
     tokio::time::timeout_at(until, reading).await.unwrap_or(());
 }
 
-/// Exactly one JSON object, each name once, within the limits.
+/// Parses exactly one JSON object with unique names, within the limits.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Refusal> {
     let text = std::str::from_utf8(bytes)
         .map_err(|_| Refusal::new(code::BODY_UNREADABLE, "The request body is not UTF-8."))?;
@@ -181,7 +180,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Refusal> {
     }
 }
 
-/// What is left for the rest of the document.
+/// The remaining part of the limits for one document.
 #[derive(Default)]
 struct Budget {
     members: Cell<u32>,
@@ -204,7 +203,7 @@ impl Budget {
     }
 }
 
-/// One value at a depth.
+/// Parses one value at a nesting depth.
 #[derive(Clone, Copy)]
 struct Node<'a> {
     budget: &'a Budget,

@@ -1,4 +1,4 @@
-//! The console at `/console/`: its files, its sessions, and the API by cookie.
+//! The web console at `/console/`: its files, its sessions, and the API with cookie authentication.
 //!
 //! ```text
 //! GET    /                      to /console/, for a browser that opens it
@@ -9,13 +9,14 @@
 //! any    /console/api/…         the management API, by cookie
 //! ```
 //!
-//! A browser sends a cookie with every request, whoever made it do so. Four things keep other pages out: the
-//! cookie counts on these paths alone, is `SameSite=Strict`, every call carries a header that a page of another
-//! origin cannot send without a preflight request, which is refused, and an `Origin` must be our own.
+//! Browsers send a cookie with every request, even if a foreign page caused the request. Four measures exclude
+//! foreign pages: the cookie is valid only on these paths; it is `SameSite=Strict`; every call needs a header that a
+//! page of another origin cannot send without a preflight request, which is rejected; and an `Origin` must be the
+//! API's own.
 //!
-//! The cookie is `Secure`. Without TLS it is set on a loopback host only, where nobody can listen.
+//! The cookie is `Secure`. Without TLS it is set only on a loopback host, where it cannot be intercepted.
 //!
-//! Not here: how long sessions last (control), and the files (crate `culvert-console`).
+//! Control defines the lifetime of sessions. The crate `culvert-console` contains the files.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -38,12 +39,12 @@ use crate::problem::Problem;
 use crate::{Api, Arrival, auth, cors};
 
 const PREFIX: &str = "/console";
-/// Every call by cookie has it; its value does not matter.
+/// Required header of every call with the cookie. Its value does not matter.
 const BY_CONSOLE: HeaderName = HeaderName::from_static("x-culvert-console");
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
-/// Only our own files, and calls of our own origin. No inline code, no frames.
+/// The Content-Security-Policy: only own files and calls to the own origin, without inline code and frames.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; \
                       frame-ancestors 'none'";
@@ -52,20 +53,20 @@ const ANOTHER_ORIGIN: &str = "The console session can only be used by pages of t
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
 const GET: HeaderValue = HeaderValue::from_static("GET");
 
-/// What a path is to the console.
+/// The meaning of a path to the console.
 pub(crate) enum Located<'a> {
-    /// Not of the console.
+    /// A path outside of the console.
     Elsewhere,
-    /// The root, opened by a browser.
+    /// The root path, opened in a browser.
     Root,
-    /// The path of an operation, by cookie.
+    /// The path of an API operation with cookie authentication.
     Api(&'a str),
     Session,
-    /// A file by its name; every unknown name is the page.
+    /// The name of a file. Unknown names return the console's page.
     File(&'a str),
 }
 
-/// Whether a path is of the console.
+/// Whether a path belongs to the console.
 pub(crate) fn has(path: &str) -> bool {
     path.strip_prefix(PREFIX)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -86,7 +87,7 @@ pub(crate) fn locate(parts: &Parts) -> Located<'_> {
     }
 }
 
-/// Whether a person opened the address in a browser.
+/// Whether a browser opens the path as a page.
 fn is_opened(parts: &Parts) -> bool {
     let accepts = parts.headers.get(ACCEPT).map(HeaderValue::as_bytes);
     parts.method == Method::GET
@@ -103,7 +104,7 @@ pub(crate) fn redirect() -> Response<Body> {
     response
 }
 
-/// A file of the console, or its page.
+/// Returns a file of the console, or its page.
 pub(crate) fn file(parts: &Parts, name: &str) -> Result<Response<Body>, Problem> {
     if parts.method != Method::GET {
         return Err(Problem::wrong_method(GET));
@@ -113,7 +114,7 @@ pub(crate) fn file(parts: &Parts, name: &str) -> Result<Response<Body>, Problem>
     }
     let file = match culvert_console::find(name) {
         Some(file) => file,
-        // Pages are paths of the console's own; files that are not there are not.
+        // Paths of the console's pages return the page; missing files are an error.
         None if name.starts_with("assets/") => {
             return Err(Problem::unknown_path(parts.uri.path()));
         }
@@ -148,7 +149,7 @@ pub(crate) fn file(parts: &Parts, name: &str) -> Result<Response<Body>, Problem>
     Ok(response)
 }
 
-/// A file's bytes, compressed if the client accepts that.
+/// The content of a file, compressed if the client accepts that.
 fn packed(file: &'static File, headers: &HeaderMap) -> Response<Body> {
     let accepts = headers.get(ACCEPT_ENCODING);
     let accepts = accepts.and_then(|value| value.to_str().ok());
@@ -169,7 +170,7 @@ fn packed(file: &'static File, headers: &HeaderMap) -> Response<Body> {
     response
 }
 
-/// Refuses a call that a page of another origin may have made.
+/// Rejects calls that a page of another origin may have made.
 pub(crate) fn check_page(parts: &Parts, base: &str) -> Result<(), Refusal> {
     let headers = &parts.headers;
     let is_foreign = headers
@@ -178,7 +179,7 @@ pub(crate) fn check_page(parts: &Parts, base: &str) -> Result<(), Refusal> {
     let is_of_other_site = headers
         .get(SEC_FETCH_SITE)
         .is_some_and(|site| site != "same-origin");
-    // A browser adds the origin to every call that may change something.
+    // Browsers send the origin with every call that may change something.
     let lacks_origin = parts.method != Method::GET && !headers.contains_key(ORIGIN);
     if is_foreign || is_of_other_site || lacks_origin || !headers.contains_key(BY_CONSOLE) {
         return Err(Refusal::uncoded(Class::Forbidden, ANOTHER_ORIGIN));
@@ -186,8 +187,7 @@ pub(crate) fn check_page(parts: &Parts, base: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The name of the session's cookie, and its attributes, at this base of the API's URLs. A session in the
-/// clear is for loopback hosts only.
+/// Name and attributes of the session cookie for this base URL. Without TLS, only loopback hosts have one.
 fn cookie_of(base: &str) -> Option<(&'static str, &'static str)> {
     const SECURE: (&str, &str) = (
         "__Host-culvert",
@@ -210,7 +210,7 @@ fn cookie_of(base: &str) -> Option<(&'static str, &'static str)> {
     is_loopback.then_some(CLEAR)
 }
 
-/// The value of the cookie with this name, if there is exactly one.
+/// The value of the cookie with this name. `None` unless there is exactly one.
 fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let lines = headers.get_all(COOKIE).iter();
     let mut values = lines
@@ -230,7 +230,7 @@ fn set_cookie(name: &str, value: &str, attributes: &str, age: Duration) -> Optio
 }
 
 impl Api {
-    /// The cookie of a request.
+    /// The session cookie of a request.
     pub(crate) fn session_cookie<'a>(&self, arrival: &Arrival<'a>) -> Option<&'a str> {
         let (name, _) = cookie_of(&self.base(arrival.parts, arrival.ends))?;
         cookie(&arrival.parts.headers, name)
@@ -255,7 +255,7 @@ impl Api {
         Err(self.failed(problem, arrival))
     }
 
-    /// Signs in, shows the session, or signs out.
+    /// Signs in, returns the session, or signs out.
     pub(crate) async fn session(
         &self,
         mut arrival: Arrival<'_>,
@@ -326,7 +326,7 @@ impl Api {
         Ok(response)
     }
 
-    /// Counts an attempt with a wrong token or cookie.
+    /// Counts a failed attempt with a wrong token or cookie.
     fn failed(&self, problem: Problem, arrival: &Arrival<'_>) -> Problem {
         let source = Source::of(self.client(arrival));
         let now = self.started_at.elapsed();

@@ -1,8 +1,7 @@
-//! Cross-origin rules (contract: management API 1.12).
+//! Cross-origin resource sharing (contract: management API 1.12).
 //!
-//! Any origin may ask, and sends its key in a header of its own. Credentials that a browser adds by itself are
-//! allowed to pages of the API's own origin alone; the API reads no cookie, and pages cannot use `Basic`
-//! (see `auth`).
+//! Any origin may call the API with a key in a header. Only pages of the API's own origin may send credentials that
+//! browsers add automatically. The API reads no cookie, and pages cannot use `Basic` (see `auth`).
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
@@ -23,7 +22,7 @@ pub(crate) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
         && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// The answer to a preflight. `methods` are those of the path; an unknown path has none.
+/// The response to a preflight request. `methods` are those of the path; `None` if the path is unknown.
 pub(crate) fn preflight(headers: &HeaderMap, methods: Option<HeaderValue>) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -38,7 +37,7 @@ pub(crate) fn preflight(headers: &HeaderMap, methods: Option<HeaderValue>) -> Re
     response
 }
 
-/// Whether a page at `origin` is of the server whose URLs begin with `base`: scheme, host and port are the same.
+/// Whether `origin` equals the scheme, host and port of the URL `base`.
 pub(crate) fn is_of(origin: &HeaderValue, base: &str) -> bool {
     let start = base.find("://").map_or(0, |at| at + 3);
     let rest = base.get(start..).unwrap_or_default();
@@ -47,7 +46,7 @@ pub(crate) fn is_of(origin: &HeaderValue, base: &str) -> bool {
     !own.is_empty() && origin.as_bytes().eq_ignore_ascii_case(own.as_bytes())
 }
 
-/// Lets the page at `origin` read this response; with credentials if it is of the API's own origin.
+/// Allows the page at `origin` to read this response. Pages of the API's own origin may send credentials.
 pub(crate) fn admit(headers: &mut HeaderMap, origin: HeaderValue, is_own: bool) {
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     if is_own {

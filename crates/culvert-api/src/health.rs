@@ -1,7 +1,6 @@
-//! Whether the process lives and whether its parts are usable (contract: operations 4).
+//! Liveness and readiness (contract: operations 4).
 //!
-//! Both paths need no credential, so readiness is asked of the parts at most every half second,
-//! however often strangers ask here.
+//! Both paths are public, so the parts are checked at most every half second, however many requests arrive.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -18,9 +17,9 @@ use crate::answer::{Body, JSON, NO_STORE};
 const ASKED_EVERY: Duration = Duration::from_millis(500);
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// What this process needs to do its work.
+/// The parts that this process needs.
 pub trait Health: Debug + Send + Sync {
-    /// Every part by name, and what is wrong with it if something is.
+    /// The name of each part, and the problem if it is not usable.
     fn ready(&self) -> BoxFuture<'_, Vec<(&'static str, Result<(), String>)>>;
 }
 
@@ -58,7 +57,7 @@ impl Probe {
         respond(status, &body)
     }
 
-    /// Whether everything is usable right now.
+    /// Whether all parts are usable now.
     pub(crate) async fn is_ready(&self) -> bool {
         self.ask().await.0
     }

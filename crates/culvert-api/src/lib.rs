@@ -1,16 +1,15 @@
-//! The HTTP face of control: the management API, its OpenAPI document, the live tail of events, the
-//! console, and health (contract: management API 1, operations 4).
+//! The HTTP interface of control: the management API, its OpenAPI document, the live tail of events, the console, and
+//! health (contract: management API 1, operations 4).
 //!
-//! One hyper service answers everything. The routes are rows of a table and most of them share one
-//! walk, so a router of handlers would only add boxes and copies to the path that has to be lean.
-//! A request goes through [`Api::answer`] in the contract's order of checks: preflight, path and
-//! method, caller, version, rate, body; the rest is control's.
+//! One hyper service handles all requests. The routes are rows of a table, and most of them share one sequence of
+//! steps, so a router of handlers would only add boxes and copies. A request passes through [`Api::answer`], which
+//! checks in the order of the contract: preflight, path and method, caller, version, rate, body. Then control runs
+//! the operation.
 //!
-//! Promised: whatever arrives on a socket is answered or its connection is closed within the limits
-//! of [`Limits`]; every answer names its operation; no status code is chosen outside `problem` but
-//! those of success.
+//! Guarantees: every request gets a response, or its connection is closed within [`Limits`]; every response names its
+//! operation; only `problem` chooses status codes of errors.
 //!
-//! Not here: decisions. Who may do what, what a field may hold, what exists, is control's.
+//! Control makes all decisions: permissions, valid values, existing objects.
 
 mod answer;
 mod auth;
@@ -66,48 +65,48 @@ pub use crate::route::{ALIVE_PATH, OPENAPI_PATH, READY_PATH, TAIL_PATH};
 const OPERATION_ID: HeaderName = HeaderName::from_static("ngrok-operation-id");
 const VERSION: HeaderName = HeaderName::from_static("ngrok-version");
 const TARGET_BYTES_MAX: usize = 16 << 10;
-/// Unread request bytes that are taken off the wire so that the answer can be read: of strangers, and
-/// of callers.
+/// Maximum number of unread request bytes that are discarded so that the peer can read the response: for
+/// unauthenticated and for authenticated callers.
 const DISCARD_BYTES: (usize, usize) = (64 << 10, 8 << 20);
 const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 
-/// How the API presents itself, and its limits.
+/// URLs and limits of the API.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Public base of every `uri`, `https://api.example.com`; `None` takes it from each request.
+    /// Public base of every `uri`, such as `https://api.example.com`; `None` takes it from each request.
     pub base_url: Option<String>,
-    /// Networks of proxies whose `x-forwarded-*` headers are believed.
+    /// Networks of proxies whose `x-forwarded-*` headers are trusted.
     pub trusted_proxies: Vec<IpNet>,
     /// Limits.
     pub limits: Limits,
 }
 
-/// What the API takes on at most.
+/// Limits of the API.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections in all; further ones wait in the backlog.
+    /// Maximum number of connections; more wait in the backlog.
     pub connections: usize,
-    /// Connections of one source (/32, /64), trusted proxies excepted; further ones are closed.
+    /// Maximum number of connections per source (/32, /64), except for trusted proxies; further ones are closed.
     pub connections_per_source: usize,
-    /// From a request's first byte to the end of its head.
+    /// Time limit from a request's first byte to the end of its head.
     pub head: Duration,
-    /// A connection without a request: HTTP/1.1, HTTP/2.
+    /// Maximum idle time of a connection without a request: HTTP/1.1, HTTP/2.
     pub idle: (Duration, Duration),
-    /// A peer that does not read what is sent to it.
+    /// How long a peer may not read data that is sent to it.
     pub stalled: Duration,
-    /// From the end of a request's head to the start of its answer.
+    /// Time limit from the end of a request's head to the start of its response.
     pub request: Duration,
-    /// Requests in flight in all.
+    /// Maximum number of requests in flight.
     pub concurrent: usize,
-    /// Requests in flight per owner of API keys.
+    /// Maximum number of requests in flight per owner of API keys.
     pub concurrent_per_owner: usize,
-    /// How long a request waits for room before it is answered 503.
+    /// How long a request waits for capacity before the response is 503.
     pub waiting: Duration,
-    /// Failed authentications per source before they are answered 429.
+    /// Failed authentications per source before the response is 429.
     pub failed_authentications: Rate,
-    /// Requests per account; `None` is no limit.
+    /// Requests per account; `None` for no limit.
     pub account_window: Option<Window>,
-    /// How long requests may go on after the stop.
+    /// How long requests in flight may continue after the stop.
     pub drain: Duration,
 }
 
@@ -133,28 +132,28 @@ impl Default for Limits {
     }
 }
 
-/// What the API has done, as running totals unless said otherwise.
+/// Metrics of the API: running totals, except for gauges.
 #[derive(Debug, Default)]
 pub struct Meters {
-    /// Requests answered.
+    /// Responses.
     pub requests: AtomicU64,
-    /// Answered with a refusal (4xx).
+    /// Responses with a client error (4xx).
     pub refused: AtomicU64,
-    /// Answered with a failure of ours (5xx).
+    /// Responses with a server error (5xx).
     pub failed: AtomicU64,
-    /// Refused for their credential (401, or 429 after too many).
+    /// Authentication errors (401, or 429 after too many).
     pub unauthenticated: AtomicU64,
-    /// Answered 503 for want of room.
+    /// Responses with 503 because of a lack of capacity.
     pub shed: AtomicU64,
-    /// Panics caught.
+    /// Caught panics.
     pub panics: AtomicU64,
-    /// Open connections, now.
+    /// Gauge: open connections.
     pub connections: AtomicU64,
-    /// Connections closed because their source had too many.
+    /// Connections closed because of the limit per source.
     pub connections_refused: AtomicU64,
-    /// Connections closed because they were late.
+    /// Connections closed because a deadline passed.
     pub connections_late: AtomicU64,
-    /// Open live tails, now.
+    /// Gauge: open live tails.
     pub tails: AtomicU64,
 }
 
@@ -174,7 +173,7 @@ pub struct Api {
     entropy: Arc<dyn Entropy>,
     ids: IdMaker,
     routes: Routes,
-    /// Made when it is first asked for: most servers at rest never are.
+    /// Created at the first request for it, which most servers never get.
     document: OnceLock<Bytes>,
     started_at: Instant,
     turnstile: Turnstile,
@@ -186,7 +185,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// The API over `control`. Fails only when the operation table contradicts itself.
+    /// The API for `control`. Fails only if the operation table has duplicate routes.
     pub fn new(
         control: Arc<Control>,
         health: Arc<dyn Health>,
@@ -221,12 +220,12 @@ impl Api {
         }))
     }
 
-    /// What the API has done.
+    /// The metrics.
     pub fn meters(&self) -> &Arc<Meters> {
         &self.meters
     }
 
-    /// Answers one request; never fails.
+    /// Responds to one request; never fails.
     async fn answer(&self, request: Request<Incoming>, ends: Ends) -> Response<Body> {
         let operation_id = format!("op_{}", self.ids.next(&*self.clock, &*self.entropy));
         let deadline = Instant::now() + self.settings.limits.request;
@@ -259,7 +258,7 @@ impl Api {
         if let Some(origin) = parts.headers.get(ORIGIN) {
             let base = self.base(&parts, ends);
             let is_own = cors::is_of(origin, &base);
-            // No page of another origin reads what the console's cookie opens.
+            // Pages of other origins must not read responses of the console's paths.
             if is_own || !console::has(parts.uri.path()) {
                 cors::admit(headers, origin.clone(), is_own);
             }
@@ -267,7 +266,7 @@ impl Api {
         response
     }
 
-    /// `scheme://host`, the start of every `uri`, as the caller sees it.
+    /// `scheme://host`, the base of every `uri`, as the caller sees it.
     fn base(&self, parts: &Parts, ends: Ends) -> String {
         let Settings {
             base_url,
@@ -280,7 +279,7 @@ impl Api {
         }
     }
 
-    /// Counts a problem. A fault while some part is not usable passes, and clients are told so.
+    /// Counts a problem. If a part is not usable, an internal error becomes a temporary one.
     async fn judged(&self, problem: Problem) -> Problem {
         if problem.status().is_server_error() {
             Meters::count(&self.meters.failed);
@@ -293,7 +292,7 @@ impl Api {
         problem
     }
 
-    /// The checks in their order, then the operation.
+    /// Runs the checks in order, then the operation.
     async fn walk(&self, arrival: Arrival<'_>) -> Result<Response<Body>, (Problem, Known)> {
         let stranger = |problem: Problem| (problem, Known::Stranger);
         let known = |problem: Problem| (problem, Known::Caller);
@@ -368,7 +367,7 @@ impl Api {
         .map_err(known)
     }
 
-    /// The address of whoever asks.
+    /// The IP address of the client.
     fn client(&self, arrival: &Arrival<'_>) -> IpAddr {
         let peer = arrival.ends.peer.ip();
         peer::client(&arrival.parts.headers, peer, &self.settings.trusted_proxies)
@@ -467,18 +466,18 @@ impl Api {
     }
 }
 
-/// The answer to a write waits this long for the edge of its process.
+/// Maximum time that the response to a write waits for the edge of its process.
 const APPLIED_WITHIN: Duration = Duration::from_secs(1);
-/// Says that the edge of this process does not run on the change yet, but soon will.
+/// Header of a response to a write that the edge of this process has not applied yet.
 const APPLIED: HeaderName = HeaderName::from_static("culvert-applied");
 const PENDING: HeaderValue = HeaderValue::from_static("pending");
 
-/// One request on its walk.
+/// A request that is being processed.
 struct Arrival<'a> {
     parts: &'a Parts,
     body: &'a mut Incoming,
     ends: Ends,
-    /// When it must be answered.
+    /// The deadline for the response.
     deadline: Instant,
 }
 
@@ -491,13 +490,13 @@ impl Arrival<'_> {
     }
 }
 
-/// Whether whoever sent a request that has a problem was known by then.
+/// Whether the caller of a failed request was authenticated.
 enum Known {
     Stranger,
     Caller,
 }
 
-/// The API has one version, 2; a request may leave it out.
+/// The API has one version, 2, which is also the default.
 fn check_version(headers: &HeaderMap) -> Result<(), Refusal> {
     match headers.get(VERSION).map(HeaderValue::as_bytes) {
         None | Some(b"" | b"2") => Ok(()),
@@ -516,7 +515,7 @@ fn json(status: StatusCode, body: Bytes, secret: bool) -> Response<Body> {
     response
 }
 
-/// Seconds, rounded up.
+/// Rounds up to whole seconds.
 fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }

@@ -1,9 +1,9 @@
-//! How much one stranger, one key and one account may ask for (contract: management API 1.13; limits:
-//! reliability 2.1, 4.1).
+//! Limits per source, per owner of keys and per account (contract: management API 1.13; limits: reliability 2.1,
+//! 4.1).
 //!
-//! Three independent limits, each bounded in memory whatever strangers do: failed authentications per
-//! source, requests in flight (in all and per key), and requests per account in a rolling window. Time
-//! is an argument: moments are counted from any fixed start.
+//! There are three independent limits, whose memory is bounded: failed authentications per source, requests in flight
+//! (in total and per owner), and requests per account in a rolling window. The time is an argument, measured from any
+//! fixed start.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// What one source is: an IPv4 address, or the /64 of an IPv6 address.
+/// A source: an IPv4 address, or the /64 of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Source(u64, bool);
 
@@ -40,21 +40,21 @@ fn split_v6(bits: u128) -> [u64; 2] {
     ]
 }
 
-/// So many per second, and so many at once after a rest.
+/// A rate with a burst.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// Per second in the long run; 0 switches the limit off.
+    /// Long-term rate per second; 0 disables the limit.
     pub per_second: u32,
-    /// At once.
+    /// Maximum burst.
     pub burst: u32,
 }
 
-/// Failed authentications, a bucket per source.
+/// Failed authentications, with a token bucket per source.
 ///
-/// The table never grows: sources that fall on one slot share its bucket. A stranger can so exhaust
-/// the buckets of others, who then hear 429 where they would hear 401; good keys are not asked here.
+/// The table has a fixed size: sources that hash to the same slot share a bucket. So a client can exhaust the buckets
+/// of others, who then get 429 instead of 401. Valid keys are not affected.
 pub(crate) struct Failures {
-    // Per slot the moment, in nanoseconds, when its bucket will be full again.
+    // For each slot, the time in nanoseconds when its bucket is full again.
     slots: Box<[AtomicU64]>,
     hasher: RandomState,
     interval: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Failures {
 impl Failures {
     const SLOTS: u64 = 16_384;
 
-    /// `None` when the limit is off.
+    /// `None` if the limit is disabled.
     pub(crate) fn new(rate: Rate) -> Option<Self> {
         let interval = 1_000_000_000_u64.checked_div(rate.per_second.into())?;
         Some(Self {
@@ -75,7 +75,7 @@ impl Failures {
         })
     }
 
-    /// Counts one failure; when there are too many, after how long the next is counted.
+    /// Counts one failure. Above the limit, returns the time until the next one is counted.
     pub(crate) fn count(&self, source: Source, now: Duration) -> Result<(), Duration> {
         let slot = self.hasher.hash_one(source) % Self::SLOTS;
         let Some(full_at) = usize::try_from(slot)
@@ -103,8 +103,8 @@ impl fmt::Debug for Failures {
     }
 }
 
-/// Requests in flight, in all and per owner of keys, who may make any number of keys. Who finds no room waits
-/// a little.
+/// Requests in flight, in total and per owner of keys, who may have any number of keys. Requests wait for capacity
+/// for a short time.
 #[derive(Debug)]
 pub(crate) struct Turnstile {
     all: Arc<Semaphore>,
@@ -113,8 +113,8 @@ pub(crate) struct Turnstile {
     waiting: Duration,
 }
 
-/// Owners of whom a request is in flight or waits, each with their places: as many as there are requests at
-/// most, and none is looked for among the others to make room.
+/// Owners with requests in flight or waiting, and their semaphores. There are at most as many owners as requests. An
+/// owner is removed with its last request, so nothing is ever evicted.
 type Owners = Arc<Mutex<HashMap<Arc<str>, Owner>>>;
 
 #[derive(Debug)]
@@ -124,7 +124,7 @@ struct Owner {
     requests: usize,
 }
 
-/// A request of an owner that is counted. The last of its owner takes the owner with it.
+/// A counted request of an owner. Dropping an owner's last one removes the owner.
 #[derive(Debug)]
 struct Counted {
     owners: Owners,
@@ -143,7 +143,7 @@ impl Drop for Counted {
     }
 }
 
-/// The place of a request in the whole and among those of its owner.
+/// The capacity that a request occupies, in total and of its owner.
 #[derive(Debug)]
 pub(crate) struct Place {
     _of_all: OwnedSemaphorePermit,
@@ -167,13 +167,13 @@ impl Turnstile {
         }
     }
 
-    /// Room in the whole; `None` when none came free in time.
+    /// Waits for capacity in total; `None` if none is available in time.
     pub(crate) async fn enter(&self) -> Option<OwnedSemaphorePermit> {
         self.wait(&self.all).await
     }
 
-    /// Room for a request of an owner, which has room in the whole. One that waits for others of its owner
-    /// leaves its room to others meanwhile.
+    /// Waits for capacity of an owner, for a request that already has capacity in total. While it waits, it returns
+    /// the total capacity to others.
     pub(crate) async fn enter_owner(
         &self,
         in_all: OwnedSemaphorePermit,
@@ -195,7 +195,7 @@ impl Turnstile {
         })
     }
 
-    /// Counts a request of an owner, whose places these are.
+    /// Counts a request of an owner and returns the owner's semaphore.
     fn count(&self, owner: &str) -> (Counted, Arc<Semaphore>) {
         let owner: Arc<str> = owner.into();
         let mut owners = locked(&self.owners);
@@ -223,12 +223,12 @@ impl Turnstile {
     }
 }
 
-/// Connections of one source.
+/// Connections per source.
 #[derive(Debug, Default)]
 pub(crate) struct PerSource(Arc<Mutex<HashMap<Source, usize>>>);
 
 impl PerSource {
-    /// `None` when the source has `max` connections already.
+    /// `None` if the source already has `max` connections.
     pub(crate) fn enter(&self, source: Source, max: usize) -> Option<Held> {
         let mut counts = self
             .0
@@ -243,7 +243,7 @@ impl PerSource {
     }
 }
 
-/// One connection of a source.
+/// A counted connection of a source.
 #[derive(Debug)]
 pub(crate) struct Held(Arc<Mutex<HashMap<Source, usize>>>, Source);
 
@@ -262,17 +262,17 @@ impl Drop for Held {
     }
 }
 
-/// So many requests per account in any window of this length.
+/// A maximum number of requests per account in any period of a length.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Requests.
+    /// Maximum number of requests.
     pub requests: usize,
-    /// How long a request counts.
+    /// Length of the period.
     pub length: Duration,
 }
 
-/// Requests per account in a rolling window. Accounts are those of the installation, so their number
-/// is not a stranger's to choose; each remembers at most the window's requests.
+/// Requests per account in a rolling window. The number of accounts is limited, because clients cannot create
+/// accounts. Each account stores at most the window's requests.
 #[derive(Debug)]
 pub(crate) struct Rolling {
     window: Window,
@@ -287,7 +287,7 @@ impl Rolling {
         }
     }
 
-    /// Counts a request; when there are too many, after how long the next is taken.
+    /// Counts a request. Above the limit, returns the time until the next one is accepted.
     pub(crate) fn count(&self, account: &str, now: Instant) -> Result<(), Duration> {
         let mut accounts = self
             .accounts
@@ -394,7 +394,7 @@ mod tests {
         };
         let first = enter("a").await.unwrap();
         let second = enter("a").await.unwrap();
-        // Those that wait take no room from another owner, however many they are.
+        // Waiting requests of one owner take no capacity from another.
         let waiting = async { tokio::join!(enter("a"), enter("a"), enter("a"), enter("a")) };
         let another = async {
             tokio::task::yield_now().await;

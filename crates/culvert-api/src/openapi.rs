@@ -1,9 +1,9 @@
-//! The OpenAPI 3.1 document of the management API, assembled from the operation table.
+//! The OpenAPI 3.1 document of the management API, generated from the operation table.
 //!
-//! Schemas come from the types that read and write the bodies: inputs in the mode of reading, views
-//! in the mode of writing, so that a nullable field that is always present is listed as required. A
-//! type that differs between the two is listed twice, the input with the suffix `Input`. Every map is
-//! sorted by name: the same table makes the same bytes.
+//! Schemas come from the types that read and write the bodies: inputs with the schema for deserialisation, views with
+//! that for serialisation, so that a nullable field that is always present is required. A type whose two schemas
+//! differ is listed twice, the input with the suffix `Input`. All maps are sorted by name, so the output is
+//! deterministic.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::route::TAIL_PATH;
 
 const SCHEMAS: &str = "#/components/schemas/";
 
-/// The document over `operations`.
+/// The document for `operations`.
 pub fn openapi(operations: &[Operation]) -> Value {
     let mut schemas = Schemas::collect(operations);
     let mut paths: BTreeMap<&str, BTreeMap<&str, Value>> = BTreeMap::new();
@@ -71,7 +71,7 @@ pub fn openapi(operations: &[Operation]) -> Value {
     sorted(document)
 }
 
-/// The name of the tag an operation is under.
+/// The tag of an operation.
 fn tag(operation: &Operation) -> &str {
     match operation.collection {
         "" => "root",
@@ -79,11 +79,11 @@ fn tag(operation: &Operation) -> &str {
     }
 }
 
-/// The unique name of an operation: `api_keys_create`.
+/// The unique id of an operation: `api_keys_create`.
 pub(crate) fn operation_id(operation: &Operation) -> String {
     match operation.collection {
         "" => operation.name.to_owned(),
-        // Some collections have two segments; generators of clients want plain names.
+        // Some collections have two segments, but client generators need plain names.
         collection => format!("{}_{}", collection.replace('/', "_"), operation.name),
     }
 }
@@ -206,7 +206,7 @@ fn problem_schema() -> Value {
     })
 }
 
-/// The schemas of all bodies, by the index of their operation, and what they refer to.
+/// The schemas of all bodies by the index of their operation, and the components that they reference.
 struct Schemas {
     inputs: BTreeMap<usize, Value>,
     views: BTreeMap<usize, Value>,
@@ -259,7 +259,7 @@ fn definitions(mut generator: SchemaGenerator) -> BTreeMap<String, Value> {
     generator.take_definitions(true).into_iter().collect()
 }
 
-/// Names that mean one thing when read and another when written, directly or by what they refer to.
+/// Components whose input and output schemas differ, directly or through a reference.
 fn differing(
     read: &BTreeMap<String, Value>,
     written: &BTreeMap<String, Value>,
@@ -288,7 +288,7 @@ fn differing(
     }
 }
 
-/// The names of the components a schema refers to.
+/// The names of the components that a schema references.
 fn references(schema: &Value) -> Vec<&str> {
     match schema {
         Value::Object(map) => map
@@ -325,7 +325,7 @@ fn rename(schema: &mut Value, renamed: &BTreeSet<String>) {
     }
 }
 
-/// The same value with the members of every object in order of name.
+/// Sorts the members of every object by name.
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(map) => {

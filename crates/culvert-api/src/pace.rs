@@ -1,10 +1,10 @@
-//! How fast a connection must move: deadlines for the head of a request, for idleness between
-//! requests, and for a peer that does not read.
+//! Deadlines of a connection: for the head of a request, for idle time between requests, and for a peer that does not
+//! read.
 //!
-//! The HTTP library's own header deadline also runs while a connection is idle between requests, and
-//! arms a timer for each. Here the socket and the requests leave marks in one small state, and the
-//! connection's task looks at it now and then ([`Pace::overdue`]). A deadline runs from when its work
-//! began; no byte restarts it, except that a write which makes progress is not stalled.
+//! The HTTP library's own header timeout also runs while a connection is idle, and starts a timer for each request.
+//! Here, the socket and the requests update a small shared state, which the connection's task checks at intervals
+//! ([`Pace::overdue`]). A deadline starts when its phase begins and further bytes do not restart it, except that any
+//! progress of a write restarts the deadline for reading.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,20 +14,20 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-/// How long each phase of a connection may take.
+/// Time limits for the phases of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Paces {
-    /// From the first byte of a request (or from the accept) to the end of its head.
+    /// From the first byte of a request, or from the accept, to the end of its head.
     pub(crate) head: Duration,
-    /// Without a request, HTTP/1.1.
+    /// Idle time without a request, HTTP/1.1.
     pub(crate) idle: Duration,
-    /// Without a request, HTTP/2.
+    /// Idle time without a request, HTTP/2.
     pub(crate) idle_h2: Duration,
-    /// Bytes waiting for a peer that takes none.
+    /// Data waits for a peer that does not read.
     pub(crate) stalled: Duration,
 }
 
-/// The state of one connection, shared by its socket, its requests and its task.
+/// The state of one connection, which its socket, requests and task share.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace(Arc<Mutex<State>>);
 
@@ -48,7 +48,7 @@ enum Phase {
 }
 
 impl Pace {
-    /// The state of a connection that was just accepted: its first head is due.
+    /// The state of a newly accepted connection, which waits for its first head.
     pub(crate) fn begin() -> Self {
         Self(Arc::new(Mutex::new(State {
             phase: Phase::Head,
@@ -60,14 +60,14 @@ impl Pace {
         })))
     }
 
-    /// Marks that a request's head arrived. The connection is busy until the guard is dropped.
+    /// Records the arrival of a request's head. The connection is busy until the guard is dropped.
     pub(crate) fn request(&self) -> Busy {
         let mut state = self.lock();
         state.in_flight = state.in_flight.saturating_add(1);
         Busy(self.clone())
     }
 
-    /// What the connection is late with, if anything.
+    /// The deadline that has passed, if any.
     pub(crate) fn overdue(&self, now: Instant, paces: &Paces) -> Option<&'static str> {
         let state = self.lock();
         if let Some(since) = state.stalled_since
@@ -89,7 +89,7 @@ impl Pace {
     fn took(&self, bytes: &[u8]) {
         let mut state = self.lock();
         if std::mem::take(&mut state.fresh) {
-            // The first head of HTTP/2 is its preface; what follows are frames, not heads.
+            // The first head of HTTP/2 is its preface. Frames follow, not heads.
             state.h2 = bytes.starts_with(b"PRI ");
         } else if state.h2 && state.phase == Phase::Head && state.in_flight == 0 {
             state.phase = Phase::Idle;
@@ -115,7 +115,7 @@ impl Pace {
     }
 }
 
-/// A request in flight.
+/// A guard for a request in flight.
 #[derive(Debug)]
 pub(crate) struct Busy(Pace);
 
@@ -130,7 +130,7 @@ impl Drop for Busy {
     }
 }
 
-/// A socket that leaves marks in its connection's [`Pace`].
+/// A socket that updates the [`Pace`] of its connection.
 #[derive(Debug)]
 pub(crate) struct Paced<S> {
     socket: S,

@@ -1,8 +1,7 @@
-//! Who is at the other end and under which address they know us (contract: management API 1.6).
+//! The address of the client, and the address at which the client reached the API (contract: management API 1.6).
 //!
-//! Forwarding headers are believed only when the socket's peer is a trusted proxy; from anybody else
-//! they are text. A `Host` that is not a plain authority is not repeated in a `uri`: the address the
-//! request arrived at stands in.
+//! Forwarding headers are used only if the connection comes from a trusted proxy. If `Host` is not a plain authority,
+//! a `uri` contains the local address of the connection instead.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -22,14 +21,14 @@ pub(crate) struct Ends {
     pub(crate) local: SocketAddr,
 }
 
-/// Whether the peer is one of the proxies whose forwarding headers are believed.
+/// Whether the peer is a trusted proxy.
 pub(crate) fn is_trusted(peer: IpAddr, proxies: &[IpNet]) -> bool {
     let peer = peer.to_canonical();
     proxies.iter().any(|network| network.contains(&peer))
 }
 
-/// The address of whoever asks: the socket's peer, or behind trusted proxies the last address in
-/// `x-forwarded-for` that is not one of them.
+/// The IP address of the client: the peer, or behind trusted proxies the last address in `x-forwarded-for` that is
+/// not a trusted proxy.
 pub(crate) fn client(headers: &HeaderMap, peer: IpAddr, proxies: &[IpNet]) -> IpAddr {
     if proxies.is_empty() || !is_trusted(peer, proxies) {
         return peer;
@@ -52,7 +51,7 @@ pub(crate) fn client(headers: &HeaderMap, peer: IpAddr, proxies: &[IpNet]) -> Ip
     client
 }
 
-/// `scheme://host`, the start of every `uri`, as the caller sees it.
+/// `scheme://host`, the base of every `uri`, as the caller sees it.
 pub(crate) fn base(uri: &Uri, headers: &HeaderMap, ends: Ends, proxies: &[IpNet]) -> String {
     let trusted = !proxies.is_empty() && is_trusted(ends.peer.ip(), proxies);
     let forwarded = |name| {

@@ -1,10 +1,8 @@
-//! How a refusal or a fault reads on the wire, and the only place that knows HTTP status codes of
-//! failures (contract: management API 1.14).
+//! Error responses, and the only place that maps errors to HTTP status codes (contract: management API 1.14).
 //!
-//! A [`Problem`] is what any step of a request may end with. It becomes a response once, in
-//! [`Problem::into_response`]: the status from the refusal's class, the JSON body that every client
-//! indexes, `cache-control: no-store`, and the header its status calls for. A fault is logged here
-//! with its causes under the operation id; the caller sees one sentence.
+//! Any step of a request may return a [`Problem`]. [`Problem::into_response`] turns it into a response: the status
+//! from the refusal's class, the JSON body that all clients parse, `cache-control: no-store`, and the header that its
+//! status requires. It logs a fault with its causes and the operation id; the caller gets one sentence.
 
 use culvert_base::{Class, Fault, Refusal, code};
 use culvert_control::Error;
@@ -15,7 +13,7 @@ use serde::{Serialize, Serializer};
 
 use crate::answer::{Body, JSON, NO_STORE};
 
-/// Why a request is not done. Boxed: most requests are done, and their results stay small.
+/// Why a request failed. Boxed, because most requests succeed and their results should stay small.
 #[derive(Debug)]
 pub(crate) struct Problem(Box<Told>);
 
@@ -29,21 +27,21 @@ struct Told {
 }
 
 impl Problem {
-    /// The path exists for other methods, which `allow` lists.
+    /// The path exists, but only with the methods in `allow`.
     pub(crate) fn wrong_method(allow: HeaderValue) -> Self {
         let mut problem = Self::from(Refusal::uncoded(Class::WrongMethod, "Method not allowed"));
         problem.0.allow = Some(allow);
         problem
     }
 
-    /// Nothing is at this path.
+    /// The path does not exist.
     pub(crate) fn unknown_path(path: &str) -> Self {
         Refusal::uncoded(Class::NotFound, "Not Found")
             .with("path", path)
             .into()
     }
 
-    /// The request's target is longer than it may be.
+    /// The request target exceeds the limit.
     pub(crate) fn target_too_long() -> Self {
         let mut problem = Self::from(Refusal::uncoded(
             Class::Invalid,
@@ -53,14 +51,14 @@ impl Problem {
         problem
     }
 
-    /// Too many calls (226): which limit was reached, and the seconds until the next call is accepted.
+    /// Too many requests (226): the limit, and the seconds until the next request is accepted.
     pub(crate) fn too_many(retry_after: u64, why: &'static str) -> Self {
         let mut problem = Self::from(Refusal::new(code::TOO_MANY_REQUESTS, why));
         problem.0.retry_after = Some(retry_after.max(1));
         problem
     }
 
-    /// Ours, and it passes: full, stopping, or somebody we need is away.
+    /// A temporary server error: at capacity, stopping, or a required part is unavailable.
     pub(crate) fn unavailable(why: &'static str) -> Self {
         Self::from(Refusal {
             class: Class::Unavailable,
@@ -68,12 +66,12 @@ impl Problem {
         })
     }
 
-    /// Ours, and its reason is known only as text: a panic that was caught.
+    /// A server error whose cause is known only as text: a caught panic.
     pub(crate) fn broken(doing: &'static str) -> Self {
         Fault::bare(doing).into()
     }
 
-    /// The same problem, told as one that passes: what we lean on is away right now.
+    /// Turns the problem into a temporary error, because a required part is unavailable.
     pub(crate) fn passing(self) -> Self {
         let mut problem =
             Self::unavailable("The database is unavailable; try again. `/readyz` shows the cause.");
@@ -81,22 +79,22 @@ impl Problem {
         problem
     }
 
-    /// What the caller is told.
+    /// The error that the caller sees.
     pub(crate) fn refusal(&self) -> &Refusal {
         &self.0.refusal
     }
 
-    /// Whether something of ours broke.
+    /// Whether it is a server error.
     pub(crate) fn is_fault(&self) -> bool {
         self.0.fault.is_some()
     }
 
-    /// The HTTP status it has.
+    /// The HTTP status.
     pub(crate) fn status(&self) -> StatusCode {
         self.0.status
     }
 
-    /// Ends the problem as a response; a fault is logged on the way.
+    /// Turns the problem into a response, and logs a fault.
     pub(crate) fn into_response(self, operation_id: &str) -> Response<Body> {
         let told = *self.0;
         if let Some(fault) = &told.fault {
@@ -128,7 +126,7 @@ impl Problem {
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
-        // What passes may be tried again at once; a longer wait is said by the limit that knows it.
+        // Temporary errors may be retried after one second, unless the limit sets a longer wait.
         let passes = matches!(
             refusal.class,
             Class::TooMany | Class::Unavailable | Class::Conflict
@@ -162,8 +160,8 @@ impl From<Error> for Problem {
 
 /// The status of a class.
 ///
-/// A conflict is never 409: what is wrong with a request is 400 by contract, and what others did at
-/// the same time passes, so it is a 503 that clients repeat.
+/// A conflict is never 409: by contract, errors in a request are 400, and conflicts with concurrent changes are
+/// temporary, so they are 503, which clients retry.
 pub(crate) fn status(class: Class) -> StatusCode {
     match class {
         Class::Invalid => StatusCode::BAD_REQUEST,
@@ -180,8 +178,8 @@ pub(crate) fn status(class: Class) -> StatusCode {
     }
 }
 
-/// The body clients index: `error_code` is left out when there is none, `details` has text only and
-/// is never empty.
+/// The body that clients parse. `error_code` is omitted if there is none; `details` contains only text and is never
+/// empty.
 struct Wire<'a> {
     refusal: &'a Refusal,
     status: StatusCode,

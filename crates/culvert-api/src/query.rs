@@ -1,12 +1,12 @@
-//! Query strings and percent escapes (contract: management API 1.9).
+//! Query strings and percent-encoding (contract: management API 1.9).
 //!
-//! Not here: which parameters an operation takes (control).
+//! Control defines the parameters of operations.
 
 use std::borrow::Cow;
 
 use culvert_base::{Refusal, code};
 
-/// The parameters of a query in the order given, names and values decoded.
+/// Parses the parameters of a query in their order, with decoded names and values.
 pub(crate) fn parse(query: &str) -> Result<Vec<(String, String)>, Refusal> {
     query
         .split('&')
@@ -19,7 +19,7 @@ pub(crate) fn parse(query: &str) -> Result<Vec<(String, String)>, Refusal> {
         .ok_or_else(|| Refusal::of(code::QUERY_UNREADABLE))
 }
 
-/// A path segment, decoded. One that cannot be decoded stays as it is and so names nothing.
+/// Decodes a path segment. If that fails, it remains unchanged and matches nothing.
 pub(crate) fn segment(text: &str) -> String {
     decode(Cow::Borrowed(text)).unwrap_or_else(|| text.to_owned())
 }

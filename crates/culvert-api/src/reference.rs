@@ -1,7 +1,6 @@
-//! The reference pages of the API as Markdown, drawn from the operation table and the table of codes.
+//! The reference pages of the API in Markdown, generated from the operation table and the table of codes.
 //!
-//! Here are functions that return text; the binary's tests write the files and fail when they are
-//! stale.
+//! The functions return text. Tests of the binary write the files, and fail if they are out of date.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -14,7 +13,7 @@ use crate::openapi::{openapi, operation_id};
 use crate::problem;
 use crate::route::TAIL_PATH;
 
-/// `docs/reference/api.md`: every operation with what it takes and answers.
+/// `docs/reference/api.md`: all operations with their inputs and responses.
 pub fn api(operations: &[Operation]) -> String {
     let document = openapi(operations);
     let mut page = String::from(
@@ -38,7 +37,7 @@ pub fn api(operations: &[Operation]) -> String {
     page
 }
 
-/// `docs/reference/errors.md`: every code a caller may see.
+/// `docs/reference/errors.md`: all codes that a caller may see.
 pub fn errors() -> String {
     let mut page = String::from(
         "# Error codes\n\nThe `error_code` of an error body, its usual HTTP status and its \
@@ -56,7 +55,7 @@ pub fn errors() -> String {
     page
 }
 
-/// The one operation whose answer is a stream, which is in no table.
+/// Describes the event tail, whose response is a stream and which is not in the operation table.
 fn follow(page: &mut String, document: &Value) {
     let described = document
         .pointer("/paths")
@@ -134,7 +133,7 @@ fn describe(page: &mut String, operation: &Operation, document: &Value) {
     }
 }
 
-/// The types that fields name and no operation takes or answers as a whole.
+/// Describes the types of fields that are not themselves the body of an operation.
 fn types(page: &mut String, document: &Value) {
     let paths = document.get("paths").and_then(Value::as_object);
     let whole: BTreeSet<&str> = paths
@@ -164,7 +163,7 @@ fn types(page: &mut String, document: &Value) {
     }
 }
 
-/// The schemas of what an operation takes and answers.
+/// The schemas of an operation's input and responses.
 fn bodies(described: &Value) -> impl Iterator<Item = &Value> {
     let answers = described.get("responses").and_then(Value::as_object);
     described
@@ -174,7 +173,7 @@ fn bodies(described: &Value) -> impl Iterator<Item = &Value> {
         .filter_map(|body| body.pointer("/content/application~1json/schema"))
 }
 
-/// A table of the fields of an object.
+/// Writes a table of the fields of an object.
 fn fields(page: &mut String, schema: &Value, document: &Value) {
     let schema = resolved(schema, document);
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
@@ -198,7 +197,7 @@ fn fields(page: &mut String, schema: &Value, document: &Value) {
     }
 }
 
-/// The component a `$ref` leads to, or the schema itself.
+/// Resolves a `$ref`, if the schema is one.
 fn resolved<'a>(schema: &'a Value, document: &'a Value) -> &'a Value {
     schema
         .get("$ref")
@@ -207,7 +206,7 @@ fn resolved<'a>(schema: &'a Value, document: &'a Value) -> &'a Value {
         .unwrap_or(schema)
 }
 
-/// A type in words: `text`, `list of text`, `Source or null`.
+/// A type for readers: `text`, `list of text`, `Source or null`.
 fn kind(schema: &Value) -> String {
     if let Some(target) = schema.get("$ref").and_then(Value::as_str) {
         return target.rsplit('/').next().unwrap_or(target).to_owned();
@@ -251,7 +250,7 @@ fn kind(schema: &Value) -> String {
     }
 }
 
-/// Text that stays inside its cell of a table.
+/// Escapes text for a table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }

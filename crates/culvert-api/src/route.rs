@@ -1,7 +1,7 @@
-//! Paths and methods to what answers them (contract: management API 1.1, 1.2 rows 1 and 2).
+//! Routing of paths and methods (contract: management API 1.1, 1.2 rows 1 and 2).
 //!
-//! The table is control's operations plus the few paths that are not operations. Matching knows only
-//! what is listed: a trailing slash, an empty segment or another letter case is another path.
+//! The table contains control's operations and a few other paths. Matching is exact: a trailing slash, an empty
+//! segment or different letter case is another path.
 
 use culvert_base::{Code, Fault};
 use culvert_control::{Operation, retired};
@@ -9,23 +9,23 @@ use http::{HeaderValue, Method};
 
 use crate::query;
 
-/// The live tail of events.
+/// Path of the live event tail.
 pub const TAIL_PATH: &str = "/events/tail";
-/// The OpenAPI document.
+/// Path of the OpenAPI document.
 pub const OPENAPI_PATH: &str = "/openapi.json";
-/// Whether the process lives.
+/// Path of the liveness check.
 pub const ALIVE_PATH: &str = "/healthz";
-/// Whether every part is usable.
+/// Path of the readiness check.
 pub const READY_PATH: &str = "/readyz";
 
 /// The methods that clients used on retired paths.
 const RETIRED_METHODS: &str = "GET, POST, PUT, PATCH, DELETE";
 
-/// What answers a request.
+/// The handler of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Route {
     Operation(&'static Operation),
-    /// Every method is refused with this, once the caller is known.
+    /// All methods return this error, after authentication.
     Retired(Code),
     Tail,
     OpenApi,
@@ -33,30 +33,30 @@ pub(crate) enum Route {
     Ready,
 }
 
-/// Everything that answers, by path.
+/// All routes by path.
 #[derive(Debug)]
 pub(crate) struct Routes(matchit::Router<Place>);
 
-/// One path.
+/// The routes of one path.
 #[derive(Debug)]
 struct Place {
     routes: Vec<(Method, Route)>,
     methods: HeaderValue,
 }
 
-/// What a path and a method led to.
+/// The result of a look-up.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// A route and the values of its path's parameters.
+    /// A route, with the values of the path parameters.
     Route(Route, Vec<String>),
-    /// The path has other methods, as an `allow` header lists them.
+    /// The path exists with other methods, listed as in an `allow` header.
     OtherMethods(HeaderValue),
-    /// No such path.
+    /// The path does not exist.
     Nothing,
 }
 
 impl Routes {
-    /// The table over `operations`. Fails when two of them want the same path and method.
+    /// The table for `operations` and the fixed paths. Fails on duplicate paths and methods.
     pub(crate) fn new(operations: &'static [Operation]) -> Result<Self, Fault> {
         let fixed = [
             (TAIL_PATH, Route::Tail),
@@ -109,12 +109,12 @@ impl Routes {
         Ok(Self(router))
     }
 
-    /// What answers `method` on `path`, which is the path as sent.
+    /// The route of `method` and `path`, which is not decoded.
     pub(crate) fn find(&self, method: &Method, path: &str) -> Found {
         let path = folded(path);
         let Ok(matched) = self.0.at(path) else {
             return match retired(path) {
-                // Of `OPTIONS` only preflights are known.
+                // `OPTIONS` is supported only for preflight requests.
                 Some(code) if method != Method::OPTIONS => {
                     Found::Route(Route::Retired(code), Vec::new())
                 }
@@ -135,7 +135,7 @@ impl Routes {
         }
     }
 
-    /// The methods of `path`, if it is known.
+    /// The methods of `path`, if it exists.
     pub(crate) fn methods(&self, path: &str) -> Option<HeaderValue> {
         let path = folded(path);
         match self.0.at(path) {
@@ -145,7 +145,7 @@ impl Routes {
     }
 }
 
-/// Two leading slashes are one: a client that joins a base ending in `/` with a path sends two.
+/// Removes one of two leading slashes, which a client sends that joins a base URL ending in `/` with a path.
 fn folded(path: &str) -> &str {
     match path.strip_prefix('/') {
         Some(rest) if rest.starts_with('/') => rest,
@@ -153,8 +153,7 @@ fn folded(path: &str) -> &str {
     }
 }
 
-/// A path pattern whose parameters are numbered, so that two operations may name the same segment
-/// differently.
+/// Replaces the names of path parameters by numbers, so that operations may use different names for the same segment.
 fn unnamed(path: &str) -> String {
     let mut n_parameters = 0;
     let segments: Vec<String> = path

@@ -1,9 +1,7 @@
-//! Connections: accepted under limits, served as HTTP/1.1 or HTTP/2 by prior knowledge, drained at
-//! the stop.
+//! Connections: accepted within limits, served as HTTP/1.1 or HTTP/2 with prior knowledge, and drained at the stop.
 //!
-//! A connection is one task of the server's own set; what it is late with closes it (`pace`). The
-//! stop ends accepting and live tails at once, lets requests finish, and cuts what is left after the
-//! drain.
+//! Each connection is a task, and is closed if a deadline passes (`pace`). A stop ends accepting and live tails
+//! immediately, lets requests in flight finish, and closes remaining connections after the drain period.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,7 +24,7 @@ use crate::pace::{Pace, Paced, Paces};
 use crate::peer::{self, Ends};
 use crate::{Api, Limits, Meters};
 
-/// Request line and header section together.
+/// Maximum size of the request line and header section.
 const HEAD_BYTES_MAX: usize = (16 + 64) << 10;
 const HEADERS_MAX: usize = 128;
 const HEADER_LIST_BYTES_MAX: u32 = 64 << 10;
@@ -34,11 +32,11 @@ const STREAMS_MAX: u32 = 100;
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 const UNSENT_BYTES_MAX: usize = 512 << 10;
-/// Accepting fails for want of files or memory; trying at once would spin.
+/// Delay after a failed accept: files or memory are exhausted, and an immediate retry would spin.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 impl Api {
-    /// Serves `listener` until `stop` is cancelled, and the requests in flight for the drain after.
+    /// Serves `listener` until `stop` is cancelled, and then requests in flight for the drain period.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, stop: CancellationToken) {
         let builder = builder();
         let mut connections = JoinSet::new();
@@ -90,7 +88,7 @@ impl Api {
             peer: from,
             local: socket.local_addr().ok()?,
         };
-        // Answers are small and written whole; waiting to fill a segment only delays them.
+        // Responses are small and written whole, so delaying segments has no benefit.
         socket.set_nodelay(true).ok()?;
         if peer::is_trusted(from.ip(), &self.settings.trusted_proxies) {
             return Some((ends, None));
@@ -173,7 +171,7 @@ fn builder() -> Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        // `pace` watches heads; this one would also run while a connection is idle.
+        // `pace` has a deadline for heads; this one would also run while a connection is idle.
         .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX);

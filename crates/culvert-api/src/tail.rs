@@ -1,13 +1,13 @@
-//! The live tail as server-sent events: `GET /events/tail?type=…&filter=…&fields=…`. On several nodes it
-//! shows the events of all of them, whichever is asked.
+//! The live event tail as server-sent events: `GET /events/tail?type=…&filter=…&fields=…`. Any node of an
+//! installation sends the events of all nodes.
 //!
-//! One message per event, its data the event's envelope on one line. A reader too slow for the stream
-//! misses events and is sent a message `lost` that says how many. A comment goes out when nothing else
-//! did for a while, so that everything between here and the reader keeps the connection. The stream
-//! ends with the client's connection, with the server's stop, or when its caller may no longer follow:
-//! that is checked after every change of the store, before the next event is sent.
+//! Each event is one message, whose data is the event's envelope on one line. A reader that is too slow misses
+//! events, and receives a message `lost` with their number. After a period without data, a comment is sent, so that
+//! proxies keep the connection open. The stream ends with the client's connection, when the server stops, or when its
+//! caller loses the permission. Permissions are checked after every change of the store, before the next event is
+//! sent.
 //!
-//! Not here: what is followed, and how many may follow (delivery, through control).
+//! Delivery, through control, selects events and limits the number of tails.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -36,7 +36,7 @@ const OPENING: &str = ": following\n\n";
 const COMMENT: &str = ": still here\n\n";
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 
-/// What the tail takes.
+/// The query parameters of the tail.
 pub(crate) static PARAMETERS: [Parameter; 3] = [
     Parameter {
         name: "type",
@@ -59,7 +59,7 @@ pub(crate) static PARAMETERS: [Parameter; 3] = [
 ];
 
 impl Api {
-    /// Opens a tail and answers with its stream.
+    /// Opens a tail and returns its stream.
     pub(crate) async fn tail(
         &self,
         caller: Caller,
@@ -114,7 +114,7 @@ fn spec(query: &str) -> Result<TailSpec, Refusal> {
     Ok(spec)
 }
 
-/// Values may also be joined by commas.
+/// Splits values that are joined by commas.
 fn listed(value: &str) -> impl Iterator<Item = String> {
     value
         .split(',')
@@ -123,21 +123,21 @@ fn listed(value: &str) -> impl Iterator<Item = String> {
         .map(str::to_owned)
 }
 
-/// What the caller of a stream may follow it by.
+/// The permissions of a stream's caller.
 struct Rights {
     control: Arc<Control>,
-    /// As it was when the stream was opened.
+    /// The caller when the stream was opened.
     caller: Caller,
     address: IpAddr,
-    /// Of the console's session, if that is what it was opened by.
+    /// The cookie of the console's session, if the stream was opened with it.
     cookie: Option<Secret>,
     revision: watch::Receiver<i64>,
     checked_at: Instant,
 }
 
 impl Rights {
-    /// Whether the caller may still follow. Looks again only if something was committed since, or after a
-    /// while: sessions end with time.
+    /// Whether the caller still has the permission. Checks again only after a commit, or after a while, because
+    /// sessions expire.
     async fn hold(&mut self) -> bool {
         let is_old = self.checked_at.elapsed() >= COMMENT_EVERY;
         if !is_old && !self.revision.has_changed().unwrap_or(false) {
@@ -152,12 +152,12 @@ impl Rights {
                 session.await.map(|session| session.caller)
             }
         };
-        // Rights that cannot be read are not assumed: another node may have taken them away.
+        // If permissions cannot be read, access ends: another node may have revoked them.
         now.is_ok_and(|now| now.owner_id == self.caller.owner_id && now.role == self.caller.role)
     }
 }
 
-/// One open stream.
+/// An open stream.
 struct Reader {
     tail: Tail,
     rights: Rights,
@@ -167,9 +167,9 @@ struct Reader {
 }
 
 impl Reader {
-    /// The next piece of the stream; `None` at the server's stop, and when the caller may no longer follow.
+    /// The next part of the stream; `None` when the server stops or the caller has lost the permission.
     async fn next(&mut self) -> Option<Bytes> {
-        // The reader must learn at once that it follows, not with the first event.
+        // Confirms immediately that the stream is open, before the first event.
         if std::mem::take(&mut self.is_new) {
             return Some(Bytes::from_static(OPENING.as_bytes()));
         }

@@ -1,4 +1,4 @@
-//! The whole face over real sockets and a real control on a temporary store.
+//! Tests of the whole API over real sockets, with a real control and a temporary store.
 
 mod console;
 mod harness;
@@ -13,7 +13,7 @@ use super::*;
 
 const NO_BODY: &str = "";
 
-/// One row of a table: what is sent besides the token, and what comes back.
+/// A row of a table: the request besides the token, and the expected response.
 struct Row {
     method: &'static str,
     path: &'static str,
@@ -41,7 +41,7 @@ fn row(
 
 async fn check(harness: &Harness, token: Option<&str>, rows: &[Row]) {
     for row in rows {
-        // Two rounds on one connection: whatever went wrong, the next request is served.
+        // Sends two requests on one connection: after any error, the next request is served.
         let mut wire = Wire::to(harness).await;
         for _ in 0..2 {
             let answer = wire
@@ -65,7 +65,7 @@ async fn checks_come_in_their_order() {
         "Origin: http://a.test",
         "Access-Control-Request-Method: POST",
     ];
-    // Each row breaks every rule from its own on; the first broken rule answers.
+    // Each row violates its own rule and all later ones. The response reports the first violation.
     check(
         &harness,
         None,
@@ -465,7 +465,7 @@ async fn pages_of_other_origins_may_read_answers() {
         assert_eq!(answer.header("access-control-allow-origin"), Some("null"));
         assert_eq!(answer.header("access-control-allow-credentials"), None);
     }
-    // Only a page of the API's own origin may have the browser add credentials.
+    // Only pages of the API's own origin may send credentials automatically.
     for (origin, expected) in [
         ("http://api.test:8420", Some("true")),
         ("https://api.test:8420", None),
@@ -670,7 +670,7 @@ async fn http2_by_prior_knowledge_is_the_same_api() {
     assert_eq!(status, 201);
 }
 
-/// A tail shows nothing that happened after its caller lost the right to follow it, by whatever that was lost.
+/// After its caller has lost the permission, in whatever way, a tail shows no later events.
 #[tokio::test]
 async fn a_tail_ends_with_the_rights_of_its_caller() {
     let settings = Settings {
@@ -806,7 +806,7 @@ async fn a_tail_shows_what_happens_and_ends_with_the_server() {
 
     let mut writer = Wire::to(&harness).await;
     let made = writer.ask("POST", "/api_keys", token, &[], NO_BODY).await;
-    // The first key's event may still be on its way when the tail opens.
+    // The first key's event may still arrive after the tail is opened.
     let line = loop {
         let line = wire.until_line("data: ").await;
         let event: Value = serde_json::from_str(line.trim_start_matches("data: ")).unwrap();

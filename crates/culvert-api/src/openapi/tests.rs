@@ -2,8 +2,8 @@ use culvert_control::operations;
 
 use super::*;
 
-/// The published schema of OpenAPI 3.1 documents (The Linux Foundation, Apache-2.0), without the
-/// dialect part: schemas inside the document are checked against JSON Schema 2020-12 below.
+/// The published schema of OpenAPI 3.1 documents (The Linux Foundation, Apache-2.0), without the dialect part.
+/// Schemas inside the document are validated against JSON Schema 2020-12 below.
 const OAS: &str = include_str!("oas-3.1.schema.json");
 
 fn document() -> Value {

@@ -1,4 +1,4 @@
-//! The console's sessions: who gets one, what it opens, and what keeps other pages out.
+//! Sessions of the console: who gets one, what it permits, and protection against other pages.
 
 use super::harness::{Answer, Harness, Wire};
 use super::*;
@@ -13,7 +13,7 @@ async fn sign_in(wire: &mut Wire, token: &str, headers: &[&str]) -> Answer {
         .await
 }
 
-/// The cookie that an answer sets, as a request sends it.
+/// The cookie of a response, as a request header.
 fn cookie_of(answer: &Answer) -> String {
     let set = answer.header("set-cookie").unwrap();
     format!("Cookie: {}", set.split(';').next().unwrap())
@@ -65,7 +65,7 @@ async fn a_session_stands_for_its_key_until_it_ends() {
             .starts_with("http://localhost:8420/api_keys/")
     );
 
-    // A bearer token is worth nothing there, and the cookie nothing elsewhere.
+    // A bearer token is not valid on the console's paths, and the cookie is not valid elsewhere.
     let token = Some(harness.token.as_str());
     let bare = [HOST, ORIGIN, BY_CONSOLE];
     let answer = wire
@@ -87,7 +87,7 @@ async fn a_session_stands_for_its_key_until_it_ends() {
     assert_eq!((answer.status, answer.code()), (401, Some(203)));
     answer.check_shape("ended");
 
-    // The other session is another one, and ends with its key.
+    // The other session is independent, and ends with its key.
     let cookie = cookie_of(&other);
     let signed = [HOST, ORIGIN, BY_CONSOLE, &cookie];
     let path = format!(
@@ -102,8 +102,8 @@ async fn a_session_stands_for_its_key_until_it_ends() {
     assert_eq!((answer.status, answer.code()), (401, Some(203)));
 }
 
-/// Method × origin × header × what the browser says of the page: with a valid cookie, only a page of our own
-/// origin that sends the header gets through.
+/// All combinations of method, origin, header and fetch metadata: with a valid cookie, only a page of the API's own
+/// origin that sends the header is accepted.
 #[tokio::test]
 async fn only_our_own_pages_use_the_cookie() {
     let harness = Harness::start(Settings::default()).await;
@@ -233,7 +233,7 @@ async fn sign_in_needs_a_key_and_a_safe_way() {
         .ask("PATCH", "/console/session", None, &page, "{}")
         .await;
     assert_eq!(answer.status, 405);
-    // Cookies that are not sessions, and a session beside another value of the same name.
+    // Invalid session cookies, and a valid one together with another value of the same name.
     let cookie = cookie_of(&sign_in(&mut wire, &token, &page).await);
     let twice = format!("{cookie}; culvert=x");
     let key = format!("Cookie: culvert={token}");
@@ -292,7 +292,7 @@ async fn a_browser_gets_the_page_and_a_program_gets_json() {
     assert_eq!(answer.status, 405);
 }
 
-/// An address that may not call the API gets no session, ends none of others, and keeps none alive.
+/// A blocked IP address gets no session, and cannot end or extend one.
 #[tokio::test]
 async fn a_blocked_address_has_nothing_to_do_with_sessions() {
     let settings = Settings {

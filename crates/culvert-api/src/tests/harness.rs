@@ -1,4 +1,4 @@
-//! A real API on a free port, and clients that send exactly what they are told.
+//! A real API on an unused port, and clients that send exact bytes.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -67,14 +67,14 @@ impl Harness {
         }
     }
 
-    /// The id of the key whose token the harness has.
+    /// The id of the key whose token the harness uses.
     pub(super) async fn key_id(&self) -> String {
         let mut wire = Wire::to(self).await;
         let answer = wire.ask("GET", "/self", Some(&self.token), &[], "").await;
         answer.body["api_key"]["id"].as_str().unwrap().to_owned()
     }
 
-    /// Admits calls from these addresses alone.
+    /// Restricts the API to these addresses.
     pub(super) async fn restrict_api(&self, cidr: &str) {
         let mut wire = Wire::to(self).await;
         let token = Some(self.token.as_str());
@@ -95,14 +95,14 @@ impl Harness {
         .await;
     }
 
-    /// Waits for the end of serving.
+    /// Waits until the server has stopped.
     pub(super) async fn stopped(&mut self) {
         let ended = tokio::time::timeout(PATIENCE, self.serving.join_next()).await;
         ended.unwrap().unwrap().unwrap();
     }
 }
 
-/// Health that can be broken.
+/// A health source whose state a test can change.
 #[derive(Debug, Default)]
 pub(super) struct Fragile(Mutex<Option<String>>);
 
@@ -119,7 +119,7 @@ impl Health for Fragile {
     }
 }
 
-/// Asks again until there is an answer, up to a deadline.
+/// Repeats a request until it returns a value or the deadline passes.
 pub(super) async fn until<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let asking = async {
         loop {
@@ -132,7 +132,7 @@ pub(super) async fn until<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     tokio::time::timeout(PATIENCE, asking).await.unwrap()
 }
 
-/// One HTTP/1.1 connection.
+/// An HTTP/1.1 connection.
 pub(super) struct Wire(BufReader<TcpStream>);
 
 impl Wire {
@@ -146,7 +146,7 @@ impl Wire {
         self.0.get_mut().write_all(text.as_ref()).await.unwrap();
     }
 
-    /// Sends and does not mind when the other end has closed meanwhile.
+    /// Sends data. Returns whether it succeeded, because the peer may have closed the connection.
     pub(super) async fn push(&mut self, text: impl AsRef<[u8]>) -> bool {
         self.0.get_mut().write_all(text.as_ref()).await.is_ok()
     }
@@ -187,7 +187,7 @@ impl Wire {
         self.answer().await
     }
 
-    /// Sends a request and reads the head of its answer only.
+    /// Sends a request and reads only the head of its response.
     pub(super) async fn open(&mut self, method: &str, path: &str, token: Option<&str>) -> Answer {
         let token = token.unwrap_or_default();
         self.send(format!(
@@ -200,7 +200,7 @@ impl Wire {
             .unwrap()
     }
 
-    /// Reads lines until one begins so.
+    /// Reads lines until one begins with `start`.
     pub(super) async fn until_line(&mut self, start: &str) -> String {
         loop {
             let line = self.line().await;
@@ -211,7 +211,7 @@ impl Wire {
         }
     }
 
-    /// Reads until the other end closes.
+    /// Reads until the peer closes the connection.
     pub(super) async fn until_closed(&mut self) {
         let mut rest = Vec::new();
         let reading = self.0.read_to_end(&mut rest);
@@ -221,7 +221,7 @@ impl Wire {
             .unwrap();
     }
 
-    /// What comes until a response in chunks ends, or the other end closes.
+    /// The data until the end of a chunked response or of the connection.
     pub(super) async fn rest(&mut self) -> String {
         let mut rest = String::new();
         loop {
@@ -242,14 +242,14 @@ impl Wire {
         line
     }
 
-    /// Reads an answer.
+    /// Reads a response.
     pub(super) async fn answer(&mut self) -> Answer {
         self.try_answer()
             .await
-            .expect("the connection was closed without an answer")
+            .expect("the connection was closed without a response")
     }
 
-    /// Reads an answer, or the end of the connection.
+    /// Reads a response; `None` if the connection is closed.
     pub(super) async fn try_answer(&mut self) -> Option<Answer> {
         tokio::time::timeout(PATIENCE, self.read_answer())
             .await
@@ -297,7 +297,7 @@ impl Wire {
         })
     }
 
-    /// Whether the other end closes, in time, without another byte.
+    /// Whether the peer closes the connection in time, without further data.
     pub(super) async fn closed(&mut self) -> bool {
         let mut rest = Vec::new();
         tokio::time::timeout(PATIENCE, self.0.read_to_end(&mut rest))
@@ -326,7 +326,7 @@ impl Answer {
         Some(code.strip_prefix("ERR_NGROK_").unwrap().parse().unwrap())
     }
 
-    /// What every answer has (contract 1.4 and 1.14).
+    /// Checks the properties of every response (contract 1.4 and 1.14).
     pub(super) fn check_shape(&self, about: &str) {
         let operation = self.header("ngrok-operation-id").expect(about);
         assert!(
@@ -360,7 +360,7 @@ impl Answer {
     }
 }
 
-/// One HTTP/2 connection, in the clear.
+/// An HTTP/2 connection without TLS.
 pub(super) struct Http2(
     hyper::client::conn::http2::SendRequest<Full<Bytes>>,
     #[expect(dead_code, reason = "drives the connection until it is dropped")] JoinSet<()>,
@@ -403,7 +403,7 @@ impl Http2 {
     }
 }
 
-/// Base64 with padding, for `Basic`.
+/// Base64 with padding, for `Basic` credentials.
 pub(super) fn base64(text: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     text.as_bytes()
@@ -422,7 +422,7 @@ pub(super) fn base64(text: &str) -> String {
         .collect()
 }
 
-/// A real control over a new store in `folder`, with what keeps its events moving.
+/// A real control with a new store in `folder`, and the tasks that deliver its events.
 async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let entropy: Arc<dyn Entropy> = Arc::new(OsEntropy);

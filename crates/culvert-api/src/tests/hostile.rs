@@ -1,4 +1,4 @@
-//! Requests no client sends. Each is refused, or its connection closed; nothing of ours fails.
+//! Malformed and hostile requests. Each is rejected or its connection is closed; none causes a server error.
 
 use std::sync::atomic::Ordering;
 
@@ -312,8 +312,8 @@ async fn pipelined_requests_are_answered_in_order() {
     }
 }
 
-/// Ten mebibytes to everything that takes a body: refused by what is announced, or after the first
-/// byte too many, and not held.
+/// Sends ten mebibytes to every operation with a body. It is rejected because of its announced length, or at the
+/// first byte above the limit, and is not buffered.
 #[tokio::test]
 async fn no_operation_takes_ten_mebibytes() {
     const ANNOUNCED: usize = 10 << 20;
@@ -352,7 +352,7 @@ async fn no_operation_takes_ten_mebibytes() {
     wire.send(head).await;
     let chunk = format!("10000\r\n{}\r\n", "x".repeat(1 << 16));
     for _ in 0..ANNOUNCED >> 16 {
-        // The other end may have closed.
+        // The peer may have closed the connection.
         if !wire.push(&chunk).await {
             break;
         }
