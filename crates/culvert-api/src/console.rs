@@ -3,7 +3,7 @@
 //! ```text
 //! GET    /                      to /console/, for a browser that opens it
 //! GET    /console/…             the console's files; its page for every other path
-//! POST   /console/session       {"token": "…"} signs in: answers the session and sets its cookie
+//! POST   /console/session       {"token": "…"} signs in: returns the session and sets its cookie
 //! GET    /console/session       the session
 //! DELETE /console/session       signs out
 //! any    /console/api/…         the management API, by cookie

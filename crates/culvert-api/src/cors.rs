@@ -15,7 +15,7 @@ use crate::answer::Body;
 const TRUE: HeaderValue = HeaderValue::from_static("true");
 const VARY_ORIGIN: HeaderValue = HeaderValue::from_static("origin");
 
-/// Whether the request is a preflight: `OPTIONS` with `Origin` and `Access-Control-Request-Method`.
+/// Whether the request is a preflight request: `OPTIONS` with `Origin` and `Access-Control-Request-Method`.
 pub(crate) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
     method == Method::OPTIONS
         && headers.contains_key(ORIGIN)

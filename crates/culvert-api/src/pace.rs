@@ -3,8 +3,8 @@
 //!
 //! The HTTP library's own header timeout also runs while a connection is idle, and starts a timer for each request.
 //! Here, the socket and the requests update a small shared state, which the connection's task checks at intervals
-//! ([`Pace::overdue`]). A deadline starts when its phase begins and further bytes do not restart it, except that any
-//! progress of a write restarts the deadline for reading.
+//! ([`Pace::overdue`]). A deadline starts when its phase begins, and further bytes do not restart it. Only the
+//! deadline for a peer that does not read restarts with each write that makes progress.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -12,7 +12,7 @@ pub struct Refusal {
     pub class: Class,
     /// The code that clients evaluate, if any.
     pub code: Option<Code>,
-    /// One sentence that says what is wrong and how to correct it.
+    /// One sentence with the cause and how to correct it.
     pub message: Cow<'static, str>,
     /// Further facts as text, such as the requested path.
     pub details: Vec<(&'static str, String)>,

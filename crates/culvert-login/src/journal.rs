@@ -56,7 +56,7 @@ pub struct Person {
     /// The e-mail address, unless the provider marks it as not verified.
     #[serde(rename = "e", default)]
     pub email: String,
-    /// His display name.
+    /// The display name.
     #[serde(rename = "n", default)]
     pub name: String,
 }

@@ -185,7 +185,7 @@ pub(crate) static ALL: &[Known] = &[
     },
 ];
 
-/// The names of the providers that `oauth` may name.
+/// The names of all providers of `oauth`.
 pub fn provider_names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|known| known.id)
 }

@@ -464,7 +464,7 @@ impl Connection {
     }
 
     /// The target for the window of each stream: the whole window while little data is unread, and less from a
-    /// quarter of the limit on. So many slow readers slow down their own senders, but not those of fast readers.
+    /// quarter of the limit on. Slow readers then slow down their own senders, but not those of fast readers.
     fn window_target(&self) -> u32 {
         let whole = self.limits.window_bytes_max.max(SQUEEZED_WINDOW_BYTES);
         let limit = self.limits.held_bytes_max;
@@ -986,8 +986,7 @@ impl Connection {
         self.queued <= self.limits.queue_bytes_max / 2
     }
 
-    /// Notifies waiting writers that the shared queue has capacity, in order, and only as many as it has capacity
-    /// for.
+    /// Notifies waiting writers in order, but no more than the shared queue has capacity for.
     fn wake_waiting(&mut self) {
         if !self.has_room_for_waiting() {
             return;
@@ -1026,7 +1025,7 @@ impl Connection {
             .min(self.limits.frame_bytes_max)
             .min(PAYLOAD_BYTES_MAX);
         let syn = std::mem::take(&mut stream.syn);
-        // One published agent misinterprets both flags on one frame as the end of its own direction.
+        // One published agent misinterprets both flags on one frame as the end of its sending direction.
         let fin = stream.sending == Sending::Finishing && length == stream.queue.len() && !syn;
         let flags = if syn { SYN } else { 0 } | if fin { FIN } else { 0 };
         out.put(&frame::data_head(id, flags, length));

@@ -1,5 +1,5 @@
 //! Checks the constraints of user certificates (OpenSSH's `PROTOCOL.certkeys`). The library verifies the signature
-//! and the validity period. The gate decides whether the authority is trusted.
+//! and the validity period. The authorizer decides whether the authority is trusted.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ const FORWARDING: &str = "permit-port-forwarding";
 /// The content of an accepted certificate.
 #[derive(Debug)]
 pub(crate) struct Shown {
-    /// The proof that the gate checks.
+    /// The proof for the authorizer.
     pub(crate) proof: Proof,
     /// The command that replaces the client's.
     pub(crate) command: Option<String>,

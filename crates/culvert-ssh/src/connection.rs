@@ -126,7 +126,7 @@ impl ConnectionHandler {
         Ok(())
     }
 
-    /// Asks the gate about a client that has proved possession of its key.
+    /// Authorizes a client that has proved possession of its key.
     async fn introduce(&mut self, proof: Proof) -> Auth {
         let hello = AgentAuthRequest {
             proof,

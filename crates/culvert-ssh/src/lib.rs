@@ -4,7 +4,7 @@
 //! accept ─▶ key known? ─▶ forward and command ─▶ endpoint ─▶ its connections as channels
 //! ```
 //!
-//! An SSH client is a kind of agent: the tunnel's gate authenticates its key and grants its endpoint, and the same
+//! An SSH client is a kind of agent: the tunnel's authorizer checks its key and grants its endpoint, and the same
 //! events end its session (agent protocol, section 9). russh implements the protocol. This crate defines the
 //! operations that a connection may do, and their limits.
 //!

@@ -1,4 +1,4 @@
-//! Tests of the listener with the stock OpenSSH client and a minimal gate. Without the client, the tests are reported
+//! Tests of the listener with the stock OpenSSH client and a minimal authorizer. Without the client, the tests are reported
 //! as ignored.
 #![allow(
     clippy::unwrap_used,
@@ -35,7 +35,7 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
         .expect("the operation completes in time")
 }
 
-/// A gate that accepts one key, grants every name, and records its calls.
+/// An authorizer that accepts one key, grants every name, and records its calls.
 #[derive(Debug)]
 struct TestGate {
     key: String,
@@ -114,7 +114,7 @@ impl AgentAuthorizer for TestGate {
     }
 }
 
-/// A running listener, a folder with a known and an unknown key, and an echo service.
+/// A running listener, a directory with a known and an unknown key, and an echo service.
 struct Stage {
     address: SocketAddr,
     service: SocketAddr,

@@ -1,4 +1,4 @@
-//! How much agents may take, in all and each.
+//! Limits for agents, in total and for each.
 
 use culvert_control::AgentLimits;
 use culvert_tunnel::server::Room;
@@ -79,7 +79,7 @@ impl Limits {
         Ok(())
     }
 
-    /// What the gate of agents holds them to.
+    /// The limits that authorization of agents enforces.
     pub(crate) fn of_agents(&self) -> AgentLimits {
         AgentLimits {
             sessions: self.sessions_max as usize,
@@ -91,12 +91,12 @@ impl Limits {
         }
     }
 
-    /// Of the listener of agents, whose sessions have up to `legs` connections each.
+    /// The connection limits of the agent listener, for sessions with up to `legs` connections each.
     pub(crate) fn agent_room(&self, legs: usize) -> Room {
         self.room(self.sessions_max as usize * legs.max(1) + self.handshakes_max as usize)
     }
 
-    /// Of the listener of SSH.
+    /// The connection limits of the SSH listener.
     pub(crate) fn ssh_room(&self) -> Room {
         self.room(self.ssh_connections_max as usize)
     }

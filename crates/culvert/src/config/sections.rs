@@ -190,7 +190,7 @@ impl Default for EdgeTimeouts {
 impl EdgeTimeouts {
     /// # Errors
     ///
-    /// When a time is shorter than 100ms or longer than a week.
+    /// If a timeout is shorter than 100ms or longer than a week.
     pub(super) fn check(&self) -> Result<(), Invalid> {
         for (key, time) in [
             ("connect", self.connect),
@@ -278,7 +278,7 @@ impl Default for Agents {
 }
 
 impl Agents {
-    /// The version that was announced.
+    /// The minimum version of agents, if one is set.
     pub fn minimum(&self) -> Option<culvert_control::AgentMinimum> {
         let version = Some(&self.minimum_version).filter(|version| !version.is_empty())?;
         Some(culvert_control::AgentMinimum {
@@ -441,7 +441,7 @@ impl Default for Acme {
 }
 
 impl Acme {
-    /// The challenges, which are of the kinds a listener can answer.
+    /// The challenge types. Only types that a listener responds to are valid here.
     pub(crate) fn challenges(&self) -> Result<Vec<ChallengeKind>, Invalid> {
         let kind = |name: &String| match ChallengeKind::parse(name.trim()) {
             Some(kind) if kind != ChallengeKind::Dns01 => Ok(kind),
@@ -568,7 +568,7 @@ impl Oauth {
         ]
     }
 
-    /// What log-ins are held to, `allows_loopback` aside.
+    /// The settings of sign-ins, except for `allows_loopback`.
     pub(crate) fn logins(&self) -> Result<LoginSettings, Invalid> {
         let url = |key: String, text: &str| {
             if text.is_empty() {
@@ -650,7 +650,7 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// The token, if there is one, has the shape that every key's has.
+    /// Checks the format of the token, if one is set.
     pub(crate) fn check(&self) -> Result<(), Invalid> {
         if self.api_key.is_empty() || culvert_control::token::is_token(&self.api_key) {
             return Ok(());
@@ -782,7 +782,7 @@ pub struct AwsDestinations {
 }
 
 impl AwsDestinations {
-    /// Each service by the name of its host, with its setting.
+    /// The services by the name in their hosts, with their settings.
     pub fn services(&self) -> [(&'static str, &AwsService); 5] {
         [
             ("firehose", &self.firehose),
