@@ -6,8 +6,8 @@
 //! variables allocate nothing.
 //!
 //! Guarantees: no input causes a panic, a stack overflow or an evaluation beyond its [`Limits`]. Regular expressions
-//! are in RE2's dialect and run on a linear-time engine. The language passes the public conformance tests of CEL,
-//! without protobuf messages.
+//! are in RE2's dialect and run on a linear-time engine. The language is the one of CEL's public conformance
+//! tests, without protobuf messages.
 //!
 //! The crate contains no clocks and no I/O. The callers define the meaning of variables, the variables of each event
 //! kind, and error codes.

@@ -9,7 +9,8 @@ use super::cookie::SEALED_BYTES_MAX;
 use super::journal::Person;
 use super::seal::{LoginKeys, Purpose};
 
-/// A session is renewed if its last use is this long ago, or a quarter of its idle timeout.
+/// A session is renewed if its last use is at least this long ago, or a quarter of its idle timeout if that is
+/// shorter.
 const RENEW_AFTER: Duration = Duration::from_secs(60);
 
 /// A session. Only the edge can read and create it.

@@ -41,7 +41,7 @@ impl Side {
         }
     }
 
-    /// Whether this side opens streams with ids like `id`.
+    /// Whether `id` is an id for streams that this side opens.
     pub(crate) const fn opens(self, id: StreamId) -> bool {
         match self {
             Self::Client => id.0 & 1 == 1,

@@ -2,7 +2,7 @@
 //!
 //! A [`Connection`] processes received bytes ([`Connection::receive`]) and produces bytes to send
 //! ([`Connection::transmit`]). It has no socket, clock or task. The caller moves bytes, passes the time, and turns
-//! [`Event`]s into wake-ups. So unit tests, seeded simulations and fuzz targets cover all behaviour.
+//! [`Event`]s into wake-ups. So unit tests, seeded simulations and fuzz targets need no sockets.
 //!
 //! Guarantees for arbitrary input: no panic; memory stays within [`Limits`]; an error of one stream ends only that
 //! stream, and a framing error ends only the connection.

@@ -4,8 +4,8 @@
 //! accept ─▶ key known? ─▶ forward and command ─▶ endpoint ─▶ its connections as channels
 //! ```
 //!
-//! An SSH client is a kind of agent: the tunnel's authorizer checks its key and grants its endpoint, and the same
-//! events end its session (agent protocol, section 9). russh implements the protocol. This crate defines the
+//! An SSH client is a kind of agent: the tunnel's authorizer checks its key and grants its endpoint, and its
+//! session ends for the same reasons (agent protocol, section 9). russh implements the protocol. This crate defines the
 //! operations that a connection may do, and their limits.
 //!
 //! Owners of keys and the routing of traffic are elsewhere.
