@@ -257,8 +257,8 @@ impl Dial for ToAgents {
     }
 }
 
-/// Names and addresses that agents may dial, the most likely first: those of the settings, the domain, and this
-/// machine.
+/// Names and addresses that agents may dial, the most likely first: those of the settings, those
+/// in the platform domain, and those of this machine.
 pub(crate) fn names(settings: &Settings, domain: &HostName) -> Vec<String> {
     let bound = settings.agents.addr.parse::<std::net::SocketAddr>();
     let bound = bound.ok().map(|address| address.ip());

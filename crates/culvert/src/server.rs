@@ -123,7 +123,7 @@ impl Moving {
         }
         self.server.closing().cancel();
         let moved = self.server.bindings().ask_to_move(patience).await;
-        // Otherwise their sessions would end with this node.
+        // Waits until agents are back at other nodes. The sessions of all others end with this node.
         let away = self.control.wait_for_agents_elsewhere(AGENTS_RETURN).await;
         tracing::info!(
             away,

@@ -328,7 +328,7 @@ async fn tested(culvert: &Harness, destination: &str) -> Value {
 
 const BUCKET: &str = "arn:aws:s3:::event.bucket";
 
-/// Events are collected in objects. A condition of the bucket prevents that an object is overwritten.
+/// Events are collected in objects. Conditional writes prevent that an object is overwritten.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_come_together_in_objects_of_a_bucket() {
     let Some(mut amazon) = Amazon::start().await else {
