@@ -10,6 +10,7 @@
 pub mod authority;
 pub mod coding;
 pub mod fields;
+#[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod http1;
 pub mod http2;

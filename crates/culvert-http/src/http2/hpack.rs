@@ -20,11 +20,11 @@ const NUMBER_MAX: usize = 1 << 20;
 
 /// A field section that cannot be decoded. The connection must end, because its table is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unreadable;
+pub(crate) struct Unreadable;
 
 /// A decoded field.
 #[derive(Clone, Debug)]
-pub(super) enum Field {
+pub(crate) enum Field {
     /// A pseudo-header field (RFC 9113 8.3).
     Pseudo(Pseudo, Bytes),
     Plain(HeaderName, HeaderValue),
@@ -34,7 +34,7 @@ pub(super) enum Field {
 
 /// The pseudo-header fields of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pseudo {
+pub(crate) enum Pseudo {
     Authority,
     Method,
     Path,
@@ -188,7 +188,7 @@ static FIXED_NAMES: LazyLock<Vec<Vec<(&'static str, u8)>>> = LazyLock::new(|| {
 
 /// Decodes the field sections of one connection, in order.
 #[derive(Debug, Default)]
-pub(super) struct Decoder {
+pub(crate) struct Decoder {
     /// The dynamic table, newest first.
     table: VecDeque<Entry>,
     table_bytes: usize,
@@ -199,12 +199,13 @@ pub(super) struct Decoder {
 
 impl Decoder {
     /// Passes each field and its size to `show`. Fields share the memory of `section`; those that enter the dynamic
-    /// table are copied.
+    /// table are copied. The value of a field that is never indexed is marked as sensitive, so that it stays so when it
+    /// is sent on (RFC 7541 6.2.3).
     ///
     /// # Errors
     ///
     /// When `section` violates RFC 7541. The fields passed before are void.
-    pub(super) fn read(
+    pub(crate) fn read(
         &mut self,
         section: &Bytes,
         mut show: impl FnMut(&Field, usize),
@@ -236,6 +237,7 @@ impl Decoder {
                         (entry.field.name(), entry.name_size)
                     }
                 };
+                let is_sensitive = !is_kept && first & 0x10 != 0;
                 let value = self.string(section, &mut at)?;
                 let size = name_size + value.len() + FIELD_OVERHEAD;
                 if is_kept {
@@ -247,7 +249,11 @@ impl Decoder {
                         name_size,
                     });
                 } else {
-                    show(&name.with(value), size);
+                    let mut field = name.with(value);
+                    if let Field::Plain(_, value) = &mut field {
+                        value.set_sensitive(is_sensitive);
+                    }
+                    show(&field, size);
                 }
             }
             is_begun = true;
@@ -278,6 +284,14 @@ impl Decoder {
             let oldest = self.table.pop_back();
             self.table_bytes -= oldest.map_or(self.table_bytes, |entry| entry.size);
         }
+    }
+
+    /// Asserts that the table has the size that was counted, within its limit.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn check(&self) {
+        let bytes: usize = self.table.iter().map(|entry| entry.size).sum();
+        assert_eq!(bytes, self.table_bytes);
+        assert!(bytes <= self.limit.unwrap_or(TABLE_BYTES_MAX));
     }
 
     fn string(&mut self, section: &Bytes, at: &mut usize) -> Result<Bytes, Unreadable> {
@@ -368,7 +382,7 @@ pub(super) fn write_status(out: &mut Vec<u8>, status: http::StatusCode) {
 }
 
 /// Writes a field.
-pub(super) fn write_field(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
+pub(crate) fn write_field(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
     // Sensitive fields must not enter any table on the way (RFC 7541 7.1.3).
     let head = if value.is_sensitive() { 0x10 } else { 0 };
     let name = name.as_str();
@@ -385,182 +399,4 @@ pub(super) fn write_field(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderVa
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn read(decoder: &mut Decoder, section: &[u8]) -> Result<Vec<(String, String)>, Unreadable> {
-        let mut fields = Vec::new();
-        let section = Bytes::copy_from_slice(section);
-        decoder.read(&section, |field, size| {
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            let (name, value) = match field {
-                Field::Pseudo(name, value) => (format!("{name:?}"), text(value)),
-                Field::Plain(name, value) => {
-                    assert_eq!(size, name.as_str().len() + value.len() + 32);
-                    (name.to_string(), text(value.as_bytes()))
-                }
-                Field::Wrong => ("wrong".into(), String::new()),
-            };
-            fields.push((name, value));
-        })?;
-        Ok(fields)
-    }
-
-    fn hex(text: &str) -> Vec<u8> {
-        let digits: Vec<u32> = text
-            .chars()
-            .filter(|it| !it.is_whitespace())
-            .map(|it| it.to_digit(16).unwrap())
-            .collect();
-        digits
-            .chunks(2)
-            .map(|it| (it[0] * 16 + it[1]) as u8)
-            .collect()
-    }
-
-    #[test]
-    fn requests_of_the_standard() {
-        // RFC 7541 C.3 and C.4: three requests, plain and coded.
-        for sections in [
-            [
-                "8286 8441 0f77 7777 2e65 7861 6d70 6c65 2e63 6f6d",
-                "8286 84be 5808 6e6f 2d63 6163 6865",
-                "8287 85bf 400a 6375 7374 6f6d 2d6b 6579 0c63 7573 746f 6d2d 7661 6c75 65",
-            ],
-            [
-                "8286 8441 8cf1 e3c2 e5f2 3a6b a0ab 90f4 ff",
-                "8286 84be 5886 a8eb 1064 9cbf",
-                "8287 85bf 4088 25a8 49e9 5ba9 7d7f 8925 a849 e95b b8e8 b4bf",
-            ],
-        ] {
-            let mut decoder = Decoder::default();
-            let mut all = Vec::new();
-            for section in sections {
-                all.push(read(&mut decoder, &hex(section)).unwrap());
-            }
-            let fields = |fields: &[(&str, &str)]| -> Vec<(String, String)> {
-                let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
-                fields.iter().map(owned).collect()
-            };
-            assert_eq!(
-                all[0],
-                fields(&[
-                    ("Method", "GET"),
-                    ("Scheme", "http"),
-                    ("Path", "/"),
-                    ("Authority", "www.example.com")
-                ])
-            );
-            assert_eq!(
-                all[1][3..],
-                fields(&[
-                    ("Authority", "www.example.com"),
-                    ("cache-control", "no-cache")
-                ])
-            );
-            assert_eq!(
-                all[2],
-                fields(&[
-                    ("Method", "GET"),
-                    ("Scheme", "https"),
-                    ("Path", "/index.html"),
-                    ("Authority", "www.example.com"),
-                    ("custom-key", "custom-value")
-                ])
-            );
-            assert_eq!(decoder.table_bytes, 164);
-        }
-    }
-
-    #[test]
-    fn the_table_forgets_the_oldest_and_keeps_its_size() {
-        let mut decoder = Decoder::default();
-        // A name of 1 byte and a value of 100: 133 each.
-        for nth in 0..40u8 {
-            let value = [nth + 1; 100];
-            let section = [&[0x40, 1, b'a', 100][..], &value].concat();
-            read(&mut decoder, &section).unwrap();
-            assert!(decoder.table_bytes <= TABLE_BYTES_MAX);
-        }
-        assert_eq!(decoder.table.len(), TABLE_BYTES_MAX / 133);
-        // What is too large for it empties it.
-        let section = [&[0x40, 1, b'a', 0x7F, 0xA1, 0x1F][..], &[b'y'; 4_128]].concat();
-        assert_eq!(read(&mut decoder, &section).unwrap().len(), 1);
-        assert_eq!((decoder.table.len(), decoder.table_bytes), (0, 0));
-        // A client makes it smaller, but not larger than we offered, and only first of all.
-        assert!(read(&mut decoder, &[0x20, 0x82]).is_ok());
-        read(&mut decoder, &[0x40, 1, b'a', 1, b'b']).unwrap();
-        assert_eq!(decoder.table.len(), 0);
-        assert!(read(&mut decoder, &[0x82, 0x20]).is_err());
-        assert!(read(&mut decoder, &[0x3F, 0xE1, 0x1F]).is_ok(), "4096");
-        assert!(read(&mut decoder, &[0x3F, 0xE2, 0x1F]).is_err(), "4097");
-    }
-
-    #[test]
-    fn what_breaks_the_rules_is_unreadable() {
-        for section in [
-            &[0x80][..],
-            &[0xBE],
-            &[0xFF],
-            &[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F],
-            &[0x40, 5, b'a'],
-            &[0x40, 1, b'a'],
-            &[0x00, 0x81, 0x00],
-        ] {
-            let mut decoder = Decoder::default();
-            assert_eq!(read(&mut decoder, section), Err(Unreadable), "{section:?}");
-        }
-    }
-
-    #[test]
-    fn names_and_values_that_may_not_be_are_told() {
-        for (name, value) in [
-            ("A", "b"),
-            (":status", "200"),
-            (":x", ""),
-            ("a b", ""),
-            ("", ""),
-            ("a", "b\n"),
-            ("a", "b\0"),
-            ("a", " b"),
-            ("a", "b\t"),
-        ] {
-            let mut section = vec![0];
-            write_string(&mut section, name.as_bytes());
-            write_string(&mut section, value.as_bytes());
-            let fields = read(&mut Decoder::default(), &section).unwrap();
-            assert_eq!(fields[0].0, "wrong", "{name}: {value:?}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_written_is_read(
-            status in 100u16..1000,
-            fields in proptest::collection::vec(("[a-z-]{1,30}", "[!-~]([ -~]{0,60}[!-~])?", any::<bool>()), 0..12),
-        ) {
-            let mut section = Vec::new();
-            write_status(&mut section, http::StatusCode::from_u16(status).unwrap());
-            let mut written = vec![("wrong".to_owned(), String::new())];
-            for (name, value, is_sensitive) in fields {
-                let mut of = HeaderValue::from_str(&value).unwrap();
-                of.set_sensitive(is_sensitive);
-                write_field(&mut section, &HeaderName::from_bytes(name.as_bytes()).unwrap(), &of);
-                written.push((name, value));
-            }
-            prop_assert_eq!(read(&mut Decoder::default(), &section).unwrap(), written);
-        }
-
-        #[test]
-        fn any_bytes_are_read_or_not(sections in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 0..6)) {
-            let mut decoder = Decoder::default();
-            for section in sections {
-                let _verdict = read(&mut decoder, &section);
-                prop_assert!(decoder.table_bytes <= TABLE_BYTES_MAX);
-                prop_assert_eq!(decoder.table_bytes, decoder.table.iter().map(|entry| entry.size).sum::<usize>());
-            }
-        }
-    }
-}
+mod tests;

@@ -1,5 +1,3 @@
-use proptest::prelude::*;
-
 use super::*;
 
 fn path_of(target: &str) -> Result<String, Wrong> {
@@ -180,83 +178,4 @@ fn a_plain_target_shares_memory() {
     let bytes = Bytes::from_static(b"/a/b-c.d_e~f/(g)?h=i");
     let uri = read(&bytes, false).unwrap().uri;
     assert_eq!(uri.path().as_ptr(), bytes.as_ptr());
-}
-
-/// Pieces that paths go wrong with.
-fn targets() -> impl Strategy<Value = String> {
-    let piece = proptest::sample::select(vec![
-        "/", "/", "/", "\\", ".", "..", "%2e", "%2E", "%2f", "%5C", "a", "b", "admin", "%61", ";",
-        ";x", "%3b", "%25", "2e", "%20", "|", "?", "%", "é", "#", " ",
-    ]);
-    proptest::collection::vec(piece, 0..12).prop_map(|pieces| format!("/{}", pieces.concat()))
-}
-
-/// As a server reads a path that decodes it first, cuts parameters off, and takes `\` for `/`.
-fn read_by_others(path: &str) -> String {
-    let mut decoded = String::new();
-    let mut rest = path;
-    while let Some(c) = rest.chars().next() {
-        let byte = rest
-            .get(1..3)
-            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match (c, byte) {
-            ('%', Some(byte)) => {
-                decoded.push(char::from(byte));
-                rest = &rest[3..];
-            }
-            _ => {
-                decoded.push(c);
-                rest = &rest[c.len_utf8()..];
-            }
-        }
-    }
-    let decoded = decoded.replace('\\', "/");
-    let mut segments: Vec<&str> = Vec::new();
-    for segment in decoded.split('/') {
-        match segment.split(';').next().unwrap() {
-            "" | "." => {}
-            ".." => {
-                segments.pop();
-            }
-            segment => segments.push(segment),
-        }
-    }
-    format!("/{}", segments.join("/"))
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4000))]
-
-    #[test]
-    fn a_normal_path_is_normal(target in targets()) {
-        if let Ok(once) = path_of(&target) {
-            prop_assert_eq!(path_of(&once).unwrap(), once.clone());
-            let path = once.split('?').next().unwrap();
-            prop_assert!(path.starts_with('/') && !path.contains("//") && !path.contains('\\'));
-            prop_assert!(path.split('/').all(|segment| segment != "." && segment != ".."));
-        }
-    }
-
-    /// Whoever decodes a path before looking at its segments comes to no other place.
-    #[test]
-    fn other_servers_see_no_other_place(target in targets()) {
-        if let Ok(normal) = path_of(&target) {
-            let path = normal.split('?').next().unwrap();
-            let is_admin = |path: &str| path.starts_with("/admin");
-            prop_assert_eq!(is_admin(&read_by_others(path)), is_admin(path), "{}", normal);
-        }
-    }
-
-    #[test]
-    fn http2_reads_what_http1_reads(target in targets()) {
-        let bytes = Bytes::from(target.clone());
-        let (one, two) = (read(&bytes, false), read_path(&bytes, false));
-        let one = one.map(|one| (one.uri.path_and_query().unwrap().clone(), one.received));
-        prop_assert_eq!(one, two);
-    }
-
-    #[test]
-    fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
-        drop(read(&Bytes::from(bytes), true));
-    }
 }

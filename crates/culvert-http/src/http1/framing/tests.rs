@@ -110,8 +110,8 @@ proptest! {
     }
 
     #[test]
-    fn what_is_believed_is_what_a_parser_sees(bytes in request_like()) {
-        crate::fuzz::http_request(&bytes);
+    fn httparse_agrees(bytes in request_like()) {
+        crate::fuzz::request(&bytes);
     }
 }
 

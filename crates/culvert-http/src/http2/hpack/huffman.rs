@@ -198,6 +198,31 @@ mod tests {
             .collect()
     }
 
+    /// Codes of appendix B: short and long ones, and the first and last of a length.
+    #[test]
+    fn codes_of_the_standard() {
+        for (symbol, code, length) in [
+            (0, 0x1ff8, 13),
+            (10, 0x3fff_fffc, 30),
+            (32, 0x14, 6),
+            (48, 0x0, 5),
+            (92, 0x7_fff0, 19),
+            (97, 0x3, 5),
+            (126, 0x1ffd, 13),
+            (127, 0xfff_fffc, 28),
+            (128, 0xf_ffe6, 20),
+            (249, 0xfff_fffe, 28),
+            (255, 0x3ff_ffee, 26),
+            (256, 0x3fff_ffff, 30),
+        ] {
+            assert_eq!(CODE.codes[symbol], code, "{symbol}");
+            assert_eq!(LENGTHS[symbol], length, "{symbol}");
+        }
+        // The code is complete: no bits are without a meaning.
+        let share = |length: &u8| 1_u64 << (BITS_MAX - usize::from(*length));
+        assert_eq!(LENGTHS.iter().map(share).sum::<u64>(), 1 << BITS_MAX);
+    }
+
     #[test]
     fn what_fills_the_last_byte_is_ones_and_less_than_a_byte() {
         // `0` is 00000.

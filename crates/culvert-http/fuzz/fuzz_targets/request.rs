@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| culvert_http::fuzz::http_request(bytes));
+fuzz_target!(|bytes: &[u8]| culvert_http::fuzz::request(bytes));

@@ -1,7 +1,0 @@
-//! HTTP/1 bodies in chunks.
-
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|bytes: &[u8]| culvert_http::fuzz::http_chunks(bytes));
