@@ -14,5 +14,9 @@ pub mod fields;
 pub mod fuzz;
 pub mod http1;
 pub mod http2;
+#[cfg(test)]
+mod random;
+#[cfg(test)]
+mod rfc9110;
 pub mod slow_reader;
 pub mod target;

@@ -18,4 +18,4 @@ pub use response::{ResponseHead, ResponseReader};
 pub use write_buffer::WriteBuffer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -131,13 +131,13 @@ impl ResponseReader {
     }
 }
 
-/// Whether the server takes another request on the connection (RFC 9112 9.3).
+/// Whether the server accepts another request on the connection (RFC 9112 9.3). A server of HTTP/1.0 that sends chunks does
+/// not know where its messages end (RFC 9112 6.1).
 fn keeps_alive(head: &response::Parts) -> bool {
-    if head.version == Version::HTTP_10 {
-        has_token(&head.headers, &CONNECTION, b"keep-alive")
-    } else {
-        !has_token(&head.headers, &CONNECTION, b"close")
-    }
+    let has_option = |option: &[u8]| has_token(&head.headers, &CONNECTION, option);
+    let persists = head.version != Version::HTTP_10
+        || (has_option(b"keep-alive") && !head.headers.contains_key(TRANSFER_ENCODING));
+    persists && !has_option(b"close")
 }
 
 /// How the body of a response with this head is written, in answer to HEAD or to another method.

@@ -3,17 +3,17 @@
 use std::fmt;
 
 /// The client's connection preface (RFC 9113 3.4).
-pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Length of a frame header, in bytes.
 pub(super) const HEAD_BYTES: usize = 9;
 /// The longest payload we take: the standard's default.
 pub const PAYLOAD_BYTES_MAX: usize = 16 << 10;
 
 pub(super) const DATA: u8 = 0;
-pub(super) const HEADERS: u8 = 1;
+pub(crate) const HEADERS: u8 = 1;
 pub(super) const PRIORITY: u8 = 2;
 pub(super) const RST_STREAM: u8 = 3;
-pub(super) const SETTINGS: u8 = 4;
+pub(crate) const SETTINGS: u8 = 4;
 pub(super) const PUSH_PROMISE: u8 = 5;
 pub(super) const PING: u8 = 6;
 pub(super) const GOAWAY: u8 = 7;
@@ -21,8 +21,8 @@ pub(super) const WINDOW_UPDATE: u8 = 8;
 pub(super) const CONTINUATION: u8 = 9;
 
 pub(super) const ACK: u8 = 0x1;
-pub(super) const END_STREAM: u8 = 0x1;
-pub(super) const END_HEADERS: u8 = 0x4;
+pub(crate) const END_STREAM: u8 = 0x1;
+pub(crate) const END_HEADERS: u8 = 0x4;
 pub(super) const PADDED: u8 = 0x8;
 pub(super) const WITH_PRIORITY: u8 = 0x20;
 
@@ -85,7 +85,7 @@ impl Head {
 }
 
 /// Writes a frame header.
-pub(super) fn begin(out: &mut Vec<u8>, length: usize, kind: u8, flags: u8, stream: u32) {
+pub(crate) fn begin(out: &mut Vec<u8>, length: usize, kind: u8, flags: u8, stream: u32) {
     let [_, a, b, c] = (length as u32).to_be_bytes();
     out.extend_from_slice(&[a, b, c, kind, flags]);
     out.extend_from_slice(&stream.to_be_bytes());

@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderName, HeaderValue};
+use memchr::memchr;
 
 /// Most bytes of the decoder's dynamic table: the default of RFC 9113.
 pub const TABLE_BYTES_MAX: usize = 4 << 10;
@@ -58,6 +59,8 @@ impl Name {
             b":path" => Self::Pseudo(Pseudo::Path),
             b":protocol" => Self::Pseudo(Pseudo::Protocol),
             b":scheme" => Self::Pseudo(Pseudo::Scheme),
+            // `from_lowercase` accepts a quotation mark, which no token has (RFC 9110 5.6.2).
+            name if memchr(b'"', name).is_some() => Self::Wrong,
             name => HeaderName::from_lowercase(name).map_or(Self::Wrong, Self::Plain),
         }
     }
@@ -396,6 +399,14 @@ pub(crate) fn write_field(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderVa
         }
     }
     write_string(out, value.as_bytes());
+}
+
+/// Writes a literal that is not indexed, whatever its name.
+#[cfg(test)]
+pub(crate) fn write_literal(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.push(0);
+    write_string(out, name);
+    write_string(out, value);
 }
 
 #[cfg(test)]

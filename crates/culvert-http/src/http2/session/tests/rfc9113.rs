@@ -222,6 +222,7 @@ fn messages() -> Vec<Row> {
         ("8.2.1", "an empty name", get_with(("", "y")), MALFORMED),
         ("8.2.1", "a space in a name", get_with(("x y", "z")), MALFORMED),
         ("8.2.1", "a colon in a name", get_with(("x:y", "z")), MALFORMED),
+        ("8.2.1", "a quotation mark in a name", get_with(("x\"", "z")), MALFORMED),
         ("8.2.1", "a control character in a name", get_with(("x\u{1}", "z")), MALFORMED),
         ("8.2.1", "DEL in a name", get_with(("x\u{7f}", "z")), MALFORMED),
         ("8.2.1", "a byte above 0x7F in a name", with_bytes(b"x\x80", b"z"), MALFORMED),
