@@ -630,7 +630,7 @@ impl Control {
             destination: &head.id,
             account: &head.account,
         };
-        (ty.open)(&configuration, self.delivery.net(), whose)
+        (ty.open)(&configuration, self.delivery.targets(), whose)
             .map_err(|refusal| Fault::new(format!("opening destination {}", head.id), refusal))
     }
 }

@@ -203,11 +203,11 @@ async fn plane(
         Arc::new(SystemClock),
         Arc::new(OsEntropy),
     );
-    let net = delivery.net();
+    let context = delivery.targets();
     let ids: Vec<String> = (1..=ports.len()).map(|n| format!("ed_{n}")).collect();
     let destinations = ports.iter().zip(&ids).map(|(port, id)| {
         let config = json!({"url": format!("http://127.0.0.1:{port}/"), "mode": "batch"});
-        let stored = (webhook::TYPE.check)(&config, net.settings(), &OsEntropy)
+        let stored = (webhook::TYPE.check)(&config, context.settings(), &OsEntropy)
             .unwrap()
             .stored;
         let whose = Whose {
@@ -218,7 +218,7 @@ async fn plane(
             id: id.clone(),
             account: ACCOUNT.to_owned(),
             revision: 1,
-            target: (webhook::TYPE.open)(&stored, net, whose).unwrap(),
+            target: (webhook::TYPE.open)(&stored, context, whose).unwrap(),
         }
     });
     let names = [

@@ -10,8 +10,8 @@ pub(crate) mod answer;
 pub(crate) mod arn;
 pub(crate) mod auth;
 mod keys;
+pub mod settings;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::sync::Mutex;
@@ -32,29 +32,15 @@ use url::Url;
 
 use culvert_base::{BoxFuture, Refusal, Timestamp};
 
+use crate::destination_ids::Whose;
+use crate::failure::{Failure, FailureClass};
 use crate::net::{
     ANSWER_BYTES_MAX, EMPTY_BODY_FOR, Http, HttpResponse, Net, Order, Success, parse_date,
 };
-use crate::retry::FailureClass;
-use crate::target::{Failure, Whose};
 use arn::Arn;
 use auth::Auth;
-pub use keys::OwnKeys;
 use keys::{Assumed, Keys};
-
-/// Server configuration of Amazon's services.
-#[derive(Clone, Debug, Default)]
-pub struct AwsSettings {
-    /// Replaces the endpoint of every service.
-    pub endpoint: Option<Url>,
-    /// Replaces the endpoint of one service, named as in [`SERVICES`]; wins over `endpoint`.
-    pub endpoints: BTreeMap<String, Url>,
-    /// The server's own keys, with which roles of users are assumed.
-    pub own_keys: OwnKeys,
-}
-
-/// The services that are called, by the names of their hosts and of their signatures.
-pub const SERVICES: [&str; 5] = ["firehose", "kinesis", "logs", "s3", "sts"];
+use settings::AwsSettings;
 
 /// A call takes no longer.
 const DEADLINE: Duration = Duration::from_secs(13);
@@ -123,9 +109,9 @@ impl Aws {
         arn: &Arn<'_>,
         auth: &Auth,
         net: &Net,
+        settings: &AwsSettings,
         whose: Whose<'_>,
     ) -> Result<Self, Refusal> {
-        let settings = &net.settings().aws;
         let (endpoint, http) = endpoint(settings, service, arn.partition, arn.region, net);
         let credentials = match auth.keys() {
             Some(keys) => Credentials::Static(keys),
@@ -133,6 +119,7 @@ impl Aws {
                 auth.role_arn().unwrap_or_default(),
                 arn,
                 net,
+                settings,
                 whose,
             ))),
         };

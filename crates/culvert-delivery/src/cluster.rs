@@ -19,10 +19,9 @@ use tokio_util::sync::CancellationToken;
 use culvert_base::{Fault, Timestamp};
 
 use crate::Plane;
+use crate::failure::{Failure, FailureClass};
 use crate::health::{Health, State};
-use crate::retry::FailureClass;
 use crate::tail::{Follower, Tailed};
-use crate::target::Failure;
 
 /// How often a node looks, with tails open and without.
 const LOOK_EVERY_TAILING: Duration = Duration::from_millis(200);

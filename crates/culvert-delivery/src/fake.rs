@@ -16,10 +16,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::batch::{Batch, OpenBatch};
+use crate::destination_ids::Whose;
+use crate::failure::{Failure, FailureClass};
 use crate::guard::Rules;
-use crate::net::{Net, Resolve, TargetSettings};
-use crate::retry::FailureClass;
-use crate::target::{Failure, Outcome, Target, TargetType, Verdict, Whose};
+use crate::net::{Net, Resolve};
+use crate::target::context::TargetContext;
+use crate::target::settings::TargetSettings;
+use crate::target::target_type::{Target, TargetType};
+use crate::target::verdict::{Outcome, Verdict};
 
 /// How a request is answered.
 #[derive(Clone, Debug)]
@@ -255,8 +259,8 @@ pub(crate) fn target(
     change(&mut settings);
     let stored = (ty.check)(config, &settings, &OsEntropy).unwrap().stored;
     let clock = ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000));
-    let net = Net::new(settings, Arc::new(clock), Arc::new(OsEntropy));
-    (ty.open)(&stored, &net, WHOSE).unwrap()
+    let context = TargetContext::new(settings, Arc::new(clock), Arc::new(OsEntropy));
+    (ty.open)(&stored, &context, WHOSE).unwrap()
 }
 
 /// The destination of tests.
@@ -320,7 +324,11 @@ impl Resolve for Named {
 impl Named {
     pub(crate) fn net(settings: &TargetSettings) -> Net {
         let clock = Arc::new(SystemClock);
-        Net::with_resolver(settings.clone(), clock, Arc::new(OsEntropy), Arc::new(Self))
+        Net::with_resolver(settings.net(), clock, Arc::new(OsEntropy), Arc::new(Self))
+    }
+
+    pub(crate) fn context(settings: &TargetSettings) -> TargetContext {
+        TargetContext::with_net(settings.clone(), Self::net(settings))
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use culvert_base::{Refusal, Secret};
 
-use crate::target::invalid;
+use crate::config::invalid;
 
 const HEADERS_MAX: usize = 10;
 const HEADER_BYTES_MAX: usize = 4096;

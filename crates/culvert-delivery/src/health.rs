@@ -8,9 +8,8 @@ use culvert_base::Timestamp;
 use culvert_store::{Backlog, BatchClass};
 
 use crate::buffer::DeliveryBuffer;
+use crate::failure::{Failure, FailureClass};
 use crate::meters::{Counter, DroppedCounters};
-use crate::retry::FailureClass;
-use crate::target::Failure;
 
 /// A destination's state in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

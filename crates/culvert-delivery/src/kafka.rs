@@ -19,9 +19,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::failure::{Failure, FailureClass, scrub};
 use crate::net::Net;
-use crate::retry::FailureClass;
-use crate::target::{Failure, scrub};
 use crate::tls_client::{Duplex, Peer};
 use scram::Scram;
 use wire::{Cut, In, Out};

@@ -15,20 +15,26 @@ mod amqp;
 pub mod aws;
 pub mod batch;
 mod buffer;
+mod certificate_verifier;
 mod cluster;
+mod config;
+mod destination_ids;
 mod dispatcher;
 mod event_log;
+pub mod failure;
 #[cfg(test)]
 mod fake;
 pub mod guard;
 mod headers;
 mod health;
+mod http_failure;
 mod kafka;
 mod losses;
 pub mod meters;
 pub mod net;
 mod recorder;
 mod replay;
+mod request_body;
 mod retained;
 mod retention;
 pub mod retry;
@@ -39,7 +45,6 @@ pub mod target;
 mod tls_client;
 mod worker;
 
-use std::error::Error;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -67,19 +72,19 @@ use retry::RetryBudget;
 use spill::{SpillTask, SpillWriter};
 use subscription::Compiled;
 use tail::Tails;
-use target::{Outcome, Verdict};
+use target::verdict::{Outcome, Verdict};
 use worker::WorkerNotifier;
 
 pub use cluster::{ClusterHealth, NodeHealth};
 pub use event_log::{JetStreamSettings, NatsServers, STREAM_LEASE};
 pub use health::{Health, State};
 pub use meters::Meters;
-pub use net::{Net, TargetSettings};
+pub use net::Net;
 pub use replay::Replay;
 pub use retained::TrafficRange;
 pub use subscription::{Destination, Source, Table};
 pub use tail::{TAIL_BYTES_MAX, TAIL_LINES_MAX, Tail, TailSpec, Tailed};
-pub use target::{Target, TargetType, Whose};
+pub use target::{Target, TargetContext, TargetSettings, TargetType, Whose};
 
 /// The kind of document that destinations are stored as. A destination without one is deleted.
 pub const DESTINATION_KIND: &str = "event_destination";
@@ -197,7 +202,7 @@ pub(crate) struct Plane {
     pub(crate) store: Store,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
-    pub(crate) net: Net,
+    pub(crate) targets: TargetContext,
     pub(crate) table: ArcSwap<Compiled>,
     /// How many tables were published; moves after the table.
     pub(crate) tables: watch::Sender<u64>,
@@ -287,7 +292,7 @@ impl Delivery {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Arc<Self> {
-        let net = Net::new(settings.targets.clone(), clock.clone(), entropy.clone());
+        let targets = TargetContext::new(settings.targets.clone(), clock.clone(), entropy.clone());
         let meters = Arc::new(Meters::default());
         let limits = OfferLimits {
             records_max: settings.offer_records_max,
@@ -309,7 +314,7 @@ impl Delivery {
                 log,
                 queue,
                 store,
-                net,
+                targets,
                 table: ArcSwap::default(),
                 tables: watch::Sender::new(0),
                 offers: Arc::new(RecordShards::new(limits, meters.clone())),
@@ -352,7 +357,12 @@ impl Delivery {
 
     /// The guard and the clients behind it.
     pub fn net(&self) -> &Net {
-        &self.plane.net
+        self.plane.targets.net()
+    }
+
+    /// What targets are opened with.
+    pub fn targets(&self) -> &TargetContext {
+        &self.plane.targets
     }
 
     /// Follows events as they happen.
@@ -524,7 +534,7 @@ impl Delivery {
     /// within [`Settings::drain`].
     pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
         let plane = self.plane.clone();
-        plane.log.start(&plane.net).await;
+        plane.log.start(plane.targets.net()).await;
         if let Err(fault) = plane.log.release_owner(&plane.settings.node).await {
             tracing::error!(cause = %fault.chain(), "releasing the leases of the previous run failed");
         }
@@ -624,18 +634,6 @@ impl Delivery {
             plane.abandon(&counters, Dropped::Stopped);
         }
     }
-}
-
-/// An error and its causes, for one log line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -38,10 +38,8 @@ use url::Url;
 
 use culvert_base::{BoxFuture, Clock, Entropy, Fault, Timestamp};
 
-use crate::aws::AwsSettings;
+use crate::failure::{Failure, FailureClass};
 use crate::guard::{Denied, Place, Rules};
-use crate::retry::FailureClass;
-use crate::target::{Failure, FileRoots};
 
 /// Most bytes of an answer's body that are read.
 pub const ANSWER_BYTES_MAX: usize = 64 << 10;
@@ -54,29 +52,13 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 /// An unused connection is closed after this.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Server configuration of targets: the `destinations.*` settings.
+/// Settings of the client.
 #[derive(Clone, Debug, Default)]
-pub struct TargetSettings {
+pub struct NetSettings {
     /// What outgoing requests may reach.
     pub rules: Rules,
-    /// Certificates, PEM, trusted beside the system's (`destinations.tls.extra_ca_file`).
+    /// Certificates, PEM, trusted beside the system's.
     pub extra_ca_file: Option<PathBuf>,
-    /// Folder under which `file` destinations write (`destinations.file.root`); none: they are
-    /// refused.
-    pub file_root: Option<PathBuf>,
-    /// Public base URL of the management API without a trailing slash, for the `source` of
-    /// CloudEvents.
-    pub public_base: String,
-    /// This node's name, for targets that keep nodes apart.
-    pub node: String,
-    /// Where the services of Amazon are, and who this server is to them (`destinations.aws`).
-    pub aws: AwsSettings,
-    /// Replaces `https://http-intake.logs.<site>` (`destinations.datadog.base_url`).
-    pub datadog_base: Option<Url>,
-    /// Sites of Datadog beside those that are known (`destinations.datadog.sites`).
-    pub datadog_sites: Vec<String>,
-    /// Replaces `https://login.microsoftonline.com` (`destinations.azure.authority_url`).
-    pub azure_authority: Option<Url>,
 }
 
 /// Turns names into addresses.
@@ -93,19 +75,18 @@ pub struct Net {
 
 #[derive(Debug)]
 struct Inner {
-    settings: TargetSettings,
+    settings: NetSettings,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     resolver: Arc<dyn Resolve>,
     own_listeners: ArcSwap<Vec<SocketAddr>>,
     trust: tokio::sync::OnceCell<Trust>,
-    files: FileRoots,
     refused: [AtomicU64; Denied::ALL.len()],
 }
 
 impl Net {
     /// With the resolver of the operating system's configuration.
-    pub fn new(settings: TargetSettings, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+    pub fn new(settings: NetSettings, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
         Self::with_resolver(
             settings,
             clock,
@@ -116,7 +97,7 @@ impl Net {
 
     /// With another resolver, for tests that need names to move.
     pub fn with_resolver(
-        settings: TargetSettings,
+        settings: NetSettings,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
         resolver: Arc<dyn Resolve>,
@@ -129,7 +110,6 @@ impl Net {
                 resolver,
                 own_listeners: ArcSwap::default(),
                 trust: tokio::sync::OnceCell::new(),
-                files: FileRoots::default(),
                 refused: std::array::from_fn(|_| AtomicU64::new(0)),
             }),
         }
@@ -140,9 +120,9 @@ impl Net {
         self.inner.own_listeners.store(Arc::new(addresses));
     }
 
-    /// The settings of targets.
-    pub fn settings(&self) -> &TargetSettings {
-        &self.inner.settings
+    /// What requests may reach.
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.inner.settings.rules
     }
 
     /// The time now.
@@ -153,11 +133,6 @@ impl Net {
     /// The source of random bytes.
     pub fn entropy(&self) -> &dyn Entropy {
         &*self.inner.entropy
-    }
-
-    /// Files that `file` destinations have open, shared by those that name the same path.
-    pub(crate) fn files(&self) -> &FileRoots {
-        &self.inner.files
     }
 
     /// A client with a connection pool of its own, for places that users name.
@@ -319,7 +294,7 @@ impl Net {
         name: ServerName<'static>,
     ) -> Result<rustls::ClientConfig, Failure> {
         let trust = self.trust().await.map_err(|fault| no_tls(&fault))?;
-        crate::tls_client::verified_for(name, &trust.https, trust.roots.clone())
+        crate::certificate_verifier::verified_for(name, &trust.https, trust.roots.clone())
             .ok_or_else(|| no_tls(&Fault::bare("making a verifier of certificates")))
     }
 

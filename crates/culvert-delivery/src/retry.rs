@@ -7,55 +7,7 @@ use std::time::Duration;
 
 use culvert_base::Timestamp;
 
-/// What a failed send was about; decides the schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum FailureClass {
-    /// It may pass by itself: time-outs, resets, 5xx, throttling, names that do not resolve.
-    Retryable,
-    /// The credentials are not taken.
-    Auth,
-    /// What the destination points at is not there, or may not be reached.
-    Config,
-    /// The batch is too large for the other side.
-    Split,
-    /// The content is not taken and never will be.
-    Permanent,
-    /// The request went out whole and no answer came: it may have been taken.
-    Unknown,
-    /// The other side says it will not come back; nothing is sent until the destination is edited.
-    Gone,
-}
-
-impl FailureClass {
-    /// Every class, for meters.
-    pub const ALL: &'static [Self] = &[
-        Self::Retryable,
-        Self::Auth,
-        Self::Config,
-        Self::Split,
-        Self::Permanent,
-        Self::Unknown,
-        Self::Gone,
-    ];
-
-    /// Its name in metrics, health and dead letters.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Retryable => "retryable",
-            Self::Auth => "auth",
-            Self::Config => "config",
-            Self::Split => "split",
-            Self::Permanent => "permanent",
-            Self::Unknown => "unknown",
-            Self::Gone => "gone",
-        }
-    }
-
-    /// Whether somebody must act before it can pass: slow schedule, destination unhealthy.
-    pub const fn needs_a_hand(self) -> bool {
-        matches!(self, Self::Auth | Self::Config | Self::Gone)
-    }
-}
+use crate::failure::FailureClass;
 
 /// Delays and ages. The defaults are the contract's.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use crate::Settings;
 use crate::batch::BatchLimits;
 use crate::health::{AllCounters, DeliveryCounters};
 use crate::replay::Replay;
-use crate::target::Target;
+use crate::target::target_type::Target;
 
 /// What delivery runs on. Swapped whole.
 #[derive(Debug, Default)]

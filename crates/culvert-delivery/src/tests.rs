@@ -19,10 +19,10 @@ use culvert_events::{Capture, Filter, HTTP_REQUEST_COMPLETE, Selection, TCP_CONN
 use culvert_store::BatchClass;
 use serde_json::{Value, json};
 
+use crate::failure::{Failure, FailureClass};
 use crate::fake::{Fake, Reply, until};
 use crate::losses::{Losses, Lost};
-use crate::retry::FailureClass;
-use crate::target::{Failure, Outcome, Verdict};
+use crate::target::verdict::{Outcome, Verdict};
 use crate::worker::{Step, Worker};
 use crate::{State, TAIL_LINES_MAX, TailSpec, Tailed};
 use bench::{Bench, Scripted, failure, record, source};

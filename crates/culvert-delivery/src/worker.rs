@@ -26,11 +26,12 @@ use culvert_store::{BatchClass, DeadLetterReason, Lease, NewBatch, QueueError};
 
 use self::refused::{Cut, Halving, Refusing};
 use crate::batch::{Batch, OpenBatch};
+use crate::failure::{Failure, FailureClass};
 use crate::health::State;
 use crate::meters::Dropped;
-use crate::retry::{Circuit, Failed, FailureClass, Next};
+use crate::retry::{Circuit, Failed, Next};
 use crate::subscription::CompiledDestination;
-use crate::target::{Failure, Outcome, Verdict};
+use crate::target::verdict::{Outcome, Verdict};
 use crate::{DESTINATION_KIND, Plane};
 
 /// How often the backlog is looked at, for what a wake missed and for other nodes' appends.

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
+use crate::failure::{Failure, FailureClass, scrub};
+use crate::http_failure::class_of_status;
 use crate::net::HttpResponse;
-use crate::retry::FailureClass;
-use crate::target::{Failure, class_of_status, scrub};
 
 /// Too much at once.
 const THROTTLED: &[&str] = &[

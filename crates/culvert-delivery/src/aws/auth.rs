@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::arn;
 use super::keys::Keys;
-use crate::target;
+use crate::config::{hide, invalid, keep_secret};
 
 /// AWS authentication: exactly one of the two.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
@@ -70,7 +70,7 @@ impl Auth {
                             && text.bytes().all(|byte| byte.is_ascii_graphic())
                     });
                     if !fits {
-                        return Err(target::invalid(
+                        return Err(invalid(
                             target,
                             format_args!("`auth.creds.{name}` must be 1 to 256 visible characters"),
                         ));
@@ -99,11 +99,11 @@ impl Auth {
 
 /// Puts the stored secret where the new configuration leaves it out.
 pub(crate) fn merge(stored: &Value, mut given: Value) -> Value {
-    target::keep_secret(stored, &mut given, "/auth/creds", "aws_secret_access_key");
+    keep_secret(stored, &mut given, "/auth/creds", "aws_secret_access_key");
     given
 }
 
 /// The configuration without the secret.
 pub(crate) fn redact(stored: &Value) -> Value {
-    target::hide(stored, "/auth/creds/aws_secret_access_key", Value::Null)
+    hide(stored, "/auth/creds/aws_secret_access_key", Value::Null)
 }

@@ -17,10 +17,12 @@ use culvert_base::{Secret, Timestamp};
 
 use super::answer::{self, element};
 use super::arn::Arn;
+use super::settings::{AwsSettings, OwnKeys};
 use super::{Call, DEADLINE, Payload, endpoint, signed};
+use crate::destination_ids::Whose;
+use crate::failure::{Failure, FailureClass};
 use crate::net::{ANSWER_BYTES_MAX, Http, Net, Order};
-use crate::retry::FailureClass;
-use crate::target::{Failure, Whose, form, form_headers};
+use crate::request_body::{form, form_headers};
 
 /// Keys of a role are renewed that long before they end.
 const RENEWED_BEFORE: Duration = Duration::from_secs(300);
@@ -43,44 +45,6 @@ impl Keys {
     }
 }
 
-/// Where the server's own keys come from.
-#[derive(Clone, Debug, Default)]
-pub enum OwnKeys {
-    /// The server has none; roles cannot be assumed.
-    #[default]
-    None,
-    /// `AWS_ACCESS_KEY_ID` and the variables beside it.
-    Given {
-        /// Id of the key.
-        id: String,
-        /// The secret key.
-        secret: Secret,
-        /// Token, of keys that are for a while.
-        session: Option<Secret>,
-    },
-    /// `AWS_WEB_IDENTITY_TOKEN_FILE`: a token of the cluster is exchanged for a role's keys.
-    WebIdentity {
-        /// File with the token; read at each use.
-        token_file: PathBuf,
-        /// `AWS_ROLE_ARN`.
-        role_arn: String,
-    },
-    /// `AWS_CONTAINER_CREDENTIALS_FULL_URI` or `…_RELATIVE_URI`.
-    Container {
-        /// Where to ask.
-        url: Url,
-        /// Value of the `authorization` header.
-        token: Option<Secret>,
-        /// File with that value; read at each use.
-        token_file: Option<PathBuf>,
-    },
-    /// The instance's metadata service, version 2.
-    Instance {
-        /// `http://169.254.169.254/`, or what `AWS_EC2_METADATA_SERVICE_ENDPOINT` says.
-        endpoint: Url,
-    },
-}
-
 /// A role, assumed when its keys are needed.
 pub(super) struct Assumed {
     role_arn: String,
@@ -89,6 +53,7 @@ pub(super) struct Assumed {
     /// server use it.
     external_id: String,
     region: String,
+    own: OwnKeys,
     net: Net,
     sts: Url,
     http: Http,
@@ -96,8 +61,14 @@ pub(super) struct Assumed {
 }
 
 impl Assumed {
-    pub(super) fn new(role_arn: &str, at: &Arn<'_>, net: &Net, whose: Whose<'_>) -> Self {
-        let (sts, http) = endpoint(&net.settings().aws, "sts", at.partition, at.region, net);
+    pub(super) fn new(
+        role_arn: &str,
+        at: &Arn<'_>,
+        net: &Net,
+        settings: &AwsSettings,
+        whose: Whose<'_>,
+    ) -> Self {
+        let (sts, http) = endpoint(settings, "sts", at.partition, at.region, net);
         Self {
             role_arn: role_arn.to_owned(),
             session_name: format!("culvert-{}", whose.destination)
@@ -106,6 +77,7 @@ impl Assumed {
                 .collect(),
             external_id: whose.account.to_owned(),
             region: at.region.to_owned(),
+            own: settings.own_keys.clone(),
             net: net.clone(),
             sts,
             http,
@@ -122,7 +94,7 @@ impl Assumed {
         {
             return Ok(keys.clone());
         }
-        let own = own_keys(&self.net, &self.sts, &self.http).await?;
+        let own = own_keys(&self.own, &self.net, &self.sts, &self.http).await?;
         let form = form(&[
             ("Action", "AssumeRole"),
             ("Version", "2011-06-15"),
@@ -158,14 +130,14 @@ fn refused_role(mut failure: Failure) -> Failure {
     }
     failure.text = format!("the role cannot be assumed: {}", failure.text)
         .chars()
-        .take(crate::target::FAILURE_TEXT_MAX)
+        .take(crate::failure::FAILURE_TEXT_MAX)
         .collect();
     failure
 }
 
 /// The server's own keys.
-async fn own_keys(net: &Net, sts: &Url, http: &Http) -> Result<Keys, Failure> {
-    match &net.settings().aws.own_keys {
+async fn own_keys(own: &OwnKeys, net: &Net, sts: &Url, http: &Http) -> Result<Keys, Failure> {
+    match own {
         OwnKeys::None => Err(Failure::new(
             FailureClass::Auth,
             "credentials",

@@ -6,9 +6,13 @@ use culvert_store::BatchClass;
 use serde_json::{Value, json};
 
 use super::arn::{Arn, Wanted, check_role};
+use super::settings::OwnKeys;
 use super::*;
 use crate::fake::{Fake, Reply, WHOSE, batch, failure, local_settings, pair, target};
-use crate::target::{Target, TargetType, Verdict, find};
+use crate::target::context::TargetContext;
+use crate::target::find;
+use crate::target::target_type::{Target, TargetType};
+use crate::target::verdict::Verdict;
 
 const STREAM: Wanted = Wanted {
     field: "stream_arn",
@@ -95,8 +99,8 @@ fn with_role(fake: &Fake, clock: Arc<ManualClock>) -> Arc<dyn Target> {
         "stream_arn": "arn:aws:kinesis:us-east-1:123456789012:stream/events",
     });
     let stored = (ty.check)(&config, &settings, &OsEntropy).unwrap().stored;
-    let net = Net::new(settings, clock, Arc::new(OsEntropy));
-    (ty.open)(&stored, &net, WHOSE).unwrap()
+    let context = TargetContext::new(settings, clock, Arc::new(OsEntropy));
+    (ty.open)(&stored, &context, WHOSE).unwrap()
 }
 
 fn assumed(id: &str, expiration: &str) -> Reply {

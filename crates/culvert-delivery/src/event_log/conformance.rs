@@ -16,7 +16,8 @@ use crate::batch::{Batch, BatchLimits, OpenBatch};
 use crate::fake::local_settings;
 use crate::fake::nats::NatsServer;
 use crate::meters::Meters;
-use crate::net::{Net, TargetSettings};
+use crate::net::Net;
+use crate::target::settings::TargetSettings;
 
 mod unreachable;
 
@@ -172,7 +173,7 @@ async fn stream_over(
     meters: &Arc<Meters>,
 ) -> Arc<dyn EventLog> {
     let log = JetStream::new(&settings, queue.clone(), clock.clone(), meters.clone());
-    let net = Net::new(trust, clock.clone(), Arc::new(OsEntropy));
+    let net = Net::new(trust.net(), clock.clone(), Arc::new(OsEntropy));
     log.start(&net).await;
     Arc::new(log)
 }

@@ -1,7 +1,7 @@
 //! Error numbers of brokers, by name, and what they mean for delivery.
 
-use crate::retry::FailureClass::{self, Auth, Config, Permanent, Retryable, Unknown};
-use crate::target::Failure;
+use crate::failure::FailureClass::{Auth, Config, Permanent, Retryable, Unknown};
+use crate::failure::{Failure, FailureClass};
 
 pub(crate) const NONE: i16 = 0;
 /// The broker has this batch already.

@@ -14,7 +14,7 @@ fn net(allow: &[&str]) -> Net {
 }
 
 fn net_with(allow: &[&str], resolver: Arc<dyn Resolve>) -> Net {
-    let settings = TargetSettings {
+    let settings = NetSettings {
         rules: Rules {
             allow_networks: allow
                 .iter()
@@ -23,7 +23,7 @@ fn net_with(allow: &[&str], resolver: Arc<dyn Resolve>) -> Net {
             allow_plain_http: true,
             deny_ports: Vec::new(),
         },
-        ..TargetSettings::default()
+        ..NetSettings::default()
     };
     Net::with_resolver(settings, clock(), Arc::new(OsEntropy), resolver)
 }
@@ -55,7 +55,7 @@ impl Resolve for Moving {
 }
 
 fn place(net: &Net, url: &str) -> Place {
-    net.settings().rules.url(url).unwrap()
+    net.rules().url(url).unwrap()
 }
 
 async fn post(net: &Net, to: &Place) -> Result<HttpResponse, Failure> {
@@ -298,13 +298,13 @@ async fn tls_takes_the_extra_authority_and_checks_the_name() {
         }
     });
     let with = |extra_ca_file| {
-        let settings = TargetSettings {
+        let settings = NetSettings {
             extra_ca_file,
             rules: Rules {
                 allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
                 ..Rules::default()
             },
-            ..TargetSettings::default()
+            ..NetSettings::default()
         };
         let names = Arc::new(Names(vec![vec![LOOPBACK]]));
         Net::with_resolver(settings, clock(), Arc::new(OsEntropy), names)

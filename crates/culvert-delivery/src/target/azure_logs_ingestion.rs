@@ -13,13 +13,17 @@ use url::Url;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, Timestamp, code};
 
-use super::{
-    Checked, Failure, Target, TargetType, Verdict, Whose, class_of_status, failed, form,
-    form_headers, gzipped, hide, invalid, keep_secret, parse, place, stored,
-};
 use crate::batch::{Batch, BatchLimits};
-use crate::net::{Http, HttpResponse, Net, Order, TargetSettings};
-use crate::retry::FailureClass;
+use crate::config::{Checked, hide, invalid, keep_secret, parse, place, stored};
+use crate::destination_ids::Whose;
+use crate::failure::{Failure, FailureClass};
+use crate::http_failure::{class_of_status, failed};
+use crate::net::{Http, HttpResponse, Net, Order};
+use crate::request_body::{form, form_headers, gzipped};
+use crate::target::context::TargetContext;
+use crate::target::settings::TargetSettings;
+use crate::target::target_type::{Target, TargetType};
+use crate::target::verdict::Verdict;
 
 const NAME: &str = "azure_logs_ingestion";
 const DEADLINE: Duration = Duration::from_secs(12);
@@ -138,14 +142,14 @@ fn ingestion(config: &Config, settings: &TargetSettings) -> Result<Url, Refusal>
     Ok(place.url)
 }
 
-fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
-    let (authority, tokens) = match &net.settings().azure_authority {
-        Some(elsewhere) => (elsewhere.clone(), net.http_to_named_by_operator()),
+    let (authority, tokens) = match &context.settings().azure_authority {
+        Some(elsewhere) => (elsewhere.clone(), context.net().http_to_named_by_operator()),
         None => {
             let microsoft = "https://login.microsoftonline.com/";
-            let place = place(NAME, "tenant_id", microsoft, net.settings())?;
-            (place.url, net.http())
+            let place = place(NAME, "tenant_id", microsoft, &context.settings().rules)?;
+            (place.url, context.net().http())
         }
     };
     let tenant = config.tenant_id.as_deref().unwrap_or_default();
@@ -153,7 +157,7 @@ fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refu
     let token_url = authority
         .join(&format!("{tenant}/oauth2/v2.0/token"))
         .map_err(unfit)?;
-    let mut url = ingestion(&config, net.settings())?
+    let mut url = ingestion(&config, context.settings())?
         .join(&format!(
             "dataCollectionRules/{}/streams/{}",
             config
@@ -169,13 +173,13 @@ fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refu
     url.set_query(Some("api-version=2023-01-01"));
     Ok(Arc::new(Azure {
         url,
-        http: net.http(),
+        http: context.net().http(),
         token_url,
         tokens,
         client_id: config.client_id.unwrap_or_default(),
         client_secret: Secret::new(config.client_secret.unwrap_or_default()),
         kept: Mutex::new(None),
-        net: net.clone(),
+        net: context.net().clone(),
     }))
 }
 

@@ -14,15 +14,19 @@ use serde_json::{Value, json};
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Timestamp};
 
-use super::{
-    Checked, Failure, Outcome, Target, TargetType, Verdict, Whose, moment, parse, stored, verdict,
-};
 use crate::aws::Aws;
 use crate::aws::arn::{Arn, Wanted};
 use crate::aws::auth::{self, Auth};
 use crate::batch::{Batch, BatchLimits};
-use crate::net::{Net, TargetSettings};
-use crate::retry::FailureClass;
+use crate::config::{Checked, parse, stored};
+use crate::destination_ids::Whose;
+use crate::failure::{Failure, FailureClass};
+use crate::net::Net;
+use crate::target::context::TargetContext;
+use crate::target::envelope::moment;
+use crate::target::settings::TargetSettings;
+use crate::target::target_type::{Target, TargetType};
+use crate::target::verdict::{Outcome, Verdict, verdict};
 
 const NAME: &str = "cloudwatch_logs";
 const GROUP: Wanted = Wanted {
@@ -74,11 +78,15 @@ fn check(given: &Value, _: &TargetSettings, _: &dyn Entropy) -> Result<Checked, 
     Ok(stored(&config))
 }
 
-fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(
+    stored: &Value,
+    context: &TargetContext,
+    whose: Whose<'_>,
+) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let arn = Arn::check(config.log_group_arn.as_deref(), GROUP)?;
     let auth = config.auth.unwrap_or_default();
-    let node: String = net
+    let node: String = context
         .settings()
         .node
         .chars()
@@ -92,10 +100,17 @@ fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, 
         .take(200)
         .collect();
     Ok(Arc::new(CloudwatchLogs {
-        aws: Aws::open("logs", &arn, &auth, net, whose)?,
+        aws: Aws::open(
+            "logs",
+            &arn,
+            &auth,
+            context.net(),
+            &context.settings().aws,
+            whose,
+        )?,
         group: arn.name(GROUP).to_owned(),
         streams: format!("culvert/{}/{node}", whose.destination),
-        net: net.clone(),
+        net: context.net().clone(),
     }))
 }
 

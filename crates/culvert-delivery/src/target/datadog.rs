@@ -11,12 +11,18 @@ use url::Url;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, code};
 
-use super::{
-    Checked, Failure, Target, TargetType, Verdict, Whose, class_of_status, failed, gzipped, hide,
-    invalid, keep_secret, moment, parse, stored,
-};
 use crate::batch::{Batch, BatchLimits};
-use crate::net::{Http, Net, Order, TargetSettings};
+use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
+use crate::destination_ids::Whose;
+use crate::failure::Failure;
+use crate::http_failure::{class_of_status, failed};
+use crate::net::{Http, Order};
+use crate::request_body::gzipped;
+use crate::target::context::TargetContext;
+use crate::target::envelope::moment;
+use crate::target::settings::TargetSettings;
+use crate::target::target_type::{Target, TargetType};
+use crate::target::verdict::Verdict;
 
 const NAME: &str = "datadog";
 const DEADLINE: Duration = Duration::from_secs(25);
@@ -110,16 +116,16 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
     Ok(stored(&config))
 }
 
-fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
-    let (base, http) = match &net.settings().datadog_base {
-        Some(base) => (base.clone(), net.http_to_named_by_operator()),
+    let (base, http) = match &context.settings().datadog_base {
+        Some(base) => (base.clone(), context.net().http_to_named_by_operator()),
         None => {
             let site = config.ddsite.filter(|site| !site.is_empty());
             let site = site.as_deref().unwrap_or(SITES[0]);
             let base = Url::parse(&format!("https://http-intake.logs.{site}"))
                 .map_err(|_| Refusal::of(code::DATADOG_SITE_UNKNOWN))?;
-            (base, net.http())
+            (base, context.net().http())
         }
     };
     let url = base

@@ -11,10 +11,16 @@ use serde_json::Value;
 
 use culvert_base::{BoxFuture, Entropy, Refusal};
 
-use super::{Checked, Target, TargetType, Verdict, Whose, invalid, judge, parse, place};
 use crate::batch::{Batch, BatchLimits};
+use crate::config::{Checked, invalid, parse, place};
+use crate::destination_ids::Whose;
 use crate::guard::Place;
-use crate::net::{Http, Net, TargetSettings};
+use crate::http_failure::judge;
+use crate::net::Http;
+use crate::target::context::TargetContext;
+use crate::target::settings::TargetSettings;
+use crate::target::target_type::{Target, TargetType};
+use crate::target::verdict::Verdict;
 
 const NAME: &str = "debug";
 const DEADLINE: Duration = Duration::from_secs(15);
@@ -49,7 +55,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
     config.log = Some(config.log.unwrap_or(false));
     config.callback_url = config.callback_url.filter(|url| !url.is_empty());
     match &config.callback_url {
-        Some(url) => drop(place(NAME, "callback_url", url, settings)?),
+        Some(url) => drop(place(NAME, "callback_url", url, &settings.rules)?),
         None if config.log == Some(true) => {}
         None => return Err(invalid(NAME, "it requires `log` or `callback_url`")),
     }
@@ -59,12 +65,12 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
     })
 }
 
-fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let callback = match &config.callback_url {
         Some(url) => Some((
-            place(NAME, "callback_url", url, net.settings())?,
-            net.http(),
+            place(NAME, "callback_url", url, &context.settings().rules)?,
+            context.net().http(),
         )),
         None => None,
     };

@@ -11,14 +11,17 @@ use serde_json::Value;
 use culvert_base::{BoxFuture, Entropy, Refusal};
 
 use super::kinesis::{RecordResult, unclear};
-use super::{
-    Checked, Failure, Outcome, Target, TargetType, Verdict, Whose, parse, stored, verdict,
-};
 use crate::aws::Aws;
 use crate::aws::arn::{Arn, Wanted};
 use crate::aws::auth::{self, Auth};
 use crate::batch::{Batch, BatchLimits};
-use crate::net::{Net, TargetSettings};
+use crate::config::{Checked, parse, stored};
+use crate::destination_ids::Whose;
+use crate::failure::Failure;
+use crate::target::context::TargetContext;
+use crate::target::settings::TargetSettings;
+use crate::target::target_type::{Target, TargetType};
+use crate::target::verdict::{Outcome, Verdict, verdict};
 
 const NAME: &str = "firehose";
 const STREAM: Wanted = Wanted {
@@ -63,12 +66,23 @@ fn check(given: &Value, _: &TargetSettings, _: &dyn Entropy) -> Result<Checked, 
     Ok(stored(&config))
 }
 
-fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(
+    stored: &Value,
+    context: &TargetContext,
+    whose: Whose<'_>,
+) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let arn = Arn::check(config.delivery_stream_arn.as_deref(), STREAM)?;
     let auth = config.auth.unwrap_or_default();
     Ok(Arc::new(Firehose {
-        aws: Aws::open("firehose", &arn, &auth, net, whose)?,
+        aws: Aws::open(
+            "firehose",
+            &arn,
+            &auth,
+            context.net(),
+            &context.settings().aws,
+            whose,
+        )?,
         stream: arn.name(STREAM).to_owned(),
     }))
 }

@@ -16,16 +16,19 @@ use tokio::sync::Mutex;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 
-use super::{
-    Checked, Failure, Outcome, Target, TargetType, Verdict, Whose, hide, invalid, keep_secret,
-    kind_of, moment, parse, stored, verdict,
-};
 use crate::batch::{Batch, BatchLimits, Delivery};
+use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
+use crate::destination_ids::Whose;
+use crate::failure::{Failure, FailureClass};
 use crate::kafka::errors::{self, DUPLICATE_SEQUENCE_NUMBER};
 use crate::kafka::records::{self, Record};
 use crate::kafka::{Link, Login, Mechanism, ProducerId};
-use crate::net::{Net, TargetSettings};
-use crate::retry::FailureClass;
+use crate::net::Net;
+use crate::target::context::TargetContext;
+use crate::target::envelope::{kind_of, moment};
+use crate::target::settings::TargetSettings;
+use crate::target::target_type::{Target, TargetType};
+use crate::target::verdict::{Outcome, Verdict, verdict};
 use crate::tls_client::{Peer, Scheme};
 
 const NAME: &str = "kafka";
@@ -155,10 +158,14 @@ fn peers(config: &Config, settings: &TargetSettings) -> Result<Vec<Peer>, Refusa
     Peer::several(NAME, "brokers", &urls, SCHEMES, is_tls, &settings.rules)
 }
 
-fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(
+    stored: &Value,
+    context: &TargetContext,
+    whose: Whose<'_>,
+) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     Ok(Arc::new(Kafka {
-        peers: peers(&config, net.settings())?,
+        peers: peers(&config, context.settings())?,
         topic: config.topic,
         is_tls: config.tls.unwrap_or(true),
         login: config.sasl.map(|sasl| Login {
@@ -170,7 +177,7 @@ fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, 
         packs: config.compression == Some(Compression::Gzip),
         account: whose.account.to_owned(),
         state: Mutex::default(),
-        net: net.clone(),
+        net: context.net().clone(),
     }))
 }
 
@@ -511,7 +518,7 @@ impl Kafka {
                 true => format!("[{host}]"),
                 false => host,
             };
-            let rules = &self.net.settings().rules;
+            let rules = self.net.rules();
             let url = format!("kafka://{host}:{port}");
             let peer = Peer::parse(&url, SCHEMES, self.is_tls, rules).map_err(|why| {
                 let text = format!("a broker of the cluster has a denied address: {why}");

@@ -11,15 +11,17 @@ use serde_json::Value;
 use culvert_base::{BoxFuture, Entropy, Refusal};
 use culvert_store::BatchClass;
 
-use super::{
-    Checked, Failure, Outcome, Target, TargetType, Verdict, Whose, parse, stored, verdict,
-};
 use crate::aws::arn::{Arn, Wanted};
 use crate::aws::auth::{self, Auth};
 use crate::aws::{Aws, answer};
 use crate::batch::{Batch, BatchLimits};
-use crate::net::{Net, TargetSettings};
-use crate::retry::FailureClass;
+use crate::config::{Checked, parse, stored};
+use crate::destination_ids::Whose;
+use crate::failure::{Failure, FailureClass};
+use crate::target::context::TargetContext;
+use crate::target::settings::TargetSettings;
+use crate::target::target_type::{Target, TargetType};
+use crate::target::verdict::{Outcome, Verdict, verdict};
 
 const NAME: &str = "kinesis";
 const STREAM: Wanted = Wanted {
@@ -65,12 +67,23 @@ fn check(given: &Value, _: &TargetSettings, _: &dyn Entropy) -> Result<Checked, 
     Ok(stored(&config))
 }
 
-fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(
+    stored: &Value,
+    context: &TargetContext,
+    whose: Whose<'_>,
+) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let arn = Arn::check(config.stream_arn.as_deref(), STREAM)?;
     let auth = config.auth.unwrap_or_default();
     Ok(Arc::new(Kinesis {
-        aws: Aws::open("kinesis", &arn, &auth, net, whose)?,
+        aws: Aws::open(
+            "kinesis",
+            &arn,
+            &auth,
+            context.net(),
+            &context.settings().aws,
+            whose,
+        )?,
         stream_arn: config.stream_arn.unwrap_or_default(),
         account: whose.account.to_owned(),
     }))

@@ -19,13 +19,16 @@ use tokio::sync::Mutex;
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 use culvert_store::BatchClass;
 
-use super::{
-    Checked, Failure, Outcome, Target, TargetType, Verdict, Whose, hide, invalid, is_stuck,
-    keep_secret, kind_of, parse, scrub, stored, verdict_of_line,
-};
 use crate::batch::{Batch, BatchLimits, Delivery};
-use crate::net::{Net, TargetSettings};
-use crate::retry::FailureClass;
+use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
+use crate::destination_ids::Whose;
+use crate::failure::{Failure, FailureClass, scrub};
+use crate::net::Net;
+use crate::target::context::TargetContext;
+use crate::target::envelope::kind_of;
+use crate::target::settings::TargetSettings;
+use crate::target::target_type::{Target, TargetType};
+use crate::target::verdict::{Outcome, Verdict, is_stuck, verdict_of_line};
 use crate::tls_client::{Peer, Scheme};
 
 const NAME: &str = "nats";
@@ -241,7 +244,11 @@ fn options_of(login: Login<'_>) -> Option<ConnectOptions> {
     })
 }
 
-fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(
+    stored: &Value,
+    context: &TargetContext,
+    whose: Whose<'_>,
+) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let prefix = config.subject_prefix.as_deref().unwrap_or(PREFIX);
     let credentials = config.credentials.clone().unwrap_or_default();
@@ -252,7 +259,7 @@ fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, 
         &credentials.creds,
     ];
     Ok(Arc::new(Nats {
-        peers: peers(&config, net.settings())?,
+        peers: peers(&config, context.settings())?,
         subject: format!("{prefix}.{}", whose.account),
         stream: config.stream.filter(|stream| !stream.is_empty()),
         secrets: secrets
@@ -263,7 +270,7 @@ fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, 
             .collect(),
         credentials,
         kept: Mutex::new(None),
-        net: net.clone(),
+        net: context.net().clone(),
     }))
 }
 

@@ -23,14 +23,18 @@ use url::Url;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, Timestamp};
 
-use super::{
-    Checked, Failure, Target, TargetType, Verdict, Whose, failed, gzipped, invalid, parse, place,
-    stored,
-};
 use crate::batch::{Batch, BatchLimits, Delivery};
+use crate::config::{Checked, invalid, parse, place, stored};
+use crate::destination_ids::Whose;
+use crate::failure::{Failure, FailureClass};
 use crate::headers;
-use crate::net::{Http, HttpResponse, Net, Order, TargetSettings};
-use crate::retry::FailureClass;
+use crate::http_failure::failed;
+use crate::net::{Http, HttpResponse, Net, Order};
+use crate::request_body::gzipped;
+use crate::target::context::TargetContext;
+use crate::target::settings::TargetSettings;
+use crate::target::target_type::{Target, TargetType};
+use crate::target::verdict::Verdict;
 
 const NAME: &str = "otlp";
 const DEADLINE: Duration = Duration::from_secs(25);
@@ -91,7 +95,7 @@ enum Compression {
 
 fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Checked, Refusal> {
     let mut config: Config = parse(NAME, given)?;
-    let url = place(NAME, "endpoint", &config.endpoint, settings)?.url;
+    let url = place(NAME, "endpoint", &config.endpoint, &settings.rules)?.url;
     headers::read(NAME, config.headers.get_or_insert_default())?;
     let protocol = *config.protocol.get_or_insert(Protocol::Protobuf);
     if protocol == Protocol::Grpc && (url.path() != "/" || url.query().is_some()) {
@@ -101,9 +105,15 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
     Ok(stored(&config))
 }
 
-fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
-    let mut url = place(NAME, "endpoint", &config.endpoint, net.settings())?.url;
+    let mut url = place(
+        NAME,
+        "endpoint",
+        &config.endpoint,
+        &context.settings().rules,
+    )?
+    .url;
     let given = config.headers.unwrap_or_default();
     let protocol = config.protocol.unwrap_or(Protocol::Protobuf);
     let packs = config.compression != Some(Compression::None);
@@ -131,7 +141,7 @@ fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refu
     let resource = Resource {
         attributes: vec![
             text("service.name", "culvert"),
-            text("service.instance.id", &net.settings().node),
+            text("service.instance.id", &context.settings().node),
         ],
         ..Resource::default()
     };
@@ -143,10 +153,10 @@ fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refu
         packs,
         resource,
         http: match protocol {
-            Protocol::Grpc => net.http2(),
-            Protocol::Protobuf | Protocol::Json => net.http(),
+            Protocol::Grpc => context.net().http2(),
+            Protocol::Protobuf | Protocol::Json => context.net().http(),
         },
-        net: net.clone(),
+        net: context.net().clone(),
     }))
 }
 
@@ -265,7 +275,7 @@ impl Otlp {
             tracing::warn!(
                 rejected = partial.rejected_log_records,
                 "an OpenTelemetry receiver rejected events: {}",
-                super::scrub(&partial.error_message, &secrets)
+                crate::failure::scrub(&partial.error_message, &secrets)
             );
         }
     }

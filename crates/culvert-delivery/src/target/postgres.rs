@@ -30,13 +30,15 @@ use tokio_rustls::client;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 
-use super::{
-    Checked, Failure, Target, TargetType, Verdict, Whose, hide, invalid, keep_secret, parse, scrub,
-    stored,
-};
 use crate::batch::{Batch, BatchLimits};
-use crate::net::{Net, TargetSettings};
-use crate::retry::FailureClass;
+use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
+use crate::destination_ids::Whose;
+use crate::failure::{Failure, FailureClass, scrub};
+use crate::net::Net;
+use crate::target::context::TargetContext;
+use crate::target::settings::TargetSettings;
+use crate::target::target_type::{Target, TargetType};
+use crate::target::verdict::Verdict;
 use crate::tls_client::{Peer, Scheme};
 
 const NAME: &str = "postgres";
@@ -148,18 +150,18 @@ fn quoted(table: &str) -> Option<String> {
     (parts.len() <= 2 && parts.iter().all(is_name)).then(|| quoted.join("."))
 }
 
-fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let table = quoted(config.table.as_deref().unwrap_or(TABLE))
         .ok_or_else(|| invalid(NAME, "`table` is not a valid name"))?;
     Ok(Arc::new(Postgres {
-        peer: peer(&config, net.settings())?,
+        peer: peer(&config, context.settings())?,
         user: config.user,
         password: Secret::new(config.password.unwrap_or_default()),
         table,
         creates: config.create_table.unwrap_or(true),
         kept: Mutex::new(None),
-        net: net.clone(),
+        net: context.net().clone(),
     }))
 }
 

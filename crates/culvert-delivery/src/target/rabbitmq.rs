@@ -14,14 +14,17 @@ use tokio::sync::Mutex;
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 use culvert_store::BatchClass;
 
-use super::{
-    Checked, Failure, Outcome, Target, TargetType, Verdict, Whose, hide, invalid, is_stuck,
-    keep_secret, kind_of, moment, parse, scrub, stored, verdict_of_line,
-};
 use crate::amqp::{Broken, Confirmed, Login, Message, Publisher};
 use crate::batch::{Batch, BatchLimits, Delivery};
-use crate::net::{Net, TargetSettings};
-use crate::retry::FailureClass;
+use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
+use crate::destination_ids::Whose;
+use crate::failure::{Failure, FailureClass, scrub};
+use crate::net::Net;
+use crate::target::context::TargetContext;
+use crate::target::envelope::{kind_of, moment};
+use crate::target::settings::TargetSettings;
+use crate::target::target_type::{Target, TargetType};
+use crate::target::verdict::{Outcome, Verdict, is_stuck, verdict_of_line};
 use crate::tls_client::{Peer, Scheme};
 
 const NAME: &str = "rabbitmq";
@@ -136,10 +139,14 @@ fn peers(config: &Config, settings: &TargetSettings) -> Result<Vec<Peer>, Refusa
     Peer::several(NAME, "urls", &config.urls, scheme, is_tls, &settings.rules)
 }
 
-fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(
+    stored: &Value,
+    context: &TargetContext,
+    whose: Whose<'_>,
+) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     Ok(Arc::new(Rabbitmq {
-        peers: peers(&config, net.settings())?,
+        peers: peers(&config, context.settings())?,
         virtual_host: config
             .virtual_host
             .unwrap_or_else(|| VIRTUAL_HOST.to_owned()),
@@ -149,7 +156,7 @@ fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, 
         routing_key: config.routing_key.filter(|key| !key.is_empty()),
         account: whose.account.to_owned(),
         kept: Mutex::new(None),
-        net: net.clone(),
+        net: context.net().clone(),
     }))
 }
 

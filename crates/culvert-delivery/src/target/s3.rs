@@ -29,16 +29,19 @@ use url::Url;
 use culvert_base::{BoxFuture, Entropy, Refusal};
 use culvert_store::Gathering;
 
-use super::{
-    Checked, Failure, Gathers, Run, Target, TargetType, Verdict, Whose, invalid, moment, parse,
-    stored,
-};
 use crate::aws::arn::{Arn, Wanted};
 use crate::aws::auth::{self, Auth};
 use crate::aws::{Aws, Call, Feed, Payload};
 use crate::batch::{Batch, BatchLimits};
-use crate::net::{ANSWER_BYTES_MAX, Net, TargetSettings};
-use crate::retry::FailureClass;
+use crate::config::{Checked, invalid, parse, stored};
+use crate::destination_ids::Whose;
+use crate::failure::{Failure, FailureClass};
+use crate::net::ANSWER_BYTES_MAX;
+use crate::target::context::TargetContext;
+use crate::target::envelope::moment;
+use crate::target::settings::TargetSettings;
+use crate::target::target_type::{Gathers, Run, Target, TargetType};
+use crate::target::verdict::Verdict;
 
 const NAME: &str = "s3";
 const BUCKET: Wanted = Wanted {
@@ -141,7 +144,11 @@ fn is_bucket(name: &str) -> bool {
         && !name.ends_with(['-', '.'])
 }
 
-fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(
+    stored: &Value,
+    context: &TargetContext,
+    whose: Whose<'_>,
+) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let arn = Arn::check(config.bucket_arn.as_deref(), BUCKET)?;
     let auth = config.auth.clone().unwrap_or_default();
@@ -151,10 +158,10 @@ fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, 
         "aws-us-gov" => "us-gov-west-1",
         _ => "us-east-1",
     };
-    let settings = &net.settings().aws;
+    let settings = &context.settings().aws;
     let is_elsewhere = settings.endpoint.is_some() || settings.endpoints.contains_key(NAME);
     let arn = Arn { region, ..arn };
-    let aws = Aws::open(NAME, &arn, &auth, net, whose)?;
+    let aws = Aws::open(NAME, &arn, &auth, context.net(), settings, whose)?;
     let bucket = arn.resource.to_owned();
     Ok(Arc::new(S3 {
         aws: ArcSwap::from_pointee(aws),
@@ -171,7 +178,7 @@ fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, 
         },
         destination: whose.destination.to_owned(),
         account: whose.account.to_owned(),
-        net: net.clone(),
+        context: context.clone(),
     }))
 }
 
@@ -188,7 +195,7 @@ struct S3 {
     gathering: Gathering,
     destination: String,
     account: String,
-    net: Net,
+    context: TargetContext,
 }
 
 impl std::fmt::Debug for S3 {
@@ -264,7 +271,7 @@ impl S3 {
                 self.prefix,
                 day.replace('-', "/"),
                 self.destination,
-                self.net.settings().node,
+                self.context.settings().node,
                 first.event_id,
             ))
         });
@@ -347,7 +354,8 @@ impl S3 {
             destination: &self.destination,
             account: &self.account,
         };
-        let aws = Aws::open(NAME, &arn, &self.auth, &self.net, whose)
+        let (net, settings) = (self.context.net(), &self.context.settings().aws);
+        let aws = Aws::open(NAME, &arn, &self.auth, net, settings, whose)
             .map_err(|refusal| Failure::new(FailureClass::Config, "region", refusal.message))?;
         let aws = Arc::new(aws);
         self.aws.store(aws.clone());

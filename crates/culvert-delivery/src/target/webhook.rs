@@ -21,15 +21,18 @@ use sha2::Sha256;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 
-use super::{
-    Checked, Failure, Outcome, Span, Target, TargetType, Verdict, Whose, invalid, judge, parse,
-    place,
-};
 use crate::batch::{Batch, BatchLimits, Delivery};
+use crate::config::{Checked, Span, invalid, parse, place};
+use crate::destination_ids::Whose;
+use crate::failure::{Failure, FailureClass};
 use crate::guard::Place;
 use crate::headers;
-use crate::net::{Http, Net, TargetSettings};
-use crate::retry::FailureClass;
+use crate::http_failure::judge;
+use crate::net::{Http, Net};
+use crate::target::context::TargetContext;
+use crate::target::settings::TargetSettings;
+use crate::target::target_type::{Target, TargetType};
+use crate::target::verdict::{Outcome, Verdict};
 
 const NAME: &str = "webhook";
 
@@ -111,7 +114,7 @@ fn check(
     entropy: &dyn Entropy,
 ) -> Result<Checked, Refusal> {
     let mut config: Config = parse(NAME, given)?;
-    place(NAME, "url", &config.url, settings)?;
+    place(NAME, "url", &config.url, &settings.rules)?;
     let secrets = config.secrets.get_or_insert_default();
     let mut shown_once = None;
     if secrets.is_empty() {
@@ -178,9 +181,9 @@ fn redact(stored: &Value) -> Value {
     shown
 }
 
-fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
-    let place = place(NAME, "url", &config.url, net.settings())?;
+    let place = place(NAME, "url", &config.url, &context.settings().rules)?;
     let secrets = config.secrets.unwrap_or_default();
     let keys = secrets
         .iter()
@@ -202,8 +205,9 @@ fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refu
         mode: config.mode.unwrap_or(Mode::Single),
         encoding: config.encoding.unwrap_or(Encoding::Envelope),
         timeout: config.timeout.map_or(TIMEOUT, |span| span.0),
-        http: net.http(),
-        net: net.clone(),
+        http: context.net().http(),
+        public_base: context.settings().public_base.clone(),
+        net: context.net().clone(),
     }))
 }
 
@@ -216,6 +220,8 @@ struct Webhook {
     encoding: Encoding,
     timeout: Duration,
     http: Http,
+    /// Base URL of the API, for the `source` of CloudEvents.
+    public_base: String,
     net: Net,
 }
 
@@ -394,11 +400,7 @@ impl Webhook {
         serde_json::to_vec(&CloudEvent {
             specversion: "1.0",
             id: event.event_id,
-            source: format!(
-                "{}/accounts/{}",
-                self.net.settings().public_base,
-                event.account_id
-            ),
+            source: format!("{}/accounts/{}", self.public_base, event.account_id),
             kind: event.event_type,
             time: event.event_timestamp,
             subject,

@@ -18,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::batch::{Batch, BatchLimits, OpenBatch};
 use crate::dispatcher::Dispatcher;
-use crate::retry::FailureClass;
-use crate::target::{Failure, Target, TargetType, Verdict};
+use crate::failure::{Failure, FailureClass};
+use crate::target::target_type::{Target, TargetType};
+use crate::target::verdict::Verdict;
 use crate::{
     DESTINATION_KIND, Delivery, Destination, Health, Meters, Replay, Settings, Source, Table,
 };
@@ -160,9 +161,9 @@ impl Bench {
 
     /// One source with every field, one destination of that type.
     pub(super) fn publish_type(&self, ty: &TargetType, config: Value) {
-        let net = self.delivery.net();
+        let context = self.delivery.targets();
         let entropy = SeededEntropy::new(1);
-        let stored = (ty.check)(&config, net.settings(), &entropy)
+        let stored = (ty.check)(&config, context.settings(), &entropy)
             .unwrap()
             .stored;
         self.delivery.publish(Table {
@@ -171,7 +172,7 @@ impl Bench {
                 id: "ed_1".to_owned(),
                 account: "ac_1".to_owned(),
                 revision: 1,
-                target: (ty.open)(&stored, net, crate::fake::WHOSE).unwrap(),
+                target: (ty.open)(&stored, context, crate::fake::WHOSE).unwrap(),
             }],
             ..Table::default()
         });

@@ -6,9 +6,9 @@ use culvert_store::BatchClass;
 
 use super::bench::{Bench, Scripted, failure, record, source};
 use super::until;
+use crate::failure::FailureClass;
 use crate::health::State;
-use crate::retry::FailureClass;
-use crate::target::Verdict;
+use crate::target::verdict::Verdict;
 use crate::{Tail, TailSpec, Tailed};
 
 /// Two planes on the same files.

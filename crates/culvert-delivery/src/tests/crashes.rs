@@ -8,8 +8,8 @@ use culvert_base::{Clock, Entropy, SeededEntropy};
 use culvert_store::BatchClass;
 
 use super::bench::{Bench, Scripted, failure};
-use crate::retry::FailureClass;
-use crate::target::Verdict;
+use crate::failure::FailureClass;
+use crate::target::verdict::Verdict;
 use crate::worker::{Step, Worker};
 
 const SEEDS: u64 = 25;

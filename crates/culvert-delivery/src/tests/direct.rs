@@ -6,9 +6,9 @@ use std::time::Duration;
 use culvert_store::BatchClass;
 
 use super::bench::{Bench, Scripted, failure, record, source};
+use crate::failure::FailureClass;
 use crate::fake::until;
-use crate::retry::FailureClass;
-use crate::target::Verdict;
+use crate::target::verdict::Verdict;
 
 #[tokio::test]
 async fn what_is_taken_at_once_is_never_queued() {

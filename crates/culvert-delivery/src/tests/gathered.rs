@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::bench::{Bench, record};
 use crate::batch::OpenBatch;
+use crate::failure::FailureClass;
 use crate::fake::{Fake, Reply, envelope, local_settings, until};
-use crate::retry::FailureClass;
 use crate::target::s3;
 use crate::worker::{Step, Worker};
 

@@ -8,8 +8,8 @@ use culvert_base::Clock;
 use culvert_store::BatchClass;
 
 use super::bench::{Bench, Scripted, failure};
-use crate::retry::FailureClass;
-use crate::target::{Outcome, Verdict};
+use crate::failure::FailureClass;
+use crate::target::verdict::{Outcome, Verdict};
 use crate::worker::{Step, Worker};
 
 /// Steps until nothing waits.

@@ -14,7 +14,7 @@ use super::{Step, Worker};
 use crate::batch::Batch;
 use crate::buffer::BufferedBatch;
 use crate::subscription::CompiledDestination;
-use crate::target::Verdict;
+use crate::target::verdict::Verdict;
 
 impl Worker {
     /// Sends the next batch of the lane, if there is one.

@@ -14,9 +14,9 @@ use culvert_store::Lease;
 use super::{Step, Worker, bytes_of, is_final};
 use crate::batch::{Batch, OpenBatch};
 use crate::event_log::Settlement;
-use crate::retry::FailureClass;
+use crate::failure::{Failure, FailureClass};
 use crate::subscription::CompiledDestination;
-use crate::target::{Failure, Outcome, Verdict};
+use crate::target::verdict::{Outcome, Verdict};
 
 /// A leased batch.
 type Held = (Lease, Batch);

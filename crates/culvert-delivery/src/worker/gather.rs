@@ -13,9 +13,10 @@ use culvert_store::{DeadLetterReason, Lease};
 use super::{Step, Worker};
 use crate::batch::Batch;
 use crate::event_log::Settlement;
-use crate::retry::{FailureClass, Next};
+use crate::failure::{Failure, FailureClass};
+use crate::retry::Next;
 use crate::subscription::CompiledDestination;
-use crate::target::{Failure, Gathers, Run};
+use crate::target::target_type::{Gathers, Run};
 use crate::{PUT_DEADLINE, Plane};
 
 impl Worker {

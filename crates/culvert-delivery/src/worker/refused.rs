@@ -6,8 +6,7 @@ use std::time::Duration;
 use culvert_base::Timestamp;
 use culvert_store::{BatchClass, Lease};
 
-use crate::retry::FailureClass;
-use crate::target::Failure;
+use crate::failure::{Failure, FailureClass};
 
 /// So many events sent alone and refused alike, and none taken, make it likely that all are.
 const ALIKE: u32 = 8;

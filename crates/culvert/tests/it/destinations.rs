@@ -9,12 +9,12 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use culvert_base::{ManualClock, OsEntropy, Secret, Timestamp};
-use culvert_delivery::aws::OwnKeys;
+use culvert_delivery::aws::settings::OwnKeys;
 use culvert_delivery::batch::{Batch, OpenBatch};
+use culvert_delivery::failure::FailureClass;
 use culvert_delivery::guard::Rules;
-use culvert_delivery::retry::FailureClass;
 use culvert_delivery::target::{Verdict, find};
-use culvert_delivery::{Net, TargetSettings, Whose};
+use culvert_delivery::{TargetContext, TargetSettings, Whose};
 use culvert_store::BatchClass;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -203,7 +203,7 @@ async fn roles_and_refusals_are_as_amazons_authentication_has_them() {
     };
     let settings = amazon.settings();
     let clock = Arc::new(ManualClock::at(Timestamp::from_unix_millis(now_ms())));
-    let net = Net::new(settings.clone(), clock, Arc::new(OsEntropy));
+    let context = TargetContext::new(settings.clone(), clock, Arc::new(OsEntropy));
     let role = json!({"role": {"role_arn": "arn:aws:iam::123456789012:role/events"}});
     let wrong_secret =
         json!({"creds": {"aws_access_key_id": amazon.id, "aws_secret_access_key": "wrong"}});
@@ -216,7 +216,10 @@ async fn roles_and_refusals_are_as_amazons_authentication_has_them() {
             destination: "ed_1",
             account,
         };
-        (ty.open)(&stored, &net, whose).unwrap().send(batch).await
+        (ty.open)(&stored, &context, whose)
+            .unwrap()
+            .send(batch)
+            .await
     };
     let kinesis = |auth: &Value, stream: &str| json!({"auth": auth, "stream_arn": stream});
     let refused = |verdict: Verdict| match verdict {
@@ -378,7 +381,7 @@ async fn events_come_together_in_objects_of_a_bucket() {
 
     let settings = amazon.settings();
     let clock = Arc::new(ManualClock::at(Timestamp::from_unix_millis(now_ms())));
-    let net = Net::new(settings.clone(), clock, Arc::new(OsEntropy));
+    let context = TargetContext::new(settings.clone(), clock, Arc::new(OsEntropy));
     let send = async |config: Value, batch: &Batch| {
         let ty = find("s3").unwrap();
         let stored = (ty.check)(&config, &settings, &OsEntropy).unwrap().stored;
@@ -386,7 +389,10 @@ async fn events_come_together_in_objects_of_a_bucket() {
             destination: "ed_1",
             account: "ac_1",
         };
-        (ty.open)(&stored, &net, whose).unwrap().send(batch).await
+        (ty.open)(&stored, &context, whose)
+            .unwrap()
+            .send(batch)
+            .await
     };
     // The same batch again is stored once. A longer batch, as after a crash, has another name.
     let role = json!({"role": {"role_arn": "arn:aws:iam::123456789012:role/events"}});
@@ -485,7 +491,7 @@ async fn events_reach_a_consumer_of_kafka() {
     settings.rules.allow_networks = vec!["127.0.0.1/32".parse().unwrap()];
     settings.rules.allow_plain_http = true;
     let clock = Arc::new(ManualClock::at(Timestamp::from_unix_millis(now_ms())));
-    let net = Net::new(settings.clone(), clock, Arc::new(OsEntropy));
+    let context = TargetContext::new(settings.clone(), clock, Arc::new(OsEntropy));
     let ty = find("kafka").unwrap();
     let mut first = 0;
     for compression in ["none", "gzip"] {
@@ -497,7 +503,7 @@ async fn events_reach_a_consumer_of_kafka() {
             destination: "ed_1",
             account: "ac_1",
         };
-        let kafka = (ty.open)(&stored, &net, whose).unwrap();
+        let kafka = (ty.open)(&stored, &context, whose).unwrap();
         for _ in 0..2 {
             let sent = kafka.send(&events(first, 500)).await;
             assert_eq!(sent, Verdict::Delivered, "{compression}");
@@ -523,7 +529,7 @@ async fn events_reach_a_consumer_of_kafka() {
         destination: "ed_1",
         account: "ac_1",
     };
-    let sent = (ty.open)(&stored, &net, whose)
+    let sent = (ty.open)(&stored, &context, whose)
         .unwrap()
         .send(&events(0, 1))
         .await;

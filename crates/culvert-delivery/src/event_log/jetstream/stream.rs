@@ -280,7 +280,7 @@ impl Stream {
                     PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe => {
                         self.fails(error.to_string())
                     }
-                    _ => Trouble::Refused(crate::chain(&error)),
+                    _ => Trouble::Refused(crate::failure::chain(&error)),
                 }),
                 Err(_) => Err(self.fails("a message was not acknowledged in time".to_owned())),
             });
@@ -561,7 +561,7 @@ impl Stream {
         let made = context.get_or_create_stream(config).await;
         let made = made.map_err(|error| {
             // Most often that it is not allowed, or that JetStream is off.
-            let why = crate::chain(&error);
+            let why = crate::failure::chain(&error);
             tracing::debug!(stream = self.name, why, "cannot create the stream");
             self.fails(format!("the stream `{}` is unusable: {why}", self.name))
         })?;

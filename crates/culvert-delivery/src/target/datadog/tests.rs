@@ -43,7 +43,7 @@ async fn a_batch_is_an_array_of_flat_logs_under_gzip() {
 
 #[tokio::test]
 async fn answers_have_the_classes_of_the_contract() {
-    use crate::retry::FailureClass::*;
+    use crate::failure::FailureClass::*;
     let fake = Fake::start().await;
     let datadog = datadog(&fake, json!({}));
     let [one, two] = pair();

@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::*;
 use crate::batch::OpenBatch;
+use crate::failure::FailureClass;
 use crate::fake::{Fake, Reply, WHOSE};
 use crate::guard::Rules;
-use crate::retry::FailureClass;
 
 fn settings() -> TargetSettings {
     TargetSettings {
@@ -23,10 +23,10 @@ fn settings() -> TargetSettings {
 async fn a_callback_gets_each_batch_as_an_array() {
     let fake = Fake::start().await;
     let clock = ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000));
-    let net = Net::new(settings(), Arc::new(clock), Arc::new(OsEntropy));
+    let context = TargetContext::new(settings(), Arc::new(clock), Arc::new(OsEntropy));
     let config = json!({"callback_url": fake.url("/cb"), "log": true});
     let stored = check(&config, &settings(), &OsEntropy).unwrap().stored;
-    let debug = open(&stored, &net, WHOSE).unwrap();
+    let debug = open(&stored, &context, WHOSE).unwrap();
     let mut filling = OpenBatch::default();
     filling.push(&"esb_1".into(), br#"{"event_id":"ev_1"}"#);
     filling.push(&"esb_1".into(), br#"{"event_id":"ev_2"}"#);

@@ -1,15 +1,19 @@
+use std::os::unix::fs::MetadataExt;
+use std::{fs, io};
+
 use culvert_base::{Clock, ManualClock, OsEntropy, SystemClock};
 use culvert_store::BatchClass;
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::rotating_file::{blame, is_stamp};
 use super::*;
 use crate::batch::OpenBatch;
 
 struct Bench {
     folder: tempfile::TempDir,
     clock: Arc<ManualClock>,
-    net: Net,
+    context: TargetContext,
 }
 
 impl Bench {
@@ -20,19 +24,23 @@ impl Bench {
             file_root: Some(folder.path().to_owned()),
             ..TargetSettings::default()
         };
-        let net = Net::new(
+        let context = TargetContext::new(
             settings,
             clock.clone() as Arc<dyn Clock>,
             Arc::new(OsEntropy),
         );
-        Self { folder, clock, net }
+        Self {
+            folder,
+            clock,
+            context,
+        }
     }
 
     fn target(&self, config: Value) -> Arc<dyn Target> {
-        let stored = check(&config, self.net.settings(), &OsEntropy)
+        let stored = check(&config, self.context.settings(), &OsEntropy)
             .unwrap()
             .stored;
-        open(&stored, &self.net, crate::fake::WHOSE).unwrap()
+        open(&stored, &self.context, crate::fake::WHOSE).unwrap()
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -191,7 +199,8 @@ async fn links_are_refused_at_creation_and_at_every_opening() {
     std::os::unix::fs::symlink(outside.path(), bench.path("out")).unwrap();
     std::os::unix::fs::symlink("/etc/passwd", bench.path("file")).unwrap();
     for path in ["out/e.log", "file"] {
-        let refusal = check(&json!({"path": path}), bench.net.settings(), &OsEntropy).unwrap_err();
+        let refusal =
+            check(&json!({"path": path}), bench.context.settings(), &OsEntropy).unwrap_err();
         assert_eq!(refusal.code.unwrap().number(), 5140);
     }
     // The link comes later.

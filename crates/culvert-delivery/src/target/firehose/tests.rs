@@ -2,8 +2,8 @@ use culvert_store::BatchClass;
 use serde_json::json;
 
 use super::*;
+use crate::failure::FailureClass;
 use crate::fake::{Fake, Reply, batch, classes, pair, target};
-use crate::retry::FailureClass;
 
 #[tokio::test]
 async fn records_are_lines_and_those_that_failed_are_told_apart() {

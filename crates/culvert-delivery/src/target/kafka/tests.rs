@@ -337,11 +337,11 @@ async fn addresses_that_the_cluster_names_are_judged() {
     let mut settings = local_settings();
     let config = broker.config(json!({"brokers": [format!("kafka.example:{}", broker.port)]}));
     let stored = check(&config, &settings, &OsEntropy).unwrap().stored;
-    let net = Named::net(&settings);
-    let kafka = open(&stored, &net, WHOSE).unwrap();
+    let context = Named::context(&settings);
+    let kafka = open(&stored, &context, WHOSE).unwrap();
     assert_eq!(kafka.send(&one).await, Verdict::Delivered);
     settings.rules.allow_networks.clear();
-    let kafka = open(&stored, &Named::net(&settings), WHOSE).unwrap();
+    let kafka = open(&stored, &Named::context(&settings), WHOSE).unwrap();
     let refused = failure(kafka.send(&one).await);
     assert_eq!(refused.code, "address", "{refused}");
     assert!(broker.appended().len() == 1);

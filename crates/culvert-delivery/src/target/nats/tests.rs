@@ -133,7 +133,7 @@ async fn certificates_are_verified_for_the_name_in_the_url() {
     };
     let mut settings = local_settings();
     settings.extra_ca_file = Some(at("cert.pem"));
-    let net = Named::net(&settings);
+    let context = Named::context(&settings);
     let [one, two] = pair();
     let batch = batch(BatchClass::Audit, &[&one, &two]);
     for (host, code) in [
@@ -145,7 +145,7 @@ async fn certificates_are_verified_for_the_name_in_the_url() {
         config["urls"] = json!([format!("tls://{host}:{}", server.port)]);
         config["tls"] = true.into();
         let stored = check(&config, &settings, &OsEntropy).unwrap().stored;
-        let nats = open(&stored, &net, WHOSE).unwrap();
+        let nats = open(&stored, &context, WHOSE).unwrap();
         // Let in, it finds no stream; a certificate of another name lets nobody in.
         let failure = match nats.send(&batch).await {
             Verdict::Failed(failure) => failure,

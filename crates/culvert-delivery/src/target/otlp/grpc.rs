@@ -9,9 +9,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 use prost::Message;
 
+use crate::failure::{Failure, FailureClass, scrub};
+use crate::http_failure::class_of_status;
 use crate::net::HttpResponse;
-use crate::retry::FailureClass;
-use crate::target::{Failure, class_of_status, scrub};
 
 /// The method that takes log records.
 pub(super) const PATH: &str = "/opentelemetry.proto.collector.logs.v1.LogsService/Export";

@@ -161,7 +161,7 @@ async fn tls_verifies_the_name_in_the_url() {
     let front = crate::fake::tls_front(&folder, "rabbit.example", broker()).await;
     let mut settings = local_settings();
     settings.extra_ca_file = Some(folder.path().join("cert.pem"));
-    let net = Named::net(&settings);
+    let context = Named::context(&settings);
     let [one, _] = pair();
     let batch = batch(BatchClass::Audit, &[&one]);
     for (host, code) in [("rabbit.example", "312"), ("other.example", "tls")] {
@@ -172,7 +172,7 @@ async fn tls_verifies_the_name_in_the_url() {
             "routing_key": name(),
         }));
         let stored = check(&config, &settings, &OsEntropy).unwrap().stored;
-        let rabbitmq = open(&stored, &net, WHOSE).unwrap();
+        let rabbitmq = open(&stored, &context, WHOSE).unwrap();
         // Let in, it finds no queue.
         let refused = first_failure(rabbitmq.send(&batch).await);
         assert_eq!(refused, (FailureClass::Config, code.into()), "{host}");

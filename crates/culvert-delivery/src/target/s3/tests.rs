@@ -176,7 +176,7 @@ async fn the_bucket_says_where_it_is_and_what_is_refused_has_its_class() {
 
 #[test]
 fn buckets_are_in_the_hosts_name_where_they_can_be() {
-    let net = crate::fake::Named::net(&TargetSettings::default());
+    let context = crate::fake::Named::context(&TargetSettings::default());
     let url = |bucket: &str, settings: &TargetSettings| {
         let mut config = config(json!({}));
         config["bucket_arn"] = format!("arn:aws:s3:::{bucket}").into();
@@ -188,7 +188,15 @@ fn buckets_are_in_the_hosts_name_where_they_can_be() {
             ..arn
         };
         let auth = config.auth.clone().unwrap();
-        let aws = Aws::open(NAME, &arn, &auth, &net, crate::fake::WHOSE).unwrap();
+        let aws = Aws::open(
+            NAME,
+            &arn,
+            &auth,
+            context.net(),
+            &settings.aws,
+            crate::fake::WHOSE,
+        )
+        .unwrap();
         let s3 = S3 {
             is_in_path: bucket.contains('.'),
             bucket: bucket.to_owned(),
@@ -203,7 +211,7 @@ fn buckets_are_in_the_hosts_name_where_they_can_be() {
             },
             destination: String::new(),
             account: String::new(),
-            net: net.clone(),
+            context: context.clone(),
         };
         let aws = s3.aws.load_full();
         s3.url(&aws, "k").to_string()

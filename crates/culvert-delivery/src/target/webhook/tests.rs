@@ -25,9 +25,9 @@ fn settings() -> TargetSettings {
 
 fn target(config: Value) -> Arc<dyn Target> {
     let clock = ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000));
-    let net = Net::new(settings(), Arc::new(clock), Arc::new(OsEntropy));
+    let context = TargetContext::new(settings(), Arc::new(clock), Arc::new(OsEntropy));
     let stored = check(&config, &settings(), &OsEntropy).unwrap().stored;
-    open(&stored, &net, WHOSE).unwrap()
+    open(&stored, &context, WHOSE).unwrap()
 }
 
 fn batch(envelopes: &[&str]) -> Batch {

@@ -1,0 +1,41 @@
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn spans() {
+    for (text, millis, shown) in [
+        ("15s", 15_000, "15s"),
+        ("24h", 86_400_000, "24h"),
+        ("1h30m", 5_400_000, "90m"),
+        ("500ms", 500, "500ms"),
+        ("1d", 86_400_000, "24h"),
+        ("90s", 90_000, "90s"),
+    ] {
+        let span = Span::parse(text).unwrap();
+        assert_eq!(span.0.as_millis(), millis);
+        assert_eq!(span.to_string(), shown);
+    }
+    for wrong in [
+        "",
+        "s",
+        "15",
+        "1.5h",
+        "-1s",
+        "1 s",
+        "1w",
+        "99999999999999999999h",
+        "1hh",
+    ] {
+        assert_eq!(Span::parse(wrong), None, "{wrong}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_span_or_not(text in "[0-9a-zé ]{0,34}") {
+        if let Some(span) = Span::parse(&text) {
+            prop_assert_eq!(Span::parse(&span.to_string()), Some(span));
+        }
+    }
+}

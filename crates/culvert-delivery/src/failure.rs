@@ -1,0 +1,138 @@
+//! Failures of deliveries: their class, which decides the retry schedule, and a text without secrets.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+/// What a failed send was about; decides the schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FailureClass {
+    /// It may pass by itself: time-outs, resets, 5xx, throttling, names that do not resolve.
+    Retryable,
+    /// The credentials are not taken.
+    Auth,
+    /// What the destination points at is not there, or may not be reached.
+    Config,
+    /// The batch is too large for the other side.
+    Split,
+    /// The content is not taken and never will be.
+    Permanent,
+    /// The request went out whole and no answer came: it may have been taken.
+    Unknown,
+    /// The other side says it will not come back; nothing is sent until the destination is edited.
+    Gone,
+}
+
+impl FailureClass {
+    /// Every class, for meters.
+    pub const ALL: &'static [Self] = &[
+        Self::Retryable,
+        Self::Auth,
+        Self::Config,
+        Self::Split,
+        Self::Permanent,
+        Self::Unknown,
+        Self::Gone,
+    ];
+
+    /// Its name in metrics, health and dead letters.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Retryable => "retryable",
+            Self::Auth => "auth",
+            Self::Config => "config",
+            Self::Split => "split",
+            Self::Permanent => "permanent",
+            Self::Unknown => "unknown",
+            Self::Gone => "gone",
+        }
+    }
+
+    /// Whether somebody must act before it can pass: slow schedule, destination unhealthy.
+    pub const fn needs_a_hand(self) -> bool {
+        matches!(self, Self::Auth | Self::Config | Self::Gone)
+    }
+}
+
+/// Reason of a failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Decides what is done about it.
+    pub class: FailureClass,
+    /// The other side's code: an HTTP status or a short word. At most 64 bytes.
+    pub code: String,
+    /// One sentence for people, already free of secrets. At most 200 characters.
+    pub text: String,
+    /// When the other side wants to be asked again.
+    pub after: Option<Duration>,
+}
+
+/// Characters of a failure's text.
+pub const FAILURE_TEXT_MAX: usize = 200;
+
+impl Failure {
+    /// A failure; `text` must be free of secrets.
+    pub fn new(class: FailureClass, code: impl Into<String>, text: impl AsRef<str>) -> Self {
+        let mut code = code.into();
+        if code.len() > 64 {
+            code = code.chars().take(16).collect();
+        }
+        Self {
+            class,
+            code,
+            text: scrub(text.as_ref(), &[]),
+            after: None,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.class.name(), self.code, self.text)
+    }
+}
+
+/// Makes foreign text fit to be shown: secrets and URL queries taken out, control characters
+/// replaced, cut to [`FAILURE_TEXT_MAX`] characters.
+pub(crate) fn scrub(text: &str, secrets: &[&str]) -> String {
+    // Cut late, so that a secret across the cut is still found; but never work on megabytes.
+    let mut clean: String = text.chars().take(8 * FAILURE_TEXT_MAX).collect();
+    for secret in secrets.iter().filter(|secret| secret.len() >= 4) {
+        if clean.contains(secret) {
+            clean = clean.replace(secret, "[redacted]");
+        }
+    }
+    let mut shown = String::new();
+    let mut in_url = false;
+    let mut in_query = false;
+    for (at, c) in clean.char_indices() {
+        if clean[at..].starts_with("://") {
+            in_url = true;
+        }
+        if c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | ')') {
+            (in_url, in_query) = (false, false);
+        }
+        if in_url && c == '?' {
+            in_query = true;
+        }
+        if !in_query {
+            shown.push(if c.is_control() { ' ' } else { c });
+        }
+    }
+    shown.trim().chars().take(FAILURE_TEXT_MAX).collect()
+}
+
+/// An error and its causes, for one log line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

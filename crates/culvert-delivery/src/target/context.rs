@@ -1,0 +1,49 @@
+//! What targets are opened with.
+
+use std::sync::Arc;
+
+use culvert_base::{Clock, Entropy};
+
+use super::file::rotating_file::FileRoots;
+use super::settings::TargetSettings;
+use crate::net::Net;
+
+/// The network client, the settings and the open files that targets use.
+#[derive(Clone, Debug)]
+pub struct TargetContext {
+    net: Net,
+    settings: Arc<TargetSettings>,
+    files: Arc<FileRoots>,
+}
+
+impl TargetContext {
+    /// A context whose client uses the resolver of the operating system.
+    pub fn new(settings: TargetSettings, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+        let net = Net::new(settings.net(), clock, entropy);
+        Self::with_net(settings, net)
+    }
+
+    /// A context with a given client.
+    pub fn with_net(settings: TargetSettings, net: Net) -> Self {
+        Self {
+            net,
+            settings: Arc::new(settings),
+            files: Arc::default(),
+        }
+    }
+
+    /// The network client.
+    pub fn net(&self) -> &Net {
+        &self.net
+    }
+
+    /// The settings of targets.
+    pub fn settings(&self) -> &TargetSettings {
+        &self.settings
+    }
+
+    /// Open files, by path. Destinations with the same path share a file.
+    pub(crate) fn files(&self) -> &FileRoots {
+        &self.files
+    }
+}

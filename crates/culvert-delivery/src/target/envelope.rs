@@ -1,0 +1,30 @@
+//! What targets read from the envelope of an event.
+
+use serde::Deserialize;
+
+use culvert_base::Timestamp;
+
+/// When an event happened, from its envelope.
+pub(crate) fn moment(envelope: &[u8]) -> Option<Timestamp> {
+    #[derive(Deserialize)]
+    struct Stamped<'a> {
+        event_timestamp: &'a str,
+    }
+    let stamped: Stamped<'_> = serde_json::from_slice(envelope).ok()?;
+    Timestamp::parse(stamped.event_timestamp)
+}
+
+/// The type in an envelope, if it is one that can stand in names of topics and subjects.
+pub(crate) fn kind_of(envelope: &[u8]) -> Option<&str> {
+    #[derive(Deserialize)]
+    struct Typed<'a> {
+        event_type: &'a str,
+    }
+    let typed: Typed<'_> = serde_json::from_slice(envelope).ok()?;
+    let kind = typed.event_type;
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    (!kind.is_empty()
+        && kind.bytes().all(is_name)
+        && kind.split('.').all(|token| !token.is_empty()))
+    .then_some(kind)
+}
