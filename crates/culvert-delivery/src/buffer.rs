@@ -2,7 +2,7 @@
 //!
 //! The queue is for destinations that are away or slow. One that takes what it is sent gets its
 //! batches from memory, one at a time, by the same worker that sends what is queued (`worker/direct`).
-//! A batch that is not settled within [`crate::Settings::direct_for`] is written down (`spill`): no
+//! A batch that is not settled within [`crate::settings::Settings::direct_for`] is written down (`spill`): no
 //! event is in memory alone for longer than that and the flush before it, as long as the queue can be
 //! written. When a send fails, everything behind it is written down at once.
 //!

@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Fault, Timestamp};
 
-use crate::Plane;
 use crate::failure::{Failure, FailureClass};
+use crate::followers::{Follower, Tailed};
 use crate::health::{Health, State};
-use crate::tail::{Follower, Tailed};
+use crate::plane::Plane;
 
 /// How often a node looks, with tails open and without.
 const LOOK_EVERY_TAILING: Duration = Duration::from_millis(200);

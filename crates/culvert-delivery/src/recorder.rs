@@ -10,178 +10,23 @@
 //! Not here: who reads what (`subscription`), what becomes of batches (`buffer`, `spill`), how they
 //! lie in the queue (`batch`).
 
-use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use culvert_events::encode::{self, Truncated};
-use culvert_events::{Capture, EventIds, Kind, Record, Recorder, Selection};
+use culvert_events::{EventIds, Record, Selection};
 
-use crate::Plane;
-use crate::batch::{Batch, OpenBatch};
+use crate::batch::OpenBatch;
 use crate::losses::Note;
 use crate::meters::{Dropped, Meters};
-use crate::retained::{self, OpenPiece};
+use crate::plane::Plane;
+use crate::retained_pieces::{self, OpenPiece};
 use crate::subscription::{Compiled, CompiledDestination, Reader};
-
-/// Lists that records are pushed onto; a thread keeps to one.
-const SHARDS: usize = 8;
-
-/// Where the planes leave their records.
-#[derive(Debug)]
-pub(crate) struct RecordShards {
-    captures: ArcSwap<Vec<(&'static Kind, Capture)>>,
-    shards: [Mutex<Vec<Record>>; SHARDS],
-    records: AtomicUsize,
-    bytes: AtomicUsize,
-    /// Records taken in since the start.
-    accepted: AtomicU64,
-    limits: OfferLimits,
-    wake: Notify,
-    /// Whether the flusher sleeps until something is offered, with no other reason to wake.
-    is_asleep: AtomicBool,
-    meters: Arc<Meters>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OfferLimits {
-    pub(crate) records_max: usize,
-    pub(crate) bytes_max: usize,
-    /// The flusher is woken after that many records or bytes.
-    pub(crate) wake_records: usize,
-    pub(crate) wake_bytes: usize,
-}
-
-impl RecordShards {
-    pub(crate) fn new(limits: OfferLimits, meters: Arc<Meters>) -> Self {
-        Self {
-            captures: ArcSwap::default(),
-            shards: Default::default(),
-            records: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-            accepted: AtomicU64::new(0),
-            limits,
-            wake: Notify::new(),
-            is_asleep: AtomicBool::new(false),
-            meters,
-        }
-    }
-
-    /// Says what is wanted from now on.
-    pub(crate) fn set_captures(&self, wanted: impl Iterator<Item = (&'static Kind, Capture)>) {
-        let mut captures: Vec<(&'static Kind, Capture)> = Vec::new();
-        for (kind, capture) in wanted {
-            match captures
-                .iter_mut()
-                .find(|(known, _)| known.name == kind.name)
-            {
-                Some((_, union)) => *union = union.union(capture),
-                None => captures.push((kind, capture)),
-            }
-        }
-        self.captures.store(Arc::new(captures));
-    }
-
-    /// Records taken in since the start.
-    pub(crate) fn accepted(&self) -> u64 {
-        self.accepted.load(Ordering::Relaxed)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.records.load(Ordering::Acquire) == 0
-    }
-
-    /// Asks to be woken for the next record. False when there is one already.
-    fn fall_asleep(&self) -> bool {
-        self.is_asleep.store(true, Ordering::SeqCst);
-        // Whoever offers looks in the other order, so one of the two sees the other.
-        self.records.load(Ordering::SeqCst) == 0
-    }
-
-    fn is_full_enough(&self) -> bool {
-        self.records.load(Ordering::Relaxed) >= self.limits.wake_records
-            || self.bytes.load(Ordering::Relaxed) >= self.limits.wake_bytes
-    }
-
-    /// Moves everything offered so far to the end of `into`, in the order in which it happened.
-    ///
-    /// All lists are held at once: of two records of a connection, offered by different threads, the
-    /// later is never taken without the earlier.
-    fn take(&self, into: &mut Vec<Record>) {
-        let before = into.len();
-        let mut shards = self.shards.each_ref().map(|shard| {
-            shard
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner())
-        });
-        for shard in &mut shards {
-            // The list keeps its memory; only the records move.
-            into.append(shard);
-        }
-        drop(shards);
-        let taken = &mut into[before..];
-        // A few sorted runs, which is what this sort is quick at.
-        taken.sort_by_key(Record::at);
-        let bytes: usize = taken.iter().map(Record::bytes).sum();
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.records
-            .fetch_sub(into.len() - before, Ordering::Release);
-    }
-}
-
-impl Recorder for RecordShards {
-    fn capture(&self, kind: &'static Kind) -> Capture {
-        self.captures
-            .load()
-            .iter()
-            .find(|(known, _)| std::ptr::eq(*known, kind) || known.name == kind.name)
-            .map_or(Capture::NONE, |(_, capture)| *capture)
-    }
-
-    fn offer(&self, record: Record) {
-        let size = record.bytes();
-        let records = self.records.fetch_add(1, Ordering::SeqCst) + 1;
-        let bytes = self.bytes.fetch_add(size, Ordering::Relaxed) + size;
-        if records > self.limits.records_max || bytes > self.limits.bytes_max {
-            self.records.fetch_sub(1, Ordering::Relaxed);
-            self.bytes.fetch_sub(size, Ordering::Relaxed);
-            self.meters.offered.add(1);
-            self.meters.dropped.add(Dropped::OfferFull, 1);
-            return;
-        }
-        self.accepted.fetch_add(1, Ordering::Relaxed);
-        self.shards[shard_of_this_thread()]
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .push(record);
-        let crossed = bytes / self.limits.wake_bytes != (bytes - size) / self.limits.wake_bytes;
-        let is_first =
-            self.is_asleep.load(Ordering::SeqCst) && self.is_asleep.swap(false, Ordering::SeqCst);
-        if is_first || records.is_multiple_of(self.limits.wake_records) || crossed {
-            self.wake.notify_one();
-        }
-    }
-}
-
-fn shard_of_this_thread() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    SHARD.with(|shard| {
-        if shard.get() == usize::MAX {
-            shard.set(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
-        }
-        shard.get()
-    })
-}
 
 /// Takes what is offered and puts it onto lanes.
 pub(crate) struct Flusher {
@@ -220,44 +65,12 @@ struct Tally {
 const CHUNK: usize = 256;
 /// While records wait, how often their number is noted.
 const NOTE_EVERY: Duration = Duration::from_millis(5);
-/// Buffers kept for the next batches.
-const SPARE_MAX: usize = 4;
-
-/// Buffers of batches that were delivered, for the next ones while there is much to write.
-#[derive(Debug, Default)]
-pub(crate) struct BufferPool(Mutex<Vec<Vec<u8>>>);
-
-impl BufferPool {
-    /// Keeps the batch's memory, if it was the last to have it.
-    pub(crate) fn put(&self, batch: Batch) {
-        if let Some(buffer) = batch.into_buffer() {
-            let mut buffers = self.lock();
-            if buffers.len() < SPARE_MAX {
-                buffers.push(buffer);
-            }
-        }
-    }
-
-    fn take(&self) -> Vec<u8> {
-        self.lock().pop().unwrap_or_default()
-    }
-
-    fn clear(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
-        self.0
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
 
 impl Flusher {
     /// A flusher that notes how many records a crash might take, if there is a file for it.
     pub(crate) fn new(plane: Arc<Plane>, note: Option<Note>) -> Self {
         let kept = match plane.keeps_traffic() {
-            true => retained::selections(),
+            true => retained_pieces::selections(),
             false => Vec::new(),
         };
         Self {
@@ -472,7 +285,7 @@ impl Flusher {
             }
         }
         if let Some(piece) = self.piece.take() {
-            self.plane.keeping.put(&self.plane, piece);
+            self.plane.keeping.put(&self.plane.meters, piece);
         }
         self.held_events = 0;
         self.held_bytes = 0;
@@ -513,59 +326,5 @@ fn count_truncated(meters: &Meters, truncated: Truncated) {
         if is_truncated {
             counter.add(1);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Barrier;
-
-    use culvert_base::Timestamp;
-    use culvert_events::TCP_CONNECTION_CLOSED;
-
-    use super::*;
-
-    #[test]
-    fn records_of_one_connection_keep_their_order_whatever_threads_offer_them() {
-        const THREADS: usize = 4;
-        const RECORDS: i64 = 2_000;
-        let limits = OfferLimits {
-            records_max: usize::MAX,
-            bytes_max: usize::MAX,
-            wake_records: 64,
-            wake_bytes: 1 << 20,
-        };
-        let offers = RecordShards::new(limits, Arc::default());
-        let turn = Mutex::new(0);
-        let barrier = Barrier::new(THREADS + 1);
-        let mut taken = Vec::new();
-        std::thread::scope(|scope| {
-            for _ in 0..THREADS {
-                scope.spawn(|| {
-                    barrier.wait();
-                    loop {
-                        // As exchanges of a connection: one after the other, each on some thread.
-                        let mut number = turn.lock().unwrap();
-                        if *number == RECORDS {
-                            return;
-                        }
-                        *number += 1;
-                        let mut record =
-                            Record::new(&TCP_CONNECTION_CLOSED, Capture::NONE, Arc::from("ac_1"));
-                        record.complete(Timestamp::from_unix_nanos(*number));
-                        offers.offer(record);
-                    }
-                });
-            }
-            barrier.wait();
-            while taken.len() < RECORDS.unsigned_abs() as usize {
-                offers.take(&mut taken);
-            }
-        });
-        let numbers: Vec<i64> = taken
-            .iter()
-            .map(|record| record.at().unix_nanos())
-            .collect();
-        assert_eq!(numbers, (1..=RECORDS).collect::<Vec<_>>());
     }
 }

@@ -6,132 +6,21 @@
 //!
 //! Not here: how a replay reads them (`replay`), how pieces are stored (the queue).
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Fault, Ksuid, Timestamp};
-use culvert_events::{Capture, Family, Kind, Retained, Selection, kinds};
-use culvert_store::{BatchClass, Bound, NewPiece};
+use culvert_events::Retained;
+use culvert_store::{BatchClass, Bound};
 
-use crate::Plane;
-use crate::batch::{Batch, OpenBatch};
+use crate::batch::Batch;
+use crate::plane::Plane;
+use crate::replay::TrafficRange;
 
-/// Bytes of pieces in memory.
-const HELD_BYTES_MAX: u64 = 16 << 20;
-/// Bytes that are written together, or a piece more.
-const WRITE_BYTES: u64 = 4 << 20;
 /// Pieces that are read at once while an event is looked for.
 const PIECES: u32 = 4;
-
-/// Every kind that is kept, with all its fields.
-pub(crate) fn captures() -> impl Iterator<Item = (&'static Kind, Capture)> {
-    kept_kinds().map(|kind| (kind, Capture::all(kind)))
-}
-
-/// What is written of each kind.
-pub(crate) fn selections() -> Vec<Selection> {
-    kept_kinds().map(Selection::all).collect()
-}
-
-fn kept_kinds() -> impl Iterator<Item = &'static Kind> {
-    let kinds = kinds::ALL.iter().copied();
-    kinds.filter(|kind| kind.family == Family::Traffic)
-}
-
-/// A piece being filled.
-#[derive(Debug)]
-pub(crate) struct OpenPiece {
-    batch: OpenBatch,
-    first_at: Timestamp,
-    last_at: Timestamp,
-    nobody: Arc<str>,
-}
-
-impl OpenPiece {
-    pub(crate) fn new(at: Timestamp) -> Self {
-        Self {
-            batch: OpenBatch::default(),
-            first_at: at,
-            last_at: at,
-            nobody: Arc::from(""),
-        }
-    }
-
-    pub(crate) fn push(&mut self, at: Timestamp, envelope: &[u8]) {
-        self.batch.push(&self.nobody, envelope);
-        self.first_at = self.first_at.min(at);
-        self.last_at = self.last_at.max(at);
-    }
-}
-
-/// Pieces on their way to the log.
-#[derive(Debug, Default)]
-pub(crate) struct Keeping {
-    held: Mutex<Held>,
-    wake: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Held {
-    pieces: VecDeque<OpenPiece>,
-    bytes: u64,
-    /// The recorder will fill no more.
-    is_last: bool,
-}
-
-impl Keeping {
-    /// Hands over a piece, or counts it as not kept if too much waits.
-    pub(crate) fn put(&self, plane: &Plane, piece: OpenPiece) {
-        let bytes = bytes_of(&piece);
-        let mut held = self.lock();
-        if held.bytes.saturating_add(bytes) > HELD_BYTES_MAX {
-            plane.meters.unkept.add(u64::from(piece.batch.len()));
-            return;
-        }
-        held.bytes += bytes;
-        held.pieces.push_back(piece);
-        drop(held);
-        self.wake.notify_one();
-    }
-
-    /// The recorder is done.
-    pub(crate) fn finish(&self) {
-        self.lock().is_last = true;
-        self.wake.notify_one();
-    }
-
-    /// What is written next, with its number of events and bytes; `None` after the last.
-    fn take(&self) -> Option<(Vec<NewPiece>, u64, u64)> {
-        let mut held = self.lock();
-        let (mut pieces, mut events, mut bytes) = (Vec::new(), 0, 0);
-        while bytes < WRITE_BYTES
-            && let Some(piece) = held.pieces.pop_front()
-        {
-            events += u64::from(piece.batch.len());
-            bytes += bytes_of(&piece);
-            pieces.push(NewPiece {
-                first_at: piece.first_at,
-                last_at: piece.last_at,
-                body: piece.batch.finish().stored,
-            });
-        }
-        (!pieces.is_empty() || !held.is_last).then_some((pieces, events, bytes))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        self.held
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-fn bytes_of(piece: &OpenPiece) -> u64 {
-    u64::try_from(piece.batch.bytes()).unwrap_or(u64::MAX)
-}
 
 /// Writes pieces down until the recorder is done.
 pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
@@ -177,23 +66,6 @@ pub(crate) async fn prune(plane: &Plane) -> Result<u64, Fault> {
         .kept_bytes
         .set(plane.queue.traffic().await?.bytes);
     Ok(n_pruned)
-}
-
-/// A part of the traffic log.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TrafficRange {
-    /// The first piece; beyond `last` in an empty range.
-    pub first: i64,
-    /// The last piece.
-    pub last: i64,
-    /// The event in the first piece that the range begins with.
-    pub from_event: Option<String>,
-    /// The event in the last piece that it ends with.
-    pub to_event: Option<String>,
-    /// Of the pieces, what happened no earlier,
-    pub since: Option<Timestamp>,
-    /// and no later.
-    pub until: Option<Timestamp>,
 }
 
 /// The events between two bounds, both inside, to the last there is now. `None` when a bound is an event

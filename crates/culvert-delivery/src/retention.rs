@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use culvert_base::Fault;
 
-use crate::Plane;
-use crate::{dispatcher, replay, retained};
+use crate::plane::Plane;
+use crate::{dispatcher, replayer, retained};
 
 /// Rows removed in one transaction.
 const ROWS: u32 = 512;
@@ -75,7 +75,7 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
 pub(crate) async fn prune(plane: &Plane) -> Result<u64, Fault> {
     let cutoff = plane.clock.now().minus(plane.settings.audit_retention);
     let copied = plane.queue.cursor(dispatcher::CURSOR).await?;
-    let passed = match replay::needed_from(plane).await? {
+    let passed = match replayer::needed_from(plane).await? {
         Some(needed) => copied.min(needed.saturating_sub(1)),
         None => copied,
     };

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use culvert_events::{Capture, Filter, Kind, Selection};
 
-use crate::Settings;
 use crate::batch::BatchLimits;
 use crate::health::{AllCounters, DeliveryCounters};
 use crate::replay::Replay;
+use crate::settings::Settings;
 use crate::target::target_type::Target;
 
 /// What delivery runs on. Swapped whole.

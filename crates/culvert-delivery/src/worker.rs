@@ -13,8 +13,8 @@ mod gather;
 mod refused;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -29,10 +29,11 @@ use crate::batch::{Batch, OpenBatch};
 use crate::failure::{Failure, FailureClass};
 use crate::health::State;
 use crate::meters::Dropped;
+use crate::plane::Plane;
 use crate::retry::{Circuit, Failed, Next};
+use crate::settings::DESTINATION_KIND;
 use crate::subscription::CompiledDestination;
 use crate::target::verdict::{Outcome, Verdict};
-use crate::{DESTINATION_KIND, Plane};
 
 /// How often the backlog is looked at, for what a wake missed and for other nodes' appends.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -45,59 +46,6 @@ const AFTER_FAULT: Duration = Duration::from_secs(1);
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Rejected events of a split batch that a worker remembers, so as not to send them again alone.
 const CONDEMNED_MAX: usize = 4096;
-
-/// Wakes workers, and asks for those that do not run yet.
-#[derive(Debug, Default)]
-pub(crate) struct WorkerNotifier {
-    asleep: Mutex<HashMap<Arc<str>, Arc<Notify>>>,
-    wanted: Notify,
-}
-
-impl WorkerNotifier {
-    /// Something waits for `destination`.
-    pub(crate) fn wake(&self, destination: &str) {
-        let mut asleep = self
-            .asleep
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        match asleep.get(destination) {
-            Some(worker) => worker.notify_one(),
-            None => {
-                asleep.insert(destination.into(), Arc::new(Notify::new()));
-                self.wanted.notify_one();
-            }
-        }
-    }
-
-    /// The workers of these destinations, where there are any, shall look again: they were edited.
-    pub(crate) fn wake_each<'a>(&self, destinations: impl Iterator<Item = &'a str>) {
-        let asleep = self
-            .asleep
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        for worker in destinations.filter_map(|id| asleep.get(id)) {
-            worker.notify_one();
-        }
-    }
-
-    fn each(&self) -> Vec<(Arc<str>, Arc<Notify>)> {
-        let asleep = self
-            .asleep
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        asleep
-            .iter()
-            .map(|(destination, notify)| (destination.clone(), notify.clone()))
-            .collect()
-    }
-
-    fn forget(&self, destination: &str) {
-        self.asleep
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .remove(destination);
-    }
-}
 
 /// Keeps one worker per destination with something waiting, if this node sends, and looks at the
 /// queue as a whole now and then. Ends when cancelled and every worker

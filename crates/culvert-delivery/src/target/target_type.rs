@@ -38,7 +38,7 @@ pub trait Gathers: Send + Sync {
     fn gathering(&self) -> Gathering;
 
     /// Makes an object of a run, once. The caller drops the future after
-    /// [`PUT_DEADLINE`](crate::PUT_DEADLINE).
+    /// [`PUT_DEADLINE`](crate::settings::PUT_DEADLINE).
     fn put<'a>(&'a self, run: &'a dyn Run) -> BoxFuture<'a, Result<(), Failure>>;
 }
 

@@ -7,10 +7,11 @@ use culvert_base::{Clock, Ksuid};
 use culvert_store::Range;
 
 use super::bench::{AUDIT_KIND, Bench, Scripted};
+use crate::Replay;
 use crate::fake::until;
-use crate::replay::{Replayer, needed_from};
+use crate::plane::Plane;
+use crate::replayer::{Replayer, needed_from};
 use crate::retention::prune;
-use crate::{Plane, Replay};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -17,13 +17,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::batch::{Batch, BatchLimits, OpenBatch};
+use crate::delivery::Delivery;
 use crate::dispatcher::Dispatcher;
 use crate::failure::{Failure, FailureClass};
+use crate::settings::{DESTINATION_KIND, Settings};
+use crate::subscription::{Destination, Source, Table};
 use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::Verdict;
-use crate::{
-    DESTINATION_KIND, Delivery, Destination, Health, Meters, Replay, Settings, Source, Table,
-};
+use crate::{Health, Meters, Replay};
 
 pub(super) struct Bench {
     pub(super) folder: Arc<tempfile::TempDir>,

@@ -9,8 +9,10 @@ use serde_json::{Value, json};
 
 use super::bench::{Bench, Scripted, record, source};
 use crate::fake::until;
-use crate::retained::{self, TrafficRange};
-use crate::{Destination, Replay, Settings, Source, Table};
+use crate::replay::TrafficRange;
+use crate::settings::Settings;
+use crate::subscription::{Destination, Source, Table};
+use crate::{Replay, retained};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 

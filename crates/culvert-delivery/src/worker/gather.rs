@@ -14,10 +14,11 @@ use super::{Step, Worker};
 use crate::batch::Batch;
 use crate::event_log::Settlement;
 use crate::failure::{Failure, FailureClass};
+use crate::plane::Plane;
 use crate::retry::Next;
+use crate::settings::PUT_DEADLINE;
 use crate::subscription::CompiledDestination;
 use crate::target::target_type::{Gathers, Run};
-use crate::{PUT_DEADLINE, Plane};
 
 impl Worker {
     /// Puts at most one object.

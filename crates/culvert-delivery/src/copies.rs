@@ -1,0 +1,85 @@
+//! Copies of events from a log to the queue, with a cursor that moves in the same transaction.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use culvert_base::Fault;
+use culvert_store::{BatchClass, CursorMove, NewBatch, QueueError};
+
+use crate::batch::{BatchLimits, OpenBatch};
+use crate::plane::Plane;
+
+/// One event for one reader.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copy<'a> {
+    pub(crate) subscription: &'a str,
+    pub(crate) destination: &'a str,
+    pub(crate) envelope: &'a str,
+}
+
+/// Batches of copies with their bytes, per destination in the order they were given.
+#[derive(Debug)]
+pub(crate) struct Copies(Vec<(NewBatch, usize)>);
+
+impl Copies {
+    pub(crate) fn lay_out<'a>(
+        plane: &Plane,
+        class: BatchClass,
+        copies: impl Iterator<Item = Copy<'a>>,
+    ) -> Self {
+        let table = plane.table.load();
+        let mut open: BTreeMap<&str, OpenBatch> = BTreeMap::new();
+        let mut done = Vec::new();
+        let seal = |destination: &str, batch: OpenBatch| {
+            let bytes = batch.bytes();
+            let batch = NewBatch {
+                destination: destination.to_owned(),
+                class,
+                count: batch.len(),
+                body: batch.finish(),
+            };
+            (batch, bytes)
+        };
+        for copy in copies {
+            let limits = table
+                .outlet(copy.destination)
+                .map_or(BatchLimits::DEFAULT, |outlet| outlet.limits);
+            let batch = open.entry(copy.destination).or_default();
+            if !batch.fits(copy.envelope.len(), limits) {
+                done.push(seal(copy.destination, std::mem::take(batch)));
+            }
+            batch.push(&Arc::from(copy.subscription), copy.envelope.as_bytes());
+        }
+        done.extend(
+            open.into_iter()
+                .map(|(destination, batch)| seal(destination, batch)),
+        );
+        Self(done)
+    }
+
+    /// Puts them in line and moves the cursor, in one transaction. False, and nothing is in line, if
+    /// the cursor stands elsewhere.
+    pub(crate) async fn append(self, plane: &Plane, cursor: CursorMove) -> Result<bool, Fault> {
+        let mut sizes: BTreeMap<(String, BatchClass), (u64, u64)> = BTreeMap::new();
+        for (batch, bytes) in &self.0 {
+            let line = (batch.destination.clone(), batch.class);
+            let size = sizes.entry(line).or_default();
+            size.0 += u64::from(batch.count);
+            size.1 += u64::try_from(*bytes).unwrap_or(u64::MAX);
+        }
+        let batches = self.0.into_iter().map(|(batch, _)| batch).collect();
+        match plane.queue.append(batches, Some(cursor)).await {
+            Ok(()) => {}
+            Err(QueueError::Lost) => return Ok(false),
+            Err(QueueError::Fault(fault)) => return Err(fault),
+        }
+        for ((destination, class), (events, bytes)) in sizes {
+            plane.meters.offered.add(events);
+            plane.meters.queued.add(events);
+            let counters = plane.all_counters.of(&destination);
+            counters.queued(class, events, bytes);
+            plane.notifier.wake(&destination);
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,406 @@
+//! The delivery plane as its users see it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use culvert_base::{Clock, Entropy, Fault, Refusal, Timestamp};
+use culvert_events::{EventIds, Recorder, encode};
+use culvert_store::{BatchClass, Bound, DeadLetter, Queue, Range, Store};
+
+use crate::batch::Batch;
+use crate::buffer_pool::BufferPool;
+use crate::cluster::{self, ClusterHealth};
+use crate::dispatcher::Dispatcher;
+use crate::event_log::{EventLog, JetStream};
+use crate::followers::TailSpec;
+use crate::health::{AllCounters, Health};
+use crate::losses::{self, Losses};
+use crate::meters::{Dropped, Meters};
+use crate::net::Net;
+use crate::plane::Plane;
+use crate::record_shards::{OfferLimits, RecordShards};
+use crate::recorder::Flusher;
+use crate::replay::{Replay, TrafficRange};
+use crate::replayer::Replayer;
+use crate::retained_pieces::Keeping;
+use crate::retry::RetryBudget;
+use crate::settings::Settings;
+use crate::spill::SpillTask;
+use crate::spill_writer::SpillWriter;
+use crate::subscription::{Compiled, Table};
+use crate::tail::{self, Tail};
+use crate::target::context::TargetContext;
+use crate::target::verdict::{Outcome, Verdict};
+use crate::worker_notifier::WorkerNotifier;
+use crate::{retained, retention, worker};
+
+/// A test event is tried for no longer.
+const TEST_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Records after which the recorder is woken: so few that it finds them in the processor's cache.
+const WAKE_RECORDS: usize = 128;
+
+/// The delivery plane.
+#[derive(Debug)]
+pub struct Delivery {
+    pub(crate) plane: Arc<Plane>,
+}
+
+impl Delivery {
+    /// A plane with an empty table; nothing moves before [`Self::run`].
+    pub fn new(
+        settings: Settings,
+        queue: Queue,
+        store: Store,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Arc<Self> {
+        let targets = TargetContext::new(settings.targets.clone(), clock.clone(), entropy.clone());
+        let meters = Arc::new(Meters::default());
+        let limits = OfferLimits {
+            records_max: settings.offer_records_max,
+            bytes_max: settings.offer_bytes_max,
+            wake_records: settings.flush_events.clamp(1, WAKE_RECORDS),
+            wake_bytes: settings.flush_bytes.max(1),
+        };
+        let log: Arc<dyn EventLog> = match &settings.event_log {
+            None => Arc::new(queue.clone()),
+            Some(stream) => Arc::new(JetStream::new(
+                stream,
+                queue.clone(),
+                clock.clone(),
+                meters.clone(),
+            )),
+        };
+        Arc::new(Self {
+            plane: Arc::new(Plane {
+                log,
+                queue,
+                store,
+                targets,
+                table: ArcSwap::default(),
+                tables: watch::Sender::new(0),
+                offers: Arc::new(RecordShards::new(limits, meters.clone())),
+                tails: Arc::default(),
+                all_counters: AllCounters::default(),
+                meters,
+                notifier: WorkerNotifier::default(),
+                direct_events: AtomicU64::new(0),
+                spill: SpillWriter::default(),
+                keeping: Keeping::default(),
+                spare: BufferPool::default(),
+                budget: Mutex::new(RetryBudget::new(clock.now())),
+                disk_full: AtomicBool::new(false),
+                settings,
+                clock,
+                entropy,
+            }),
+        })
+    }
+
+    /// Where the planes leave their records.
+    pub fn recorder(&self) -> Arc<dyn Recorder> {
+        self.plane.offers.clone()
+    }
+
+    /// Runs on `table` from now on. Records already offered are judged by it too.
+    pub fn publish(&self, table: Table) {
+        let compiled = Compiled::new(table, &self.plane.all_counters);
+        self.plane
+            .all_counters
+            .keep(|id| compiled.outlet(id).is_some());
+        let compiled = Arc::new(compiled);
+        let before = self.plane.table.swap(Arc::clone(&compiled));
+        self.plane.tables.send_modify(|n| *n = n.saturating_add(1));
+        self.plane.recapture();
+        // What did not change has nothing new to do.
+        let edited = compiled.unlike(&before).chain(before.unlike(&compiled));
+        self.plane.notifier.wake_each(edited);
+    }
+
+    /// The guard and the clients behind it.
+    pub fn net(&self) -> &Net {
+        self.plane.targets.net()
+    }
+
+    /// What targets are opened with.
+    pub fn targets(&self) -> &TargetContext {
+        &self.plane.targets
+    }
+
+    /// Follows events as they happen.
+    ///
+    /// # Errors
+    /// 238, 5401 to 5406 as for a source, and a refusal when too many tails are open.
+    pub fn tail(&self, spec: TailSpec) -> Result<Tail, Refusal> {
+        tail::open(&self.plane, spec)
+    }
+
+    /// Counters.
+    pub fn meters(&self) -> &Meters {
+        &self.plane.meters
+    }
+
+    /// Deliveries that wait: in the queue, whichever node put them there, as far as this one knows, and in
+    /// its own memory.
+    pub fn waiting(&self) -> u64 {
+        self.plane.all_counters.waiting_events()
+    }
+
+    /// Whether the event log can be used right now.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub async fn event_log_usable(&self) -> Result<(), Fault> {
+        self.plane.log.usable().await
+    }
+
+    /// How a destination is doing, as all nodes see it.
+    ///
+    /// # Errors
+    /// A queue that fails.
+    pub async fn cluster_health(&self, destination: &str) -> Result<ClusterHealth, Fault> {
+        cluster::health(&self.plane, destination).await
+    }
+
+    /// How a destination is doing as this node sees it; `None` when it is not known here.
+    pub fn health(&self, destination: &str) -> Option<Health> {
+        Some(self.plane.all_counters.get(destination)?.health())
+    }
+
+    /// How every destination is doing that is known here, by id.
+    pub fn healths(&self) -> Vec<(String, Health)> {
+        self.plane.all_counters.healths()
+    }
+
+    /// Dead letters of a destination, newest first, with ids below `before`.
+    ///
+    /// # Errors
+    /// A queue that fails.
+    pub async fn dead_letters(
+        &self,
+        destination: &str,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetter>, Fault> {
+        let queue = &self.plane.queue;
+        queue.dead_letters(destination, before, limit).await
+    }
+
+    /// Events of dead letters that this process removed to make room for newer ones of the same destination
+    /// and class.
+    pub fn forgotten(&self, class: BatchClass) -> u64 {
+        self.plane.queue.forgotten(class)
+    }
+
+    /// Puts dead letters of a destination back at the end of its line, in the order of `ids`; how many
+    /// there were.
+    ///
+    /// # Errors
+    /// A queue that fails; what was put back stays so.
+    pub async fn redrive(&self, destination: &str, ids: &[i64]) -> Result<u32, Fault> {
+        let queue = &self.plane.queue;
+        let mut n_redriven = 0;
+        for id in ids {
+            // Ids are of all destinations: only this one's may be moved.
+            let found = queue
+                .dead_letters(destination, Some(id.saturating_add(1)), 1)
+                .await?;
+            let is_there = found.first().is_some_and(|letter| letter.id == *id);
+            if is_there && queue.redrive(*id).await? {
+                n_redriven += 1;
+            }
+        }
+        if n_redriven > 0 {
+            self.plane.notifier.wake(destination);
+        }
+        Ok(n_redriven)
+    }
+
+    /// How far a replay is: the last position of its range whose events are in the queue or behind
+    /// it, or the one before the range.
+    ///
+    /// # Errors
+    /// A queue that fails.
+    pub async fn replayed(&self, replay: &str, range: &Range) -> Result<i64, Fault> {
+        let value = self.plane.queue.cursor(&Replay::cursor(replay)).await?;
+        Ok(Replay::position(range, value))
+    }
+
+    /// The same in the log of traffic.
+    ///
+    /// # Errors
+    /// A queue that fails.
+    pub async fn replayed_traffic(&self, replay: &str, range: &TrafficRange) -> Result<i64, Fault> {
+        let name = Replay::traffic_cursor(replay);
+        let value = self.plane.queue.cursor(&name).await?;
+        Ok(value.max(range.first.saturating_sub(1)))
+    }
+
+    /// Whether this server keeps traffic events for replays.
+    pub fn keeps_traffic(&self) -> bool {
+        self.plane.keeps_traffic()
+    }
+
+    /// When a traffic event of `account` happened, if it is kept.
+    ///
+    /// # Errors
+    /// A queue that fails.
+    pub async fn find_traffic(&self, id: &str, account: &str) -> Result<Option<Timestamp>, Fault> {
+        let found = retained::find(&self.plane, id, account).await?;
+        Ok(found.map(|(_, at)| at))
+    }
+
+    /// The kept traffic events between two bounds, both inside, to the last there is now; `None` when a
+    /// bound is an event of `account` that is not kept.
+    ///
+    /// # Errors
+    /// A queue that fails.
+    pub async fn traffic_range(
+        &self,
+        from: &Bound,
+        to: Option<&Bound>,
+        account: &str,
+    ) -> Result<Option<TrafficRange>, Fault> {
+        retained::range(&self.plane, from, to, account).await
+    }
+
+    /// Sends a `test` event to a destination: one attempt, not recorded. The error is a sentence for
+    /// the user.
+    pub async fn send_test(&self, destination: &str) -> Result<(), String> {
+        let plane = &self.plane;
+        let outlet = plane
+            .table
+            .load()
+            .outlet(destination)
+            .cloned()
+            .ok_or("the destination does not exist or is not active yet")?;
+        let now = plane.clock.now();
+        let id = EventIds::new(plane.entropy.clone()).next(now);
+        let event = encode::test(&id, now, &outlet.account);
+        let batch = Batch::of_one(outlet.id.clone(), BatchClass::Audit, event.body.as_bytes())
+            .map_err(|error| error.to_string())?;
+        let sent = tokio::time::timeout(TEST_DEADLINE, outlet.target.send(&batch))
+            .await
+            .map_err(|_| format!("no response within {} s", TEST_DEADLINE.as_secs()))?;
+        match sent {
+            Verdict::Delivered => Ok(()),
+            Verdict::Failed(failure) => Err(failure.to_string()),
+            Verdict::Partial(outcomes) => match outcomes.into_iter().next() {
+                Some(Outcome::Failed(failure)) => Err(failure.to_string()),
+                _ => Err("the destination did not accept the event".to_owned()),
+            },
+        }
+    }
+
+    /// Moves events until cancelled; then flushes what was offered, lets workers finish, and returns
+    /// within [`Settings::drain`].
+    pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
+        let plane = self.plane.clone();
+        plane.log.start(plane.targets.net()).await;
+        if let Err(fault) = plane.log.release_owner(&plane.settings.node).await {
+            tracing::error!(cause = %fault.chain(), "releasing the leases of the previous run failed");
+        }
+        let look = plane.all_counters.look();
+        if let Ok(backlog) = plane.log.backlog().await {
+            let events = backlog.iter().map(|waiting| waiting.events).sum();
+            plane.meters.recovered.add(events);
+            plane.all_counters.refresh(look, &backlog);
+            plane.look_at_disk();
+            for waiting in backlog.iter().filter(|waiting| waiting.batches > 0) {
+                plane.notifier.wake(&waiting.destination);
+            }
+        }
+        let counts = plane.settings.counts.as_deref();
+        let boot = plane.settings.boot.as_deref();
+        let losses = match Losses::read(&plane.queue, &plane.settings.node, counts, boot).await {
+            Ok((mut losses, lost)) => {
+                plane.meters.lost.add(lost.counted);
+                plane.meters.maybe_lost.add(lost.maybe);
+                if lost.counted > 0 {
+                    tracing::warn!(
+                        lost = lost.counted,
+                        "the previous run ended with {} traffic events that were not queued",
+                        lost.counted
+                    );
+                }
+                if lost.maybe > 0 {
+                    let span = losses::UNCOUNTED_INTERVALS * plane.settings.flush_after;
+                    tracing::warn!(
+                        maybe_lost = lost.maybe,
+                        "the machine or the data directory changed while the server ran: up to {} more traffic \
+                         events of the last {} ms may be lost (an estimate)",
+                        lost.maybe,
+                        span.as_millis()
+                    );
+                }
+                // Counted once is enough. From here on this life counts.
+                losses.counts.write(&plane.queue, 0, 0).await;
+                if let Some(note) = &mut losses.note {
+                    note.write(0);
+                }
+                Some(losses)
+            }
+            Err(fault) => {
+                tracing::error!(cause = %fault.chain(), "cannot read the record counts of the previous run");
+                None
+            }
+        };
+        let stop_workers = CancellationToken::new();
+        let mut makers = JoinSet::new();
+        let (counts, note) =
+            losses.map_or((None, None), |losses| (Some(losses.counts), losses.note));
+        let supervisor = &plane.settings.supervisor;
+        let stopping = |token: &CancellationToken| {
+            let token = token.clone();
+            move || token.is_cancelled()
+        };
+        let flusher = Flusher::new(plane.clone(), note).run(cancel.clone());
+        makers.spawn(supervisor.supervise("delivery.flusher", stopping(&cancel), flusher));
+        let spill = SpillTask::new(plane.clone(), counts).run(cancel.clone());
+        makers.spawn(supervisor.supervise("delivery.appender", stopping(&cancel), spill));
+        let retained = retained::run(plane.clone(), cancel.clone());
+        makers.spawn(supervisor.supervise("delivery.traffic_log", stopping(&cancel), retained));
+        let dispatcher = Dispatcher::new(plane.clone()).run(cancel.clone());
+        makers.spawn(supervisor.supervise("delivery.dispatcher", stopping(&cancel), dispatcher));
+        let replayer = Replayer::new(plane.clone()).run(cancel.clone());
+        makers.spawn(supervisor.supervise("delivery.replayer", stopping(&cancel), replayer));
+        let retention = retention::run(plane.clone(), cancel.clone());
+        makers.spawn(supervisor.supervise("delivery.retention", stopping(&cancel), retention));
+        if plane.settings.is_shared {
+            let cluster = cluster::run(plane.clone(), cancel.clone());
+            makers.spawn(supervisor.supervise("delivery.cluster", stopping(&cancel), cluster));
+        }
+        let stop_keeping = CancellationToken::new();
+        let mut keeper = JoinSet::new();
+        let (log, stop) = (plane.log.clone(), stop_keeping.clone());
+        let keeping = async move { log.keep(stop).await };
+        keeper.spawn(supervisor.supervise("delivery.event_log", stopping(&stop_keeping), keeping));
+        let mut workers = JoinSet::new();
+        let working = worker::supervise(plane.clone(), stop_workers.clone());
+        workers.spawn(supervisor.supervise("delivery.workers", stopping(&stop_workers), working));
+        cancel.cancelled().await;
+        let drained = tokio::time::timeout(plane.settings.drain, async {
+            while makers.join_next().await.is_some() {}
+            stop_workers.cancel();
+            while workers.join_next().await.is_some() {}
+            stop_keeping.cancel();
+            while keeper.join_next().await.is_some() {}
+            plane.log.close().await;
+        });
+        if drained.await.is_err() {
+            tracing::warn!(
+                "delivery did not finish in time; queued events are delivered after the next start"
+            );
+        }
+        for (_, counters) in plane.all_counters.each() {
+            plane.abandon(&counters, Dropped::Stopped);
+        }
+    }
+}

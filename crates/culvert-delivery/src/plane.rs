@@ -1,0 +1,107 @@
+//! The state that recorder, dispatcher, replayer and workers share.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+
+use culvert_base::{Clock, Entropy};
+use culvert_store::{Queue, Store};
+
+use crate::buffer_pool::BufferPool;
+use crate::event_log::EventLog;
+use crate::followers::Tails;
+use crate::health::{AllCounters, DeliveryCounters};
+use crate::meters::{Dropped, Meters};
+use crate::record_shards::RecordShards;
+use crate::retained_pieces::{self, Keeping};
+use crate::retry::RetryBudget;
+use crate::settings::Settings;
+use crate::spill_writer::SpillWriter;
+use crate::subscription::Compiled;
+use crate::target::context::TargetContext;
+use crate::worker_notifier::WorkerNotifier;
+
+/// What recorder, dispatcher and workers share.
+#[derive(Debug)]
+pub(crate) struct Plane {
+    pub(crate) settings: Settings,
+    /// Batches on their way.
+    pub(crate) log: Arc<dyn EventLog>,
+    /// Cursors, dead letters and audit events, whatever the log.
+    pub(crate) queue: Queue,
+    pub(crate) store: Store,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) targets: TargetContext,
+    pub(crate) table: ArcSwap<Compiled>,
+    /// How many tables were published; moves after the table.
+    pub(crate) tables: watch::Sender<u64>,
+    pub(crate) offers: Arc<RecordShards>,
+    pub(crate) tails: Arc<Tails>,
+    pub(crate) all_counters: AllCounters,
+    pub(crate) meters: Arc<Meters>,
+    pub(crate) notifier: WorkerNotifier,
+    /// Events on the lanes of all destinations.
+    pub(crate) direct_events: AtomicU64,
+    /// Lanes that are to be written down.
+    pub(crate) spill: SpillWriter,
+    /// Pieces of the traffic log that are to be written.
+    pub(crate) keeping: Keeping,
+    pub(crate) spare: BufferPool,
+    pub(crate) budget: Mutex<RetryBudget>,
+    pub(crate) disk_full: AtomicBool,
+}
+
+impl Plane {
+    /// Whether the queue holds more than traffic may fill. Looked at every few seconds.
+    pub(crate) fn is_disk_full(&self) -> bool {
+        self.disk_full.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn look_at_disk(&self) {
+        let is_full = self.all_counters.queued_bytes() >= self.settings.disk_bytes_max;
+        if self.disk_full.swap(is_full, Ordering::Relaxed) != is_full && is_full {
+            tracing::error!("the event queue is full: dropping traffic events until it drains");
+        }
+    }
+
+    /// Counts what is left on the lane of a destination that is gone, or of a server that stops.
+    pub(crate) fn abandon(&self, counters: &DeliveryCounters, why: Dropped) {
+        for one in counters.buffer.empty() {
+            counters.released(one.events(), one.bytes());
+            self.direct_events
+                .fetch_sub(one.events(), Ordering::Relaxed);
+            counters.dropped.add(why, one.events());
+            self.meters.dropped.add(why, one.events());
+        }
+    }
+
+    /// Whether the retry budget lets a batch go.
+    pub(crate) fn may_send(&self, attempt: u32) -> bool {
+        let mut budget = self
+            .budget
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if attempt <= 1 {
+            budget.sent();
+            return true;
+        }
+        budget.take(self.all_counters.n_failing(), self.clock.now())
+    }
+
+    /// Tells the planes what is wanted now.
+    pub(crate) fn recapture(&self) {
+        let table = self.table.load();
+        let kept = self.keeps_traffic().then(retained_pieces::captures);
+        let wanted = table.captures().chain(self.tails.captures());
+        self.offers
+            .set_captures(wanted.chain(kept.into_iter().flatten()));
+    }
+
+    /// Whether traffic events are kept for replays.
+    pub(crate) fn keeps_traffic(&self) -> bool {
+        !self.settings.traffic_retention.is_zero()
+    }
+}

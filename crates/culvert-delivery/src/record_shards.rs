@@ -1,0 +1,221 @@
+//! Records that planes offer, before the flusher takes them.
+//!
+//! Offering never waits: a record is pushed onto one of a few lists under a lock that is held for a push, or it
+//! is dropped and counted when the lists hold too much.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
+
+use culvert_events::{Capture, Kind, Record, Recorder};
+
+use crate::meters::{Dropped, Meters};
+
+/// Lists that records are pushed onto; a thread keeps to one.
+const SHARDS: usize = 8;
+
+/// Where the planes leave their records.
+#[derive(Debug)]
+pub(crate) struct RecordShards {
+    captures: ArcSwap<Vec<(&'static Kind, Capture)>>,
+    shards: [Mutex<Vec<Record>>; SHARDS],
+    records: AtomicUsize,
+    bytes: AtomicUsize,
+    /// Records taken in since the start.
+    accepted: AtomicU64,
+    limits: OfferLimits,
+    pub(crate) wake: Notify,
+    /// Whether the flusher sleeps until something is offered, with no other reason to wake.
+    is_asleep: AtomicBool,
+    meters: Arc<Meters>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OfferLimits {
+    pub(crate) records_max: usize,
+    pub(crate) bytes_max: usize,
+    /// The flusher is woken after that many records or bytes.
+    pub(crate) wake_records: usize,
+    pub(crate) wake_bytes: usize,
+}
+
+impl RecordShards {
+    pub(crate) fn new(limits: OfferLimits, meters: Arc<Meters>) -> Self {
+        Self {
+            captures: ArcSwap::default(),
+            shards: Default::default(),
+            records: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            accepted: AtomicU64::new(0),
+            limits,
+            wake: Notify::new(),
+            is_asleep: AtomicBool::new(false),
+            meters,
+        }
+    }
+
+    /// Says what is wanted from now on.
+    pub(crate) fn set_captures(&self, wanted: impl Iterator<Item = (&'static Kind, Capture)>) {
+        let mut captures: Vec<(&'static Kind, Capture)> = Vec::new();
+        for (kind, capture) in wanted {
+            match captures
+                .iter_mut()
+                .find(|(known, _)| known.name == kind.name)
+            {
+                Some((_, union)) => *union = union.union(capture),
+                None => captures.push((kind, capture)),
+            }
+        }
+        self.captures.store(Arc::new(captures));
+    }
+
+    /// Records taken in since the start.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.load(Ordering::Acquire) == 0
+    }
+
+    /// Asks to be woken for the next record. False when there is one already.
+    pub(crate) fn fall_asleep(&self) -> bool {
+        self.is_asleep.store(true, Ordering::SeqCst);
+        // Whoever offers looks in the other order, so one of the two sees the other.
+        self.records.load(Ordering::SeqCst) == 0
+    }
+
+    pub(crate) fn is_full_enough(&self) -> bool {
+        self.records.load(Ordering::Relaxed) >= self.limits.wake_records
+            || self.bytes.load(Ordering::Relaxed) >= self.limits.wake_bytes
+    }
+
+    /// Moves everything offered so far to the end of `into`, in the order in which it happened.
+    ///
+    /// All lists are held at once: of two records of a connection, offered by different threads, the
+    /// later is never taken without the earlier.
+    pub(crate) fn take(&self, into: &mut Vec<Record>) {
+        let before = into.len();
+        let mut shards = self.shards.each_ref().map(|shard| {
+            shard
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner())
+        });
+        for shard in &mut shards {
+            // The list keeps its memory; only the records move.
+            into.append(shard);
+        }
+        drop(shards);
+        let taken = &mut into[before..];
+        // A few sorted runs, which is what this sort is quick at.
+        taken.sort_by_key(Record::at);
+        let bytes: usize = taken.iter().map(Record::bytes).sum();
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.records
+            .fetch_sub(into.len() - before, Ordering::Release);
+    }
+}
+
+impl Recorder for RecordShards {
+    fn capture(&self, kind: &'static Kind) -> Capture {
+        self.captures
+            .load()
+            .iter()
+            .find(|(known, _)| std::ptr::eq(*known, kind) || known.name == kind.name)
+            .map_or(Capture::NONE, |(_, capture)| *capture)
+    }
+
+    fn offer(&self, record: Record) {
+        let size = record.bytes();
+        let records = self.records.fetch_add(1, Ordering::SeqCst) + 1;
+        let bytes = self.bytes.fetch_add(size, Ordering::Relaxed) + size;
+        if records > self.limits.records_max || bytes > self.limits.bytes_max {
+            self.records.fetch_sub(1, Ordering::Relaxed);
+            self.bytes.fetch_sub(size, Ordering::Relaxed);
+            self.meters.offered.add(1);
+            self.meters.dropped.add(Dropped::OfferFull, 1);
+            return;
+        }
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+        self.shards[shard_of_this_thread()]
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .push(record);
+        let crossed = bytes / self.limits.wake_bytes != (bytes - size) / self.limits.wake_bytes;
+        let is_first =
+            self.is_asleep.load(Ordering::SeqCst) && self.is_asleep.swap(false, Ordering::SeqCst);
+        if is_first || records.is_multiple_of(self.limits.wake_records) || crossed {
+            self.wake.notify_one();
+        }
+    }
+}
+
+fn shard_of_this_thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    SHARD.with(|shard| {
+        if shard.get() == usize::MAX {
+            shard.set(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
+        }
+        shard.get()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use culvert_base::Timestamp;
+    use culvert_events::TCP_CONNECTION_CLOSED;
+
+    use super::*;
+
+    #[test]
+    fn records_of_one_connection_keep_their_order_whatever_threads_offer_them() {
+        const THREADS: usize = 4;
+        const RECORDS: i64 = 2_000;
+        let limits = OfferLimits {
+            records_max: usize::MAX,
+            bytes_max: usize::MAX,
+            wake_records: 64,
+            wake_bytes: 1 << 20,
+        };
+        let offers = RecordShards::new(limits, Arc::default());
+        let turn = Mutex::new(0);
+        let barrier = Barrier::new(THREADS + 1);
+        let mut taken = Vec::new();
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    barrier.wait();
+                    loop {
+                        // As exchanges of a connection: one after the other, each on some thread.
+                        let mut number = turn.lock().unwrap();
+                        if *number == RECORDS {
+                            return;
+                        }
+                        *number += 1;
+                        let mut record =
+                            Record::new(&TCP_CONNECTION_CLOSED, Capture::NONE, Arc::from("ac_1"));
+                        record.complete(Timestamp::from_unix_nanos(*number));
+                        offers.offer(record);
+                    }
+                });
+            }
+            barrier.wait();
+            while taken.len() < RECORDS.unsigned_abs() as usize {
+                offers.take(&mut taken);
+            }
+        });
+        let numbers: Vec<i64> = taken
+            .iter()
+            .map(|record| record.at().unix_nanos())
+            .collect();
+        assert_eq!(numbers, (1..=RECORDS).collect::<Vec<_>>());
+    }
+}

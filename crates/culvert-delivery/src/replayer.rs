@@ -1,0 +1,283 @@
+//! Replays: ranges of the audit log and of kept traffic on their way to a destination once more.
+//!
+//! A replay copies events from the log to the queue as the dispatcher does, with a cursor of its own
+//! that moves in the transaction that appends the copies: a crash, or a second node, makes no second
+//! copy. It fills the destination's line only so far, so that a long range needs little room and new
+//! events are not held up for long. Whether a replay is done is told by its cursor alone.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use culvert_base::{Fault, Ksuid};
+use culvert_events::{Retained, encode};
+use culvert_store::{BatchClass, CursorMove};
+
+use crate::copies::{Copies, Copy};
+use crate::plane::Plane;
+use crate::replay::{CURSORS, Replay, TRAFFIC_CURSORS, TrafficRange};
+use crate::retained;
+use crate::subscription::Compiled;
+
+/// Rows copied at once; each at most 256 KiB.
+const ROWS: u32 = 128;
+/// Pieces of the traffic log copied at once; each about 512 KiB.
+const PIECES: u32 = 2;
+/// While this many events wait for the destination, a replay waits too.
+const WAITING_MAX: u64 = 1_000;
+/// How soon a replay that waits for room looks again.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often cursors of replays that are gone are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(3600);
+/// A replay younger than this may be missing in this node's table only because it is new.
+const SWEEP_AFTER: Duration = Duration::from_secs(3600);
+const AFTER_FAULT: Duration = Duration::from_secs(1);
+
+/// What one look at a replay did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// It went on and may go on further.
+    Moved,
+    /// Its destination has enough to do.
+    Waits,
+    /// All of it is in line.
+    Done,
+}
+
+pub(crate) struct Replayer {
+    plane: Arc<Plane>,
+    /// Replays that need not be looked at again.
+    done: HashSet<String>,
+    swept_at: Option<tokio::time::Instant>,
+}
+
+impl Replayer {
+    pub(crate) fn new(plane: Arc<Plane>) -> Self {
+        Self {
+            plane,
+            done: HashSet::new(),
+            swept_at: None,
+        }
+    }
+
+    /// Runs until cancelled.
+    pub(crate) async fn run(mut self, cancel: CancellationToken) {
+        let mut tables = self.plane.tables.subscribe();
+        while !cancel.is_cancelled() {
+            // Of the first table nothing is known, so it is not taken for one without replays.
+            let n_tables = *tables.borrow_and_update();
+            let pause = match n_tables {
+                0 => SWEEP_EVERY,
+                _ => self.pass().await.unwrap_or_else(|fault| {
+                    tracing::error!(cause = %fault.chain(), "replay failed");
+                    AFTER_FAULT
+                }),
+            };
+            tokio::select! {
+                alive = tables.changed() => if alive.is_err() { return },
+                () = tokio::time::sleep(pause) => {}
+                () = cancel.cancelled() => {}
+            }
+        }
+    }
+
+    /// Looks at every replay once. When to look again.
+    pub(crate) async fn pass(&mut self) -> Result<Duration, Fault> {
+        let table = self.plane.table.load_full();
+        let mut pause = SWEEP_EVERY;
+        for replay in &table.replays {
+            if self.done.contains(&replay.id) {
+                continue;
+            }
+            pause = pause.min(match self.step(replay).await? {
+                Step::Moved => Duration::ZERO,
+                Step::Waits => LOOK_EVERY,
+                Step::Done => {
+                    self.done.insert(replay.id.clone());
+                    SWEEP_EVERY
+                }
+            });
+        }
+        let is_known = |id: &str| table.replays.iter().any(|replay| replay.id == id);
+        self.done.retain(|id| is_known(id));
+        if self.swept_at.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
+            self.swept_at = Some(tokio::time::Instant::now());
+            sweep(&self.plane, is_known).await?;
+        }
+        Ok(pause)
+    }
+
+    /// First the audit events, then the traffic.
+    async fn step(&self, replay: &Replay) -> Result<Step, Fault> {
+        match (self.step_in_audit(replay).await?, &replay.traffic) {
+            (Step::Done, Some(range)) => self.step_in_traffic(replay, range).await,
+            (step, _) => Ok(step),
+        }
+    }
+
+    /// Each event is sent for those of the destination's subscriptions that want it now, as they select
+    /// it; one of a kind that none of them wants is sent whole, for the replay itself.
+    async fn step_in_traffic(&self, replay: &Replay, range: &TrafficRange) -> Result<Step, Fault> {
+        let plane = &self.plane;
+        let name = Replay::traffic_cursor(&replay.id);
+        let from = plane.queue.cursor(&name).await?;
+        let position = from.max(range.first.saturating_sub(1));
+        if position >= range.last {
+            return Ok(Step::Done);
+        }
+        if self.has_enough(replay, BatchClass::Traffic) {
+            return Ok(Step::Waits);
+        }
+        let queue = &plane.queue;
+        let pieces = queue.traffic_pieces(position, range.last, PIECES).await?;
+        let to = pieces.last().map_or(range.last, |piece| piece.id);
+        let table = plane.table.load_full();
+        let (mut copies, mut n_events) = (Vec::new(), 0u64);
+        for (piece, batch) in pieces.into_iter().filter_map(retained::read) {
+            let starts_at = range.from_event.as_ref().filter(|_| piece == range.first);
+            let ends_at = range.to_event.as_ref().filter(|_| piece == range.last);
+            let mut has_begun = starts_at.is_none();
+            for delivery in batch.deliveries() {
+                has_begun |= starts_at.is_some_and(|id| delivery.event_id == id);
+                if has_begun && let Some(event) = Retained::read(delivery.envelope) {
+                    let before = copies.len();
+                    if replay.wants_traffic(&event, range) {
+                        write(&table, replay, &event, delivery.envelope, &mut copies);
+                    }
+                    n_events += u64::from(copies.len() > before);
+                }
+                if ends_at.is_some_and(|id| delivery.event_id == id) {
+                    break;
+                }
+            }
+        }
+        let copies = copies.iter().filter_map(|(subscription, envelope)| {
+            Some(Copy {
+                subscription,
+                destination: &replay.destination,
+                envelope: std::str::from_utf8(envelope).ok()?,
+            })
+        });
+        let cursor = CursorMove { name, from, to };
+        let copies = Copies::lay_out(plane, BatchClass::Traffic, copies);
+        if copies.append(plane, cursor).await? {
+            plane.meters.replayed.add(n_events);
+        }
+        Ok(Step::Moved)
+    }
+
+    /// Whether the destination has enough to do of that class.
+    fn has_enough(&self, replay: &Replay, class: BatchClass) -> bool {
+        let counters = self.plane.all_counters.of(&replay.destination);
+        counters.queued_events(class) >= WAITING_MAX
+    }
+
+    async fn step_in_audit(&self, replay: &Replay) -> Result<Step, Fault> {
+        let plane = &self.plane;
+        let name = Replay::cursor(&replay.id);
+        let from = plane.queue.cursor(&name).await?;
+        let position = Replay::position(&replay.range, from);
+        if position >= replay.range.last {
+            return Ok(Step::Done);
+        }
+        if self.has_enough(replay, BatchClass::Audit) {
+            return Ok(Step::Waits);
+        }
+        let log = plane.store.audit_log();
+        let rows = log.rows(position, replay.range.last, ROWS).await?;
+        let mut wanted = Vec::new();
+        for row in rows.iter().filter(|row| replay.wants(row)) {
+            wanted.push((row, replay.readers(row)?));
+        }
+        let copies = wanted.iter().flat_map(|(row, readers)| {
+            readers.iter().map(|subscription| Copy {
+                subscription,
+                destination: &replay.destination,
+                envelope: &row.body,
+            })
+        });
+        let cursor = CursorMove {
+            name,
+            from,
+            to: rows.last().map_or(replay.range.last, |row| row.seq),
+        };
+        let copies = Copies::lay_out(plane, BatchClass::Audit, copies);
+        let is_moved = copies.append(plane, cursor).await?;
+        if is_moved {
+            let n_wanted = u64::try_from(wanted.len()).unwrap_or(0);
+            plane.meters.replayed.add(n_wanted);
+        }
+        Ok(Step::Moved)
+    }
+}
+
+/// Writes a kept event for everybody it is replayed for: subscription and envelope.
+fn write(
+    table: &Compiled,
+    replay: &Replay,
+    event: &Retained,
+    whole: &[u8],
+    copies: &mut Vec<(Arc<str>, Vec<u8>)>,
+) {
+    let record = &event.record;
+    let mut is_subscribed = false;
+    for group in table.groups(record.kind(), record.account()) {
+        for reader in &group.readers {
+            let mut outlets = reader.outlets.iter();
+            if !outlets.any(|outlet| *outlet.id == *replay.destination) {
+                continue;
+            }
+            is_subscribed = true;
+            let filter = reader.filter.as_ref();
+            if filter.is_none_or(|filter| filter.matches(record) == Ok(true)) {
+                let mut written = Vec::with_capacity(whole.len());
+                // What had to be left out was left out, and counted, when it was kept.
+                let selection = &group.selection;
+                encode::event(record, selection, &event.id, &mut written)
+                    .reasons()
+                    .for_each(drop);
+                copies.push((reader.subscription.clone(), written));
+            }
+        }
+    }
+    if !is_subscribed {
+        copies.push((Arc::from(&*replay.id), whole.to_vec()));
+    }
+}
+
+/// The first position that some replay still has to read.
+pub(crate) async fn needed_from(plane: &Plane) -> Result<Option<i64>, Fault> {
+    let table = plane.table.load_full();
+    let mut needed: Option<i64> = None;
+    for replay in &table.replays {
+        let value = plane.queue.cursor(&Replay::cursor(&replay.id)).await?;
+        let position = Replay::position(&replay.range, value);
+        if position < replay.range.last {
+            let next = position.saturating_add(1);
+            needed = Some(needed.map_or(next, |needed| needed.min(next)));
+        }
+    }
+    Ok(needed)
+}
+
+/// Forgets the cursors of replays that are not there any more.
+async fn sweep(plane: &Plane, is_known: impl Fn(&str) -> bool) -> Result<(), Fault> {
+    let young = plane.clock.now().minus(SWEEP_AFTER);
+    let mut names = plane.queue.cursors(CURSORS).await?;
+    names.extend(plane.queue.cursors(TRAFFIC_CURSORS).await?);
+    for name in names {
+        let mut prefixes = [CURSORS, TRAFFIC_CURSORS].into_iter();
+        let Some(id) = prefixes.find_map(|prefix| name.strip_prefix(prefix)) else {
+            continue;
+        };
+        let made_at = culvert_base::id::split(id)
+            .and_then(|(_, body)| body.parse::<Ksuid>().ok())
+            .map(|ksuid| ksuid.at());
+        if !is_known(id) && made_at.is_none_or(|at| at < young) {
+            plane.queue.drop_cursor(&name).await?;
+        }
+    }
+    Ok(())
+}

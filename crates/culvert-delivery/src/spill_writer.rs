@@ -1,0 +1,81 @@
+//! Requests to write buffered batches to the queue.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use culvert_base::sync::lock;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::health::DeliveryCounters;
+
+/// Lanes whose batches are to be written down.
+#[derive(Debug, Default)]
+pub(crate) struct SpillWriter {
+    pub(crate) buffers: Mutex<VecDeque<(Arc<str>, Arc<DeliveryCounters>)>>,
+    /// When to look at which other lane, the soonest first.
+    looks: Mutex<BinaryHeap<Reverse<Look>>>,
+    pub(crate) wake: Notify,
+    /// Records that the recorder has taken since the start.
+    pub(crate) taken: AtomicU64,
+    /// The recorder will put nothing more onto lanes.
+    pub(crate) is_last: AtomicBool,
+}
+
+/// When to look, and at whose lane.
+type Look = (Instant, Arc<str>);
+
+impl SpillWriter {
+    /// What is on this lane shall be written down.
+    pub(crate) fn request_spill(&self, destination: &Arc<str>, counters: &Arc<DeliveryCounters>) {
+        if counters.buffer.request_spill() {
+            lock(&self.buffers).push_back((destination.clone(), counters.clone()));
+            self.wake.notify_one();
+        }
+    }
+
+    /// What is on this lane shall be written down once it is time, which may be now.
+    pub(crate) fn arm_timer(&self, destination: &Arc<str>, counters: &Arc<DeliveryCounters>) {
+        if counters.buffer.must_be_written(Instant::now()) {
+            self.request_spill(destination, counters);
+        } else if let Some(at) = counters.buffer.watch() {
+            let mut looks = lock(&self.looks);
+            let is_soonest = looks
+                .peek()
+                .is_none_or(|Reverse((soonest, _))| at < *soonest);
+            looks.push(Reverse((at, destination.clone())));
+            drop(looks);
+            if is_soonest {
+                self.wake.notify_one();
+            }
+        }
+    }
+
+    /// The lane to be looked at by now, or when that will be.
+    pub(crate) fn next_look(&self, now: Instant) -> Result<Arc<str>, Option<Instant>> {
+        let mut looks = lock(&self.looks);
+        match looks.peek() {
+            Some(Reverse((at, _))) if *at > now => Err(Some(*at)),
+            Some(_) => looks
+                .pop()
+                .map(|Reverse((_, destination))| destination)
+                .ok_or(None),
+            None => Err(None),
+        }
+    }
+
+    /// The recorder has taken so many records, and put onto lanes what is wanted of them.
+    pub(crate) fn taken(&self, n_records: u64) {
+        if self.taken.swap(n_records, Ordering::SeqCst) != n_records {
+            self.wake.notify_one();
+        }
+    }
+
+    /// The recorder is done.
+    pub(crate) fn finish(&self) {
+        self.is_last.store(true, Ordering::SeqCst);
+        self.wake.notify_one();
+    }
+}
