@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use culvert_base::{Fault, Timestamp};
 
-use crate::StoreUrl;
 use crate::chain::{Content, Hash, Link};
 use crate::dialect::{Access, Arg, Row, Site, While};
 use crate::pool::Pool;
 use crate::statements::{HAS_META, meta, state};
+use crate::store_url::StoreUrl;
 use crate::{postgres, sqlite};
 
 /// The audit log of one installation.
@@ -179,7 +179,7 @@ impl AuditLog {
         let site = match url {
             StoreUrl::Sqlite(path) => Site::Sqlite(sqlite::File::at(path)),
             StoreUrl::Postgres(url) => {
-                Site::Postgres(postgres::Schema::at(url, crate::STATE.schema)?)
+                Site::Postgres(postgres::Schema::at(url, crate::database::STATE.schema)?)
             }
         };
         let mut connection = site.connect(Access::Read).await.during(doing)?;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use culvert_base::Fault;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
-use crate::Store;
 use crate::dialect::{Site, While};
 use crate::statements::{KEEP_ALIVE, TELL};
+use crate::store::Store;
 
 /// Bytes of a message: the database takes less than 8000.
 const BYTES_MAX: usize = 7_900;

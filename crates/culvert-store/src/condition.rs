@@ -5,7 +5,7 @@
 //! depend on each other the later one is refused as stale and decides again. A condition changes nothing,
 //! so writes that share one do not wait for each other.
 
-use crate::changes::CommitError;
+use crate::commit_error::CommitError;
 use crate::dialect::{Arg, Connection};
 use crate::document::{Document, Head, Key};
 use crate::statements::{WRITTEN_SINCE, state};

@@ -7,13 +7,12 @@ use culvert_base::{Clock, Fault, Supervisor};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use crate::StoreUrl;
 use crate::dialect::{Access, Arg, Site, While};
 use crate::health::{self, Health};
 use crate::migrate::{self, Step};
 use crate::pool::Pool;
 use crate::statements::meta;
-use crate::transfer::MOVED_TO;
+use crate::store_url::StoreUrl;
 use crate::writer::{WriteBackend, Writer};
 use crate::{postgres, sqlite};
 
@@ -27,6 +26,16 @@ pub(crate) struct Part {
     /// Reading connections on PostgreSQL. With those of writer and lookup, 16 for both parts.
     pub(crate) postgres_readers: usize,
 }
+
+pub(crate) const STATE: Part = Part {
+    file: None,
+    schema: "culvert",
+    steps: migrate::STATE,
+    postgres_readers: 8,
+};
+
+/// Where the data of a state file went: a value beside the documents.
+pub(crate) const MOVED_TO: &str = "moved_to";
 
 #[derive(Debug)]
 pub(crate) struct Database {

@@ -90,8 +90,8 @@ impl Ref {
 /// What a reference means for the removal of what it points at.
 ///
 /// A reference never dangles. A removal that leaves one behind is not committed: a `Block`
-/// reference is reported as [`CommitError::InUse`](crate::CommitError::InUse), one of the other two
-/// as [`CommitError::Stale`](crate::CommitError::Stale), since it appeared after the caller looked.
+/// reference is reported as [`CommitError::InUse`](crate::commit_error::CommitError::InUse), one of the other two
+/// as [`CommitError::Stale`](crate::commit_error::CommitError::Stale), since it appeared after the caller looked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDelete {
@@ -174,3 +174,6 @@ impl Document {
         serde_json::to_string(&links).map_err(|error| sqlx::Error::Encode(error.into()))
     }
 }
+
+/// Ids are letters, digits and underscores.
+pub(crate) const BEHIND_EVERY_ID: &str = "~";

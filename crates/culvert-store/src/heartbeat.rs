@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use culvert_base::{Fault, Timestamp};
 
-use crate::Store;
 use crate::dialect::{Access, Arg, Connection, Site, While};
 use crate::statements::state;
+use crate::store::Store;
 
 /// A beat that takes longer has failed, and the next one opens another connection.
 const BEAT_WITHIN: Duration = Duration::from_secs(4);

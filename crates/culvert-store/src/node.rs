@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use culvert_base::{Clock, Fault, Timestamp};
 use tokio::sync::watch;
 
-use crate::Store;
 use crate::dialect::{Access, Arg, Connection, Site, While};
 use crate::statements::{CLAIM, KEEP_ALIVE, NOW};
+use crate::store::Store;
 
 /// Names tried before giving up: the wanted one, and the same with a number.
 const NAMES_MAX: u32 = 1_000;

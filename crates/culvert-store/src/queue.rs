@@ -26,12 +26,12 @@ use tokio::sync::watch;
 use self::lines::{Lines, QueueCommand, QueueOutcome, Settlement};
 pub use self::nodes::{OpenTail, TailPiece};
 pub use self::traffic::{NewPiece, Piece, RetainedTraffic};
-use crate::StoreUrl;
 use crate::database::{Database, Part};
 use crate::dialect::{Arg, Row, While};
 use crate::migrate;
 use crate::pool::Pool;
 use crate::statements::events;
+use crate::store_url::StoreUrl;
 use crate::writer::Writer;
 
 /// The durable queue. Clones share it.

@@ -7,23 +7,16 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
 
 use culvert_base::Fault;
+use culvert_base::text::hex;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use tokio::sync::watch;
 
-use crate::changes::{self, StateCommand, StateLog};
 use crate::dialect::{Arg, Connection, Row, While};
-use crate::document::{Document, Key, PageQuery};
+use crate::document::Key;
 use crate::pool::Pool;
-use crate::statements::{
-    GET_MANY, INSERT_TEXTS, REMOVE_TEXTS, TEXTS_CONTAINING, TEXTS_ONE_OF, state,
-};
-use crate::writer::Writer;
-use crate::{BEHIND_EVERY_ID, POLL_EVERY, Store};
+use crate::statements::{INSERT_TEXTS, REMOVE_TEXTS, state};
 
 /// The fields of each kind that documents are looked for by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -136,7 +129,7 @@ const WHOLE_BYTES_MAX: usize = 256;
 /// What stands of a longer one, at most, before its hash. Cut between characters.
 const KEPT_BYTES_MAX: usize = 224;
 /// A shorter beginning is in every longer value: a character has four bytes at most.
-const BEGINNING_BYTES_MAX: usize = KEPT_BYTES_MAX - 3;
+pub(crate) const BEGINNING_BYTES_MAX: usize = KEPT_BYTES_MAX - 3;
 const HASH_BYTES: usize = 64;
 
 const _: () = assert!(
@@ -146,7 +139,7 @@ const _: () = assert!(
 
 /// A text as its row has it: without NUL (see [`Key::spelled`]), and of a long one the beginning and
 /// a hash, because an index takes no long values.
-fn value(text: &str) -> Cow<'_, str> {
+pub(crate) fn value(text: &str) -> Cow<'_, str> {
     let text = Key::spelled(text);
     if text.len() <= WHOLE_BYTES_MAX {
         return text;
@@ -156,12 +149,12 @@ fn value(text: &str) -> Cow<'_, str> {
 }
 
 /// The beginning of a text, cut between characters.
-fn begin(text: &str, bytes_max: usize) -> &str {
+pub(crate) fn begin(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
 
 /// What sorts behind every text that begins so, and before every other that does not sort before it.
-fn behind(beginning: &str) -> String {
+pub(crate) fn behind(beginning: &str) -> String {
     let mut rest = beginning.to_owned();
     while let Some(last) = rest.pop() {
         if let Some(next) = (last..=char::MAX).nth(1) {
@@ -173,11 +166,7 @@ fn behind(beginning: &str) -> String {
     char::MAX.to_string().repeat(WHOLE_BYTES_MAX)
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn json(value: &impl serde::Serialize) -> Result<String, sqlx::Error> {
+pub(crate) fn json(value: &impl serde::Serialize) -> Result<String, sqlx::Error> {
     serde_json::to_string(value).map_err(|error| sqlx::Error::Encode(error.into()))
 }
 
@@ -273,58 +262,6 @@ async fn read(
     rows.iter().map(read).collect()
 }
 
-/// Learns of commits made elsewhere, by other nodes or by a command on the same file, and makes up
-/// for rows that are missing.
-pub(crate) async fn watch_ledger(
-    pool: Arc<Pool>,
-    writer: Arc<Writer<StateLog>>,
-    journal: Arc<StateLog>,
-    mut closing: watch::Receiver<bool>,
-) {
-    let mut is_told = false;
-    loop {
-        let pause = match ledger(&pool, &journal.mark).await {
-            Ok((revision, texts)) => {
-                changes::announce(&journal.revision, revision);
-                if !texts.is_ours || texts.is_whole(revision) {
-                    if std::mem::take(&mut is_told) {
-                        tracing::info!("text index complete");
-                    }
-                    POLL_EVERY
-                } else {
-                    if !std::mem::replace(&mut is_told, true) {
-                        let from = texts.up_to;
-                        tracing::info!(from, to = revision, "indexing texts of older documents");
-                    }
-                    match writer
-                        .write(
-                            "indexing texts",
-                            StateCommand::CatchUp {
-                                documents_max: CAUGHT_UP_AT_ONCE,
-                            },
-                        )
-                        .await
-                    {
-                        Ok(_) => CAUGHT_UP_PAUSE,
-                        Err(error) => {
-                            tracing::debug!(%error, "indexing texts");
-                            POLL_EVERY
-                        }
-                    }
-                }
-            }
-            Err(fault) => {
-                tracing::debug!(fault = fault.chain(), "polling the revision");
-                POLL_EVERY
-            }
-        };
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            _ = closing.wait_for(|closing| *closing) => return,
-        }
-    }
-}
-
 /// The latest revision, and how far the rows go.
 pub(crate) async fn ledger(pool: &Pool, mark: &str) -> Result<(i64, Standing), Fault> {
     let doing = "reading the revision";
@@ -335,124 +272,6 @@ pub(crate) async fn ledger(pool: &Pool, mark: &str) -> Result<(i64, Standing), F
     let revision = row.get(0).during(doing)?;
     Ok((revision, Standing::read(&row, 1, mark).during(doing)?))
 }
-
-impl Store {
-    /// Whether every document can be found by its texts right now.
-    pub async fn has_all_texts(&self) -> Result<bool, Fault> {
-        let (revision, texts) = ledger(self.pool(), &self.shared.journal.mark).await?;
-        Ok(texts.is_whole(revision))
-    }
-
-    /// Ids of the documents that may have such a text, newest (largest) first; all that have it are
-    /// among them. `None` if they are more than `max`.
-    pub async fn ids_by_text(
-        &self,
-        query: TextQuery<'_>,
-        max: u32,
-    ) -> Result<Option<Vec<String>>, Fault> {
-        let doing = "finding documents by a text";
-        let encoded = |error| Fault::new(doing, error);
-        let (kind, account) = (Arg::Text(query.kind), Arg::Text(query.account));
-        let field = Arg::Text(query.field);
-        let limit = Arg::Int(i64::from(max).saturating_add(1));
-        let site = &self.shared.database.site;
-        let rows = match query.like {
-            Like::OneOf(texts) => {
-                let values: BTreeSet<_> = texts.iter().map(|text| value(text)).collect();
-                let values = json(&values).map_err(encoded)?;
-                let arguments = [kind, account, field, limit, Arg::Text(&values)];
-                self.pool()
-                    .rows(doing, site.spell(TEXTS_ONE_OF), &arguments)
-                    .await?
-            }
-            Like::Begins(text) => {
-                let text = Key::spelled(text);
-                let from = begin(&text, BEGINNING_BYTES_MAX);
-                let before = behind(from);
-                let arguments = [
-                    kind,
-                    account,
-                    field,
-                    limit,
-                    Arg::Text(from),
-                    Arg::Text(&before),
-                ];
-                self.pool()
-                    .rows(doing, state::TEXTS_BETWEEN, &arguments)
-                    .await?
-            }
-            Like::Contains(text) => {
-                let quoted = json(&text).map_err(encoded)?;
-                let in_json = quoted.get(1..quoted.len() - 1).unwrap_or_default();
-                let text = Key::spelled(text);
-                let arguments = [
-                    kind,
-                    account,
-                    field,
-                    limit,
-                    Arg::Text(&text),
-                    Arg::Text(in_json),
-                ];
-                self.pool()
-                    .rows(doing, site.spell(TEXTS_CONTAINING), &arguments)
-                    .await?
-            }
-        };
-        if rows.len() > usize::try_from(max).unwrap_or(usize::MAX) {
-            return Ok(None);
-        }
-        let mut ids = rows
-            .iter()
-            .map(|row| row.get(0).during(doing))
-            .collect::<Result<Vec<String>, _>>()?;
-        ids.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(Some(ids))
-    }
-
-    /// A page of the documents that have this text in a field, newest first.
-    pub async fn page_by_text(
-        &self,
-        query: &PageQuery,
-        field: &str,
-        text: &str,
-    ) -> Result<Vec<Document>, Fault> {
-        let arguments = [
-            Arg::Text(&query.kind),
-            Arg::Text(&query.account),
-            Arg::Text(query.before.as_deref().unwrap_or(BEHIND_EVERY_ID)),
-            Arg::Int(i64::from(query.limit)),
-            Arg::Text(field),
-            Arg::Text(&value(text)),
-        ];
-        self.documents(state::PAGE_BY_TEXT, &arguments).await
-    }
-
-    /// Those of these documents that there are, newest first.
-    pub async fn get_many(&self, ids: &[String]) -> Result<Vec<Document>, Fault> {
-        let list = json(&ids).map_err(|error| Fault::new("reading documents", error))?;
-        let sql = self.shared.database.site.spell(GET_MANY);
-        let mut documents = self.documents(sql, &[Arg::Text(&list)]).await?;
-        documents.sort_unstable_by(|a, b| b.head.id.cmp(&a.head.id));
-        Ok(documents)
-    }
-
-    /// Says in the ledger whose fields have rows, if that is not said yet: the rows of others are
-    /// made anew.
-    pub(crate) async fn claim_texts(&self) -> Result<(), Fault> {
-        let mark = &self.shared.journal.mark;
-        if mark.is_empty() || ledger(self.pool(), mark).await?.1.is_ours {
-            return Ok(());
-        }
-        self.write("beginning to index texts", StateCommand::ClaimTexts)
-            .await
-            .map(drop)
-    }
-}
-
-/// Documents whose rows one transaction makes up for.
-const CAUGHT_UP_AT_ONCE: usize = 256;
-/// Between two such transactions, for those who write meanwhile.
-const CAUGHT_UP_PAUSE: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {

@@ -19,16 +19,16 @@ use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr, TypeInfo, ValueRef};
 
+use crate::database::MOVED_TO;
+use crate::database::STATE;
 use crate::dialect::{Connection, Site, While};
 use crate::migrate::{self, Step};
 use crate::postgres::Schema;
 use crate::sqlite::File;
 use crate::statements::{HAS_META, meta};
-use crate::text_index::hex;
-use crate::{STATE, queue, sqlite};
+use crate::{queue, sqlite};
+use culvert_base::text::hex;
 
-/// Where the data of a state file went: a value beside the documents.
-pub(crate) const MOVED_TO: &str = "moved_to";
 /// What the data of a database was when it came: a value beside the documents.
 const MOVED_FROM: &str = "moved_from";
 /// Bytes handed to PostgreSQL at once.

@@ -9,12 +9,12 @@ use super::on_both_engines;
 use super::place::Place;
 use super::store::{at, document, event};
 use crate::chain::Link;
+use crate::commit_error::CommitError;
 use crate::database::{Database, Part};
 use crate::dialect::Access;
-use crate::migrate;
+use crate::store::Store;
 use crate::{
-    AuditError, AuditEvent, AuditLog, Bound, Changes, CommitError, Damage, NotedHead, RangeError,
-    Store,
+    AuditError, AuditEvent, AuditLog, Bound, Changes, Damage, NotedHead, RangeError, migrate,
 };
 
 on_both_engines!(
@@ -259,7 +259,7 @@ async fn pruning_leaves_an_anchor(place: &Place) {
 async fn format_1(place: &Place) {
     let part = Part {
         steps: &migrate::STATE[..1],
-        ..crate::STATE
+        ..crate::database::STATE
     };
     let database = Database::open(&place.url, part, &*place.clock)
         .await
@@ -391,7 +391,7 @@ async fn ranges_by_time_and_event(place: &Place) {
 
 async fn reading_makes_nothing(place: &Place) {
     assert!(AuditLog::open(&place.url).await.is_err());
-    if let crate::StoreUrl::Sqlite(path) = &place.url {
+    if let crate::store_url::StoreUrl::Sqlite(path) = &place.url {
         assert!(!path.exists());
     }
     let (store, _) = five(place).await;

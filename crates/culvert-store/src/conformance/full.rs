@@ -9,7 +9,9 @@ use std::time::Duration;
 use culvert_base::Clock;
 
 use super::place::{Place, texts};
-use crate::{AuditEvent, Changes, Document, Head, Queue, Store, StoreUrl};
+use crate::store::Store;
+use crate::store_url::StoreUrl;
+use crate::{AuditEvent, Changes, Document, Head, Queue};
 
 /// A file system of its own, small enough to be filled.
 struct Small(PathBuf);

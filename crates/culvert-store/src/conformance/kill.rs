@@ -16,9 +16,10 @@ use tokio::task::JoinSet;
 use super::on_both_engines;
 use super::place::Place;
 use super::store::{document, event};
+use crate::store::Store;
+use crate::store_url::StoreUrl;
 use crate::{
     AuditEvent, BatchClass, Body, Changes, CursorMove, NewBatch, OutboxRow, Queue, QueueError,
-    Store, StoreUrl,
 };
 
 on_both_engines!(nothing_acknowledged_is_lost_by_a_kill);

@@ -10,7 +10,8 @@ use crate::database::{Database, Part};
 use crate::dialect::{Access, Arg};
 use crate::migrate::{self, Step};
 use crate::statements::meta;
-use crate::{Store, StoreUrl};
+use crate::store::Store;
+use crate::store_url::StoreUrl;
 
 on_both_engines!(
     a_step_is_applied_once_and_the_last_two_copies_are_kept,
@@ -60,7 +61,7 @@ async fn a_step_is_applied_once_and_the_last_two_copies_are_kept(place: &Place) 
     for n in [OURS + 1, OURS + 2, OURS + 2, OURS + 3] {
         let part = Part {
             steps: &LATER[..n],
-            ..crate::STATE
+            ..crate::database::STATE
         };
         let database = Database::open(&place.url, part, &*place.clock)
             .await
@@ -95,7 +96,7 @@ async fn a_step_is_applied_once_and_the_last_two_copies_are_kept(place: &Place) 
 async fn a_database_that_needs_a_newer_culvert_is_refused(place: &Place) {
     let part = Part {
         steps: &LATER,
-        ..crate::STATE
+        ..crate::database::STATE
     };
     let newer = Database::open(&place.url, part, &*place.clock)
         .await

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use culvert_base::{Entropy, ManualClock, OsEntropy, Timestamp};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::{Queue, Store, StoreUrl, TextField, Texts};
+use crate::store::Store;
+use crate::store_url::StoreUrl;
+use crate::{Queue, TextField, Texts};
 
 /// What documents of the tests are found by.
 pub(super) fn texts() -> Texts {

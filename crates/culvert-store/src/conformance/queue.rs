@@ -8,16 +8,15 @@ use tokio::task::JoinSet;
 
 use super::on_both_engines;
 use super::place::Place;
-use crate::StoreUrl;
 use crate::database::{Database, Part};
 use crate::dialect::{Access, Arg};
-use crate::migrate;
 use crate::queue::{DeadLetterBounds, EVENTS, checksum};
 use crate::sqlite::WAL_BYTES_MAX;
 use crate::statements::{events, transaction};
+use crate::store_url::StoreUrl;
 use crate::{
     BatchClass, Body, CursorMove, DEAD_LETTERS_FOR, DeadBatch, DeadLetterReason, Gathering, Lease,
-    NewBatch, NewPiece, Queue, QueueError, RetainedTraffic, Run, WHY_BYTES_MAX,
+    NewBatch, NewPiece, Queue, QueueError, RetainedTraffic, Run, WHY_BYTES_MAX, migrate,
 };
 
 on_both_engines!(

@@ -18,7 +18,7 @@ on_both_engines!(
 
 async fn every_statement_is_prepared(place: &Place) {
     for (part, statements) in [
-        (crate::STATE, [state::ALL, meta::ALL]),
+        (crate::database::STATE, [state::ALL, meta::ALL]),
         (crate::queue::EVENTS, [events::ALL, meta::ALL]),
     ] {
         prepare(place, part, &statements.concat()).await;
@@ -99,7 +99,7 @@ async fn a_page_is_read_from_an_index_and_no_further(place: &Place) {
     }
     store.close().await;
 
-    let database = Database::open(&place.url, crate::STATE, &*place.clock)
+    let database = Database::open(&place.url, crate::database::STATE, &*place.clock)
         .await
         .unwrap();
     let mut connection = database.site.connect(Access::Write).await.unwrap();

@@ -9,12 +9,12 @@ use tokio::task::JoinSet;
 
 use super::on_both_engines;
 use super::place::{Place, texts};
+use crate::commit_error::CommitError;
 use crate::dialect::Access;
 use crate::statements::{state, transaction};
-use crate::{
-    AuditEvent, Changes, CommitError, Document, Head, Key, OnDelete, PageQuery, Ref, Store,
-    StoreUrl, Topic,
-};
+use crate::store::Store;
+use crate::store_url::StoreUrl;
+use crate::{AuditEvent, Changes, Document, Head, Key, OnDelete, PageQuery, Ref, Topic};
 
 on_both_engines!(
     a_document_comes_back_as_it_went,

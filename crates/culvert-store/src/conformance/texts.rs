@@ -13,7 +13,8 @@ use super::place::{Place, texts};
 use super::store::document;
 use crate::dialect::Access;
 use crate::migrate::STATE;
-use crate::{AuditEvent, Changes, Document, Like, PageQuery, Store, TextField, TextQuery, Texts};
+use crate::store::Store;
+use crate::{AuditEvent, Changes, Document, Like, PageQuery, TextField, TextQuery, Texts};
 
 on_both_engines!(
     every_text_finds_what_a_look_at_all_of_them_finds,
@@ -226,7 +227,7 @@ async fn documents_of_an_older_format_are_indexed_by_the_first_start(place: &Pla
     const N: usize = 1200;
     let part = crate::database::Part {
         steps: &STATE[..3],
-        ..crate::STATE
+        ..crate::database::STATE
     };
     let older = crate::database::Database::open(&place.url, part, &*place.clock)
         .await

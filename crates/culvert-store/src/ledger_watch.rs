@@ -1,0 +1,71 @@
+//! Learns of commits of other processes, and completes the text index.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::pool::Pool;
+use crate::state_log::{StateCommand, StateLog, announce};
+use crate::text_index::ledger;
+use crate::writer::Writer;
+
+/// A commit elsewhere is known here within a second.
+pub(crate) const POLL_EVERY: Duration = Duration::from_millis(500);
+/// Learns of commits made elsewhere, by other nodes or by a command on the same file, and makes up
+/// for rows that are missing.
+pub(crate) async fn watch_ledger(
+    pool: Arc<Pool>,
+    writer: Arc<Writer<StateLog>>,
+    journal: Arc<StateLog>,
+    mut closing: watch::Receiver<bool>,
+) {
+    let mut is_told = false;
+    loop {
+        let pause = match ledger(&pool, &journal.mark).await {
+            Ok((revision, texts)) => {
+                announce(&journal.revision, revision);
+                if !texts.is_ours || texts.is_whole(revision) {
+                    if std::mem::take(&mut is_told) {
+                        tracing::info!("text index complete");
+                    }
+                    POLL_EVERY
+                } else {
+                    if !std::mem::replace(&mut is_told, true) {
+                        let from = texts.up_to;
+                        tracing::info!(from, to = revision, "indexing texts of older documents");
+                    }
+                    match writer
+                        .write(
+                            "indexing texts",
+                            StateCommand::CatchUp {
+                                documents_max: CAUGHT_UP_AT_ONCE,
+                            },
+                        )
+                        .await
+                    {
+                        Ok(_) => CAUGHT_UP_PAUSE,
+                        Err(error) => {
+                            tracing::debug!(%error, "indexing texts");
+                            POLL_EVERY
+                        }
+                    }
+                }
+            }
+            Err(fault) => {
+                tracing::debug!(fault = fault.chain(), "polling the revision");
+                POLL_EVERY
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = closing.wait_for(|closing| *closing) => return,
+        }
+    }
+}
+
+/// Documents whose rows one transaction makes up for.
+const CAUGHT_UP_AT_ONCE: usize = 256;
+
+/// Between two such transactions, for those who write meanwhile.
+const CAUGHT_UP_PAUSE: Duration = Duration::from_millis(5);

@@ -1,0 +1,428 @@
+//! Documents, the outbox and the audit log, as their users see them.
+
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use culvert_base::{Clock, Fault, Supervisor};
+use tokio::sync::watch;
+
+use crate::audit::AuditLog;
+use crate::changes::Changes;
+use crate::commit_error::CommitError;
+use crate::database::{Database, STATE};
+use crate::dialect::{Arg, While};
+use crate::document::{BEHIND_EVERY_ID, Document, Key, PageQuery};
+use crate::feed::{Feed, Touched};
+use crate::health::Health;
+use crate::ledger_watch::{POLL_EVERY, watch_ledger};
+use crate::lookup::Lookup;
+use crate::outbox::OutboxRow;
+use crate::pool::Pool;
+use crate::state_log::{StateCommand, StateLog, StateOutcome};
+use crate::statements::{PAGE_CONTAINING, meta, state};
+use crate::store_url::StoreUrl;
+use crate::text_index::{self, Texts};
+use crate::writer::Writer;
+
+/// Documents and the outbox. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub(crate) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) database: Database,
+    pub(crate) writer: Arc<Writer<StateLog>>,
+    pub(crate) lookup: Lookup,
+    pub(crate) journal: Arc<StateLog>,
+}
+
+impl Store {
+    /// Opens the store, makes or migrates its tables, and starts its tasks on the current runtime.
+    /// Documents are found by `texts`; a store opened without any leaves that to others.
+    pub async fn open(url: &StoreUrl, clock: Arc<dyn Clock>, texts: Texts) -> Result<Self, Fault> {
+        let database = Database::open(url, STATE, clock.as_ref()).await?;
+        database.refuse_moved().await?;
+        let mark = texts.mark();
+        let (revision, _) = text_index::ledger(&database.pool, &mark).await?;
+        let journal = Arc::new(StateLog {
+            revision: watch::Sender::new(revision),
+            feed: Feed::default(),
+            texts,
+            mark,
+        });
+        let writer = Arc::new(database.start_writer(Arc::clone(&journal)));
+        let (lookup, tasks) = Lookup::new(&database.site, &database.closing());
+        for task in tasks {
+            database.start("store.lookup", task);
+        }
+        let pool = Arc::clone(&database.pool);
+        let ledger = watch_ledger(
+            pool,
+            Arc::clone(&writer),
+            Arc::clone(&journal),
+            database.closing(),
+        );
+        let store = Self {
+            shared: Arc::new(Shared {
+                database,
+                writer,
+                lookup,
+                journal,
+            }),
+        };
+        let database = &store.shared.database;
+        if store.is_read_only() {
+            let shared = Arc::downgrade(&store.shared);
+            let writable = Self::until_begun(shared, database.shared_health(), database.closing());
+            database.start("store.ledger", async {
+                writable.await;
+                ledger.await;
+            });
+        } else {
+            store.begin().await?;
+            database.start("store.ledger", ledger);
+        }
+        Ok(store)
+    }
+
+    /// What is due before the first commit of this process.
+    async fn begin(&self) -> Result<(), Fault> {
+        self.chain().await?;
+        self.claim_texts().await
+    }
+
+    /// Waits until a store that is only read can be written, and does what is due then.
+    async fn until_begun(
+        shared: Weak<Shared>,
+        health: Arc<Health>,
+        mut closing: watch::Receiver<bool>,
+    ) {
+        tokio::select! {
+            () = health.until_writable() => {}
+            _ = closing.wait_for(|closing| *closing) => return,
+        }
+        while let Some(shared) = shared.upgrade() {
+            let begun = Self { shared }.begin().await;
+            let Err(fault) = begun else { return };
+            tracing::warn!(cause = %fault.chain(), "the store is not ready for changes yet");
+            tokio::select! {
+                () = tokio::time::sleep(POLL_EVERY) => {}
+                _ = closing.wait_for(|closing| *closing) => return,
+            }
+        }
+    }
+
+    /// Chains what a program of an older format has left without hashes.
+    async fn chain(&self) -> Result<(), Fault> {
+        let extent = self.audit_log().extent().await?;
+        let mut n_left = extent.last.saturating_sub(extent.head.seq).unsigned_abs();
+        if n_left > 0 {
+            tracing::info!(events = n_left, "chaining the audit log");
+        }
+        while n_left > 0 {
+            let entry = StateCommand::Chain {
+                rows_max: CHAINED_AT_ONCE,
+            };
+            let left = self.write("chaining the audit log", entry).await?;
+            // Rows that somebody took away cannot be chained; verification tells of them.
+            if left >= n_left {
+                break;
+            }
+            n_left = left;
+        }
+        Ok(())
+    }
+
+    /// The audit log, to be read.
+    pub fn audit_log(&self) -> AuditLog {
+        AuditLog {
+            pool: Arc::clone(&self.shared.database.pool),
+        }
+    }
+
+    /// The document with this id, if it is of this kind.
+    pub async fn get(&self, kind: &str, id: &str) -> Result<Option<Document>, Fault> {
+        let document = self.shared.lookup.get(id).await?;
+        Ok(document.filter(|document| document.head.kind == kind))
+    }
+
+    /// The document of this kind that holds this unique value.
+    pub async fn find(
+        &self,
+        kind: &str,
+        key_name: &str,
+        value: &str,
+    ) -> Result<Option<Document>, Fault> {
+        let value = Key::spelled(value);
+        let arguments = [Arg::Text(kind), Arg::Text(key_name), Arg::Text(&value)];
+        let documents = self.documents(state::FIND, &arguments).await?;
+        Ok(documents.into_iter().next())
+    }
+
+    /// The documents of this kind that hold a unique value that ends in `end`. It costs a look at all
+    /// values of this name.
+    pub async fn find_ending(
+        &self,
+        kind: &str,
+        key_name: &str,
+        end: &str,
+    ) -> Result<Vec<Document>, Fault> {
+        let end = Key::spelled(end);
+        let arguments = [Arg::Text(kind), Arg::Text(key_name), Arg::Text(&end)];
+        self.documents(state::FIND_ENDING, &arguments).await
+    }
+
+    /// Documents of one kind and account, newest (largest id) first.
+    pub async fn page(&self, query: &PageQuery) -> Result<Vec<Document>, Fault> {
+        let arguments = [
+            Arg::Text(&query.kind),
+            Arg::Text(&query.account),
+            Arg::Text(query.before.as_deref().unwrap_or(BEHIND_EVERY_ID)),
+            Arg::Int(i64::from(query.limit)),
+        ];
+        match &query.refs_to {
+            None => self.documents(state::PAGE, &arguments).await,
+            Some(to) => {
+                let [kind, account, before, limit] = arguments;
+                let arguments = [kind, account, before, limit, Arg::Text(to)];
+                self.documents(state::PAGE_OF_REFERRERS, &arguments).await
+            }
+        }
+    }
+
+    /// Every document of a kind that was written after a revision, in the order of their writing.
+    pub async fn changed(&self, kind: &str, after: i64) -> Result<Vec<Document>, Fault> {
+        let arguments = [Arg::Text(kind), Arg::Int(after)];
+        self.documents(state::CHANGED, &arguments).await
+    }
+
+    /// The latest revision known here, and what the commits after `since` up to it touched. `None` for
+    /// the documents if that takes a look at the database, as after a commit of another node.
+    pub fn touched(&self, since: i64) -> (i64, Option<Vec<Touched>>) {
+        let journal = &self.shared.journal;
+        let until = *journal.revision.borrow();
+        (until, journal.feed.between(since, until))
+    }
+
+    /// How many documents of a kind there are.
+    pub async fn count(&self, kind: &str) -> Result<usize, Fault> {
+        self.number(state::COUNT, kind).await
+    }
+
+    /// The id of every document of a kind.
+    pub async fn ids(&self, kind: &str) -> Result<Vec<String>, Fault> {
+        let doing = "reading ids";
+        let rows = self
+            .pool()
+            .rows(doing, state::IDS, &[Arg::Text(kind)])
+            .await?;
+        rows.iter().map(|row| row.get(0).during(doing)).collect()
+    }
+
+    /// How many references there are to this id.
+    pub async fn n_referring(&self, to: &str) -> Result<usize, Fault> {
+        self.number(state::COUNT_REFERRERS, to).await
+    }
+
+    /// The same of the documents whose body has this text in it, which the engine finds faster than
+    /// its reader could.
+    pub async fn page_containing(
+        &self,
+        query: &PageQuery,
+        text: &str,
+    ) -> Result<Vec<Document>, Fault> {
+        let arguments = [
+            Arg::Text(&query.kind),
+            Arg::Text(&query.account),
+            Arg::Text(query.before.as_deref().unwrap_or(BEHIND_EVERY_ID)),
+            Arg::Int(i64::from(query.limit)),
+            Arg::Text(text),
+        ];
+        let sql = self.shared.database.site.spell(PAGE_CONTAINING);
+        self.documents(sql, &arguments).await
+    }
+
+    /// Every document of a kind, in the order of their ids.
+    pub async fn all(&self, kind: &str) -> Result<Vec<Document>, Fault> {
+        self.documents(state::ALL_OF_KIND, &[Arg::Text(kind)]).await
+    }
+
+    /// Documents of every kind and account with ids above `id`, in the order of their ids.
+    pub async fn documents_after(&self, id: &str, limit: u32) -> Result<Vec<Document>, Fault> {
+        let arguments = [Arg::Text(id), Arg::Int(i64::from(limit))];
+        self.documents(state::ALL_AFTER, &arguments).await
+    }
+
+    /// Commits all of it or nothing. Returns the revision it got once it is on disk, or within five
+    /// seconds why not.
+    pub async fn commit(&self, changes: Changes) -> Result<i64, CommitError> {
+        match self
+            .shared
+            .writer
+            .write("committing", StateCommand::Commit(changes))
+            .await?
+        {
+            StateOutcome::Revision(revision) => Ok(revision),
+            StateOutcome::Rows(_) => {
+                Err(Fault::bare("committing: the database returned no revision").into())
+            }
+        }
+    }
+
+    /// The latest revision known here. Commits of this process show at once, those of others within
+    /// a second.
+    pub fn watch(&self) -> watch::Receiver<i64> {
+        self.shared.journal.revision.subscribe()
+    }
+
+    /// The latest revision committed anywhere.
+    pub async fn revision(&self) -> Result<i64, Fault> {
+        text_index::ledger(self.pool(), "")
+            .await
+            .map(|(revision, _)| revision)
+    }
+
+    /// At most `limit` outbox rows after `seq`, in commit order.
+    pub async fn outbox_after(&self, seq: i64, limit: u32) -> Result<Vec<OutboxRow>, Fault> {
+        let doing = "reading the outbox";
+        let arguments = [Arg::Int(seq), Arg::Int(i64::from(limit))];
+        let rows = self
+            .pool()
+            .rows(doing, state::OUTBOX_AFTER, &arguments)
+            .await?;
+        rows.iter()
+            .map(|row| OutboxRow::read(row).during(doing))
+            .collect()
+    }
+
+    /// Removes outbox rows up to and including `seq`; how many there were. They are the audit log:
+    /// only for what its retention has outlived and every reader has passed. The link of the last one
+    /// stays as the anchor of what follows.
+    pub async fn prune_outbox(&self, seq: i64) -> Result<u64, Fault> {
+        self.write(
+            "pruning the outbox",
+            StateCommand::PruneOutbox { up_to: seq },
+        )
+        .await
+    }
+
+    /// A value kept beside the documents.
+    pub async fn meta_get(&self, name: &str) -> Result<Option<String>, Fault> {
+        let doing = "reading a setting";
+        let row = self
+            .pool()
+            .row(doing, meta::GET, &[Arg::Text(name)])
+            .await?;
+        row.map(|row| row.get(0)).transpose().during(doing)
+    }
+
+    /// Sets a value kept beside the documents. Not a commit: the revision stays.
+    pub async fn meta_set(&self, name: &str, value: &str) -> Result<(), Fault> {
+        let entry = StateCommand::Meta {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        };
+        self.write("writing a setting", entry).await.map(drop)
+    }
+
+    /// A consistent copy of the state file, made while in use. SQLite only. Copy the queue before
+    /// the store: then its cursors cannot be ahead of the outbox they point into.
+    pub async fn backup(&self, to: &Path) -> Result<(), Fault> {
+        self.shared.database.backup(to).await
+    }
+
+    /// Looks at everything: the file, references, positions. The first thing found wrong.
+    pub async fn check(&self) -> Result<(), Fault> {
+        self.shared.database.check().await?;
+        for (sql, problem) in [
+            (state::BEYOND_THE_LEDGER, "rows beyond the ledger"),
+            (state::DANGLING, "references to nothing"),
+        ] {
+            let doing = "checking the store";
+            let row = self.pool().row(doing, sql, &[]).await?;
+            let n: i64 = row.map_or(Ok(0), |row| row.get(0)).during(doing)?;
+            if n > 0 {
+                return Err(Fault::bare(format!("{doing}: {n} {problem}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the disk was full at the start and still is: then everything can be read and nothing is
+    /// written.
+    pub fn is_read_only(&self) -> bool {
+        self.shared.database.health().is_read_only()
+    }
+
+    /// Completes once changes are accepted: at once, unless [`Self::is_read_only`].
+    pub async fn until_writable(&self) {
+        self.shared.database.health().until_writable().await;
+    }
+
+    /// Whether the store can be used right now, for readiness.
+    pub async fn usable(&self) -> Result<(), Fault> {
+        self.shared.database.health().check_writes()?;
+        self.revision().await.map(drop)
+    }
+
+    /// Completes when the store may no longer be trusted, such as after a failed sync. Then the
+    /// process must exit with 70; nothing is committed any more.
+    pub async fn broken(&self) -> Fault {
+        self.shared.database.health().broken().await
+    }
+
+    /// The long-lived tasks of the store.
+    pub fn supervisor(&self) -> &Supervisor {
+        self.shared.database.supervisor()
+    }
+
+    /// How long a write takes now.
+    pub fn write_delay(&self) -> Duration {
+        self.shared.writer.delay()
+    }
+
+    /// Lets accepted writes finish and closes every connection.
+    pub async fn close(&self) {
+        self.shared.database.close().await;
+    }
+
+    pub(crate) async fn documents(
+        &self,
+        sql: &'static str,
+        arguments: &[Arg<'_>],
+    ) -> Result<Vec<Document>, Fault> {
+        let doing = "reading documents";
+        let rows = self.pool().rows(doing, sql, arguments).await?;
+        rows.iter()
+            .map(|row| Document::read(row).during(doing))
+            .collect()
+    }
+
+    async fn number(&self, sql: &'static str, of: &str) -> Result<usize, Fault> {
+        let doing = "counting";
+        let row = self.pool().row(doing, sql, &[Arg::Text(of)]).await?;
+        let n: i64 = row.map_or(Ok(0), |row| row.get(0)).during(doing)?;
+        Ok(usize::try_from(n).unwrap_or(0))
+    }
+
+    pub(crate) async fn write(&self, doing: &str, entry: StateCommand) -> Result<u64, Fault> {
+        match self.shared.writer.write(doing, entry).await {
+            Ok(StateOutcome::Rows(n)) => Ok(n),
+            Ok(StateOutcome::Revision(_)) => Err(Fault::bare(format!(
+                "{doing}: the database returned no count"
+            ))),
+            Err(CommitError::Fault(fault)) => Err(fault),
+            Err(refused) => Err(Fault::new(doing, refused)),
+        }
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.shared.database.pool
+    }
+}
+
+/// Rows chained in one transaction when many wait.
+const CHAINED_AT_ONCE: i64 = 512;
