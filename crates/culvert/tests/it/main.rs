@@ -30,6 +30,7 @@ mod every_kind;
 mod full_disk;
 mod guides;
 mod harness;
+mod import_cycles;
 mod ip_restrictions;
 mod kill;
 mod layers;
