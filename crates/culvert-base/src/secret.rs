@@ -61,13 +61,7 @@ impl Digest {
 
     /// The stored form: 64 lower-case hex digits.
     pub fn to_hex(&self) -> String {
-        use fmt::Write;
-        self.0
-            .iter()
-            .fold(String::with_capacity(64), |mut text, byte| {
-                write!(text, "{byte:02x}").expect("writing to a string cannot fail");
-                text
-            })
+        crate::text::hex(&self.0)
     }
 
     /// Parses the stored form.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use culvert_base::text::hex;
 use culvert_base::{Refusal, code};
 use rustls::SignatureAlgorithm;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
@@ -308,7 +309,7 @@ fn serial(bytes: &[u8]) -> String {
         [0, rest @ ..] if !rest.is_empty() => rest,
         all => all,
     };
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(bytes)
 }
 
 /// What a private key is called in a view.

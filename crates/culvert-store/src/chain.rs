@@ -17,6 +17,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use culvert_base::text::hex;
 use sha2::{Digest, Sha256};
 
 /// What stands for a row and all before it. Shown as 64 hex digits.
@@ -83,7 +84,7 @@ impl fmt::Display for Link {
 
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex(&self.0))
     }
 }
 

@@ -10,6 +10,8 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{Method, Response, StatusCode};
 
+use culvert_base::text::hex;
+
 use crate::webhook::request::{Request, Unverified};
 use crate::webhook::signature::Digester;
 use crate::webhook::signature::Hash;
@@ -88,10 +90,7 @@ fn zoom(secret: &str, request: &Request<'_>) -> Option<Response<Bytes>> {
     if token.len() > QUESTION_BYTES_MAX {
         return None;
     }
-    let encrypted: String = mac(secret, &token)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let encrypted = hex(&mac(secret, &token));
     let text = serde_json::json!({ "plainToken": token, "encryptedToken": encrypted });
     Some(reply(StatusCode::OK, "application/json", text.to_string()))
 }

@@ -79,12 +79,12 @@ fn escape(text: &str, plain: &[u8]) -> String {
         if byte.is_ascii_alphanumeric() || plain.contains(&byte) {
             out.push(char::from(byte));
         } else {
-            out.extend(['%', hex(byte >> 4), hex(byte & 15)]);
+            out.extend(['%', hex_digit(byte >> 4), hex_digit(byte & 15)]);
         }
     }
     out
 }
 
-fn hex(digit: u8) -> char {
+fn hex_digit(digit: u8) -> char {
     char::from_digit(digit.into(), 16).map_or('0', |digit| digit.to_ascii_uppercase())
 }

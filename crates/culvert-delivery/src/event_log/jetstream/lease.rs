@@ -13,6 +13,7 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use bytes::Bytes;
 use culvert_base::Timestamp;
+use culvert_base::text::hex;
 use culvert_store::{BatchClass, Gathering, Lease, NewBatch, Run};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -68,10 +69,7 @@ impl Facts {
         hash.update(&batch.body.stored);
         let is_again = self.attempts > 0 && self.claimed_until.is_none();
         hash.update([u8::from(is_again)]);
-        let id: String = hash.finalize()[..16]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let id = hex(&hash.finalize()[..16]);
         let mut headers = HeaderMap::new();
         headers.insert(MESSAGE_ID, id);
         let numbers = [
