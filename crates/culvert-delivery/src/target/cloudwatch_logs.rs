@@ -15,13 +15,14 @@ use serde_json::{Value, json};
 use culvert_base::{BoxFuture, Entropy, Refusal, Timestamp};
 
 use crate::aws::Aws;
-use crate::aws::arn::{Arn, Wanted};
+use crate::aws::arn::Wanted;
 use crate::aws::auth::{self, Auth};
 use crate::batch::{Batch, BatchLimits};
 use crate::config::{Checked, parse, stored};
 use crate::destination_ids::Whose;
 use crate::failure::{Failure, FailureClass};
 use crate::net::Net;
+use crate::target::aws_resource;
 use crate::target::context::TargetContext;
 use crate::target::envelope::moment;
 use crate::target::settings::TargetSettings;
@@ -73,8 +74,8 @@ struct Config {
 
 fn check(given: &Value, _: &TargetSettings, _: &dyn Entropy) -> Result<Checked, Refusal> {
     let config: Config = parse(NAME, given)?;
-    Auth::check(config.auth.as_ref(), NAME)?;
-    Arn::check(config.log_group_arn.as_deref(), GROUP)?;
+    let (auth, arn) = (config.auth.as_ref(), config.log_group_arn.as_deref());
+    aws_resource::check(NAME, GROUP, auth, arn)?;
     Ok(stored(&config))
 }
 
@@ -84,8 +85,8 @@ fn open(
     whose: Whose<'_>,
 ) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
-    let arn = Arn::check(config.log_group_arn.as_deref(), GROUP)?;
-    let auth = config.auth.unwrap_or_default();
+    let (auth, arn) = (config.auth.as_ref(), config.log_group_arn.as_deref());
+    let (aws, group) = aws_resource::open(GROUP, auth, arn, context, whose)?;
     let node: String = context
         .settings()
         .node
@@ -100,15 +101,8 @@ fn open(
         .take(200)
         .collect();
     Ok(Arc::new(CloudwatchLogs {
-        aws: Aws::open(
-            "logs",
-            &arn,
-            &auth,
-            context.net(),
-            &context.settings().aws,
-            whose,
-        )?,
-        group: arn.name(GROUP).to_owned(),
+        aws,
+        group,
         streams: format!("culvert/{}/{node}", whose.destination),
         net: context.net().clone(),
     }))

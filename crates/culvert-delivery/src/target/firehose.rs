@@ -10,18 +10,17 @@ use serde_json::Value;
 
 use culvert_base::{BoxFuture, Entropy, Refusal};
 
-use super::kinesis::{RecordResult, unclear};
 use crate::aws::Aws;
-use crate::aws::arn::{Arn, Wanted};
+use crate::aws::arn::Wanted;
 use crate::aws::auth::{self, Auth};
 use crate::batch::{Batch, BatchLimits};
 use crate::config::{Checked, parse, stored};
 use crate::destination_ids::Whose;
-use crate::failure::Failure;
 use crate::target::context::TargetContext;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::{Outcome, Verdict, verdict};
+use crate::target::verdict::Verdict;
+use crate::target::{aws_resource, record_stream};
 
 const NAME: &str = "firehose";
 const STREAM: Wanted = Wanted {
@@ -61,8 +60,8 @@ struct Config {
 
 fn check(given: &Value, _: &TargetSettings, _: &dyn Entropy) -> Result<Checked, Refusal> {
     let config: Config = parse(NAME, given)?;
-    Auth::check(config.auth.as_ref(), NAME)?;
-    Arn::check(config.delivery_stream_arn.as_deref(), STREAM)?;
+    let (auth, arn) = (config.auth.as_ref(), config.delivery_stream_arn.as_deref());
+    aws_resource::check(NAME, STREAM, auth, arn)?;
     Ok(stored(&config))
 }
 
@@ -72,19 +71,9 @@ fn open(
     whose: Whose<'_>,
 ) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
-    let arn = Arn::check(config.delivery_stream_arn.as_deref(), STREAM)?;
-    let auth = config.auth.unwrap_or_default();
-    Ok(Arc::new(Firehose {
-        aws: Aws::open(
-            "firehose",
-            &arn,
-            &auth,
-            context.net(),
-            &context.settings().aws,
-            whose,
-        )?,
-        stream: arn.name(STREAM).to_owned(),
-    }))
+    let (auth, arn) = (config.auth.as_ref(), config.delivery_stream_arn.as_deref());
+    let (aws, stream) = aws_resource::open(STREAM, auth, arn, context, whose)?;
+    Ok(Arc::new(Firehose { aws, stream }))
 }
 
 #[derive(Debug)]
@@ -107,53 +96,26 @@ struct Record {
     data: String,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Put {
-    failed_put_count: u64,
-    #[serde(default)]
-    request_responses: Vec<RecordResult>,
-}
-
 impl Target for Firehose {
     fn send<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Verdict> {
         Box::pin(async move {
-            match self.put(batch).await {
-                Ok(outcomes) => verdict(outcomes),
-                Err(failure) => Verdict::Failed(failure),
-            }
+            let request = PutRecordBatch {
+                delivery_stream_name: &self.stream,
+                records: batch
+                    .deliveries()
+                    .map(|delivery| Record {
+                        // The service joins records as they are: the line feed separates them.
+                        data: STANDARD.encode([delivery.envelope, b"\n"].concat()),
+                    })
+                    .collect(),
+            };
+            let operation = "Firehose_20150804.PutRecordBatch";
+            record_stream::put(&self.aws, operation, &request, batch.len()).await
         })
     }
 
     fn limits(&self) -> BatchLimits {
         TYPE.limits
-    }
-}
-
-impl Firehose {
-    async fn put(&self, batch: &Batch) -> Result<Vec<Outcome>, Failure> {
-        let request = PutRecordBatch {
-            delivery_stream_name: &self.stream,
-            records: batch
-                .deliveries()
-                .map(|delivery| Record {
-                    // Records are joined as they are: the line feed keeps them apart.
-                    data: STANDARD.encode([delivery.envelope, b"\n"].concat()),
-                })
-                .collect(),
-        };
-        let body = serde_json::to_vec(&request).expect("a request is plain JSON");
-        let operation = "Firehose_20150804.PutRecordBatch";
-        let answer = self.aws.json(operation, body.into()).await?;
-        let put: Put = serde_json::from_str(&answer.text).map_err(|_| unclear())?;
-        if put.failed_put_count == 0 {
-            return Ok(vec![Outcome::Delivered; batch.len()]);
-        }
-        if put.request_responses.len() != batch.len() {
-            return Err(unclear());
-        }
-        let entries = put.request_responses.into_iter();
-        Ok(entries.map(RecordResult::outcome).collect())
     }
 }
 

@@ -5,6 +5,7 @@
 //! the house knows of a target: its limits, its fields, and how a configuration is checked, merged,
 //! redacted and opened.
 
+mod aws_resource;
 pub mod azure_logs_ingestion;
 pub mod cloudwatch_logs;
 pub(crate) mod context;
@@ -19,6 +20,7 @@ pub mod nats;
 pub mod otlp;
 pub mod postgres;
 pub mod rabbitmq;
+mod record_stream;
 pub mod s3;
 pub(crate) mod settings;
 pub(crate) mod target_type;

@@ -26,6 +26,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use url::Url;
 
+use culvert_base::text::hex;
 use culvert_base::{BoxFuture, Entropy, Refusal};
 use culvert_store::Gathering;
 
@@ -415,7 +416,7 @@ impl<'a> Object<'a> {
         Ok(Self {
             run,
             packs,
-            sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            sha256: hex(&digest),
             checksum: STANDARD.encode(digest),
             length,
         })
