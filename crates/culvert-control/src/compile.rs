@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use culvert_base::Fault;
 use culvert_base::net::HostName;
-use culvert_delivery::{Destination, Replay, Source, Table, Target, Whose};
+use culvert_delivery::{Destination, DestinationIds, Replay, Source, Table, Target};
 use culvert_edge::{Change, Snapshot, SnapshotBuilder};
 use culvert_events::{Filter, Selection};
 use culvert_login::{Logins, Revoked, UserKey};
@@ -626,11 +626,11 @@ impl Control {
         let head = &document.head;
         let destination: EventDestination = stored::read(document)?;
         let (ty, configuration) = destination.target(&self.seal, head)?;
-        let whose = Whose {
+        let ids = DestinationIds {
             destination: &head.id,
             account: &head.account,
         };
-        (ty.open)(&configuration, self.delivery.targets(), whose)
+        (ty.open)(&configuration, self.delivery.targets(), ids)
             .map_err(|refusal| Fault::new(format!("opening destination {}", head.id), refusal))
     }
 }

@@ -284,9 +284,9 @@ async fn decide(
     for document in cx.referring(ty.kind, destination).await? {
         let subscription: EventSubscription = stored::read(&document)?;
         let kinds = subscription.sources.into_iter().map(|source| source.kind);
-        let keeps_traffic = control.delivery.keeps_traffic();
+        let retains_traffic = control.delivery.retains_traffic();
         let is_kept =
-            |kind: &String| audit_kinds::is_kind(kind) || (keeps_traffic && is_traffic(kind));
+            |kind: &String| audit_kinds::is_kind(kind) || (retains_traffic && is_traffic(kind));
         subscriptions.push((document.head.id, kinds.filter(is_kept).collect::<Vec<_>>()));
     }
     let mut event_types = check_kinds(control, &input.event_types)?;
@@ -506,7 +506,7 @@ fn is_traffic(name: &str) -> bool {
 fn check_kinds(control: &Control, given: &[String]) -> Result<Vec<String>, Refusal> {
     for name in given {
         if is_traffic(name) {
-            if !control.delivery.keeps_traffic() {
+            if !control.delivery.retains_traffic() {
                 return Err(Refusal::new(
                     code::DELIVERY_VALUE_INVALID,
                     format!(

@@ -24,8 +24,8 @@ use culvert_base::{Clock, OsEntropy, SystemClock};
 use culvert_delivery::guard::Rules;
 use culvert_delivery::target::webhook;
 use culvert_delivery::{
-    Delivery, Destination, JetStreamSettings, NatsServers, STREAM_LEASE, Settings, Source, Table,
-    TargetSettings, Whose,
+    Delivery, Destination, DestinationIds, JetStreamSettings, NatsServers, STREAM_LEASE, Settings,
+    Source, Table, TargetSettings,
 };
 use culvert_events::{
     Capture, HTTP_REQUEST_COMPLETE as HTTP, Int32, Record, Selection, Slot, Text,
@@ -210,7 +210,7 @@ async fn plane(
         let stored = (webhook::TYPE.check)(&config, context.settings(), &OsEntropy)
             .unwrap()
             .stored;
-        let whose = Whose {
+        let ids = DestinationIds {
             destination: id,
             account: ACCOUNT,
         };
@@ -218,7 +218,7 @@ async fn plane(
             id: id.clone(),
             account: ACCOUNT.to_owned(),
             revision: 1,
-            target: (webhook::TYPE.open)(&stored, context, whose).unwrap(),
+            target: (webhook::TYPE.open)(&stored, context, ids).unwrap(),
         }
     });
     let names = [

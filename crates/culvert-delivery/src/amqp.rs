@@ -65,7 +65,7 @@ pub(crate) enum Confirmed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
     /// The broker closed it, or its channel, and said why: a reply code and a text.
-    Told(u16, String),
+    Reported(u16, String),
     /// It said what does not belong there.
     Nonsense(&'static str),
     /// The socket ended.
@@ -115,7 +115,7 @@ impl Publisher {
         fields.long()?;
         let mechanisms = String::from_utf8_lossy(fields.long()?).into_owned();
         if !mechanisms.split(' ').any(|mechanism| mechanism == "PLAIN") {
-            return Err(Broken::Told(
+            return Err(Broken::Reported(
                 403,
                 "the broker does not support user name and password".to_owned(),
             ));
@@ -417,7 +417,7 @@ fn method_of<'a>(
     let id = (fields.u16()?, fields.u16()?);
     match id {
         method::CONNECTION_CLOSE | method::CHANNEL_CLOSE => {
-            Err(Broken::Told(fields.u16()?, fields.short()?.to_owned()))
+            Err(Broken::Reported(fields.u16()?, fields.short()?.to_owned()))
         }
         method::CONNECTION_BLOCKED | method::CONNECTION_UNBLOCKED => {
             *is_blocked = id == method::CONNECTION_BLOCKED;

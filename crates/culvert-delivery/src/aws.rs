@@ -32,10 +32,10 @@ use url::Url;
 
 use culvert_base::{BoxFuture, Refusal, Timestamp};
 
-use crate::destination_ids::Whose;
+use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass};
 use crate::net::{
-    ANSWER_BYTES_MAX, EMPTY_BODY_FOR, Http, HttpResponse, Net, Order, Success, parse_date,
+    ANSWER_BYTES_MAX, EMPTY_BODY_FOR, Http, HttpRequest, HttpResponse, Net, Success, parse_date,
 };
 use arn::Arn;
 use auth::Auth;
@@ -110,7 +110,7 @@ impl Aws {
         auth: &Auth,
         net: &Net,
         settings: &AwsSettings,
-        whose: Whose<'_>,
+        ids: DestinationIds<'_>,
     ) -> Result<Self, Refusal> {
         let (endpoint, http) = endpoint(settings, service, arn.partition, arn.region, net);
         let credentials = match auth.keys() {
@@ -120,7 +120,7 @@ impl Aws {
                 arn,
                 net,
                 settings,
-                whose,
+                ids,
             ))),
         };
         Ok(Self {
@@ -293,7 +293,7 @@ fn signed(
     service: &str,
     region: &str,
     now: Timestamp,
-) -> Result<Order, Failure> {
+) -> Result<HttpRequest, Failure> {
     let unfit = |_| Failure::new(FailureClass::Config, "signature", "cannot sign the request");
     let mut settings = SigningSettings::default();
     if service == "s3" {
@@ -351,7 +351,7 @@ fn signed(
         value.set_sensitive(true);
         headers.insert(name, value);
     }
-    Ok(Order {
+    Ok(HttpRequest {
         method: call.method.clone(),
         url: call.url.clone(),
         headers,

@@ -145,7 +145,7 @@ impl DeliveryBuffer {
     }
 
     /// Whoever was told to look does so.
-    pub(crate) fn looked_at(&self) {
+    pub(crate) fn timer_fired(&self) {
         self.lock().is_watched = false;
     }
 

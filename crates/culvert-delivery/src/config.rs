@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use culvert_base::{Refusal, code};
 
-use crate::guard::{Place, Rules};
+use crate::guard::{CheckedUrl, Rules};
 
 /// A configuration that passed its checks.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,9 +67,9 @@ pub(crate) fn keep_secret(stored: &Value, given: &mut Value, object: &str, field
         None | Some(Value::Null) => true,
         Some(value) => value.as_str() == Some(""),
     };
-    let kept = stored.pointer(object).and_then(|holder| holder.get(field));
-    if let (true, Some(kept)) = (is_absent, kept) {
-        holder.insert(field.to_owned(), kept.clone());
+    let secret = stored.pointer(object).and_then(|holder| holder.get(field));
+    if let (true, Some(secret)) = (is_absent, secret) {
+        holder.insert(field.to_owned(), secret.clone());
     }
 }
 
@@ -84,7 +84,12 @@ pub(crate) fn hide(stored: &Value, secret: &str, with: Value) -> Value {
 }
 
 /// Judges a URL that a user configured.
-pub(crate) fn place(target: &str, field: &str, url: &str, rules: &Rules) -> Result<Place, Refusal> {
+pub(crate) fn checked_url(
+    target: &str,
+    field: &str,
+    url: &str,
+    rules: &Rules,
+) -> Result<CheckedUrl, Refusal> {
     rules
         .url(url)
         .map_err(|denied| invalid(target, format_args!("`{field}` is invalid: {denied}")))
@@ -92,9 +97,9 @@ pub(crate) fn place(target: &str, field: &str, url: &str, rules: &Rules) -> Resu
 
 /// A span of time as users write it: whole numbers with `ms`, `s`, `m`, `h` or `d`, such as `1h30m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span(pub(crate) Duration);
+pub(crate) struct ConfigDuration(pub(crate) Duration);
 
-impl Span {
+impl ConfigDuration {
     fn parse(text: &str) -> Option<Self> {
         let mut rest = text;
         let mut total = Duration::ZERO;
@@ -122,7 +127,7 @@ impl Span {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for ConfigDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis();
         for (unit, size) in [("h", 3_600_000), ("m", 60_000), ("s", 1000)] {
@@ -134,7 +139,7 @@ impl fmt::Display for Span {
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for ConfigDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         Self::parse(&text).ok_or_else(|| {
@@ -145,7 +150,7 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-impl Serialize for Span {
+impl Serialize for ConfigDuration {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }

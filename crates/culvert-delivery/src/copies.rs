@@ -42,8 +42,8 @@ impl Copies {
         };
         for copy in copies {
             let limits = table
-                .outlet(copy.destination)
-                .map_or(BatchLimits::DEFAULT, |outlet| outlet.limits);
+                .destination(copy.destination)
+                .map_or(BatchLimits::DEFAULT, |destination| destination.limits);
             let batch = open.entry(copy.destination).or_default();
             if !batch.fits(copy.envelope.len(), limits) {
                 done.push(seal(copy.destination, std::mem::take(batch)));
@@ -62,8 +62,8 @@ impl Copies {
     pub(crate) async fn append(self, plane: &Plane, cursor: CursorMove) -> Result<bool, Fault> {
         let mut sizes: BTreeMap<(String, BatchClass), (u64, u64)> = BTreeMap::new();
         for (batch, bytes) in &self.0 {
-            let line = (batch.destination.clone(), batch.class);
-            let size = sizes.entry(line).or_default();
+            let key = (batch.destination.clone(), batch.class);
+            let size = sizes.entry(key).or_default();
             size.0 += u64::from(batch.count);
             size.1 += u64::try_from(*bytes).unwrap_or(u64::MAX);
         }

@@ -28,7 +28,7 @@ use crate::record_shards::{OfferLimits, RecordShards};
 use crate::recorder::Flusher;
 use crate::replay::{Replay, TrafficRange};
 use crate::replayer::Replayer;
-use crate::retained_pieces::Keeping;
+use crate::retained_pieces::PieceQueue;
 use crate::retry::RetryBudget;
 use crate::settings::Settings;
 use crate::spill::SpillTask;
@@ -93,7 +93,7 @@ impl Delivery {
                 notifier: WorkerNotifier::default(),
                 direct_events: AtomicU64::new(0),
                 spill: SpillWriter::default(),
-                keeping: Keeping::default(),
+                pieces: PieceQueue::default(),
                 spare: BufferPool::default(),
                 budget: Mutex::new(RetryBudget::new(clock.now())),
                 disk_full: AtomicBool::new(false),
@@ -114,7 +114,7 @@ impl Delivery {
         let compiled = Compiled::new(table, &self.plane.all_counters);
         self.plane
             .all_counters
-            .keep(|id| compiled.outlet(id).is_some());
+            .keep(|id| compiled.destination(id).is_some());
         let compiled = Arc::new(compiled);
         let before = self.plane.table.swap(Arc::clone(&compiled));
         self.plane.tables.send_modify(|n| *n = n.saturating_add(1));
@@ -244,8 +244,8 @@ impl Delivery {
     }
 
     /// Whether this server keeps traffic events for replays.
-    pub fn keeps_traffic(&self) -> bool {
-        self.plane.keeps_traffic()
+    pub fn retains_traffic(&self) -> bool {
+        self.plane.retains_traffic()
     }
 
     /// When a traffic event of `account` happened, if it is kept.
@@ -275,18 +275,22 @@ impl Delivery {
     /// the user.
     pub async fn send_test(&self, destination: &str) -> Result<(), String> {
         let plane = &self.plane;
-        let outlet = plane
+        let destination = plane
             .table
             .load()
-            .outlet(destination)
+            .destination(destination)
             .cloned()
             .ok_or("the destination does not exist or is not active yet")?;
         let now = plane.clock.now();
         let id = EventIds::new(plane.entropy.clone()).next(now);
-        let event = encode::test(&id, now, &outlet.account);
-        let batch = Batch::of_one(outlet.id.clone(), BatchClass::Audit, event.body.as_bytes())
-            .map_err(|error| error.to_string())?;
-        let sent = tokio::time::timeout(TEST_DEADLINE, outlet.target.send(&batch))
+        let event = encode::test(&id, now, &destination.account);
+        let batch = Batch::of_one(
+            destination.id.clone(),
+            BatchClass::Audit,
+            event.body.as_bytes(),
+        )
+        .map_err(|error| error.to_string())?;
+        let sent = tokio::time::timeout(TEST_DEADLINE, destination.target.send(&batch))
             .await
             .map_err(|_| format!("no response within {} s", TEST_DEADLINE.as_secs()))?;
         match sent {
@@ -312,7 +316,7 @@ impl Delivery {
             let events = backlog.iter().map(|waiting| waiting.events).sum();
             plane.meters.recovered.add(events);
             plane.all_counters.refresh(look, &backlog);
-            plane.look_at_disk();
+            plane.check_disk();
             for waiting in backlog.iter().filter(|waiting| waiting.batches > 0) {
                 plane.notifier.wake(&waiting.destination);
             }
@@ -380,8 +384,8 @@ impl Delivery {
         let stop_keeping = CancellationToken::new();
         let mut keeper = JoinSet::new();
         let (log, stop) = (plane.log.clone(), stop_keeping.clone());
-        let keeping = async move { log.keep(stop).await };
-        keeper.spawn(supervisor.supervise("delivery.event_log", stopping(&stop_keeping), keeping));
+        let pieces = async move { log.keep(stop).await };
+        keeper.spawn(supervisor.supervise("delivery.event_log", stopping(&stop_keeping), pieces));
         let mut workers = JoinSet::new();
         let working = worker::supervise(plane.clone(), stop_workers.clone());
         workers.spawn(supervisor.supervise("delivery.workers", stopping(&stop_workers), working));

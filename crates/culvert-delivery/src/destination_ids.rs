@@ -1,8 +1,8 @@
 //! The ids that a target may need of its destination.
 
-/// Whose target it is.
+/// The destination that a target belongs to.
 #[derive(Clone, Copy, Debug)]
-pub struct Whose<'a> {
+pub struct DestinationIds<'a> {
     /// Id of the destination.
     pub destination: &'a str,
     /// Id of its account.

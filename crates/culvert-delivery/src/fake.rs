@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::batch::{Batch, OpenBatch};
-use crate::destination_ids::Whose;
+use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass};
 use crate::guard::Rules;
 use crate::net::{Net, Resolve};
@@ -51,13 +51,13 @@ impl Reply {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct RecordedRequest {
     pub(crate) line: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
 
-impl Seen {
+impl RecordedRequest {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
@@ -90,7 +90,7 @@ pub(crate) struct Fake {
 
 #[derive(Debug, Default)]
 struct Shared {
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<RecordedRequest>>,
     script: Mutex<VecDeque<Reply>>,
     otherwise: Mutex<Option<Reply>>,
     accepts: AtomicUsize,
@@ -132,7 +132,7 @@ impl Fake {
         *self.shared.otherwise.lock().unwrap() = Some(reply);
     }
 
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<RecordedRequest> {
         self.shared.seen.lock().unwrap().clone()
     }
 
@@ -181,7 +181,7 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Seen> {
+async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<RecordedRequest> {
     let head_end = loop {
         if let Some(at) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
             break at;
@@ -209,7 +209,7 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Se
     let rest = buffer.split_off(head_end + 4 + length);
     let body = buffer.split_off(head_end + 4);
     *buffer = rest;
-    Some(Seen {
+    Some(RecordedRequest {
         line,
         headers,
         body,
@@ -260,11 +260,11 @@ pub(crate) fn target(
     let stored = (ty.check)(config, &settings, &OsEntropy).unwrap().stored;
     let clock = ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000));
     let context = TargetContext::new(settings, Arc::new(clock), Arc::new(OsEntropy));
-    (ty.open)(&stored, &context, WHOSE).unwrap()
+    (ty.open)(&stored, &context, DESTINATION_IDS).unwrap()
 }
 
 /// The destination of tests.
-pub(crate) const WHOSE: Whose<'static> = Whose {
+pub(crate) const DESTINATION_IDS: DestinationIds<'static> = DestinationIds {
     destination: "ed_1",
     account: "ac_1",
 };

@@ -23,7 +23,7 @@ pub struct Rules {
 
 /// A URL that passed: scheme, port and host are known and the host is a name or an allowed address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct CheckedUrl {
     /// As parsed; without userinfo and fragment.
     pub url: Url,
     /// The port, given or of the scheme.
@@ -153,7 +153,7 @@ impl Rules {
     }
 
     /// Judges a URL without resolving its host. A host that is an address is judged as such.
-    pub fn url(&self, text: &str) -> Result<Place, Denied> {
+    pub fn url(&self, text: &str) -> Result<CheckedUrl, Denied> {
         if text.len() > URL_BYTES_MAX
             || text
                 .chars()
@@ -206,7 +206,7 @@ impl Rules {
                 url.set_host(Some(&name)).map_err(|_| Denied::Host)?;
             }
         }
-        Ok(Place { url, port })
+        Ok(CheckedUrl { url, port })
     }
 
     /// Judges a port.

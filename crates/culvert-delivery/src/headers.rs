@@ -79,12 +79,12 @@ pub(crate) fn merge(stored: &Value, mut given: Value) -> Value {
         (fields.get_mut("headers"), stored_headers)
     {
         for (name, value) in headers {
-            let kept = matches!(value.as_str(), Some("" | REDACTED)) || value.is_null();
+            let is_omitted = matches!(value.as_str(), Some("" | REDACTED)) || value.is_null();
             let old = stored
                 .iter()
                 .find(|(old, _)| old.eq_ignore_ascii_case(name))
                 .map(|(_, value)| value);
-            if let (true, Some(old)) = (kept, old) {
+            if let (true, Some(old)) = (is_omitted, old) {
                 *value = old.clone();
             }
         }

@@ -67,7 +67,7 @@ pub use replay::{Replay, TrafficRange};
 pub use settings::{DESTINATION_KIND, PUT_DEADLINE, Settings};
 pub use subscription::{Destination, Source, Table};
 pub use tail::Tail;
-pub use target::{Target, TargetContext, TargetSettings, TargetType, Whose};
+pub use target::{DestinationIds, Target, TargetContext, TargetSettings, TargetType};
 
 #[cfg(test)]
 mod tests;

@@ -151,11 +151,11 @@ pub struct Meters {
     /// Events that left the audit log for their age.
     pub audit_pruned: Counter,
     /// Traffic events written down for replays.
-    pub kept: Counter,
+    pub retained: Counter,
     /// Traffic events that could not be.
-    pub unkept: Counter,
+    pub not_retained: Counter,
     /// Bytes of those that are there.
-    pub kept_bytes: Gauge,
+    pub retained_bytes: Gauge,
     /// Events put in line once more by replays.
     pub replayed: Counter,
     /// Audit events copied from the outbox.

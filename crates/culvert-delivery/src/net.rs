@@ -39,7 +39,7 @@ use url::Url;
 use culvert_base::{BoxFuture, Clock, Entropy, Fault, Timestamp};
 
 use crate::failure::{Failure, FailureClass};
-use crate::guard::{Denied, Place, Rules};
+use crate::guard::{CheckedUrl, Denied, Rules};
 
 /// Most bytes of an answer's body that are read.
 pub const ANSWER_BYTES_MAX: usize = 64 << 10;
@@ -153,9 +153,9 @@ impl Net {
         self.http_within(HostSource::NamedByOperator)
     }
 
-    fn http_within(&self, reach: HostSource) -> Http {
+    fn http_within(&self, source: HostSource) -> Http {
         Http {
-            guarded: Guarded(self.clone(), reach),
+            guarded: Guarded(self.clone(), source),
             is_http2: false,
             plain: OnceLock::new(),
             tls: tokio::sync::OnceCell::new(),
@@ -171,8 +171,8 @@ impl Net {
     }
 
     fn refuse(&self, denied: Denied) -> io::Error {
-        let place = Denied::ALL.iter().position(|known| *known == denied);
-        if let Some(count) = place.and_then(|place| self.inner.refused.get(place)) {
+        let index = Denied::ALL.iter().position(|known| *known == denied);
+        if let Some(count) = index.and_then(|index| self.inner.refused.get(index)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
         io::Error::new(io::ErrorKind::PermissionDenied, denied)
@@ -193,7 +193,7 @@ impl Net {
         host: &str,
         port: u16,
     ) -> Result<Vec<SocketAddr>, Failure> {
-        self.places(host, port, HostSource::Judged)
+        self.resolve(host, port, HostSource::Judged)
             .await
             .map_err(|error| blame(&error, true))
     }
@@ -202,23 +202,23 @@ impl Net {
         &self,
         host: &str,
         port: u16,
-        reach: HostSource,
+        source: HostSource,
     ) -> io::Result<TcpStream> {
-        let connecting = self.connect(host, port, reach);
+        let connecting = self.connect(host, port, source);
         tokio::time::timeout(RESOLVE_DEADLINE + CONNECT_DEADLINE, connecting)
             .await
             .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "connecting timed out"))?
     }
 
     /// Resolves and judges.
-    async fn places(
+    async fn resolve(
         &self,
         host: &str,
         port: u16,
-        reach: HostSource,
+        source: HostSource,
     ) -> io::Result<Vec<SocketAddr>> {
         let of_the_operator;
-        let rules = match reach {
+        let rules = match source {
             HostSource::Judged => &self.inner.settings.rules,
             HostSource::NamedByOperator => {
                 of_the_operator = Rules::of_the_operator();
@@ -240,21 +240,24 @@ impl Net {
         rules
             .answers(&addresses)
             .map_err(|denied| self.refuse(denied))?;
-        let places: Vec<SocketAddr> = addresses
+        let addresses: Vec<SocketAddr> = addresses
             .into_iter()
             .map(|address| SocketAddr::new(address, port))
             .collect();
-        if places.iter().any(|place| self.is_own_listener(*place)) {
+        if addresses
+            .iter()
+            .any(|address| self.is_own_listener(*address))
+        {
             return Err(self.refuse(Denied::OwnListener));
         }
-        Ok(places)
+        Ok(addresses)
     }
 
     /// Resolves, judges, connects.
-    async fn connect(&self, host: &str, port: u16, reach: HostSource) -> io::Result<TcpStream> {
+    async fn connect(&self, host: &str, port: u16, source: HostSource) -> io::Result<TcpStream> {
         let mut last = io::Error::other("no address");
-        for place in self.places(host, port, reach).await? {
-            match TcpStream::connect(place).await {
+        for address in self.resolve(host, port, source).await? {
+            match TcpStream::connect(address).await {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
                     return Ok(stream);
@@ -265,12 +268,12 @@ impl Net {
         Err(last)
     }
 
-    /// Whether a listener of this server would answer at `place`.
-    fn is_own_listener(&self, place: SocketAddr) -> bool {
+    /// Whether a listener of this server would answer at `address`.
+    fn is_own_listener(&self, address: SocketAddr) -> bool {
         let listeners = self.inner.own_listeners.load();
-        let ip = place.ip().to_canonical();
+        let ip = address.ip().to_canonical();
         listeners.iter().any(|own| {
-            own.port() == place.port()
+            own.port() == address.port()
                 && (own.ip().to_canonical() == ip
                     || (own.ip().is_unspecified() && is_address_of_this_host(ip)))
         })
@@ -415,7 +418,7 @@ pub(crate) type Pieces = Channel<Bytes, io::Error>;
 
 /// What is to be sent.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct HttpRequest {
     pub(crate) method: Method,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
@@ -442,7 +445,7 @@ pub(crate) const EMPTY_BODY_FOR: Duration = Duration::from_millis(50);
 /// The body of a refusal is waited for so long: its head says enough.
 const REFUSAL_BODY_FOR: Duration = Duration::from_secs(2);
 
-impl Order {
+impl HttpRequest {
     /// A POST whose answer is short.
     pub(crate) fn post(url: Url, headers: HeaderMap, body: Bytes, deadline: Duration) -> Self {
         Self {
@@ -474,17 +477,17 @@ impl Http {
     /// Sends `body` and reads the answer, all before `deadline` from now. The head of the answer decides.
     pub async fn post(
         &self,
-        to: &Place,
+        to: &CheckedUrl,
         headers: HeaderMap,
         body: Bytes,
         deadline: Duration,
     ) -> Result<HttpResponse, Failure> {
-        let order = Order::post(to.url.clone(), headers, body, deadline);
+        let order = HttpRequest::post(to.url.clone(), headers, body, deadline);
         self.send(order.succeeds_by_head()).await
     }
 
     /// The same with another method, a body in pieces, or a longer answer.
-    pub(crate) async fn send(&self, order: Order) -> Result<HttpResponse, Failure> {
+    pub(crate) async fn send(&self, order: HttpRequest) -> Result<HttpResponse, Failure> {
         let deadline = order.deadline;
         let until = Instant::now() + deadline;
         let late = |_| {
@@ -526,7 +529,7 @@ impl Http {
     }
 
     /// Sends the request. The answer with its head.
-    async fn exchange(&self, order: Order) -> Result<Response<Incoming>, Failure> {
+    async fn exchange(&self, order: HttpRequest) -> Result<Response<Incoming>, Failure> {
         let uri: Uri = order
             .url
             .as_str()
@@ -629,13 +632,13 @@ impl tower::Service<Uri> for Guarded {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let Self(net, reach) = self.clone();
+        let Self(net, source) = self.clone();
         Box::pin(async move {
             let port = uri.port_u16().unwrap_or(match uri.scheme_str() {
                 Some("http") => 80,
                 _ => 443,
             });
-            net.connect_in_time(uri.host().unwrap_or_default(), port, reach)
+            net.connect_in_time(uri.host().unwrap_or_default(), port, source)
                 .await
                 .map(TokioIo::new)
         })

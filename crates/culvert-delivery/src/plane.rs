@@ -15,7 +15,7 @@ use crate::followers::Tails;
 use crate::health::{AllCounters, DeliveryCounters};
 use crate::meters::{Dropped, Meters};
 use crate::record_shards::RecordShards;
-use crate::retained_pieces::{self, Keeping};
+use crate::retained_pieces::{self, PieceQueue};
 use crate::retry::RetryBudget;
 use crate::settings::Settings;
 use crate::spill_writer::SpillWriter;
@@ -48,7 +48,7 @@ pub(crate) struct Plane {
     /// Lanes that are to be written down.
     pub(crate) spill: SpillWriter,
     /// Pieces of the traffic log that are to be written.
-    pub(crate) keeping: Keeping,
+    pub(crate) pieces: PieceQueue,
     pub(crate) spare: BufferPool,
     pub(crate) budget: Mutex<RetryBudget>,
     pub(crate) disk_full: AtomicBool,
@@ -60,7 +60,7 @@ impl Plane {
         self.disk_full.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn look_at_disk(&self) {
+    pub(crate) fn check_disk(&self) {
         let is_full = self.all_counters.queued_bytes() >= self.settings.disk_bytes_max;
         if self.disk_full.swap(is_full, Ordering::Relaxed) != is_full && is_full {
             tracing::error!("the event queue is full: dropping traffic events until it drains");
@@ -94,14 +94,14 @@ impl Plane {
     /// Tells the planes what is wanted now.
     pub(crate) fn recapture(&self) {
         let table = self.table.load();
-        let kept = self.keeps_traffic().then(retained_pieces::captures);
+        let retained = self.retains_traffic().then(retained_pieces::captures);
         let wanted = table.captures().chain(self.tails.captures());
         self.offers
-            .set_captures(wanted.chain(kept.into_iter().flatten()));
+            .set_captures(wanted.chain(retained.into_iter().flatten()));
     }
 
     /// Whether traffic events are kept for replays.
-    pub(crate) fn keeps_traffic(&self) -> bool {
+    pub(crate) fn retains_traffic(&self) -> bool {
         !self.settings.traffic_retention.is_zero()
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct RecordShards {
     limits: OfferLimits,
     pub(crate) wake: Notify,
     /// Whether the flusher sleeps until something is offered, with no other reason to wake.
-    is_asleep: AtomicBool,
+    is_sleeping: AtomicBool,
     meters: Arc<Meters>,
 }
 
@@ -52,7 +52,7 @@ impl RecordShards {
             accepted: AtomicU64::new(0),
             limits,
             wake: Notify::new(),
-            is_asleep: AtomicBool::new(false),
+            is_sleeping: AtomicBool::new(false),
             meters,
         }
     }
@@ -82,8 +82,8 @@ impl RecordShards {
     }
 
     /// Asks to be woken for the next record. False when there is one already.
-    pub(crate) fn fall_asleep(&self) -> bool {
-        self.is_asleep.store(true, Ordering::SeqCst);
+    pub(crate) fn arm_wake(&self) -> bool {
+        self.is_sleeping.store(true, Ordering::SeqCst);
         // Whoever offers looks in the other order, so one of the two sees the other.
         self.records.load(Ordering::SeqCst) == 0
     }
@@ -145,8 +145,8 @@ impl Recorder for RecordShards {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .push(record);
         let crossed = bytes / self.limits.wake_bytes != (bytes - size) / self.limits.wake_bytes;
-        let is_first =
-            self.is_asleep.load(Ordering::SeqCst) && self.is_asleep.swap(false, Ordering::SeqCst);
+        let is_first = self.is_sleeping.load(Ordering::SeqCst)
+            && self.is_sleeping.swap(false, Ordering::SeqCst);
         if is_first || records.is_multiple_of(self.limits.wake_records) || crossed {
             self.wake.notify_one();
         }

@@ -34,8 +34,8 @@ pub(crate) struct Flusher {
     ids: EventIds,
     taken: Vec<Record>,
     scratch: Vec<u8>,
-    /// By the address of the outlet, which the entry keeps alive.
-    open: HashMap<usize, Open>,
+    /// By the address of the destination, which the value keeps alive.
+    open: HashMap<usize, OpenDestination>,
     /// Events and bytes in `open`.
     held_events: usize,
     held_bytes: usize,
@@ -44,18 +44,18 @@ pub(crate) struct Flusher {
     note: Option<Note>,
     is_stopping: bool,
     /// What is written of each kind that is kept for replays.
-    kept: Vec<Selection>,
+    retained: Vec<Selection>,
     piece: Option<OpenPiece>,
 }
 
-struct Open {
-    outlet: Arc<CompiledDestination>,
+struct OpenDestination {
+    destination: Arc<CompiledDestination>,
     batch: OpenBatch,
 }
 
 /// What one round counted, added to the meters at its end.
 #[derive(Default)]
-struct Tally {
+struct RoundCounts {
     offered: u64,
     filtered: u64,
     filter_errors: u64,
@@ -69,13 +69,13 @@ const NOTE_EVERY: Duration = Duration::from_millis(5);
 impl Flusher {
     /// A flusher that notes how many records a crash might take, if there is a file for it.
     pub(crate) fn new(plane: Arc<Plane>, note: Option<Note>) -> Self {
-        let kept = match plane.keeps_traffic() {
+        let retained = match plane.retains_traffic() {
             true => retained_pieces::selections(),
             false => Vec::new(),
         };
         Self {
             ids: EventIds::new(plane.entropy.clone()),
-            kept,
+            retained,
             piece: None,
             plane,
             taken: Vec::new(),
@@ -113,14 +113,14 @@ impl Flusher {
             }
             if self.is_stopping && offers.is_empty() {
                 plane.spill.finish();
-                plane.keeping.finish();
+                plane.pieces.finish();
                 return;
             }
             if self.is_stopping {
                 continue;
             }
             let waiting = !offers.is_empty() || self.held_events > 0;
-            if due.is_none() && (waiting || !offers.fall_asleep()) {
+            if due.is_none() && (waiting || !offers.arm_wake()) {
                 due = Some(Instant::now() + flush_after);
             }
             if let Some(note) = &mut self.note {
@@ -157,7 +157,7 @@ impl Flusher {
         loop {
             let plane = self.plane.clone();
             let table = plane.table.load_full();
-            let mut tally = Tally::default();
+            let mut tally = RoundCounts::default();
             for record in records.by_ref().take(CHUNK) {
                 self.write(&plane, &table, &record, &mut tally);
             }
@@ -175,7 +175,7 @@ impl Flusher {
     }
 
     /// Writes one record for everybody who wants it.
-    fn write(&mut self, plane: &Plane, table: &Compiled, record: &Record, tally: &mut Tally) {
+    fn write(&mut self, plane: &Plane, table: &Compiled, record: &Record, tally: &mut RoundCounts) {
         let id = self.ids.next(record.at());
         let id: &str = &id;
         plane.tails.record(record, id, &plane.meters);
@@ -183,7 +183,7 @@ impl Flusher {
         for group in table.groups(record.kind(), record.account()) {
             let mut is_written = false;
             for reader in &group.readers {
-                let n = u64::try_from(reader.outlets.len()).unwrap_or(u64::MAX);
+                let n = u64::try_from(reader.destinations.len()).unwrap_or(u64::MAX);
                 tally.offered += n;
                 match reader.filter.as_ref().map(|filter| filter.matches(record)) {
                     None | Some(Ok(true)) => {}
@@ -205,8 +205,8 @@ impl Flusher {
                     count_truncated(&plane.meters, truncated);
                     is_written = true;
                 }
-                for outlet in &reader.outlets {
-                    self.push(plane, table, reader, outlet);
+                for destination in &reader.destinations {
+                    self.push(plane, table, reader, destination);
                 }
             }
         }
@@ -214,8 +214,8 @@ impl Flusher {
 
     /// Writes one record for the traffic log, if that keeps it.
     fn keep(&mut self, record: &Record, id: &str) {
-        let mut kept = self.kept.iter();
-        let Some(whole) = kept.find(|whole| whole.kind() == record.kind()) else {
+        let mut retained = self.retained.iter();
+        let Some(whole) = retained.find(|whole| whole.kind() == record.kind()) else {
             return;
         };
         self.scratch.clear();
@@ -235,42 +235,42 @@ impl Flusher {
         plane: &Plane,
         table: &Compiled,
         reader: &Reader,
-        outlet: &Arc<CompiledDestination>,
+        destination: &Arc<CompiledDestination>,
     ) {
         let settings = &plane.settings;
         let length = self.scratch.len();
         let size = u64::try_from(length + 1).unwrap_or(u64::MAX);
-        let (events, bytes) = outlet.counters.waiting_traffic();
-        if outlet.is_full(
+        let (events, bytes) = destination.counters.waiting_traffic();
+        if destination.is_full(
             settings,
             events.saturating_add(1),
             bytes.saturating_add(size),
         ) {
-            drop_one(plane, outlet, Dropped::QueueFull);
+            drop_one(plane, destination, Dropped::QueueFull);
             return;
         }
         if plane.is_disk_full() {
-            drop_one(plane, outlet, Dropped::DiskFull);
+            drop_one(plane, destination, Dropped::DiskFull);
             return;
         }
-        let (held, held_of_all) = outlet.counters.held_bytes();
+        let (held, held_of_all) = destination.counters.held_bytes();
         let share = settings.held_bytes_max / table.n_destinations().max(1);
         if held_of_all > settings.held_bytes_max && held > share {
-            drop_one(plane, outlet, Dropped::QueueFull);
+            drop_one(plane, destination, Dropped::QueueFull);
             return;
         }
-        outlet.counters.held(1, size);
-        let address = Arc::as_ptr(outlet).addr();
+        destination.counters.held(1, size);
+        let address = Arc::as_ptr(destination).addr();
         let empty = || OpenBatch::within(plane.spare.take());
-        let open = self.open.entry(address).or_insert_with(|| Open {
-            outlet: outlet.clone(),
+        let open = self.open.entry(address).or_insert_with(|| OpenDestination {
+            destination: destination.clone(),
             batch: empty(),
         });
-        if !open.batch.fits(length, open.outlet.limits) {
+        if !open.batch.fits(length, open.destination.limits) {
             let full = std::mem::replace(&mut open.batch, empty());
             self.held_events -= full.len() as usize;
             self.held_bytes -= full.bytes();
-            hand_on(plane, &open.outlet, full, self.is_stopping);
+            hand_on(plane, &open.destination, full, self.is_stopping);
         }
         open.batch.push(&reader.subscription, &self.scratch);
         self.held_events += 1;
@@ -279,13 +279,13 @@ impl Flusher {
 
     /// Puts everything that is held onto lanes.
     fn flush(&mut self) {
-        for (_, Open { outlet, batch }) in self.open.drain() {
+        for (_, OpenDestination { destination, batch }) in self.open.drain() {
             if !batch.is_empty() {
-                hand_on(&self.plane, &outlet, batch, self.is_stopping);
+                hand_on(&self.plane, &destination, batch, self.is_stopping);
             }
         }
         if let Some(piece) = self.piece.take() {
-            self.plane.keeping.put(&self.plane.meters, piece);
+            self.plane.pieces.put(&self.plane.meters, piece);
         }
         self.held_events = 0;
         self.held_bytes = 0;
@@ -294,8 +294,8 @@ impl Flusher {
 
 /// Puts a batch onto its destination's lane, for its worker, or for the queue where that is the better
 /// way.
-fn hand_on(plane: &Plane, outlet: &CompiledDestination, batch: OpenBatch, is_stopping: bool) {
-    let (settings, counters) = (&plane.settings, &outlet.counters);
+fn hand_on(plane: &Plane, destination: &CompiledDestination, batch: OpenBatch, is_stopping: bool) {
+    let (settings, counters) = (&plane.settings, &destination.counters);
     let events = u64::from(batch.len());
     plane.direct_events.fetch_add(events, Ordering::Relaxed);
     // What becomes one object of many batches comes together in the queue.
@@ -303,17 +303,19 @@ fn hand_on(plane: &Plane, outlet: &CompiledDestination, batch: OpenBatch, is_sto
         && !is_stopping
         && !settings.direct_for.is_zero()
         && !counters.is_failing()
-        && outlet.target.gathers().is_none();
+        && destination.target.gathers().is_none();
     let until = Instant::now() + settings.direct_for;
-    counters.buffer.put(batch, outlet.limits, until, !is_direct);
-    plane.spill.arm_timer(&outlet.id, counters);
+    counters
+        .buffer
+        .put(batch, destination.limits, until, !is_direct);
+    plane.spill.arm_timer(&destination.id, counters);
     if is_direct {
-        plane.notifier.wake(&outlet.id);
+        plane.notifier.wake(&destination.id);
     }
 }
 
-fn drop_one(plane: &Plane, outlet: &CompiledDestination, reason: Dropped) {
-    outlet.counters.dropped.add(reason, 1);
+fn drop_one(plane: &Plane, destination: &CompiledDestination, reason: Dropped) {
+    destination.counters.dropped.add(reason, 1);
     plane.meters.dropped.add(reason, 1);
 }
 

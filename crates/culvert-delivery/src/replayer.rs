@@ -225,8 +225,8 @@ fn write(
     let mut is_subscribed = false;
     for group in table.groups(record.kind(), record.account()) {
         for reader in &group.readers {
-            let mut outlets = reader.outlets.iter();
-            if !outlets.any(|outlet| *outlet.id == *replay.destination) {
+            let mut destinations = reader.destinations.iter();
+            if !destinations.any(|destination| *destination.id == *replay.destination) {
                 continue;
             }
             is_subscribed = true;

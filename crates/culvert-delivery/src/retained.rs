@@ -24,20 +24,20 @@ const PIECES: u32 = 4;
 
 /// Writes pieces down until the recorder is done.
 pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
-    while let Some((pieces, events, bytes)) = plane.keeping.take() {
+    while let Some((pieces, events, bytes)) = plane.pieces.take() {
         if pieces.is_empty() {
-            plane.keeping.wake.notified().await;
+            plane.pieces.wake.notified().await;
             continue;
         }
         let mut pause = Duration::from_millis(50);
         loop {
             let Err(fault) = plane.queue.keep_traffic(pieces.clone()).await else {
-                plane.meters.kept.add(events);
+                plane.meters.retained.add(events);
                 break;
             };
             tracing::error!(cause = %fault.chain(), "cannot retain traffic events");
             if cancel.is_cancelled() {
-                plane.meters.unkept.add(events);
+                plane.meters.not_retained.add(events);
                 break;
             }
             tokio::select! {
@@ -47,7 +47,7 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
             pause = (pause * 2).min(Duration::from_secs(1));
         }
         // Until here it was in memory.
-        let mut held = plane.keeping.lock();
+        let mut held = plane.pieces.lock();
         held.bytes = held.bytes.saturating_sub(bytes);
     }
 }
@@ -63,7 +63,7 @@ pub(crate) async fn prune(plane: &Plane) -> Result<u64, Fault> {
     let n_pruned = plane.queue.prune_traffic(cutoff, bytes_max).await?;
     plane
         .meters
-        .kept_bytes
+        .retained_bytes
         .set(plane.queue.traffic().await?.bytes);
     Ok(n_pruned)
 }

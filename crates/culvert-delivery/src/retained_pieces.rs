@@ -20,15 +20,15 @@ const WRITE_BYTES: u64 = 4 << 20;
 
 /// Every kind that is kept, with all its fields.
 pub(crate) fn captures() -> impl Iterator<Item = (&'static Kind, Capture)> {
-    kept_kinds().map(|kind| (kind, Capture::all(kind)))
+    retained_kinds().map(|kind| (kind, Capture::all(kind)))
 }
 
 /// What is written of each kind.
 pub(crate) fn selections() -> Vec<Selection> {
-    kept_kinds().map(Selection::all).collect()
+    retained_kinds().map(Selection::all).collect()
 }
 
-fn kept_kinds() -> impl Iterator<Item = &'static Kind> {
+fn retained_kinds() -> impl Iterator<Item = &'static Kind> {
     let kinds = kinds::ALL.iter().copied();
     kinds.filter(|kind| kind.family == Family::Traffic)
 }
@@ -61,26 +61,26 @@ impl OpenPiece {
 
 /// Pieces on their way to the log.
 #[derive(Debug, Default)]
-pub(crate) struct Keeping {
-    held: Mutex<Held>,
+pub(crate) struct PieceQueue {
+    held: Mutex<QueuedPieces>,
     pub(crate) wake: Notify,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct QueuedPieces {
     pieces: VecDeque<OpenPiece>,
     pub(crate) bytes: u64,
     /// The recorder will fill no more.
     is_last: bool,
 }
 
-impl Keeping {
+impl PieceQueue {
     /// Hands over a piece, or counts it as not kept if too much waits.
     pub(crate) fn put(&self, meters: &Meters, piece: OpenPiece) {
         let bytes = bytes_of(&piece);
         let mut held = self.lock();
         if held.bytes.saturating_add(bytes) > HELD_BYTES_MAX {
-            meters.unkept.add(u64::from(piece.batch.len()));
+            meters.not_retained.add(u64::from(piece.batch.len()));
             return;
         }
         held.bytes += bytes;
@@ -113,7 +113,7 @@ impl Keeping {
         (!pieces.is_empty() || !held.is_last).then_some((pieces, events, bytes))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Held> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, QueuedPieces> {
         self.held
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())

@@ -33,7 +33,7 @@ pub(crate) struct SpillTask {
 }
 
 /// Batches of one lane.
-struct Taken {
+struct SpillBatches {
     destination: Arc<str>,
     counters: Arc<DeliveryCounters>,
     batches: Vec<BufferedBatch>,
@@ -41,7 +41,7 @@ struct Taken {
 
 /// Bytes of one append, and of one lane in it; a batch more at most.
 const APPEND_BYTES: u64 = 4 << 20;
-const LANE_BYTES: u64 = 1 << 20;
+const BUFFER_BYTES: u64 = 1 << 20;
 /// How often an appender that stops looks whether the lanes are empty.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -61,7 +61,7 @@ impl SpillTask {
         let plane = self.plane.clone();
         let flush_after = plane.settings.flush_after;
         loop {
-            let look_at = self.look();
+            let look_at = self.fire_timers();
             let taken = self.take();
             if !taken.is_empty() {
                 self.append(taken, &cancel).await;
@@ -71,9 +71,9 @@ impl SpillTask {
                 break;
             }
             // A commit of its own for each of many batches would cost more than they do.
-            let has_lanes = plane.direct_events.load(Ordering::Relaxed) > 0;
+            let has_buffered = plane.direct_events.load(Ordering::Relaxed) > 0;
             let is_uncounted =
-                self.counts.is_some() && (has_lanes || self.count_now() != self.counted);
+                self.counts.is_some() && (has_buffered || self.count_now() != self.counted);
             let due = is_uncounted.then_some(self.counted_at + flush_after);
             let refresh_at = self.counts.as_ref().and_then(Counts::refresh_at);
             let count_at = due.into_iter().chain(refresh_at).min();
@@ -93,7 +93,7 @@ impl SpillTask {
                 () = timer => {}
             }
         }
-        self.outlast_sends(&cancel).await;
+        self.wait_for_sends(&cancel).await;
         self.count().await;
         if let Some(counts) = &mut self.counts {
             counts.end(&plane.queue).await;
@@ -101,14 +101,14 @@ impl SpillTask {
     }
 
     /// Finds lanes whose batches have waited long enough. When to look again.
-    fn look(&self) -> Option<Instant> {
+    fn fire_timers(&self) -> Option<Instant> {
         let spill = &self.plane.spill;
         let now = Instant::now();
         loop {
-            match spill.next_look(now) {
+            match spill.next_timer(now) {
                 Ok(destination) => {
                     if let Some(counters) = self.plane.all_counters.get(&destination) {
-                        counters.buffer.looked_at();
+                        counters.buffer.timer_fired();
                         spill.arm_timer(&destination, &counters);
                     }
                 }
@@ -119,7 +119,7 @@ impl SpillTask {
 
     /// Writes down what is left, and waits for what is being sent, which is soon: what is not taken is
     /// written down by its worker.
-    async fn outlast_sends(&mut self, cancel: &CancellationToken) {
+    async fn wait_for_sends(&mut self, cancel: &CancellationToken) {
         let until = Instant::now() + 2 * self.plane.settings.direct_for;
         loop {
             let all_counters = self.plane.all_counters.each();
@@ -144,11 +144,11 @@ impl SpillTask {
     }
 
     /// Some of what is to be written, a little of each lane, for one append.
-    fn take(&self) -> Vec<Taken> {
+    fn take(&self) -> Vec<SpillBatches> {
         let mut all = Vec::new();
         let mut bytes = 0;
-        let n_lanes = lock(&self.plane.spill.buffers).len();
-        for _ in 0..n_lanes {
+        let n_buffers = lock(&self.plane.spill.buffers).len();
+        for _ in 0..n_buffers {
             if bytes >= APPEND_BYTES {
                 break;
             }
@@ -156,12 +156,12 @@ impl SpillTask {
             let Some((destination, counters)) = next else {
                 break;
             };
-            let batches = counters.buffer.take_to_write(LANE_BYTES);
+            let batches = counters.buffer.take_to_write(BUFFER_BYTES);
             if batches.is_empty() {
                 continue;
             }
             bytes += batches.iter().map(BufferedBatch::bytes).sum::<u64>();
-            all.push(Taken {
+            all.push(SpillBatches {
                 destination,
                 counters,
                 batches,
@@ -171,7 +171,7 @@ impl SpillTask {
     }
 
     /// Appends all in one append, trying until it works or the server stops.
-    async fn append(&mut self, taken: Vec<Taken>, cancel: &CancellationToken) {
+    async fn append(&mut self, taken: Vec<SpillBatches>, cancel: &CancellationToken) {
         let plane = self.plane.clone();
         let meters = &plane.meters;
         let mut n_events = 0;
@@ -185,7 +185,7 @@ impl SpillTask {
         let mut pause = Duration::from_millis(50);
         let mut is_faulted = false;
         let is_appended = loop {
-            let batches = taken.iter().flat_map(Taken::stored).collect();
+            let batches = taken.iter().flat_map(SpillBatches::stored).collect();
             let appended = match plane.log.is_in_database() {
                 // The counts join the same commit.
                 true => tokio::join!(plane.log.append(batches), self.count()).0,
@@ -252,7 +252,7 @@ impl SpillTask {
     }
 }
 
-impl Taken {
+impl SpillBatches {
     fn stored(&self) -> impl Iterator<Item = NewBatch> + '_ {
         self.batches.iter().map(|one| NewBatch {
             destination: self.destination.to_string(),
@@ -263,7 +263,7 @@ impl Taken {
     }
 }
 
-fn each(taken: &[Taken]) -> impl Iterator<Item = (&DeliveryCounters, &BufferedBatch)> {
+fn each(taken: &[SpillBatches]) -> impl Iterator<Item = (&DeliveryCounters, &BufferedBatch)> {
     taken
         .iter()
         .flat_map(|taken| taken.batches.iter().map(|one| (&*taken.counters, one)))

@@ -16,7 +16,7 @@ use crate::health::DeliveryCounters;
 pub(crate) struct SpillWriter {
     pub(crate) buffers: Mutex<VecDeque<(Arc<str>, Arc<DeliveryCounters>)>>,
     /// When to look at which other lane, the soonest first.
-    looks: Mutex<BinaryHeap<Reverse<Look>>>,
+    timers: Mutex<BinaryHeap<Reverse<Timer>>>,
     pub(crate) wake: Notify,
     /// Records that the recorder has taken since the start.
     pub(crate) taken: AtomicU64,
@@ -25,7 +25,7 @@ pub(crate) struct SpillWriter {
 }
 
 /// When to look, and at whose lane.
-type Look = (Instant, Arc<str>);
+type Timer = (Instant, Arc<str>);
 
 impl SpillWriter {
     /// What is on this lane shall be written down.
@@ -41,12 +41,12 @@ impl SpillWriter {
         if counters.buffer.must_be_written(Instant::now()) {
             self.request_spill(destination, counters);
         } else if let Some(at) = counters.buffer.watch() {
-            let mut looks = lock(&self.looks);
-            let is_soonest = looks
+            let mut timers = lock(&self.timers);
+            let is_soonest = timers
                 .peek()
                 .is_none_or(|Reverse((soonest, _))| at < *soonest);
-            looks.push(Reverse((at, destination.clone())));
-            drop(looks);
+            timers.push(Reverse((at, destination.clone())));
+            drop(timers);
             if is_soonest {
                 self.wake.notify_one();
             }
@@ -54,11 +54,11 @@ impl SpillWriter {
     }
 
     /// The lane to be looked at by now, or when that will be.
-    pub(crate) fn next_look(&self, now: Instant) -> Result<Arc<str>, Option<Instant>> {
-        let mut looks = lock(&self.looks);
-        match looks.peek() {
+    pub(crate) fn next_timer(&self, now: Instant) -> Result<Arc<str>, Option<Instant>> {
+        let mut timers = lock(&self.timers);
+        match timers.peek() {
             Some(Reverse((at, _))) if *at > now => Err(Some(*at)),
-            Some(_) => looks
+            Some(_) => timers
                 .pop()
                 .map(|Reverse((_, destination))| destination)
                 .ok_or(None),

@@ -87,7 +87,7 @@ pub(crate) struct Group {
 pub(crate) struct Reader {
     pub(crate) subscription: Arc<str>,
     pub(crate) filter: Option<Arc<Filter>>,
-    pub(crate) outlets: Vec<Arc<CompiledDestination>>,
+    pub(crate) destinations: Vec<Arc<CompiledDestination>>,
 }
 
 /// A destination as recorder and worker see it.
@@ -124,7 +124,7 @@ impl Compiled {
             .into_iter()
             .map(|destination| {
                 let id: Arc<str> = destination.id.into();
-                let outlet = CompiledDestination {
+                let compiled = CompiledDestination {
                     counters: all_counters.of(&id),
                     id: id.clone(),
                     account: destination.account.into(),
@@ -132,17 +132,17 @@ impl Compiled {
                     limits: destination.target.limits(),
                     target: destination.target,
                 };
-                (id, Arc::new(outlet))
+                (id, Arc::new(compiled))
             })
             .collect();
         let mut kinds: Vec<KindPlan> = Vec::new();
         for source in table.sources {
-            let outlets: Vec<Arc<CompiledDestination>> = source
+            let destinations: Vec<Arc<CompiledDestination>> = source
                 .destinations
                 .iter()
                 .filter_map(|id| destinations.get(id.as_str()).cloned())
                 .collect();
-            if outlets.is_empty() {
+            if destinations.is_empty() {
                 // Nobody would receive it, so nobody captures for it.
                 continue;
             }
@@ -169,7 +169,7 @@ impl Compiled {
             let reader = Reader {
                 subscription: source.subscription.as_str().into(),
                 filter: source.filter.clone(),
-                outlets,
+                destinations,
             };
             // What is written depends on the set of fields alone, not on the order they were named.
             match groups
@@ -221,16 +221,17 @@ impl Compiled {
 
     /// Destinations that are not in `other` as they are here.
     pub(crate) fn unlike<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a str> {
-        let is_unlike = move |outlet: &&Arc<CompiledDestination>| {
-            other.outlet(&outlet.id).is_none_or(|there| {
-                there.revision != outlet.revision || !Arc::ptr_eq(&there.target, &outlet.target)
+        let is_unlike = move |destination: &&Arc<CompiledDestination>| {
+            other.destination(&destination.id).is_none_or(|there| {
+                there.revision != destination.revision
+                    || !Arc::ptr_eq(&there.target, &destination.target)
             })
         };
-        let outlets = self.destinations.values().filter(is_unlike);
-        outlets.map(|outlet| &*outlet.id)
+        let destinations = self.destinations.values().filter(is_unlike);
+        destinations.map(|destination| &*destination.id)
     }
 
-    pub(crate) fn outlet(&self, destination: &str) -> Option<&Arc<CompiledDestination>> {
-        self.destinations.get(destination)
+    pub(crate) fn destination(&self, id: &str) -> Option<&Arc<CompiledDestination>> {
+        self.destinations.get(id)
     }
 }

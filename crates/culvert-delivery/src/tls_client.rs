@@ -62,10 +62,10 @@ impl Peer {
             return Err(format!("it must start with {}", names.join(" or ")));
         };
         // The rules are those of every URL; only the scheme and its port are others.
-        let place = rules
+        let checked = rules
             .url(&format!("https://{rest}"))
             .map_err(|denied| denied.to_string())?;
-        if place.url.query().is_some() {
+        if checked.url.query().is_some() {
             return Err("it must not have a query".to_owned());
         }
         let given = Url::parse(&format!("peer://{rest}"))
@@ -73,12 +73,12 @@ impl Peer {
             .and_then(|url| url.port());
         let port = given.unwrap_or(scheme.port);
         rules.port(port).map_err(|denied| denied.to_string())?;
-        let host = place.url.host_str().unwrap_or_default();
+        let host = checked.url.host_str().unwrap_or_default();
         Ok(Self {
             host: host.trim_matches(['[', ']']).to_owned(),
             port,
             is_tls,
-            path: place.url.path().trim_start_matches('/').to_owned(),
+            path: checked.url.path().trim_start_matches('/').to_owned(),
         })
     }
 

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use culvert_base::{Fault, Timestamp};
 use culvert_store::{BatchClass, DeadLetterReason, Lease, NewBatch, QueueError};
 
-use self::refused::{Cut, Halving, Refusing};
+use self::refused::{Refusing, SplitBatch, SplitMode};
 use crate::batch::{Batch, OpenBatch};
 use crate::failure::{Failure, FailureClass};
 use crate::health::State;
@@ -45,7 +45,7 @@ const AFTER_FAULT: Duration = Duration::from_secs(1);
 /// A worker that found nothing to send looks again no sooner by itself.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Rejected events of a split batch that a worker remembers, so as not to send them again alone.
-const CONDEMNED_MAX: usize = 4096;
+const REJECTED_MAX: usize = 4096;
 
 /// Keeps one worker per destination with something waiting, if this node sends, and looks at the
 /// queue as a whole now and then. Ends when cancelled and every worker
@@ -69,7 +69,7 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
             match plane.log.backlog().await {
                 Ok(backlog) => {
                     plane.all_counters.refresh(look, &backlog);
-                    plane.look_at_disk();
+                    plane.check_disk();
                     for waiting in backlog.iter().filter(|waiting| waiting.batches > 0) {
                         plane.notifier.wake(&waiting.destination);
                     }
@@ -142,17 +142,17 @@ pub(crate) struct Worker {
     /// Why the last send failed.
     last: Option<Failure>,
     /// Events the other side has refused for good, by idempotency key.
-    condemned: HashMap<String, Failure>,
+    rejected: HashMap<String, Failure>,
     /// When what is being gathered is old enough, as far as is known.
-    ripe_at: Option<Timestamp>,
+    gather_due_at: Option<Timestamp>,
     /// The last batch was from memory.
-    is_on_lane: bool,
+    is_direct: bool,
     /// A batch was taken, and none failed since.
     has_moved: bool,
     /// So many batches are to be leased alone, because together they were refused.
-    one_by_one: u32,
+    single_leases: u32,
     /// The refused batch whose parts are being sent.
-    halving: Option<Halving>,
+    split: Option<SplitBatch>,
     refusing: Refusing,
 }
 
@@ -165,12 +165,12 @@ impl Worker {
             revision: None,
             gone: None,
             last: None,
-            condemned: HashMap::new(),
-            ripe_at: None,
-            is_on_lane: false,
+            rejected: HashMap::new(),
+            gather_due_at: None,
+            is_direct: false,
             has_moved: false,
-            one_by_one: 0,
-            halving: None,
+            single_leases: 0,
+            split: None,
             refusing: Refusing::default(),
         }
     }
@@ -217,50 +217,50 @@ impl Worker {
     /// Sends at most one batch.
     pub(crate) async fn step(&mut self) -> Result<Step, Fault> {
         let plane = self.plane.clone();
-        let Some(outlet) = plane.table.load().outlet(&self.destination).cloned() else {
-            return self.without_outlet().await;
+        let Some(destination) = plane.table.load().destination(&self.destination).cloned() else {
+            return self.without_destination().await;
         };
         let now = plane.clock.now();
-        if self.revision != Some(outlet.revision) {
+        if self.revision != Some(destination.revision) {
             if self.revision.is_some() {
                 // What the old settings earned says nothing about the new ones.
                 plane.log.hasten(&self.destination, now).await?;
             }
-            self.revision = Some(outlet.revision);
+            self.revision = Some(destination.revision);
             self.circuit.reset();
             self.gone = None;
-            self.ripe_at = None;
-            self.halving = None;
+            self.gather_due_at = None;
+            self.split = None;
         }
         let closed_until = self.circuit.closed_until(now);
-        let counters = &outlet.counters;
+        let counters = &destination.counters;
         let is_direct = closed_until.is_none() && self.gone.is_none();
         if is_direct && counters.has_empty_queue() {
-            if let Some(step) = self.step_directly(&outlet).await? {
-                self.is_on_lane = true;
+            if let Some(step) = self.step_directly(&destination).await? {
+                self.is_direct = true;
                 return Ok(step);
             }
             // The wake was for the lane. What else there may be wakes again.
-            if std::mem::take(&mut self.is_on_lane) {
+            if std::mem::take(&mut self.is_direct) {
                 return Ok(Step::Idle(None));
             }
         }
         if !is_direct || counters.is_failing() {
-            plane.spill.request_spill(&outlet.id, counters);
+            plane.spill.request_spill(&destination.id, counters);
         }
         if let Some(until) = closed_until
             && !self.circuit.is_open()
         {
             return Ok(Step::Idle(Some(until)));
         }
-        if let Some(gathers) = outlet.target.gathers() {
+        if let Some(gathers) = destination.target.gathers() {
             return match closed_until {
                 Some(until) => Ok(Step::Idle(Some(until))),
-                None => self.gather(&outlet, gathers, now).await,
+                None => self.gather(&destination, gathers, now).await,
             };
         }
-        if is_direct && self.may_drain(&outlet) {
-            if let Some(step) = self.drain(&outlet, now).await? {
+        if is_direct && self.may_drain(&destination) {
+            if let Some(step) = self.drain(&destination, now).await? {
                 return Ok(step);
             }
             self.has_moved = false;
@@ -289,19 +289,21 @@ impl Worker {
                 "unreadable",
                 "the stored batch is malformed",
             );
-            self.dead_letter(&outlet, &lease, 0, &failure).await?;
+            self.dead_letter(&destination, &lease, 0, &failure).await?;
             return Ok(Step::Moved);
         };
         if let Some(failure) = self.condemned_whole(&batch) {
-            self.dead_letter(&outlet, &lease, bytes_of(&batch), &failure)
+            self.dead_letter(&destination, &lease, bytes_of(&batch), &failure)
                 .await?;
             return Ok(Step::Moved);
         }
         if let (Some(until), Some(failure)) = (closed_until, self.last.clone()) {
-            return self.pass_by(&outlet, &lease, &batch, &failure, until).await;
+            return self
+                .pass_by(&destination, &lease, &batch, &failure, until)
+                .await;
         }
         if let Some(failure) = self.gone.clone() {
-            return self.put_off(&outlet, &lease, &batch, &failure).await;
+            return self.put_off(&destination, &lease, &batch, &failure).await;
         }
         if !plane.may_send(lease.attempt) {
             let at = now.plus(Duration::from_secs(1));
@@ -313,15 +315,15 @@ impl Worker {
             )?;
             return Ok(Step::Idle(Some(at)));
         }
-        let verdict = self.send(&outlet, &batch, lease.attempt).await;
-        self.settle(&outlet, &lease, &batch, verdict).await
+        let verdict = self.send(&destination, &batch, lease.attempt).await;
+        self.settle(&destination, &lease, &batch, verdict).await
     }
 
     /// No send before `until`: the batch waits too, unless it is too old by now. So what is behind
     /// a batch that takes every probe still ends at its age.
     async fn pass_by(
         &mut self,
-        outlet: &CompiledDestination,
+        destination: &CompiledDestination,
         lease: &Lease,
         batch: &Batch,
         failure: &Failure,
@@ -333,7 +335,7 @@ impl Worker {
                 self.settled(self.plane.log.retry(lease, until, &why).await)?;
             }
             Next::GiveUp => {
-                self.dead_letter(outlet, lease, bytes_of(batch), failure)
+                self.dead_letter(destination, lease, bytes_of(batch), failure)
                     .await?
             }
         }
@@ -341,7 +343,7 @@ impl Worker {
     }
 
     /// The table does not know the destination: deleted, or not compiled yet.
-    async fn without_outlet(&self) -> Result<Step, Fault> {
+    async fn without_destination(&self) -> Result<Step, Fault> {
         let plane = &self.plane;
         let exists = plane
             .store
@@ -373,15 +375,20 @@ impl Worker {
         Ok(Step::Gone)
     }
 
-    async fn send(&self, outlet: &CompiledDestination, batch: &Batch, attempt: u32) -> Verdict {
+    async fn send(
+        &self,
+        destination: &CompiledDestination,
+        batch: &Batch,
+        attempt: u32,
+    ) -> Verdict {
         let plane = &self.plane;
         plane.meters.sends.add(1);
-        outlet.counters.batches.add(1);
+        destination.counters.batches.add(1);
         if attempt > 1 {
             plane.meters.repeated_sends.add(1);
         }
         let deadline = plane.settings.send_deadline;
-        let sent = tokio::time::timeout(deadline, outlet.target.send(batch)).await;
+        let sent = tokio::time::timeout(deadline, destination.target.send(batch)).await;
         let verdict = sent.unwrap_or_else(|_| {
             Verdict::Failed(Failure::new(
                 FailureClass::Unknown,
@@ -404,26 +411,26 @@ impl Worker {
 
     async fn settle(
         &mut self,
-        outlet: &CompiledDestination,
+        destination: &CompiledDestination,
         lease: &Lease,
         batch: &Batch,
         verdict: Verdict,
     ) -> Result<Step, Fault> {
         match verdict {
-            Verdict::Delivered => self.acknowledge(outlet, lease, batch).await,
-            Verdict::Partial(outcomes) => self.part(outlet, lease, batch, outcomes).await,
+            Verdict::Delivered => self.acknowledge(destination, lease, batch).await,
+            Verdict::Partial(outcomes) => self.part(destination, lease, batch, outcomes).await,
             Verdict::Failed(failure) => {
                 let now = self.plane.clock.now();
-                self.failed_with(outlet, &failure, now);
+                self.failed_with(destination, &failure, now);
                 match failure.class {
                     FailureClass::Split | FailureClass::Permanent => {
-                        self.refused(outlet, lease, batch, &failure, now).await
+                        self.refused(destination, lease, batch, &failure, now).await
                     }
                     FailureClass::Gone => {
                         self.gone = Some(failure.clone());
-                        self.put_off(outlet, lease, batch, &failure).await
+                        self.put_off(destination, lease, batch, &failure).await
                     }
-                    _ => self.put_off(outlet, lease, batch, &failure).await,
+                    _ => self.put_off(destination, lease, batch, &failure).await,
                 }
             }
         }
@@ -432,38 +439,38 @@ impl Worker {
     /// A batch was refused for good as a whole: its parts go alone, until it is known which are at fault.
     async fn refused(
         &mut self,
-        outlet: &CompiledDestination,
+        destination: &CompiledDestination,
         lease: &Lease,
         batch: &Batch,
         failure: &Failure,
         now: Timestamp,
     ) -> Result<Step, Fault> {
         let events = batch.len();
-        let is_part = |halving: &&mut Halving| halving.has(lease, events);
-        let mut halving = self.halving.as_mut().filter(is_part);
-        let cut = match (&mut halving, events) {
-            (Some(halving), 1) => {
-                halving.refused(failure);
-                Cut::Whole
+        let is_part = |split: &&mut SplitBatch| split.has(lease, events);
+        let mut split = self.split.as_mut().filter(is_part);
+        let cut = match (&mut split, events) {
+            (Some(split), 1) => {
+                split.refused(failure);
+                SplitMode::Whole
             }
             // What is too large says nothing of what is smaller.
-            (Some(halving), _) if failure.class == FailureClass::Permanent => halving.cut(failure),
-            (_, 1) => Cut::Whole,
-            _ => Cut::Halves,
+            (Some(split), _) if failure.class == FailureClass::Permanent => split.cut(failure),
+            (_, 1) => SplitMode::Whole,
+            _ => SplitMode::Halves,
         };
         let parts = match cut {
-            Cut::Halves => batch.halves(),
-            Cut::FirstAlone => batch.first_and_rest(),
-            Cut::Whole => None,
+            SplitMode::Halves => batch.halves(),
+            SplitMode::FirstAlone => batch.first_and_rest(),
+            SplitMode::Whole => None,
         };
         let Some(parts) = parts else {
-            self.dead_letter(outlet, lease, bytes_of(batch), failure)
+            self.dead_letter(destination, lease, bytes_of(batch), failure)
                 .await?;
             self.halving_settled(lease, events, false);
             return Ok(Step::Moved);
         };
-        if halving.is_none() && failure.class == FailureClass::Permanent {
-            self.halving = Some(Halving::of(lease, failure, events));
+        if split.is_none() && failure.class == FailureClass::Permanent {
+            self.split = Some(SplitBatch::of(lease, failure, events));
         }
         let parts = parts.map(|part| self.piece(lease, part)).into();
         let replaced = self.plane.log.replace(lease, parts, now).await;
@@ -473,58 +480,63 @@ impl Worker {
 
     /// The fate of so many events is settled, which may be a part of what is being halved.
     fn halving_settled(&mut self, lease: &Lease, events: usize, is_taken: bool) {
-        let is_part = |halving: &&mut Halving| halving.has(lease, events);
-        let Some(halving) = self.halving.as_mut().filter(is_part) else {
+        let is_part = |split: &&mut SplitBatch| split.has(lease, events);
+        let Some(split) = self.split.as_mut().filter(is_part) else {
             return;
         };
         if is_taken {
-            halving.taken();
+            split.taken();
         }
-        if halving.settled(events) {
-            self.halving = None;
+        if split.settled(events) {
+            self.split = None;
         }
     }
 
     /// Why every event of a batch was refused for good before, if so.
     fn condemned_whole(&mut self, batch: &Batch) -> Option<Failure> {
-        if self.condemned.is_empty() {
+        if self.rejected.is_empty() {
             return None;
         }
         let mut keys = batch.deliveries().map(|one| one.idempotency_key());
-        if !keys.all(|key| self.condemned.contains_key(&key)) {
+        if !keys.all(|key| self.rejected.contains_key(&key)) {
             return None;
         }
         let mut why = None;
         for delivery in batch.deliveries() {
-            why = self.condemned.remove(&delivery.idempotency_key()).or(why);
+            why = self.rejected.remove(&delivery.idempotency_key()).or(why);
         }
         why
     }
 
     async fn acknowledge(
         &mut self,
-        outlet: &CompiledDestination,
+        destination: &CompiledDestination,
         lease: &Lease,
         batch: &Batch,
     ) -> Result<Step, Fault> {
-        self.succeeded(outlet, self.plane.clock.now());
+        self.succeeded(destination, self.plane.clock.now());
         self.has_moved = true;
         if self.settled(self.plane.log.ack(lease).await)? {
-            self.delivered(outlet, lease.class, u64::from(lease.count), bytes_of(batch));
+            self.delivered(
+                destination,
+                lease.class,
+                u64::from(lease.count),
+                bytes_of(batch),
+            );
         }
         self.halving_settled(lease, batch.len(), true);
         Ok(Step::Moved)
     }
 
-    fn succeeded(&mut self, outlet: &CompiledDestination, now: Timestamp) {
+    fn succeeded(&mut self, destination: &CompiledDestination, now: Timestamp) {
         self.circuit.succeeded(now);
-        self.recovered(outlet, now);
+        self.recovered(destination, now);
     }
 
     /// A send was taken as a whole.
-    fn recovered(&mut self, outlet: &CompiledDestination, now: Timestamp) {
+    fn recovered(&mut self, destination: &CompiledDestination, now: Timestamp) {
         let id = &self.destination;
-        if outlet.counters.succeeded(now) == Some(State::Unhealthy) {
+        if destination.counters.succeeded(now) == Some(State::Unhealthy) {
             tracing::info!(destination.id = %id, "destination {id} accepts events again");
         }
         if let Some(events) = self.refusing.calm(now) {
@@ -534,9 +546,9 @@ impl Worker {
     }
 
     /// Notes a failed send, and logs it where it changes the destination's state.
-    fn failed_with(&self, outlet: &CompiledDestination, failure: &Failure, now: Timestamp) {
+    fn failed_with(&self, destination: &CompiledDestination, failure: &Failure, now: Timestamp) {
         let id = &self.destination;
-        match outlet.counters.failed(failure, now) {
+        match destination.counters.failed(failure, now) {
             Some(State::Unhealthy) => {
                 tracing::warn!(destination.id = %id, cause = %failure, "destination {id} is unhealthy");
             }
@@ -550,14 +562,14 @@ impl Worker {
     /// Some events were taken: the rest stays, those refused for good on their own.
     async fn part(
         &mut self,
-        outlet: &CompiledDestination,
+        destination: &CompiledDestination,
         lease: &Lease,
         batch: &Batch,
         outcomes: Vec<Outcome>,
     ) -> Result<Step, Fault> {
         let now = self.plane.clock.now();
         // The destination says of each event what became of it.
-        self.halving = None;
+        self.split = None;
         let mut pieces = Vec::new();
         // Those refused for good, by reason.
         let mut refused: Vec<((FailureClass, String), OpenBatch)> = Vec::new();
@@ -577,20 +589,20 @@ impl Worker {
                     // One send fails once for each reason, however many events it was.
                     if !noted.contains(&failure.class) {
                         noted.push(failure.class);
-                        self.failed_with(outlet, failure, now);
+                        self.failed_with(destination, failure, now);
                     }
                     if !is_final(failure) {
                         holding_back.get_or_insert_with(|| failure.clone());
                     } else if batch.len() == 1 {
-                        self.dead_letter(outlet, lease, bytes_of(batch), failure)
+                        self.dead_letter(destination, lease, bytes_of(batch), failure)
                             .await?;
                         return Ok(Step::Moved);
                     } else {
-                        if self.condemned.len() >= CONDEMNED_MAX {
+                        if self.rejected.len() >= REJECTED_MAX {
                             // Forgetting costs one more send each.
-                            self.condemned.clear();
+                            self.rejected.clear();
                         }
-                        self.condemned
+                        self.rejected
                             .insert(delivery.idempotency_key(), failure.clone());
                         only_reason.get_or_insert_with(|| failure.clone());
                         let reason = (failure.class, failure.code.clone());
@@ -617,12 +629,12 @@ impl Worker {
             let failure = holding_back.unwrap_or_else(|| {
                 Failure::new(FailureClass::Unknown, "outcomes", "nothing was sent")
             });
-            return self.put_off(outlet, lease, batch, &failure).await;
+            return self.put_off(destination, lease, batch, &failure).await;
         }
         if let (Some(failure), 1, None, 0) = (&only_reason, n_reasons, &rest, n_taken) {
             // All of it, each on its own evidence.
             self.condemned_whole(batch);
-            self.dead_letter(outlet, lease, bytes_of(batch), failure)
+            self.dead_letter(destination, lease, bytes_of(batch), failure)
                 .await?;
             return Ok(Step::Moved);
         }
@@ -630,7 +642,7 @@ impl Worker {
         if n_taken > 0 {
             self.circuit.succeeded(now);
             if holding_back.is_none() {
-                self.recovered(outlet, now);
+                self.recovered(destination, now);
             }
         }
         let at = match &holding_back {
@@ -642,10 +654,10 @@ impl Worker {
             None => now,
         };
         if pieces.is_empty() {
-            return self.acknowledge(outlet, lease, batch).await;
+            return self.acknowledge(destination, lease, batch).await;
         }
         if self.settled(self.plane.log.replace(lease, pieces, at).await)? {
-            self.delivered(outlet, lease.class, n_taken, bytes_taken);
+            self.delivered(destination, lease.class, n_taken, bytes_taken);
         }
         if holding_back.is_some() {
             return Ok(Step::Failed);
@@ -656,7 +668,7 @@ impl Worker {
     /// The batch stays for another attempt, or is given up for its age.
     async fn put_off(
         &mut self,
-        outlet: &CompiledDestination,
+        destination: &CompiledDestination,
         lease: &Lease,
         batch: &Batch,
         failure: &Failure,
@@ -670,9 +682,9 @@ impl Worker {
                 self.settled(self.plane.log.retry(lease, at, &why).await)?;
             }
             Next::GiveUp => {
-                self.halving = None;
+                self.split = None;
                 self.circuit.failed(now);
-                self.dead_letter(outlet, lease, bytes_of(batch), failure)
+                self.dead_letter(destination, lease, bytes_of(batch), failure)
                     .await?;
             }
         }
@@ -708,7 +720,7 @@ impl Worker {
 
     async fn dead_letter(
         &mut self,
-        outlet: &CompiledDestination,
+        destination: &CompiledDestination,
         lease: &Lease,
         bytes: u64,
         failure: &Failure,
@@ -720,19 +732,19 @@ impl Worker {
         };
         if self.settled(self.plane.log.dead_letter(lease, dead_letter).await)? {
             let events = u64::from(lease.count);
-            self.dead_lettered(outlet, failure, events);
-            outlet
+            self.dead_lettered(destination, failure, events);
+            destination
                 .counters
                 .dead_lettered
                 .fetch_add(1, Ordering::Relaxed);
-            outlet.counters.left(lease.class, events, bytes);
+            destination.counters.left(lease.class, events, bytes);
         }
         Ok(())
     }
 
     /// Counts events that became dead letters.
-    fn dead_lettered(&mut self, outlet: &CompiledDestination, failure: &Failure, events: u64) {
-        let id = &outlet.id;
+    fn dead_lettered(&mut self, destination: &CompiledDestination, failure: &Failure, events: u64) {
+        let id = &destination.id;
         if self.refusing.count(failure, events, self.plane.clock.now()) {
             tracing::warn!(destination.id = %id, events, cause = %failure,
                 "events for destination {id} become dead letters; more with this cause are counted but not logged");
@@ -740,11 +752,17 @@ impl Worker {
         self.plane.meters.dead_lettered.add(events);
     }
 
-    fn delivered(&self, outlet: &CompiledDestination, class: BatchClass, events: u64, bytes: u64) {
+    fn delivered(
+        &self,
+        destination: &CompiledDestination,
+        class: BatchClass,
+        events: u64,
+        bytes: u64,
+    ) {
         self.plane.meters.delivered.add(events);
-        outlet.counters.sent.add(events);
-        outlet.counters.bytes.add(bytes);
-        outlet.counters.left(class, events, bytes);
+        destination.counters.sent.add(events);
+        destination.counters.bytes.add(bytes);
+        destination.counters.left(class, events, bytes);
     }
 
     fn piece(&self, lease: &Lease, batch: OpenBatch) -> NewBatch {

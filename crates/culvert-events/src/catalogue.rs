@@ -30,7 +30,7 @@ pub struct Catalogue {
 
 /// One kind of the catalogue.
 #[derive(Clone, Copy, Debug)]
-pub enum Entry<'c> {
+pub enum CatalogueEntry<'c> {
     /// With a fixed table of fields.
     Table(&'static Kind),
     /// With the object of a resource.
@@ -45,13 +45,13 @@ impl Catalogue {
     }
 
     /// All kinds: traffic first, then audit, each sorted by name.
-    pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
-        let tables = kinds::ALL.iter().copied().map(Entry::Table);
-        tables.chain(self.audit.iter().map(Entry::Audit))
+    pub fn entries(&self) -> impl Iterator<Item = CatalogueEntry<'_>> {
+        let tables = kinds::ALL.iter().copied().map(CatalogueEntry::Table);
+        tables.chain(self.audit.iter().map(CatalogueEntry::Audit))
     }
 
     /// The kind of that name.
-    pub fn find(&self, name: &str) -> Option<Entry<'_>> {
+    pub fn find(&self, name: &str) -> Option<CatalogueEntry<'_>> {
         self.entries().find(|entry| entry.name() == name)
     }
 
@@ -72,7 +72,7 @@ const PAGE_HEAD: &str = "# Events\n\nEvery event is a JSON object with the keys 
     events can select fields (`fields`) and events (`filter`, a CEL expression over `ev`, such \
     as `ev.conn.server_port == 443`). Filterable fields are marked.\n";
 
-impl Entry<'_> {
+impl CatalogueEntry<'_> {
     /// With version suffix.
     pub fn name(&self) -> &str {
         match self {

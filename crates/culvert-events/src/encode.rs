@@ -54,7 +54,7 @@ pub fn event(
 ) -> Truncated {
     debug_assert!(record.kind() == selection.kind());
     let start = out.len();
-    write_event(record, selection, event_id, out, &Kept::ALL);
+    write_event(record, selection, event_id, out, &EncodeLimits::ALL);
     if out.len() - start <= EVENT_BYTES_MAX {
         return Truncated::default();
     }
@@ -74,31 +74,31 @@ fn shrink(
         headers: true,
         ..Truncated::default()
     };
-    let mut kept = Kept {
+    let mut limits = EncodeLimits {
         headers: false,
-        ..Kept::ALL
+        ..EncodeLimits::ALL
     };
-    let mut again = |kept: &Kept| {
+    let mut again = |limits: &EncodeLimits| {
         out.truncate(start);
-        write_event(record, selection, event_id, out, kept);
+        write_event(record, selection, event_id, out, limits);
         (out.len() - start).saturating_sub(EVENT_BYTES_MAX)
     };
-    let mut excess = again(&kept);
-    while excess > 0 && kept.logs_less < crate::record::LOGS_BYTES_MAX {
+    let mut excess = again(&limits);
+    while excess > 0 && limits.logs_less < crate::record::LOGS_BYTES_MAX {
         truncated.logs = true;
-        kept.logs_less += excess;
-        excess = again(&kept);
+        limits.logs_less += excess;
+        excess = again(&limits);
     }
     if excess > 0 {
         truncated.url = true;
-        kept.texts = false;
-        again(&kept);
+        limits.texts = false;
+        again(&limits);
     }
     truncated
 }
 
 /// What an event may contain.
-struct Kept {
+struct EncodeLimits {
     headers: bool,
     /// Bytes that the logs must lose.
     logs_less: usize,
@@ -106,7 +106,7 @@ struct Kept {
     texts: bool,
 }
 
-impl Kept {
+impl EncodeLimits {
     const ALL: Self = Self {
         headers: true,
         logs_less: 0,
@@ -119,7 +119,7 @@ fn write_event(
     selection: &Selection,
     event_id: &str,
     out: &mut Vec<u8>,
-    kept: &Kept,
+    limits: &EncodeLimits,
 ) {
     push_head(
         out,
@@ -138,7 +138,7 @@ fn write_event(
         out.extend_from_slice(&template[written..part.unset.start]);
         written = part.unset.end;
         let field = &record.kind().fields[part.field];
-        push_value(record, field, cell, out, kept);
+        push_value(record, field, cell, out, limits);
     }
     out.extend_from_slice(&template[written..]);
 }
@@ -155,7 +155,13 @@ fn push_head(out: &mut Vec<u8>, id: &str, kind: &str, at: Timestamp, account: &s
     json::push_inner(out, account.as_bytes());
 }
 
-fn push_value(record: &Record, field: &FieldDef, cell: Cell, out: &mut Vec<u8>, kept: &Kept) {
+fn push_value(
+    record: &Record,
+    field: &FieldDef,
+    cell: Cell,
+    out: &mut Vec<u8>,
+    limits: &EncodeLimits,
+) {
     match cell {
         // The template says it.
         Cell::Unset => {}
@@ -168,15 +174,17 @@ fn push_value(record: &Record, field: &FieldDef, cell: Cell, out: &mut Vec<u8>, 
             json::push_time(out, at, 9);
             out.push(b'"');
         }
-        Cell::Text(span) if kept.texts => json::push_text(out, record.bytes_of(span)),
+        Cell::Text(span) if limits.texts => json::push_text(out, record.bytes_of(span)),
         Cell::Text(span) => {
             let text = record.text_of(span);
             let text = field.large_bytes_max.map_or(text, |max| cut(text, max));
             json::push_text(out, text.as_bytes());
         }
-        Cell::Json(_) if field.ty == Type::Headers && !kept.headers => out.extend_from_slice(b"{}"),
-        Cell::Json(span) if field.ty == Type::Logs && kept.logs_less > 0 => {
-            push_first_logs(out, record.bytes_of(span), kept.logs_less);
+        Cell::Json(_) if field.ty == Type::Headers && !limits.headers => {
+            out.extend_from_slice(b"{}")
+        }
+        Cell::Json(span) if field.ty == Type::Logs && limits.logs_less > 0 => {
+            push_first_logs(out, record.bytes_of(span), limits.logs_less);
         }
         Cell::Json(span) => out.extend_from_slice(record.bytes_of(span)),
     }

@@ -35,20 +35,20 @@ pub(crate) enum Step {
 
 impl Changes {
     /// A new document. Its head's revision is given by the store.
-    pub fn insert(document: Document, told: AuditEvent) -> Self {
-        Self::of(Step::Insert(document, told))
+    pub fn insert(document: Document, audit_event: AuditEvent) -> Self {
+        Self::of(Step::Insert(document, audit_event))
     }
 
     /// Another body, other keys, references and topics for a document. Refused as stale unless the
     /// stored revision is the one in `document.head`.
-    pub fn replace(document: Document, told: AuditEvent) -> Self {
-        Self::of(Step::Replace(document, told))
+    pub fn replace(document: Document, audit_event: AuditEvent) -> Self {
+        Self::of(Step::Replace(document, audit_event))
     }
 
     /// The document goes, with its keys, references and topics. Refused as stale unless the stored
     /// revision is the one in `head`.
-    pub fn remove(head: Head, told: AuditEvent) -> Self {
-        Self::of(Step::Remove(head, told))
+    pub fn remove(head: Head, audit_event: AuditEvent) -> Self {
+        Self::of(Step::Remove(head, audit_event))
     }
 
     /// An event without a write.

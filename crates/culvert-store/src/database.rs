@@ -108,9 +108,9 @@ impl Database {
         let Some(row) = self.pool.row(doing, meta::GET, &name).await? else {
             return Ok(());
         };
-        let place: String = row.get(0).during(doing)?;
+        let location: String = row.get(0).during(doing)?;
         Err(Fault::bare(format!(
-            "{doing}: its data was migrated to {place}; set `database_url`, or undo the \
+            "{doing}: its data was migrated to {location}; set `database_url`, or undo the \
              migration with `culvert admin move --undo`"
         )))
     }

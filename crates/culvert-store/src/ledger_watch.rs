@@ -17,15 +17,15 @@ pub(crate) const POLL_EVERY: Duration = Duration::from_millis(500);
 pub(crate) async fn watch_ledger(
     pool: Arc<Pool>,
     writer: Arc<Writer<StateLog>>,
-    journal: Arc<StateLog>,
+    state_log: Arc<StateLog>,
     mut closing: watch::Receiver<bool>,
 ) {
     let mut is_told = false;
     loop {
-        let pause = match ledger(&pool, &journal.mark).await {
+        let pause = match ledger(&pool, &state_log.mark).await {
             Ok((revision, texts)) => {
-                announce(&journal.revision, revision);
-                if !texts.is_ours || texts.is_whole(revision) {
+                announce(&state_log.revision, revision);
+                if !texts.is_ours || texts.is_complete(revision) {
                     if std::mem::take(&mut is_told) {
                         tracing::info!("text index complete");
                     }

@@ -38,9 +38,9 @@ impl Lookup {
         let mut tasks = Vec::new();
         for _ in 0..TASKS {
             // When it is full, callers wait, until their deadline.
-            let (sender, asked) = mpsc::channel(ASKED_MAX);
+            let (sender, requests) = mpsc::channel(REQUESTS_MAX);
             senders.push(sender);
-            tasks.push(run(site.clone(), asked, closing.clone()));
+            tasks.push(run(site.clone(), requests, closing.clone()));
         }
         let lookup = Self {
             tasks: senders,
@@ -55,11 +55,11 @@ impl Lookup {
         let task = self.tasks.get(turn).ok_or_else(closed)?;
         let read = async {
             let (answer, outcome) = oneshot::channel();
-            let asked = LookupRequest {
+            let request = LookupRequest {
                 id: id.to_owned(),
                 answer,
             };
-            task.send(asked).await.map_err(|_| closed())?;
+            task.send(request).await.map_err(|_| closed())?;
             outcome.await.map_err(|_| closed())?
         };
         tokio::time::timeout(READ_TIMEOUT, read)
@@ -74,14 +74,14 @@ impl Lookup {
 
 async fn run(
     site: Site,
-    mut asked: mpsc::Receiver<LookupRequest>,
+    mut requests: mpsc::Receiver<LookupRequest>,
     mut closing: watch::Receiver<bool>,
 ) {
     let mut connection: Option<Connection> = None;
     let mut group = Vec::with_capacity(GROUP_MAX);
     loop {
         tokio::select! {
-            n = asked.recv_many(&mut group, GROUP_MAX) => if n == 0 { break },
+            n = requests.recv_many(&mut group, GROUP_MAX) => if n == 0 { break },
             _ = closing.wait_for(|closing| *closing) => break,
         }
         group.retain(|one| !one.answer.is_closed());
@@ -163,6 +163,6 @@ fn answer(group: &mut Vec<LookupRequest>, found: Result<HashMap<String, Document
 
 /// Also the number of connections they hold.
 pub(crate) const TASKS: usize = 2;
-const ASKED_MAX: usize = 1024;
+const REQUESTS_MAX: usize = 1024;
 const GROUP_MAX: usize = 64;
 const READ_TIMEOUT: Duration = Duration::from_secs(5);

@@ -102,8 +102,8 @@ impl Keeper {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
                 _ = closing.wait_for(|closing| *closing) => break,
             }
-            let kept = tokio::time::timeout(LOOK_EVERY, self.keep()).await;
-            match kept {
+            let connection_kept = tokio::time::timeout(LOOK_EVERY, self.keep()).await;
+            match connection_kept {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => tracing::error!(
                     node = self.name,
@@ -155,10 +155,10 @@ async fn claim(connection: &mut Connection, name: &str) -> Result<bool, sqlx::Er
 
 /// The time, taken for that of the moment halfway between question and answer.
 async fn look(connection: &mut Connection) -> Result<(Timestamp, Instant), sqlx::Error> {
-    let asked = Instant::now();
+    let asked_at = Instant::now();
     let sql = connection.spell(NOW);
     let row = connection.row(sql, &[]).await?;
     let micros: i64 = row.map_or(Ok(0), |row| row.get(0))?;
     let time = Timestamp::from_unix_nanos(micros.saturating_mul(1_000));
-    Ok((time, asked + asked.elapsed() / 2))
+    Ok((time, asked_at + asked_at.elapsed() / 2))
 }

@@ -63,7 +63,7 @@ impl Schema {
     }
 
     /// Where the database is, for people: without user and password.
-    pub(crate) fn place(&self) -> String {
+    pub(crate) fn location(&self) -> String {
         let options = &self.options;
         format!(
             "postgres://{}:{}/{}",

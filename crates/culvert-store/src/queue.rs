@@ -23,7 +23,7 @@ use std::time::Duration;
 use culvert_base::{Clock, Fault, Supervisor, Timestamp};
 use tokio::sync::watch;
 
-use self::lines::{Lines, QueueCommand, QueueOutcome, Settlement};
+use self::lines::{QueueCommand, QueueLog, QueueOutcome, Settlement};
 pub use self::nodes::{OpenTail, TailPiece};
 pub use self::traffic::{NewPiece, Piece, RetainedTraffic};
 use crate::database::{Database, Part};
@@ -43,8 +43,8 @@ pub struct Queue {
 #[derive(Debug)]
 struct Shared {
     database: Database,
-    writer: Writer<Lines>,
-    lines: Arc<Lines>,
+    writer: Writer<QueueLog>,
+    log: Arc<QueueLog>,
     clock: Arc<dyn Clock>,
 }
 
@@ -221,17 +221,17 @@ impl Queue {
         dead_letters: DeadLetterBounds,
     ) -> Result<Self, Fault> {
         let database = Database::open(url, EVENTS, clock.as_ref()).await?;
-        let lines = Arc::new(Lines {
+        let log = Arc::new(QueueLog {
             appended: watch::Sender::new(0),
             dead_letters,
             forgotten: Default::default(),
         });
-        let writer = database.start_writer(Arc::clone(&lines));
+        let writer = database.start_writer(Arc::clone(&log));
         Ok(Self {
             shared: Arc::new(Shared {
                 database,
                 writer,
-                lines,
+                log,
                 clock,
             }),
         })
@@ -266,13 +266,13 @@ impl Queue {
     ) -> Result<Lease, Fault> {
         let doing = "appending a batch that is being sent";
         let at = self.shared.clock.now();
-        let entry = QueueCommand::AppendLeased {
+        let command = QueueCommand::AppendLeased {
             batch,
             owner: owner.to_owned(),
             until: at.plus(lease_for),
             at,
         };
-        match self.write(doing, entry).await {
+        match self.write(doing, command).await {
             Ok(QueueOutcome::Lease(Some(lease))) => Ok(*lease),
             Ok(_) => Err(Fault::bare(format!(
                 "{doing}: the database returned no lease"
@@ -313,7 +313,7 @@ impl Queue {
 
     /// Moves whenever this process has put batches in line. A hint: other nodes append as well.
     pub fn watch(&self) -> watch::Receiver<u64> {
-        self.shared.lines.appended.subscribe()
+        self.shared.log.appended.subscribe()
     }
 
     /// The next batch of a destination, or `None` if none is due. Audit before traffic, oldest
@@ -325,13 +325,13 @@ impl Queue {
         lease_for: Duration,
         now: Timestamp,
     ) -> Result<Option<Lease>, Fault> {
-        let entry = QueueCommand::Lease {
+        let command = QueueCommand::Lease {
             destination: destination.to_owned(),
             owner: owner.to_owned(),
             until: now.plus(lease_for),
             now,
         };
-        match self.write("leasing a batch", entry).await {
+        match self.write("leasing a batch", command).await {
             Ok(QueueOutcome::Lease(lease)) => Ok(lease.map(|lease| *lease)),
             Ok(_) => Ok(None),
             Err(error) => Err(error.into_fault("leasing a batch")),
@@ -349,14 +349,14 @@ impl Queue {
         bytes_max: u64,
     ) -> Result<Vec<Lease>, Fault> {
         let doing = "leasing several batches";
-        let entry = QueueCommand::LeaseSeveral {
+        let command = QueueCommand::LeaseSeveral {
             destination: destination.to_owned(),
             owner: owner.to_owned(),
             until: now.plus(lease_for),
             now,
             bytes_max,
         };
-        match self.write(doing, entry).await {
+        match self.write(doing, command).await {
             Ok(QueueOutcome::Leases(leases)) => Ok(leases),
             // Another node was faster.
             Err(QueueError::Lost) => Ok(Vec::new()),
@@ -379,14 +379,14 @@ impl Queue {
         gathering: Gathering,
     ) -> Result<Run, Fault> {
         let doing = "leasing batches";
-        let entry = QueueCommand::LeaseRun {
+        let command = QueueCommand::LeaseRun {
             destination: destination.to_owned(),
             owner: owner.to_owned(),
             until: now.plus(lease_for),
             now,
             gathering,
         };
-        match self.write(doing, entry).await {
+        match self.write(doing, command).await {
             Ok(QueueOutcome::Run(run)) => Ok(run),
             // Another node was faster. Not now, then.
             Err(QueueError::Lost) => Ok(Run {
@@ -631,8 +631,8 @@ impl Queue {
     /// destination and class.
     pub fn forgotten(&self, class: BatchClass) -> u64 {
         match class {
-            BatchClass::Audit => &self.shared.lines.forgotten[0],
-            BatchClass::Traffic => &self.shared.lines.forgotten[1],
+            BatchClass::Audit => &self.shared.log.forgotten[0],
+            BatchClass::Traffic => &self.shared.log.forgotten[1],
         }
         .load(Ordering::Relaxed)
     }
@@ -698,8 +698,8 @@ impl Queue {
         self.shared.database.close().await;
     }
 
-    async fn write(&self, doing: &str, entry: QueueCommand) -> Result<QueueOutcome, QueueError> {
-        self.shared.writer.write(doing, entry).await
+    async fn write(&self, doing: &str, command: QueueCommand) -> Result<QueueOutcome, QueueError> {
+        self.shared.writer.write(doing, command).await
     }
 
     async fn settle(
@@ -708,16 +708,16 @@ impl Queue {
         lease: &Lease,
         settlement: Settlement,
     ) -> Result<(), QueueError> {
-        let entry = QueueCommand::Settle {
+        let command = QueueCommand::Settle {
             batch: lease.batch,
             fence: lease.fence,
             settlement,
         };
-        self.write(doing, entry).await.map(drop)
+        self.write(doing, command).await.map(drop)
     }
 
-    async fn count(&self, doing: &str, entry: QueueCommand) -> Result<u64, Fault> {
-        match self.write(doing, entry).await {
+    async fn count(&self, doing: &str, command: QueueCommand) -> Result<u64, Fault> {
+        match self.write(doing, command).await {
             Ok(QueueOutcome::Rows(n)) => Ok(n),
             Ok(_) => Err(Fault::bare(format!(
                 "{doing}: the database returned no count"

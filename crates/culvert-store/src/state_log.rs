@@ -11,7 +11,7 @@ use crate::dialect::{Arg, Connection};
 use crate::document::{Document, Head, Key, OnDelete};
 use crate::feed::Feed;
 use crate::statements::{meta, state};
-use crate::text_index::{self, Standing, Texts};
+use crate::text_index::{self, IndexProgress, Texts};
 use crate::writer::{Outcome, WriteBackend};
 use crate::{audit, outbox};
 
@@ -66,7 +66,7 @@ pub(crate) struct StateTransaction {
     /// At `outbox`, unless a program that knows of no chain has written since.
     head: Link,
     /// At `revision`, unless rows are to be made up for.
-    texts: Standing,
+    texts: IndexProgress,
 }
 
 /// Rows without a hash that one transaction chains before its own.
@@ -88,38 +88,45 @@ impl WriteBackend for StateLog {
                 .row(state::LOCK, &[])
                 .await?
                 .ok_or(sqlx::Error::RowNotFound)?;
-            let mut page = StateTransaction {
+            let mut transaction = StateTransaction {
                 revision: row.get(0)?,
                 outbox: row.get(1)?,
                 head: audit::link(&row, 2)?,
-                texts: Standing::read(&row, 4, &self.mark)?,
+                texts: IndexProgress::read(&row, 4, &self.mark)?,
             };
-            if page.head.seq < page.outbox {
-                page.head =
-                    outbox::chain(connection, page.head, page.outbox, CHAINED_AHEAD).await?;
+            if transaction.head.seq < transaction.outbox {
+                transaction.head = outbox::chain(
+                    connection,
+                    transaction.head,
+                    transaction.outbox,
+                    CHAINED_AHEAD,
+                )
+                .await?;
             }
-            Ok(page)
+            Ok(transaction)
         })
     }
 
     fn write<'a>(
         &'a self,
         connection: &'a mut Connection,
-        page: &'a mut StateTransaction,
-        entry: &'a StateCommand,
+        transaction: &'a mut StateTransaction,
+        command: &'a StateCommand,
     ) -> BoxFuture<'a, Result<Outcome<Self>, sqlx::Error>> {
         Box::pin(async move {
-            match entry {
+            match command {
                 StateCommand::Commit(changes) => {
-                    let has_all_texts = page.texts.is_whole(page.revision);
-                    page.revision += 1;
-                    match changes.apply(connection, page, &self.texts).await {
+                    let has_all_texts = transaction.texts.is_complete(transaction.revision);
+                    transaction.revision += 1;
+                    match changes.apply(connection, transaction, &self.texts).await {
                         Ok(()) => {
                             if has_all_texts {
-                                page.texts.up_to = page.revision;
+                                transaction.texts.up_to = transaction.revision;
                             }
-                            self.feed.note(page.revision, changes);
-                            Ok(Outcome::Written(StateOutcome::Revision(page.revision)))
+                            self.feed.note(transaction.revision, changes);
+                            Ok(Outcome::Written(StateOutcome::Revision(
+                                transaction.revision,
+                            )))
                         }
                         Err(Failure::Refused(refused)) => Ok(Outcome::Refused(refused)),
                         Err(Failure::Database(error)) => Err(error),
@@ -132,34 +139,35 @@ impl WriteBackend for StateLog {
                     Ok(Outcome::Written(StateOutcome::Rows(n)))
                 }
                 StateCommand::PruneOutbox { up_to } => {
-                    let n = outbox::prune(connection, page.head, *up_to).await?;
+                    let n = outbox::prune(connection, transaction.head, *up_to).await?;
                     Ok(Outcome::Written(StateOutcome::Rows(n)))
                 }
                 StateCommand::Chain { rows_max } => {
-                    page.head =
-                        outbox::chain(connection, page.head, page.outbox, *rows_max).await?;
-                    let n_left = page.outbox.saturating_sub(page.head.seq);
+                    transaction.head =
+                        outbox::chain(connection, transaction.head, transaction.outbox, *rows_max)
+                            .await?;
+                    let n_left = transaction.outbox.saturating_sub(transaction.head.seq);
                     Ok(Outcome::Written(StateOutcome::Rows(n_left.unsigned_abs())))
                 }
                 StateCommand::ClaimTexts => {
                     let n = connection
                         .run(state::CLAIM_TEXTS, &[Arg::Text(&self.mark)])
                         .await?;
-                    page.texts = Standing {
+                    transaction.texts = IndexProgress {
                         up_to: 0,
                         is_ours: true,
                     };
                     Ok(Outcome::Written(StateOutcome::Rows(n)))
                 }
                 StateCommand::CatchUp { documents_max } => {
-                    if !page.texts.is_ours {
+                    if !transaction.texts.is_ours {
                         return Ok(Outcome::Unchanged(StateOutcome::Rows(0)));
                     }
-                    let (from, to) = (page.texts.up_to, page.revision);
-                    page.texts.up_to =
+                    let (from, to) = (transaction.texts.up_to, transaction.revision);
+                    transaction.texts.up_to =
                         text_index::catch_up(connection, &self.texts, from, to, *documents_max)
                             .await?;
-                    let n_left = to.saturating_sub(page.texts.up_to);
+                    let n_left = to.saturating_sub(transaction.texts.up_to);
                     Ok(Outcome::Written(StateOutcome::Rows(n_left.unsigned_abs())))
                 }
             }
@@ -169,24 +177,24 @@ impl WriteBackend for StateLog {
     fn close<'a>(
         &'a self,
         connection: &'a mut Connection,
-        page: &'a StateTransaction,
+        transaction: &'a StateTransaction,
     ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
         Box::pin(async move {
-            let head = page.head.hash.to_string();
+            let head = transaction.head.hash.to_string();
             let arguments = [
-                Arg::Int(page.revision),
-                Arg::Int(page.outbox),
-                Arg::Int(page.head.seq),
+                Arg::Int(transaction.revision),
+                Arg::Int(transaction.outbox),
+                Arg::Int(transaction.head.seq),
                 Arg::Text(&head),
-                Arg::Int(page.texts.up_to),
+                Arg::Int(transaction.texts.up_to),
             ];
             connection.run(state::ADVANCE, &arguments).await.map(drop)
         })
     }
 
-    fn committed(&self, page: &StateTransaction) {
+    fn committed(&self, transaction: &StateTransaction) {
         self.feed.commit();
-        announce(&self.revision, page.revision);
+        announce(&self.revision, transaction.revision);
     }
 }
 
@@ -221,20 +229,28 @@ impl From<CommitError> for Failure {
 
 async fn tell(
     connection: &mut Connection,
-    page: &mut StateTransaction,
+    transaction: &mut StateTransaction,
     event: &Event,
 ) -> Result<(), Failure> {
     let audience = outbox::audience(connection, event).await?;
-    let is_chained = page.head.seq == page.outbox;
-    page.outbox += 1;
+    let is_chained = transaction.head.seq == transaction.outbox;
+    transaction.outbox += 1;
     if is_chained {
-        page.head = page
+        transaction.head = transaction
             .head
-            .next(page.outbox, outbox::content(event, &audience));
+            .next(transaction.outbox, outbox::content(event, &audience));
     }
     // Behind rows that are not chained yet it waits for its turn.
-    let hash = is_chained.then(|| page.head.hash.to_string());
-    if outbox::tell(connection, page.outbox, event, &audience, hash.as_deref()).await? {
+    let hash = is_chained.then(|| transaction.head.hash.to_string());
+    if outbox::tell(
+        connection,
+        transaction.outbox,
+        event,
+        &audience,
+        hash.as_deref(),
+    )
+    .await?
+    {
         return Ok(());
     }
     Err(CommitError::Duplicate {
@@ -385,12 +401,12 @@ impl Changes {
     async fn apply(
         &self,
         connection: &mut Connection,
-        page: &mut StateTransaction,
+        transaction: &mut StateTransaction,
         texts: &Texts,
     ) -> Result<(), Failure> {
         Condition::check(&self.conditions, connection).await??;
         for step in &self.steps {
-            step.apply(connection, page, texts).await?;
+            step.apply(connection, transaction, texts).await?;
         }
         // References are judged by how things stand at the end, so the order of steps is free.
         for step in &self.steps {
@@ -404,21 +420,21 @@ impl Step {
     async fn apply(
         &self,
         connection: &mut Connection,
-        page: &mut StateTransaction,
+        transaction: &mut StateTransaction,
         texts: &Texts,
     ) -> Result<(), Failure> {
         match self {
-            Self::Insert(document, told) => {
-                insert(connection, document, page.revision, texts).await?;
-                told.tell(connection, page).await
+            Self::Insert(document, audit_event) => {
+                insert(connection, document, transaction.revision, texts).await?;
+                audit_event.tell(connection, transaction).await
             }
-            Self::Replace(document, told) => {
-                replace(connection, document, page.revision, texts).await?;
-                told.tell(connection, page).await
+            Self::Replace(document, audit_event) => {
+                replace(connection, document, transaction.revision, texts).await?;
+                audit_event.tell(connection, transaction).await
             }
-            Self::Remove(head, told) => {
+            Self::Remove(head, audit_event) => {
                 // Told to those who wanted to know before: a subscription reports its own end.
-                told.tell(connection, page).await?;
+                audit_event.tell(connection, transaction).await?;
                 let n_removed = connection
                     .run(
                         state::REMOVE,
@@ -434,7 +450,7 @@ impl Step {
                 }
                 Ok(())
             }
-            Self::Tell(event) => tell(connection, page, event).await,
+            Self::Tell(event) => tell(connection, transaction, event).await,
         }
     }
 
@@ -478,10 +494,10 @@ impl AuditEvent {
     async fn tell(
         &self,
         connection: &mut Connection,
-        page: &mut StateTransaction,
+        transaction: &mut StateTransaction,
     ) -> Result<(), Failure> {
         match self {
-            Self::Emit(event) => tell(connection, page, event).await,
+            Self::Emit(event) => tell(connection, transaction, event).await,
             Self::Suppress { reason } => {
                 tracing::debug!(reason, "a write without an audit event");
                 Ok(())

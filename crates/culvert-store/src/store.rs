@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     pub(crate) database: Database,
     pub(crate) writer: Arc<Writer<StateLog>>,
     pub(crate) lookup: Lookup,
-    pub(crate) journal: Arc<StateLog>,
+    pub(crate) state_log: Arc<StateLog>,
 }
 
 impl Store {
@@ -47,13 +47,13 @@ impl Store {
         database.refuse_moved().await?;
         let mark = texts.mark();
         let (revision, _) = text_index::ledger(&database.pool, &mark).await?;
-        let journal = Arc::new(StateLog {
+        let state_log = Arc::new(StateLog {
             revision: watch::Sender::new(revision),
             feed: Feed::default(),
             texts,
             mark,
         });
-        let writer = Arc::new(database.start_writer(Arc::clone(&journal)));
+        let writer = Arc::new(database.start_writer(Arc::clone(&state_log)));
         let (lookup, tasks) = Lookup::new(&database.site, &database.closing());
         for task in tasks {
             database.start("store.lookup", task);
@@ -62,7 +62,7 @@ impl Store {
         let ledger = watch_ledger(
             pool,
             Arc::clone(&writer),
-            Arc::clone(&journal),
+            Arc::clone(&state_log),
             database.closing(),
         );
         let store = Self {
@@ -70,7 +70,7 @@ impl Store {
                 database,
                 writer,
                 lookup,
-                journal,
+                state_log,
             }),
         };
         let database = &store.shared.database;
@@ -123,10 +123,10 @@ impl Store {
             tracing::info!(events = n_left, "chaining the audit log");
         }
         while n_left > 0 {
-            let entry = StateCommand::Chain {
+            let command = StateCommand::Chain {
                 rows_max: CHAINED_AT_ONCE,
             };
-            let left = self.write("chaining the audit log", entry).await?;
+            let left = self.write("chaining the audit log", command).await?;
             // Rows that somebody took away cannot be chained; verification tells of them.
             if left >= n_left {
                 break;
@@ -202,9 +202,9 @@ impl Store {
     /// The latest revision known here, and what the commits after `since` up to it touched. `None` for
     /// the documents if that takes a look at the database, as after a commit of another node.
     pub fn touched(&self, since: i64) -> (i64, Option<Vec<Touched>>) {
-        let journal = &self.shared.journal;
-        let until = *journal.revision.borrow();
-        (until, journal.feed.between(since, until))
+        let state_log = &self.shared.state_log;
+        let until = *state_log.revision.borrow();
+        (until, state_log.feed.between(since, until))
     }
 
     /// How many documents of a kind there are.
@@ -275,7 +275,7 @@ impl Store {
     /// The latest revision known here. Commits of this process show at once, those of others within
     /// a second.
     pub fn watch(&self) -> watch::Receiver<i64> {
-        self.shared.journal.revision.subscribe()
+        self.shared.state_log.revision.subscribe()
     }
 
     /// The latest revision committed anywhere.
@@ -321,11 +321,11 @@ impl Store {
 
     /// Sets a value kept beside the documents. Not a commit: the revision stays.
     pub async fn meta_set(&self, name: &str, value: &str) -> Result<(), Fault> {
-        let entry = StateCommand::Meta {
+        let command = StateCommand::Meta {
             name: name.to_owned(),
             value: value.to_owned(),
         };
-        self.write("writing a setting", entry).await.map(drop)
+        self.write("writing a setting", command).await.map(drop)
     }
 
     /// A consistent copy of the state file, made while in use. SQLite only. Copy the queue before
@@ -408,8 +408,8 @@ impl Store {
         Ok(usize::try_from(n).unwrap_or(0))
     }
 
-    pub(crate) async fn write(&self, doing: &str, entry: StateCommand) -> Result<u64, Fault> {
-        match self.shared.writer.write(doing, entry).await {
+    pub(crate) async fn write(&self, doing: &str, command: StateCommand) -> Result<u64, Fault> {
+        match self.shared.writer.write(doing, command).await {
             Ok(StateOutcome::Rows(n)) => Ok(n),
             Ok(StateOutcome::Revision(_)) => Err(Fault::bare(format!(
                 "{doing}: the database returned no count"

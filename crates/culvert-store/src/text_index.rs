@@ -101,14 +101,14 @@ impl Texts {
 
 /// How far the rows go, as the ledger has it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct IndexProgress {
     /// Documents up to this revision have theirs.
     pub(crate) up_to: i64,
     /// For the fields of this program.
     pub(crate) is_ours: bool,
 }
 
-impl Standing {
+impl IndexProgress {
     /// From two columns of the ledger, the first at `index`.
     pub(crate) fn read(row: &Row, index: usize, mark: &str) -> Result<Self, sqlx::Error> {
         let texts_of: String = row.get(index + 1)?;
@@ -119,7 +119,7 @@ impl Standing {
     }
 
     /// Every document up to `revision` has its rows.
-    pub(crate) const fn is_whole(self, revision: i64) -> bool {
+    pub(crate) const fn is_complete(self, revision: i64) -> bool {
         self.is_ours && self.up_to >= revision
     }
 }
@@ -263,14 +263,14 @@ async fn read(
 }
 
 /// The latest revision, and how far the rows go.
-pub(crate) async fn ledger(pool: &Pool, mark: &str) -> Result<(i64, Standing), Fault> {
+pub(crate) async fn ledger(pool: &Pool, mark: &str) -> Result<(i64, IndexProgress), Fault> {
     let doing = "reading the revision";
     let row = pool
         .row(doing, state::REVISION, &[])
         .await?
         .ok_or_else(|| Fault::bare(format!("{doing}: the ledger is empty")))?;
     let revision = row.get(0).during(doing)?;
-    Ok((revision, Standing::read(&row, 1, mark).during(doing)?))
+    Ok((revision, IndexProgress::read(&row, 1, mark).during(doing)?))
 }
 
 #[cfg(test)]

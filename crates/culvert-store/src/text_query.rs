@@ -14,8 +14,8 @@ use crate::text_index::{BEGINNING_BYTES_MAX, Like, TextQuery, begin, behind, jso
 impl Store {
     /// Whether every document can be found by its texts right now.
     pub async fn has_all_texts(&self) -> Result<bool, Fault> {
-        let (revision, texts) = ledger(self.pool(), &self.shared.journal.mark).await?;
-        Ok(texts.is_whole(revision))
+        let (revision, texts) = ledger(self.pool(), &self.shared.state_log.mark).await?;
+        Ok(texts.is_complete(revision))
     }
 
     /// Ids of the documents that may have such a text, newest (largest) first; all that have it are
@@ -114,7 +114,7 @@ impl Store {
     /// Says in the ledger whose fields have rows, if that is not said yet: the rows of others are
     /// made anew.
     pub(crate) async fn claim_texts(&self) -> Result<(), Fault> {
-        let mark = &self.shared.journal.mark;
+        let mark = &self.shared.state_log.mark;
         if mark.is_empty() || ledger(self.pool(), mark).await?.1.is_ours {
             return Ok(());
         }

@@ -93,7 +93,7 @@ pub struct Moved {
     /// Tables and their rows.
     pub rows: Vec<(String, u64)>,
     /// Where to, without user and password.
-    pub place: String,
+    pub location: String,
     /// Whether an earlier run had done it and this one only set the mark.
     pub was_there: bool,
 }
@@ -103,7 +103,7 @@ pub struct Moved {
 pub struct Transfer {
     parts: [Source; 2],
     to: PgConnection,
-    place: String,
+    location: String,
     /// What an earlier run left in the database.
     there: Option<String>,
     /// Where an earlier run moved the files' data, if that is to be minded.
@@ -182,7 +182,7 @@ impl Transfer {
             migrate::migrate(&Site::Postgres(schema), steps, clock).await?;
         }
         let state = Schema::at(to, STATE.schema)?;
-        let place = state.place();
+        let location = state.location();
         let mut to = state.connect().await.during("opening the target")?;
         let prepare = format!(
             "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; \
@@ -199,8 +199,8 @@ impl Transfer {
             .during("looking at the target")?;
         let there = there.map(|(there,)| there);
         if there.is_none() {
-            if let Some(place) = moved_to.clone().filter(|_| !again) {
-                return Err(TransferError::AlreadyMoved(place));
+            if let Some(location) = moved_to.clone().filter(|_| !again) {
+                return Err(TransferError::AlreadyMoved(location));
             }
             for source in &parts_held {
                 for table in &source.tables {
@@ -213,7 +213,7 @@ impl Transfer {
         Ok(Self {
             parts: parts_held,
             to,
-            place,
+            location,
             there,
             moved_to,
         })
@@ -247,7 +247,9 @@ impl Transfer {
                 }
                 if print.finish() != there {
                     return Err(match self.moved_to {
-                        Some(place) if place != self.place => TransferError::AlreadyMoved(place),
+                        Some(location) if location != self.location => {
+                            TransferError::AlreadyMoved(location)
+                        }
                         _ => TransferError::TargetNotEmpty,
                     });
                 }
@@ -257,7 +259,7 @@ impl Transfer {
         let doing = "marking the SQLite data as migrated; run the command again";
         sqlx::query(meta::SET)
             .bind(MOVED_TO)
-            .bind(&self.place)
+            .bind(&self.location)
             .execute(&mut self.parts[0].connection)
             .await
             .during(doing)?;
@@ -270,7 +272,7 @@ impl Transfer {
         drop(sqlx::Connection::close(self.to).await);
         Ok(Moved {
             rows,
-            place: self.place,
+            location: self.location,
             was_there,
         })
     }
@@ -333,14 +335,14 @@ impl Transfer {
 pub async fn undo_transfer(from: &Path) -> Result<Option<String>, TransferError> {
     let doing = "clearing the migration mark of the SQLite data";
     let mut connection = alone(from).await?;
-    let place = own_meta(&mut connection, MOVED_TO).await?;
+    let location = own_meta(&mut connection, MOVED_TO).await?;
     sqlx::query(meta::REMOVE)
         .bind(MOVED_TO)
         .execute(&mut connection)
         .await
         .during(doing)?;
     sqlx::Connection::close(connection).await.during(doing)?;
-    Ok(place)
+    Ok(location)
 }
 
 impl Source {
@@ -350,8 +352,8 @@ impl Source {
         let doing = format!("moving table `{}`", table.name);
         let mut sink = match into {
             Some(to) => {
-                let place = table.within(self.schema);
-                let copy = format!("COPY {place} ({}) FROM STDIN", table.columns);
+                let location = table.within(self.schema);
+                let copy = format!("COPY {location} ({}) FROM STDIN", table.columns);
                 Some(to.copy_in_raw(&copy).await.during(&doing)?)
             }
             None => None,
@@ -539,11 +541,11 @@ async fn holds_something(
     schema: &str,
     table: &Table,
 ) -> Result<bool, Fault> {
-    let place = table.within(schema);
+    let location = table.within(schema);
     let look = match table.name.as_str() {
         "meta" => return Ok(false),
-        "ledger" => format!("SELECT EXISTS (SELECT 1 FROM {place} WHERE revision > 0)"),
-        _ => format!("SELECT EXISTS (SELECT 1 FROM {place})"),
+        "ledger" => format!("SELECT EXISTS (SELECT 1 FROM {location} WHERE revision > 0)"),
+        _ => format!("SELECT EXISTS (SELECT 1 FROM {location})"),
     };
     let (holds,): (bool,) = sqlx::query_as(AssertSqlSafe(look))
         .fetch_one(to)

@@ -38,8 +38,8 @@ pub(crate) trait WriteBackend: Send + Sync + 'static {
     fn write<'a>(
         &'a self,
         connection: &'a mut Connection,
-        page: &'a mut Self::Transaction,
-        entry: &'a Self::Command,
+        transaction: &'a mut Self::Transaction,
+        command: &'a Self::Command,
     ) -> BoxFuture<'a, Result<Outcome<Self>, sqlx::Error>>;
 
     /// Whether all that applying the entry does is one statement that nothing was read for. It needs no
@@ -52,11 +52,11 @@ pub(crate) trait WriteBackend: Send + Sync + 'static {
     fn close<'a>(
         &'a self,
         connection: &'a mut Connection,
-        page: &'a Self::Transaction,
+        transaction: &'a Self::Transaction,
     ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
 
     /// After the transaction is on disk, before anybody is answered.
-    fn committed(&self, page: &Self::Transaction);
+    fn committed(&self, transaction: &Self::Transaction);
 }
 
 /// What became of an entry.
@@ -79,7 +79,7 @@ pub(crate) struct Writer<B: WriteBackend> {
 
 #[derive(Debug)]
 struct Waiting<B: WriteBackend> {
-    entry: B::Command,
+    command: B::Command,
     answer: oneshot::Sender<Result<B::Outcome, B::Refused>>,
 }
 
@@ -120,13 +120,18 @@ impl<B: WriteBackend> Writer<B> {
     pub(crate) async fn write(
         &self,
         doing: &str,
-        entry: B::Command,
+        command: B::Command,
     ) -> Result<B::Outcome, B::Refused> {
         self.health.check()?;
         self.health.check_room()?;
         let write = async {
             let (answer, outcome) = oneshot::channel();
-            if self.entries.send(Waiting { entry, answer }).await.is_err() {
+            if self
+                .entries
+                .send(Waiting { command, answer })
+                .await
+                .is_err()
+            {
                 return Err(Fault::bare(format!("{doing}: the store is closed")).into());
             }
             outcome.await.unwrap_or_else(|_| {
@@ -200,8 +205,10 @@ impl<B: WriteBackend> Task<B> {
                 Err(error) => return refuse(group, &Fault::new("reaching the database", error)),
             },
         };
-        let (entries, answers): (Vec<_>, Vec<_>) =
-            group.into_iter().map(|one| (one.entry, one.answer)).unzip();
+        let (entries, answers): (Vec<_>, Vec<_>) = group
+            .into_iter()
+            .map(|one| (one.command, one.answer))
+            .unzip();
         let transacted = tokio::time::timeout(
             TRANSACTION_TIMEOUT,
             self.transact(&mut connection, &entries),
@@ -237,25 +244,25 @@ impl<B: WriteBackend> Task<B> {
         connection: &mut Connection,
         entries: &[B::Command],
     ) -> Result<Vec<Result<B::Outcome, B::Refused>>, (&'static str, sqlx::Error)> {
-        if let [entry] = entries
-            && self.book.is_one_statement(entry)
+        if let [command] = entries
+            && self.book.is_one_statement(command)
         {
-            let written = self.statement(connection, entry).await;
+            let written = self.statement(connection, command).await;
             return written
                 .map(|outcome| vec![outcome])
                 .map_err(|error| ("committing; the outcome is unknown", error));
         }
         let beginning = |error| ("beginning a transaction; nothing was written", error);
         connection.begin().await.map_err(beginning)?;
-        let mut page = self.book.open(connection).await.map_err(beginning)?;
+        let mut transaction = self.book.open(connection).await.map_err(beginning)?;
         let mut outcomes = Vec::with_capacity(entries.len());
         let mut has_written = false;
-        for entry in entries {
-            let before = page;
+        for command in entries {
+            let before = transaction;
             let outcome = match entries {
                 // What is refused is undone with the transaction.
-                [_] => Ok(self.apply(connection, &mut page, entry).await),
-                _ => self.one(connection, &mut page, entry).await,
+                [_] => Ok(self.apply(connection, &mut transaction, command).await),
+                _ => self.one(connection, &mut transaction, command).await,
             };
             let outcome = outcome.map_err(|error| ("writing; nothing was written", error))?;
             outcomes.push(match outcome {
@@ -265,7 +272,7 @@ impl<B: WriteBackend> Task<B> {
                 }
                 Outcome::Unchanged(answer) => Ok(answer),
                 Outcome::Refused(refused) => {
-                    page = before;
+                    transaction = before;
                     Err(refused)
                 }
             });
@@ -273,14 +280,14 @@ impl<B: WriteBackend> Task<B> {
         if has_written {
             let committing = |error| ("committing; the outcome is unknown", error);
             self.book
-                .close(connection, &page)
+                .close(connection, &transaction)
                 .await
                 .map_err(committing)?;
             connection
                 .run(transaction::COMMIT, &[])
                 .await
                 .map_err(committing)?;
-            self.committed(&page);
+            self.committed(&transaction);
         } else {
             connection
                 .run(transaction::ROLLBACK, &[])
@@ -294,12 +301,16 @@ impl<B: WriteBackend> Task<B> {
     async fn statement(
         &self,
         connection: &mut Connection,
-        entry: &B::Command,
+        command: &B::Command,
     ) -> Result<Result<B::Outcome, B::Refused>, sqlx::Error> {
-        let mut page = self.book.open(connection).await?;
-        match self.book.write(connection, &mut page, entry).await? {
+        let mut transaction = self.book.open(connection).await?;
+        match self
+            .book
+            .write(connection, &mut transaction, command)
+            .await?
+        {
             Outcome::Written(answer) => {
-                self.committed(&page);
+                self.committed(&transaction);
                 Ok(Ok(answer))
             }
             Outcome::Unchanged(answer) => Ok(Ok(answer)),
@@ -307,9 +318,9 @@ impl<B: WriteBackend> Task<B> {
         }
     }
 
-    fn committed(&self, page: &B::Transaction) {
+    fn committed(&self, transaction: &B::Transaction) {
         self.health.committed();
-        self.book.committed(page);
+        self.book.committed(transaction);
         self.committed.notify_one();
     }
 
@@ -317,11 +328,11 @@ impl<B: WriteBackend> Task<B> {
     async fn one(
         &self,
         connection: &mut Connection,
-        page: &mut B::Transaction,
-        entry: &B::Command,
+        transaction: &mut B::Transaction,
+        command: &B::Command,
     ) -> Result<Outcome<B>, sqlx::Error> {
         connection.run(transaction::SAVEPOINT, &[]).await?;
-        let outcome = self.apply(connection, page, entry).await;
+        let outcome = self.apply(connection, transaction, command).await;
         if matches!(outcome, Outcome::Refused(_)) {
             connection.run(transaction::ROLLBACK_TO, &[]).await?;
         }
@@ -332,10 +343,10 @@ impl<B: WriteBackend> Task<B> {
     async fn apply(
         &self,
         connection: &mut Connection,
-        page: &mut B::Transaction,
-        entry: &B::Command,
+        transaction: &mut B::Transaction,
+        command: &B::Command,
     ) -> Outcome<B> {
-        match self.book.write(connection, page, entry).await {
+        match self.book.write(connection, transaction, command).await {
             Ok(outcome) => outcome,
             Err(error) => {
                 self.health.judge(&error, "writing");

@@ -198,14 +198,14 @@ async fn what_does_not_belong_ends_the_connection() {
         ),
         (
             start("EXTERNAL"),
-            Broken::Told(
+            Broken::Reported(
                 403,
                 "the broker does not support user name and password".to_owned(),
             ),
         ),
         (
             [start("PLAIN AMQPLAIN"), close].concat(),
-            Broken::Told(403, "ACCESS_REFUSED".to_owned()),
+            Broken::Reported(403, "ACCESS_REFUSED".to_owned()),
         ),
     ] {
         assert_eq!(against(script.clone()).await, says, "{script:?}");

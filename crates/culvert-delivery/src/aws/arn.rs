@@ -18,7 +18,7 @@ pub(crate) struct Arn<'a> {
 
 /// What an ARN in a field must name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct ResourceType {
     pub(crate) field: &'static str,
     pub(crate) service: &'static str,
     /// What the resource starts with, such as `stream/`.
@@ -55,17 +55,23 @@ impl<'a> Arn<'a> {
     ///
     /// # Errors
     /// 5120 malformed, 5118 partition, 5119 service, 5130 type of resource.
-    pub(crate) fn check(text: Option<&'a str>, wanted: Wanted) -> Result<Self, Refusal> {
-        let Wanted {
+    pub(crate) fn check(
+        text: Option<&'a str>,
+        resource_type: ResourceType,
+    ) -> Result<Self, Refusal> {
+        let ResourceType {
             field,
             service,
             resource,
             is_regional,
-        } = wanted;
+        } = resource_type;
         let arn = text.and_then(Self::parse).ok_or_else(|| {
             Refusal::new(
                 code::ARN_MALFORMED,
-                format!("`{field}` is not an ARN such as {}.", example(wanted)),
+                format!(
+                    "`{field}` is not an ARN such as {}.",
+                    example(resource_type)
+                ),
             )
         })?;
         if !is_partition(arn.partition) {
@@ -80,7 +86,7 @@ impl<'a> Arn<'a> {
         if is_regional && (arn.region.is_empty() || arn.account.is_empty()) {
             let sentence = format!(
                 "`{field}` must have a region and an account, as in {}.",
-                example(wanted)
+                example(resource_type)
             );
             return Err(Refusal::new(code::ARN_MALFORMED, sentence));
         }
@@ -88,7 +94,7 @@ impl<'a> Arn<'a> {
             None => {
                 let sentence = format!(
                     "`{field}` must have the same resource type as {}.",
-                    example(wanted)
+                    example(resource_type)
                 );
                 Err(Refusal::new(code::ARN_WRONG_RESOURCE, sentence))
             }
@@ -102,10 +108,10 @@ impl<'a> Arn<'a> {
     }
 
     /// The name behind the type of a resource.
-    pub(crate) fn name(&self, wanted: Wanted) -> &'a str {
+    pub(crate) fn name(&self, resource_type: ResourceType) -> &'a str {
         let name = self
             .resource
-            .strip_prefix(wanted.resource)
+            .strip_prefix(resource_type.resource)
             .unwrap_or_default();
         name.strip_suffix(":*").unwrap_or(name)
     }
@@ -149,13 +155,13 @@ fn is_name(text: &str) -> bool {
     !name.is_empty() && name.len() <= 512 && name.bytes().all(allowed)
 }
 
-fn example(wanted: Wanted) -> String {
-    let place = match wanted.is_regional {
+fn example(resource_type: ResourceType) -> String {
+    let scope = match resource_type.is_regional {
         true => "us-east-1:123456789012",
         false => ":",
     };
     format!(
-        "`arn:aws:{}:{place}:{}name`",
-        wanted.service, wanted.resource
+        "`arn:aws:{}:{scope}:{}name`",
+        resource_type.service, resource_type.resource
     )
 }

@@ -19,9 +19,9 @@ use super::answer::{self, element};
 use super::arn::Arn;
 use super::settings::{AwsSettings, OwnKeys};
 use super::{Call, DEADLINE, Payload, endpoint, signed};
-use crate::destination_ids::Whose;
+use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass};
-use crate::net::{ANSWER_BYTES_MAX, Http, Net, Order};
+use crate::net::{ANSWER_BYTES_MAX, Http, HttpRequest, Net};
 use crate::request_body::{form, form_headers};
 
 /// Keys of a role are renewed that long before they end.
@@ -57,7 +57,7 @@ pub(super) struct Assumed {
     net: Net,
     sts: Url,
     http: Http,
-    kept: Mutex<Option<(Keys, Timestamp)>>,
+    cached: Mutex<Option<(Keys, Timestamp)>>,
 }
 
 impl Assumed {
@@ -66,29 +66,29 @@ impl Assumed {
         at: &Arn<'_>,
         net: &Net,
         settings: &AwsSettings,
-        whose: Whose<'_>,
+        ids: DestinationIds<'_>,
     ) -> Self {
         let (sts, http) = endpoint(settings, "sts", at.partition, at.region, net);
         Self {
             role_arn: role_arn.to_owned(),
-            session_name: format!("culvert-{}", whose.destination)
+            session_name: format!("culvert-{}", ids.destination)
                 .chars()
                 .take(64)
                 .collect(),
-            external_id: whose.account.to_owned(),
+            external_id: ids.account.to_owned(),
             region: at.region.to_owned(),
             own: settings.own_keys.clone(),
             net: net.clone(),
             sts,
             http,
-            kept: Mutex::new(None),
+            cached: Mutex::new(None),
         }
     }
 
     /// Keys that hold for a while yet, other than `refused`.
     pub(super) async fn keys(&self, refused: Option<&Keys>) -> Result<Keys, Failure> {
-        let mut kept = self.kept.lock().await;
-        if let Some((keys, until)) = &*kept
+        let mut cached = self.cached.lock().await;
+        if let Some((keys, until)) = &*cached
             && self.net.now().plus(RENEWED_BEFORE) < *until
             && refused != Some(keys)
         {
@@ -115,7 +115,7 @@ impl Assumed {
         let answer = self.http.send(order).await?;
         answer::judge(&answer, &own.secrets()).map_err(refused_role)?;
         let made = of_xml(&answer.text)?;
-        *kept = Some(made.clone());
+        *cached = Some(made.clone());
         Ok(made.0)
     }
 }
@@ -164,7 +164,7 @@ async fn own_keys(own: &OwnKeys, net: &Net, sts: &Url, http: &Http) -> Result<Ke
                 ("RoleSessionName", "culvert"),
                 ("WebIdentityToken", token.reveal()),
             ]);
-            let order = Order::post(sts.clone(), form_headers(), body, DEADLINE);
+            let order = HttpRequest::post(sts.clone(), form_headers(), body, DEADLINE);
             let answer = http.send(order).await?;
             answer::judge(&answer, &[token.reveal()]).map_err(refused_role)?;
             Ok(of_xml(&answer.text)?.0)
@@ -205,9 +205,9 @@ async fn own_keys(own: &OwnKeys, net: &Net, sts: &Url, http: &Http) -> Result<Ke
 
 /// An answer of an endpoint that hands out keys.
 async fn get(net: &Net, method: Method, url: Url, headers: HeaderMap) -> Result<String, Failure> {
-    let order = Order {
+    let order = HttpRequest {
         method,
-        ..Order::post(url, headers, Bytes::new(), NEAR)
+        ..HttpRequest::post(url, headers, Bytes::new(), NEAR)
     };
     let answer = net.http_to_named_by_operator().send(order).await?;
     if (200..300).contains(&answer.status) {

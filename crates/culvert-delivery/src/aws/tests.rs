@@ -5,16 +5,16 @@ use culvert_base::{ManualClock, OsEntropy, Secret, Timestamp};
 use culvert_store::BatchClass;
 use serde_json::{Value, json};
 
-use super::arn::{Arn, Wanted, check_role};
+use super::arn::{Arn, ResourceType, check_role};
 use super::settings::OwnKeys;
 use super::*;
-use crate::fake::{Fake, Reply, WHOSE, batch, failure, local_settings, pair, target};
+use crate::fake::{DESTINATION_IDS, Fake, Reply, batch, failure, local_settings, pair, target};
 use crate::target::context::TargetContext;
 use crate::target::find;
 use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::Verdict;
 
-const STREAM: Wanted = Wanted {
+const STREAM: ResourceType = ResourceType {
     field: "stream_arn",
     service: "kinesis",
     resource: "stream/",
@@ -100,7 +100,7 @@ fn with_role(fake: &Fake, clock: Arc<ManualClock>) -> Arc<dyn Target> {
     });
     let stored = (ty.check)(&config, &settings, &OsEntropy).unwrap().stored;
     let context = TargetContext::new(settings, clock, Arc::new(OsEntropy));
-    (ty.open)(&stored, &context, WHOSE).unwrap()
+    (ty.open)(&stored, &context, DESTINATION_IDS).unwrap()
 }
 
 fn assumed(id: &str, expiration: &str) -> Reply {

@@ -12,7 +12,7 @@ fn spans() {
         ("1d", 86_400_000, "24h"),
         ("90s", 90_000, "90s"),
     ] {
-        let span = Span::parse(text).unwrap();
+        let span = ConfigDuration::parse(text).unwrap();
         assert_eq!(span.0.as_millis(), millis);
         assert_eq!(span.to_string(), shown);
     }
@@ -27,15 +27,15 @@ fn spans() {
         "99999999999999999999h",
         "1hh",
     ] {
-        assert_eq!(Span::parse(wrong), None, "{wrong}");
+        assert_eq!(ConfigDuration::parse(wrong), None, "{wrong}");
     }
 }
 
 proptest! {
     #[test]
     fn any_text_is_a_span_or_not(text in "[0-9a-zé ]{0,34}") {
-        if let Some(span) = Span::parse(&text) {
-            prop_assert_eq!(Span::parse(&span.to_string()), Some(span));
+        if let Some(span) = ConfigDuration::parse(&text) {
+            prop_assert_eq!(ConfigDuration::parse(&span.to_string()), Some(span));
         }
     }
 }

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::lease::{ConsumerLease, Facts, is_of_stream};
-use self::stream::{Stream, Trouble, Waiting};
+use self::stream::{Stream, StreamError, Waiting};
 use super::servers::NatsServers;
 use super::{EventLog, Settlement};
 use crate::batch::{Batch, BatchLimits};
@@ -73,7 +73,7 @@ pub(crate) struct JetStream {
     /// Destinations of which the queue had nothing when `appended` stood there.
     empty_at: Mutex<HashMap<String, u64>>,
     queue_failing_until: Mutex<Option<Instant>>,
-    lines: Mutex<HashMap<String, Arc<ConsumerSlot>>>,
+    slots: Mutex<HashMap<String, Arc<ConsumerSlot>>>,
     clock: Arc<dyn Clock>,
     meters: Arc<Meters>,
 }
@@ -82,7 +82,7 @@ pub(crate) struct JetStream {
 #[derive(Debug, Default)]
 struct ConsumerSlot {
     has_more: AtomicBool,
-    line: tokio::sync::Mutex<ConsumerLease>,
+    consumer: tokio::sync::Mutex<ConsumerLease>,
 }
 
 impl ConsumerSlot {
@@ -106,24 +106,24 @@ impl JetStream {
             queue,
             empty_at: Mutex::default(),
             queue_failing_until: Mutex::default(),
-            lines: Mutex::default(),
+            slots: Mutex::default(),
             clock,
             meters,
         }
     }
 
-    fn place(&self, destination: &str) -> Arc<ConsumerSlot> {
-        let mut lines = lock(&self.lines);
-        if let Some(place) = lines.get(destination) {
-            return place.clone();
+    fn slot(&self, destination: &str) -> Arc<ConsumerSlot> {
+        let mut slots = lock(&self.slots);
+        if let Some(slot) = slots.get(destination) {
+            return slot.clone();
         }
-        let place = Arc::<ConsumerSlot>::default();
-        lines.insert(destination.to_owned(), place.clone());
-        place
+        let slot = Arc::<ConsumerSlot>::default();
+        slots.insert(destination.to_owned(), slot.clone());
+        slot
     }
 
-    fn places(&self) -> Vec<Arc<ConsumerSlot>> {
-        lock(&self.lines).values().cloned().collect()
+    fn slots(&self) -> Vec<Arc<ConsumerSlot>> {
+        lock(&self.slots).values().cloned().collect()
     }
 
     /// Stores batches as messages; those that the stream did not take.
@@ -134,27 +134,27 @@ impl JetStream {
         for (batch, facts) in batches {
             for part in parts(batch, bytes_max) {
                 match part.class == BatchClass::Traffic && part.body.stored.len() <= bytes_max {
-                    true => entries.push(facts.entry(part)),
+                    true => entries.push(facts.message(part)),
                     false => left.push(part),
                 }
             }
         }
         let outcomes = self.stream.publish(&entries).await;
-        for (entry, outcome) in entries.into_iter().zip(outcomes) {
+        for (message, outcome) in entries.into_iter().zip(outcomes) {
             match outcome {
-                Ok(_) => self.place(&entry.destination).more(),
+                Ok(_) => self.slot(&message.destination).more(),
                 Err(trouble) => {
-                    if matches!(trouble, Trouble::Refused(_)) {
-                        tracing::error!(destination.id = entry.destination, %trouble,
+                    if matches!(trouble, StreamError::Refused(_)) {
+                        tracing::error!(destination.id = message.destination, %trouble,
                             "the event log rejected a batch; writing it to the database");
                     }
                     left.push(NewBatch {
-                        destination: entry.destination,
+                        destination: message.destination,
                         class: BatchClass::Traffic,
-                        count: entry.events,
+                        count: message.events,
                         body: Body {
-                            stored: entry.body.into(),
-                            bytes: entry.bytes,
+                            stored: message.body.into(),
+                            bytes: message.bytes,
                         },
                     });
                 }
@@ -214,22 +214,22 @@ impl JetStream {
         let Some(first) = leases.first() else {
             return Ok(0);
         };
-        let place = self.place(&first.destination);
-        let mut line = place.line.lock().await;
-        let Some(facts) = line.held(&self.stream, first) else {
+        let slot = self.slot(&first.destination);
+        let mut consumer = slot.consumer.lock().await;
+        let Some(facts) = consumer.held(&self.stream, first) else {
             if matches!(how, Settlement::Ack) {
-                line.late(&self.stream, first).await;
+                consumer.late(&self.stream, first).await;
             }
             return Ok(0);
         };
         match how {
             Settlement::Ack => {}
             // It goes again when the head does.
-            Settlement::Retry { .. } if line.is_behind_head(first) => {
+            Settlement::Retry { .. } if consumer.is_behind_head(first) => {
                 return Ok(number(leases.len()));
             }
             Settlement::Retry { at, .. } => {
-                if line.put_off(first, at) || leases.len() > 1 {
+                if consumer.put_off(first, at) || leases.len() > 1 {
                     return Ok(number(leases.len()));
                 }
                 // Claimed: it gets a place in the line like all others, if that can be had now.
@@ -283,7 +283,7 @@ impl JetStream {
         }
         // The head last: as long as it is there nobody else has the line.
         for lease in leases.iter().rev() {
-            line.remove(&self.stream, lease).await;
+            consumer.remove(&self.stream, lease).await;
         }
         Ok(number(leases.len()))
     }
@@ -354,9 +354,9 @@ impl EventLog for JetStream {
             let every = self.stream.lease / 4;
             while !cancel.is_cancelled() {
                 self.look(&mut seen).await;
-                for place in self.places() {
+                for slot in self.slots() {
                     let now = self.clock.now();
-                    place.line.lock().await.keep(&self.stream, now).await;
+                    slot.consumer.lock().await.keep(&self.stream, now).await;
                 }
                 tokio::select! {
                     () = tokio::time::sleep(every) => {}
@@ -368,8 +368,8 @@ impl EventLog for JetStream {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            for place in self.places() {
-                place.line.lock().await.give_back(&self.stream).await;
+            for slot in self.slots() {
+                slot.consumer.lock().await.give_back(&self.stream).await;
             }
         })
     }
@@ -409,13 +409,13 @@ impl EventLog for JetStream {
                     claimed_until: Some(now.plus(lease_for)),
                     ..Facts::new(now)
                 };
-                let place = self.place(&batch.destination);
-                let mut line = place.line.lock().await;
-                let entry = facts.claimed(batch.clone(), owner);
-                let stored = self.stream.publish(&[entry]).await.into_iter().next();
+                let slot = self.slot(&batch.destination);
+                let mut consumer = slot.consumer.lock().await;
+                let message = facts.claimed(batch.clone(), owner);
+                let stored = self.stream.publish(&[message]).await.into_iter().next();
                 if let Some(Ok(sequence)) = stored {
-                    place.more();
-                    let fence = line.claim(sequence, facts, lease_for);
+                    slot.more();
+                    let fence = consumer.claim(sequence, facts, lease_for);
                     return Ok(Lease {
                         batch: i64::try_from(sequence).unwrap_or(i64::MAX),
                         destination: batch.destination,
@@ -448,10 +448,10 @@ impl EventLog for JetStream {
             if let Ok(Some(_)) = &queued {
                 return queued;
             }
-            let place = self.place(destination);
-            let mut line = place.line.lock().await;
-            let mut has_more = place.has_more.swap(false, Ordering::AcqRel);
-            let streamed = line
+            let slot = self.slot(destination);
+            let mut consumer = slot.consumer.lock().await;
+            let mut has_more = slot.has_more.swap(false, Ordering::AcqRel);
+            let streamed = consumer
                 .lease(
                     &self.stream,
                     (destination, owner),
@@ -461,12 +461,12 @@ impl EventLog for JetStream {
                 )
                 .await;
             if has_more {
-                place.more();
+                slot.more();
             }
             match streamed {
                 Ok(Some(lease)) => Ok(Some(lease)),
                 Ok(None) => queued,
-                Err(Trouble::Refused(why)) => Err(Trouble::Refused(why).into()),
+                Err(StreamError::Refused(why)) => Err(StreamError::Refused(why).into()),
                 Err(trouble) => {
                     tracing::debug!(destination.id = destination, %trouble, "cannot lease a batch");
                     queued
@@ -495,19 +495,19 @@ impl EventLog for JetStream {
                     }
                 }
             }
-            let place = self.place(destination);
-            let mut line = place.line.lock().await;
-            let mut has_more = place.has_more.swap(false, Ordering::AcqRel);
+            let slot = self.slot(destination);
+            let mut consumer = slot.consumer.lock().await;
+            let mut has_more = slot.has_more.swap(false, Ordering::AcqRel);
             let line_of = (destination, owner);
-            let streamed = line
+            let streamed = consumer
                 .lease_several(&self.stream, line_of, lease_for, now, send, &mut has_more)
                 .await;
             if has_more {
-                place.more();
+                slot.more();
             }
             match streamed {
                 Ok(leases) => Ok(leases),
-                Err(Trouble::Refused(why)) => Err(Trouble::Refused(why).into()),
+                Err(StreamError::Refused(why)) => Err(StreamError::Refused(why).into()),
                 Err(trouble) => {
                     tracing::debug!(destination.id = destination, %trouble, "cannot lease batches");
                     Ok(Vec::new())
@@ -538,10 +538,10 @@ impl EventLog for JetStream {
             if !queued.leases.is_empty() {
                 return Ok(queued);
             }
-            let place = self.place(destination);
-            let mut line = place.line.lock().await;
-            let mut has_more = place.has_more.swap(false, Ordering::AcqRel);
-            let streamed = line
+            let slot = self.slot(destination);
+            let mut consumer = slot.consumer.lock().await;
+            let mut has_more = slot.has_more.swap(false, Ordering::AcqRel);
+            let streamed = consumer
                 .lease_run(
                     &self.stream,
                     (destination, owner),
@@ -552,7 +552,7 @@ impl EventLog for JetStream {
                 )
                 .await;
             if has_more {
-                place.more();
+                slot.more();
             }
             match streamed {
                 Ok(run) if run.leases.is_empty() => Ok(Run {
@@ -560,7 +560,7 @@ impl EventLog for JetStream {
                     next_at: earlier(run.next_at, queued.next_at),
                 }),
                 Ok(run) => Ok(run),
-                Err(Trouble::Refused(why)) => Err(Trouble::Refused(why).into()),
+                Err(StreamError::Refused(why)) => Err(StreamError::Refused(why).into()),
                 Err(trouble) => {
                     tracing::debug!(destination.id = destination, %trouble, "cannot lease batches");
                     Ok(queued)
@@ -574,8 +574,14 @@ impl EventLog for JetStream {
             if !is_of_stream(lease) {
                 return self.queue.body(lease).await;
             }
-            let place = self.place(&lease.destination);
-            if place.line.lock().await.held(&self.stream, lease).is_none() {
+            let slot = self.slot(&lease.destination);
+            if slot
+                .consumer
+                .lock()
+                .await
+                .held(&self.stream, lease)
+                .is_none()
+            {
                 return Ok(None);
             }
             let found = self.stream.get(lease.batch.unsigned_abs()).await?;
@@ -605,10 +611,10 @@ impl EventLog for JetStream {
                 Some(_) => self.note_fault(self.queue.next_due(destination).await)?,
                 None => None,
             };
-            let place = self.place(destination);
-            let line = place.line.lock().await;
-            let streamed = line.next_due().or_else(|| {
-                let has_more = place.has_more.load(Ordering::Acquire);
+            let slot = self.slot(destination);
+            let consumer = slot.consumer.lock().await;
+            let streamed = consumer.next_due().or_else(|| {
+                let has_more = slot.has_more.load(Ordering::Acquire);
                 let now = self.clock.now();
                 // Before any moment that the caller may have looked at its clock.
                 let at = match self.stream.is_connected() {
@@ -625,28 +631,28 @@ impl EventLog for JetStream {
         Box::pin(async move {
             let waiting = self.waiting().await;
             for destination in waiting.keys() {
-                self.place(destination).more();
+                self.slot(destination).more();
             }
             let queued = self.queue.backlog().await?;
             lock(&self.empty_at).retain(|destination, _| {
                 !queued
                     .iter()
-                    .any(|line| line.batches > 0 && line.destination == *destination)
+                    .any(|waiting| waiting.batches > 0 && waiting.destination == *destination)
             });
             let mut backlog: BTreeMap<String, Backlog> = queued
                 .into_iter()
-                .map(|line| (line.destination.clone(), line))
+                .map(|queued| (queued.destination.clone(), queued))
                 .collect();
             for (destination, waiting) in waiting {
-                let line = backlog
+                let total = backlog
                     .entry(destination.clone())
                     .or_insert_with(|| Backlog::empty(destination));
-                line.batches += waiting.batches;
-                line.events += waiting.events;
-                line.bytes += waiting.bytes;
+                total.batches += waiting.batches;
+                total.events += waiting.events;
+                total.bytes += waiting.bytes;
                 // Audit events are in the database, whatever the log.
-                line.traffic_events += waiting.events;
-                line.traffic_bytes += waiting.bytes;
+                total.traffic_events += waiting.events;
+                total.traffic_bytes += waiting.bytes;
             }
             Ok(backlog.into_values().collect())
         })
@@ -659,10 +665,10 @@ impl EventLog for JetStream {
     ) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(async move {
             self.queue.hasten(destination, now).await?;
-            let place = self.place(destination);
+            let slot = self.slot(destination);
             // What comes later was not there when it was asked for.
             let last = self.stream.last().await.unwrap_or(0);
-            place.line.lock().await.hasten(now, last);
+            slot.consumer.lock().await.hasten(now, last);
             Ok(())
         })
     }
@@ -670,7 +676,7 @@ impl EventLog for JetStream {
     fn drop_destination<'a>(&'a self, destination: &'a str) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(async move {
             self.stream.drop_line(destination).await?;
-            lock(&self.lines).remove(destination);
+            lock(&self.slots).remove(destination);
             lock(&self.empty_at).remove(destination);
             self.queue.drop_destination(destination).await.map(drop)
         })

@@ -106,7 +106,7 @@ impl Batch {
 }
 
 /// The place of a key among partitions, as Kafka's own clients have it: murmur2, without its sign.
-pub(crate) fn place(key: &[u8], n_partitions: usize) -> usize {
+pub(crate) fn partition_index(key: &[u8], n_partitions: usize) -> usize {
     let hash = usize::try_from(murmur2(key) & 0x7fff_ffff).unwrap_or(0);
     hash.checked_rem(n_partitions).unwrap_or(0)
 }
@@ -153,7 +153,7 @@ mod tests {
         ] {
             assert_eq!(murmur2(key.as_bytes()).cast_signed(), hash, "{key}");
         }
-        assert_eq!(place(b"abc", 0), 0);
+        assert_eq!(partition_index(b"abc", 0), 0);
     }
 
     #[test]

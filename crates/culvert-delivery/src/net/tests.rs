@@ -54,11 +54,11 @@ impl Resolve for Moving {
     }
 }
 
-fn place(net: &Net, url: &str) -> Place {
+fn checked(net: &Net, url: &str) -> CheckedUrl {
     net.rules().url(url).unwrap()
 }
 
-async fn post(net: &Net, to: &Place) -> Result<HttpResponse, Failure> {
+async fn post(net: &Net, to: &CheckedUrl) -> Result<HttpResponse, Failure> {
     let body = Bytes::from_static(b"{}");
     let deadline = Duration::from_millis(500);
     net.http().post(to, HeaderMap::new(), body, deadline).await
@@ -80,7 +80,7 @@ async fn names_that_lead_inside_are_refused_before_any_connection() {
         vec![LOOPBACK, PUBLIC],
     ] {
         let net = net_with(&[], Arc::new(Names(vec![answers])));
-        let failure = post(&net, &place(&net, &name_with_port(fake.addr)))
+        let failure = post(&net, &checked(&net, &name_with_port(fake.addr)))
             .await
             .unwrap_err();
         assert_eq!(
@@ -111,7 +111,7 @@ async fn a_name_that_moves_inside_between_two_requests_is_refused_then() {
         asked: AtomicU64::new(0),
     };
     let net = net_with(&["127.0.0.0/8"], Arc::new(moving));
-    let to = place(&net, &name_with_port(fake.addr));
+    let to = checked(&net, &name_with_port(fake.addr));
     assert_eq!(post(&net, &to).await.unwrap().status, 200);
     let failure = post(&net, &to).await.unwrap_err();
     assert_eq!(failure.text, "metadata services are not allowed");
@@ -121,7 +121,7 @@ async fn a_name_that_moves_inside_between_two_requests_is_refused_then() {
 #[tokio::test]
 async fn an_address_that_was_allowed_once_is_judged_again_at_the_connection() {
     let fake = Fake::start().await;
-    let to = place(&net(&["127.0.0.0/8"]), &fake.url("/"));
+    let to = checked(&net(&["127.0.0.0/8"]), &fake.url("/"));
     let failure = post(&net(&[]), &to).await.unwrap_err();
     assert_eq!(failure.class, FailureClass::Config);
     assert_eq!(fake.accepts(), 0);
@@ -131,7 +131,7 @@ async fn an_address_that_was_allowed_once_is_judged_again_at_the_connection() {
 async fn our_own_listeners_are_refused_whatever_is_allowed() {
     let fake = Fake::start().await;
     let net = net(&["0.0.0.0/0"]);
-    let to = place(&net, &fake.url("/"));
+    let to = checked(&net, &fake.url("/"));
     let wildcard = SocketAddr::from(([0, 0, 0, 0], fake.addr.port()));
     for own in [fake.addr, wildcard] {
         net.set_own_listeners(vec![own]);
@@ -154,7 +154,7 @@ async fn a_redirect_is_an_answer_and_not_followed() {
     )]);
     let net = net(&["127.0.0.0/8"]);
     assert_eq!(
-        post(&net, &place(&net, &fake.url("/")))
+        post(&net, &checked(&net, &fake.url("/")))
             .await
             .unwrap()
             .status,
@@ -168,7 +168,7 @@ async fn at_most_64_kib_of_an_answer_are_read() {
     let fake = Fake::start().await;
     fake.script([Reply::Status(200, Vec::new(), "x".repeat(200_000))]);
     let net = net(&["127.0.0.0/8"]);
-    let answer = post(&net, &place(&net, &fake.url("/"))).await.unwrap();
+    let answer = post(&net, &checked(&net, &fake.url("/"))).await.unwrap();
     assert_eq!(answer.text.len(), ANSWER_BYTES_MAX);
 }
 
@@ -182,7 +182,9 @@ async fn what_goes_wrong_is_told_apart() {
     ] {
         let fake = Fake::start().await;
         fake.otherwise(reply.clone());
-        let failure = post(&net, &place(&net, &fake.url("/"))).await.unwrap_err();
+        let failure = post(&net, &checked(&net, &fake.url("/")))
+            .await
+            .unwrap_err();
         assert_eq!(
             (failure.class, &*failure.code),
             (class, code),
@@ -192,12 +194,12 @@ async fn what_goes_wrong_is_told_apart() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let closed = format!("http://{}/", nobody.local_addr().unwrap());
     drop(nobody);
-    let failure = post(&net, &place(&net, &closed)).await.unwrap_err();
+    let failure = post(&net, &checked(&net, &closed)).await.unwrap_err();
     assert_eq!(
         (failure.class, &*failure.text),
         (Retryable, "connection refused")
     );
-    let failure = post(&net, &place(&net, "http://nowhere.example/"))
+    let failure = post(&net, &checked(&net, "http://nowhere.example/"))
         .await
         .unwrap_err();
     assert_eq!(
@@ -221,12 +223,12 @@ async fn a_body_that_drips_or_breaks_off_changes_a_success_only_where_the_body_d
                 let is_whole = matches!(reply, Reply::Status(..)) || status == 204;
                 let fake = Fake::start().await;
                 fake.otherwise(reply.clone());
-                let to = place(&net, &fake.url("/"));
+                let to = checked(&net, &fake.url("/"));
                 let deadline = Duration::from_millis(400);
                 let body = Bytes::from_static(b"{}");
-                let order = Order {
+                let order = HttpRequest {
                     success,
-                    ..Order::post(to.url, HeaderMap::new(), body, deadline)
+                    ..HttpRequest::post(to.url, HeaderMap::new(), body, deadline)
                 };
                 let answer = net.http().send(order).await;
                 let case = format!("{status} {reply:?} {success:?}");
@@ -247,7 +249,7 @@ async fn a_success_with_a_dripping_body_does_not_hold_its_sender() {
     for (status, at_most) in [(200, 5), (400, 10)] {
         let fake = Fake::start().await;
         fake.otherwise(Reply::Drips(status));
-        let to = place(&net, &fake.url("/"));
+        let to = checked(&net, &fake.url("/"));
         let body = Bytes::from_static(b"{}");
         let deadline = Duration::from_secs(60);
         let began = std::time::Instant::now();
@@ -310,8 +312,8 @@ async fn tls_takes_the_extra_authority_and_checks_the_name() {
         Net::with_resolver(settings, clock(), Arc::new(OsEntropy), names)
     };
     let trusting = with(Some(ca_file));
-    let right = place(&trusting, &format!("https://hook.example:{port}/"));
-    let wrong = place(&trusting, &format!("https://other.example:{port}/"));
+    let right = checked(&trusting, &format!("https://hook.example:{port}/"));
+    let wrong = checked(&trusting, &format!("https://other.example:{port}/"));
     assert_eq!(post(&trusting, &right).await.unwrap().status, 204);
     for (net, to) in [(&trusting, &wrong), (&with(None), &right)] {
         let failure = post(net, to).await.unwrap_err();

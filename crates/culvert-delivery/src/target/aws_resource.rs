@@ -3,9 +3,9 @@
 use culvert_base::Refusal;
 
 use crate::aws::Aws;
-use crate::aws::arn::{Arn, Wanted};
+use crate::aws::arn::{Arn, ResourceType};
 use crate::aws::auth::Auth;
-use crate::destination_ids::Whose;
+use crate::destination_ids::DestinationIds;
 use crate::target::context::TargetContext;
 
 /// Checks the credentials and the ARN in a configuration.
@@ -14,25 +14,25 @@ use crate::target::context::TargetContext;
 /// Those of [`Auth::check`] and [`Arn::check`].
 pub(super) fn check(
     target: &str,
-    wanted: Wanted,
+    resource_type: ResourceType,
     auth: Option<&Auth>,
     arn: Option<&str>,
 ) -> Result<(), Refusal> {
     Auth::check(auth, target)?;
-    Arn::check(arn, wanted).map(drop)
+    Arn::check(arn, resource_type).map(drop)
 }
 
 /// A client of the service of the resource, and the name of the resource.
 pub(super) fn open(
-    wanted: Wanted,
+    resource_type: ResourceType,
     auth: Option<&Auth>,
     arn: Option<&str>,
     context: &TargetContext,
-    whose: Whose<'_>,
+    ids: DestinationIds<'_>,
 ) -> Result<(Aws, String), Refusal> {
-    let arn = Arn::check(arn, wanted)?;
+    let arn = Arn::check(arn, resource_type)?;
     let auth = auth.cloned().unwrap_or_default();
     let (net, settings) = (context.net(), &context.settings().aws);
-    let aws = Aws::open(wanted.service, &arn, &auth, net, settings, whose)?;
-    Ok((aws, arn.name(wanted).to_owned()))
+    let aws = Aws::open(resource_type.service, &arn, &auth, net, settings, ids)?;
+    Ok((aws, arn.name(resource_type).to_owned()))
 }

@@ -14,11 +14,11 @@ use url::Url;
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, Timestamp, code};
 
 use crate::batch::{Batch, BatchLimits};
-use crate::config::{Checked, hide, invalid, keep_secret, parse, place, stored};
-use crate::destination_ids::Whose;
+use crate::config::{Checked, checked_url, hide, invalid, keep_secret, parse, stored};
+use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass};
 use crate::http_failure::{class_of_status, failed};
-use crate::net::{Http, HttpResponse, Net, Order};
+use crate::net::{Http, HttpRequest, HttpResponse, Net};
 use crate::request_body::{form, form_headers, gzipped};
 use crate::target::context::TargetContext;
 use crate::target::settings::TargetSettings;
@@ -135,21 +135,25 @@ fn ingestion(config: &Config, settings: &TargetSettings) -> Result<Url, Refusal>
             format!("`logs_ingestion_uri` must be `https` and a host: {why}."),
         )
     };
-    let place = settings.rules.url(given).map_err(|denied| wrong(&denied))?;
-    if place.url.path() != "/" || place.url.query().is_some() {
+    let checked = settings.rules.url(given).map_err(|denied| wrong(&denied))?;
+    if checked.url.path() != "/" || checked.url.query().is_some() {
         return Err(wrong(&"it must not have a path or a query"));
     }
-    Ok(place.url)
+    Ok(checked.url)
 }
 
-fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(
+    stored: &Value,
+    context: &TargetContext,
+    _: DestinationIds<'_>,
+) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let (authority, tokens) = match &context.settings().azure_authority {
         Some(elsewhere) => (elsewhere.clone(), context.net().http_to_named_by_operator()),
         None => {
             let microsoft = "https://login.microsoftonline.com/";
-            let place = place(NAME, "tenant_id", microsoft, &context.settings().rules)?;
-            (place.url, context.net().http())
+            let checked = checked_url(NAME, "tenant_id", microsoft, &context.settings().rules)?;
+            (checked.url, context.net().http())
         }
     };
     let tenant = config.tenant_id.as_deref().unwrap_or_default();
@@ -178,7 +182,7 @@ fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn
         tokens,
         client_id: config.client_id.unwrap_or_default(),
         client_secret: Secret::new(config.client_secret.unwrap_or_default()),
-        kept: Mutex::new(None),
+        cached: Mutex::new(None),
         net: context.net().clone(),
     }))
 }
@@ -190,7 +194,7 @@ struct Azure {
     tokens: Http,
     client_id: String,
     client_secret: Secret,
-    kept: Mutex<Option<(Secret, Timestamp)>>,
+    cached: Mutex<Option<(Secret, Timestamp)>>,
     net: Net,
 }
 
@@ -258,7 +262,7 @@ impl Azure {
         if let Ok(id) = HeaderValue::from_str(id) {
             headers.insert("x-ms-client-request-id", id);
         }
-        let order = Order::post(self.url.clone(), headers, body, DEADLINE);
+        let order = HttpRequest::post(self.url.clone(), headers, body, DEADLINE);
         let answer = self.http.send(order.succeeds_by_head()).await?;
         self.judge(&answer, token)
     }
@@ -281,8 +285,8 @@ impl Azure {
 
     /// A token that holds for a while yet, other than `refused`.
     async fn token(&self, refused: Option<&Secret>) -> Result<Secret, Failure> {
-        let mut kept = self.kept.lock().await;
-        if let Some((token, until)) = &*kept
+        let mut cached = self.cached.lock().await;
+        if let Some((token, until)) = &*cached
             && self.net.now().plus(RENEWED_BEFORE) < *until
             && refused != Some(token)
         {
@@ -294,7 +298,7 @@ impl Azure {
             ("client_secret", self.client_secret.reveal()),
             ("scope", SCOPE),
         ]);
-        let order = Order::post(self.token_url.clone(), form_headers(), body, DEADLINE);
+        let order = HttpRequest::post(self.token_url.clone(), form_headers(), body, DEADLINE);
         let answer = self.tokens.send(order).await?;
         if let Err(class) = class_of_status(answer.status) {
             // 400 with `invalid_client` and its like is about who we are, not about content.
@@ -312,7 +316,7 @@ impl Azure {
             )
         })?;
         let until = self.net.now().plus(Duration::from_secs(made.expires_in));
-        *kept = Some((made.access_token.clone(), until));
+        *cached = Some((made.access_token.clone(), until));
         Ok(made.access_token)
     }
 }

@@ -15,29 +15,29 @@ use serde_json::{Value, json};
 use culvert_base::{BoxFuture, Entropy, Refusal, Timestamp};
 
 use crate::aws::Aws;
-use crate::aws::arn::Wanted;
+use crate::aws::arn::ResourceType;
 use crate::aws::auth::{self, Auth};
 use crate::batch::{Batch, BatchLimits};
 use crate::config::{Checked, parse, stored};
-use crate::destination_ids::Whose;
+use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass};
 use crate::net::Net;
 use crate::target::aws_resource;
 use crate::target::context::TargetContext;
-use crate::target::envelope::moment;
+use crate::target::envelope::event_time;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::{Outcome, Verdict, verdict};
 
 const NAME: &str = "cloudwatch_logs";
-const GROUP: Wanted = Wanted {
+const GROUP: ResourceType = ResourceType {
     field: "log_group_arn",
     service: "logs",
     resource: "log-group:",
     is_regional: true,
 };
 /// The service counts this for each entry beside its text.
-const BYTES_OF_AN_ENTRY: usize = 26;
+const EVENT_OVERHEAD: usize = 26;
 const EVENTS_MAX: u32 = 8_000;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const MISSING: &str = "ResourceNotFoundException";
@@ -49,7 +49,7 @@ pub static TYPE: TargetType = TargetType {
     // Together with what is counted for entries below 1,048,576 bytes.
     limits: BatchLimits {
         events_max: EVENTS_MAX,
-        bytes_max: (1 << 20) - EVENTS_MAX as usize * BYTES_OF_AN_ENTRY,
+        bytes_max: (1 << 20) - EVENTS_MAX as usize * EVENT_OVERHEAD,
     },
     schema: |generator| generator.subschema_for::<Config>(),
     check,
@@ -82,11 +82,11 @@ fn check(given: &Value, _: &TargetSettings, _: &dyn Entropy) -> Result<Checked, 
 fn open(
     stored: &Value,
     context: &TargetContext,
-    whose: Whose<'_>,
+    ids: DestinationIds<'_>,
 ) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let (auth, arn) = (config.auth.as_ref(), config.log_group_arn.as_deref());
-    let (aws, group) = aws_resource::open(GROUP, auth, arn, context, whose)?;
+    let (aws, group) = aws_resource::open(GROUP, auth, arn, context, ids)?;
     let node: String = context
         .settings()
         .node
@@ -103,7 +103,7 @@ fn open(
     Ok(Arc::new(CloudwatchLogs {
         aws,
         group,
-        streams: format!("culvert/{}/{node}", whose.destination),
+        streams: format!("culvert/{}/{node}", ids.destination),
         net: context.net().clone(),
     }))
 }
@@ -133,7 +133,7 @@ struct LogEvent<'a> {
 
 /// An event of the batch, by its place in it.
 #[derive(Clone, Copy)]
-struct Dated<'a> {
+struct DatedEvent<'a> {
     index: usize,
     at: Timestamp,
     text: &'a str,
@@ -158,39 +158,39 @@ impl Target for CloudwatchLogs {
     fn send<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Verdict> {
         Box::pin(async move {
             let now = self.net.now();
-            let mut entries: Vec<Dated<'_>> = batch
+            let mut events: Vec<DatedEvent<'_>> = batch
                 .deliveries()
                 .enumerate()
                 .filter_map(|(index, delivery)| {
-                    Some(Dated {
+                    Some(DatedEvent {
                         index,
-                        at: moment(delivery.envelope).unwrap_or(now),
+                        at: event_time(delivery.envelope).unwrap_or(now),
                         text: std::str::from_utf8(delivery.envelope).ok()?,
                     })
                 })
                 .collect();
-            entries.sort_by_key(|entry| entry.at);
+            events.sort_by_key(|event| event.at);
             let not_text = Failure::new(
                 FailureClass::Permanent,
                 "text",
                 "the event is not valid UTF-8",
             );
             let mut outcomes = vec![Outcome::Failed(not_text); batch.len()];
-            for entry in &entries {
-                outcomes[entry.index] = Outcome::NotTried;
+            for event in &events {
+                outcomes[event.index] = Outcome::NotTried;
             }
-            for call in within_a_day(&entries) {
+            for call in within_a_day(&events) {
                 match self.put(call).await {
                     Ok(rejected) => {
-                        for (place, entry) in call.iter().enumerate() {
-                            outcomes[entry.index] = rejected.outcome(place);
+                        for (position, event) in call.iter().enumerate() {
+                            outcomes[event.index] = rejected.outcome(position);
                         }
                     }
                     // Nothing was taken yet: the failure is the batch's, which may be split.
                     Err(failure) if call.len() == batch.len() => return Verdict::Failed(failure),
                     Err(failure) => {
-                        for entry in call {
-                            outcomes[entry.index] = Outcome::Failed(failure.clone());
+                        for event in call {
+                            outcomes[event.index] = Outcome::Failed(failure.clone());
                         }
                         break;
                     }
@@ -206,29 +206,29 @@ impl Target for CloudwatchLogs {
 }
 
 /// The entries in calls that span less than a day each.
-fn within_a_day<'e, 'a>(mut entries: &'e [Dated<'a>]) -> Vec<&'e [Dated<'a>]> {
+fn within_a_day<'e, 'a>(mut events: &'e [DatedEvent<'a>]) -> Vec<&'e [DatedEvent<'a>]> {
     let mut calls = Vec::new();
-    while let Some(first) = entries.first() {
-        let end = entries.partition_point(|entry| entry.at.since(first.at) < DAY);
-        let (call, rest) = entries.split_at(end.max(1));
+    while let Some(first) = events.first() {
+        let end = events.partition_point(|event| event.at.since(first.at) < DAY);
+        let (call, rest) = events.split_at(end.max(1));
         calls.push(call);
-        entries = rest;
+        events = rest;
     }
     calls
 }
 
 impl CloudwatchLogs {
-    async fn put(&self, entries: &[Dated<'_>]) -> Result<Rejected, Failure> {
+    async fn put(&self, events: &[DatedEvent<'_>]) -> Result<Rejected, Failure> {
         let day: String = self.net.now().to_millis_text().chars().take(10).collect();
         let stream = format!("{}/{day}", self.streams);
         let request = PutLogEvents {
             log_group_name: &self.group,
             log_stream_name: &stream,
-            log_events: entries
+            log_events: events
                 .iter()
-                .map(|entry| LogEvent {
-                    timestamp: entry.at.unix_millis(),
-                    message: entry.text,
+                .map(|event| LogEvent {
+                    timestamp: event.at.unix_millis(),
+                    message: event.text,
                 })
                 .collect(),
         };
@@ -263,9 +263,9 @@ impl CloudwatchLogs {
 }
 
 impl Rejected {
-    /// What became of the entry at `place`.
-    fn outcome(&self, place: usize) -> Outcome {
-        let before = |end: Option<usize>| end.is_some_and(|end| place < end);
+    /// What became of the entry at `position`.
+    fn outcome(&self, position: usize) -> Outcome {
+        let before = |end: Option<usize>| end.is_some_and(|end| position < end);
         let (code, text) = if before(self.expired_log_event_end_index) {
             (
                 "expired",
@@ -275,7 +275,7 @@ impl Rejected {
             ("too_old", "the event is more than 14 days old")
         } else if self
             .too_new_log_event_start_index
-            .is_some_and(|start| place >= start)
+            .is_some_and(|start| position >= start)
         {
             ("too_new", "the event is more than 2 hours in the future")
         } else {

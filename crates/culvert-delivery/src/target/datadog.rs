@@ -13,13 +13,13 @@ use culvert_base::{BoxFuture, Entropy, Refusal, Secret, code};
 
 use crate::batch::{Batch, BatchLimits};
 use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::destination_ids::Whose;
+use crate::destination_ids::DestinationIds;
 use crate::failure::Failure;
 use crate::http_failure::{class_of_status, failed};
-use crate::net::{Http, Order};
+use crate::net::{Http, HttpRequest};
 use crate::request_body::gzipped;
 use crate::target::context::TargetContext;
-use crate::target::envelope::moment;
+use crate::target::envelope::event_time;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::Verdict;
@@ -116,7 +116,11 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
     Ok(stored(&config))
 }
 
-fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(
+    stored: &Value,
+    context: &TargetContext,
+    _: DestinationIds<'_>,
+) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let (base, http) = match &context.settings().datadog_base {
         Some(base) => (base.clone(), context.net().http_to_named_by_operator()),
@@ -190,7 +194,7 @@ impl Target for Datadog {
 impl Datadog {
     async fn post(&self, batch: &Batch) -> Result<(), Failure> {
         let body = gzipped(&self.logs(batch)).into();
-        let order = Order::post(self.url.clone(), self.headers.clone(), body, DEADLINE);
+        let order = HttpRequest::post(self.url.clone(), self.headers.clone(), body, DEADLINE);
         let answer = self.http.send(order.succeeds_by_head()).await?;
         match class_of_status(answer.status) {
             Ok(()) => Ok(()),
@@ -208,7 +212,7 @@ impl Datadog {
             let open = delivery.envelope.strip_suffix(b"}");
             logs.extend_from_slice(open.unwrap_or(delivery.envelope));
             logs.extend_from_slice(self.added.as_bytes());
-            if let Some(at) = moment(delivery.envelope) {
+            if let Some(at) = event_time(delivery.envelope) {
                 // So that the log has the time of the event.
                 logs.extend_from_slice(format!(",\"timestamp\":{}", at.unix_millis()).as_bytes());
             }

@@ -12,9 +12,9 @@ use serde_json::Value;
 use culvert_base::{BoxFuture, Entropy, Refusal};
 
 use crate::batch::{Batch, BatchLimits};
-use crate::config::{Checked, invalid, parse, place};
-use crate::destination_ids::Whose;
-use crate::guard::Place;
+use crate::config::{Checked, checked_url, invalid, parse};
+use crate::destination_ids::DestinationIds;
+use crate::guard::CheckedUrl;
 use crate::http_failure::judge;
 use crate::net::Http;
 use crate::target::context::TargetContext;
@@ -55,7 +55,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
     config.log = Some(config.log.unwrap_or(false));
     config.callback_url = config.callback_url.filter(|url| !url.is_empty());
     match &config.callback_url {
-        Some(url) => drop(place(NAME, "callback_url", url, &settings.rules)?),
+        Some(url) => drop(checked_url(NAME, "callback_url", url, &settings.rules)?),
         None if config.log == Some(true) => {}
         None => return Err(invalid(NAME, "it requires `log` or `callback_url`")),
     }
@@ -65,11 +65,15 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
     })
 }
 
-fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(
+    stored: &Value,
+    context: &TargetContext,
+    _: DestinationIds<'_>,
+) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let callback = match &config.callback_url {
         Some(url) => Some((
-            place(NAME, "callback_url", url, &context.settings().rules)?,
+            checked_url(NAME, "callback_url", url, &context.settings().rules)?,
             context.net().http(),
         )),
         None => None,
@@ -83,7 +87,7 @@ fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn
 #[derive(Debug)]
 struct Debug {
     log: bool,
-    callback: Option<(Place, Http)>,
+    callback: Option<(CheckedUrl, Http)>,
 }
 
 impl Target for Debug {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use culvert_base::Timestamp;
 
 /// When an event happened, from its envelope.
-pub(crate) fn moment(envelope: &[u8]) -> Option<Timestamp> {
+pub(crate) fn event_time(envelope: &[u8]) -> Option<Timestamp> {
     #[derive(Deserialize)]
     struct Stamped<'a> {
         event_timestamp: &'a str,
@@ -15,7 +15,7 @@ pub(crate) fn moment(envelope: &[u8]) -> Option<Timestamp> {
 }
 
 /// The type in an envelope, if it is one that can stand in names of topics and subjects.
-pub(crate) fn kind_of(envelope: &[u8]) -> Option<&str> {
+pub(crate) fn event_type(envelope: &[u8]) -> Option<&str> {
     #[derive(Deserialize)]
     struct Typed<'a> {
         event_type: &'a str,

@@ -20,8 +20,8 @@ use culvert_base::{BoxFuture, Entropy, Refusal};
 use rotating_file::{Escape, Fsync, Rotation, Slot, stays_inside};
 
 use crate::batch::{Batch, BatchLimits};
-use crate::config::{Checked, Span, invalid, parse};
-use crate::destination_ids::Whose;
+use crate::config::{Checked, ConfigDuration, invalid, parse};
+use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass};
 use crate::net::Net;
 use crate::target::context::TargetContext;
@@ -59,7 +59,7 @@ struct Config {
     /// Maximum file age before rotation: `1m` to `366d`, default `24h`.
     #[serde(default)]
     #[schemars(with = "Option<String>")]
-    max_age: Option<Span>,
+    max_age: Option<ConfigDuration>,
     /// Number of rotated files to keep: 1 to 10000, default 10.
     #[serde(default)]
     max_files: Option<u32>,
@@ -91,7 +91,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
             "`max_bytes` must be between 4096 and 1099511627776",
         ));
     }
-    let max_age = config.max_age.get_or_insert(Span(MAX_AGE)).0;
+    let max_age = config.max_age.get_or_insert(ConfigDuration(MAX_AGE)).0;
     if !(Duration::from_secs(60)..=Duration::from_secs(366 * 86_400)).contains(&max_age) {
         return Err(invalid(NAME, "`max_age` must be between `1m` and `366d`"));
     }
@@ -133,7 +133,11 @@ fn relative(text: &str) -> Result<PathBuf, &'static str> {
     Ok(path.to_owned())
 }
 
-fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(
+    stored: &Value,
+    context: &TargetContext,
+    _: DestinationIds<'_>,
+) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let root = context
         .settings()

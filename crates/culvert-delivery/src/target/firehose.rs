@@ -11,11 +11,11 @@ use serde_json::Value;
 use culvert_base::{BoxFuture, Entropy, Refusal};
 
 use crate::aws::Aws;
-use crate::aws::arn::Wanted;
+use crate::aws::arn::ResourceType;
 use crate::aws::auth::{self, Auth};
 use crate::batch::{Batch, BatchLimits};
 use crate::config::{Checked, parse, stored};
-use crate::destination_ids::Whose;
+use crate::destination_ids::DestinationIds;
 use crate::target::context::TargetContext;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
@@ -23,7 +23,7 @@ use crate::target::verdict::Verdict;
 use crate::target::{aws_resource, record_stream};
 
 const NAME: &str = "firehose";
-const STREAM: Wanted = Wanted {
+const STREAM: ResourceType = ResourceType {
     field: "delivery_stream_arn",
     service: "firehose",
     resource: "deliverystream/",
@@ -68,11 +68,11 @@ fn check(given: &Value, _: &TargetSettings, _: &dyn Entropy) -> Result<Checked, 
 fn open(
     stored: &Value,
     context: &TargetContext,
-    whose: Whose<'_>,
+    ids: DestinationIds<'_>,
 ) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let (auth, arn) = (config.auth.as_ref(), config.delivery_stream_arn.as_deref());
-    let (aws, stream) = aws_resource::open(STREAM, auth, arn, context, whose)?;
+    let (aws, stream) = aws_resource::open(STREAM, auth, arn, context, ids)?;
     Ok(Arc::new(Firehose { aws, stream }))
 }
 

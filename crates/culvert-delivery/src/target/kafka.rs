@@ -18,14 +18,14 @@ use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 
 use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::destination_ids::Whose;
+use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass};
 use crate::kafka::errors::{self, DUPLICATE_SEQUENCE_NUMBER};
 use crate::kafka::records::{self, Record};
 use crate::kafka::{Link, Login, Mechanism, ProducerId};
 use crate::net::Net;
 use crate::target::context::TargetContext;
-use crate::target::envelope::{kind_of, moment};
+use crate::target::envelope::{event_time, event_type};
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::{Outcome, Verdict, verdict};
@@ -161,7 +161,7 @@ fn peers(config: &Config, settings: &TargetSettings) -> Result<Vec<Peer>, Refusa
 fn open(
     stored: &Value,
     context: &TargetContext,
-    whose: Whose<'_>,
+    ids: DestinationIds<'_>,
 ) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     Ok(Arc::new(Kafka {
@@ -175,7 +175,7 @@ fn open(
         }),
         key: config.key.unwrap_or(KeyOf::Account),
         packs: config.compression == Some(Compression::Gzip),
-        account: whose.account.to_owned(),
+        account: ids.account.to_owned(),
         state: Mutex::default(),
         net: context.net().clone(),
     }))
@@ -219,7 +219,7 @@ struct Cluster {
     brokers: HashMap<i32, Peer>,
     /// Number and leader of each partition.
     partitions: Vec<(i32, i32)>,
-    asked: Instant,
+    fetched_at: Instant,
 }
 
 /// Who we are to brokers, and what each partition had from us.
@@ -298,11 +298,15 @@ impl Kafka {
         let n_partitions = cluster.partitions.len();
         let mut parts: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
         for (index, delivery) in deliveries.iter().enumerate() {
-            let place = match self.key(delivery) {
-                Some(key) => records::place(key.as_bytes(), n_partitions),
+            let partition_at = match self.key(delivery) {
+                Some(key) => records::partition_index(key.as_bytes(), n_partitions),
                 None => state.turn.checked_rem(n_partitions).unwrap_or(0),
             };
-            let (partition, _) = cluster.partitions.get(place).copied().unwrap_or_default();
+            let (partition, _) = cluster
+                .partitions
+                .get(partition_at)
+                .copied()
+                .unwrap_or_default();
             parts.entry(partition).or_default().push(index);
         }
         parts.into_iter().collect()
@@ -364,8 +368,8 @@ impl Kafka {
         for ((partition, _), batch) in parts.iter().zip(&batches) {
             producer.doubts.insert(*partition, batch.digest());
         }
-        let told = match link.produce(&self.topic, &finished).await {
-            Ok(told) => told,
+        let results = match link.produce(&self.topic, &finished).await {
+            Ok(results) => results,
             Err(failure) => {
                 state.is_stale = true;
                 return all(failure);
@@ -375,7 +379,7 @@ impl Kafka {
         let mut failures = Vec::with_capacity(parts.len());
         let mut is_forgotten = false;
         for ((partition, _), batch) in parts.iter().zip(&batches) {
-            let error = told.iter().find(|(other, _)| other == partition);
+            let error = results.iter().find(|(other, _)| other == partition);
             let Some((_, error)) = error else {
                 failures.push(Some(forgotten()));
                 continue;
@@ -410,14 +414,14 @@ impl Kafka {
             .iter()
             .filter_map(|event| deliveries.get(*event))
             .map(|delivery| Record {
-                at: moment(delivery.envelope).map_or(0, culvert_base::Timestamp::unix_millis),
+                at: event_time(delivery.envelope).map_or(0, culvert_base::Timestamp::unix_millis),
                 key: self.key(delivery),
                 value: delivery.envelope,
                 headers: [
                     ("event_id", delivery.event_id.to_owned()),
                     (
                         "event_type",
-                        kind_of(delivery.envelope).unwrap_or_default().to_owned(),
+                        event_type(delivery.envelope).unwrap_or_default().to_owned(),
                     ),
                     ("idempotency_key", delivery.idempotency_key()),
                 ],
@@ -464,7 +468,7 @@ impl Kafka {
 
     /// Learns what is not known: who leads which partition, and who we are.
     async fn look_around(&self, state: &mut State) -> Result<(), Failure> {
-        let is_old = |cluster: &Cluster| cluster.asked.elapsed() >= KNOWN_FOR;
+        let is_old = |cluster: &Cluster| cluster.fetched_at.elapsed() >= KNOWN_FOR;
         if state.is_stale || state.cluster.as_ref().is_some_and(is_old) {
             state.cluster = None;
         }
@@ -529,7 +533,7 @@ impl Kafka {
         Ok(Cluster {
             brokers,
             partitions: metadata.partitions,
-            asked: Instant::now(),
+            fetched_at: Instant::now(),
         })
     }
 }

@@ -12,12 +12,11 @@ use culvert_base::{BoxFuture, Entropy, Refusal};
 use culvert_store::BatchClass;
 
 use crate::aws::Aws;
-use crate::aws::arn::Wanted;
+use crate::aws::arn::ResourceType;
 use crate::aws::auth::{self, Auth};
 use crate::batch::{Batch, BatchLimits};
 use crate::config::{Checked, parse, stored};
-use crate::destination_ids::Whose;
-use crate::failure::FailureClass;
+use crate::destination_ids::DestinationIds;
 use crate::target::context::TargetContext;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
@@ -25,7 +24,7 @@ use crate::target::verdict::Verdict;
 use crate::target::{aws_resource, record_stream};
 
 const NAME: &str = "kinesis";
-const STREAM: Wanted = Wanted {
+const STREAM: ResourceType = ResourceType {
     field: "stream_arn",
     service: "kinesis",
     resource: "stream/",
@@ -71,15 +70,15 @@ fn check(given: &Value, _: &TargetSettings, _: &dyn Entropy) -> Result<Checked, 
 fn open(
     stored: &Value,
     context: &TargetContext,
-    whose: Whose<'_>,
+    ids: DestinationIds<'_>,
 ) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let (auth, arn) = (config.auth.as_ref(), config.stream_arn.as_deref());
-    let (aws, _) = aws_resource::open(STREAM, auth, arn, context, whose)?;
+    let (aws, _) = aws_resource::open(STREAM, auth, arn, context, ids)?;
     Ok(Arc::new(Kinesis {
         aws,
         stream_arn: config.stream_arn.unwrap_or_default(),
-        account: whose.account.to_owned(),
+        account: ids.account.to_owned(),
     }))
 }
 

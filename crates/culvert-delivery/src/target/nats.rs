@@ -21,11 +21,11 @@ use culvert_store::BatchClass;
 
 use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::destination_ids::Whose;
+use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass, scrub};
 use crate::net::Net;
 use crate::target::context::TargetContext;
-use crate::target::envelope::kind_of;
+use crate::target::envelope::event_type;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::{Outcome, Verdict, is_stuck, verdict_of_line};
@@ -202,8 +202,10 @@ fn peers(config: &Config, settings: &TargetSettings) -> Result<Vec<Peer>, Refusa
 
 /// Secrets stay that are left out, and all of them where nothing is said of `credentials`.
 fn merge(stored: &Value, mut given: Value) -> Value {
-    if let (Some(fields), Some(kept)) = (given.as_object_mut(), stored.get("credentials")) {
-        fields.entry("credentials").or_insert_with(|| kept.clone());
+    if let (Some(fields), Some(credentials)) = (given.as_object_mut(), stored.get("credentials")) {
+        fields
+            .entry("credentials")
+            .or_insert_with(|| credentials.clone());
     }
     for field in SECRETS {
         let holder = given.get("credentials");
@@ -247,7 +249,7 @@ fn options_of(login: Login<'_>) -> Option<ConnectOptions> {
 fn open(
     stored: &Value,
     context: &TargetContext,
-    whose: Whose<'_>,
+    ids: DestinationIds<'_>,
 ) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let prefix = config.subject_prefix.as_deref().unwrap_or(PREFIX);
@@ -260,7 +262,7 @@ fn open(
     ];
     Ok(Arc::new(Nats {
         peers: peers(&config, context.settings())?,
-        subject: format!("{prefix}.{}", whose.account),
+        subject: format!("{prefix}.{}", ids.account),
         stream: config.stream.filter(|stream| !stream.is_empty()),
         secrets: secrets
             .into_iter()
@@ -269,7 +271,7 @@ fn open(
             .map(Secret::new)
             .collect(),
         credentials,
-        kept: Mutex::new(None),
+        idle: Mutex::new(None),
         net: context.net().clone(),
     }))
 }
@@ -282,7 +284,7 @@ struct Nats {
     credentials: Credentials,
     secrets: Vec<Secret>,
     /// A connection that did what it was told; taken out while it works.
-    kept: Mutex<Option<Client>>,
+    idle: Mutex<Option<Client>>,
     net: Net,
 }
 
@@ -297,11 +299,11 @@ impl std::fmt::Debug for Nats {
 impl Target for Nats {
     fn send<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Verdict> {
         Box::pin(async move {
-            let mut kept = self.kept.lock().await;
+            let mut idle = self.idle.lock().await;
             let connected = |client: &Client| {
                 client.connection_state() == async_nats::connection::State::Connected
             };
-            let client = match kept.take().filter(connected) {
+            let client = match idle.take().filter(connected) {
                 Some(client) => client,
                 None => match self.connect().await {
                     Ok(client) => client,
@@ -313,7 +315,7 @@ impl Target for Nats {
                 .iter()
                 .any(|outcome| matches!(outcome, Outcome::Failed(_)))
             {
-                *kept = Some(client);
+                *idle = Some(client);
             }
             verdict_of_line(outcomes)
         })
@@ -367,7 +369,7 @@ impl Nats {
         delivery: Delivery<'_>,
     ) -> Result<jetstream::context::PublishAckFuture, Failure> {
         let unfit = |code: &str, text: &str| Failure::new(FailureClass::Permanent, code, text);
-        let kind = kind_of(delivery.envelope)
+        let kind = event_type(delivery.envelope)
             .ok_or_else(|| unfit("type", "the event type cannot be used in a subject"))?;
         let subject = format!("{}.{kind}", self.subject);
         // Headers count too; they are some hundred bytes.

@@ -24,12 +24,12 @@ use url::Url;
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, Timestamp};
 
 use crate::batch::{Batch, BatchLimits, Delivery};
-use crate::config::{Checked, invalid, parse, place, stored};
-use crate::destination_ids::Whose;
+use crate::config::{Checked, checked_url, invalid, parse, stored};
+use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass};
 use crate::headers;
 use crate::http_failure::failed;
-use crate::net::{Http, HttpResponse, Net, Order};
+use crate::net::{Http, HttpRequest, HttpResponse, Net};
 use crate::request_body::gzipped;
 use crate::target::context::TargetContext;
 use crate::target::settings::TargetSettings;
@@ -95,7 +95,7 @@ enum Compression {
 
 fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Checked, Refusal> {
     let mut config: Config = parse(NAME, given)?;
-    let url = place(NAME, "endpoint", &config.endpoint, &settings.rules)?.url;
+    let url = checked_url(NAME, "endpoint", &config.endpoint, &settings.rules)?.url;
     headers::read(NAME, config.headers.get_or_insert_default())?;
     let protocol = *config.protocol.get_or_insert(Protocol::Protobuf);
     if protocol == Protocol::Grpc && (url.path() != "/" || url.query().is_some()) {
@@ -105,9 +105,13 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
     Ok(stored(&config))
 }
 
-fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(
+    stored: &Value,
+    context: &TargetContext,
+    _: DestinationIds<'_>,
+) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
-    let mut url = place(
+    let mut url = checked_url(
         NAME,
         "endpoint",
         &config.endpoint,
@@ -225,7 +229,7 @@ impl Otlp {
             Protocol::Grpc => grpc::framed(&body, self.packs),
             Protocol::Protobuf | Protocol::Json => body,
         };
-        let order = Order::post(
+        let order = HttpRequest::post(
             self.url.clone(),
             self.headers.clone(),
             body.into(),

@@ -32,7 +32,7 @@ use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 
 use crate::batch::{Batch, BatchLimits};
 use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::destination_ids::Whose;
+use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass, scrub};
 use crate::net::Net;
 use crate::target::context::TargetContext;
@@ -150,7 +150,11 @@ fn quoted(table: &str) -> Option<String> {
     (parts.len() <= 2 && parts.iter().all(is_name)).then(|| quoted.join("."))
 }
 
-fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(
+    stored: &Value,
+    context: &TargetContext,
+    _: DestinationIds<'_>,
+) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let table = quoted(config.table.as_deref().unwrap_or(TABLE))
         .ok_or_else(|| invalid(NAME, "`table` is not a valid name"))?;
@@ -160,7 +164,7 @@ fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn
         password: Secret::new(config.password.unwrap_or_default()),
         table,
         creates: config.create_table.unwrap_or(true),
-        kept: Mutex::new(None),
+        idle: Mutex::new(None),
         net: context.net().clone(),
     }))
 }
@@ -172,7 +176,7 @@ struct Postgres {
     table: String,
     creates: bool,
     /// A connection that did what it was told; taken out while it works.
-    kept: Mutex<Option<Live>>,
+    idle: Mutex<Option<Live>>,
     net: Net,
 }
 
@@ -208,8 +212,8 @@ impl Target for Postgres {
 
 impl Postgres {
     async fn insert(&self, batch: &Batch) -> Result<(), Failure> {
-        let mut kept = self.kept.lock().await;
-        let live = match kept.take().filter(|live| !live.client.is_closed()) {
+        let mut idle = self.idle.lock().await;
+        let live = match idle.take().filter(|live| !live.client.is_closed()) {
             Some(live) => live,
             None => tokio::time::timeout(CONNECT_DEADLINE, self.connect())
                 .await
@@ -239,7 +243,7 @@ impl Postgres {
             .await;
         match inserted {
             Ok(_) => {
-                *kept = Some(live);
+                *idle = Some(live);
                 Ok(())
             }
             Err(error) => Err(self.blame(&error, true)),

@@ -17,11 +17,11 @@ use culvert_store::BatchClass;
 use crate::amqp::{Broken, Confirmed, Login, Message, Publisher};
 use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::destination_ids::Whose;
+use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass, scrub};
 use crate::net::Net;
 use crate::target::context::TargetContext;
-use crate::target::envelope::{kind_of, moment};
+use crate::target::envelope::{event_time, event_type};
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::{Outcome, Verdict, is_stuck, verdict_of_line};
@@ -142,7 +142,7 @@ fn peers(config: &Config, settings: &TargetSettings) -> Result<Vec<Peer>, Refusa
 fn open(
     stored: &Value,
     context: &TargetContext,
-    whose: Whose<'_>,
+    ids: DestinationIds<'_>,
 ) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     Ok(Arc::new(Rabbitmq {
@@ -154,8 +154,8 @@ fn open(
         password: Secret::new(config.password.unwrap_or_default()),
         exchange: config.exchange.unwrap_or_else(|| EXCHANGE.to_owned()),
         routing_key: config.routing_key.filter(|key| !key.is_empty()),
-        account: whose.account.to_owned(),
-        kept: Mutex::new(None),
+        account: ids.account.to_owned(),
+        idle: Mutex::new(None),
         net: context.net().clone(),
     }))
 }
@@ -169,7 +169,7 @@ struct Rabbitmq {
     routing_key: Option<String>,
     account: String,
     /// A connection that did what it was told, and when; taken out while it works.
-    kept: Mutex<Option<(Publisher, Instant)>>,
+    idle: Mutex<Option<(Publisher, Instant)>>,
     net: Net,
 }
 
@@ -184,11 +184,11 @@ impl std::fmt::Debug for Rabbitmq {
 impl Target for Rabbitmq {
     fn send<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Verdict> {
         Box::pin(async move {
-            let mut kept = self.kept.lock().await;
+            let mut idle = self.idle.lock().await;
             let fresh = |(publisher, used): (Publisher, Instant)| {
                 (used.elapsed() < KEPT_FOR).then_some(publisher)
             };
-            let mut publisher = match kept.take().and_then(fresh) {
+            let mut publisher = match idle.take().and_then(fresh) {
                 Some(publisher) => publisher,
                 None => match self.connect().await {
                     Ok(publisher) => publisher,
@@ -197,7 +197,7 @@ impl Target for Rabbitmq {
             };
             let (verdict, is_whole) = self.publish(&mut publisher, batch).await;
             if is_whole {
-                *kept = Some((publisher, Instant::now()));
+                *idle = Some((publisher, Instant::now()));
             }
             verdict
         })
@@ -222,7 +222,7 @@ impl Rabbitmq {
             let texts: Vec<_> = window
                 .iter()
                 .map(|delivery| {
-                    let kind = kind_of(delivery.envelope).unwrap_or("event");
+                    let kind = event_type(delivery.envelope).unwrap_or("event");
                     let key = match &self.routing_key {
                         Some(key) => key.clone(),
                         None => format!("{PREFIX}.{}.{kind}", self.account),
@@ -238,7 +238,7 @@ impl Rabbitmq {
                     routing_key,
                     id,
                     kind,
-                    at: moment(delivery.envelope)
+                    at: event_time(delivery.envelope)
                         .and_then(|at| u64::try_from(at.unix_millis() / 1000).ok())
                         .unwrap_or(0),
                     body: delivery.envelope,
@@ -327,7 +327,7 @@ impl Rabbitmq {
     /// way.
     fn blame(&self, broken: &Broken, otherwise: FailureClass) -> Failure {
         let (class, code, text) = match broken {
-            Broken::Told(code, text) => (class_of(*code, otherwise), code.to_string(), &**text),
+            Broken::Reported(code, text) => (class_of(*code, otherwise), code.to_string(), &**text),
             Broken::Nonsense(what) => (FailureClass::Config, "protocol".to_owned(), *what),
             Broken::Socket => (
                 otherwise,

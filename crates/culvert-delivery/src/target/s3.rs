@@ -30,22 +30,22 @@ use culvert_base::text::hex;
 use culvert_base::{BoxFuture, Entropy, Refusal};
 use culvert_store::Gathering;
 
-use crate::aws::arn::{Arn, Wanted};
+use crate::aws::arn::{Arn, ResourceType};
 use crate::aws::auth::{self, Auth};
 use crate::aws::{Aws, Call, Feed, Payload};
 use crate::batch::{Batch, BatchLimits};
 use crate::config::{Checked, invalid, parse, stored};
-use crate::destination_ids::Whose;
+use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass};
 use crate::net::ANSWER_BYTES_MAX;
 use crate::target::context::TargetContext;
-use crate::target::envelope::moment;
+use crate::target::envelope::event_time;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Gathers, Run, Target, TargetType};
 use crate::target::verdict::Verdict;
 
 const NAME: &str = "s3";
-const BUCKET: Wanted = Wanted {
+const BUCKET: ResourceType = ResourceType {
     field: "bucket_arn",
     service: "s3",
     resource: "",
@@ -148,7 +148,7 @@ fn is_bucket(name: &str) -> bool {
 fn open(
     stored: &Value,
     context: &TargetContext,
-    whose: Whose<'_>,
+    ids: DestinationIds<'_>,
 ) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let arn = Arn::check(config.bucket_arn.as_deref(), BUCKET)?;
@@ -162,7 +162,7 @@ fn open(
     let settings = &context.settings().aws;
     let is_elsewhere = settings.endpoint.is_some() || settings.endpoints.contains_key(NAME);
     let arn = Arn { region, ..arn };
-    let aws = Aws::open(NAME, &arn, &auth, context.net(), settings, whose)?;
+    let aws = Aws::open(NAME, &arn, &auth, context.net(), settings, ids)?;
     let bucket = arn.resource.to_owned();
     Ok(Arc::new(S3 {
         aws: ArcSwap::from_pointee(aws),
@@ -177,8 +177,8 @@ fn open(
             bytes_max: config.max_file_size.unwrap_or(FILE_SIZE),
             age_max: Duration::from_secs(config.max_file_age.unwrap_or(FILE_AGE)),
         },
-        destination: whose.destination.to_owned(),
-        account: whose.account.to_owned(),
+        destination: ids.destination.to_owned(),
+        account: ids.account.to_owned(),
         context: context.clone(),
     }))
 }
@@ -264,7 +264,7 @@ impl S3 {
         let batch = run.batch(0).await?;
         let first = batch.deliveries().next();
         let named = first.and_then(|first| {
-            let at = moment(first.envelope)?.to_millis_text();
+            let at = event_time(first.envelope)?.to_millis_text();
             let (day, time) = at.split_once('T')?;
             let hour = time.get(..2)?;
             Some(format!(
@@ -351,12 +351,12 @@ impl S3 {
             account: "",
             resource: &self.bucket,
         };
-        let whose = Whose {
+        let ids = DestinationIds {
             destination: &self.destination,
             account: &self.account,
         };
         let (net, settings) = (self.context.net(), &self.context.settings().aws);
-        let aws = Aws::open(NAME, &arn, &self.auth, net, settings, whose)
+        let aws = Aws::open(NAME, &arn, &self.auth, net, settings, ids)
             .map_err(|refusal| Failure::new(FailureClass::Config, "region", refusal.message))?;
         let aws = Arc::new(aws);
         self.aws.store(aws.clone());

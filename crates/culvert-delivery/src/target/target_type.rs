@@ -14,7 +14,7 @@ use super::settings::TargetSettings;
 use super::verdict::Verdict;
 use crate::batch::{Batch, BatchLimits};
 use crate::config::Checked;
-use crate::destination_ids::Whose;
+use crate::destination_ids::DestinationIds;
 use crate::failure::Failure;
 
 /// A configured remote system.
@@ -74,7 +74,7 @@ pub struct TargetType {
 }
 
 /// Makes a stored configuration ready to send.
-pub type Open = fn(&Value, &TargetContext, Whose<'_>) -> Result<Arc<dyn Target>, Refusal>;
+pub type Open = fn(&Value, &TargetContext, DestinationIds<'_>) -> Result<Arc<dyn Target>, Refusal>;
 
 impl fmt::Debug for TargetType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

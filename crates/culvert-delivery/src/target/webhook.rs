@@ -22,10 +22,10 @@ use sha2::Sha256;
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 
 use crate::batch::{Batch, BatchLimits, Delivery};
-use crate::config::{Checked, Span, invalid, parse, place};
-use crate::destination_ids::Whose;
+use crate::config::{Checked, ConfigDuration, checked_url, invalid, parse};
+use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass};
-use crate::guard::Place;
+use crate::guard::CheckedUrl;
 use crate::headers;
 use crate::http_failure::judge;
 use crate::net::{Http, Net};
@@ -76,7 +76,7 @@ struct Config {
     /// Request timeout: `1s` to `30s`, default `15s`.
     #[serde(default)]
     #[schemars(with = "Option<String>")]
-    timeout: Option<Span>,
+    timeout: Option<ConfigDuration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -114,7 +114,7 @@ fn check(
     entropy: &dyn Entropy,
 ) -> Result<Checked, Refusal> {
     let mut config: Config = parse(NAME, given)?;
-    place(NAME, "url", &config.url, &settings.rules)?;
+    checked_url(NAME, "url", &config.url, &settings.rules)?;
     let secrets = config.secrets.get_or_insert_default();
     let mut shown_once = None;
     if secrets.is_empty() {
@@ -136,7 +136,7 @@ fn check(
     headers::read(NAME, config.headers.get_or_insert_default())?;
     config.mode.get_or_insert(Mode::Single);
     config.encoding.get_or_insert(Encoding::Envelope);
-    let timeout = config.timeout.get_or_insert(Span(TIMEOUT)).0;
+    let timeout = config.timeout.get_or_insert(ConfigDuration(TIMEOUT)).0;
     if !(Duration::from_secs(1)..=Duration::from_secs(30)).contains(&timeout) {
         return Err(invalid(NAME, "`timeout` must be between `1s` and `30s`"));
     }
@@ -181,9 +181,13 @@ fn redact(stored: &Value) -> Value {
     shown
 }
 
-fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+fn open(
+    stored: &Value,
+    context: &TargetContext,
+    _: DestinationIds<'_>,
+) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
-    let place = place(NAME, "url", &config.url, &context.settings().rules)?;
+    let url = checked_url(NAME, "url", &config.url, &context.settings().rules)?;
     let secrets = config.secrets.unwrap_or_default();
     let keys = secrets
         .iter()
@@ -198,7 +202,7 @@ fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn
         .map(|key| Hmac::new_from_slice(key).expect("HMAC takes keys of every length"))
         .collect();
     Ok(Arc::new(Webhook {
-        place,
+        url,
         macs,
         headers: headers::read(NAME, &headers)?,
         to_scrub,
@@ -212,7 +216,7 @@ fn open(stored: &Value, context: &TargetContext, _: Whose<'_>) -> Result<Arc<dyn
 }
 
 struct Webhook {
-    place: Place,
+    url: CheckedUrl,
     macs: Vec<Hmac<Sha256>>,
     headers: HeaderMap,
     to_scrub: Vec<Secret>,
@@ -360,7 +364,7 @@ impl Webhook {
             "webhook-signature",
             HeaderValue::from_str(&self.signature(id, &seconds, &body)).map_err(unfit)?,
         );
-        let answer = self.http.post(&self.place, headers, body, timeout).await?;
+        let answer = self.http.post(&self.url, headers, body, timeout).await?;
         let secrets: Vec<&str> = self.to_scrub.iter().map(Secret::reveal).collect();
         judge(&answer, &secrets)
     }

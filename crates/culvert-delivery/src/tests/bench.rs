@@ -173,7 +173,7 @@ impl Bench {
                 id: "ed_1".to_owned(),
                 account: "ac_1".to_owned(),
                 revision: 1,
-                target: (ty.open)(&stored, context, crate::fake::WHOSE).unwrap(),
+                target: (ty.open)(&stored, context, crate::fake::DESTINATION_IDS).unwrap(),
             }],
             ..Table::default()
         });

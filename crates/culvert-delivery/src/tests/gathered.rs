@@ -74,8 +74,11 @@ async fn an_object_is_put_when_the_first_event_is_old_enough_or_all_are_enough()
     let mut worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
     append(&bench, 1, 0).await;
     append(&bench, 2, 0).await;
-    let ripe_at = bench.clock.now().plus(Duration::from_secs(60));
-    assert_eq!(worker.step().await.unwrap(), Step::Idle(Some(ripe_at)));
+    let gather_due_at = bench.clock.now().plus(Duration::from_secs(60));
+    assert_eq!(
+        worker.step().await.unwrap(),
+        Step::Idle(Some(gather_due_at))
+    );
     bench.clock.advance(Duration::from_secs(60));
     assert_eq!(worker.step().await.unwrap(), Step::Moved);
     assert_eq!(worker.step().await.unwrap(), Step::Idle(None));

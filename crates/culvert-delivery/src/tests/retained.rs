@@ -55,12 +55,12 @@ fn publish(bench: &Bench, sources: Vec<Source>, target: &std::sync::Arc<Scripted
 
 /// Offers and keeps requests on these ports, nobody being subscribed to them.
 async fn keep(bench: &Bench, ports: std::ops::Range<i32>) {
-    let before = bench.meters().kept.get();
+    let before = bench.meters().retained.get();
     let wanted = before + u64::try_from(ports.len()).unwrap();
     for port in ports {
         bench.delivery.recorder().offer(record(bench, port));
     }
-    until("they are kept", || bench.meters().kept.get() == wanted).await;
+    until("they are kept", || bench.meters().retained.get() == wanted).await;
 }
 
 async fn whole(bench: &Bench) -> TrafficRange {
@@ -188,7 +188,10 @@ async fn traffic_goes_on_where_it_cannot_be_kept() {
     }
     running.stop().await;
     assert_eq!(
-        (bench.meters().kept.get(), bench.meters().unkept.get()),
+        (
+            bench.meters().retained.get(),
+            bench.meters().not_retained.get()
+        ),
         (1, 10)
     );
 }

@@ -20,15 +20,15 @@ impl Worker {
     /// Sends the next batch of the lane, if there is one.
     pub(super) async fn step_directly(
         &mut self,
-        outlet: &Arc<CompiledDestination>,
+        destination: &Arc<CompiledDestination>,
     ) -> Result<Option<Step>, Fault> {
-        let (plane, counters) = (self.plane.clone(), &outlet.counters);
+        let (plane, counters) = (self.plane.clone(), &destination.counters);
         let Some(one) = counters.buffer.take_to_send(|| counters.has_empty_queue()) else {
             return Ok(None);
         };
         if one.until <= Instant::now() {
             counters.buffer.sent(Some(one));
-            plane.spill.arm_timer(&outlet.id, counters);
+            plane.spill.arm_timer(&destination.id, counters);
             // It wakes this worker when it is done.
             return Ok(Some(Step::Idle(None)));
         }
@@ -38,19 +38,19 @@ impl Worker {
             .batch(self.destination.clone(), BatchClass::Traffic);
         plane.may_send(1);
         let (verdict, lease) = {
-            let mut sending = std::pin::pin!(self.send(outlet, &batch, 1));
+            let mut sending = std::pin::pin!(self.send(destination, &batch, 1));
             tokio::select! {
                 biased;
                 verdict = &mut sending => (verdict, None),
                 () = tokio::time::sleep_until(until) => {
-                    let leasing = self.write_down_leased(outlet, &batch);
+                    let leasing = self.write_down_leased(destination, &batch);
                     let (lease, verdict) = tokio::join!(leasing, sending);
                     (verdict, Some(lease))
                 }
             }
         };
         if let (Verdict::Delivered, None | Some(Err(_))) = (&verdict, &lease) {
-            self.succeeded(outlet, plane.clock.now());
+            self.succeeded(destination, plane.clock.now());
             self.has_moved = true;
             plane.meters.delivered.add(events);
             counters.sent.add(events);
@@ -63,10 +63,13 @@ impl Worker {
         }
         let lease = match lease {
             Some(lease) => lease,
-            None => self.write_down_leased(outlet, &batch).await,
+            None => self.write_down_leased(destination, &batch).await,
         };
         match lease {
-            Ok(lease) => self.settle(outlet, &lease, &batch, verdict).await.map(Some),
+            Ok(lease) => self
+                .settle(destination, &lease, &batch, verdict)
+                .await
+                .map(Some),
             Err(fault) => {
                 // It was not taken and cannot be written down: it is sent again.
                 counters.buffer.sent(Some(BufferedBatch {
@@ -81,10 +84,10 @@ impl Worker {
     /// Appends a batch that is being sent, as leased by this node.
     async fn write_down_leased(
         &self,
-        outlet: &CompiledDestination,
+        destination: &CompiledDestination,
         batch: &Batch,
     ) -> Result<Lease, Fault> {
-        let (plane, counters) = (&self.plane, &outlet.counters);
+        let (plane, counters) = (&self.plane, &destination.counters);
         let open = batch.reopened();
         let (events, bytes) = (u64::from(open.len()), super::bytes_of(batch));
         let settings = &plane.settings;
@@ -106,7 +109,7 @@ impl Worker {
         plane.direct_events.fetch_sub(events, Ordering::Relaxed);
         plane.meters.queued.add(events);
         counters.buffer.sent(None);
-        plane.spill.arm_timer(&outlet.id, counters);
+        plane.spill.arm_timer(&destination.id, counters);
         Ok(lease)
     }
 }

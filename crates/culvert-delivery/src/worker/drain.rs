@@ -19,22 +19,22 @@ use crate::subscription::CompiledDestination;
 use crate::target::verdict::{Outcome, Verdict};
 
 /// A leased batch.
-type Held = (Lease, Batch);
+type QueuedPieces = (Lease, Batch);
 
 impl Worker {
     /// Whether the destination takes what it is sent, as far as is known.
-    pub(super) fn may_drain(&mut self, outlet: &CompiledDestination) -> bool {
-        if self.one_by_one > 0 {
-            self.one_by_one -= 1;
+    pub(super) fn may_drain(&mut self, destination: &CompiledDestination) -> bool {
+        if self.single_leases > 0 {
+            self.single_leases -= 1;
             return false;
         }
-        self.has_moved && !outlet.counters.is_failing() && self.condemned.is_empty()
+        self.has_moved && !destination.counters.is_failing() && self.rejected.is_empty()
     }
 
     /// Sends what was leased together. `None` if nothing is due.
     pub(super) async fn drain(
         &mut self,
-        outlet: &CompiledDestination,
+        destination: &CompiledDestination,
         now: Timestamp,
     ) -> Result<Option<Step>, Fault> {
         let plane = self.plane.clone();
@@ -43,7 +43,7 @@ impl Worker {
         let (node, lease_for) = (&settings.node, settings.lease);
         let leases = plane
             .log
-            .lease_several(&self.destination, node, lease_for, now, outlet.limits)
+            .lease_several(&self.destination, node, lease_for, now, destination.limits)
             .await?;
         if leases.is_empty() {
             return Ok(None);
@@ -62,11 +62,12 @@ impl Worker {
             self.give_back(waiting.iter(), "what was with it is damaged")
                 .await?;
             for lease in damaged.iter().rev() {
-                self.dead_letter(outlet, lease, 0, &unreadable()).await?;
+                self.dead_letter(destination, lease, 0, &unreadable())
+                    .await?;
             }
             return Ok(Some(Step::Moved));
         }
-        while let Some((held, joined)) = next(&mut waiting, outlet) {
+        while let Some((held, joined)) = next(&mut waiting, destination) {
             let attempt = held.first().map_or(1, |(lease, _)| lease.attempt);
             // What is sent now must be settled while the lease holds.
             let is_late = began.elapsed() + settings.send_deadline >= settings.lease;
@@ -83,13 +84,13 @@ impl Worker {
                 return Ok(Some(next_at.map_or(Step::Moved, |at| Step::Idle(Some(at)))));
             }
             let verdict = match (&joined, held.first()) {
-                (Some(joined), _) => self.send(outlet, joined, attempt).await,
-                (None, Some((_, only))) => self.send(outlet, only, attempt).await,
+                (Some(joined), _) => self.send(destination, joined, attempt).await,
+                (None, Some((_, only))) => self.send(destination, only, attempt).await,
                 (None, None) => break,
             };
             if verdict == Verdict::Delivered {
-                self.succeeded(outlet, plane.clock.now());
-                self.acknowledge_all(outlet, &held).await?;
+                self.succeeded(destination, plane.clock.now());
+                self.acknowledge_all(destination, &held).await?;
                 for (lease, batch) in &held {
                     self.halving_settled(lease, batch.len(), true);
                 }
@@ -97,7 +98,7 @@ impl Worker {
             }
             let why = "what was before it failed";
             self.give_back(waiting.iter(), why).await?;
-            return self.failed(outlet, held, verdict).await.map(Some);
+            return self.failed(destination, held, verdict).await.map(Some);
         }
         Ok(Some(Step::Moved))
     }
@@ -105,13 +106,13 @@ impl Worker {
     /// Settles what was sent together and not taken as a whole.
     async fn failed(
         &mut self,
-        outlet: &CompiledDestination,
-        held: Vec<Held>,
+        destination: &CompiledDestination,
+        held: Vec<QueuedPieces>,
         verdict: Verdict,
     ) -> Result<Step, Fault> {
         self.has_moved = false;
         let failure = match verdict {
-            Verdict::Partial(outcomes) => return self.parts(outlet, held, outcomes).await,
+            Verdict::Partial(outcomes) => return self.parts(destination, held, outcomes).await,
             Verdict::Failed(failure) => failure,
             Verdict::Delivered => return Ok(Step::Moved),
         };
@@ -120,25 +121,25 @@ impl Worker {
         };
         if !rest.is_empty() && is_final(&failure) {
             // Which of them is at fault shows when each goes alone.
-            self.failed_with(outlet, &failure, self.plane.clock.now());
-            self.one_by_one = u32::try_from(held.len()).unwrap_or(u32::MAX);
+            self.failed_with(destination, &failure, self.plane.clock.now());
+            self.single_leases = u32::try_from(held.len()).unwrap_or(u32::MAX);
             self.give_back(held.iter(), &failure.to_string()).await?;
             return Ok(Step::Moved);
         }
         self.give_back(rest.iter(), &failure.to_string()).await?;
-        self.settle(outlet, lease, batch, Verdict::Failed(failure))
+        self.settle(destination, lease, batch, Verdict::Failed(failure))
             .await
     }
 
     /// Settles each batch by what became of its own events.
     async fn parts(
         &mut self,
-        outlet: &CompiledDestination,
-        held: Vec<Held>,
+        destination: &CompiledDestination,
+        held: Vec<QueuedPieces>,
         outcomes: Vec<Outcome>,
     ) -> Result<Step, Fault> {
         let first = held.first().map(|(lease, _)| lease.batch);
-        let is_first = |held: &[Held]| held.first().map(|(lease, _)| lease.batch) == first;
+        let is_first = |held: &[QueuedPieces]| held.first().map(|(lease, _)| lease.batch) == first;
         let mut outcomes = outcomes.into_iter();
         let (mut taken, mut untried, mut step) = (Vec::new(), Vec::new(), Step::Moved);
         let mut rest = Vec::new();
@@ -156,19 +157,19 @@ impl Worker {
         // The first comes last, for the log may go by it.
         let (ends_with_taken, ends_with_untried) = (is_first(&taken), is_first(&untried));
         if !ends_with_taken {
-            self.acknowledge_all(outlet, &taken).await?;
+            self.acknowledge_all(destination, &taken).await?;
         }
         if !ends_with_untried {
             self.give_back(untried.iter(), why).await?;
         }
         for (lease, batch, own) in rest.into_iter().rev() {
-            let settled = self.settle(outlet, &lease, &batch, Verdict::Partial(own));
+            let settled = self.settle(destination, &lease, &batch, Verdict::Partial(own));
             if settled.await? == Step::Failed {
                 step = Step::Failed;
             }
         }
         if ends_with_taken {
-            self.acknowledge_all(outlet, &taken).await?;
+            self.acknowledge_all(destination, &taken).await?;
         }
         if ends_with_untried {
             self.give_back(untried.iter(), why).await?;
@@ -178,8 +179,8 @@ impl Worker {
 
     async fn acknowledge_all(
         &self,
-        outlet: &CompiledDestination,
-        held: &[Held],
+        destination: &CompiledDestination,
+        held: &[QueuedPieces],
     ) -> Result<(), Fault> {
         let leases: Vec<Lease> = held.iter().map(|(lease, _)| lease.clone()).collect();
         if leases.is_empty() {
@@ -192,7 +193,7 @@ impl Worker {
         if n_lost == 0 {
             for (lease, batch) in held {
                 let events = u64::from(lease.count);
-                self.delivered(outlet, lease.class, events, bytes_of(batch));
+                self.delivered(destination, lease.class, events, bytes_of(batch));
             }
         }
         Ok(())
@@ -201,7 +202,7 @@ impl Worker {
     /// These were not sent, and are due at once.
     async fn give_back<'a>(
         &self,
-        held: impl Iterator<Item = &'a Held>,
+        held: impl Iterator<Item = &'a QueuedPieces>,
         why: &str,
     ) -> Result<(), Fault> {
         let leases: Vec<Lease> = held.map(|(lease, _)| lease.clone()).collect();
@@ -218,15 +219,15 @@ impl Worker {
 
 /// What is sent next: one batch, or as many from the front as make one together.
 fn next(
-    waiting: &mut VecDeque<Held>,
-    outlet: &CompiledDestination,
-) -> Option<(Vec<Held>, Option<Batch>)> {
+    waiting: &mut VecDeque<QueuedPieces>,
+    destination: &CompiledDestination,
+) -> Option<(Vec<QueuedPieces>, Option<Batch>)> {
     let first = waiting.pop_front()?;
     let mut held = vec![first];
     let mut joined: Option<OpenBatch> = None;
     while let Some((_, next)) = waiting.front() {
         let open = joined.get_or_insert_with(|| held[0].1.reopened());
-        if !open.has_room_for_batch(next, outlet.limits) {
+        if !open.has_room_for_batch(next, destination.limits) {
             break;
         }
         open.join(&next.reopened());
@@ -234,7 +235,7 @@ fn next(
     }
     let class = held[0].0.class;
     let joined = joined.filter(|_| held.len() > 1);
-    let joined = joined.map(|open| open.batch(outlet.id.clone(), class));
+    let joined = joined.map(|open| open.batch(destination.id.clone(), class));
     Some((held, joined))
 }
 

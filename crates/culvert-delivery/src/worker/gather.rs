@@ -24,18 +24,18 @@ impl Worker {
     /// Puts at most one object.
     pub(super) async fn gather(
         &mut self,
-        outlet: &CompiledDestination,
+        destination: &CompiledDestination,
         gathers: &dyn Gathers,
         now: Timestamp,
     ) -> Result<Step, Fault> {
         let plane = self.plane.clone();
         let gathering = gathers.gathering();
-        let (_, waiting) = outlet.counters.waiting();
+        let (_, waiting) = destination.counters.waiting();
         // Every append wakes a worker; most of them change nothing here.
-        if let Some(ripe_at) = self.ripe_at.filter(|at| now < *at)
+        if let Some(gather_due_at) = self.gather_due_at.filter(|at| now < *at)
             && waiting < gathering.bytes_max
         {
-            return Ok(Step::Idle(Some(ripe_at)));
+            return Ok(Step::Idle(Some(gather_due_at)));
         }
         let run = plane
             .log
@@ -47,7 +47,7 @@ impl Worker {
                 gathering,
             )
             .await?;
-        self.ripe_at = run.next_at;
+        self.gather_due_at = run.next_at;
         let Some(first) = run.leases.first() else {
             return Ok(Step::Idle(run.next_at));
         };
@@ -58,7 +58,7 @@ impl Worker {
             return Ok(Step::Idle(Some(at)));
         }
         plane.meters.sends.add(1);
-        outlet.counters.batches.add(1);
+        destination.counters.batches.add(1);
         if first.attempt > 1 {
             plane.meters.repeated_sends.add(1);
         }
@@ -80,19 +80,19 @@ impl Worker {
         match put {
             Ok(()) => {
                 self.circuit.succeeded(now);
-                self.recovered(outlet, now);
+                self.recovered(destination, now);
                 let n_settled = plane.log.settle(&run.leases, Settlement::Ack).await?;
                 self.count_lost(&run.leases, n_settled);
                 if n_settled > 0 {
                     let class = first.class;
-                    self.delivered(outlet, class, events_of(&run.leases), bytes);
+                    self.delivered(destination, class, events_of(&run.leases), bytes);
                 }
                 Ok(Step::Moved)
             }
             Err(failure) if unreadable < run.leases.len() => {
                 // It goes alone; the others are not at fault.
                 let (bad, rest) = part(&run.leases, unreadable);
-                self.dead_letter_run(outlet, &bad, &failure).await?;
+                self.dead_letter_run(destination, &bad, &failure).await?;
                 plane
                     .log
                     .settle(&rest, put_back(now, &failure.text))
@@ -100,7 +100,7 @@ impl Worker {
                 Ok(Step::Moved)
             }
             Err(failure) => {
-                self.put_off_run(outlet, gathers, &run.leases, failure)
+                self.put_off_run(destination, gathers, &run.leases, failure)
                     .await
             }
         }
@@ -108,41 +108,42 @@ impl Worker {
 
     async fn put_off_run(
         &mut self,
-        outlet: &CompiledDestination,
+        destination: &CompiledDestination,
         gathers: &dyn Gathers,
         leases: &[Lease],
         failure: Failure,
     ) -> Result<Step, Fault> {
         let now = self.plane.clock.now();
-        self.failed_with(outlet, &failure, now);
+        self.failed_with(destination, &failure, now);
         self.last = Some(failure.clone());
         let waited = gathers.gathering().age_max;
-        let (mut old, mut kept, mut at) = (Vec::new(), Vec::new(), None);
+        let (mut expired, mut retried, mut at) = (Vec::new(), Vec::new(), None);
         for lease in leases {
             match self.next_after(lease, &failure, now, waited) {
                 // One time for all: that of the first.
                 Next::At(next) => {
                     at.get_or_insert(next);
-                    kept.push(lease.clone());
+                    retried.push(lease.clone());
                 }
-                Next::GiveUp => old.push(lease.clone()),
+                Next::GiveUp => expired.push(lease.clone()),
             }
         }
         self.circuit.failed(at.unwrap_or(now));
         if let Some(at) = at {
             let how = put_back(at, &failure.to_string());
-            let n_settled = self.plane.log.settle(&kept, how).await?;
-            self.count_lost(&kept, n_settled);
+            let n_settled = self.plane.log.settle(&retried, how).await?;
+            self.count_lost(&retried, n_settled);
         }
-        if !old.is_empty() {
-            self.dead_letter_run(outlet, &old, &failure).await?;
+        if !expired.is_empty() {
+            self.dead_letter_run(destination, &expired, &failure)
+                .await?;
         }
         Ok(Step::Failed)
     }
 
     async fn dead_letter_run(
         &mut self,
-        outlet: &CompiledDestination,
+        destination: &CompiledDestination,
         leases: &[Lease],
         failure: &Failure,
     ) -> Result<(), Fault> {
@@ -156,14 +157,14 @@ impl Worker {
         self.count_lost(leases, n_buried);
         if n_buried > 0 {
             let events = events_of(leases);
-            self.dead_lettered(outlet, failure, events);
-            outlet
+            self.dead_lettered(destination, failure, events);
+            destination
                 .counters
                 .dead_lettered
                 .fetch_add(n_buried, Ordering::Relaxed);
             // Their bytes are seen when the queue is next looked at.
             if let Some(first) = leases.first() {
-                outlet.counters.left(first.class, events, 0);
+                destination.counters.left(first.class, events, 0);
             }
         }
         Ok(())

@@ -17,7 +17,7 @@ const REASONS_MAX: usize = 8;
 
 /// How a batch that was refused as a whole is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(super) enum SplitMode {
     /// In two, to find the events that are refused.
     Halves,
     /// Its first event alone: when that is refused like all others, so is the rest.
@@ -33,7 +33,7 @@ pub(super) enum Cut {
 ///                  each part that is left is sent once, then its first event alone, then given up whole
 /// ```
 #[derive(Debug)]
-pub(super) struct Halving {
+pub(super) struct SplitBatch {
     buffer: BatchClass,
     /// When the batch came in: its parts keep that.
     first_at: Timestamp,
@@ -51,7 +51,7 @@ pub(super) struct Halving {
     is_probed: bool,
 }
 
-impl Halving {
+impl SplitBatch {
     pub(super) fn of(lease: &Lease, failure: &Failure, events: usize) -> Self {
         Self {
             buffer: lease.class,
@@ -73,15 +73,15 @@ impl Halving {
     }
 
     /// Several of its events were refused together.
-    pub(super) fn cut(&mut self, failure: &Failure) -> Cut {
+    pub(super) fn cut(&mut self, failure: &Failure) -> SplitMode {
         self.look_at(failure);
         if self.is_mixed || self.refused < ALIKE {
-            Cut::Halves
+            SplitMode::Halves
         } else if std::mem::take(&mut self.is_probed) {
-            Cut::Whole
+            SplitMode::Whole
         } else {
             self.is_probing = true;
-            Cut::FirstAlone
+            SplitMode::FirstAlone
         }
     }
 

@@ -128,7 +128,7 @@ fn schemas_are_schemas_and_tell_good_from_bad() {
             json!(entry.name())
         );
     }
-    let schema = Entry::Table(&TCP_CONNECTION_CLOSED).json_schema();
+    let schema = CatalogueEntry::Table(&TCP_CONNECTION_CLOSED).json_schema();
     let validator = jsonschema::validator_for(&schema).unwrap();
     let good = json!({
         "event_id": "ev_3MNwake7NlaYWxjRh9bXOmHaq4T",

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::catalogue::Entry;
+use crate::catalogue::CatalogueEntry;
 use crate::{
     Bool, Capture, Cookies, EventId, HTTP_REQUEST_COMPLETE, HeaderRules, Headers, Int32, Int64,
     Kind, Logs, Slot, TCP_CONNECTION_CLOSED, Text, Time, kinds,
@@ -487,7 +487,7 @@ fn validator(kind: &'static Kind) -> std::sync::Arc<jsonschema::Validator> {
 
     static VALIDATORS: LazyLock<HashMap<&str, Arc<jsonschema::Validator>>> = LazyLock::new(|| {
         let compile = |kind: &&'static Kind| {
-            let schema = Entry::Table(kind).json_schema();
+            let schema = CatalogueEntry::Table(kind).json_schema();
             let validator = jsonschema::options()
                 .should_validate_formats(true)
                 .build(&schema)

@@ -21,7 +21,7 @@ use crate::writer::{Outcome, WriteBackend};
 
 /// Writes to the queue.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct QueueLog {
     pub(crate) appended: watch::Sender<u64>,
     /// Of each destination and class.
     pub(crate) dead_letters: DeadLetterBounds,
@@ -160,7 +160,7 @@ pub(crate) struct QueueTransaction {
     has_appended: bool,
 }
 
-impl WriteBackend for Lines {
+impl WriteBackend for QueueLog {
     type Command = QueueCommand;
     type Outcome = QueueOutcome;
     type Refused = QueueError;
@@ -178,15 +178,15 @@ impl WriteBackend for Lines {
     fn write<'a>(
         &'a self,
         connection: &'a mut Connection,
-        page: &'a mut QueueTransaction,
-        entry: &'a QueueCommand,
+        transaction: &'a mut QueueTransaction,
+        command: &'a QueueCommand,
     ) -> BoxFuture<'a, Result<Outcome<Self>, sqlx::Error>> {
         Box::pin(async move {
-            page.has_appended |= matches!(
-                entry,
+            transaction.has_appended |= matches!(
+                command,
                 QueueCommand::Append { .. } | QueueCommand::Redrive { .. }
             );
-            match entry {
+            match command {
                 QueueCommand::Append {
                     batches,
                     cursor,
@@ -211,8 +211,8 @@ impl WriteBackend for Lines {
                     now,
                     bytes_max,
                 } => {
-                    let line = (&**destination, &**owner);
-                    lease_several(self, connection, line, *until, *now, *bytes_max).await
+                    let keys = (&**destination, &**owner);
+                    lease_several(self, connection, keys, *until, *now, *bytes_max).await
                 }
                 QueueCommand::LeaseRun {
                     destination,
@@ -258,8 +258,8 @@ impl WriteBackend for Lines {
                     let row = connection.row(events::PUT_DEAD, &arguments).await?;
                     row.ok_or(sqlx::Error::RowNotFound)?;
                     let bytes = dead.batch.body.counted();
-                    let line = (&*dead.batch.destination, dead.batch.class.number());
-                    self.make_room(connection, line, bytes).await?;
+                    let keys = (&*dead.batch.destination, dead.batch.class.number());
+                    self.make_room(connection, keys, bytes).await?;
                     Ok(written(1))
                 }
                 QueueCommand::ReleaseOwner { owner } => {
@@ -333,8 +333,8 @@ impl WriteBackend for Lines {
         })
     }
 
-    fn is_one_statement(&self, entry: &QueueCommand) -> bool {
-        let settlement = match entry {
+    fn is_one_statement(&self, command: &QueueCommand) -> bool {
+        let settlement = match command {
             QueueCommand::Settle { settlement, .. } => settlement,
             QueueCommand::SettleRun { held, settlement } if held.len() == 1 => settlement,
             _ => return false,
@@ -350,14 +350,14 @@ impl WriteBackend for Lines {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn committed(&self, page: &QueueTransaction) {
-        if page.has_appended {
+    fn committed(&self, transaction: &QueueTransaction) {
+        if transaction.has_appended {
             self.appended.send_modify(|n| *n = n.wrapping_add(1));
         }
     }
 }
 
-fn written(n: u64) -> Outcome<Lines> {
+fn written(n: u64) -> Outcome<QueueLog> {
     if n == 0 {
         Outcome::Unchanged(QueueOutcome::Rows(0))
     } else {
@@ -369,7 +369,7 @@ fn written(n: u64) -> Outcome<Lines> {
 async fn rows(
     connection: &mut Connection,
     statements: &[(&'static str, &[Arg<'_>])],
-) -> Result<Outcome<Lines>, sqlx::Error> {
+) -> Result<Outcome<QueueLog>, sqlx::Error> {
     let mut n = 0;
     for (sql, arguments) in statements {
         n += connection.run(sql, arguments).await?;
@@ -382,7 +382,7 @@ async fn append(
     batches: &[NewBatch],
     cursor: Option<&CursorMove>,
     at: Timestamp,
-) -> Result<Outcome<Lines>, sqlx::Error> {
+) -> Result<Outcome<QueueLog>, sqlx::Error> {
     if let Some(CursorMove { name, from, to }) = cursor {
         let (name, from, to) = (Arg::Text(name), Arg::Int(*from), Arg::Int(*to));
         let mut n_moved = connection
@@ -429,7 +429,7 @@ async fn append_leased(
     owner: &str,
     until: Timestamp,
     at: Timestamp,
-) -> Result<Outcome<Lines>, sqlx::Error> {
+) -> Result<Outcome<QueueLog>, sqlx::Error> {
     let arguments = [
         Arg::Text(&batch.destination),
         Arg::Int(batch.class.number()),
@@ -457,12 +457,12 @@ async fn append_leased(
 }
 
 async fn lease(
-    lines: &Lines,
+    log: &QueueLog,
     connection: &mut Connection,
     (destination, owner): (&str, &str),
     until: Timestamp,
     now: Timestamp,
-) -> Result<Outcome<Lines>, sqlx::Error> {
+) -> Result<Outcome<QueueLog>, sqlx::Error> {
     let mut has_buried = false;
     for class in [BatchClass::Audit, BatchClass::Traffic] {
         while let Some(row) = connection
@@ -481,7 +481,7 @@ async fn lease(
             let body: Option<Vec<u8>> = row.get(7)?;
             let body = body.unwrap_or_default();
             if let Some(lease) =
-                whole(lines, connection, &row, body, (destination, class), now).await?
+                whole(log, connection, &row, body, (destination, class), now).await?
             {
                 return Ok(Outcome::Written(QueueOutcome::Lease(Some(Box::new(lease)))));
             }
@@ -497,7 +497,7 @@ async fn lease(
 
 /// A batch that was just leased with its body; one that is damaged is buried instead.
 async fn whole(
-    lines: &Lines,
+    log: &QueueLog,
     connection: &mut Connection,
     row: &Row,
     body: Vec<u8>,
@@ -522,7 +522,7 @@ async fn whole(
     };
     let held = [Arg::Int(lease.batch), Arg::Int(lease.fence)];
     Settlement::DeadLetter { why, at: now }
-        .apply(lines, connection, held)
+        .apply(log, connection, held)
         .await?;
     Ok(None)
 }
@@ -582,23 +582,23 @@ fn list(ids: &[i64]) -> String {
 const SEVERAL_MAX: i64 = 128;
 
 async fn lease_several(
-    lines: &Lines,
+    log: &QueueLog,
     connection: &mut Connection,
     (destination, owner): (&str, &str),
     until: Timestamp,
     now: Timestamp,
     bytes_max: u64,
-) -> Result<Outcome<Lines>, sqlx::Error> {
+) -> Result<Outcome<QueueLog>, sqlx::Error> {
     let now_at = now.unix_nanos();
     for class in [BatchClass::Audit, BatchClass::Traffic] {
-        let line = [
+        let keys = [
             Arg::Text(destination),
             Arg::Int(class.number()),
             Arg::Int(SEVERAL_MAX),
         ];
         let mut ids = Vec::new();
         let mut bytes = 0u64;
-        for row in connection.rows(events::LINE, &line).await? {
+        for row in connection.rows(events::LINE, &keys).await? {
             let size = u64::try_from(row.get::<i64>(1)?).unwrap_or(0);
             bytes = bytes.saturating_add(size);
             // One that is leased or waits for its time holds back what is behind it.
@@ -620,7 +620,7 @@ async fn lease_several(
         let mut leases = Vec::with_capacity(rows.len());
         for (id, row) in ids.iter().zip(&rows) {
             let body = bodies.get(id).map_or(Ok(Vec::new()), |row| row.get(1))?;
-            leases.extend(whole(lines, connection, row, body, (destination, class), now).await?);
+            leases.extend(whole(log, connection, row, body, (destination, class), now).await?);
         }
         return Ok(Outcome::Written(QueueOutcome::Leases(leases)));
     }
@@ -637,16 +637,16 @@ async fn lease_run(
     until: Timestamp,
     now: Timestamp,
     gathering: Gathering,
-) -> Result<Outcome<Lines>, sqlx::Error> {
+) -> Result<Outcome<QueueLog>, sqlx::Error> {
     let now_at = now.unix_nanos();
     let mut next_at = None;
     for class in [BatchClass::Audit, BatchClass::Traffic] {
-        let line = [
+        let keys = [
             Arg::Text(destination),
             Arg::Int(class.number()),
             Arg::Int(RUN_MAX),
         ];
-        let rows = connection.rows(events::LINE, &line).await?;
+        let rows = connection.rows(events::LINE, &keys).await?;
         let mut ids = Vec::new();
         let mut bytes = 0;
         // When the head may go: it is free, due, and was tried before or is old enough.
@@ -708,7 +708,7 @@ impl Settlement {
     /// False if the lease is not held any more.
     async fn apply(
         &self,
-        lines: &Lines,
+        log: &QueueLog,
         connection: &mut Connection,
         held: [Arg<'_>; 2],
     ) -> Result<bool, sqlx::Error> {
@@ -735,8 +735,8 @@ impl Settlement {
                 };
                 connection.run(events::ACK, &held).await?;
                 let destination: String = row.get(1)?;
-                let line = (&*destination, row.get(2)?);
-                lines.make_room(connection, line, row.get(3)?).await?;
+                let keys = (&*destination, row.get(2)?);
+                log.make_room(connection, keys, row.get(3)?).await?;
                 Ok(true)
             }
         }
@@ -747,7 +747,7 @@ impl Settlement {
 /// moment; those after it make up for it.
 const FORGOTTEN_AT_ONCE: usize = 64;
 
-impl Lines {
+impl QueueLog {
     /// Counts a dead letter of that many bytes, and forgets the oldest of the same destination and class
     /// where it is one too many.
     async fn make_room(
@@ -773,7 +773,7 @@ impl Lines {
         (mut letters, mut bytes, forgotten): (i64, i64, i64),
         at_most: usize,
     ) -> Result<(), sqlx::Error> {
-        let line = [Arg::Text(destination), Arg::Int(class)];
+        let keys = [Arg::Text(destination), Arg::Int(class)];
         let mut n_events = 0i64;
         for _ in 0..at_most {
             // The last one stays, however large it is.
@@ -782,7 +782,7 @@ impl Lines {
             if is_within || letters <= 1 {
                 break;
             }
-            let Some(oldest) = connection.row(events::OLDEST_DEAD, &line).await? else {
+            let Some(oldest) = connection.row(events::OLDEST_DEAD, &keys).await? else {
                 break;
             };
             let (id, size, events): (i64, i64, i64) =
@@ -883,8 +883,8 @@ async fn replace(
     let (class, place, part): (i64, i64, i64) = (row.get(1)?, row.get(2)?, row.get(3)?);
     let (attempt, first_at): (i64, i64) = (row.get(4)?, row.get(5)?);
     let why: Option<String> = row.get(6)?;
-    let line = [Arg::Text(&destination), Arg::Int(class), Arg::Int(place)];
-    let [destination, class, place] = line;
+    let keys = [Arg::Text(&destination), Arg::Int(class), Arg::Int(place)];
+    let [destination, class, place] = keys;
     let n_pieces = i64::try_from(pieces.len()).unwrap_or(i64::MAX);
     if n_pieces > 1 {
         let room = [
@@ -918,7 +918,7 @@ async fn replace(
 async fn keep_traffic(
     connection: &mut Connection,
     pieces: &[NewPiece],
-) -> Result<Outcome<Lines>, sqlx::Error> {
+) -> Result<Outcome<QueueLog>, sqlx::Error> {
     let mut n = 0;
     for piece in pieces {
         let arguments = [

@@ -39,13 +39,13 @@ impl Queue {
         node: &str,
         notes: Vec<(String, String)>,
     ) -> Result<(), Fault> {
-        let entry = QueueCommand::NoteHealths {
+        let command = QueueCommand::NoteHealths {
             node: node.to_owned(),
             notes,
             at: self.shared.clock.now(),
         };
         let doing = "recording the health of destinations";
-        self.count(doing, entry).await.map(drop)
+        self.count(doing, command).await.map(drop)
     }
 
     /// What nodes have seen of a destination: their names and notes.
@@ -66,20 +66,20 @@ impl Queue {
         spec: &str,
         until: Timestamp,
     ) -> Result<(), Fault> {
-        let entry = QueueCommand::OpenTail {
+        let command = QueueCommand::OpenTail {
             id: id.to_owned(),
             node: node.to_owned(),
             spec: spec.to_owned(),
             until,
         };
-        self.count("opening a tail", entry).await.map(drop)
+        self.count("opening a tail", command).await.map(drop)
     }
 
     /// Forgets a tail and what was told to it.
     pub async fn close_tail(&self, id: &str) -> Result<(), Fault> {
         let id = id.to_owned();
-        let entry = QueueCommand::CloseTail { id };
-        self.count("closing a tail", entry).await.map(drop)
+        let command = QueueCommand::CloseTail { id };
+        self.count("closing a tail", command).await.map(drop)
     }
 
     /// Tails of nodes other than `node` that are open.
@@ -101,8 +101,8 @@ impl Queue {
     /// Leaves something for a tail of another node. False if that is closed or does not keep up.
     pub async fn tell_tail(&self, id: &str, body: String) -> Result<bool, Fault> {
         let id = id.to_owned();
-        let entry = QueueCommand::TellTail { id, body };
-        Ok(self.count("telling a tail", entry).await? > 0)
+        let command = QueueCommand::TellTail { id, body };
+        Ok(self.count("telling a tail", command).await? > 0)
     }
 
     /// What was left for a tail after a position, in order.
@@ -124,8 +124,8 @@ impl Queue {
     /// What was left for a tail up to a position was read.
     pub async fn drop_tail_pieces(&self, id: &str, up_to: i64) -> Result<(), Fault> {
         let id = id.to_owned();
-        let entry = QueueCommand::DropTailLines { id, up_to };
-        self.count("deleting delivered tail events", entry)
+        let command = QueueCommand::DropTailLines { id, up_to };
+        self.count("deleting delivered tail events", command)
             .await
             .map(drop)
     }

@@ -76,10 +76,10 @@ impl Queue {
     /// commit.
     pub async fn settled_traffic(&self) -> Result<RetainedTraffic, Fault> {
         let doing = "waiting for the end of the traffic log";
-        let kept = self.traffic().await?;
+        let extent = self.traffic().await?;
         let outlast = self.shared.database.site.spell(OUTLAST_KEEPING);
         self.pool().rows(doing, outlast, &[]).await?;
-        Ok(kept)
+        Ok(extent)
     }
 
     /// The pieces after `after` up to `last`, at most `limit`.

@@ -348,17 +348,17 @@ pub(crate) fn delivery(delivery: &Delivery) -> Vec<Sample> {
         counter(
             "events_kept",
             "Traffic events retained for replays",
-            m.kept.get(),
+            m.retained.get(),
         ),
         counter(
             "events_unkept",
             "Traffic events that could not be retained for replays",
-            m.unkept.get(),
+            m.not_retained.get(),
         ),
         gauge(
             "events_kept_bytes",
             "Bytes of traffic events retained for replays",
-            m.kept_bytes.get(),
+            m.retained_bytes.get(),
         ),
         counter("event_sends", "Sends, including retries", m.sends.get()),
         counter(

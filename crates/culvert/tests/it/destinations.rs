@@ -14,7 +14,7 @@ use culvert_delivery::batch::{Batch, OpenBatch};
 use culvert_delivery::failure::FailureClass;
 use culvert_delivery::guard::Rules;
 use culvert_delivery::target::{Verdict, find};
-use culvert_delivery::{TargetContext, TargetSettings, Whose};
+use culvert_delivery::{DestinationIds, TargetContext, TargetSettings};
 use culvert_store::BatchClass;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -212,14 +212,11 @@ async fn roles_and_refusals_are_as_amazons_authentication_has_them() {
     let send = async |name: &str, config: Value, account: &str, batch: &Batch| {
         let ty = find(name).unwrap();
         let stored = (ty.check)(&config, &settings, &OsEntropy).unwrap().stored;
-        let whose = Whose {
+        let ids = DestinationIds {
             destination: "ed_1",
             account,
         };
-        (ty.open)(&stored, &context, whose)
-            .unwrap()
-            .send(batch)
-            .await
+        (ty.open)(&stored, &context, ids).unwrap().send(batch).await
     };
     let kinesis = |auth: &Value, stream: &str| json!({"auth": auth, "stream_arn": stream});
     let refused = |verdict: Verdict| match verdict {
@@ -385,14 +382,11 @@ async fn events_come_together_in_objects_of_a_bucket() {
     let send = async |config: Value, batch: &Batch| {
         let ty = find("s3").unwrap();
         let stored = (ty.check)(&config, &settings, &OsEntropy).unwrap().stored;
-        let whose = Whose {
+        let ids = DestinationIds {
             destination: "ed_1",
             account: "ac_1",
         };
-        (ty.open)(&stored, &context, whose)
-            .unwrap()
-            .send(batch)
-            .await
+        (ty.open)(&stored, &context, ids).unwrap().send(batch).await
     };
     // The same batch again is stored once. A longer batch, as after a crash, has another name.
     let role = json!({"role": {"role_arn": "arn:aws:iam::123456789012:role/events"}});
@@ -499,11 +493,11 @@ async fn events_reach_a_consumer_of_kafka() {
         config["key"] = "event".into();
         config["compression"] = compression.into();
         let stored = (ty.check)(&config, &settings, &OsEntropy).unwrap().stored;
-        let whose = Whose {
+        let ids = DestinationIds {
             destination: "ed_1",
             account: "ac_1",
         };
-        let kafka = (ty.open)(&stored, &context, whose).unwrap();
+        let kafka = (ty.open)(&stored, &context, ids).unwrap();
         for _ in 0..2 {
             let sent = kafka.send(&events(first, 500)).await;
             assert_eq!(sent, Verdict::Delivered, "{compression}");
@@ -525,11 +519,11 @@ async fn events_reach_a_consumer_of_kafka() {
     let mut nowhere = config;
     nowhere["topic"] = "no-such-topic".into();
     let stored = (ty.check)(&nowhere, &settings, &OsEntropy).unwrap().stored;
-    let whose = Whose {
+    let ids = DestinationIds {
         destination: "ed_1",
         account: "ac_1",
     };
-    let sent = (ty.open)(&stored, &context, whose)
+    let sent = (ty.open)(&stored, &context, ids)
         .unwrap()
         .send(&events(0, 1))
         .await;

@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::held::Slot;
-use super::stream::{NewMessage, Pulled, Stream, Trouble};
+use super::stream::{NewMessage, Pulled, Stream, StreamError};
 use crate::batch::BatchLimits;
 
 const FIRST_AT: &str = "Culvert-First";
@@ -63,7 +63,7 @@ impl Facts {
 
     /// A message for `batch`. The same batch makes the same message, but for one that was claimed
     /// before.
-    pub(super) fn entry(self, batch: NewBatch) -> NewMessage {
+    pub(super) fn message(self, batch: NewBatch) -> NewMessage {
         let mut hash = Sha256::new();
         hash.update(&batch.destination);
         hash.update(&batch.body.stored);
@@ -97,9 +97,9 @@ impl Facts {
 
     /// The same for a batch that `owner` is sending.
     pub(super) fn claimed(self, batch: NewBatch, owner: &str) -> NewMessage {
-        let mut entry = self.entry(batch);
-        entry.headers.insert(CLAIMED_BY, owner);
-        entry
+        let mut message = self.message(batch);
+        message.headers.insert(CLAIMED_BY, owner);
+        message
     }
 
     fn read(headers: &HeaderMap, now: Timestamp) -> Self {
@@ -198,10 +198,10 @@ impl ConsumerLease {
         lease_for: Duration,
         now: Timestamp,
         has_more: &mut bool,
-    ) -> Result<Option<Lease>, Trouble> {
-        let line = (destination, owner);
+    ) -> Result<Option<Lease>, StreamError> {
+        let request = (destination, owner);
         loop {
-            if !self.take_head(stream, line, now, has_more).await? {
+            if !self.take_head(stream, request, now, has_more).await? {
                 return Ok(None);
             }
             let fence = self.fence();
@@ -248,9 +248,11 @@ impl ConsumerLease {
         now: Timestamp,
         send: BatchLimits,
         has_more: &mut bool,
-    ) -> Result<Vec<Lease>, Trouble> {
-        let line = (destination, owner);
-        let first = self.lease(stream, line, lease_for, now, has_more).await?;
+    ) -> Result<Vec<Lease>, StreamError> {
+        let request = (destination, owner);
+        let first = self
+            .lease(stream, request, lease_for, now, has_more)
+            .await?;
         let (Some(first), Some(head)) = (first, &self.head) else {
             return Ok(Vec::new());
         };
@@ -299,7 +301,7 @@ impl ConsumerLease {
         (destination, owner): (&str, &str),
         now: Timestamp,
         has_more: &mut bool,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, StreamError> {
         loop {
             if let Some(head) = &mut self.head {
                 if head.kept_at.elapsed() >= stream.lease {
@@ -346,10 +348,10 @@ impl ConsumerLease {
             let asked_at = Instant::now();
             let pulled = match stream.pull(destination).await {
                 Ok(pulled) => pulled,
-                Err(trouble) => {
+                Err(error) => {
                     self.has_consumer = false;
                     *has_more = true;
-                    return Err(trouble);
+                    return Err(error);
                 }
             };
             let Some(pulled) = pulled else {
@@ -407,9 +409,9 @@ impl ConsumerLease {
             remember(&mut self.settled, head.mark);
         }
         match stream.acknowledge(&head.reply, ACK).await {
-            Ok(()) | Err(Trouble::Gone) => self.head = None,
-            Err(trouble) => {
-                tracing::debug!(%trouble, "an acknowledgement waits");
+            Ok(()) | Err(StreamError::Gone) => self.head = None,
+            Err(error) => {
+                tracing::debug!(%error, "an acknowledgement waits");
             }
         }
     }
@@ -423,9 +425,9 @@ impl ConsumerLease {
         now: Timestamp,
         gathering: Gathering,
         has_more: &mut bool,
-    ) -> Result<Run, Trouble> {
-        let line = (destination, owner);
-        if !self.take_head(stream, line, now, has_more).await? {
+    ) -> Result<Run, StreamError> {
+        let request = (destination, owner);
+        if !self.take_head(stream, request, now, has_more).await? {
             return Ok(Run {
                 leases: Vec::new(),
                 next_at: self.next_due(),
@@ -536,8 +538,8 @@ impl ConsumerLease {
             self.done(stream).await;
             return;
         }
-        if let Err(trouble) = stream.delete(sequence).await {
-            tracing::debug!(%trouble, "acknowledging a settled batch failed");
+        if let Err(error) = stream.delete(sequence).await {
+            tracing::debug!(%error, "acknowledging a settled batch failed");
             if self.unwanted.len() < RUN_MAX {
                 self.unwanted.push(sequence);
             }
@@ -617,7 +619,7 @@ impl ConsumerLease {
                 head.kept_at = asked_at;
                 self.note_head(stream, now).await;
             }
-            Err(Trouble::Gone) => {
+            Err(StreamError::Gone) => {
                 self.has_consumer = false;
                 self.lose_head();
             }
@@ -630,8 +632,8 @@ impl ConsumerLease {
     pub(super) async fn give_back(&mut self, stream: &Stream) {
         if let Some(head) = self.head.take() {
             let how = if head.is_done { ACK } else { NAK };
-            if let Err(trouble) = stream.acknowledge(&head.reply, how).await {
-                tracing::debug!(%trouble, "releasing a batch failed; it is released when its lease expires");
+            if let Err(error) = stream.acknowledge(&head.reply, how).await {
+                tracing::debug!(%error, "releasing a batch failed; it is released when its lease expires");
             }
         }
     }

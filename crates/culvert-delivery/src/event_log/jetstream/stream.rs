@@ -60,7 +60,7 @@ const HEADER_BYTES: usize = 2 << 10;
 
 /// Why the stream did not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(super) enum StreamError {
     /// There is no connection, or no answer.
     #[error("NATS does not respond: {0}")]
     Unreachable(String),
@@ -71,8 +71,8 @@ pub(super) enum Trouble {
     Gone,
 }
 
-impl From<Trouble> for Fault {
-    fn from(trouble: Trouble) -> Self {
+impl From<StreamError> for Fault {
+    fn from(trouble: StreamError) -> Self {
         Self::new("querying the event log", trouble)
     }
 }
@@ -237,7 +237,7 @@ impl Stream {
     }
 
     /// Stores messages; where each is, or why not. One that is there already stays as it is.
-    pub(super) async fn publish(&self, entries: &[NewMessage]) -> Vec<Result<u64, Trouble>> {
+    pub(super) async fn publish(&self, entries: &[NewMessage]) -> Vec<Result<u64, StreamError>> {
         let first = self.publish_once(entries).await;
         // A server that lost its stream gets it again.
         if self.is_made.load(Ordering::Relaxed) || first.iter().all(Result::is_ok) {
@@ -246,21 +246,24 @@ impl Stream {
         self.publish_once(entries).await
     }
 
-    async fn publish_once(&self, entries: &[NewMessage]) -> Vec<Result<u64, Trouble>> {
-        let all = |why: &Trouble| entries.iter().map(|_| Err(why.again())).collect();
+    async fn publish_once(&self, entries: &[NewMessage]) -> Vec<Result<u64, StreamError>> {
+        let all = |why: &StreamError| entries.iter().map(|_| Err(why.again())).collect();
         let context = match self.context().await {
             Ok(context) => context,
             Err(trouble) => return all(&trouble),
         };
         let until = Instant::now() + ANSWER_DEADLINE;
         let mut started = Vec::with_capacity(entries.len());
-        for entry in entries {
+        for message in entries {
             let subject = format!(
                 "{}.{}.{}.{}",
-                self.name, entry.destination, entry.events, entry.bytes
+                self.name, message.destination, message.events, message.bytes
             );
-            let publishing =
-                context.publish_with_headers(subject, entry.headers.clone(), entry.body.clone());
+            let publishing = context.publish_with_headers(
+                subject,
+                message.headers.clone(),
+                message.body.clone(),
+            );
             started.push(tokio::time::timeout_at(until, publishing).await);
         }
         let mut outcomes = Vec::with_capacity(entries.len());
@@ -274,13 +277,13 @@ impl Stream {
                 Ok(Ok(stored)) => Ok(stored.sequence),
                 Ok(Err(error)) if error.kind() == PublishErrorKind::StreamNotFound => {
                     self.is_made.store(false, Ordering::Relaxed);
-                    Err(Trouble::Unreachable(error.to_string()))
+                    Err(StreamError::Unreachable(error.to_string()))
                 }
                 Ok(Err(error)) => Err(match error.kind() {
                     PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe => {
                         self.fails(error.to_string())
                     }
-                    _ => Trouble::Refused(crate::failure::chain(&error)),
+                    _ => StreamError::Refused(crate::failure::chain(&error)),
                 }),
                 Err(_) => Err(self.fails("a message was not acknowledged in time".to_owned())),
             });
@@ -289,7 +292,7 @@ impl Stream {
     }
 
     /// Makes the consumer through which nodes take a destination's messages, one at a time.
-    pub(super) async fn make_consumer(&self, destination: &str) -> Result<(), Trouble> {
+    pub(super) async fn make_consumer(&self, destination: &str) -> Result<(), StreamError> {
         let config = pull::Config {
             durable_name: Some(destination.to_owned()),
             ack_policy: AckPolicy::Explicit,
@@ -297,7 +300,7 @@ impl Stream {
             // No two nodes have one at the same time, and what failed holds back what is behind it.
             max_ack_pending: 1,
             max_deliver: -1,
-            filter_subject: self.line(destination),
+            filter_subject: self.subject(destination),
             ..pull::Config::default()
         };
         let made = self.stream().await?.create_consumer(config).await;
@@ -308,7 +311,7 @@ impl Stream {
     }
 
     /// The next message of a destination that no other node has; soon `None` where there is none.
-    pub(super) async fn pull(&self, destination: &str) -> Result<Option<Pulled>, Trouble> {
+    pub(super) async fn pull(&self, destination: &str) -> Result<Option<Pulled>, StreamError> {
         let client = self.client()?;
         let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{destination}", self.name);
         let expires = PULL_FOR.as_nanos();
@@ -330,7 +333,7 @@ impl Stream {
             context: jetstream::new(client),
             message,
         };
-        let unreadable = |why: String| Trouble::Refused(format!("invalid message: {why}"));
+        let unreadable = |why: String| StreamError::Refused(format!("invalid message: {why}"));
         let info = message
             .info()
             .map_err(|error| unreadable(error.to_string()))?;
@@ -355,17 +358,24 @@ impl Stream {
     }
 
     /// Acknowledges, gives back or keeps a message that was pulled.
-    pub(super) async fn acknowledge(&self, reply: &str, how: &'static [u8]) -> Result<(), Trouble> {
+    pub(super) async fn acknowledge(
+        &self,
+        reply: &str,
+        how: &'static [u8],
+    ) -> Result<(), StreamError> {
         let client = self.client()?;
-        let asked = client.request(reply.to_owned(), Bytes::from_static(how));
-        asked.await.map(drop).map_err(|error| match error.kind() {
-            RequestErrorKind::NoResponders => Trouble::Gone,
-            _ => self.fails(error.to_string()),
-        })
+        let response = client.request(reply.to_owned(), Bytes::from_static(how));
+        response
+            .await
+            .map(drop)
+            .map_err(|error| match error.kind() {
+                RequestErrorKind::NoResponders => StreamError::Gone,
+                _ => self.fails(error.to_string()),
+            })
     }
 
     /// A message, wherever it is with; `None` when it is gone.
-    pub(super) async fn get(&self, sequence: u64) -> Result<Option<StreamMessage>, Trouble> {
+    pub(super) async fn get(&self, sequence: u64) -> Result<Option<StreamMessage>, StreamError> {
         let stream = self.stream().await?;
         self.found(stream.get_raw_message(sequence).await)
     }
@@ -375,16 +385,21 @@ impl Stream {
         &self,
         destination: &str,
         sequence: u64,
-    ) -> Result<Option<StreamMessage>, Trouble> {
+    ) -> Result<Option<StreamMessage>, StreamError> {
         let stream = self.stream().await?;
         let wanted = stream.raw_message_builder().sequence(sequence);
-        self.found(wanted.next_by_subject(self.line(destination)).send().await)
+        self.found(
+            wanted
+                .next_by_subject(self.subject(destination))
+                .send()
+                .await,
+        )
     }
 
     fn found(
         &self,
         found: Result<StreamMessage, stream::RawMessageError>,
-    ) -> Result<Option<StreamMessage>, Trouble> {
+    ) -> Result<Option<StreamMessage>, StreamError> {
         match found {
             Ok(message) => Ok(Some(message)),
             Err(error) => match error.kind() {
@@ -396,7 +411,7 @@ impl Stream {
     }
 
     /// Removes a message; one that is gone already is fine.
-    pub(super) async fn delete(&self, sequence: u64) -> Result<(), Trouble> {
+    pub(super) async fn delete(&self, sequence: u64) -> Result<(), StreamError> {
         let stream = self.stream().await?;
         match stream.delete_message(sequence).await {
             Ok(_) => Ok(()),
@@ -413,9 +428,9 @@ impl Stream {
     }
 
     /// Removes a destination's messages and its consumer.
-    pub(super) async fn drop_line(&self, destination: &str) -> Result<(), Trouble> {
+    pub(super) async fn drop_line(&self, destination: &str) -> Result<(), StreamError> {
         let stream = self.stream().await?;
-        let purged = stream.purge().filter(self.line(destination)).await;
+        let purged = stream.purge().filter(self.subject(destination)).await;
         purged.map_err(|error| self.fails(error.to_string()))?;
         match stream.delete_consumer(destination).await {
             Ok(_) => Ok(()),
@@ -435,11 +450,11 @@ impl Stream {
     pub(super) async fn waiting(
         &self,
         destination: Option<&str>,
-    ) -> Result<BTreeMap<String, Waiting>, Trouble> {
+    ) -> Result<BTreeMap<String, Waiting>, StreamError> {
         let stream = self.stream().await?;
-        let filter = destination.map_or_else(|| format!("{}.>", self.name), |id| self.line(id));
-        let told = stream.info_builder().subjects(filter).fetch().await;
-        let mut subjects = told.map_err(|error| self.fails(error.to_string()))?;
+        let filter = destination.map_or_else(|| format!("{}.>", self.name), |id| self.subject(id));
+        let info = stream.info_builder().subjects(filter).fetch().await;
+        let mut subjects = info.map_err(|error| self.fails(error.to_string()))?;
         let mut waiting: BTreeMap<String, Waiting> = BTreeMap::new();
         loop {
             let next = subjects.try_next().await;
@@ -451,26 +466,26 @@ impl Stream {
                 continue;
             };
             let count = u64::try_from(count).unwrap_or(u64::MAX);
-            let line = waiting.entry(destination.to_owned()).or_default();
-            line.batches = line.batches.saturating_add(count);
-            line.events = line.events.saturating_add(count.saturating_mul(events));
-            line.bytes = line.bytes.saturating_add(count.saturating_mul(bytes));
+            let total = waiting.entry(destination.to_owned()).or_default();
+            total.batches = total.batches.saturating_add(count);
+            total.events = total.events.saturating_add(count.saturating_mul(events));
+            total.bytes = total.bytes.saturating_add(count.saturating_mul(bytes));
         }
     }
 
     /// Whether the stream can be used right now.
-    pub(super) async fn usable(&self) -> Result<(), Trouble> {
+    pub(super) async fn usable(&self) -> Result<(), StreamError> {
         self.last().await.map(drop)
     }
 
     /// The sequence of the last message.
-    pub(super) async fn last(&self) -> Result<u64, Trouble> {
+    pub(super) async fn last(&self) -> Result<u64, StreamError> {
         let stream = self.stream().await?;
         match stream.get_info().await {
             Ok(info) => Ok(info.state.last_sequence),
             Err(error) => {
                 self.is_made.store(false, Ordering::Relaxed);
-                Err(Trouble::Unreachable(error.to_string()))
+                Err(StreamError::Unreachable(error.to_string()))
             }
         }
     }
@@ -501,7 +516,7 @@ impl Stream {
         ))
     }
 
-    fn line(&self, destination: &str) -> String {
+    fn subject(&self, destination: &str) -> String {
         format!("{}.{destination}.>", self.name)
     }
 
@@ -510,32 +525,32 @@ impl Stream {
         lock(&self.unconnected).clone()
     }
 
-    fn client(&self) -> Result<Client, Trouble> {
-        let away = |why: &str| Err(Trouble::Unreachable(why.to_owned()));
+    fn client(&self) -> Result<Client, StreamError> {
+        let unreachable = |why: &str| Err(StreamError::Unreachable(why.to_owned()));
         let Some(client) = self.client.get() else {
-            return away("not connected yet");
+            return unreachable("not connected yet");
         };
         if client.connection_state() != State::Connected {
             return match self.why_unconnected() {
-                Some(why) => away(&format!("not connected: {why}")),
-                None => away("not connected"),
+                Some(why) => unreachable(&format!("not connected: {why}")),
+                None => unreachable("not connected"),
             };
         }
         let failing_until = *lock(&self.failing_until);
         if failing_until.is_some_and(|until| Instant::now() < until) {
-            return away("the last request timed out");
+            return unreachable("the last request timed out");
         }
         Ok(client.clone())
     }
 
-    async fn stream(&self) -> Result<stream::Stream<()>, Trouble> {
+    async fn stream(&self) -> Result<stream::Stream<()>, StreamError> {
         let context = self.context().await?;
         let stream = context.get_stream_no_info(&self.name).await;
         stream.map_err(|error| self.fails(error.to_string()))
     }
 
     /// The stream's context; the stream is made if it is not known to be there.
-    async fn context(&self) -> Result<jetstream::Context, Trouble> {
+    async fn context(&self) -> Result<jetstream::Context, StreamError> {
         let mut context = jetstream::new(self.client()?);
         context.set_timeout(ANSWER_DEADLINE);
         if self.is_made.load(Ordering::Relaxed) {
@@ -567,7 +582,7 @@ impl Stream {
         })?;
         let config = &made.cached_info().config;
         if config.retention != RetentionPolicy::WorkQueue || config.subjects != subjects {
-            return Err(Trouble::Refused(format!(
+            return Err(StreamError::Refused(format!(
                 "a different stream has the name `{}`; set another name with `events.log_stream`",
                 self.name
             )));
@@ -576,22 +591,22 @@ impl Stream {
         Ok(context)
     }
 
-    fn refused(&self, why: &jetstream::Error) -> Trouble {
+    fn refused(&self, why: &jetstream::Error) -> StreamError {
         if why.error_code() == ErrorCode::STREAM_NOT_FOUND {
             self.is_made.store(false, Ordering::Relaxed);
-            return Trouble::Unreachable(why.to_string());
+            return StreamError::Unreachable(why.to_string());
         }
-        Trouble::Refused(why.to_string())
+        StreamError::Refused(why.to_string())
     }
 
     /// No answer: nothing is asked for a while, so that nobody waits for the same silence again.
-    fn fails(&self, why: String) -> Trouble {
+    fn fails(&self, why: String) -> StreamError {
         *lock(&self.failing_until) = Some(Instant::now() + PAUSE);
-        Trouble::Unreachable(why)
+        StreamError::Unreachable(why)
     }
 }
 
-impl Trouble {
+impl StreamError {
     fn again(&self) -> Self {
         match self {
             Self::Unreachable(why) => Self::Unreachable(why.clone()),

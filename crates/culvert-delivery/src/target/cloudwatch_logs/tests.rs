@@ -114,6 +114,6 @@ async fn entries_that_were_left_out_are_told_by_their_place() {
 #[test]
 fn the_largest_batch_keeps_to_what_the_service_counts() {
     let limits = TYPE.limits;
-    assert!(limits.bytes_max + limits.events_max as usize * BYTES_OF_AN_ENTRY <= 1_048_576);
+    assert!(limits.bytes_max + limits.events_max as usize * EVENT_OVERHEAD <= 1_048_576);
     assert!(limits.events_max <= 10_000);
 }

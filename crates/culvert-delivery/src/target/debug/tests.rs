@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::batch::OpenBatch;
 use crate::failure::FailureClass;
-use crate::fake::{Fake, Reply, WHOSE};
+use crate::fake::{DESTINATION_IDS, Fake, Reply};
 use crate::guard::Rules;
 
 fn settings() -> TargetSettings {
@@ -26,7 +26,7 @@ async fn a_callback_gets_each_batch_as_an_array() {
     let context = TargetContext::new(settings(), Arc::new(clock), Arc::new(OsEntropy));
     let config = json!({"callback_url": fake.url("/cb"), "log": true});
     let stored = check(&config, &settings(), &OsEntropy).unwrap().stored;
-    let debug = open(&stored, &context, WHOSE).unwrap();
+    let debug = open(&stored, &context, DESTINATION_IDS).unwrap();
     let mut filling = OpenBatch::default();
     filling.push(&"esb_1".into(), br#"{"event_id":"ev_1"}"#);
     filling.push(&"esb_1".into(), br#"{"event_id":"ev_2"}"#);

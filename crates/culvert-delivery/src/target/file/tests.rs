@@ -40,7 +40,7 @@ impl Bench {
         let stored = check(&config, self.context.settings(), &OsEntropy)
             .unwrap()
             .stored;
-        open(&stored, &self.context, crate::fake::WHOSE).unwrap()
+        open(&stored, &self.context, crate::fake::DESTINATION_IDS).unwrap()
     }
 
     fn path(&self, name: &str) -> PathBuf {

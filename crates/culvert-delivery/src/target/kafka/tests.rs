@@ -9,19 +9,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::fake::{Named, WHOSE, batch, envelope, failure, local_settings, pair, target};
+use crate::fake::{DESTINATION_IDS, Named, batch, envelope, failure, local_settings, pair, target};
 use crate::kafka::wire::{In, Out};
 
 /// A cluster of one broker that does as it is told.
 struct Broker {
     port: u16,
-    told: Arc<Told>,
+    state: Arc<BrokerState>,
     _task: JoinSet<()>,
 }
 
 /// What it shall say, and what it heard.
 #[derive(Default)]
-struct Told {
+struct BrokerState {
     /// Where it says that it is.
     named: StdMutex<(String, i32)>,
     partitions: i32,
@@ -39,30 +39,30 @@ struct Told {
 
 impl Broker {
     async fn start(partitions: i32) -> Self {
-        Self::with(Told {
+        Self::with(BrokerState {
             partitions,
-            ..Told::default()
+            ..BrokerState::default()
         })
         .await
     }
 
-    async fn with(told: Told) -> Self {
+    async fn with(state: BrokerState) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        *told.named.lock().unwrap() = ("127.0.0.1".to_owned(), port.into());
-        let told = Arc::new(told);
-        let own = told.clone();
+        *state.named.lock().unwrap() = ("127.0.0.1".to_owned(), port.into());
+        let state = Arc::new(state);
+        let own = state.clone();
         let mut task = JoinSet::new();
         task.spawn(async move {
             let mut links = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let told = own.clone();
-                links.spawn(async move { serve(stream, &told).await });
+                let state = own.clone();
+                links.spawn(async move { serve(stream, &state).await });
             }
         });
         Self {
             port,
-            told,
+            state,
             _task: task,
         }
     }
@@ -85,16 +85,16 @@ impl Broker {
     }
 
     fn fail_with(&self, errors: impl IntoIterator<Item = i16>) {
-        self.told.errors.lock().unwrap().extend(errors);
+        self.state.errors.lock().unwrap().extend(errors);
     }
 
     fn appended(&self) -> Vec<(i32, i64, i32, i32)> {
-        self.told.appended.lock().unwrap().clone()
+        self.state.appended.lock().unwrap().clone()
     }
 }
 
 /// Answers requests until the connection ends.
-async fn serve(mut stream: TcpStream, told: &Told) -> Option<()> {
+async fn serve(mut stream: TcpStream, state: &BrokerState) -> Option<()> {
     loop {
         let length = stream.read_u32().await.ok()?;
         let mut request = vec![0; usize::try_from(length).unwrap()];
@@ -107,23 +107,23 @@ async fn serve(mut stream: TcpStream, told: &Told) -> Option<()> {
         match key {
             0 => {
                 let hangs_up = {
-                    let mut left = told.hang_ups.lock().unwrap();
+                    let mut left = state.hang_ups.lock().unwrap();
                     let hangs_up = *left > 0;
                     *left = left.saturating_sub(1);
                     hangs_up
                 };
-                append(&mut request, told, &mut out);
+                append(&mut request, state, &mut out);
                 if hangs_up {
                     return None;
                 }
             }
             3 => {
-                let (host, port) = told.named.lock().unwrap().clone();
+                let (host, port) = state.named.lock().unwrap().clone();
                 out.i32(0).i32(1).i32(7).text(&host).i32(port).i16(-1);
                 out.text("cluster").i32(7).i32(1);
-                let error = if told.partitions == 0 { 3 } else { 0 };
-                out.i16(error).text("events").i8(0).i32(told.partitions);
-                for partition in 0..told.partitions {
+                let error = if state.partitions == 0 { 3 } else { 0 };
+                out.i16(error).text("events").i8(0).i32(state.partitions);
+                for partition in 0..state.partitions {
                     out.i16(0).i32(partition).i32(7);
                     out.i32(1).i32(7).i32(1).i32(7);
                 }
@@ -133,12 +133,12 @@ async fn serve(mut stream: TcpStream, told: &Told) -> Option<()> {
                 out.i16(error).i32(1).text("PLAIN");
             }
             22 => {
-                let mut producers = told.producers.lock().unwrap();
+                let mut producers = state.producers.lock().unwrap();
                 *producers += 1;
                 out.i32(0).i16(0).i64(*producers).i16(0);
             }
             36 => {
-                let wanted = format!("\0culvert\0{}", told.password.unwrap());
+                let wanted = format!("\0culvert\0{}", state.password.unwrap());
                 let said = request.bytes().unwrap();
                 match said == wanted.as_bytes() {
                     true => out.i16(0).i16(-1).bytes(&[]),
@@ -153,7 +153,7 @@ async fn serve(mut stream: TcpStream, told: &Told) -> Option<()> {
     }
 }
 
-fn append(request: &mut In<'_>, told: &Told, out: &mut Out) {
+fn append(request: &mut In<'_>, state: &BrokerState, out: &mut Out) {
     assert_eq!(request.i16(), Ok(-1), "no transaction");
     assert_eq!(request.i16(), Ok(-1), "all replicas");
     request.i32().unwrap();
@@ -167,13 +167,13 @@ fn append(request: &mut In<'_>, told: &Told, out: &mut Out) {
         let mut numbers = In::new(&batch[43..]);
         let (producer, _epoch) = (numbers.i64().unwrap(), numbers.i16().unwrap());
         let (sequence, count) = (numbers.i32().unwrap(), numbers.i32().unwrap());
-        let max = *told.records_max.lock().unwrap();
+        let max = *state.records_max.lock().unwrap();
         let error = match max {
             Some(max) if count > max => 10,
-            _ => told.errors.lock().unwrap().pop_front().unwrap_or(0),
+            _ => state.errors.lock().unwrap().pop_front().unwrap_or(0),
         };
         let entry = (partition, producer, sequence, count);
-        told.appended.lock().unwrap().push(entry);
+        state.appended.lock().unwrap().push(entry);
         out.i32(partition).i16(error).i64(0).i64(-1);
     }
     out.i32(0);
@@ -198,8 +198,11 @@ async fn records_of_one_key_are_numbered_in_one_partition_and_others_spread() {
         assert_eq!(kafka.send(&batch_of(&many(10))).await, Verdict::Delivered);
     }
     let appended = broker.appended();
-    let place = i32::try_from(records::place(b"ac_1", 4)).unwrap();
-    assert_eq!(appended, [(place, 1, 0, 10), (place, 1, 10, 10)]);
+    let partition_index = i32::try_from(records::partition_index(b"ac_1", 4)).unwrap();
+    assert_eq!(
+        appended,
+        [(partition_index, 1, 0, 10), (partition_index, 1, 10, 10)]
+    );
 
     let kafka = broker.target(json!({"key": "event", "compression": "gzip"}));
     assert_eq!(kafka.send(&batch_of(&many(100))).await, Verdict::Delivered);
@@ -225,7 +228,7 @@ async fn what_was_not_answered_is_repeated_under_its_numbers() {
     let broker = Broker::start(1).await;
     let kafka = broker.target(json!({}));
     assert_eq!(kafka.send(&batch_of(&many(3))).await, Verdict::Delivered);
-    *broker.told.hang_ups.lock().unwrap() = 1;
+    *broker.state.hang_ups.lock().unwrap() = 1;
     let events = many(5);
     let sent = kafka.send(&batch_of(&events)).await;
     let Verdict::Partial(outcomes) = sent else {
@@ -241,7 +244,7 @@ async fn what_was_not_answered_is_repeated_under_its_numbers() {
     );
 
     // Others may not go under numbers that may be taken: they are those of a new producer.
-    *broker.told.hang_ups.lock().unwrap() = 1;
+    *broker.state.hang_ups.lock().unwrap() = 1;
     kafka.send(&batch_of(&events)).await;
     assert_eq!(kafka.send(&batch_of(&many(2))).await, Verdict::Delivered);
     assert_eq!(broker.appended()[3..], [(0, 1, 8, 5), (0, 2, 0, 2)]);
@@ -260,7 +263,7 @@ fn is_unknown(outcome: &Outcome) -> bool {
 #[tokio::test]
 async fn a_part_that_is_too_large_is_halved_and_only_one_event_is_at_fault() {
     let broker = Broker::start(1).await;
-    *broker.told.records_max.lock().unwrap() = Some(2);
+    *broker.state.records_max.lock().unwrap() = Some(2);
     let kafka = broker.target(json!({}));
     assert_eq!(kafka.send(&batch_of(&many(5))).await, Verdict::Delivered);
     let taken: Vec<_> = broker
@@ -271,7 +274,7 @@ async fn a_part_that_is_too_large_is_halved_and_only_one_event_is_at_fault() {
         .collect();
     assert_eq!(taken, [(0, 2), (2, 1), (3, 2)], "in order, without a gap");
 
-    *broker.told.records_max.lock().unwrap() = None;
+    *broker.state.records_max.lock().unwrap() = None;
     broker.fail_with([87, 0, 87, 87]);
     let sent = kafka.send(&batch_of(&many(3))).await;
     let Verdict::Partial(outcomes) = sent else {
@@ -324,7 +327,7 @@ async fn addresses_that_the_cluster_names_are_judged() {
     let [one, _] = pair();
     let one = batch(BatchClass::Audit, &[&one]);
     for host in ["10.0.0.1", "169.254.169.254", "::1", "a b", "u@127.0.0.1"] {
-        broker.told.named.lock().unwrap().0 = host.to_owned();
+        broker.state.named.lock().unwrap().0 = host.to_owned();
         let failure = failure(broker.target(json!({})).send(&one).await);
         assert_eq!(
             (failure.class, failure.code.as_str()),
@@ -333,15 +336,15 @@ async fn addresses_that_the_cluster_names_are_judged() {
         );
     }
     // A name is judged when it is resolved.
-    broker.told.named.lock().unwrap().0 = "inside.example".to_owned();
+    broker.state.named.lock().unwrap().0 = "inside.example".to_owned();
     let mut settings = local_settings();
     let config = broker.config(json!({"brokers": [format!("kafka.example:{}", broker.port)]}));
     let stored = check(&config, &settings, &OsEntropy).unwrap().stored;
     let context = Named::context(&settings);
-    let kafka = open(&stored, &context, WHOSE).unwrap();
+    let kafka = open(&stored, &context, DESTINATION_IDS).unwrap();
     assert_eq!(kafka.send(&one).await, Verdict::Delivered);
     settings.rules.allow_networks.clear();
-    let kafka = open(&stored, &Named::context(&settings), WHOSE).unwrap();
+    let kafka = open(&stored, &Named::context(&settings), DESTINATION_IDS).unwrap();
     let refused = failure(kafka.send(&one).await);
     assert_eq!(refused.code, "address", "{refused}");
     assert!(broker.appended().len() == 1);
@@ -349,10 +352,10 @@ async fn addresses_that_the_cluster_names_are_judged() {
 
 #[tokio::test]
 async fn a_password_is_taken_or_refused() {
-    let broker = Broker::with(Told {
+    let broker = Broker::with(BrokerState {
         partitions: 1,
         password: Some("s3cr3t"),
-        ..Told::default()
+        ..BrokerState::default()
     })
     .await;
     let [one, _] = pair();

@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::failure::FailureClass;
 use crate::fake::{Fake, Reply, batch, classes, failure, pair, target};
 
 fn kinesis(fake: &Fake) -> Arc<dyn Target> {

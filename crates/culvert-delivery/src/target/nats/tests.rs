@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::fake::nats::NatsServer as Server;
 use crate::fake::{
-    Named, WHOSE, batch, certificate, envelope, failure, local_settings, pair, target,
+    DESTINATION_IDS, Named, batch, certificate, envelope, failure, local_settings, pair, target,
 };
 
 impl Server {
@@ -145,7 +145,7 @@ async fn certificates_are_verified_for_the_name_in_the_url() {
         config["urls"] = json!([format!("tls://{host}:{}", server.port)]);
         config["tls"] = true.into();
         let stored = check(&config, &settings, &OsEntropy).unwrap().stored;
-        let nats = open(&stored, &context, WHOSE).unwrap();
+        let nats = open(&stored, &context, DESTINATION_IDS).unwrap();
         // Let in, it finds no stream; a certificate of another name lets nobody in.
         let failure = match nats.send(&batch).await {
             Verdict::Failed(failure) => failure,

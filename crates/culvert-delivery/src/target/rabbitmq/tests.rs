@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::amqp::tests::{Admin, broker};
-use crate::fake::{Named, WHOSE, batch, envelope, failure, local_settings, pair, target};
+use crate::fake::{DESTINATION_IDS, Named, batch, envelope, failure, local_settings, pair, target};
 
 fn name() -> String {
     let entropy: &dyn Entropy = &OsEntropy;
@@ -172,7 +172,7 @@ async fn tls_verifies_the_name_in_the_url() {
             "routing_key": name(),
         }));
         let stored = check(&config, &settings, &OsEntropy).unwrap().stored;
-        let rabbitmq = open(&stored, &context, WHOSE).unwrap();
+        let rabbitmq = open(&stored, &context, DESTINATION_IDS).unwrap();
         // Let in, it finds no queue.
         let refused = first_failure(rabbitmq.send(&batch).await);
         assert_eq!(refused, (FailureClass::Config, code.into()), "{host}");

@@ -6,7 +6,7 @@ use flate2::read::GzDecoder;
 use serde_json::json;
 
 use super::*;
-use crate::fake::{Fake, Reply, Seen, batch, failure, pair, target};
+use crate::fake::{Fake, RecordedRequest, Reply, batch, failure, pair, target};
 
 fn config(more: Value) -> Value {
     let creds = json!({"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": "s3cr3t-key"});
@@ -41,7 +41,7 @@ impl Run for Several {
     }
 }
 
-fn unpacked(seen: &Seen) -> String {
+fn unpacked(seen: &RecordedRequest) -> String {
     let mut text = String::new();
     let mut reader = GzDecoder::new(&seen.body[..]);
     reader.read_to_string(&mut text).unwrap();
@@ -194,7 +194,7 @@ fn buckets_are_in_the_hosts_name_where_they_can_be() {
             &auth,
             context.net(),
             &settings.aws,
-            crate::fake::WHOSE,
+            crate::fake::DESTINATION_IDS,
         )
         .unwrap();
         let s3 = S3 {

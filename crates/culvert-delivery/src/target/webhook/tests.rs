@@ -6,7 +6,7 @@ use sha2::Digest;
 
 use super::*;
 use crate::batch::OpenBatch;
-use crate::fake::{Fake, Reply, WHOSE};
+use crate::fake::{DESTINATION_IDS, Fake, Reply};
 use crate::guard::Rules;
 
 const SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
@@ -27,7 +27,7 @@ fn target(config: Value) -> Arc<dyn Target> {
     let clock = ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000));
     let context = TargetContext::new(settings(), Arc::new(clock), Arc::new(OsEntropy));
     let stored = check(&config, &settings(), &OsEntropy).unwrap().stored;
-    open(&stored, &context, WHOSE).unwrap()
+    open(&stored, &context, DESTINATION_IDS).unwrap()
 }
 
 fn batch(envelopes: &[&str]) -> Batch {

@@ -103,7 +103,7 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
     .await?;
     say(format_args!(
         "start all servers with `database_url` set to {} and with this `master.key`; the SQLite files are unchanged and no longer used",
-        moved.place
+        moved.location
     ))
 }
 
