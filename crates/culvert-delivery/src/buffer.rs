@@ -1,52 +1,64 @@
-//! Traffic batches in memory, a lane for each destination.
+//! Traffic batches in memory, in a buffer for each destination.
 //!
-//! The queue is for destinations that are away or slow. One that takes what it is sent gets its
-//! batches from memory, one at a time, by the same worker that sends what is queued (`worker/direct`).
-//! A batch that is not settled within [`crate::settings::Settings::direct_for`] is written down (`spill`): no
-//! event is in memory alone for longer than that and the flush before it, as long as the queue can be
-//! written. When a send fails, everything behind it is written down at once.
+//! The queue is for destinations that are unreachable or slow. A destination that accepts what it is sent gets
+//! its batches from memory, one at a time, from the same worker that sends queued batches (`worker/direct`).
+//! A batch that is not settled within [`crate::Settings::direct_for`] is written to the queue (`spill`), so
+//! no event is in memory alone for longer than that and the flush before it, as long as the queue can be
+//! written. When a send fails, all batches behind it are written to the queue at once.
 //!
-//! Nothing overtakes what is in the queue or on its way there: what comes meanwhile waits here, as long
-//! as it may, for the queue to be empty again, so that one slow moment does not send everything after
-//! it by way of the disk. Full batches are all that many small ones become while they wait.
+//! No batch overtakes those in the queue or on their way there. Batches that arrive meanwhile wait here until
+//! the queue is empty or their time is over, so one slow moment does not send all later batches through the
+//! disk. Small batches are joined into full ones while they wait.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 
+use culvert_base::sync::lock;
 use tokio::time::Instant;
 
 use crate::batch::{BatchLimits, OpenBatch};
 
 /// The batches of one destination.
 #[derive(Debug, Default)]
-pub(crate) struct DeliveryBuffer(Mutex<Waiting>);
+pub(crate) struct DeliveryBuffer(Mutex<State>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct State {
     batches: VecDeque<BufferedBatch>,
-    /// A worker sends what was first; until that is settled or in the queue, nothing else goes there.
-    is_being_sent: bool,
-    /// The appender has taken what was first; until that is in the queue, nothing else is sent.
-    is_being_written: bool,
-    /// The appender was asked to take what is here.
-    is_wanted: bool,
-    /// What is put here now belongs into the queue, however soon it might be sent.
-    is_for_queue: bool,
-    /// The appender was told when what is first here must be on its way.
-    is_watched: bool,
+    taken: Taken,
+    route: Route,
+    /// Whether the buffer is in the list of the spill task.
+    is_spill_requested: bool,
+    /// Whether a timer will look at the first batch.
+    has_timer: bool,
 }
 
-impl Waiting {
-    fn is_due(&self, now: Instant) -> bool {
-        self.batches.front().is_some_and(|one| one.until <= now)
-    }
+/// Who holds batches that were taken from the front and are not settled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Taken {
+    #[default]
+    Nobody,
+    /// A worker sends one. Until it is settled or queued, none is written.
+    Worker,
+    /// The spill task writes some. Until they are queued, none is sent.
+    SpillTask,
 }
 
-/// One of them.
+/// Where batches leave the buffer to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// To the worker, or to the queue when their time is over.
+    #[default]
+    Worker,
+    /// To the queue at once.
+    Queue,
+}
+
+/// A batch, and how long it may wait here.
 #[derive(Debug)]
 pub(crate) struct BufferedBatch {
     pub(crate) batch: OpenBatch,
-    /// When it must be on its way into the queue if it was not taken.
+    /// When it must be on its way to the queue if it was not accepted.
     pub(crate) until: Instant,
 }
 
@@ -61,120 +73,178 @@ impl BufferedBatch {
 }
 
 impl DeliveryBuffer {
-    /// Adds a batch at the end, to the last one there if that has room. What comes now waits no longer
-    /// than `until`; not at all, if it is for the queue.
-    pub(crate) fn put(
-        &self,
-        batch: OpenBatch,
-        limits: BatchLimits,
-        until: Instant,
-        is_for_queue: bool,
-    ) {
-        let mut buffer = self.lock();
-        buffer.is_for_queue = is_for_queue;
-        match buffer.batches.back_mut() {
+    /// Adds a batch at the end, or to the last batch if that has room. It waits no longer than `until`.
+    /// `route` holds for all batches here.
+    pub(crate) fn put(&self, batch: OpenBatch, limits: BatchLimits, until: Instant, route: Route) {
+        let mut state = self.state();
+        state.route = route;
+        match state.batches.back_mut() {
             Some(last) if last.batch.has_room_for(&batch, limits) => last.batch.join(&batch),
-            _ => buffer.batches.push_back(BufferedBatch { batch, until }),
+            _ => state.batches.push_back(BufferedBatch { batch, until }),
         }
     }
 
-    /// Everything that is here, given up.
+    /// Removes all batches.
     pub(crate) fn empty(&self) -> Vec<BufferedBatch> {
-        self.lock().batches.drain(..).collect()
+        self.state().batches.drain(..).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.0)
     }
 
-    pub(crate) fn is_being_written(&self) -> bool {
-        self.lock().is_being_written
+    pub(crate) fn is_spilling(&self) -> bool {
+        self.state().taken == Taken::SpillTask
     }
 
-    /// Whether there is anything on it or taken from it that is not settled.
+    /// Whether batches are here, or were taken and are not settled.
     pub(crate) fn is_busy(&self) -> bool {
-        let buffer = self.lock();
-        !buffer.batches.is_empty() || buffer.is_being_sent || buffer.is_being_written
+        let state = self.state();
+        !state.batches.is_empty() || state.taken != Taken::Nobody
     }
 
-    /// Notes that the appender shall take what is here. Whether it has to be told.
+    /// Notes that the spill task must write the batches. Whether it has to be notified.
     pub(crate) fn request_spill(&self) -> bool {
-        let mut buffer = self.lock();
-        !buffer.batches.is_empty() && !std::mem::replace(&mut buffer.is_wanted, true)
+        let mut state = self.state();
+        !state.batches.is_empty() && !std::mem::replace(&mut state.is_spill_requested, true)
     }
 
-    /// What the appender writes: batches from the front, of that many bytes or one more. None while one
-    /// that was before them is not settled; whoever settles it asks again. Until [`Self::written`],
-    /// nothing else is taken.
-    pub(crate) fn take_to_write(&self, bytes_max: u64) -> Vec<BufferedBatch> {
-        let mut buffer = self.lock();
-        buffer.is_wanted = false;
-        let mut taken = Vec::new();
-        if buffer.is_being_sent || buffer.is_being_written {
-            return taken;
+    /// Takes batches from the front to write them: `bytes_max` bytes or one batch more. None while a batch
+    /// before them is not settled: settling it requests a spill again. Nothing else is taken until
+    /// [`Self::spilled`].
+    pub(crate) fn take_to_spill(&self, bytes_max: u64) -> Vec<BufferedBatch> {
+        let mut state = self.state();
+        state.is_spill_requested = false;
+        let mut batches = Vec::new();
+        if state.taken != Taken::Nobody {
+            return batches;
         }
         let mut bytes = 0;
         while bytes < bytes_max
-            && let Some(one) = buffer.batches.pop_front()
+            && let Some(batch) = state.batches.pop_front()
         {
-            bytes += one.bytes();
-            taken.push(one);
+            bytes += batch.bytes();
+            batches.push(batch);
         }
-        buffer.is_being_written = !taken.is_empty();
-        taken
+        if !batches.is_empty() {
+            state.taken = Taken::SpillTask;
+        }
+        batches
     }
 
-    /// What was taken to be written is in the queue, or given up.
-    pub(crate) fn written(&self) {
-        self.lock().is_being_written = false;
+    /// Notes that the batches taken to be written are in the queue, or dropped.
+    pub(crate) fn spilled(&self) {
+        self.state().release(Taken::SpillTask);
     }
 
-    /// Whether what is first here must be on its way into the queue.
-    pub(crate) fn must_be_written(&self, now: Instant) -> bool {
-        let buffer = self.lock();
-        buffer.is_due(now) || (buffer.is_for_queue && !buffer.batches.is_empty())
+    /// Whether the first batch must be on its way to the queue.
+    pub(crate) fn must_spill(&self, now: Instant) -> bool {
+        let state = self.state();
+        let first = state.batches.front();
+        first.is_some_and(|batch| batch.until <= now || state.route == Route::Queue)
     }
 
-    /// When it must, if nobody was told to look then.
-    pub(crate) fn watch(&self) -> Option<Instant> {
-        let mut buffer = self.lock();
-        let until = buffer.batches.front()?.until;
-        (!std::mem::replace(&mut buffer.is_watched, true)).then_some(until)
+    /// When the first batch must be on its way to the queue, if no timer is armed for it.
+    pub(crate) fn arm_timer(&self) -> Option<Instant> {
+        let mut state = self.state();
+        let until = state.batches.front()?.until;
+        (!std::mem::replace(&mut state.has_timer, true)).then_some(until)
     }
 
-    /// Whoever was told to look does so.
+    /// Notes that the timer is over.
     pub(crate) fn timer_fired(&self) {
-        self.lock().is_watched = false;
+        self.state().has_timer = false;
     }
 
-    /// A worker begins: none before it is at work.
-    pub(crate) fn begin(&self) {
-        self.lock().is_being_sent = false;
+    /// Notes that a worker starts. The previous one has ended, with or without its batch.
+    pub(crate) fn start_worker(&self) {
+        self.state().release(Taken::Worker);
     }
 
-    /// What a worker sends next, if the queue is empty, which is asked while nothing here changes: what
-    /// was written is in the queue before it is said to be written.
+    /// Takes the next batch to send it, if the queue is empty. The queue is checked under the lock: written
+    /// batches are in the queue before [`Self::spilled`].
     pub(crate) fn take_to_send(
         &self,
         has_empty_queue: impl FnOnce() -> bool,
     ) -> Option<BufferedBatch> {
-        let mut buffer = self.lock();
-        if buffer.is_being_written || !has_empty_queue() {
+        let mut state = self.state();
+        if state.taken == Taken::SpillTask || !has_empty_queue() {
             return None;
         }
-        let one = buffer.batches.pop_front()?;
-        buffer.is_being_sent = true;
-        Some(one)
+        let batch = state.batches.pop_front()?;
+        state.taken = Taken::Worker;
+        Some(batch)
     }
 
-    /// What was taken to be sent is settled, or in the queue; or it is `back`, to be sent again.
+    /// Notes that the batch taken to be sent is settled or queued, or puts it `back` to be sent again.
     pub(crate) fn sent(&self, back: Option<BufferedBatch>) {
-        let mut buffer = self.lock();
-        buffer.is_being_sent = false;
-        if let Some(one) = back {
-            buffer.batches.push_front(one);
+        let mut state = self.state();
+        state.release(Taken::Worker);
+        if let Some(batch) = back {
+            state.batches.push_front(batch);
         }
+    }
+}
+
+impl State {
+    fn release(&mut self, holder: Taken) {
+        if self.taken == holder {
+            self.taken = Taken::Nobody;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_and_the_spill_task_never_hold_batches_together() {
+        let buffer = DeliveryBuffer::default();
+        let now = Instant::now();
+        let limits = BatchLimits {
+            events_max: 1,
+            bytes_max: 1 << 10,
+        };
+        for envelope in ["{}", "[]"] {
+            let mut batch = OpenBatch::default();
+            batch.push(&"esb_1".into(), envelope.as_bytes());
+            buffer.put(batch, limits, now, Route::Worker);
+        }
+        assert!(buffer.take_to_send(|| false).is_none());
+        let sending = buffer.take_to_send(|| true).unwrap();
+        assert!(buffer.request_spill() && !buffer.request_spill());
+        assert!(buffer.take_to_spill(1).is_empty());
+        // Settling the batch lets the request be made again.
+        buffer.sent(Some(sending));
+        assert!(buffer.request_spill());
+        assert_eq!(buffer.take_to_spill(1).len(), 1);
+        assert!(buffer.take_to_send(|| true).is_none() && buffer.is_spilling());
+        // A worker that starts does not end the write.
+        buffer.start_worker();
+        assert!(buffer.is_spilling());
+        buffer.spilled();
+        assert!(buffer.take_to_send(|| true).is_some() && buffer.is_busy());
+        buffer.start_worker();
+        assert!(!buffer.is_busy());
+    }
+
+    #[test]
+    fn a_timer_is_armed_once() {
+        let buffer = DeliveryBuffer::default();
+        let until = Instant::now() + std::time::Duration::from_secs(60);
+        assert_eq!(buffer.arm_timer(), None);
+        let mut batch = OpenBatch::default();
+        batch.push(&"esb_1".into(), b"{}");
+        buffer.put(batch, BatchLimits::DEFAULT, until, Route::Worker);
+        assert_eq!(buffer.arm_timer(), Some(until));
+        assert_eq!(buffer.arm_timer(), None);
+        buffer.timer_fired();
+        assert_eq!(buffer.arm_timer(), Some(until));
+        assert!(!buffer.must_spill(Instant::now()) && buffer.must_spill(until));
+        let mut batch = OpenBatch::default();
+        batch.push(&"esb_1".into(), b"{}");
+        buffer.put(batch, BatchLimits::DEFAULT, until, Route::Queue);
+        assert!(buffer.must_spill(Instant::now()));
     }
 }

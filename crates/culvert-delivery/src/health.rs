@@ -379,9 +379,7 @@ impl AllCounters {
             self.of(destination);
         }
         for (destination, counters) in self.lock().iter() {
-            if counters.queued_at.load(Ordering::SeqCst) >= look
-                || counters.buffer.is_being_written()
-            {
+            if counters.queued_at.load(Ordering::SeqCst) >= look || counters.buffer.is_spilling() {
                 continue;
             }
             let [events, bytes, traffic_events, traffic_bytes, dead_lettered] =

@@ -22,6 +22,7 @@ use culvert_events::encode::{self, Truncated};
 use culvert_events::{EventIds, Record, Selection};
 
 use crate::batch::OpenBatch;
+use crate::buffer::Route;
 use crate::losses::Note;
 use crate::meters::{Dropped, Meters};
 use crate::plane::Plane;
@@ -304,10 +305,12 @@ fn hand_on(plane: &Plane, destination: &CompiledDestination, batch: OpenBatch, i
         && !settings.direct_for.is_zero()
         && !counters.is_failing()
         && destination.target.gathers().is_none();
+    let route = match is_direct {
+        true => Route::Worker,
+        false => Route::Queue,
+    };
     let until = Instant::now() + settings.direct_for;
-    counters
-        .buffer
-        .put(batch, destination.limits, until, !is_direct);
+    counters.buffer.put(batch, destination.limits, until, route);
     plane.spill.arm_timer(&destination.id, counters);
     if is_direct {
         plane.notifier.wake(&destination.id);

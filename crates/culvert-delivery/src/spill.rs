@@ -156,7 +156,7 @@ impl SpillTask {
             let Some((destination, counters)) = next else {
                 break;
             };
-            let batches = counters.buffer.take_to_write(BUFFER_BYTES);
+            let batches = counters.buffer.take_to_spill(BUFFER_BYTES);
             if batches.is_empty() {
                 continue;
             }
@@ -227,7 +227,7 @@ impl SpillTask {
             }
         }
         for one in &taken {
-            one.counters.buffer.written();
+            one.counters.buffer.spilled();
             // What came meanwhile may follow it.
             plane.spill.arm_timer(&one.destination, &one.counters);
             plane.notifier.wake(&one.destination);

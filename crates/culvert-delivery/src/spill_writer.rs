@@ -38,9 +38,9 @@ impl SpillWriter {
 
     /// What is on this lane shall be written down once it is time, which may be now.
     pub(crate) fn arm_timer(&self, destination: &Arc<str>, counters: &Arc<DeliveryCounters>) {
-        if counters.buffer.must_be_written(Instant::now()) {
+        if counters.buffer.must_spill(Instant::now()) {
             self.request_spill(destination, counters);
-        } else if let Some(at) = counters.buffer.watch() {
+        } else if let Some(at) = counters.buffer.arm_timer() {
             let mut timers = lock(&self.timers);
             let is_soonest = timers
                 .peek()

@@ -178,7 +178,11 @@ impl Worker {
     /// Works until the destination is gone, or cancelled; then it goes on as long as batches are
     /// taken, for the queue to be as empty as it can be.
     async fn run(mut self, wake: Arc<Notify>, cancel: CancellationToken) -> Arc<str> {
-        self.plane.all_counters.of(&self.destination).buffer.begin();
+        self.plane
+            .all_counters
+            .of(&self.destination)
+            .buffer
+            .start_worker();
         let mut is_faulted = false;
         loop {
             let step = self.step().await;
