@@ -1,0 +1,240 @@
+//! Handles to a running connection.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::Bytes;
+use culvert_mux::{Ending, ErrorCode, Limits, OpenRefused, StreamId};
+use tokio::sync::futures::OwnedNotified;
+
+use super::shared::{ReleaseAndWakeDriver, Shared, Wakers, wake};
+use super::stream::Stream;
+
+/// Half of what may wait to be sent: see [`Limits::queue_bytes_max`].
+const CONGESTED_BYTES: usize = 512 << 10;
+
+/// A handle to a running connection.
+#[derive(Clone)]
+pub struct Session {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.lock();
+        f.debug_struct("Session")
+            .field("streams", &state.mux.stream_count())
+            .field("ending", &state.mux.ending())
+            .finish()
+    }
+}
+
+impl Session {
+    /// Opens a stream whose first bytes travel in one frame.
+    pub fn open(&self, first: Bytes) -> Result<Stream, OpenRefused> {
+        let mut state = self.shared.lock();
+        let id = state.mux.open(first, Instant::now())?;
+        state.streams.insert(id, Wakers::default());
+        state.release_and_wake_driver();
+        Ok(Stream {
+            shared: Arc::clone(&self.shared),
+            id,
+        })
+    }
+
+    /// The same, unless somebody waits for a stream of this connection: then it is full.
+    pub fn open_behind(&self, first: Bytes) -> Result<Stream, OpenRefused> {
+        let mut state = self.shared.lock();
+        if state.queued > 0 && state.mux.ending().is_none() {
+            // One that rests makes room for somebody in the queue.
+            if !state.mux.has_room(Instant::now()) {
+                state.mux.take_back(Instant::now());
+            }
+            state.release_and_wake_driver();
+            return Err(OpenRefused::Full);
+        }
+        drop(state);
+        let opened = self.open(first);
+        if matches!(opened, Err(OpenRefused::Full)) {
+            // A stream that rested may have been ended for it.
+            self.shared.lock().release_and_wake_driver();
+        }
+        opened
+    }
+
+    /// A place in the queue of those that wait for a stream. It is ready when there may be room, or
+    /// when the connection has ended. It is held until [`Session::open`] has returned, or the stream
+    /// is another's.
+    pub fn queue(&self) -> Queued {
+        let mut state = self.shared.lock();
+        let mut notified = Box::pin(Arc::clone(&state.room).notified_owned());
+        notified.as_mut().enable();
+        state.queued += 1;
+        state.grant();
+        let driver = state.driver.take();
+        drop(state);
+        wake(driver.into_iter().collect());
+        Queued {
+            shared: Arc::clone(&self.shared),
+            notified,
+            is_granted: false,
+        }
+    }
+
+    /// Ends the streams that rest, and lets no other rest: the connection is about to end.
+    pub fn rest_none(&self) {
+        let mut state = self.shared.lock();
+        state.rests_none = true;
+        let now = Instant::now();
+        while state.mux.take_back(now) {}
+        state.release_and_wake_driver();
+    }
+
+    /// Streams opened here on which something is under way.
+    pub fn busy(&self) -> BTreeSet<StreamId> {
+        self.shared.lock().mux.busy().collect()
+    }
+
+    /// Streams that were reset because their readers left too much unread.
+    pub fn cut_streams(&self) -> u64 {
+        self.shared.lock().mux.cut_streams()
+    }
+
+    /// Whether [`Session::open`] would find room.
+    pub fn has_room(&self) -> bool {
+        self.shared.lock().mux.has_room(Instant::now())
+    }
+
+    /// The next stream that the peer opens; `None` when the connection has ended. One task accepts.
+    pub async fn accept(&self) -> Option<Stream> {
+        std::future::poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            if let Some(id) = state.mux.accept() {
+                state.streams.insert(id, Wakers::default());
+                return Poll::Ready(Some(Stream {
+                    shared: Arc::clone(&self.shared),
+                    id,
+                }));
+            }
+            if state.mux.ending().is_some() {
+                return Poll::Ready(None);
+            }
+            state.acceptor = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Whether the connection has ended.
+    pub fn is_over(&self) -> bool {
+        self.shared.lock().mux.ending().is_some()
+    }
+
+    /// Waits for the end of the connection.
+    pub async fn ended(&self) -> Ending {
+        std::future::poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            if let Some(ending) = state.mux.ending() {
+                return Poll::Ready(ending.clone());
+            }
+            let waker = cx.waker();
+            if !state.watchers.iter().any(|other| other.will_wake(waker)) {
+                state.watchers.push(waker.clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Ends the connection and tells the peer why.
+    pub fn close(&self, code: ErrorCode, why: &'static str) {
+        let mut state = self.shared.lock();
+        state.mux.close(code, why);
+        let wakers = state.told();
+        state.release_and_wake_driver();
+        wake(wakers);
+    }
+
+    /// Ends the connection without a word: agents take the end of the socket for what it is.
+    pub fn hang_up(&self) {
+        let mut state = self.shared.lock();
+        state.mux.lost();
+        let wakers = state.told();
+        let driver = state.driver.take();
+        drop(state);
+        wake(wakers);
+        wake(driver.into_iter().collect());
+    }
+
+    /// How the socket failed, if that ended the connection; not if it was closed.
+    pub fn failure(&self) -> Option<String> {
+        self.shared.lock().failure.clone()
+    }
+
+    /// Puts other limits in place: a stranger has said who it is.
+    pub fn set_limits(&self, limits: Limits) {
+        let mut state = self.shared.lock();
+        state.mux.set_limits(limits);
+        state.release_and_wake_driver();
+    }
+
+    /// Whether so much waits to be sent that writers wait their turn.
+    pub fn is_congested(&self) -> bool {
+        self.shared.lock().mux.queued_bytes() > CONGESTED_BYTES
+    }
+
+    /// Bytes that its streams hold in either direction: received and not read, written and not sent.
+    pub fn held_bytes(&self) -> usize {
+        let state = self.shared.lock();
+        state.mux.held_bytes() + state.mux.queued_bytes()
+    }
+
+    /// Streams that exist, whoever opened them.
+    pub fn stream_count(&self) -> usize {
+        self.shared.lock().mux.stream_count()
+    }
+}
+
+/// See [`Session::queue`].
+pub struct Queued {
+    shared: Arc<Shared>,
+    notified: Pin<Box<OwnedNotified>>,
+    is_granted: bool,
+}
+
+impl fmt::Debug for Queued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queued").finish_non_exhaustive()
+    }
+}
+
+impl Future for Queued {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.is_granted {
+            ready!(self.notified.as_mut().poll(cx));
+            self.is_granted = true;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.queued -= 1;
+        if self.is_granted {
+            state.granted = state.granted.saturating_sub(1);
+        }
+        if state.queued == 0 {
+            state.granted = 0;
+        }
+        state.grant();
+    }
+}

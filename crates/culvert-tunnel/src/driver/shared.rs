@@ -1,0 +1,137 @@
+//! The state of a connection behind its lock, and the wakers of the tasks that wait for it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
+use std::time::Instant;
+
+use culvert_mux::{Connection, Event, StreamId};
+use tokio::sync::Notify;
+
+pub(super) struct Shared {
+    state: Mutex<State>,
+}
+
+impl Shared {
+    pub(super) fn new(mux: Connection) -> Self {
+        Self {
+            state: Mutex::new(State {
+                mux,
+                streams: BTreeMap::new(),
+                acceptor: None,
+                watchers: Vec::new(),
+                driver: None,
+                reading: true,
+                failure: None,
+                room: Arc::default(),
+                queued: 0,
+                granted: 0,
+                rests_none: false,
+            }),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+pub(super) struct State {
+    pub(super) mux: Connection,
+    /// Who waits for which stream.
+    pub(super) streams: BTreeMap<StreamId, Wakers>,
+    pub(super) acceptor: Option<Waker>,
+    /// Who waits for the end.
+    pub(super) watchers: Vec<Waker>,
+    /// The driver, while it sleeps.
+    pub(super) driver: Option<Waker>,
+    /// Whether the driver takes input.
+    pub(super) reading: bool,
+    /// How the socket failed, if it did.
+    pub(super) failure: Option<String>,
+    /// Wakes those that wait for a stream, one for each that there is room for.
+    pub(super) room: Arc<Notify>,
+    /// How many wait.
+    pub(super) queued: usize,
+    /// Of them, those that were woken and have not opened a stream yet.
+    pub(super) granted: usize,
+    /// Whether streams are kept for later no more.
+    pub(super) rests_none: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Wakers {
+    pub(super) reader: Option<Waker>,
+    pub(super) writer: Option<Waker>,
+}
+
+impl State {
+    /// The wakers of everybody who has been told something.
+    pub(super) fn told(&mut self) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        self.tell(&mut wakers);
+        wakers
+    }
+
+    pub(super) fn tell(&mut self, wakers: &mut Vec<Waker>) {
+        while let Some(event) = self.mux.next_event() {
+            match event {
+                Event::Readable(id) => {
+                    wakers.extend(self.streams.get_mut(&id).and_then(|to| to.reader.take()));
+                }
+                Event::Writable(id) => {
+                    wakers.extend(self.streams.get_mut(&id).and_then(|to| to.writer.take()));
+                }
+                Event::Opened => wakers.extend(self.acceptor.take()),
+                Event::Ended => {
+                    wakers.extend(self.acceptor.take());
+                    wakers.append(&mut self.watchers);
+                    self.room.notify_waiters();
+                }
+            }
+        }
+    }
+
+    /// Wakes as many of those that wait for a stream as there is room for.
+    pub(super) fn grant(&mut self) {
+        if self.queued <= self.granted {
+            return;
+        }
+        let room = self.mux.room(Instant::now());
+        while self.granted < room.min(self.queued) {
+            self.granted += 1;
+            self.room.notify_one();
+        }
+    }
+
+    pub(super) fn driver_has_work(&self) -> bool {
+        self.mux.has_output() || self.mux.wants_input() != self.reading
+    }
+}
+
+/// Lets go of the lock and then wakes the driver if there is something for it to do.
+pub(super) trait ReleaseAndWakeDriver {
+    fn release_and_wake_driver(self);
+}
+
+impl ReleaseAndWakeDriver for MutexGuard<'_, State> {
+    fn release_and_wake_driver(mut self) {
+        let driver = if self.driver_has_work() {
+            self.driver.take()
+        } else {
+            None
+        };
+        drop(self);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+}
+
+pub(super) fn wake(wakers: Vec<Waker>) {
+    for waker in wakers {
+        waker.wake();
+    }
+}

@@ -1,0 +1,240 @@
+//! Streams of a connection.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::Bytes;
+use culvert_mux::{Broken, Connection, ErrorCode, Read, StreamId};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::shared::{ReleaseAndWakeDriver, Shared, wake};
+
+/// One stream of a connection. Dropping it in mid-stream breaks it off; after a shutdown, what was
+/// written still leaves.
+pub struct Stream {
+    pub(super) shared: Arc<Shared>,
+    pub(super) id: StreamId,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Stream").field(&self.id).finish()
+    }
+}
+
+impl Stream {
+    /// Its number, for logs.
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// Streams of its connection, this one among them.
+    pub fn siblings(&self) -> usize {
+        self.shared.lock().mux.stream_count()
+    }
+
+    /// The next bytes, at most `max`, without a copy where they came in one piece. Empty at the end.
+    pub fn poll_read_bytes(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
+        let mut state = self.shared.lock();
+        match state.mux.read(self.id, max.max(1), Instant::now()) {
+            Ok(Read::Data(bytes)) => {
+                state.release_and_wake_driver();
+                Poll::Ready(Ok(bytes))
+            }
+            Ok(Read::End) => Poll::Ready(Ok(Bytes::new())),
+            Ok(Read::Wait) => {
+                state.streams.entry(self.id).or_default().reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            Err(broken) => Poll::Ready(Err(error(broken))),
+        }
+    }
+
+    /// Takes as much of the front of `data` as there is room for, without a copy where it is long.
+    pub fn poll_write_bytes(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &mut Bytes,
+    ) -> Poll<io::Result<usize>> {
+        self.poll_enqueue(cx, data.is_empty(), |mux, id| mux.write(id, data))
+    }
+
+    /// Wakes its user for the next bytes or the end of the stream, though it reads nothing now.
+    pub fn watch(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let mut state = self.shared.lock();
+        state.mux.watch(self.id).map_err(error)?;
+        state.streams.entry(self.id).or_default().reader = Some(cx.waker().clone());
+        Ok(())
+    }
+
+    /// How many bytes a write would take now, once there are any.
+    pub fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut state = self.shared.lock();
+        match state.mux.capacity(self.id) {
+            Ok(0) => {
+                state.streams.entry(self.id).or_default().writer = Some(cx.waker().clone());
+                // Others may be in front of it, with room for them.
+                state.release_and_wake_driver();
+                Poll::Pending
+            }
+            Ok(room) => Poll::Ready(Ok(room)),
+            Err(broken) => Poll::Ready(Err(error(broken))),
+        }
+    }
+
+    fn poll_enqueue(
+        &mut self,
+        cx: &mut Context<'_>,
+        is_empty: bool,
+        enqueue: impl FnOnce(&mut Connection, StreamId) -> Result<usize, Broken>,
+    ) -> Poll<io::Result<usize>> {
+        let mut state = self.shared.lock();
+        match enqueue(&mut state.mux, self.id) {
+            Ok(0) if !is_empty => {
+                state.streams.entry(self.id).or_default().writer = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            Ok(written) => {
+                state.release_and_wake_driver();
+                Poll::Ready(Ok(written))
+            }
+            Err(broken) => Poll::Ready(Err(error(broken))),
+        }
+    }
+
+    /// Keeps the stream for later: nothing is on its way in either direction. It may be ended
+    /// meanwhile, if streams run short. `false` if it cannot serve again.
+    pub fn rest(&mut self) -> bool {
+        let mut state = self.shared.lock();
+        let is_wanted = state.queued > state.granted || state.rests_none;
+        let rests = !is_wanted && state.mux.rest(self.id);
+        if !rests {
+            state.mux.end_in_order(self.id, Instant::now());
+        }
+        state.release_and_wake_driver();
+        rests
+    }
+
+    /// Takes the stream into use again. `false` if it was ended meanwhile.
+    pub fn resume(&mut self) -> bool {
+        self.shared.lock().mux.resume(self.id)
+    }
+
+    /// Ends the stream behind a conversation that is complete in both directions. The peer is given
+    /// time to finish it too, so that it costs less than a reset.
+    pub fn end_in_order(&mut self) {
+        let mut state = self.shared.lock();
+        state.mux.end_in_order(self.id, Instant::now());
+        state.release_and_wake_driver();
+    }
+
+    /// Breaks the stream off and tells the peer why.
+    pub fn reset(&mut self, code: ErrorCode) {
+        let mut state = self.shared.lock();
+        state.mux.reset(self.id, code, Instant::now());
+        let wakers = state.told();
+        state.release_and_wake_driver();
+        wake(wakers);
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        // Copied after the lock is let go of.
+        let bytes = ready!(self.poll_read_bytes(cx, buf.remaining()))?;
+        buf.put_slice(&bytes);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_enqueue(cx, buf.is_empty(), |mux, id| mux.write_copy(id, buf))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let is_empty = bufs.iter().all(|buf| buf.is_empty());
+        self.poll_enqueue(cx, is_empty, |mux, id| {
+            let mut written = 0;
+            for buf in bufs.iter().filter(|buf| !buf.is_empty()) {
+                let length = mux.write_copy(id, buf)?;
+                written += length;
+                if length < buf.len() {
+                    break;
+                }
+            }
+            Ok(written)
+        })
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// What is written is on its way already.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.shared.lock();
+        let finished = state.mux.finish(self.id).map_err(error);
+        state.release_and_wake_driver();
+        Poll::Ready(finished)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.streams.remove(&self.id);
+        state.mux.release(self.id, Instant::now());
+        // Towards an end of ours there is room at once.
+        state.grant();
+        state.release_and_wake_driver();
+    }
+}
+
+fn error(broken: Broken) -> io::Error {
+    let kind = match broken {
+        Broken::ByPeer(_) => io::ErrorKind::ConnectionReset,
+        Broken::Here(_) | Broken::Gone => io::ErrorKind::ConnectionAborted,
+        Broken::Finished => io::ErrorKind::BrokenPipe,
+    };
+    io::Error::new(kind, broken)
+}
+
+/// Whether the peer refused a stream: it used nothing of it (codes 5 and 9).
+pub fn is_refused(error: &io::Error) -> bool {
+    matches!(
+        reset_code(error),
+        Some(ErrorCode::STREAM_REFUSED | ErrorCode::ACCEPT_QUEUE_FULL)
+    )
+}
+
+/// Why the peer broke a stream off, if it did.
+pub fn reset_code(error: &io::Error) -> Option<ErrorCode> {
+    match error.get_ref()?.downcast_ref()? {
+        Broken::ByPeer(code) => Some(*code),
+        Broken::Here(_) | Broken::Gone | Broken::Finished => None,
+    }
+}
