@@ -40,10 +40,10 @@ use crate::target::verdict::{Outcome, Verdict};
 use crate::worker_notifier::WorkerNotifier;
 use crate::{retained, retention, worker};
 
-/// A test event is tried for no longer.
+/// Time limit of a test event.
 const TEST_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Records after which the recorder is woken: so few that it finds them in the processor's cache.
+/// Records after which the flusher is woken: few enough to be in the processor's cache still.
 const WAKE_RECORDS: usize = 128;
 
 /// The delivery plane.
@@ -53,7 +53,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// A plane with an empty table; nothing moves before [`Self::run`].
+    /// A plane with an empty table. It does nothing before [`Self::run`].
     pub fn new(
         settings: Settings,
         queue: Queue,
@@ -104,12 +104,12 @@ impl Delivery {
         })
     }
 
-    /// Where the planes leave their records.
+    /// The port to which the planes offer records.
     pub fn recorder(&self) -> Arc<dyn Recorder> {
         self.plane.offers.clone()
     }
 
-    /// Runs on `table` from now on. Records already offered are judged by it too.
+    /// Publishes a table. It also applies to records that are offered but not written yet.
     pub fn publish(&self, table: Table) {
         let compiled = Compiled::new(table, &self.plane.all_counters);
         self.plane
@@ -119,17 +119,17 @@ impl Delivery {
         let before = self.plane.table.swap(Arc::clone(&compiled));
         self.plane.tables.send_modify(|n| *n = n.saturating_add(1));
         self.plane.recapture();
-        // What did not change has nothing new to do.
+        // Workers of unchanged destinations have nothing new to do.
         let edited = compiled.unlike(&before).chain(before.unlike(&compiled));
         self.plane.notifier.wake_each(edited);
     }
 
-    /// The guard and the clients behind it.
+    /// The network client with its address guard.
     pub fn net(&self) -> &Net {
         self.plane.targets.net()
     }
 
-    /// What targets are opened with.
+    /// The context that targets are opened with.
     pub fn targets(&self) -> &TargetContext {
         &self.plane.targets
     }
@@ -142,13 +142,12 @@ impl Delivery {
         tail::open(&self.plane, spec)
     }
 
-    /// Counters.
+    /// Metrics.
     pub fn meters(&self) -> &Meters {
         &self.plane.meters
     }
 
-    /// Deliveries that wait: in the queue, whichever node put them there, as far as this one knows, and in
-    /// its own memory.
+    /// Deliveries that wait: in the memory of this node, and in the queue as far as this node knows.
     pub fn waiting(&self) -> u64 {
         self.plane.all_counters.waiting_events()
     }
@@ -156,12 +155,12 @@ impl Delivery {
     /// Whether the event log can be used right now.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The cause, if it cannot be used.
     pub async fn event_log_usable(&self) -> Result<(), Fault> {
         self.plane.log.usable().await
     }
 
-    /// How a destination is doing, as all nodes see it.
+    /// Health of a destination across all nodes.
     ///
     /// # Errors
     /// A queue that fails.
@@ -169,12 +168,12 @@ impl Delivery {
         cluster::health(&self.plane, destination).await
     }
 
-    /// How a destination is doing as this node sees it; `None` when it is not known here.
+    /// Health of a destination on this node; `None` if this node does not know it.
     pub fn health(&self, destination: &str) -> Option<Health> {
         Some(self.plane.all_counters.get(destination)?.health())
     }
 
-    /// How every destination is doing that is known here, by id.
+    /// Health of every destination that this node knows, by id.
     pub fn healths(&self) -> Vec<(String, Health)> {
         self.plane.all_counters.healths()
     }
@@ -193,22 +192,21 @@ impl Delivery {
         queue.dead_letters(destination, before, limit).await
     }
 
-    /// Events of dead letters that this process removed to make room for newer ones of the same destination
-    /// and class.
+    /// Events of dead letters that this process removed to make space for newer ones of the same destination and
+    /// class.
     pub fn forgotten(&self, class: BatchClass) -> u64 {
         self.plane.queue.forgotten(class)
     }
 
-    /// Puts dead letters of a destination back at the end of its line, in the order of `ids`; how many
-    /// there were.
+    /// Moves dead letters of a destination to the end of its queue, in the order of `ids`. Returns how many existed.
     ///
     /// # Errors
-    /// A queue that fails; what was put back stays so.
+    /// A queue that fails. Dead letters moved before the failure stay in the queue.
     pub async fn redrive(&self, destination: &str, ids: &[i64]) -> Result<u32, Fault> {
         let queue = &self.plane.queue;
         let mut n_redriven = 0;
         for id in ids {
-            // Ids are of all destinations: only this one's may be moved.
+            // Ids are shared by all destinations; only dead letters of this one may move.
             let found = queue
                 .dead_letters(destination, Some(id.saturating_add(1)), 1)
                 .await?;
@@ -223,8 +221,8 @@ impl Delivery {
         Ok(n_redriven)
     }
 
-    /// How far a replay is: the last position of its range whose events are in the queue or behind
-    /// it, or the one before the range.
+    /// Progress of a replay: the last position of its range whose events are queued or sent, or the position before
+    /// the range.
     ///
     /// # Errors
     /// A queue that fails.
@@ -233,7 +231,7 @@ impl Delivery {
         Ok(Replay::position(range, value))
     }
 
-    /// The same in the log of traffic.
+    /// Progress of a replay in the traffic log.
     ///
     /// # Errors
     /// A queue that fails.
@@ -243,12 +241,12 @@ impl Delivery {
         Ok(value.max(range.first.saturating_sub(1)))
     }
 
-    /// Whether this server keeps traffic events for replays.
+    /// Whether this server retains traffic events for replays.
     pub fn retains_traffic(&self) -> bool {
         self.plane.retains_traffic()
     }
 
-    /// When a traffic event of `account` happened, if it is kept.
+    /// The time of a retained traffic event of `account`, if it exists.
     ///
     /// # Errors
     /// A queue that fails.
@@ -257,8 +255,8 @@ impl Delivery {
         Ok(found.map(|(_, at)| at))
     }
 
-    /// The kept traffic events between two bounds, both inside, to the last there is now; `None` when a
-    /// bound is an event of `account` that is not kept.
+    /// The retained traffic events between two bounds, both inclusive, up to the current end of the log. `None` if a
+    /// bound is an event of `account` that is not retained.
     ///
     /// # Errors
     /// A queue that fails.
@@ -271,8 +269,8 @@ impl Delivery {
         retained::range(&self.plane, from, to, account).await
     }
 
-    /// Sends a `test` event to a destination: one attempt, not recorded. The error is a sentence for
-    /// the user.
+    /// Sends a `test` event to a destination: one attempt, which is not recorded. The error is a sentence for the
+    /// user.
     pub async fn send_test(&self, destination: &str) -> Result<(), String> {
         let plane = &self.plane;
         let destination = plane
@@ -303,8 +301,8 @@ impl Delivery {
         }
     }
 
-    /// Moves events until cancelled; then flushes what was offered, lets workers finish, and returns
-    /// within [`Settings::drain`].
+    /// Runs until cancelled. Then it flushes offered records, lets workers finish their sends, and returns within
+    /// [`Settings::drain`].
     pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
         let plane = self.plane.clone();
         plane.log.start(plane.targets.net()).await;
@@ -344,7 +342,7 @@ impl Delivery {
                         span.as_millis()
                     );
                 }
-                // Counted once is enough. From here on this life counts.
+                // The loss is counted once. From here on the counts are those of this run.
                 losses.counts.write(&plane.queue, 0, 0).await;
                 if let Some(note) = &mut losses.note {
                     note.write(0);

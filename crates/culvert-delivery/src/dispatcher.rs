@@ -1,11 +1,9 @@
-//! Audit events: copied from the outbox to the queue, exactly once, in commit order.
+//! Copies audit events from the outbox to the queue, exactly once, in commit order.
 //!
-//! Whom an event is for was decided by the store at its commit; here it is copied, but for subscriptions
-//! whose owner lost the right to it since. The cursor
-//! that says how far is in the queue and moves in the transaction that appends the copies, from where
-//! it stood when they were read; with several nodes the second to arrive finds it moved and does
-//! nothing. Live tails have a cursor of their own in memory, so that a tail on this node sees what
-//! another node copied.
+//! The store decides at the commit which subscriptions get an event. Subscriptions whose owner has lost the right to
+//! it since are skipped here. The cursor is in the queue and moves in the transaction that appends the copies, from
+//! the position at which they were read, so of several nodes only the first copies. Live tails have a cursor in memory,
+//! so a tail on this node sees what another node copied.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Live tails: events as they happen, for people who watch.
 //!
-//! A tail names kinds, and for traffic kinds fields and a filter of its own; what it wants is
-//! captured while it is open and no longer. It keeps at most 1,024 lines or 4 MiB for a reader; a
-//! slower reader misses lines and is told how many, and nobody else is slowed.
+//! A tail names kinds, and for traffic kinds fields and a filter. Their fields are captured only while it is open. It
+//! buffers at most 1,024 lines or 4 MiB for its reader. A slower reader misses lines and gets their number; no other
+//! reader is slowed.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,12 +17,12 @@ use culvert_events::{Capture, Filter, Kind, Record, Selection, encode, kinds};
 
 use crate::meters::Meters;
 
-/// Lines a tail keeps for its reader.
+/// Maximum number of lines buffered for a reader.
 pub const TAIL_LINES_MAX: usize = 1024;
-/// Bytes of lines a tail keeps for its reader.
+/// Maximum number of bytes buffered for a reader.
 pub const TAIL_BYTES_MAX: usize = 4 << 20;
 
-/// What to follow.
+/// Selects the events of a tail.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct TailSpec {
     /// Only events of this account.
@@ -37,12 +37,12 @@ pub struct TailSpec {
     pub fields: Vec<String>,
 }
 
-/// What a tail yields.
+/// An item that a tail returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tailed {
     /// One event: the envelope as one line without its end.
     Event(String),
-    /// That many events were missed before what comes next.
+    /// This many events were missed here.
     Lost(u64),
 }
 
@@ -54,9 +54,9 @@ pub(crate) struct Follower {
     audit: Audit,
     waiting: Mutex<Waiting>,
     pub(crate) arrived: Notify,
-    /// Id and description for other nodes, where those have traffic for it.
+    /// Id and description for other nodes, if they can have traffic for it.
     pub(crate) shared: Option<(String, String)>,
-    /// It is open on another node, which reads what is kept here.
+    /// Whether it is open on another node, which reads these lines.
     is_for_another_node: bool,
 }
 
@@ -75,17 +75,17 @@ struct Waiting {
 }
 
 impl Follower {
-    /// The traffic of this node for a tail that is open on another.
+    /// A follower of traffic on this node, for a tail that is open on another.
     pub(crate) fn for_another_node(spec: TailSpec) -> Result<Arc<Self>, Refusal> {
         Ok(Arc::new(Self {
-            // Every node has all of them.
+            // Every node reads all audit events itself.
             audit: Audit::None,
             is_for_another_node: true,
             ..compile(spec)?
         }))
     }
 
-    /// So many events were missed elsewhere.
+    /// Notes that events were missed on another node.
     pub(crate) fn miss(&self, lost: u64) {
         if lost > 0 {
             let mut waiting = self.waiting();
@@ -97,7 +97,7 @@ impl Follower {
 
     pub(crate) fn take(&self) -> Option<Tailed> {
         let mut waiting = self.waiting();
-        // Everything waiting is older than what was lost while it waited.
+        // Buffered lines are older than the lost ones.
         if let Some(line) = waiting.lines.pop_front() {
             waiting.bytes = waiting.bytes.saturating_sub(line.len());
             return Some(Tailed::Event(line));
@@ -108,12 +108,12 @@ impl Follower {
         }
     }
 
-    /// Whether the line was kept for the reader.
+    /// Buffers a line. Whether it fitted.
     pub(crate) fn put(&self, line: String) -> bool {
         let mut waiting = self.waiting();
         let fits = waiting.lines.len() < TAIL_LINES_MAX
             && waiting.bytes.saturating_add(line.len()) <= TAIL_BYTES_MAX
-            // Once something is lost the reader must hear of it before anything newer.
+            // After a loss, the reader gets its number before newer events.
             && waiting.lost == 0;
         if fits {
             waiting.bytes += line.len();

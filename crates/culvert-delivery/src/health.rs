@@ -1,4 +1,4 @@
-//! How each destination is doing (contract: destinations 1.6). In memory; a restart begins anew.
+//! Health of each destination (contract: destinations 1.6). In memory; a restart begins anew.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,14 +11,14 @@ use crate::buffer::DeliveryBuffer;
 use crate::failure::{Failure, FailureClass};
 use crate::meters::{Counter, DroppedCounters};
 
-/// A destination's state in a word.
+/// State of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The last send was taken, or there was none yet.
+    /// The last send was accepted, or there was none yet.
     Ok,
-    /// The last send failed in a way that may pass by itself.
+    /// The last send failed with an error that may pass by itself.
     Retrying,
-    /// Somebody must act, or twenty sends in a row failed.
+    /// The last error needs action, or twenty sends in a row failed.
     Unhealthy,
 }
 
@@ -33,16 +33,16 @@ impl State {
     }
 }
 
-/// A destination's health at one moment.
+/// Health of a destination at one moment.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// In a word.
+    /// The state.
     pub state: State,
-    /// When a batch was last taken.
+    /// When a batch was last accepted.
     pub last_success_at: Option<Timestamp>,
     /// When a send last failed.
     pub last_error_at: Option<Timestamp>,
-    /// Why. Free of secrets.
+    /// The last failure, without secrets.
     pub last_error: Option<Failure>,
     /// Queued events.
     pub queued: u64,
@@ -89,17 +89,17 @@ impl Amount {
     }
 }
 
-/// What is counted and known of one destination.
+/// Counters and state of one destination.
 #[derive(Debug, Default)]
 pub(crate) struct DeliveryCounters {
-    /// Waiting in the queue, as far as this node knows. Each class has its own room.
+    /// Events in the queue, as far as this node knows. Each class has its own limit.
     audit: Amount,
     traffic: Amount,
-    /// Those that are in memory: with the recorder or on the lane.
+    /// Events in memory: with the recorder or in the buffer.
     held: Amount,
     pub(crate) buffer: DeliveryBuffer,
     shared: Arc<Shared>,
-    /// The look at the queue before which something last went there.
+    /// The backlog read before which an event was last queued.
     queued_at: AtomicU64,
     pub(crate) dead_lettered: AtomicU64,
     pub(crate) dropped: DroppedCounters,
@@ -110,12 +110,12 @@ pub(crate) struct DeliveryCounters {
     last: Mutex<Last>,
 }
 
-/// What all ledgers have in common.
+/// State that the counters of all destinations share.
 #[derive(Debug, Default)]
 struct Shared {
     /// Bytes of events in memory, of all destinations.
     held_bytes: AtomicU64,
-    /// Looks at the queue that have begun.
+    /// Number of backlog reads that have begun.
     looks: AtomicU64,
 }
 
@@ -139,9 +139,9 @@ impl Last {
     }
 }
 
-/// Never below zero.
+/// Subtracts, but never below zero.
 fn take_from(gauge: &AtomicU64, n: u64) {
-    // The update cannot fail, since it always gives a number.
+    // The update always succeeds: it always returns a number.
     gauge
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
             Some(held.saturating_sub(n))
@@ -150,7 +150,7 @@ fn take_from(gauge: &AtomicU64, n: u64) {
 }
 
 impl Health {
-    /// Of a destination to which nothing was sent yet.
+    /// Health of a destination to which nothing was sent yet.
     pub fn unknown() -> Self {
         DeliveryCounters::default().health()
     }
@@ -164,7 +164,7 @@ impl DeliveryCounters {
     }
 
     pub(crate) fn left(&self, class: BatchClass, events: u64, bytes: u64) {
-        // Another node may have settled what it never saw appended.
+        // Another node may have settled events that it never saw appended.
         self.of(class).take(events, bytes);
     }
 
@@ -180,13 +180,13 @@ impl DeliveryCounters {
         self.of(class).get().0
     }
 
-    /// So many events are in memory.
+    /// Adds events in memory.
     pub(crate) fn held(&self, events: u64, bytes: u64) {
         self.held.add(events, bytes);
         self.shared.held_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// These are not in memory any more, or on their way into the queue.
+    /// Removes events from memory: dropped, settled, or on their way to the queue.
     pub(crate) fn released(&self, events: u64, bytes: u64) {
         self.held.take(events, bytes);
         take_from(&self.shared.held_bytes, bytes);
@@ -205,12 +205,12 @@ impl DeliveryCounters {
         )
     }
 
-    /// Whether nothing that is known of waits in the queue.
+    /// Whether no event is known to wait in the queue.
     pub(crate) fn has_empty_queue(&self) -> bool {
         self.audit.get().0 == 0 && self.traffic.get().0 == 0
     }
 
-    /// Events and bytes that wait, wherever they are.
+    /// Events and bytes that wait in memory or in the queue.
     pub(crate) fn waiting(&self) -> (u64, u64) {
         let (events, bytes) = self.audit.get();
         let (traffic_events, traffic_bytes) = self.waiting_traffic();
@@ -220,8 +220,7 @@ impl DeliveryCounters {
         )
     }
 
-    /// Traffic events and their bytes that wait, wherever they are: what counts against the room that
-    /// traffic has.
+    /// Traffic events and bytes that wait in memory or in the queue. They count towards the limits of traffic.
     pub(crate) fn waiting_traffic(&self) -> (u64, u64) {
         let (queued_events, queued_bytes) = self.traffic.get();
         let (held_events, held_bytes) = self.held.get();
@@ -231,7 +230,7 @@ impl DeliveryCounters {
         )
     }
 
-    /// Notes that a send was taken. The state before, if this changed it.
+    /// Notes an accepted send. Returns the state before, if it changed.
     pub(crate) fn succeeded(&self, at: Timestamp) -> Option<State> {
         let mut last = self.last();
         let before = last.state();
@@ -240,7 +239,7 @@ impl DeliveryCounters {
         (before != State::Ok).then_some(before)
     }
 
-    /// Notes a failed send. The new state, if this changed it.
+    /// Notes a failed send. Returns the new state, if it changed.
     pub(crate) fn failed(&self, failure: &Failure, at: Timestamp) -> Option<State> {
         for (class, counter) in FailureClass::ALL.iter().zip(&self.failures) {
             if *class == failure.class {
@@ -288,7 +287,7 @@ impl DeliveryCounters {
     }
 }
 
-/// The ledgers of every destination that exists or has something waiting.
+/// The counters of every destination that exists or has events waiting.
 #[derive(Debug, Default)]
 pub(crate) struct AllCounters {
     by_destination: Mutex<HashMap<Arc<str>, Arc<DeliveryCounters>>>,
@@ -296,7 +295,7 @@ pub(crate) struct AllCounters {
 }
 
 impl AllCounters {
-    /// The destination's ledger, made if there is none.
+    /// The counters of a destination, created if missing.
     pub(crate) fn of(&self, destination: &str) -> Arc<DeliveryCounters> {
         let mut all_counters = self.lock();
         if let Some(counters) = all_counters.get(destination) {
@@ -335,7 +334,7 @@ impl AllCounters {
         self.lock().remove(destination);
     }
 
-    /// Forgets destinations that do not exist any more and have nothing waiting.
+    /// Removes the counters of deleted destinations without waiting events.
     pub(crate) fn keep(&self, exists: impl Fn(&str) -> bool) {
         self.lock()
             .retain(|destination, counters| exists(destination) || counters.waiting().0 > 0);
@@ -362,14 +361,13 @@ impl AllCounters {
             .sum()
     }
 
-    /// A look at the queue begins; its number is for [`Self::refresh`].
+    /// Begins a backlog read and returns its number for [`Self::refresh`].
     pub(crate) fn look(&self) -> u64 {
         self.shared.looks.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Sets what waits to what that look at the queue said. Destinations it does not name have nothing
-    /// waiting. What went there since the look began is not in it, or only in part: such a destination
-    /// is left for the next look.
+    /// Sets the queued events to the result of a backlog read. Destinations that it does not name have none. The read
+    /// may have missed events queued since it began; such a destination keeps its numbers until the next read.
     pub(crate) fn refresh(&self, look: u64, backlog: &[Backlog]) {
         let said: HashMap<&str, &Backlog> = backlog
             .iter()

@@ -23,31 +23,31 @@ use crate::subscription::Compiled;
 use crate::target::context::TargetContext;
 use crate::worker_notifier::WorkerNotifier;
 
-/// What recorder, dispatcher and workers share.
+/// The shared state of the delivery plane.
 #[derive(Debug)]
 pub(crate) struct Plane {
     pub(crate) settings: Settings,
-    /// Batches on their way.
+    /// The log in which batches wait.
     pub(crate) log: Arc<dyn EventLog>,
-    /// Cursors, dead letters and audit events, whatever the log.
+    /// Cursors, dead letters and audit events, whichever log is used.
     pub(crate) queue: Queue,
     pub(crate) store: Store,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) targets: TargetContext,
     pub(crate) table: ArcSwap<Compiled>,
-    /// How many tables were published; moves after the table.
+    /// Number of published tables; incremented after the table is stored.
     pub(crate) tables: watch::Sender<u64>,
     pub(crate) offers: Arc<RecordShards>,
     pub(crate) tails: Arc<Tails>,
     pub(crate) all_counters: AllCounters,
     pub(crate) meters: Arc<Meters>,
     pub(crate) notifier: WorkerNotifier,
-    /// Events on the lanes of all destinations.
+    /// Events in the buffers of all destinations.
     pub(crate) direct_events: AtomicU64,
-    /// Lanes that are to be written down.
+    /// Requests to write buffers to the queue.
     pub(crate) spill: SpillWriter,
-    /// Pieces of the traffic log that are to be written.
+    /// Pieces of the traffic log that wait to be written.
     pub(crate) pieces: PieceQueue,
     pub(crate) spare: BufferPool,
     pub(crate) budget: Mutex<RetryBudget>,
@@ -55,7 +55,7 @@ pub(crate) struct Plane {
 }
 
 impl Plane {
-    /// Whether the queue holds more than traffic may fill. Looked at every few seconds.
+    /// Whether the queue exceeds the limit for traffic. Updated every few seconds.
     pub(crate) fn is_disk_full(&self) -> bool {
         self.disk_full.load(Ordering::Relaxed)
     }
@@ -67,7 +67,7 @@ impl Plane {
         }
     }
 
-    /// Counts what is left on the lane of a destination that is gone, or of a server that stops.
+    /// Drops and counts the buffered batches of a deleted destination, or of a server that stops.
     pub(crate) fn abandon(&self, counters: &DeliveryCounters, why: Dropped) {
         for one in counters.buffer.empty() {
             counters.released(one.events(), one.bytes());
@@ -78,7 +78,7 @@ impl Plane {
         }
     }
 
-    /// Whether the retry budget lets a batch go.
+    /// Whether the retry budget allows an attempt.
     pub(crate) fn may_send(&self, attempt: u32) -> bool {
         let mut budget = self
             .budget
@@ -91,7 +91,7 @@ impl Plane {
         budget.take(self.all_counters.n_failing(), self.clock.now())
     }
 
-    /// Tells the planes what is wanted now.
+    /// Updates what the planes capture.
     pub(crate) fn recapture(&self) {
         let table = self.table.load();
         let retained = self.retains_traffic().then(retained_pieces::captures);
@@ -100,7 +100,7 @@ impl Plane {
             .set_captures(wanted.chain(retained.into_iter().flatten()));
     }
 
-    /// Whether traffic events are kept for replays.
+    /// Whether traffic events are retained for replays.
     pub(crate) fn retains_traffic(&self) -> bool {
         !self.settings.traffic_retention.is_zero()
     }

@@ -14,21 +14,21 @@ use culvert_events::{Capture, Kind, Record, Recorder};
 
 use crate::meters::{Dropped, Meters};
 
-/// Lists that records are pushed onto; a thread keeps to one.
+/// Number of lists; a thread always uses the same one.
 const SHARDS: usize = 8;
 
-/// Where the planes leave their records.
+/// Lists of offered records.
 #[derive(Debug)]
 pub(crate) struct RecordShards {
     captures: ArcSwap<Vec<(&'static Kind, Capture)>>,
     shards: [Mutex<Vec<Record>>; SHARDS],
     records: AtomicUsize,
     bytes: AtomicUsize,
-    /// Records taken in since the start.
+    /// Records accepted since the start.
     accepted: AtomicU64,
     limits: OfferLimits,
     pub(crate) wake: Notify,
-    /// Whether the flusher sleeps until something is offered, with no other reason to wake.
+    /// Whether the flusher sleeps until the next record, with no other reason to wake.
     is_sleeping: AtomicBool,
     meters: Arc<Meters>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct RecordShards {
 pub(crate) struct OfferLimits {
     pub(crate) records_max: usize,
     pub(crate) bytes_max: usize,
-    /// The flusher is woken after that many records or bytes.
+    /// The flusher is woken after this many records or bytes.
     pub(crate) wake_records: usize,
     pub(crate) wake_bytes: usize,
 }
@@ -57,7 +57,7 @@ impl RecordShards {
         }
     }
 
-    /// Says what is wanted from now on.
+    /// Sets what is captured from now on.
     pub(crate) fn set_captures(&self, wanted: impl Iterator<Item = (&'static Kind, Capture)>) {
         let mut captures: Vec<(&'static Kind, Capture)> = Vec::new();
         for (kind, capture) in wanted {
@@ -72,7 +72,7 @@ impl RecordShards {
         self.captures.store(Arc::new(captures));
     }
 
-    /// Records taken in since the start.
+    /// Records accepted since the start.
     pub(crate) fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed)
     }
@@ -81,10 +81,10 @@ impl RecordShards {
         self.records.load(Ordering::Acquire) == 0
     }
 
-    /// Asks to be woken for the next record. False when there is one already.
+    /// Requests a wake-up for the next record. False if a record is already there.
     pub(crate) fn arm_wake(&self) -> bool {
         self.is_sleeping.store(true, Ordering::SeqCst);
-        // Whoever offers looks in the other order, so one of the two sees the other.
+        // `offer` checks in the opposite order, so one of the two sees the other.
         self.records.load(Ordering::SeqCst) == 0
     }
 
@@ -93,10 +93,9 @@ impl RecordShards {
             || self.bytes.load(Ordering::Relaxed) >= self.limits.wake_bytes
     }
 
-    /// Moves everything offered so far to the end of `into`, in the order in which it happened.
+    /// Moves all offered records to the end of `into`, ordered by time.
     ///
-    /// All lists are held at once: of two records of a connection, offered by different threads, the
-    /// later is never taken without the earlier.
+    /// All lists are locked at once, so a later record of a connection is never taken before an earlier one.
     pub(crate) fn take(&self, into: &mut Vec<Record>) {
         let before = into.len();
         let mut shards = self.shards.each_ref().map(|shard| {
@@ -105,12 +104,12 @@ impl RecordShards {
                 .unwrap_or_else(|poisoned| poisoned.into_inner())
         });
         for shard in &mut shards {
-            // The list keeps its memory; only the records move.
+            // The list keeps its capacity.
             into.append(shard);
         }
         drop(shards);
         let taken = &mut into[before..];
-        // A few sorted runs, which is what this sort is quick at.
+        // The input consists of a few sorted runs, for which this sort is fast.
         taken.sort_by_key(Record::at);
         let bytes: usize = taken.iter().map(Record::bytes).sum();
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);

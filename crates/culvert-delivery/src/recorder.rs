@@ -1,14 +1,12 @@
-//! Records become batches: offered by the planes, filtered, written, and put into the durable queue.
+//! Turns records into batches: offered by the planes, filtered, encoded, and put into the buffers of destinations.
 //!
-//! Offering never waits: a record is pushed onto one of a few short lists under a lock that is held
-//! for a push, or it is dropped and counted when the lists hold too much. One flusher wakes for the
-//! first record, if it sleeps, and for every few, never for each, while they are still in the
-//! processor's cache; it takes all lists at once, writes an event once for each distinct selection, and puts the batches onto
-//! the lanes of their destinations: each when it is full, and all after 500 events, 512 KiB, or 200 ms,
-//! whichever comes first. It waits for nobody. What is in memory here is what a crash may lose.
+//! One flusher takes offered records (`record_shards`) in small groups, while they are still in the processor's
+//! cache. It encodes an event once for each distinct selection. It hands a batch over when it is full, and all
+//! batches after 500 events, 512 KiB or 200 ms, whichever comes first. It never waits for the disk or a destination.
+//! A crash loses what is in memory here.
 //!
-//! Not here: who reads what (`subscription`), what becomes of batches (`buffer`, `spill`), how they
-//! lie in the queue (`batch`).
+//! Not here: which subscriptions want an event (`subscription`), delivery (`buffer`, `spill`), the format of batches
+//! (`batch`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +27,7 @@ use crate::plane::Plane;
 use crate::retained_pieces::{self, OpenPiece};
 use crate::subscription::{Compiled, CompiledDestination, Reader};
 
-/// Takes what is offered and puts it onto lanes.
+/// Takes offered records and puts them into buffers.
 pub(crate) struct Flusher {
     plane: Arc<Plane>,
     ids: EventIds,
@@ -44,7 +42,7 @@ pub(crate) struct Flusher {
     n_taken: u64,
     note: Option<Note>,
     is_stopping: bool,
-    /// What is written of each kind that is kept for replays.
+    /// The selection of each kind that is retained for replays.
     retained: Vec<Selection>,
     piece: Option<OpenPiece>,
 }
@@ -54,7 +52,7 @@ struct OpenDestination {
     batch: OpenBatch,
 }
 
-/// What one round counted, added to the meters at its end.
+/// Counts of one round, added to the meters at its end.
 #[derive(Default)]
 struct RoundCounts {
     offered: u64,
@@ -62,13 +60,13 @@ struct RoundCounts {
     filter_errors: u64,
 }
 
-/// Records written without letting others run.
+/// Records encoded before other tasks get their turn.
 const CHUNK: usize = 256;
-/// While records wait, how often their number is noted.
+/// How often the number of waiting records is noted.
 const NOTE_EVERY: Duration = Duration::from_millis(5);
 
 impl Flusher {
-    /// A flusher that notes how many records a crash might take, if there is a file for it.
+    /// A flusher. With a `note`, it writes how many records a crash would lose.
     pub(crate) fn new(plane: Arc<Plane>, note: Option<Note>) -> Self {
         let retained = match plane.retains_traffic() {
             true => retained_pieces::selections(),
@@ -90,12 +88,12 @@ impl Flusher {
         }
     }
 
-    /// Runs until cancelled, then flushes what was offered before.
+    /// Runs until cancelled, then flushes the records offered before.
     pub(crate) async fn run(mut self, cancel: CancellationToken) {
         let flush_after = self.plane.settings.flush_after;
         let plane = self.plane.clone();
         let offers = &plane.offers;
-        // When the oldest of what is held must be on its way.
+        // When the oldest held event must be handed over.
         let mut due: Option<Instant> = None;
         loop {
             self.is_stopping = cancel.is_cancelled();
@@ -105,7 +103,7 @@ impl Flusher {
                 if is_due || self.is_full_enough() || self.held_events == 0 {
                     self.flush();
                     due = None;
-                    // Until then some were here alone.
+                    // Until then some records were in memory here only.
                     plane.spill.taken(self.n_taken);
                 }
                 if is_due {
@@ -149,7 +147,7 @@ impl Flusher {
             || self.held_bytes >= self.plane.settings.flush_bytes
     }
 
-    /// Takes what is offered and writes it into open batches.
+    /// Takes offered records and encodes them into open batches.
     async fn write_taken(&mut self) {
         let mut taken = std::mem::take(&mut self.taken);
         self.plane.offers.take(&mut taken);
@@ -175,7 +173,7 @@ impl Flusher {
         self.taken = taken;
     }
 
-    /// Writes one record for everybody who wants it.
+    /// Encodes one record for all its subscriptions.
     fn write(&mut self, plane: &Plane, table: &Compiled, record: &Record, tally: &mut RoundCounts) {
         let id = self.ids.next(record.at());
         let id: &str = &id;
@@ -213,7 +211,7 @@ impl Flusher {
         }
     }
 
-    /// Writes one record for the traffic log, if that keeps it.
+    /// Encodes one record for the traffic log, if its kind is retained.
     fn keep(&mut self, record: &Record, id: &str) {
         let mut retained = self.retained.iter();
         let Some(whole) = retained.find(|whole| whole.kind() == record.kind()) else {
@@ -229,8 +227,8 @@ impl Flusher {
         self.held_bytes += self.scratch.len() + 1;
     }
 
-    /// Adds the written event to a destination's open batch, if its queue has room. Where memory is
-    /// short, each destination has its share of it.
+    /// Adds the encoded event to a destination's open batch, if its limits allow. When memory is short, each
+    /// destination gets its share.
     fn push(
         &mut self,
         plane: &Plane,
@@ -278,7 +276,7 @@ impl Flusher {
         self.held_bytes += length + 1;
     }
 
-    /// Puts everything that is held onto lanes.
+    /// Hands over all open batches.
     fn flush(&mut self) {
         for (_, OpenDestination { destination, batch }) in self.open.drain() {
             if !batch.is_empty() {
@@ -293,13 +291,12 @@ impl Flusher {
     }
 }
 
-/// Puts a batch onto its destination's lane, for its worker, or for the queue where that is the better
-/// way.
+/// Puts a batch into its destination's buffer, for the worker or for the queue.
 fn hand_on(plane: &Plane, destination: &CompiledDestination, batch: OpenBatch, is_stopping: bool) {
     let (settings, counters) = (&plane.settings, &destination.counters);
     let events = u64::from(batch.len());
     plane.direct_events.fetch_add(events, Ordering::Relaxed);
-    // What becomes one object of many batches comes together in the queue.
+    // Batches that become one object are gathered in the queue.
     let is_direct = settings.sends
         && !is_stopping
         && !settings.direct_for.is_zero()

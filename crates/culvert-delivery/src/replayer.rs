@@ -1,9 +1,9 @@
-//! Replays: ranges of the audit log and of kept traffic on their way to a destination once more.
+//! Copies the events of replays to the queue.
 //!
-//! A replay copies events from the log to the queue as the dispatcher does, with a cursor of its own
-//! that moves in the transaction that appends the copies: a crash, or a second node, makes no second
-//! copy. It fills the destination's line only so far, so that a long range needs little room and new
-//! events are not held up for long. Whether a replay is done is told by its cursor alone.
+//! A replay copies events from a log as the dispatcher does, with its own cursor that moves in the transaction that
+//! appends the copies, so neither a crash nor a second node copies twice. It limits how many events wait in the
+//! destination's queue, so a long range needs little space and does not delay new events much. The cursor alone says
+//! whether a replay is complete.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,30 +25,30 @@ use crate::subscription::Compiled;
 const ROWS: u32 = 128;
 /// Pieces of the traffic log copied at once; each about 512 KiB.
 const PIECES: u32 = 2;
-/// While this many events wait for the destination, a replay waits too.
+/// A replay waits while this many events wait for the destination.
 const WAITING_MAX: u64 = 1_000;
-/// How soon a replay that waits for room looks again.
+/// Pause of a replay that waits.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How often cursors of replays that are gone are looked for.
+/// Interval of removing cursors of deleted replays.
 const SWEEP_EVERY: Duration = Duration::from_secs(3600);
-/// A replay younger than this may be missing in this node's table only because it is new.
+/// A replay younger than this may be missing from this node's table because it is new.
 const SWEEP_AFTER: Duration = Duration::from_secs(3600);
 const AFTER_FAULT: Duration = Duration::from_secs(1);
 
-/// What one look at a replay did.
+/// Result of one step of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// It went on and may go on further.
+    /// Events were copied, and there may be more.
     Moved,
-    /// Its destination has enough to do.
+    /// The queue of its destination is long enough.
     Waits,
-    /// All of it is in line.
+    /// All events are queued.
     Done,
 }
 
 pub(crate) struct Replayer {
     plane: Arc<Plane>,
-    /// Replays that need not be looked at again.
+    /// Completed replays.
     done: HashSet<String>,
     swept_at: Option<tokio::time::Instant>,
 }
@@ -66,7 +66,7 @@ impl Replayer {
     pub(crate) async fn run(mut self, cancel: CancellationToken) {
         let mut tables = self.plane.tables.subscribe();
         while !cancel.is_cancelled() {
-            // Of the first table nothing is known, so it is not taken for one without replays.
+            // Before the first table, replays are unknown; an empty table would mean that there are none.
             let n_tables = *tables.borrow_and_update();
             let pause = match n_tables {
                 0 => SWEEP_EVERY,
@@ -83,7 +83,7 @@ impl Replayer {
         }
     }
 
-    /// Looks at every replay once. When to look again.
+    /// Steps every replay once. Returns the pause before the next pass.
     pub(crate) async fn pass(&mut self) -> Result<Duration, Fault> {
         let table = self.plane.table.load_full();
         let mut pause = SWEEP_EVERY;
@@ -109,7 +109,7 @@ impl Replayer {
         Ok(pause)
     }
 
-    /// First the audit events, then the traffic.
+    /// Copies audit events first, then traffic.
     async fn step(&self, replay: &Replay) -> Result<Step, Fault> {
         match (self.step_in_audit(replay).await?, &replay.traffic) {
             (Step::Done, Some(range)) => self.step_in_traffic(replay, range).await,
@@ -117,8 +117,8 @@ impl Replayer {
         }
     }
 
-    /// Each event is sent for those of the destination's subscriptions that want it now, as they select
-    /// it; one of a kind that none of them wants is sent whole, for the replay itself.
+    /// Copies each event for those of the destination's subscriptions that want it now, as they select it. An event
+    /// that no subscription wants is sent whole, for the replay itself.
     async fn step_in_traffic(&self, replay: &Replay, range: &TrafficRange) -> Result<Step, Fault> {
         let plane = &self.plane;
         let name = Replay::traffic_cursor(&replay.id);
@@ -168,7 +168,7 @@ impl Replayer {
         Ok(Step::Moved)
     }
 
-    /// Whether the destination has enough to do of that class.
+    /// Whether enough events of that class wait for the destination.
     fn has_enough(&self, replay: &Replay, class: BatchClass) -> bool {
         let counters = self.plane.all_counters.of(&replay.destination);
         counters.queued_events(class) >= WAITING_MAX
@@ -213,7 +213,7 @@ impl Replayer {
     }
 }
 
-/// Writes a kept event for everybody it is replayed for: subscription and envelope.
+/// Encodes a retained event for each subscription it is replayed for.
 fn write(
     table: &Compiled,
     replay: &Replay,
@@ -233,7 +233,7 @@ fn write(
             let filter = reader.filter.as_ref();
             if filter.is_none_or(|filter| filter.matches(record) == Ok(true)) {
                 let mut written = Vec::with_capacity(whole.len());
-                // What had to be left out was left out, and counted, when it was kept.
+                // Truncation was counted when the event was retained.
                 let selection = &group.selection;
                 encode::event(record, selection, &event.id, &mut written)
                     .reasons()
@@ -247,7 +247,7 @@ fn write(
     }
 }
 
-/// The first position that some replay still has to read.
+/// The first position that a replay still has to read.
 pub(crate) async fn needed_from(plane: &Plane) -> Result<Option<i64>, Fault> {
     let table = plane.table.load_full();
     let mut needed: Option<i64> = None;
@@ -262,7 +262,7 @@ pub(crate) async fn needed_from(plane: &Plane) -> Result<Option<i64>, Fault> {
     Ok(needed)
 }
 
-/// Forgets the cursors of replays that are not there any more.
+/// Removes the cursors of deleted replays.
 async fn sweep(plane: &Plane, is_known: impl Fn(&str) -> bool) -> Result<(), Fault> {
     let young = plane.clock.now().minus(SWEEP_AFTER);
     let mut names = plane.queue.cursors(CURSORS).await?;

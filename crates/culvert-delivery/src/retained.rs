@@ -1,10 +1,10 @@
-//! Traffic events that are kept for replays: each once, with every field, whoever subscribes to what.
+//! The traffic log: traffic events retained for replays, each once with every field.
 //!
-//! The recorder fills pieces of the traffic log; a task of its own writes them down, so that traffic and
-//! its delivery wait for no disk here either. What cannot be written is held in bounded memory and tried
-//! again; what comes beyond that is not kept, counted. What is in memory is what a crash takes.
+//! The recorder fills pieces (`retained_pieces`), and a task here writes them, so traffic and its delivery never wait
+//! for the disk. Pieces that cannot be written stay in bounded memory and are tried again; events beyond the limit are
+//! not retained, and counted. A crash loses what is in memory.
 //!
-//! Not here: how a replay reads them (`replay`), how pieces are stored (the queue).
+//! Not here: how a replay reads them (`replayer`), how the queue stores pieces.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::batch::Batch;
 use crate::plane::Plane;
 use crate::replay::TrafficRange;
 
-/// Pieces that are read at once while an event is looked for.
+/// Pieces read at once in a search for an event.
 const PIECES: u32 = 4;
 
-/// Writes pieces down until the recorder is done.
+/// Writes pieces until the recorder is done.
 pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
     while let Some((pieces, events, bytes)) = plane.pieces.take() {
         if pieces.is_empty() {
@@ -46,13 +46,13 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
             }
             pause = (pause * 2).min(Duration::from_secs(1));
         }
-        // Until here it was in memory.
+        // The pieces were in memory until here.
         let mut held = plane.pieces.lock();
         held.bytes = held.bytes.saturating_sub(bytes);
     }
 }
 
-/// Removes what is older, or more, than is to be kept; everything, when nothing is. How many pieces.
+/// Removes pieces beyond the retention time or size, or all if nothing is retained. Returns how many.
 pub(crate) async fn prune(plane: &Plane) -> Result<u64, Fault> {
     let settings = &plane.settings;
     let cutoff = plane.clock.now().minus(settings.traffic_retention);
@@ -68,8 +68,8 @@ pub(crate) async fn prune(plane: &Plane) -> Result<u64, Fault> {
     Ok(n_pruned)
 }
 
-/// The events between two bounds, both inside, to the last there is now. `None` when a bound is an event
-/// of `account` that is not kept.
+/// The pieces between two bounds, both inclusive, up to the current end of the log. `None` if a bound is an event of
+/// `account` that is not retained.
 pub(crate) async fn range(
     plane: &Plane,
     from: &Bound,
@@ -106,7 +106,7 @@ pub(crate) async fn range(
     Ok(Some(range))
 }
 
-/// The piece that has an event of `account`, and when the event happened.
+/// The piece with an event of `account`, and the time of the event.
 pub(crate) async fn find(
     plane: &Plane,
     id: &str,
@@ -140,7 +140,7 @@ pub(crate) async fn find(
     }
 }
 
-/// The position of a piece and what is in it; none of one that is damaged.
+/// The position and the events of a piece; `None` if it is damaged.
 pub(crate) fn read(piece: culvert_store::Piece) -> Option<(i64, Batch)> {
     let batch = Batch::read(Arc::from(""), BatchClass::Traffic, piece.body?);
     Some((piece.id, batch.ok()?))

@@ -12,18 +12,18 @@ use culvert_store::NewPiece;
 use crate::batch::OpenBatch;
 use crate::meters::Meters;
 
-/// Bytes of pieces in memory.
+/// Maximum bytes of pieces in memory.
 const HELD_BYTES_MAX: u64 = 16 << 20;
 
-/// Bytes that are written together, or a piece more.
+/// Bytes written together; one piece more at most.
 const WRITE_BYTES: u64 = 4 << 20;
 
-/// Every kind that is kept, with all its fields.
+/// Every retained kind, with all its fields.
 pub(crate) fn captures() -> impl Iterator<Item = (&'static Kind, Capture)> {
     retained_kinds().map(|kind| (kind, Capture::all(kind)))
 }
 
-/// What is written of each kind.
+/// The selection of each retained kind.
 pub(crate) fn selections() -> Vec<Selection> {
     retained_kinds().map(Selection::all).collect()
 }
@@ -59,7 +59,7 @@ impl OpenPiece {
     }
 }
 
-/// Pieces on their way to the log.
+/// Pieces that wait to be written.
 #[derive(Debug, Default)]
 pub(crate) struct PieceQueue {
     held: Mutex<QueuedPieces>,
@@ -70,12 +70,12 @@ pub(crate) struct PieceQueue {
 pub(crate) struct QueuedPieces {
     pieces: VecDeque<OpenPiece>,
     pub(crate) bytes: u64,
-    /// The recorder will fill no more.
+    /// The recorder will add no more.
     is_last: bool,
 }
 
 impl PieceQueue {
-    /// Hands over a piece, or counts it as not kept if too much waits.
+    /// Adds a piece, or counts its events as not retained if the limit is reached.
     pub(crate) fn put(&self, meters: &Meters, piece: OpenPiece) {
         let bytes = bytes_of(&piece);
         let mut held = self.lock();
@@ -95,7 +95,7 @@ impl PieceQueue {
         self.wake.notify_one();
     }
 
-    /// What is written next, with its number of events and bytes; `None` after the last.
+    /// Takes the next pieces, with their events and bytes; `None` after the last.
     pub(crate) fn take(&self) -> Option<(Vec<NewPiece>, u64, u64)> {
         let mut held = self.lock();
         let (mut pieces, mut events, mut bytes) = (Vec::new(), 0, 0);

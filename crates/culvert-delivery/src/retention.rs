@@ -1,5 +1,5 @@
-//! What is kept goes in time: of the audit log what is older than its retention, in small steps, never
-//! before every reader has passed it; of the traffic log what is older or more than it is to hold.
+//! Retention: removes old rows of the audit log in small steps, after every reader has passed them, and old or excess
+//! pieces of the traffic log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::{dispatcher, replayer, retained};
 
 /// Rows removed in one transaction.
 const ROWS: u32 = 512;
-/// How often the log is looked at.
+/// Interval of reading the extent of the audit log.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How often old rows are looked for.
+/// Interval of pruning the audit log.
 const PRUNE_EVERY: Duration = Duration::from_secs(600);
-/// The same in the traffic log, which grows faster.
+/// Interval of pruning the traffic log, which grows faster.
 const PRUNE_TRAFFIC_EVERY: Duration = Duration::from_secs(30);
-/// How often the head is written to the log of the process, where it is out of reach for whoever
-/// changes the database.
+/// Interval of writing the head of the audit log to the process log, which an attacker on the database cannot
+/// change.
 const SAY_EVERY: Duration = Duration::from_secs(3600);
 
 /// Runs until cancelled.
@@ -31,7 +31,7 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
     while !cancel.is_cancelled() {
         let is_due =
             |at: Option<tokio::time::Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
-        // Before the first table nothing is known of replays.
+        // Before the first table, replays are unknown.
         let knows_replays = *plane.tables.borrow() > 0;
         let mut pause = LOOK_EVERY;
         if knows_replays && is_due(pruned_at, PRUNE_EVERY) {
@@ -70,8 +70,7 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
     }
 }
 
-/// Removes some of what is older than the retention and passed by dispatcher and replays; how many
-/// rows.
+/// Removes rows older than the retention that the dispatcher and all replays have passed. Returns how many.
 pub(crate) async fn prune(plane: &Plane) -> Result<u64, Fault> {
     let cutoff = plane.clock.now().minus(plane.settings.audit_retention);
     let copied = plane.queue.cursor(dispatcher::CURSOR).await?;

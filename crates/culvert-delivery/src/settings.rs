@@ -9,69 +9,68 @@ use crate::event_log::JetStreamSettings;
 use crate::retry;
 use crate::target::settings::TargetSettings;
 
-/// The kind of document that destinations are stored as. A destination without one is deleted.
+/// The kind of the documents that hold destinations. A destination without a document is deleted.
 pub const DESTINATION_KIND: &str = "event_destination";
 
 /// Limits and names. The defaults are the contract's.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// This node's name; leases carry it, and those of its former life are released at start.
+    /// The name of this node. Leases carry it; at start, those of the node's previous run are released.
     pub node: String,
-    /// File of this node in which it notes how many records it was offered, for the life after it to
-    /// tell what a crash took; without one, what was offered since the last commit goes uncounted.
+    /// A file in which this node notes how many records it was offered, so that the next run can count those that
+    /// a crash lost. Without a file, records offered since the last commit are not counted.
     pub counts: Option<PathBuf>,
-    /// Names this start of the machine, which outlives the process: after another one what the file says may
-    /// be too little. Without a name that is not told apart.
+    /// Names this boot of the machine. After another boot, the file may be behind. Without a name, boots are not
+    /// distinguished.
     pub boot: Option<String>,
-    /// Whether other nodes use the same database: they tell each other how destinations are doing, and
-    /// live tails see the traffic of all.
+    /// Whether other nodes use the same database. Nodes then share destination health and the traffic of live tails.
     pub is_shared: bool,
-    /// Whether this node sends; one that does not still records and copies, for nodes that do.
+    /// Whether this node sends. A node that does not send still records events, and copies them for nodes that do.
     pub sends: bool,
-    /// Where traffic batches wait; in the queue where there is none.
+    /// The log where traffic batches wait. Default: the queue in the database.
     pub event_log: Option<JetStreamSettings>,
-    /// What targets may use and reach.
+    /// Settings of targets.
     pub targets: TargetSettings,
-    /// Records waiting to be written, at most; more are dropped and counted.
+    /// Maximum number of records that wait to be written. Further records are dropped and counted.
     pub offer_records_max: usize,
-    /// Bytes of records waiting to be written, at most.
+    /// Maximum number of bytes of these records.
     pub offer_bytes_max: usize,
-    /// A flush happens after that many events,
+    /// A flush happens after this many events,
     pub flush_events: usize,
-    /// or that many bytes of them,
+    /// after this many bytes,
     pub flush_bytes: usize,
-    /// or that long after the first, whichever comes first.
+    /// or this long after the first event, whichever comes first.
     pub flush_after: Duration,
-    /// A batch that was not taken for so long is put into the queue, if it did not go there at once;
-    /// zero: all go there.
+    /// A batch that is not accepted within this time is written to the queue. Zero: every batch is written to the
+    /// queue at once.
     pub direct_for: Duration,
-    /// Traffic events waiting for one destination, at most; further ones are dropped and counted. Audit
-    /// events have room of their own.
+    /// Maximum number of traffic events that wait for one destination. Further events are dropped and counted. Audit
+    /// events do not count.
     pub destination_events_max: u64,
-    /// Bytes of traffic events waiting for one destination, at most.
+    /// Maximum number of bytes of traffic events that wait for one destination.
     pub destination_bytes_max: u64,
-    /// Bytes waiting for all destinations, at most, for traffic events.
+    /// Maximum number of bytes of traffic events that wait for all destinations.
     pub disk_bytes_max: u64,
-    /// Bytes of events in memory, of all destinations; above that one that has more than its share of
-    /// them gets no more.
+    /// Bytes of events in memory for all destinations. Above this, a destination with more than its share gets no
+    /// more events.
     pub held_bytes_max: u64,
-    /// Live tails open at once.
+    /// Maximum number of open live tails.
     pub tails_max: usize,
-    /// A send takes no longer.
+    /// Time limit of a send.
     pub send_deadline: Duration,
-    /// A lease holds for this long; longer than a send.
+    /// Duration of a lease; longer than a send.
     pub lease: Duration,
-    /// The audit log keeps events for this long.
+    /// How long the audit log retains events.
     pub audit_retention: Duration,
-    /// Traffic events are kept for replays for this long; zero: not at all.
+    /// How long traffic events are retained for replays. Zero: they are not retained.
     pub traffic_retention: Duration,
-    /// Bytes of them that are kept at most.
+    /// Maximum number of bytes of retained traffic events.
     pub traffic_retention_bytes: u64,
-    /// Stopping takes no longer.
+    /// Time limit of a clean stop.
     pub drain: Duration,
-    /// When to try again and when to stop.
+    /// Retry schedule and give-up ages.
     pub schedule: retry::Schedule,
-    /// Where long-lived tasks report their end.
+    /// Restarts long-lived tasks and reports their ends.
     pub supervisor: Supervisor,
 }
 
@@ -108,6 +107,5 @@ impl Default for Settings {
     }
 }
 
-/// An object of gathered events is put in no longer time. The leases of its batches hold for twice as
-/// long.
+/// Time limit for writing one object of gathered events. The leases of its batches last twice as long.
 pub const PUT_DEADLINE: Duration = Duration::from_secs(300);

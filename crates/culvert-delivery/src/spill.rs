@@ -1,12 +1,11 @@
-//! What is written down of the batches in memory, in a task of its own.
+//! Writes buffered batches to the queue, in a task of its own.
 //!
-//! Whoever finds that a lane's batches belong into the queue says so and goes on, and what was not sent
-//! in time is found here: neither the recorder nor a worker waits for the disk, so that a destination
-//! that is served from memory has nothing to do with others that fill the queue. Lanes are taken in
-//! turn, a little of each at a time. What is taken stays in memory until it is in the queue, and counts
-//! there: of it and of what is behind it, no more is held than the limits of its destination allow.
+//! The recorder and the workers only request a spill, and timers find batches that were not sent in time. So neither
+//! waits for the disk, and a destination that is served from memory is independent of others that fill the queue.
+//! The task takes turns among the buffers, a limited number of bytes at a time. Batches that were taken stay in
+//! memory, and count there, until they are in the queue.
 //!
-//! Beside that the counts are written that tell the next life what a crash took (`losses`).
+//! The task also writes the counts that tell the next run what a crash lost (`losses`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,17 +31,17 @@ pub(crate) struct SpillTask {
     counted_at: Instant,
 }
 
-/// Batches of one lane.
+/// Batches taken from one buffer.
 struct SpillBatches {
     destination: Arc<str>,
     counters: Arc<DeliveryCounters>,
     batches: Vec<BufferedBatch>,
 }
 
-/// Bytes of one append, and of one lane in it; a batch more at most.
+/// Maximum bytes of one append, and of one buffer in it; one batch more at most.
 const APPEND_BYTES: u64 = 4 << 20;
 const BUFFER_BYTES: u64 = 1 << 20;
-/// How often an appender that stops looks whether the lanes are empty.
+/// How often a task that stops checks whether the buffers are empty.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl SpillTask {
@@ -56,7 +55,7 @@ impl SpillTask {
         }
     }
 
-    /// Runs until the recorder is done and the lanes are empty.
+    /// Runs until the recorder is done and the buffers are empty.
     pub(crate) async fn run(mut self, cancel: CancellationToken) {
         let plane = self.plane.clone();
         let flush_after = plane.settings.flush_after;
@@ -100,7 +99,7 @@ impl SpillTask {
         }
     }
 
-    /// Finds lanes whose batches have waited long enough. When to look again.
+    /// Requests a spill for buffers whose first batch is due. Returns the time of the next timer.
     fn fire_timers(&self) -> Option<Instant> {
         let spill = &self.plane.spill;
         let now = Instant::now();
@@ -143,7 +142,7 @@ impl SpillTask {
         }
     }
 
-    /// Some of what is to be written, a little of each lane, for one append.
+    /// Takes batches from each buffer in turn for one append.
     fn take(&self) -> Vec<SpillBatches> {
         let mut all = Vec::new();
         let mut bytes = 0;
@@ -206,7 +205,7 @@ impl SpillTask {
             if cancel.is_cancelled() {
                 break false;
             }
-            // Meanwhile lanes fill up, and what comes then is dropped there, counted.
+            // Meanwhile buffers fill up; events beyond their limits are dropped and counted.
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = cancel.cancelled() => {}

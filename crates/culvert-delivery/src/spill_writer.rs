@@ -15,20 +15,20 @@ use crate::health::DeliveryCounters;
 #[derive(Debug, Default)]
 pub(crate) struct SpillWriter {
     pub(crate) buffers: Mutex<VecDeque<(Arc<str>, Arc<DeliveryCounters>)>>,
-    /// When to look at which other lane, the soonest first.
+    /// Timers for buffers that need no spill yet, the soonest first.
     timers: Mutex<BinaryHeap<Reverse<Timer>>>,
     pub(crate) wake: Notify,
     /// Records that the recorder has taken since the start.
     pub(crate) taken: AtomicU64,
-    /// The recorder will put nothing more onto lanes.
+    /// The recorder will add no more batches.
     pub(crate) is_last: AtomicBool,
 }
 
-/// When to look, and at whose lane.
+/// The time of a timer, and the destination's id.
 type Timer = (Instant, Arc<str>);
 
 impl SpillWriter {
-    /// What is on this lane shall be written down.
+    /// Requests that the batches of this buffer are written to the queue.
     pub(crate) fn request_spill(&self, destination: &Arc<str>, counters: &Arc<DeliveryCounters>) {
         if counters.buffer.request_spill() {
             lock(&self.buffers).push_back((destination.clone(), counters.clone()));
@@ -36,7 +36,7 @@ impl SpillWriter {
         }
     }
 
-    /// What is on this lane shall be written down once it is time, which may be now.
+    /// Requests a spill of this buffer if one is due, or arms a timer for it.
     pub(crate) fn arm_timer(&self, destination: &Arc<str>, counters: &Arc<DeliveryCounters>) {
         if counters.buffer.must_spill(Instant::now()) {
             self.request_spill(destination, counters);
@@ -53,7 +53,7 @@ impl SpillWriter {
         }
     }
 
-    /// The lane to be looked at by now, or when that will be.
+    /// Removes a timer that is due, or returns the time of the next one.
     pub(crate) fn next_timer(&self, now: Instant) -> Result<Arc<str>, Option<Instant>> {
         let mut timers = lock(&self.timers);
         match timers.peek() {
@@ -66,7 +66,7 @@ impl SpillWriter {
         }
     }
 
-    /// The recorder has taken so many records, and put onto lanes what is wanted of them.
+    /// Notes how many records the recorder has taken and put into buffers.
     pub(crate) fn taken(&self, n_records: u64) {
         if self.taken.swap(n_records, Ordering::SeqCst) != n_records {
             self.wake.notify_one();

@@ -1,8 +1,7 @@
-//! The compiled subscriptions: who receives which traffic events, in the shape the recorder runs on.
+//! The compiled subscriptions, in the shape that the recorder uses.
 //!
-//! Control hands in a [`Table`]; here it is turned round so that a record finds its readers without
-//! a search: kind, then account, then one group for each distinct selection, so that an event is
-//! written once for all who want the same fields of it.
+//! Control publishes a [`Table`]. It is indexed by kind, then account, then one group for each distinct selection, so a
+//! record finds its subscriptions without a search and is encoded once for each selection.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,16 +14,16 @@ use crate::replay::Replay;
 use crate::settings::Settings;
 use crate::target::target_type::Target;
 
-/// What delivery runs on. Swapped whole.
+/// Input of the delivery plane. Replaced as a whole.
 #[derive(Debug, Default)]
 pub struct Table {
-    /// Sources of traffic kinds. Audit kinds are matched by the store. Shared with the tables before and after.
+    /// Sources of traffic kinds; the store matches audit kinds. Unchanged sources are shared with other tables.
     pub sources: Vec<Arc<Source>>,
     /// Every destination.
     pub destinations: Vec<Destination>,
-    /// Replays, those that are done too.
+    /// Replays, including completed ones.
     pub replays: Vec<Replay>,
-    /// Subscriptions and audit kinds that they no longer get, whatever the store matches.
+    /// Subscriptions, and the audit kinds withheld from them although the store matches them.
     pub withheld: HashSet<(String, String)>,
 }
 
@@ -52,13 +51,13 @@ pub struct Destination {
     pub id: String,
     /// `ac_…`.
     pub account: String,
-    /// Grows with every edit: failures of an older revision say nothing about this one.
+    /// Incremented by every edit. Failures of an older revision do not count.
     pub revision: i64,
     /// Its target.
     pub target: Arc<dyn Target>,
 }
 
-/// A [`Table`] turned round.
+/// The index of a [`Table`].
 #[derive(Debug, Default)]
 pub(crate) struct Compiled {
     pub(crate) replays: Vec<Replay>,
@@ -90,7 +89,7 @@ pub(crate) struct Reader {
     pub(crate) destinations: Vec<Arc<CompiledDestination>>,
 }
 
-/// A destination as recorder and worker see it.
+/// A destination as the recorder and its worker use it.
 #[derive(Debug)]
 pub(crate) struct CompiledDestination {
     pub(crate) id: Arc<str>,
@@ -102,8 +101,8 @@ pub(crate) struct CompiledDestination {
 }
 
 impl CompiledDestination {
-    /// Whether so many traffic events and bytes are as much as may wait for it, beside its audit events. What it gathers into objects
-    /// does not count: one that is on its way, and one that comes together.
+    /// Whether this many traffic events and bytes exceed the limit of the destination. For a target that gathers
+    /// events, the limit has space for two objects more: one being written and one being gathered.
     pub(crate) fn is_full(&self, settings: &Settings, events: u64, bytes: u64) -> bool {
         match self.target.gathers() {
             None => {
@@ -143,7 +142,7 @@ impl Compiled {
                 .filter_map(|id| destinations.get(id.as_str()).cloned())
                 .collect();
             if destinations.is_empty() {
-                // Nobody would receive it, so nobody captures for it.
+                // No destination receives it, so it is not captured.
                 continue;
             }
             let at = kinds
@@ -171,7 +170,7 @@ impl Compiled {
                 filter: source.filter.clone(),
                 destinations,
             };
-            // What is written depends on the set of fields alone, not on the order they were named.
+            // The encoded event depends on the set of fields, not on their order.
             match groups
                 .iter_mut()
                 .find(|group| group.selection.capture() == source.selection.capture())
@@ -201,12 +200,12 @@ impl Compiled {
         withheld.is_some_and(|kinds| kinds.contains(kind))
     }
 
-    /// What anybody wants of each kind.
+    /// The fields that are wanted of each kind.
     pub(crate) fn captures(&self) -> impl Iterator<Item = (&'static Kind, Capture)> + '_ {
         self.kinds.iter().map(|plan| (plan.kind, plan.capture))
     }
 
-    /// Who reads events of that kind and account.
+    /// The groups for events of that kind and account.
     pub(crate) fn groups(&self, kind: &'static Kind, account: &str) -> &[Group] {
         self.kinds
             .iter()
@@ -219,7 +218,7 @@ impl Compiled {
         u64::try_from(self.destinations.len()).unwrap_or(u64::MAX)
     }
 
-    /// Destinations that are not in `other` as they are here.
+    /// Destinations that are missing from `other` or differ there.
     pub(crate) fn unlike<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a str> {
         let is_unlike = move |destination: &&Arc<CompiledDestination>| {
             other.destination(&destination.id).is_none_or(|there| {

@@ -1,9 +1,8 @@
 //! Sends batches to one destination and settles them.
 //!
-//! A worker owns at most one leased batch at a time. It never drops a batch: every lease ends in
-//! ack, retry, replacement or burial, and a crash between send and settle repeats the send, which
-//! destinations tolerate because event ids repeat with it. One worker per destination: a hung one
-//! holds one task and one connection and nothing that others need.
+//! A worker has at most one leased batch. It never drops a batch: every lease ends in an acknowledgement, a retry,
+//! a replacement or a dead letter. A crash between send and settlement repeats the send with the same event ids.
+//! Each destination has its own worker, so a destination that hangs holds one task and one connection only.
 //!
 //! Not here: what is in a batch (`recorder`, `dispatcher`), when to stop trying (`retry`).
 
@@ -35,21 +34,20 @@ use crate::settings::DESTINATION_KIND;
 use crate::subscription::CompiledDestination;
 use crate::target::verdict::{Outcome, Verdict};
 
-/// How often the backlog is looked at, for what a wake missed and for other nodes' appends.
+/// Interval of reading the backlog, for missed wake-ups and appends of other nodes.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// The same on a node that does not send, where only this look tells what others have sent.
+/// The interval on a node that does not send: only the backlog shows what other nodes have sent.
 const LOOK_EVERY_WITHOUT_SENDING: Duration = Duration::from_millis(500);
-/// How often dead letters are pruned.
+/// Interval of pruning dead letters.
 const PRUNE_EVERY: Duration = Duration::from_secs(600);
 const AFTER_FAULT: Duration = Duration::from_secs(1);
-/// A worker that found nothing to send looks again no sooner by itself.
+/// Shortest pause of a worker that found nothing to send.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// Rejected events of a split batch that a worker remembers, so as not to send them again alone.
+/// Rejected events of a split batch that a worker remembers, so it does not send them again alone.
 const REJECTED_MAX: usize = 4096;
 
-/// Keeps one worker per destination with something waiting, if this node sends, and looks at the
-/// queue as a whole now and then. Ends when cancelled and every worker
-/// has settled what it held.
+/// Runs one worker for each destination with waiting events, if this node sends, and reads the backlog at
+/// intervals. Ends when cancelled, after every worker has settled its leases.
 pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
     let look_every = if plane.settings.sends {
         LOOK_EVERY
@@ -58,8 +56,7 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
     };
     let mut workers: JoinSet<Arc<str>> = JoinSet::new();
     let mut running: HashMap<Arc<str>, tokio::task::AbortHandle> = HashMap::new();
-    // The plane looked before anything was appended; a look beside the first append would not see it
-    // and would take it for gone.
+    // The backlog was read before anything was appended. Reading it beside the first append could miss that append.
     let mut looked_at = tokio::time::Instant::now();
     let mut pruned_at: Option<tokio::time::Instant> = None;
     while !cancel.is_cancelled() {
@@ -104,7 +101,7 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
             () = tokio::time::sleep(look_every) => {}
             () = cancel.cancelled() => {}
             Some(ended) = workers.join_next() => match ended {
-                // Its destination is gone.
+                // The destination is deleted.
                 Ok(destination) => {
                     running.remove(&destination);
                     plane.notifier.forget(&destination);
@@ -117,41 +114,41 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
     while workers.join_next().await.is_some() {}
 }
 
-/// What a worker did.
+/// Result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A batch went: delivered, split or buried.
+    /// A batch was delivered, split or dead-lettered.
     Moved,
-    /// A batch failed and waits.
+    /// A batch failed and waits for its next attempt.
     Failed,
-    /// Nothing can be sent before that moment, or until something happens.
+    /// Nothing can be sent before that time, or until a wake-up.
     Idle(Option<Timestamp>),
-    /// The destination does not exist any more and neither does its queue.
+    /// The destination and its queue do not exist.
     Gone,
 }
 
-/// Serves one destination.
+/// The worker of one destination.
 pub(crate) struct Worker {
     plane: Arc<Plane>,
     destination: Arc<str>,
     circuit: Circuit,
-    /// Revision of the destination that `circuit` and `gone` speak of.
+    /// The revision of the destination that `circuit` and `gone` apply to.
     revision: Option<i64>,
-    /// The other side said it will not come back.
+    /// The destination reported that it is gone for good.
     gone: Option<Failure>,
-    /// Why the last send failed.
+    /// The failure of the last send.
     last: Option<Failure>,
-    /// Events the other side has refused for good, by idempotency key.
+    /// Events that the destination rejected for good, by idempotency key.
     rejected: HashMap<String, Failure>,
-    /// When what is being gathered is old enough, as far as is known.
+    /// When the gathered batches are old enough for an object, as far as is known.
     gather_due_at: Option<Timestamp>,
-    /// The last batch was from memory.
+    /// Whether the last batch came from memory.
     is_direct: bool,
-    /// A batch was taken, and none failed since.
+    /// Whether a batch was accepted and none failed since.
     has_moved: bool,
-    /// So many batches are to be leased alone, because together they were refused.
+    /// Number of batches to lease one by one, because they were rejected together.
     single_leases: u32,
-    /// The refused batch whose parts are being sent.
+    /// The rejected batch whose parts are being sent.
     split: Option<SplitBatch>,
     refusing: Refusing,
 }
@@ -175,8 +172,8 @@ impl Worker {
         }
     }
 
-    /// Works until the destination is gone, or cancelled; then it goes on as long as batches are
-    /// taken, for the queue to be as empty as it can be.
+    /// Runs until the destination is deleted or the worker is cancelled. After cancellation it continues while
+    /// batches are accepted, to empty the queue.
     async fn run(mut self, wake: Arc<Notify>, cancel: CancellationToken) -> Arc<str> {
         self.plane
             .all_counters
@@ -196,7 +193,7 @@ impl Worker {
                 Ok(Step::Failed) => continue,
                 Ok(Step::Idle(until)) => until.map(|until| until.since(self.plane.clock.now())),
                 Err(fault) => {
-                    // Once, not at every attempt.
+                    // Logged once, not at every attempt.
                     if !std::mem::replace(&mut is_faulted, true) {
                         tracing::error!(destination.id = %self.destination, cause = %fault.chain(),
                             "cannot read or settle batches");
@@ -227,7 +224,7 @@ impl Worker {
         let now = plane.clock.now();
         if self.revision != Some(destination.revision) {
             if self.revision.is_some() {
-                // What the old settings earned says nothing about the new ones.
+                // Failures under the old settings say nothing about the new ones.
                 plane.log.hasten(&self.destination, now).await?;
             }
             self.revision = Some(destination.revision);
@@ -244,7 +241,7 @@ impl Worker {
                 self.is_direct = true;
                 return Ok(step);
             }
-            // The wake was for the lane. What else there may be wakes again.
+            // The wake-up was for the buffer. Other batches cause their own wake-ups.
             if std::mem::take(&mut self.is_direct) {
                 return Ok(Step::Idle(None));
             }
@@ -271,7 +268,7 @@ impl Worker {
             let due = plane.log.next_due(&self.destination).await?;
             return Ok(Step::Idle(due));
         }
-        // A look that writes nothing: most wakes of a destination that fails come before its time.
+        // A read first: most wake-ups of a failing destination come before its next attempt is due.
         let due = plane.log.next_due(&self.destination).await?;
         if due.is_some_and(|due| due > now) {
             return Ok(Step::Idle(due.max(closed_until)));
@@ -282,10 +279,10 @@ impl Worker {
             .lease(&self.destination, &settings.node, settings.lease, now)
             .await?;
         let Some(mut lease) = lease else {
-            // Another node was faster.
+            // Another node has leased it.
             return Ok(Step::Idle(due.max(closed_until)));
         };
-        // Settling needs the lease's numbers only.
+        // Settlement needs only the lease's numbers.
         let body = std::mem::take(&mut lease.body);
         let Ok(batch) = Batch::read(self.destination.clone(), lease.class, body) else {
             let failure = Failure::new(
@@ -323,8 +320,8 @@ impl Worker {
         self.settle(&destination, &lease, &batch, verdict).await
     }
 
-    /// No send before `until`: the batch waits too, unless it is too old by now. So what is behind
-    /// a batch that takes every probe still ends at its age.
+    /// Postpones a batch to `until`, or gives it up if it is too old, so batches behind one that takes every probe
+    /// still expire.
     async fn pass_by(
         &mut self,
         destination: &CompiledDestination,
@@ -346,7 +343,7 @@ impl Worker {
         Ok(Step::Moved)
     }
 
-    /// The table does not know the destination: deleted, or not compiled yet.
+    /// Handles a destination that is not in the table: deleted, or not compiled yet.
     async fn without_destination(&self) -> Result<Step, Fault> {
         let plane = &self.plane;
         let exists = plane
@@ -358,7 +355,7 @@ impl Worker {
             if let Some(counters) = plane.all_counters.get(&self.destination) {
                 plane.spill.request_spill(&self.destination, &counters);
             }
-            // A publish wakes everybody; the supervisor's look is the net below it.
+            // A published table wakes all workers; the supervisor reads the backlog as a fallback.
             return Ok(Step::Idle(None));
         }
         let dropped = plane
@@ -401,7 +398,7 @@ impl Worker {
             ))
         });
         match verdict {
-            // A list that does not fit the batch says nothing one could rely on.
+            // A list of results that does not match the batch is not reliable.
             Verdict::Partial(outcomes) if outcomes.len() != batch.len() => {
                 Verdict::Failed(Failure::new(
                     FailureClass::Unknown,
@@ -440,7 +437,7 @@ impl Worker {
         }
     }
 
-    /// A batch was refused for good as a whole: its parts go alone, until it is known which are at fault.
+    /// Handles a batch that was rejected for good as a whole: its parts are sent alone, to find the rejected events.
     async fn refused(
         &mut self,
         destination: &CompiledDestination,
@@ -457,7 +454,7 @@ impl Worker {
                 split.refused(failure);
                 SplitMode::Whole
             }
-            // What is too large says nothing of what is smaller.
+            // A batch that is too large says nothing about smaller ones.
             (Some(split), _) if failure.class == FailureClass::Permanent => split.cut(failure),
             (_, 1) => SplitMode::Whole,
             _ => SplitMode::Halves,
@@ -482,7 +479,7 @@ impl Worker {
         Ok(Step::Moved)
     }
 
-    /// The fate of so many events is settled, which may be a part of what is being halved.
+    /// Counts settled events, which may belong to the batch that is being split.
     fn halving_settled(&mut self, lease: &Lease, events: usize, is_taken: bool) {
         let is_part = |split: &&mut SplitBatch| split.has(lease, events);
         let Some(split) = self.split.as_mut().filter(is_part) else {
@@ -496,7 +493,7 @@ impl Worker {
         }
     }
 
-    /// Why every event of a batch was refused for good before, if so.
+    /// The failure with which every event of a batch was rejected for good before, if so.
     fn condemned_whole(&mut self, batch: &Batch) -> Option<Failure> {
         if self.rejected.is_empty() {
             return None;
@@ -537,7 +534,7 @@ impl Worker {
         self.recovered(destination, now);
     }
 
-    /// A send was taken as a whole.
+    /// Notes that a whole batch was accepted.
     fn recovered(&mut self, destination: &CompiledDestination, now: Timestamp) {
         let id = &self.destination;
         if destination.counters.succeeded(now) == Some(State::Unhealthy) {
@@ -549,7 +546,7 @@ impl Worker {
         }
     }
 
-    /// Notes a failed send, and logs it where it changes the destination's state.
+    /// Notes a failed send, and logs it if the destination's state changes.
     fn failed_with(&self, destination: &CompiledDestination, failure: &Failure, now: Timestamp) {
         let id = &self.destination;
         match destination.counters.failed(failure, now) {
@@ -563,7 +560,7 @@ impl Worker {
         }
     }
 
-    /// Some events were taken: the rest stays, those refused for good on their own.
+    /// Settles a batch of which some events were accepted. The others stay, without those rejected for good.
     async fn part(
         &mut self,
         destination: &CompiledDestination,
@@ -572,10 +569,10 @@ impl Worker {
         outcomes: Vec<Outcome>,
     ) -> Result<Step, Fault> {
         let now = self.plane.clock.now();
-        // The destination says of each event what became of it.
+        // The destination reports a result for each event.
         self.split = None;
         let mut pieces = Vec::new();
-        // Those refused for good, by reason.
+        // Rejected events, by reason.
         let mut refused: Vec<((FailureClass, String), OpenBatch)> = Vec::new();
         let mut holding_back = None;
         let mut noted = Vec::new();
@@ -590,7 +587,7 @@ impl Worker {
                 }
                 Outcome::NotTried => {}
                 Outcome::Failed(failure) => {
-                    // One send fails once for each reason, however many events it was.
+                    // One send counts as one failure for each reason, however many events failed.
                     if !noted.contains(&failure.class) {
                         noted.push(failure.class);
                         self.failed_with(destination, failure, now);
@@ -603,7 +600,7 @@ impl Worker {
                         return Ok(Step::Moved);
                     } else {
                         if self.rejected.len() >= REJECTED_MAX {
-                            // Forgetting costs one more send each.
+                            // A forgotten rejection costs one more send.
                             self.rejected.clear();
                         }
                         self.rejected
@@ -629,14 +626,14 @@ impl Worker {
             Some(Outcome::Delivered) | None => false,
         });
         if pieces.is_empty() && n_taken == 0 {
-            // Nothing moved, so nothing is to be split.
+            // No event was settled, so there is nothing to split.
             let failure = holding_back.unwrap_or_else(|| {
                 Failure::new(FailureClass::Unknown, "outcomes", "nothing was sent")
             });
             return self.put_off(destination, lease, batch, &failure).await;
         }
         if let (Some(failure), 1, None, 0) = (&only_reason, n_reasons, &rest, n_taken) {
-            // All of it, each on its own evidence.
+            // Every event failed with its own result.
             self.condemned_whole(batch);
             self.dead_letter(destination, lease, bytes_of(batch), failure)
                 .await?;
@@ -652,7 +649,7 @@ impl Worker {
         let at = match &holding_back {
             Some(failure) => match self.next(lease, failure, now) {
                 Next::At(at) => at,
-                // It gets its burial when it is leased alone with the rest.
+                // It is dead-lettered when it is leased alone with the rest.
                 Next::GiveUp => now,
             },
             None => now,
@@ -669,7 +666,7 @@ impl Worker {
         Ok(Step::Moved)
     }
 
-    /// The batch stays for another attempt, or is given up for its age.
+    /// Returns a batch to the queue for another attempt, or gives it up because of its age.
     async fn put_off(
         &mut self,
         destination: &CompiledDestination,
@@ -699,7 +696,7 @@ impl Worker {
         self.next_after(lease, failure, now, Duration::ZERO)
     }
 
-    /// The same for a batch that was held back for so long before its first attempt.
+    /// The same for a batch that was held back for this long before its first attempt.
     fn next_after(
         &self,
         lease: &Lease,
@@ -778,7 +775,7 @@ impl Worker {
         }
     }
 
-    /// Whether a settlement counted: a lease that passed to another holder is theirs to settle.
+    /// Whether a settlement counted. A lease that has passed to another holder is settled by that holder.
     fn settled(&self, outcome: Result<(), QueueError>) -> Result<bool, Fault> {
         match outcome {
             Ok(()) => Ok(true),

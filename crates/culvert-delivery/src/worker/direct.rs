@@ -1,7 +1,7 @@
-//! Batches of a destination that takes what it is sent, from memory.
+//! Sends batches from memory to a destination that accepts them.
 //!
-//! One that is not settled in time is written down as leased while it is being sent, so that no other
-//! node sends it too.
+//! A batch that is not settled in time is written to the queue as leased while it is being sent, so no other node
+//! sends it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::subscription::CompiledDestination;
 use crate::target::verdict::Verdict;
 
 impl Worker {
-    /// Sends the next batch of the lane, if there is one.
+    /// Sends the next buffered batch, if there is one.
     pub(super) async fn step_directly(
         &mut self,
         destination: &Arc<CompiledDestination>,
@@ -29,7 +29,7 @@ impl Worker {
         if one.until <= Instant::now() {
             counters.buffer.sent(Some(one));
             plane.spill.arm_timer(&destination.id, counters);
-            // It wakes this worker when it is done.
+            // The spill task wakes this worker when it is done.
             return Ok(Some(Step::Idle(None)));
         }
         let (events, bytes, until) = (one.events(), one.bytes(), one.until);
@@ -71,7 +71,7 @@ impl Worker {
                 .await
                 .map(Some),
             Err(fault) => {
-                // It was not taken and cannot be written down: it is sent again.
+                // It was not accepted and cannot be queued: it is sent again.
                 counters.buffer.sent(Some(BufferedBatch {
                     batch: batch.reopened(),
                     until: Instant::now() + plane.settings.direct_for,

@@ -1,9 +1,8 @@
-//! A backlog on its way to a destination that takes what it is sent.
+//! Sends a backlog to a destination that accepts it.
 //!
-//! Several batches of the queue are leased together and sent one after the other, small ones joined as
-//! far as the target allows. Each is acknowledged before the next is sent, so that a crash repeats what
-//! was being sent and nothing else. At the first failure what was not sent is given back, and batches
-//! are leased one by one until one is taken again.
+//! Several batches are leased together and sent in sequence; small ones are joined as far as the target allows. Each
+//! is acknowledged before the next is sent, so a crash repeats only the batch that was being sent. At the first
+//! failure, unsent batches are returned, and batches are leased one by one until one is accepted.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,7 +21,7 @@ use crate::target::verdict::{Outcome, Verdict};
 type QueuedPieces = (Lease, Batch);
 
 impl Worker {
-    /// Whether the destination takes what it is sent, as far as is known.
+    /// Whether the destination accepts batches, as far as is known.
     pub(super) fn may_drain(&mut self, destination: &CompiledDestination) -> bool {
         if self.single_leases > 0 {
             self.single_leases -= 1;
@@ -31,7 +30,7 @@ impl Worker {
         self.has_moved && !destination.counters.is_failing() && self.rejected.is_empty()
     }
 
-    /// Sends what was leased together. `None` if nothing is due.
+    /// Sends the batches that were leased together. `None` if nothing is due.
     pub(super) async fn drain(
         &mut self,
         destination: &CompiledDestination,
@@ -51,7 +50,7 @@ impl Worker {
         let mut waiting = VecDeque::with_capacity(leases.len());
         let mut damaged = Vec::new();
         for mut lease in leases {
-            // Settling needs the lease's numbers only.
+            // Settlement needs only the lease's numbers.
             let body = std::mem::take(&mut lease.body);
             match Batch::read(self.destination.clone(), lease.class, body) {
                 Ok(batch) => waiting.push_back((lease, batch)),
@@ -69,9 +68,9 @@ impl Worker {
         }
         while let Some((held, joined)) = next(&mut waiting, destination) {
             let attempt = held.first().map_or(1, |(lease, _)| lease.attempt);
-            // What is sent now must be settled while the lease holds.
+            // A batch that is sent now must be settled while its lease lasts.
             let is_late = began.elapsed() + settings.send_deadline >= settings.lease;
-            // One that is back from a long absence is not sent everything at once.
+            // A destination that was unreachable for long does not get the whole backlog at once.
             let paces_until = self.circuit.closed_until(plane.clock.now());
             let next_at = match is_late || paces_until.is_some() {
                 true => Some(paces_until),
@@ -103,7 +102,7 @@ impl Worker {
         Ok(Some(Step::Moved))
     }
 
-    /// Settles what was sent together and not taken as a whole.
+    /// Settles batches that were sent together and not accepted as a whole.
     async fn failed(
         &mut self,
         destination: &CompiledDestination,
@@ -120,7 +119,7 @@ impl Worker {
             return Ok(Step::Moved);
         };
         if !rest.is_empty() && is_final(&failure) {
-            // Which of them is at fault shows when each goes alone.
+            // Sending each batch alone shows which one is at fault.
             self.failed_with(destination, &failure, self.plane.clock.now());
             self.single_leases = u32::try_from(held.len()).unwrap_or(u32::MAX);
             self.give_back(held.iter(), &failure.to_string()).await?;
@@ -131,7 +130,7 @@ impl Worker {
             .await
     }
 
-    /// Settles each batch by what became of its own events.
+    /// Settles each batch by the results of its own events.
     async fn parts(
         &mut self,
         destination: &CompiledDestination,
@@ -154,7 +153,7 @@ impl Worker {
             }
         }
         let why = "it was not its turn";
-        // The first comes last, for the log may go by it.
+        // The first batch comes last, because the log may use it as a bound.
         let (ends_with_taken, ends_with_untried) = (is_first(&taken), is_first(&untried));
         if !ends_with_taken {
             self.acknowledge_all(destination, &taken).await?;
@@ -189,7 +188,7 @@ impl Worker {
         let n_settled = self.plane.log.settle(&leases, Settlement::Ack).await?;
         let n_lost = u64::try_from(leases.len()).unwrap_or(0) - n_settled;
         self.plane.meters.leases_lost.add(n_lost);
-        // Of those that were lost their new holder keeps count.
+        // Lost leases are counted by their new holder.
         if n_lost == 0 {
             for (lease, batch) in held {
                 let events = u64::from(lease.count);
@@ -199,7 +198,7 @@ impl Worker {
         Ok(())
     }
 
-    /// These were not sent, and are due at once.
+    /// Returns unsent batches, due at once.
     async fn give_back<'a>(
         &self,
         held: impl Iterator<Item = &'a QueuedPieces>,
@@ -217,7 +216,7 @@ impl Worker {
     }
 }
 
-/// What is sent next: one batch, or as many from the front as make one together.
+/// The next send: one batch, or several from the front that fit into one.
 fn next(
     waiting: &mut VecDeque<QueuedPieces>,
     destination: &CompiledDestination,

@@ -1,8 +1,8 @@
 //! Destinations that make one object of many batches.
 //!
-//! The batches stay in the queue until the object is written: nothing is copied, and what a crash
-//! interrupts is there again. A run of them is leased when they are enough or the first is old
-//! enough, read one by one while the object is made, and settled in one transaction.
+//! The batches stay in the queue until the object is written: nothing is copied, and a crash loses nothing. A run
+//! of batches is leased when it is large enough or its first batch is old enough. The batches are read one by one
+//! while the object is made, and settled in one transaction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ use crate::subscription::CompiledDestination;
 use crate::target::target_type::{Gathers, Run};
 
 impl Worker {
-    /// Puts at most one object.
+    /// Writes at most one object.
     pub(super) async fn gather(
         &mut self,
         destination: &CompiledDestination,
@@ -90,7 +90,7 @@ impl Worker {
                 Ok(Step::Moved)
             }
             Err(failure) if unreadable < run.leases.len() => {
-                // It goes alone; the others are not at fault.
+                // It is dead-lettered alone; the others are not at fault.
                 let (bad, rest) = part(&run.leases, unreadable);
                 self.dead_letter_run(destination, &bad, &failure).await?;
                 plane
@@ -120,7 +120,7 @@ impl Worker {
         let (mut expired, mut retried, mut at) = (Vec::new(), Vec::new(), None);
         for lease in leases {
             match self.next_after(lease, &failure, now, waited) {
-                // One time for all: that of the first.
+                // All get the time of the first.
                 Next::At(next) => {
                     at.get_or_insert(next);
                     retried.push(lease.clone());
@@ -162,7 +162,7 @@ impl Worker {
                 .counters
                 .dead_lettered
                 .fetch_add(n_buried, Ordering::Relaxed);
-            // Their bytes are seen when the queue is next looked at.
+            // Their bytes are counted when the backlog is read.
             if let Some(first) = leases.first() {
                 destination.counters.left(first.class, events, 0);
             }
@@ -192,14 +192,14 @@ fn part(leases: &[Lease], at: usize) -> (Vec<Lease>, Vec<Lease>) {
     (vec![bad], rest)
 }
 
-/// Leased batches, read from the queue when they are asked for.
+/// Leased batches, read from the queue on demand.
 struct Leased<'a> {
     plane: &'a Plane,
     destination: Arc<str>,
     leases: &'a [Lease],
-    /// The first that could not be read for good.
+    /// The first batch that cannot be read.
     unreadable: AtomicUsize,
-    /// Bytes of lines of all, known when each was read.
+    /// Bytes of the lines of each batch, known once it was read.
     bytes: AtomicUsize,
 }
 

@@ -1,5 +1,5 @@
-//! Content that a destination refuses for good: finding which events of a batch it is about, without one
-//! request for each of them where it is all, and without one log line for each.
+//! Content that a destination rejects for good. Finds the rejected events of a batch without one request and one log
+//! line for each event when all are rejected.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use culvert_store::{BatchClass, Lease};
 
 use crate::failure::{Failure, FailureClass};
 
-/// So many events sent alone and refused alike, and none taken, make it likely that all are.
+/// After this many events were rejected alike when sent alone, and none accepted, all of them probably are.
 const ALIKE: u32 = 8;
-/// A destination that has refused nothing for so long and takes what it is sent has recovered.
+/// A destination that rejected nothing for this long and accepts batches has recovered.
 const CALM_AFTER: Duration = Duration::from_secs(60);
-/// Different reasons that are logged before it has recovered.
+/// Different reasons that are logged until the destination has recovered.
 const REASONS_MAX: usize = 8;
 
-/// How a batch that was refused as a whole is cut.
+/// How a rejected batch is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SplitMode {
-    /// In two, to find the events that are refused.
+    /// Into halves, to find the rejected events.
     Halves,
-    /// Its first event alone: when that is refused like all others, so is the rest.
+    /// Into its first event and the rest: if the first is rejected like all others, so is the rest.
     FirstAlone,
     /// Not at all: every part failed alike.
     Whole,
 }
 
-/// A refused batch whose parts are being sent.
+/// A rejected batch whose parts are being sent.
 ///
 /// ```text
 /// whole refused ─▶ halves ─▶ … ─▶ single events; 8 refused alike and none taken:
@@ -35,19 +35,19 @@ pub(super) enum SplitMode {
 #[derive(Debug)]
 pub(super) struct SplitBatch {
     buffer: BatchClass,
-    /// When the batch came in: its parts keep that.
+    /// The time of the batch; its parts keep it.
     first_at: Timestamp,
     class: FailureClass,
     code: String,
-    /// Events whose fate is open.
+    /// Events without a final result.
     left: u64,
-    /// Events sent alone and refused alike.
+    /// Events that were rejected alike when sent alone.
     refused: u32,
-    /// One was taken, or refused for another reason: each has to be looked at.
+    /// One was accepted, or rejected for another reason, so each must be sent.
     is_mixed: bool,
-    /// The next one is sent alone to stand for the part behind it.
+    /// The next event is sent alone as a probe for the part behind it.
     is_probing: bool,
-    /// It was refused like all others.
+    /// The probe was rejected like all others.
     is_probed: bool,
 }
 
@@ -66,13 +66,13 @@ impl SplitBatch {
         }
     }
 
-    /// Whether these events may be a part of it.
+    /// Whether these events may be a part of the batch.
     pub(super) fn has(&self, lease: &Lease, events: usize) -> bool {
         let is_of_batch = self.buffer == lease.class && self.first_at == lease.first_at;
         is_of_batch && events as u64 <= self.left
     }
 
-    /// Several of its events were refused together.
+    /// Notes that several of its events were rejected together.
     pub(super) fn cut(&mut self, failure: &Failure) -> SplitMode {
         self.look_at(failure);
         if self.is_mixed || self.refused < ALIKE {
@@ -85,19 +85,19 @@ impl SplitBatch {
         }
     }
 
-    /// One of its events was refused alone.
+    /// Notes that one of its events was rejected alone.
     pub(super) fn refused(&mut self, failure: &Failure) {
         self.look_at(failure);
         self.is_probed = std::mem::take(&mut self.is_probing);
         self.refused = self.refused.saturating_add(1);
     }
 
-    /// Some of its events were taken.
+    /// Notes that some of its events were accepted.
     pub(super) fn taken(&mut self) {
         self.is_mixed = true;
     }
 
-    /// What became of so many of its events is settled. Whether that was all.
+    /// Notes that this many of its events are settled. Returns whether all are.
     pub(super) fn settled(&mut self, events: usize) -> bool {
         self.left = self.left.saturating_sub(events as u64);
         self.left == 0
@@ -108,7 +108,7 @@ impl SplitBatch {
     }
 }
 
-/// What the log knows of a destination that refuses events.
+/// Log state of a destination that rejects events.
 #[derive(Debug, Default)]
 pub(super) struct Refusing {
     reasons: Vec<(FailureClass, String)>,
@@ -117,8 +117,7 @@ pub(super) struct Refusing {
 }
 
 impl Refusing {
-    /// Counts events that became dead letters. Whether that is worth a line: the first, and the first of
-    /// each reason.
+    /// Counts dead-lettered events. Returns whether to log: for the first event, and the first of each reason.
     pub(super) fn count(&mut self, failure: &Failure, events: u64, now: Timestamp) -> bool {
         self.events = self.events.saturating_add(events);
         self.last_at = Some(now);
@@ -133,7 +132,7 @@ impl Refusing {
         true
     }
 
-    /// A send was taken. How many events became dead letters before, when that is over.
+    /// Notes that a send was accepted. Returns how many events were dead-lettered before, once that is over.
     pub(super) fn calm(&mut self, now: Timestamp) -> Option<u64> {
         let last_at = self.last_at?;
         if now.since(last_at) < CALM_AFTER {
