@@ -205,8 +205,8 @@ impl Control {
     }
 
     /// The latest revision, and whether a document of these kinds was, or may have been, written since.
-    fn is_touched(&self, since: Option<i64>, kinds: &[&str]) -> (i64, bool) {
-        let (until, touched) = self.store.touched(since.unwrap_or(0));
+    async fn is_touched(&self, since: Option<i64>, kinds: &[&str]) -> (i64, bool) {
+        let (until, touched) = self.store.touched(since.unwrap_or(0)).await;
         let is_touched = match (since, touched) {
             (Some(_), Some(touched)) => touched.iter().any(|one| kinds.contains(&&*one.kind)),
             _ => true,
@@ -216,7 +216,9 @@ impl Control {
 
     /// Takes new IP restrictions into force; if they cannot be read, the ones before stay.
     async fn compile_restrictions(&self, seen: &mut ReconcileState) {
-        let (until, is_due) = self.is_touched(seen.restrictions_at, &RESTRICTION_KINDS);
+        let (until, is_due) = self
+            .is_touched(seen.restrictions_at, &RESTRICTION_KINDS)
+            .await;
         if !is_due {
             seen.restrictions_at = Some(until);
             return;
@@ -272,7 +274,7 @@ impl Control {
         let changes = seen.orders.refresh(&self.store, |document| document);
         seen.due.challenges |= !changes.await?.is_empty();
         // Rules of IP policies reach the traffic policies that name them without a new snapshot.
-        let (until, is_due) = self.is_touched(seen.policies_at, &POLICY_KINDS);
+        let (until, is_due) = self.is_touched(seen.policies_at, &POLICY_KINDS).await;
         if is_due {
             seen.policies_at = None;
             seen.policies.refresh(&self.store, &self.seal).await?;

@@ -1,7 +1,8 @@
 //! Documents of one kind in memory, each made into something once and again when it has changed.
 //!
-//! A refresh reads what was committed since the last one. The commits of this process say what they
-//! touched, so they cost a look at those documents and nothing else. After a commit of another node the
+//! A refresh reads what was committed since the last one. Commits say what they touched, also those of other nodes, so
+//! they cost a look at those documents and nothing else. Where that is not known, as after a very large
+//! commit or a lost connection, the
 //! database is asked what was written since; nothing tells of a removal then, so when there are more
 //! members than documents the ids are compared. Whatever is committed between the two readings is found
 //! by the next refresh, which that commit wakes.
@@ -38,7 +39,7 @@ impl<T> InformerCache<T> {
         store: &Store,
         mut make: impl FnMut(Document) -> T,
     ) -> Result<Vec<(String, Option<T>)>, Fault> {
-        let (until, touched) = store.touched(self.complete_to.unwrap_or(0));
+        let (until, touched) = store.touched(self.complete_to.unwrap_or(0)).await;
         // Everything is read before anything changes, so a failed refresh changes nothing.
         let (mut written, mut removed) = (Vec::new(), Vec::new());
         match touched.filter(|_| self.complete_to.is_some()) {

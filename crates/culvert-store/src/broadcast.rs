@@ -14,14 +14,14 @@ use crate::statements::{KEEP_ALIVE, TELL};
 use crate::store::Store;
 
 /// Bytes of a message: the database takes less than 8000.
-const BYTES_MAX: usize = 7_900;
+pub(crate) const BYTES_MAX: usize = 7_900;
 /// A message that takes longer is lost, and with it the connection.
 const TELL_WITHIN: Duration = Duration::from_secs(5);
 
 /// A channel between all processes on a database, on a connection of its own.
 pub struct Broadcast {
     listener: PgListener,
-    channel: &'static str,
+    channel: String,
 }
 
 impl fmt::Debug for Broadcast {
@@ -38,8 +38,14 @@ impl Store {
     /// # Errors
     /// A database that cannot be reached.
     pub async fn broadcast(&self, channel: &'static str) -> Result<Option<Broadcast>, Fault> {
+        Broadcast::open(&self.shared.database.site, channel).await
+    }
+}
+
+impl Broadcast {
+    pub(crate) async fn open(site: &Site, channel: &str) -> Result<Option<Self>, Fault> {
         let doing = "listening for messages of other nodes";
-        let Site::Postgres(schema) = &self.shared.database.site else {
+        let Site::Postgres(schema) = site else {
             return Ok(None);
         };
         // In a box, because connecting is rare and its futures are large.
@@ -64,11 +70,10 @@ impl Store {
         let listener = opened
             .map_err(|late| Fault::new(doing, late))?
             .during(doing)?;
-        Ok(Some(Broadcast { listener, channel }))
+        let channel = channel.to_owned();
+        Ok(Some(Self { listener, channel }))
     }
-}
 
-impl Broadcast {
     /// Sends messages to all processes, this one included.
     ///
     /// # Errors
@@ -78,7 +83,7 @@ impl Broadcast {
         if messages.iter().any(|message| message.len() > BYTES_MAX) {
             return Err(Fault::bare(format!("{doing}: a message is too long")));
         }
-        let query = sqlx::query(TELL).bind(self.channel).bind(messages);
+        let query = sqlx::query(TELL).bind(&self.channel).bind(messages);
         match tokio::time::timeout(TELL_WITHIN, query.execute(&mut self.listener)).await {
             Ok(told) => told.map(drop).during(doing),
             Err(late) => Err(Fault::new(doing, late)),

@@ -1,10 +1,16 @@
-//! What the latest commits of this process touched, so that a reader need not ask the database.
+//! What the latest commits touched, so that a reader need not ask the database.
 //!
-//! The feed is complete for the revisions it holds, and says so when it does not hold all: after a commit
-//! of another node, and for a reader that is far behind. Then the reader asks the database.
+//! The commits of this process are here before anybody is answered. Those of other nodes come as notifications
+//! (`notifications.rs`), in the order of their commits, and a reader waits a little for one that is on its way. The
+//! feed says so when it does not hold all: after a lost connection, a large commit or a commit of an older program,
+//! and for a reader that is far behind. Then the reader asks the database.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 
 use crate::changes::Changes;
 
@@ -12,6 +18,8 @@ use crate::changes::Changes;
 const COMMITS_MAX: usize = 1024;
 /// Documents of one commit that are remembered; a reader asks the database about a larger one.
 const DOCUMENTS_MAX: usize = 64;
+/// How long a reader waits for notifications of commits that it knows of.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A document that a commit wrote or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,18 +30,34 @@ pub struct Touched {
     pub id: String,
 }
 
-/// The commits of this process that were not overtaken by another node's.
+/// What a commit touched; `None` if that is too much to be remembered.
+pub(crate) type Commit = Option<Vec<Touched>>;
+
+/// The latest commits.
 #[derive(Debug, Default)]
 pub(crate) struct Feed {
     state: Mutex<State>,
+    /// Something was heard, or nothing is heard any more.
+    moved: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// Of the transaction that is open. Revisions ascend.
-    pending: Vec<(i64, Vec<Touched>)>,
-    /// Without gaps: each revision is that of the entry before plus one.
-    commits: VecDeque<(i64, Vec<Touched>)>,
+    pending: Vec<(i64, Commit)>,
+    commits: BTreeMap<i64, Commit>,
+    /// Commits after this revision are heard of; `None` while nobody listens.
+    heard_from: Option<i64>,
+    /// The last commit that was heard of.
+    heard: i64,
+}
+
+/// What the feed knows of some commits.
+enum Known {
+    All(Vec<Touched>),
+    /// Notifications are on their way.
+    NotYet,
+    Never,
 }
 
 impl Feed {
@@ -44,54 +68,99 @@ impl Feed {
 
     /// An entry of the transaction was applied and got this revision.
     pub(crate) fn note(&self, revision: i64, changes: &Changes) {
-        self.lock()
-            .pending
-            .push((revision, changes.touched().collect()));
+        let touched: Vec<Touched> = changes.touched().take(DOCUMENTS_MAX + 1).collect();
+        let commit = (touched.len() <= DOCUMENTS_MAX).then_some(touched);
+        self.lock().pending.push((revision, commit));
+    }
+
+    /// What the open transaction has noted so far.
+    pub(crate) fn pending(&self) -> Vec<(i64, Commit)> {
+        self.lock().pending.clone()
     }
 
     /// The transaction is on disk.
     pub(crate) fn commit(&self) {
         let state = &mut *self.lock();
-        for (revision, touched) in state.pending.drain(..) {
-            let follows = state
-                .commits
-                .back()
-                .is_none_or(|(last, _)| last + 1 == revision);
-            if !follows || touched.len() > DOCUMENTS_MAX {
-                state.commits.clear();
-            }
-            if touched.len() <= DOCUMENTS_MAX {
-                state.commits.push_back((revision, touched));
-            }
-        }
-        while state.commits.len() > COMMITS_MAX {
-            state.commits.pop_front();
+        for (revision, commit) in std::mem::take(&mut state.pending) {
+            state.put(revision, commit);
         }
     }
 
+    /// From here on every commit after `revision` is heard of.
+    pub(crate) fn listen(&self, revision: i64) {
+        let state = &mut *self.lock();
+        state.heard_from = Some(revision);
+        state.heard = revision;
+    }
+
+    /// Nothing is heard any more.
+    pub(crate) fn lose(&self) {
+        self.lock().heard_from = None;
+        self.moved.notify_waiters();
+    }
+
+    /// A notification of a commit, of any node.
+    pub(crate) fn hear(&self, revision: i64, commit: Commit) {
+        let state = &mut *self.lock();
+        state.heard = state.heard.max(revision);
+        state.put(revision, commit);
+        self.moved.notify_waiters();
+    }
+
     /// What the commits after `since` up to `until` touched, in their order. `None` if not all of them
-    /// are known.
-    pub(crate) fn between(&self, since: i64, until: i64) -> Option<Vec<Touched>> {
-        if since >= until {
-            return Some(Vec::new());
+    /// are known, and will not be in a moment.
+    pub(crate) async fn between(&self, since: i64, until: i64) -> Option<Vec<Touched>> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut moved = std::pin::pin!(self.moved.notified());
+            // Before the look: what moves after it wakes this wait.
+            moved.as_mut().enable();
+            let known = self.lock().between(since, until);
+            match known {
+                Known::All(touched) => return Some(touched),
+                Known::NotYet => timeout_at(deadline, moved).await.ok()?,
+                Known::Never => return None,
+            }
         }
-        let state = self.lock();
-        let (first, last) = (state.commits.front()?.0, state.commits.back()?.0);
-        if first > since + 1 || last < until {
-            return None;
-        }
-        let wanted = state
-            .commits
-            .iter()
-            .rev()
-            .skip_while(|(revision, _)| *revision > until)
-            .take_while(|(revision, _)| *revision > since);
-        let wanted: Vec<&Vec<Touched>> = wanted.map(|(_, touched)| touched).collect();
-        Some(wanted.into_iter().rev().flatten().cloned().collect())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn put(&mut self, revision: i64, commit: Commit) {
+        self.commits.entry(revision).or_insert(commit);
+        while self.commits.len() > COMMITS_MAX {
+            self.commits.pop_first();
+        }
+    }
+
+    fn between(&self, since: i64, until: i64) -> Known {
+        if since >= until {
+            return Known::All(Vec::new());
+        }
+        if usize::try_from(until.abs_diff(since)).is_ok_and(|n| n > COMMITS_MAX) {
+            return Known::Never;
+        }
+        // Notifications come in the order of commits.
+        let may_come = |revision: i64| {
+            self.heard < revision && self.heard_from.is_some_and(|from| revision > from)
+        };
+        let mut all = Vec::new();
+        let mut is_whole = true;
+        for revision in since + 1..=until {
+            match self.commits.get(&revision) {
+                Some(Some(touched)) => all.extend(touched.iter().cloned()),
+                None if may_come(revision) => is_whole = false,
+                Some(None) | None => return Known::Never,
+            }
+        }
+        match is_whole {
+            true => Known::All(all),
+            false => Known::NotYet,
+        }
     }
 }
 
@@ -108,38 +177,73 @@ mod tests {
 
     fn commit(feed: &Feed, revision: i64, id: &str) {
         feed.begin();
-        feed.lock().pending.push((revision, vec![touched(id)]));
+        let one = Some(vec![touched(id)]);
+        feed.lock().pending.push((revision, one));
         feed.commit();
     }
 
-    #[test]
-    fn a_gap_is_never_bridged() {
+    #[tokio::test]
+    async fn a_gap_is_never_bridged() {
         let feed = Feed::default();
-        assert_eq!(feed.between(0, 0), Some(Vec::new()));
-        assert_eq!(feed.between(0, 1), None);
+        assert_eq!(feed.between(0, 0).await, Some(Vec::new()));
+        assert_eq!(feed.between(0, 1).await, None);
         for (revision, id) in [(1, "a"), (2, "b"), (3, "c")] {
             commit(&feed, revision, id);
         }
-        assert_eq!(feed.between(0, 2), Some(vec![touched("a"), touched("b")]));
-        assert_eq!(feed.between(2, 3), Some(vec![touched("c")]));
-        assert_eq!(feed.between(3, 3), Some(Vec::new()));
+        let two = Some(vec![touched("a"), touched("b")]);
+        assert_eq!(feed.between(0, 2).await, two);
+        assert_eq!(feed.between(2, 3).await, Some(vec![touched("c")]));
+        assert_eq!(feed.between(3, 3).await, Some(Vec::new()));
         // Another node made revision 4.
-        assert_eq!(feed.between(3, 4), None);
+        assert_eq!(feed.between(3, 4).await, None);
         commit(&feed, 5, "e");
-        assert_eq!(feed.between(3, 5), None);
-        assert_eq!(feed.between(4, 5), Some(vec![touched("e")]));
+        assert_eq!(feed.between(3, 5).await, None);
+        assert_eq!(feed.between(4, 5).await, Some(vec![touched("e")]));
         // A transaction that was undone leaves nothing.
         feed.begin();
-        feed.lock().pending.push((6, vec![touched("f")]));
+        feed.lock().pending.push((6, Some(vec![touched("f")])));
         commit(&feed, 6, "g");
-        assert_eq!(feed.between(5, 6), Some(vec![touched("g")]));
+        assert_eq!(feed.between(5, 6).await, Some(vec![touched("g")]));
         for revision in 7..2_000 {
             commit(&feed, revision, "h");
         }
-        assert_eq!(feed.between(6, 1_999), None);
-        assert_eq!(
-            feed.between(1_900, 1_999).map(|touched| touched.len()),
-            Some(99)
-        );
+        assert_eq!(feed.between(6, 1_999).await, None);
+        let last = feed.between(1_900, 1_999).await;
+        assert_eq!(last.map(|touched| touched.len()), Some(99));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_of_another_node_is_waited_for_while_it_may_come() {
+        let feed = Feed::default();
+        commit(&feed, 4, "d");
+        let began = Instant::now();
+        assert_eq!(feed.between(3, 5).await, None, "nobody listens");
+        feed.listen(4);
+        assert_eq!(feed.between(2, 4).await, None, "nobody listened then");
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        // Its own commit is known before the one of another node is heard of.
+        commit(&feed, 6, "f");
+        let hearing = async {
+            tokio::task::yield_now().await;
+            feed.hear(5, Some(vec![touched("e")]));
+        };
+        let (both, ()) = tokio::join!(feed.between(4, 6), hearing);
+        assert_eq!(both, Some(vec![touched("e"), touched("f")]));
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        // An older program made revision 7 and says nothing of it.
+        assert_eq!(feed.between(6, 7).await, None);
+        assert_eq!(began.elapsed(), PATIENCE);
+        feed.hear(8, Some(Vec::new()));
+        assert_eq!(feed.between(6, 8).await, None, "7 does not come any more");
+        // Too much for a notification.
+        feed.hear(9, None);
+        assert_eq!(feed.between(8, 9).await, None);
+        let losing = async {
+            tokio::task::yield_now().await;
+            feed.lose();
+        };
+        let (lost, ()) = tokio::join!(feed.between(9, 10), losing);
+        assert_eq!(lost, None);
+        assert_eq!(began.elapsed(), PATIENCE);
     }
 }

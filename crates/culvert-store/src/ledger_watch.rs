@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::pool::Pool;
 use crate::state_log::{StateCommand, StateLog, announce};
@@ -12,12 +12,14 @@ use crate::writer::Writer;
 
 /// A commit elsewhere is known here within a second.
 pub(crate) const POLL_EVERY: Duration = Duration::from_millis(500);
+
 /// Learns of commits made elsewhere, by other nodes or by a command on the same file, and makes up
 /// for rows that are missing.
 pub(crate) async fn watch_ledger(
     pool: Arc<Pool>,
     writer: Arc<Writer<StateLog>>,
     state_log: Arc<StateLog>,
+    heard: Arc<Notify>,
     mut closing: watch::Receiver<bool>,
 ) {
     let mut is_told = false;
@@ -59,6 +61,7 @@ pub(crate) async fn watch_ledger(
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
+            () = heard.notified() => {}
             _ = closing.wait_for(|closing| *closing) => return,
         }
     }

@@ -22,6 +22,7 @@ mod ledger_watch;
 mod lookup;
 mod migrate;
 mod node;
+mod notifications;
 mod outbox;
 mod pool;
 mod postgres;

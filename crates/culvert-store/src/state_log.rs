@@ -10,7 +10,8 @@ use crate::condition::Condition;
 use crate::dialect::{Arg, Connection};
 use crate::document::{Document, Head, Key, OnDelete};
 use crate::feed::Feed;
-use crate::statements::{meta, state};
+use crate::notifications;
+use crate::statements::{TELL_COMMITS, meta, state};
 use crate::text_index::{self, IndexProgress, Texts};
 use crate::writer::{Outcome, WriteBackend};
 use crate::{audit, outbox};
@@ -24,8 +25,10 @@ pub(crate) struct StateLog {
     pub(crate) texts: Texts,
     /// What stands for it in the ledger.
     pub(crate) mark: String,
-    /// What its commits touched.
+    /// What the latest commits touched.
     pub(crate) feed: Feed,
+    /// Where other processes hear of its commits; `None` if there are none.
+    pub(crate) channel: Option<String>,
 }
 
 /// One write to the state.
@@ -188,7 +191,14 @@ impl WriteBackend for StateLog {
                 Arg::Text(&head),
                 Arg::Int(transaction.texts.up_to),
             ];
-            connection.run(state::ADVANCE, &arguments).await.map(drop)
+            connection.run(state::ADVANCE, &arguments).await?;
+            let commits = self.feed.pending();
+            if let Some(channel) = self.channel.as_ref().filter(|_| !commits.is_empty()) {
+                let messages = notifications::messages(&commits);
+                let arguments = [Arg::Text(channel), Arg::Text(&messages)];
+                connection.row(TELL_COMMITS, &arguments).await?;
+            }
+            Ok(())
         })
     }
 

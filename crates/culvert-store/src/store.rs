@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use culvert_base::{Clock, Fault, Supervisor};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::audit::AuditLog;
 use crate::changes::Changes;
@@ -17,6 +17,7 @@ use crate::feed::{Feed, Touched};
 use crate::health::Health;
 use crate::ledger_watch::{POLL_EVERY, watch_ledger};
 use crate::lookup::Lookup;
+use crate::notifications;
 use crate::outbox::OutboxRow;
 use crate::pool::Pool;
 use crate::state_log::{StateCommand, StateLog, StateOutcome};
@@ -52,6 +53,7 @@ impl Store {
             feed: Feed::default(),
             texts,
             mark,
+            channel: notifications::channel(&database.site, &database.pool).await?,
         });
         let writer = Arc::new(database.start_writer(Arc::clone(&state_log)));
         let (lookup, tasks) = Lookup::new(&database.site, &database.closing());
@@ -59,10 +61,22 @@ impl Store {
             database.start("store.lookup", task);
         }
         let pool = Arc::clone(&database.pool);
+        let heard = Arc::new(Notify::new());
+        if state_log.channel.is_some() {
+            let notifications = notifications::listen(
+                database.site.clone(),
+                Arc::clone(&pool),
+                Arc::clone(&state_log),
+                Arc::clone(&heard),
+                database.closing(),
+            );
+            database.start("store.notifications", notifications);
+        }
         let ledger = watch_ledger(
             pool,
             Arc::clone(&writer),
             Arc::clone(&state_log),
+            heard,
             database.closing(),
         );
         let store = Self {
@@ -200,11 +214,11 @@ impl Store {
     }
 
     /// The latest revision known here, and what the commits after `since` up to it touched. `None` for
-    /// the documents if that takes a look at the database, as after a commit of another node.
-    pub fn touched(&self, since: i64) -> (i64, Option<Vec<Touched>>) {
+    /// the documents if that takes a look at the database, as after a very large commit.
+    pub async fn touched(&self, since: i64) -> (i64, Option<Vec<Touched>>) {
         let state_log = &self.shared.state_log;
         let until = *state_log.revision.borrow();
-        (until, state_log.feed.between(since, until))
+        (until, state_log.feed.between(since, until).await)
     }
 
     /// How many documents of a kind there are.
@@ -272,8 +286,8 @@ impl Store {
         }
     }
 
-    /// The latest revision known here. Commits of this process show at once, those of others within
-    /// a second.
+    /// The latest revision known here. Commits of this process show at once, those of others after their
+    /// notification, or without one within a second.
     pub fn watch(&self) -> watch::Receiver<i64> {
         self.shared.state_log.revision.subscribe()
     }

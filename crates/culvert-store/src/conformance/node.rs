@@ -6,8 +6,13 @@ use culvert_base::{Clock, SystemClock};
 
 use super::on_both_engines;
 use super::place::Place;
+use super::store::document;
+use crate::{AuditEvent, Changes, Store, Touched};
 
-on_both_engines!(a_running_process_has_its_name_alone);
+on_both_engines!(
+    a_running_process_has_its_name_alone,
+    what_a_commit_touched_is_known_to_every_process,
+);
 
 async fn a_running_process_has_its_name_alone(place: &Place) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -30,4 +35,77 @@ async fn a_running_process_has_its_name_alone(place: &Place) {
     assert_eq!(heir.name, "edge", "free again when its process is gone");
     other.close().await;
     third.close().await;
+}
+
+const NOTHING: AuditEvent = AuditEvent::Suppress { reason: "a test" };
+
+fn touched(ids: &[&str]) -> Option<Vec<Touched>> {
+    let one = |id: &&str| Touched {
+        kind: "item".to_owned(),
+        id: (*id).to_owned(),
+    };
+    Some(ids.iter().map(one).collect())
+}
+
+/// What `store` knows of the commits after `since` once it knows of `until`.
+async fn known(store: &Store, since: i64, until: i64) -> Option<Vec<Touched>> {
+    let mut revision = store.watch();
+    revision
+        .wait_for(|revision| *revision >= until)
+        .await
+        .unwrap();
+    store.touched(since).await.1
+}
+
+async fn what_a_commit_touched_is_known_to_every_process(place: &Place) {
+    let one = place.store().await;
+    let insert = |id: &str| Changes::insert(document("item", id), NOTHING);
+    if place.is_sqlite() {
+        // A file has one process.
+        let first = one.commit(insert("a")).await.unwrap();
+        assert_eq!(known(&one, first - 1, first).await, touched(&["a"]));
+        one.close().await;
+        return;
+    }
+    let other = place.store().await;
+    let mut before = one.commit(insert("a")).await.unwrap();
+    // Until both listen.
+    loop {
+        let next = one.commit(Changes::default()).await.unwrap();
+        let is_known = known(&other, before, next).await.is_some();
+        before = next;
+        let next = other.commit(Changes::default()).await.unwrap();
+        let is_known = is_known && known(&one, before, next).await.is_some();
+        before = next;
+        if is_known {
+            break;
+        }
+    }
+    let added = one.commit(insert("b")).await.unwrap();
+    assert_eq!(known(&other, before, added).await, touched(&["b"]));
+    let head = other.get("item", "a").await.unwrap().unwrap().head;
+    let removed = other.commit(Changes::remove(head, NOTHING)).await.unwrap();
+    assert_eq!(known(&one, before, removed).await, touched(&["b", "a"]));
+    // One that both write to at once.
+    for n in 0..50 {
+        let ids = [format!("one{n}"), format!("other{n}")];
+        let (by_one, by_other) =
+            tokio::join!(one.commit(insert(&ids[0])), other.commit(insert(&ids[1])));
+        let last = by_one.unwrap().max(by_other.unwrap());
+        for store in [&one, &other] {
+            let all = known(store, last - 2, last).await;
+            assert_eq!(all.map(|all| all.len()), Some(2), "{n}");
+        }
+    }
+    // Too much for a notification.
+    let before = one.revision().await.unwrap();
+    let many = (0..100).map(|n| insert(&format!("many{n}")));
+    let many = one
+        .commit(many.fold(Changes::default(), Changes::and))
+        .await
+        .unwrap();
+    assert_eq!(known(&other, before, many).await, None);
+    assert_eq!(known(&one, before, many).await, None);
+    one.close().await;
+    other.close().await;
 }

@@ -48,13 +48,14 @@ const TASKS: [&str; 28] = [
 ];
 
 /// Additional tasks on PostgreSQL.
-const TASKS_AMONG_NODES: [&str; 6] = [
+const TASKS_AMONG_NODES: [&str; 7] = [
     "delivery.cluster",
     "node_identity",
     "node_listener",
     "nodes",
     "rate_limits",
     "store.node_name",
+    "store.notifications",
 ];
 
 async fn start(folder: &tempfile::TempDir, database: Option<&Database>) -> Server {

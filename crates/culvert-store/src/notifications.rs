@@ -1,0 +1,147 @@
+//! Notifications of commits between the processes on a PostgreSQL database: which documents each touched.
+//!
+//! A commit sends its own in its transaction, so they come in the order of commits and not without one. They save the
+//! others a look at the database and the wait for it, and nothing more: the revision is read from the ledger, and
+//! one that missed a notification asks the database what was written.
+//!
+//! Any role that may connect to the database can send notifications. So the name of the channel is a secret
+//! that only those can read who can read the documents.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::Fault;
+use tokio::sync::{Notify, watch};
+
+use crate::broadcast::{BYTES_MAX, Broadcast};
+use crate::dialect::{Arg, Site, While};
+use crate::feed::{Commit, Touched};
+use crate::pool::Pool;
+use crate::state_log::StateLog;
+use crate::statements::meta;
+use crate::text_index;
+
+/// Until a lost connection is made again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// The channel of an installation; `None` on SQLite, which has one process.
+pub(crate) async fn channel(site: &Site, pool: &Pool) -> Result<Option<String>, Fault> {
+    let doing = "naming the channel for notifications of commits";
+    let Site::Postgres(_) = site else {
+        return Ok(None);
+    };
+    let row = pool
+        .row(doing, meta::NAME_CHANNEL, &[Arg::Text("commit_channel")])
+        .await?
+        .ok_or_else(|| Fault::bare(format!("{doing}: the database returned no name")))?;
+    let secret: String = row.get(0).during(doing)?;
+    Ok(Some(format!("culvert_commits_{secret}")))
+}
+
+/// The notifications of a transaction, as a JSON list of texts.
+pub(crate) fn messages(commits: &[(i64, Commit)]) -> String {
+    let message = |(revision, commit): &(i64, Commit)| {
+        let pairs = |touched: &Vec<Touched>| -> Vec<[String; 2]> {
+            let pair = |one: &Touched| [one.kind.clone(), one.id.clone()];
+            touched.iter().map(pair).collect()
+        };
+        let whole = serde_json::json!([revision, commit.as_ref().map(pairs)]).to_string();
+        match whole.len() <= BYTES_MAX {
+            true => whole,
+            false => serde_json::json!([revision, null]).to_string(),
+        }
+    };
+    let messages: Vec<String> = commits.iter().map(message).collect();
+    serde_json::json!(messages).to_string()
+}
+
+fn read(message: &str) -> Option<(i64, Commit)> {
+    let (revision, pairs): (i64, Option<Vec<[String; 2]>>) = serde_json::from_str(message).ok()?;
+    let touched = |pairs: Vec<[String; 2]>| {
+        let one = |[kind, id]: [String; 2]| Touched { kind, id };
+        pairs.into_iter().map(one).collect()
+    };
+    Some((revision, pairs.map(touched)))
+}
+
+/// Listens until closing. `heard` is notified whenever there may be a new revision.
+pub(crate) async fn listen(
+    site: Site,
+    pool: Arc<Pool>,
+    state_log: Arc<StateLog>,
+    heard: Arc<Notify>,
+    mut closing: watch::Receiver<bool>,
+) {
+    let Some(channel) = state_log.channel.clone() else {
+        return;
+    };
+    let listening = async {
+        loop {
+            let Err(fault) = hear(&site, &pool, &state_log, &heard, &channel).await;
+            state_log.feed.lose();
+            tracing::debug!(cause = %fault.chain(), "listening for commits of other nodes");
+            tokio::time::sleep(AGAIN_AFTER).await;
+        }
+    };
+    tokio::select! {
+        () = listening => {}
+        _ = closing.wait_for(|closing| *closing) => {}
+    }
+}
+
+async fn hear(
+    site: &Site,
+    pool: &Pool,
+    state_log: &StateLog,
+    heard: &Notify,
+    channel: &str,
+) -> Result<std::convert::Infallible, Fault> {
+    let doing = "listening for commits of other nodes";
+    let mut broadcast = Broadcast::open(site, channel)
+        .await?
+        .ok_or_else(|| Fault::bare(format!("{doing}: the database has no notifications")))?;
+    // Whatever is committed after this is heard of.
+    let (revision, _) = text_index::ledger(pool, &state_log.mark).await?;
+    state_log.feed.listen(revision);
+    heard.notify_one();
+    loop {
+        let message = broadcast.hear().await?;
+        let (revision, commit) = read(&message)
+            .ok_or_else(|| Fault::bare(format!("{doing}: a notification is malformed")))?;
+        state_log.feed.hear(revision, commit);
+        if revision > *state_log.revision.borrow() {
+            heard.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notification_is_read_as_it_was_written() {
+        let touched = |n: usize, length: usize| -> Vec<Touched> {
+            let one = |n| Touched {
+                kind: "endpoint".to_owned(),
+                id: format!("{n:0length$}"),
+            };
+            (0..n).map(one).collect()
+        };
+        let commits = [
+            (1, Some(Vec::new())),
+            (2, Some(touched(64, 40))),
+            (3, None),
+            // More than the database takes.
+            (4, Some(touched(64, 200))),
+        ];
+        let written: Vec<String> = serde_json::from_str(&messages(&commits)).unwrap();
+        assert!(written.iter().all(|message| message.len() <= BYTES_MAX));
+        let heard: Vec<_> = written.iter().filter_map(|message| read(message)).collect();
+        let [one, two, three, _] = commits;
+        assert_eq!(heard, [one, two, three, (4, None)]);
+        for other in ["", "[]", "[1]", "[1,[[\"a\"]]]", "{}"] {
+            assert_eq!(read(other), None, "{other}");
+        }
+    }
+}
