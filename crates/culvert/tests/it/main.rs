@@ -16,6 +16,7 @@ mod agent_sessions;
 mod agents;
 mod applied;
 mod audit_log;
+mod backup;
 mod clients;
 mod command_line;
 mod crowds;

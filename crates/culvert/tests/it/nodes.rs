@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent_clients::{Kind, Order, Running, start};
 use crate::agent_options::{connector, made, repeating, secure, talk};
-use crate::agents::{Service, builder, credential, get, list, pattern, soon};
+use crate::agents::{self, Passage, Service, builder, credential, get, list, pattern, soon};
 use crate::events_arrive::{subscribe, subscribe_debug};
 use crate::harness::{Backend, Harness, Receiver, binary, cluster, eventually, raw};
 use crate::kill::Process;
@@ -38,9 +38,14 @@ use crate::tail::Tail;
 
 /// Another server on the database of `first`, in this process.
 pub async fn beside(first: &Harness) -> Harness {
+    beside_at(first, &first.settings.database_url).await
+}
+
+/// The same, with another way to the database.
+async fn beside_at(first: &Harness, database_url: &str) -> Harness {
     let of_first = first.settings.clone();
     Harness::start_with(&Backend::Sqlite, move |settings| {
-        settings.database_url = of_first.database_url.clone();
+        settings.database_url = database_url.to_owned();
         settings.secrets.key_file = of_first.key_file().display().to_string();
         // Ports of TCP endpoints are listened on by every node.
         settings.edge.http_addr = "127.0.0.2:0".into();
@@ -570,6 +575,99 @@ async fn a_rate_limit_of_the_cluster_is_that_of_all_nodes() {
     }
     three.stop().await;
     two.stop().await;
+    one.stop().await;
+}
+
+/// A node that loses the database limits by its own counts and those that it has received, and is one of all again
+/// when the database is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_limit_of_the_cluster_holds_at_each_node_that_loses_the_database() {
+    const HOST: &str = "apart.culvert.localhost";
+    const CAPACITY: usize = 10;
+    let Some(backend) = shared().await else {
+        return;
+    };
+    let one = Harness::start(&backend).await;
+    let mut url = url::Url::parse(&one.settings.database_url).unwrap();
+    let host = url.host_str().unwrap().to_owned();
+    let database = (host, url.port().unwrap_or(5432));
+    let database = tokio::net::lookup_host(database).await.unwrap().next();
+    let road = agents::Road::to(database.unwrap()).await;
+    url.set_ip_host(road.address.ip()).unwrap();
+    url.set_port(Some(road.address.port())).unwrap();
+    let other = beside_at(&one, url.as_str()).await;
+    let policy = json!({"on_http_request": [{"actions": [
+        {"type": "rate-limit", "config": {"capacity": CAPACITY, "rate": "1h", "bucket_key": ["req.url.path"], "scope": "cluster"}},
+        {"type": "custom-response", "config": {"body": "in"}},
+    ]}]});
+    let body = json!({"url": format!("http://{HOST}"), "traffic_policy": policy.to_string()});
+    one.create("endpoints", body).await;
+    let passes = async |node: &Harness, path: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n");
+        let answer = text_of(node.http, &request).await;
+        match answer.split(' ').nth(1) {
+            Some("200") => true,
+            Some("429") => false,
+            _ => panic!("{answer:?}"),
+        }
+    };
+    // How many pass until one does not.
+    let exhaust = async |node: &Harness, path: &str| {
+        let mut n_passed = 0;
+        while passes(node, path).await {
+            n_passed += 1;
+        }
+        n_passed
+    };
+    let shares = async |node: &Harness, shares: bool| {
+        let metrics = text_of(node.metrics, "GET /metrics HTTP/1.0\r\n\r\n").await;
+        let line = format!("\nculvert_rate_limit_exchange {}\n", u8::from(shares));
+        metrics.contains(&line)
+    };
+    for node in [&one, &other] {
+        eventually("it serves and shares counts", async || {
+            status_of(node.http, HOST).await != Ok(404) && shares(node, true).await
+        })
+        .await;
+    }
+    assert_eq!(exhaust(&one, "/before").await, CAPACITY);
+    eventually("the other node knows", async || {
+        !passes(&other, "/before").await
+    })
+    .await;
+
+    for lost in [Passage::Reset, Passage::Still] {
+        let path = |name: &str| format!("/{name}/{lost:?}");
+        road.becomes(lost);
+        eventually("it finds itself alone", async || {
+            shares(&other, false).await
+        })
+        .await;
+        assert!(shares(&one, true).await);
+        for node in [&one, &other] {
+            let n_passed = exhaust(node, &path("apart")).await;
+            assert_eq!(n_passed, CAPACITY, "the limit of each node by itself");
+        }
+        assert!(
+            !passes(&other, "/before").await,
+            "what it has heard counts on"
+        );
+        road.becomes(Passage::Open);
+        road.cut();
+        eventually("it is one of them again", async || {
+            shares(&other, true).await
+        })
+        .await;
+        for node in [&one, &other] {
+            assert!(!passes(node, &path("apart")).await);
+        }
+        assert_eq!(exhaust(&other, &path("after")).await, CAPACITY);
+        eventually("the first node knows", async || {
+            !passes(&one, &path("after")).await
+        })
+        .await;
+    }
+    other.stop().await;
     one.stop().await;
 }
 
