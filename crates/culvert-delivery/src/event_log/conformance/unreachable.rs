@@ -360,6 +360,7 @@ async fn a_cluster_goes_on_without_one_of_its_servers() {
         clock,
         queue,
         meters,
+        lease: STREAM_LEASE,
         server: None,
         _folder: folder,
     };
