@@ -33,6 +33,8 @@ use culvert_base::text::hex;
 const MOVED_FROM: &str = "moved_from";
 /// Bytes handed to PostgreSQL at once.
 const CHUNK: usize = 64 << 10;
+/// The database may need so long to notice that a command that was killed is gone.
+const TAKEN_WITHIN_MS: u32 = 30_000;
 
 /// Why nothing was moved.
 #[derive(Debug, thiserror::Error)]
@@ -186,8 +188,8 @@ impl Transfer {
         let mut to = state.connect().await.during("opening the target")?;
         let prepare = format!(
             "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; \
-             SET bytea_output = hex; SELECT pg_advisory_lock(hashtext('{}')); \
-             SELECT pg_advisory_lock(hashtext('{}'))",
+             SET lock_timeout = {TAKEN_WITHIN_MS}; SET bytea_output = hex; \
+             SELECT pg_advisory_lock(hashtext('{}')); SELECT pg_advisory_lock(hashtext('{}'))",
             STATE.schema,
             queue::EVENTS.schema
         );
