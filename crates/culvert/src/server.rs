@@ -728,6 +728,7 @@ impl Server {
                 .run(self.settings.shutdown.drain.0.min(AGENTS_MOVE))
                 .await;
         }
+        let moved = began.elapsed();
         // Certificates stop first: otherwise a certificate authority could find no response to its challenge and mark
         // the name as invalid.
         parts.certificates.finish().await;
@@ -738,18 +739,24 @@ impl Server {
         } else {
             tokio::join!(parts.edge_tasks.finish(), parts.api.finish());
         }
+        let drained = began.elapsed();
         // Nodes and agents stop after the edge, whose last requests may need agents. They stop late because agents
         // may need minutes to reconnect.
         parts.nodes.finish().await;
         parts.agents.finish().await;
         parts.agent_keeper.finish().await;
         parts.control.finish().await;
+        let left = began.elapsed();
         parts.delivery_tasks.finish().await;
         parts.metrics.finish().await;
         parts.queue.close().await;
         parts.store.close().await;
         tracing::info!(
             seconds = began.elapsed().as_secs_f32(),
+            moving_agents = moved.as_secs_f32(),
+            draining = (drained - moved).as_secs_f32(),
+            ending_sessions = (left - drained).as_secs_f32(),
+            delivering = (began.elapsed() - left).as_secs_f32(),
             node = self.settings.node(),
             "stopped"
         );
