@@ -46,7 +46,7 @@ struct State {
     /// Of the transaction that is open. Revisions ascend.
     pending: Vec<(i64, Commit)>,
     commits: BTreeMap<i64, Commit>,
-    /// Commits after this revision are heard of; `None` while nobody listens.
+    /// Commits after this revision are heard of; `None` without a listener.
     heard_from: Option<i64>,
     /// The last commit that was heard of.
     heard: i64,
@@ -217,9 +217,9 @@ mod tests {
         let feed = Feed::default();
         commit(&feed, 4, "d");
         let began = Instant::now();
-        assert_eq!(feed.between(3, 5).await, None, "nobody listens");
+        assert_eq!(feed.between(3, 5).await, None, "no listener");
         feed.listen(4);
-        assert_eq!(feed.between(2, 4).await, None, "nobody listened then");
+        assert_eq!(feed.between(2, 4).await, None, "no listener then");
         assert_eq!(began.elapsed(), Duration::ZERO);
         // Its own commit is known before the one of another node is heard of.
         commit(&feed, 6, "f");

@@ -56,7 +56,7 @@ pub(crate) mod meta {
     pub(crate) const SET: &str = "INSERT INTO meta (name, value) VALUES ($1, $2) \
          ON CONFLICT (name) DO UPDATE SET value = excluded.value";
     pub(crate) const REMOVE: &str = "DELETE FROM meta WHERE name = $1";
-    /// A value that nobody can guess, made once. Of PostgreSQL alone.
+    /// An unguessable value, made once. Of PostgreSQL alone.
     pub(crate) const NAME_CHANNEL: &str = "INSERT INTO meta (name, value) \
          VALUES ($1, replace(CAST(gen_random_uuid() AS TEXT), '-', '')) \
          ON CONFLICT (name) DO UPDATE SET value = meta.value RETURNING value";
@@ -556,7 +556,7 @@ pub(crate) const KEEP_ALIVE: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepa
 pub(crate) const TELL: &str =
     "SELECT pg_notify($1, message) FROM unnest($2::text[]) AS sent(message)";
 
-/// Sends each text of a JSON list to whoever listens to a channel, if the transaction is committed. Of PostgreSQL
+/// Sends each text of a JSON list to a channel when the transaction commits. Of PostgreSQL
 /// alone.
 pub(crate) const TELL_COMMITS: &str = "SELECT count(pg_notify($1, message)) \
      FROM jsonb_array_elements_text(CAST($2 AS jsonb)) AS sent(message)";

@@ -143,7 +143,7 @@ async fn the_log_has_a_line_for_each_change_of_state_and_none_for_each_event() {
         tracing::Dispatch::new(subscriber)
     };
     // While there is one subscriber, a line that another thread comes to first is asked about there alone, where
-    // nobody listens, and is off from then on.
+    // there is none, and is off from then on.
     let _second = dispatch(Log::default());
     let _guard = tracing::dispatcher::set_default(&dispatch(log.clone()));
     tracing::callsite::rebuild_interest_cache();

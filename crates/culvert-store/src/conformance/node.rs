@@ -86,7 +86,7 @@ async fn what_a_commit_touched_is_known_to_every_process(place: &Place) {
     let head = other.get("item", "a").await.unwrap().unwrap().head;
     let removed = other.commit(Changes::remove(head, NOTHING)).await.unwrap();
     assert_eq!(known(&one, before, removed).await, touched(&["b", "a"]));
-    // One that both write to at once.
+    // Both write concurrently.
     for n in 0..50 {
         let ids = [format!("one{n}"), format!("other{n}")];
         let (by_one, by_other) =

@@ -1,5 +1,5 @@
 //! Backup and restore as the guide has them (`docs/how-to/backup.md`): the copy of a running installation, started
-//! elsewhere with the key that was kept apart, is the installation with everything that was sealed or waited.
+//! elsewhere with its key, is the installation with all encrypted secrets and queued events.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
