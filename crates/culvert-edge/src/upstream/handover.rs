@@ -4,6 +4,7 @@
 //! one that waits, instead of closing it so that another can be opened: that would cost both ends a stream for each
 //! request.
 
+use std::pin::pin;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -38,12 +39,15 @@ impl<T> Handover<T> {
     /// The next connection that a request gives.
     pub(super) async fn next(&self) -> T {
         loop {
-            // A notification whose request has left goes to another one.
-            self.arrived.notified().await;
+            // Registered before the look, so that no connection comes in between. A notification whose request
+            // has left goes to another one.
+            let mut arrived = pin!(self.arrived.notified());
+            arrived.as_mut().enable();
             let given = lock(&self.given).pop();
             if let Some(connection) = given {
                 return connection;
             }
+            arrived.await;
         }
     }
 
@@ -93,5 +97,55 @@ mod tests {
         assert!(handover.leave().is_empty(), "another request waits");
         assert_eq!(handover.leave().len(), 1);
         assert_eq!(handover.give(4), Some(4));
+    }
+
+    /// Every order of the steps of two requests that wait and of what others give: whatever was given reaches a
+    /// request that waits, and nothing stays behind.
+    #[test]
+    fn no_order_of_steps_loses_a_connection() {
+        const STEPS: u32 = 6;
+        // A request begins to wait, looks, or leaves, for each of the two; a connection is given.
+        const KINDS: usize = 7;
+        for order in 0..KINDS.pow(STEPS) {
+            let handover = Handover::default();
+            let mut requests: [Option<_>; 2] = [None, None];
+            let mut inside = 0;
+            let mut connections = 0;
+            let mut digits = order;
+            for _ in 0..STEPS {
+                let step = digits % KINDS;
+                digits /= KINDS;
+                let at = step % 2;
+                match step / 2 {
+                    0 if requests[at].is_none() => {
+                        handover.enter();
+                        inside += 1;
+                        requests[at] = Some(Box::pin(handover.next()));
+                    }
+                    1 => {
+                        let taken = requests[at].as_mut().and_then(|next| next.now_or_never());
+                        if taken.is_some() {
+                            requests[at] = None;
+                            connections -= 1;
+                            inside -= 1;
+                            connections -= handover.leave().len();
+                        }
+                    }
+                    2 if requests[at].take().is_some() => {
+                        inside -= 1;
+                        connections -= handover.leave().len();
+                    }
+                    3 => connections += usize::from(handover.give(()).is_none()),
+                    _ => {}
+                }
+                assert!(connections <= inside, "{order}");
+                assert_eq!(lock(&handover.given).len(), connections, "{order}");
+            }
+            // Requests that wait and look again get all there is.
+            for next in requests.iter_mut().flatten() {
+                connections -= usize::from(next.now_or_never().is_some());
+            }
+            assert_eq!(connections, 0, "{order}");
+        }
     }
 }
