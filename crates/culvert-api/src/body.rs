@@ -33,6 +33,7 @@ pub(crate) async fn read<B>(
     method: &Method,
     headers: &HeaderMap,
     body: &mut B,
+    bytes_max: usize,
 ) -> Result<Option<Value>, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -46,7 +47,7 @@ where
             Some(_) => Err(Refusal::of(code::BODY_NOT_ACCEPTED)),
         };
     }
-    let bytes = whole(body).await?;
+    let bytes = whole(body, bytes_max).await?;
     if bytes.is_empty() {
         return Ok(None);
     }
@@ -68,15 +69,18 @@ fn is_json(headers: &HeaderMap) -> bool {
     media_type.is_empty() || media_type.eq_ignore_ascii_case("application/json")
 }
 
-async fn whole<B: Body<Data = Bytes> + Unpin>(body: &mut B) -> Result<Bytes, Refusal> {
-    if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
-        return Err(too_large());
+async fn whole<B>(body: &mut B, bytes_max: usize) -> Result<Bytes, Refusal>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(too_large(bytes_max));
     }
     let Some(first) = next(body).await? else {
         return Ok(Bytes::new());
     };
-    if first.len() > BODY_BYTES_MAX {
-        return Err(too_large());
+    if first.len() > bytes_max {
+        return Err(too_large(bytes_max));
     }
     // Most bodies arrive in one piece, which is not copied.
     let Some(second) = next(body).await? else {
@@ -85,8 +89,8 @@ async fn whole<B: Body<Data = Bytes> + Unpin>(body: &mut B) -> Result<Bytes, Ref
     let mut bytes = BytesMut::from(first);
     let mut piece = Some(second);
     while let Some(more) = piece {
-        if bytes.len() + more.len() > BODY_BYTES_MAX {
-            return Err(too_large());
+        if bytes.len() + more.len() > bytes_max {
+            return Err(too_large(bytes_max));
         }
         bytes.extend_from_slice(&more);
         piece = next(body).await?;
@@ -112,13 +116,11 @@ async fn next<B: Body<Data = Bytes> + Unpin>(body: &mut B) -> Result<Option<Byte
     Ok(None)
 }
 
-fn too_large() -> Refusal {
+fn too_large(bytes_max: usize) -> Refusal {
+    let why = format!("The request body is larger than {} KiB.", bytes_max >> 10);
     Refusal {
         class: Class::TooLarge,
-        ..Refusal::new(
-            code::BODY_UNREADABLE,
-            "The request body is larger than 1 MiB.",
-        )
+        ..Refusal::new(code::BODY_UNREADABLE, why)
     }
 }
 

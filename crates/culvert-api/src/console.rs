@@ -34,7 +34,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::answer::{Body, NO_STORE};
-use crate::limits::Source;
+use crate::limits::{Entered, Source};
 use crate::problem::Problem;
 use crate::{Api, Arrival, auth, cors};
 
@@ -50,6 +50,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       frame-ancestors 'none'";
 
 const ANOTHER_ORIGIN: &str = "The console session can only be used by pages of the same origin.";
+/// Bytes of the body of a sign-in.
+const SIGN_IN_BYTES_MAX: usize = 4 << 10;
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
 const GET: HeaderValue = HeaderValue::from_static("GET");
 
@@ -262,13 +264,15 @@ impl Api {
     ) -> Result<Response<Body>, Problem> {
         let base = self.base(arrival.parts, arrival.ends);
         check_page(arrival.parts, &base)?;
-        let Some(_place) = self.turnstile.enter().await else {
+        // Before it takes a place: whoever sends it is not known yet, and may take long.
+        let body = arrival.read_up_to(SIGN_IN_BYTES_MAX).await?;
+        let source = Source::of(self.client(&arrival));
+        let Some(entered) = self.turnstile.enter(source).await else {
             return Err(self.full());
         };
-        let body = arrival.read().await?;
         match arrival.parts.method {
             Method::GET => Ok(shown(&self.session_of(&arrival).await?)),
-            Method::POST => self.sign_in(body, &base, &arrival).await,
+            Method::POST => self.sign_in(body, &base, &arrival, entered).await,
             Method::DELETE => self.sign_out(&base, &arrival).await,
             _ => Err(Problem::wrong_method(METHODS)),
         }
@@ -279,6 +283,7 @@ impl Api {
         body: Option<Value>,
         base: &str,
         arrival: &Arrival<'_>,
+        entered: Entered,
     ) -> Result<Response<Body>, Problem> {
         let Some((name, attributes)) = cookie_of(base) else {
             let why = "The console needs HTTPS, or a loopback address. Put TLS in front of the API \
@@ -292,14 +297,20 @@ impl Api {
                 .with("field", "token")
                 .into());
         };
-        let token = Secret::new(token.trim().to_owned());
-        let beginning = self.control.sign_in(&token, self.client(arrival));
-        let begun = tokio::time::timeout_at(arrival.deadline, beginning).await;
-        let (cookie, session) = match begun {
-            Ok(Ok(begun)) => begun,
-            Ok(Err(error)) => return Err(self.failed(error.into(), arrival)),
-            Err(_late) => return Err(Problem::unavailable("The server is busy; try again.")),
+        let header = Secret::new(format!("Bearer {}", token.trim()));
+        let beginning = async {
+            let caller = self.control.authenticate(Some(header.reveal())).await;
+            let caller = caller.map_err(|error| self.failed(error.into(), arrival))?;
+            let owner_id = caller.owner_id.clone();
+            let Some(_place) = self.turnstile.enter_owner(entered, &owner_id).await else {
+                return Err(self.full());
+            };
+            let begun = self.control.sign_in(caller, self.client(arrival)).await;
+            begun.map_err(|error| self.failed(error.into(), arrival))
         };
+        let begun = tokio::time::timeout_at(arrival.deadline, beginning).await;
+        let (cookie, session) = begun
+            .unwrap_or_else(|_late| Err(Problem::unavailable("The server is busy; try again.")))?;
         let mut response = shown(&session);
         if let Some(set) = set_cookie(name, cookie.reveal(), attributes, CONSOLE_SESSION_MAX) {
             response.headers_mut().insert(SET_COOKIE, set);

@@ -340,7 +340,8 @@ impl Api {
             Route::Ready => return Ok(self.probe.ready().await),
         };
 
-        let Some(place) = self.turnstile.enter().await else {
+        let client = self.client(&arrival);
+        let Some(entered) = self.turnstile.enter(Source::of(client)).await else {
             return Err(stranger(self.full()));
         };
         let caller = match is_by_cookie {
@@ -352,11 +353,10 @@ impl Api {
         };
         let caller = caller.map_err(stranger)?;
         check_version(headers).map_err(|refusal| known(refusal.into()))?;
-        let client = self.client(&arrival);
         let admitted = self.control.admit(&caller, client);
         admitted.map_err(|refusal| known(refusal.into()))?;
         self.check_rate(&caller).map_err(known)?;
-        let Some(_place) = self.turnstile.enter_owner(place, &caller.owner_id).await else {
+        let Some(_place) = self.turnstile.enter_owner(entered, &caller.owner_id).await else {
             return Err(known(self.full()));
         };
         match asked {
@@ -483,7 +483,15 @@ struct Arrival<'a> {
 
 impl Arrival<'_> {
     async fn read(&mut self) -> Result<Option<Value>, Refusal> {
-        let reading = body::read(&self.parts.method, &self.parts.headers, self.body);
+        self.read_up_to(BODY_BYTES_MAX).await
+    }
+
+    /// The same, of a body with at most so many bytes.
+    async fn read_up_to(&mut self, bytes_max: usize) -> Result<Option<Value>, Refusal> {
+        let Parts {
+            method, headers, ..
+        } = self.parts;
+        let reading = body::read(method, headers, self.body, bytes_max);
         tokio::time::timeout_at(self.deadline, reading)
             .await
             .unwrap_or_else(|_late| Err(body::too_slow()))

@@ -103,11 +103,14 @@ impl fmt::Debug for Failures {
     }
 }
 
-/// Requests in flight, in total and per owner of keys, who may have any number of keys. Requests wait for capacity
-/// for a short time.
+/// Requests in flight: in total, per source while the caller is unknown, and per owner of keys, who may have any
+/// number of keys. Requests wait for capacity for a short time.
 #[derive(Debug)]
 pub(crate) struct Turnstile {
     all: Arc<Semaphore>,
+    /// Room for requests whose caller is not known. Sources that fall on one slot share it.
+    sources: Box<[Arc<Semaphore>]>,
+    hasher: RandomState,
     owners: Owners,
     per_owner: usize,
     waiting: Duration,
@@ -143,6 +146,13 @@ impl Drop for Counted {
     }
 }
 
+/// The capacity that a request occupies, in total and of its source.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    of_all: OwnedSemaphorePermit,
+    _of_source: OwnedSemaphorePermit,
+}
+
 /// The capacity that a request occupies, in total and of its owner.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -158,34 +168,42 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Turnstile {
+    const SOURCE_SLOTS: usize = 256;
+    /// The share of one slot in all places. The rest is for other sources, however many requests of one wait.
+    const SOURCE_SHARE: usize = 4;
+
     pub(crate) fn new(in_all: usize, per_owner: usize, waiting: Duration) -> Self {
+        let of_source = || Arc::new(Semaphore::new(in_all.div_ceil(Self::SOURCE_SHARE)));
         Self {
             all: Arc::new(Semaphore::new(in_all)),
+            sources: (0..Self::SOURCE_SLOTS).map(|_| of_source()).collect(),
+            hasher: RandomState::new(),
             owners: Owners::default(),
             per_owner,
             waiting,
         }
     }
 
-    /// Waits for capacity in total; `None` if none is available in time.
-    pub(crate) async fn enter(&self) -> Option<OwnedSemaphorePermit> {
-        self.wait(&self.all).await
+    /// Waits for capacity for a request of a source; `None` if none is available in time.
+    pub(crate) async fn enter(&self, source: Source) -> Option<Entered> {
+        let slot = self.hasher.hash_one(source) as usize % Self::SOURCE_SLOTS;
+        let of_source = self.wait(&self.sources[slot]).await?;
+        Some(Entered {
+            of_all: self.wait(&self.all).await?,
+            _of_source: of_source,
+        })
     }
 
     /// Waits for capacity of an owner, for a request that already has capacity in total. While it waits, it returns
     /// the total capacity to others.
-    pub(crate) async fn enter_owner(
-        &self,
-        in_all: OwnedSemaphorePermit,
-        owner: &str,
-    ) -> Option<Place> {
+    pub(crate) async fn enter_owner(&self, entered: Entered, owner: &str) -> Option<Place> {
         let (counted, places) = self.count(owner);
         let (of_all, of_owner) = match Arc::clone(&places).try_acquire_owned() {
-            Ok(permit) => (in_all, permit),
+            Ok(permit) => (entered.of_all, permit),
             Err(_) => {
-                drop(in_all);
+                drop(entered);
                 let permit = self.wait(&places).await?;
-                (self.enter().await?, permit)
+                (self.wait(&self.all).await?, permit)
             }
         };
         Some(Place {
@@ -316,6 +334,8 @@ impl Rolling {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn source(text: &str) -> Source {
@@ -389,8 +409,8 @@ mod tests {
     async fn an_owner_who_fills_their_places_leaves_room_for_others() {
         let turnstile = Turnstile::new(4, 2, Duration::from_secs(1));
         let enter = async |owner: &str| {
-            let in_all = turnstile.enter().await?;
-            turnstile.enter_owner(in_all, owner).await
+            let entered = turnstile.enter(source("192.0.2.1")).await?;
+            turnstile.enter_owner(entered, owner).await
         };
         let first = enter("a").await.unwrap();
         let second = enter("a").await.unwrap();
@@ -398,8 +418,9 @@ mod tests {
         let waiting = async { tokio::join!(enter("a"), enter("a"), enter("a"), enter("a")) };
         let another = async {
             tokio::task::yield_now().await;
-            let in_all = turnstile.all.clone().try_acquire_owned().unwrap();
-            turnstile.enter_owner(in_all, "b").await
+            let entering = turnstile.enter(source("198.51.100.7"));
+            let entered = entering.now_or_never().unwrap().unwrap();
+            turnstile.enter_owner(entered, "b").await
         };
         let ((a, b, c, d), another) = tokio::join!(waiting, another);
         assert!([a, b, c, d].iter().all(Option::is_none));
@@ -411,7 +432,27 @@ mod tests {
         assert!(turnstile.owners.lock().unwrap().is_empty());
 
         let _all = turnstile.all.clone().acquire_many_owned(4).await.unwrap();
-        assert!(turnstile.enter().await.is_none());
+        assert!(turnstile.enter(source("192.0.2.1")).await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_whose_callers_are_not_known_yet_leaves_room_for_others() {
+        let turnstile = Turnstile::new(8, 8, Duration::from_secs(1));
+        let one = source("192.0.2.1");
+        let held = [turnstile.enter(one).await, turnstile.enter(one).await];
+        assert!(held.iter().all(Option::is_some));
+        assert!(turnstile.enter(one).await.is_none());
+        // A slot is shared by few.
+        let free = (2..=9).filter(|n| {
+            let other = source(&format!("192.0.2.{n}"));
+            turnstile.enter(other).now_or_never().flatten().is_some()
+        });
+        assert!(free.count() >= 6);
+        // With its caller known a request has left its source.
+        let [entered, _other] = held;
+        let place = turnstile.enter_owner(entered.unwrap(), "a").await.unwrap();
+        assert!(turnstile.enter(one).await.is_some());
+        drop(place);
     }
 
     #[test]

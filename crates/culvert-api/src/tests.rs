@@ -304,6 +304,45 @@ async fn credentials() {
     }
 }
 
+/// No operation, nor the tail, is for callers without a key or with one that was revoked, and nothing is done.
+#[tokio::test]
+async fn every_operation_needs_a_key_that_is_there() {
+    let off = Rate {
+        per_second: 0,
+        burst: 0,
+    };
+    let settings = Settings {
+        limits: Limits {
+            failed_authentications: off,
+            ..Limits::default()
+        },
+        ..Settings::default()
+    };
+    let harness = Harness::start(settings).await;
+    let mut wire = Wire::to(&harness).await;
+    let admin = Some(harness.token.as_str());
+    let made = wire.ask("POST", "/api_keys", admin, &[], "{}").await;
+    let revoked = made.body["token"].as_str().unwrap().to_owned();
+    let path = format!("/api_keys/{}", made.body["id"].as_str().unwrap());
+    let gone = wire.ask("DELETE", &path, admin, &[], NO_BODY).await;
+    assert_eq!(gone.status, 204);
+    let key_id = harness.key_id().await;
+    let before = harness.store.revision().await.unwrap();
+    let calls = operations().iter().map(|operation| {
+        let path = operation.path.replace("{id}", &key_id);
+        let path = path.replace("{type}", "api_key_created.v0");
+        (operation.method.as_str(), path)
+    });
+    for (method, path) in calls.chain([("GET", TAIL_PATH.to_owned())]) {
+        for (token, code) in [(None, 200), (Some(revoked.as_str()), 203)] {
+            let answer = wire.ask(method, &path, token, &[], NO_BODY).await;
+            let found = (answer.status, answer.code());
+            assert_eq!(found, (401, Some(code)), "{method} {path}");
+        }
+    }
+    assert_eq!(harness.store.revision().await.unwrap(), before);
+}
+
 #[tokio::test]
 async fn a_path_or_method_that_is_not_there_is_told_apart() {
     let harness = Harness::start(Settings::default()).await;

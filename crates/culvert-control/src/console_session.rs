@@ -87,19 +87,17 @@ fn ended() -> Error {
 }
 
 impl Control {
-    /// Begins a session for the key with this token. Returns the cookie. `address` is the caller's own, not
-    /// a proxy's.
+    /// Begins a session for the key of an authenticated caller. Returns the cookie. `address` is the caller's
+    /// own, not a proxy's.
     ///
     /// # Errors
     ///
-    /// Those of [`Control::authenticate`] and [`Control::admit`].
+    /// Those of [`Control::admit`].
     pub async fn sign_in(
         &self,
-        token: &Secret,
+        caller: Caller,
         address: IpAddr,
     ) -> Result<(Secret, ConsoleSession), Error> {
-        let header = Secret::new(format!("Bearer {}", token.reveal()));
-        let caller = self.authenticate(Some(header.reveal())).await?;
         // Before anything is written: a new session may end an older one.
         self.admit(&caller, address)?;
         let (_, body) = caller.key_id.split_once('_').unwrap_or_default();

@@ -323,3 +323,39 @@ async fn a_blocked_address_has_nothing_to_do_with_sessions() {
         assert_eq!(by_cookie(admitted[3], path).await, (200, None), "{path}");
     }
 }
+
+/// Whoever begins to sign in is not known yet: bodies that do not come hold no place that callers need.
+#[tokio::test]
+async fn sign_ins_that_are_not_finished_leave_room_for_callers() {
+    let settings = Settings {
+        limits: Limits {
+            concurrent: 4,
+            ..Limits::default()
+        },
+        ..Settings::default()
+    };
+    let harness = Harness::start(settings).await;
+    let begin = async |length: usize| {
+        let mut wire = Wire::to(&harness).await;
+        let head = format!(
+            "POST /console/session HTTP/1.1\r\n{HOST}\r\n{ORIGIN}\r\n{BY_CONSOLE}\r\n\
+             Expect: 100-continue\r\nContent-Length: {length}\r\n\r\n"
+        );
+        wire.send(head).await;
+        // From here on the server reads the body.
+        let answer = wire.answer().await;
+        (wire, answer)
+    };
+    let mut unfinished = Vec::new();
+    for _ in 0..16 {
+        let (wire, answer) = begin(4096).await;
+        assert_eq!(answer.status, 100);
+        unfinished.push(wire);
+    }
+    let mut wire = Wire::to(&harness).await;
+    let token = Some(harness.token.as_str());
+    let answer = wire.ask("GET", "/api_keys", token, &[], NO_BODY).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let (_, answer) = begin(4097).await;
+    assert_eq!((answer.status, answer.code()), (413, Some(212)));
+}
