@@ -4,10 +4,14 @@
 //! An address that was ever handed out has one document, found by the address, that stays when it is
 //! released. So addresses that nobody had go first, each equally likely, and then the one released
 //! longest ago: clients of a former holder are not met by strangers while that can be avoided. There
-//! are at most as many documents as the pool has ports. An owner without the role of an admin has half
-//! of them at most, so that there are some for others.
+//! are at most as many documents as the pool has ports.
+//!
+//! An owner without the role of an admin has half of them at most, so that there are some for others. Each
+//! of them has a number below the limit, which is unique among those of its owner: of two takes at the same
+//! moment that would exceed the limit, on one node or two, the store refuses one. An address that is kept
+//! for its owner still counts.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use culvert_base::Timestamp;
 use culvert_store::{AuditEvent, Changes, Document, Head, Key};
@@ -21,6 +25,8 @@ use crate::{Error, host as hosts, owner};
 const KIND: &str = "tcp_pool_address";
 const PREFIX: &str = "tcpadr";
 const KEY: &str = "address";
+/// Name of the unique value with owner and number.
+const SLOT: &str = "slot";
 
 const NOTHING: AuditEvent = AuditEvent::Suppress {
     reason: "the pool is bookkeeping of the installation",
@@ -33,16 +39,167 @@ pub(crate) struct Taken {
     pub(crate) taking: Changes,
 }
 
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct Lot {
     format: Format<1>,
     is_taken: bool,
     /// Until when a released address is not given to others.
     #[serde(default)]
     kept_until: Option<Timestamp>,
-    /// The owner of the key or credential it was taken with. Nothing in one that was taken before this was noted.
+    /// The owner of the key or credential it was taken with, while it is taken or kept. Nothing in one that was
+    /// taken before this was noted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     owner_id: Option<String>,
+    /// Its number among those of the owner. Those of admins have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    slot: Option<usize>,
+}
+
+/// An address that was handed out before.
+#[derive(Debug)]
+struct KnownLot {
+    port: u16,
+    lot: Lot,
+    document: Document,
+}
+
+impl KnownLot {
+    /// Whether it is kept for its former holder.
+    fn is_kept(&self, now: Timestamp) -> bool {
+        !self.lot.is_taken && self.lot.kept_until.is_some_and(|until| until > now)
+    }
+
+    fn is_of(&self, cx: &Cx<'_>) -> bool {
+        self.lot.owner_id.as_deref() == Some(&*cx.caller.owner_id)
+    }
+}
+
+/// The addresses that were handed out before.
+async fn known_lots(cx: &Cx<'_>) -> Result<Vec<KnownLot>, Error> {
+    let host = host(cx.settings);
+    let mut lots = Vec::new();
+    for document in cx.store.all(KIND).await? {
+        if let Some(port) = port_of(&document, &host) {
+            lots.push(KnownLot {
+                port,
+                lot: stored::read(&document)?,
+                document,
+            });
+        }
+    }
+    Ok(lots)
+}
+
+/// What the next address of the caller counts as.
+#[derive(Debug)]
+enum NextSlot {
+    /// Admins have no limit.
+    Unlimited,
+    /// This number, which an address that is not kept any longer may have to give up first.
+    Free(usize, Option<Document>),
+    Full,
+}
+
+impl NextSlot {
+    async fn of(cx: &Cx<'_>, lots: &[KnownLot]) -> Result<Self, Error> {
+        if owner::is_admin(cx, &cx.caller.owner_id).await? {
+            return Ok(Self::Unlimited);
+        }
+        let now = cx.clock.now();
+        let limit = cx.settings.tcp_ports.clone().count().div_ceil(2);
+        let mut used = HashSet::new();
+        let mut lapsed = BTreeMap::new();
+        // Addresses from before they had numbers.
+        let mut n_unnumbered = 0;
+        for known in lots.iter().filter(|known| known.is_of(cx)) {
+            let counts = known.lot.is_taken || known.is_kept(now);
+            match known.lot.slot {
+                Some(slot) if counts => {
+                    used.insert(slot);
+                }
+                Some(slot) => {
+                    lapsed.insert(slot, known);
+                }
+                None => n_unnumbered += usize::from(counts),
+            }
+        }
+        let mut slots = 0..limit.saturating_sub(n_unnumbered);
+        let Some(slot) = slots.find(|slot| !used.contains(slot)) else {
+            return Ok(Self::Full);
+        };
+        let lapsed = match lapsed.get(&slot) {
+            Some(known) => {
+                let released = Lot::released(None, known.lot.clone());
+                Some(released.written(known.document.clone())?)
+            }
+            None => None,
+        };
+        Ok(Self::Free(slot, lapsed))
+    }
+
+    /// The writes by which `document` is the caller's.
+    fn take(self, cx: &Cx<'_>, document: Document) -> Result<Changes, Error> {
+        let (slot, lapsed) = match self {
+            Self::Free(slot, lapsed) => (Some(slot), lapsed),
+            Self::Unlimited | Self::Full => (None, None),
+        };
+        let lapsed = lapsed.filter(|lapsed| lapsed.head.id != document.head.id);
+        let freed =
+            lapsed.map_or_else(Changes::default, |lapsed| Changes::replace(lapsed, NOTHING));
+        let is_new = document.head.revision == 0;
+        let taken = Lot::taken_by(cx, slot).written(document)?;
+        Ok(freed.and(match is_new {
+            true => Changes::insert(taken, NOTHING),
+            false => Changes::replace(taken, NOTHING),
+        }))
+    }
+
+    /// The same for an address that was handed out before. One that is kept for the caller counts already.
+    fn take_again(self, cx: &Cx<'_>, known: KnownLot) -> Result<Option<Changes>, Error> {
+        let is_own = known.is_of(cx) && known.is_kept(cx.clock.now());
+        match self {
+            Self::Full if !is_own => Ok(None),
+            Self::Free(..) | Self::Full if is_own && known.lot.slot.is_some() => {
+                let taken = Lot::taken_by(cx, known.lot.slot).written(known.document)?;
+                Ok(Some(Changes::replace(taken, NOTHING)))
+            }
+            next => Ok(Some(next.take(cx, known.document)?)),
+        }
+    }
+}
+
+impl Lot {
+    fn taken_by(cx: &Cx<'_>, slot: Option<usize>) -> Self {
+        Self {
+            format: Format,
+            is_taken: true,
+            kept_until: None,
+            owner_id: Some(cx.caller.owner_id.clone()),
+            slot,
+        }
+    }
+
+    /// It counts as its holder's while it is kept.
+    fn released(kept_until: Option<Timestamp>, before: Self) -> Self {
+        Self {
+            format: Format,
+            is_taken: false,
+            kept_until,
+            owner_id: before.owner_id.filter(|_| kept_until.is_some()),
+            slot: before.slot.filter(|_| kept_until.is_some()),
+        }
+    }
+
+    /// The document with this state of its address.
+    fn written(&self, mut document: Document) -> Result<Document, Error> {
+        document.body = stored::write(self)?;
+        document.keys.retain(|key| key.name == KEY);
+        if let (Some(owner_id), Some(slot)) = (&self.owner_id, self.slot) {
+            let value = format!("{owner_id} {slot}");
+            document.keys.push(Key::new(SLOT, value));
+        }
+        Ok(document)
+    }
 }
 
 /// The host of every address of the pool.
@@ -53,87 +210,69 @@ pub(crate) fn host(settings: &Settings) -> String {
 /// An available address. `None` if there is none, or if the owner is at the limit.
 pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
     let (host, now) = (host(cx.settings), cx.clock.now());
-    let mut known = HashSet::new();
-    let mut n_own = 0;
-    let mut released: Vec<(u16, Document)> = Vec::new();
-    let mut kept: Vec<(u16, Document)> = Vec::new();
-    for document in cx.store.all(KIND).await? {
-        let Some(port) = port_of(&document, &host) else {
-            continue;
-        };
-        known.insert(port);
-        let lot: Lot = stored::read(&document)?;
-        let is_own = lot.owner_id.as_deref() == Some(&*cx.caller.owner_id);
-        n_own += usize::from(lot.is_taken && is_own);
-        let is_free = !lot.is_taken && lot.kept_until.is_none_or(|until| until <= now);
-        if is_free {
-            released.push((port, document));
-        } else if !lot.is_taken {
-            kept.push((port, document));
-        }
-    }
+    let mut lots = known_lots(cx).await?;
+    let next = NextSlot::of(cx, &lots).await?;
     let ports = cx.settings.tcp_ports.clone();
-    let is_at_limit = n_own >= ports.clone().count().div_ceil(2);
-    if is_at_limit && !owner::is_admin(cx, &cx.caller.owner_id).await? {
-        return Ok(None);
-    }
-    let fresh: Vec<u16> = ports.clone().filter(|port| !known.contains(port)).collect();
-    let random = usize::from(u16::from_le_bytes(cx.entropy.bytes()));
-    let pick = random
-        .checked_rem(fresh.len())
-        .and_then(|index| fresh.get(index).copied());
-    if let Some(port) = pick {
-        let id = cx.new_id();
-        let document = Document {
-            head: Head {
-                id: format!("{PREFIX}_{id}"),
-                kind: KIND.to_owned(),
-                account: String::new(),
-                revision: 0,
-                created_at: id.at(),
-                updated_at: id.at(),
-            },
-            body: taken_by(cx)?,
-            keys: vec![Key::new(KEY, format!("{host}:{port}"))],
-            refs: Vec::new(),
-            topics: Vec::new(),
-        };
-        let taking = Changes::insert(document, NOTHING);
-        return Ok(Some(Taken { port, taking }));
-    }
-    // Released longest ago first. Before there is none at all, one that is reserved for the caller's own
-    // agents.
-    for lots in [&mut released, &mut kept] {
-        lots.retain(|(port, _)| ports.contains(port));
-        lots.sort_by_key(|(_, document)| document.head.revision);
-    }
-    let mut found = None;
-    for (port, document) in released.into_iter().chain(kept) {
-        // An agent may still be about to leave it, or have its name reserved.
-        if !hosts::is_anothers(cx, &format!("{host}:{port}")).await? {
-            found = Some((port, document));
-            break;
+    if let NextSlot::Full = next {
+        lots.retain(|known| known.is_of(cx));
+    } else {
+        let known: HashSet<u16> = lots.iter().map(|known| known.port).collect();
+        let fresh: Vec<u16> = ports.clone().filter(|port| !known.contains(port)).collect();
+        let random = usize::from(u16::from_le_bytes(cx.entropy.bytes()));
+        let pick = random
+            .checked_rem(fresh.len())
+            .and_then(|index| fresh.get(index).copied());
+        if let Some(port) = pick {
+            let id = cx.new_id();
+            let document = Document {
+                head: Head {
+                    id: format!("{PREFIX}_{id}"),
+                    kind: KIND.to_owned(),
+                    account: String::new(),
+                    revision: 0,
+                    created_at: id.at(),
+                    updated_at: id.at(),
+                },
+                body: String::new(),
+                keys: vec![Key::new(KEY, format!("{host}:{port}"))],
+                refs: Vec::new(),
+                topics: Vec::new(),
+            };
+            let taking = next.take(cx, document)?;
+            return Ok(Some(Taken { port, taking }));
         }
     }
-    let Some((port, mut document)) = found else {
-        return Ok(None);
-    };
-    document.body = taken_by(cx)?;
-    let taking = Changes::replace(document, NOTHING);
-    Ok(Some(Taken { port, taking }))
+    // Released longest ago first. Before there is none at all, one that is kept for the caller's own agents.
+    lots.retain(|known| !known.lot.is_taken && ports.contains(&known.port));
+    lots.sort_by_key(|known| (known.is_kept(now), known.document.head.revision));
+    for known in lots {
+        // An agent may still be about to leave it, or have its name reserved.
+        if !hosts::is_anothers(cx, &format!("{host}:{}", known.port)).await? {
+            let port = known.port;
+            let taking = next.take_again(cx, known)?;
+            return Ok(taking.map(|taking| Taken { port, taking }));
+        }
+    }
+    Ok(None)
 }
 
-/// An address for who had it before, unless somebody else has it now. `None` also where the
-/// installation has no such address.
+/// An address for who had it before, unless somebody else has it now or the owner is at the limit. `None` also
+/// where the installation has no such address.
 pub(crate) async fn take_again(cx: &Cx<'_>, address: &str) -> Result<Option<Changes>, Error> {
-    let Some(mut document) = cx.store.find(KIND, KEY, address).await? else {
+    let mut lots = known_lots(cx).await?;
+    let next = NextSlot::of(cx, &lots).await?;
+    let is_it = |known: &KnownLot| {
+        let mut keys = known.document.keys.iter();
+        keys.any(|key| key.name == KEY && key.value == address)
+    };
+    let Some(at) = lots.iter().position(is_it) else {
         return Ok(None);
     };
-    if stored::read::<Lot>(&document)?.is_taken {
-        return Ok(None);
+    let known = lots.swap_remove(at);
+    match known.lot.is_taken {
+        true => Ok(None),
+        false => next.take_again(cx, known),
     }
-    document.body = taken_by(cx)?;
-    Ok(Some(Changes::replace(document, NOTHING)))
 }
 
 /// The write by which `host:port` is free for others.
@@ -147,32 +286,18 @@ pub(crate) async fn release_after(
     address: &str,
     kept_until: Option<Timestamp>,
 ) -> Result<Changes, Error> {
-    let Some(mut document) = cx.store.find(KIND, KEY, address).await? else {
+    let Some(document) = cx.store.find(KIND, KEY, address).await? else {
         return Ok(Changes::default());
     };
-    document.body = released(kept_until)?;
-    Ok(Changes::replace(document, NOTHING))
+    let released = Lot::released(kept_until, stored::read(&document)?);
+    Ok(Changes::replace(released.written(document)?, NOTHING))
 }
 
 fn port_of(document: &Document, host: &str) -> Option<u16> {
-    let address = document.keys.first()?.value.strip_prefix(host)?;
-    address.strip_prefix(':')?.parse().ok()
-}
-
-fn taken_by(cx: &Cx<'_>) -> Result<String, Error> {
-    Ok(stored::write(&Lot {
-        format: Format,
-        is_taken: true,
-        kept_until: None,
-        owner_id: Some(cx.caller.owner_id.clone()),
-    })?)
-}
-
-fn released(kept_until: Option<Timestamp>) -> Result<String, Error> {
-    Ok(stored::write(&Lot {
-        format: Format,
-        is_taken: false,
-        kept_until,
-        owner_id: None,
-    })?)
+    let key = document.keys.iter().find(|key| key.name == KEY)?;
+    key.value
+        .strip_prefix(host)?
+        .strip_prefix(':')?
+        .parse()
+        .ok()
 }

@@ -1,5 +1,8 @@
 //! Reserved addresses, and the TCP endpoints on them.
 
+use super::agents::{Open, again};
+use super::names::{Kind, LIMITS, Owner, wanted};
+use super::rights::Cast;
 use super::*;
 
 fn addr(made: &Value) -> String {
@@ -211,4 +214,72 @@ async fn an_address_cannot_go_while_an_endpoint_comes() {
             }
         }
     }
+}
+
+/// Takes at the same moment, of an owner who may have two of the three addresses.
+#[tokio::test]
+async fn takes_at_once_keep_to_the_limit_of_their_owner() {
+    let cast = Cast::start().await;
+    let house = &cast.house;
+    for _ in 0..20 {
+        let take = || house.call(&cast.callers[1], "POST", "/reserved_addrs", Value::Null);
+        let (a, b, c) = tokio::join!(take(), take(), take());
+        let made: Vec<Value> = [a, b, c]
+            .into_iter()
+            .filter(|answered| matches!(answered, Answered::Created(_)))
+            .map(Answered::body)
+            .collect();
+        assert_eq!(made.len(), 2);
+        for made in made {
+            assert_eq!(
+                house.delete(&path("reserved_addrs", &made)).await,
+                Answered::NoContent
+            );
+        }
+    }
+}
+
+/// Addresses that are kept for agents of an owner count: who connects and disconnects holds no more than half.
+#[tokio::test]
+async fn kept_addresses_count_for_their_owner() {
+    let open = Open::with(LIMITS).await;
+    let owner = Owner::bot(&open, "owner").await;
+    let other = Owner::bot(&open, "other").await;
+    let take = async || {
+        let want = wanted("tcp://");
+        let bound = open.bind(&owner.grant, want.clone()).await?;
+        Ok::<_, u16>(again(&want, &bound))
+    };
+    let mut had = Vec::new();
+    for _ in 0..6 {
+        let want = take().await.unwrap();
+        owner.give_up(&open, Kind::Agent, &want.id).await;
+        had.push(want);
+    }
+    let of_other = other.take(&open, Kind::Agent, "tcp://").await.unwrap();
+    // One that it had and one that is free for it; then it has its two.
+    take().await.unwrap();
+    take().await.unwrap();
+    assert!(take().await.is_err());
+    let mut urls = std::collections::BTreeSet::new();
+    for want in &had {
+        if let Ok(bound) = open.bind(&owner.grant, want.clone()).await {
+            urls.insert(bound.url);
+        }
+    }
+    assert!(urls.len() <= 2, "{urls:?}");
+    let endpoints = open.collection("endpoints").await;
+    assert_eq!(endpoints.len(), 3, "{endpoints:?}");
+    assert!(endpoints.iter().any(|one| one["id"] == *of_other));
+    // An admin has no limit.
+    let admin = Owner::of(&open, open.house.admin.clone()).await;
+    other.give_up(&open, Kind::Agent, &of_other).await;
+    assert!(
+        admin.take(&open, Kind::Agent, "tcp://").await.is_err(),
+        "it is kept"
+    );
+    open.house
+        .clock
+        .advance(std::time::Duration::from_secs(181));
+    admin.take(&open, Kind::Agent, "tcp://").await.unwrap();
 }

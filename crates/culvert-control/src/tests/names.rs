@@ -113,7 +113,7 @@ impl Owner {
     }
 }
 
-fn wanted(url: &str) -> Wanted {
+pub(super) fn wanted(url: &str) -> Wanted {
     Wanted {
         proto: url.split_once(':').unwrap().0.to_owned(),
         pooling_enabled: true,
