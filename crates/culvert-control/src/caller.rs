@@ -59,6 +59,15 @@ impl Caller {
         }
     }
 
+    /// Refuses the change of another owner's object (630); admins may. One without a known owner is the admins'.
+    /// `why` is the sentence that says so.
+    pub(crate) fn may_change_of(&self, owner_id: &str, why: &'static str) -> Result<(), Refusal> {
+        if self.role == Role::Admin || self.owner_id == owner_id {
+            return Ok(());
+        }
+        Err(Refusal::new(code::NOT_ADMIN, why))
+    }
+
     /// Refuses a writing operation of anybody but an admin (630, or 635 for one who may only read). `why`
     /// is the sentence that says so.
     pub(crate) fn must_be_admin(&self, why: &'static str) -> Result<(), Refusal> {

@@ -18,7 +18,6 @@ use serde::Deserialize;
 
 use crate::address_lock::{self, Want};
 use crate::base::PublicPorts;
-use crate::caller::Role;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::page::{self, Argument};
@@ -376,13 +375,10 @@ impl Endpoint {
     /// Refuses a change by another owner (630): a name and its traffic belong to the owner that made the
     /// endpoint. Admins may.
     fn may_change(&self, cx: &Cx<'_>) -> Result<(), Refusal> {
-        if cx.caller.role == Role::Admin || cx.caller.owner_id == self.principal_id {
-            return Ok(());
-        }
-        Err(Refusal::new(
-            code::NOT_ADMIN,
+        cx.caller.may_change_of(
+            &self.principal_id,
             "Only an admin or the owner of an endpoint may update or delete it.",
-        ))
+        )
     }
 
     /// Refuses a change of an agent's endpoint by anybody else (18014).

@@ -3,7 +3,7 @@
 //! Not here: how sessions come and go, and how an agent is asked for something (`agents`).
 
 use crate::resource::resource_type::value_refusal;
-use culvert_base::{Ksuid, Refusal, code};
+use culvert_base::{Ksuid, Refusal};
 use culvert_store::Head;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Deserialize;
@@ -15,7 +15,7 @@ use crate::listfilter::{self, Field, Shape, field};
 use crate::operation::{Answer, BodySpec, Call, Method, Reply, Run, Status};
 use crate::resource::model::tunnel_session::TunnelSession;
 use crate::resource::resource_type::{Draft, Extra, Life, Never, Resource, ResourceType, Running};
-use crate::{Error, Role, input, service, stored};
+use crate::{Error, input, service, stored};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<TunnelSession>();
 
@@ -111,10 +111,8 @@ async fn ask(control: &Control, call: Call, request: SessionCommand) -> Result<R
         .await?
         .ok_or_else(Refusal::not_found)?;
     let session: TunnelSession = stored::read(&document)?;
-    if call.caller.role != Role::Admin && call.caller.owner_id != session.principal_id {
-        let why = "Only the owner of the session's credential and admins may do this.";
-        return Err(Refusal::new(code::NOT_ADMIN, why).into());
-    }
+    let why = "Only the owner of the session's credential and admins may do this.";
+    call.caller.may_change_of(&session.principal_id, why)?;
     control
         .send_command(&document.head.id, &session, request)
         .await?;

@@ -23,6 +23,8 @@ pub(crate) static TYPE: ResourceType = ResourceType::of::<Vault>();
 /// The pattern of names of vaults and secrets.
 pub(crate) const NAME_PATTERN: &str = "^[A-Za-z0-9_/.-]+$";
 
+const NOT_YOURS: &str = "Only an admin or the owner of a vault may update or delete it.";
+
 /// A new vault.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -56,7 +58,8 @@ pub(crate) struct Update {
 }
 
 impl Resource for Vault {
-    const DOC: &'static str = "Vaults: named collections of secrets.";
+    const DOC: &'static str =
+        "Vaults: named collections of secrets. Only admins and the owner of a vault change it.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,
@@ -103,6 +106,7 @@ impl Resource for Vault {
         head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
+        cx.caller.may_change_of(&self.created_by, NOT_YOURS)?;
         let mut also = Changes::default();
         if let Some(name) = input.name.filter(|name| *name != self.name) {
             self.name = check_name(name)?;
@@ -121,6 +125,11 @@ impl Resource for Vault {
             also,
             ..Draft::of(self)
         })
+    }
+
+    async fn before_removal(&self, cx: &Cx<'_>, _head: &Head) -> Result<Changes, Error> {
+        cx.caller.may_change_of(&self.created_by, NOT_YOURS)?;
+        Ok(Changes::default())
     }
 }
 

@@ -28,6 +28,8 @@ pub(crate) static TYPE: ResourceType = ResourceType::of::<VaultSecret>();
 /// Longest value, in bytes.
 const VALUE_BYTES_MAX: usize = 16 << 10;
 
+const NOT_YOURS: &str = "Only an admin or the owner of a secret may update or delete it.";
+
 /// A value as it is sent: at most 16 KiB.
 #[derive(Debug, Default, Deserialize)]
 #[serde(try_from = "Secret")]
@@ -92,7 +94,7 @@ pub(crate) struct Update {
 }
 
 impl Resource for VaultSecret {
-    const DOC: &'static str = "Secrets: write-only values for traffic policies.";
+    const DOC: &'static str = "Secrets: write-only values for traffic policies. Only admins and the owner of a secret change it.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,
@@ -144,6 +146,7 @@ impl Resource for VaultSecret {
         head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
+        cx.caller.may_change_of(&self.created_by, NOT_YOURS)?;
         let mut also = Changes::default();
         if let Some(name) = input.name.filter(|name| *name != self.name) {
             self.name = check_name(name)?;
@@ -159,6 +162,11 @@ impl Resource for VaultSecret {
             also,
             ..Draft::of(self)
         })
+    }
+
+    async fn before_removal(&self, cx: &Cx<'_>, _head: &Head) -> Result<Changes, Error> {
+        cx.caller.may_change_of(&self.created_by, NOT_YOURS)?;
+        Ok(Changes::default())
     }
 }
 
