@@ -50,7 +50,7 @@ use crate::seal::Seal;
 use crate::settings::Settings;
 use crate::tenant::User;
 use crate::traffic_policy::Compiled;
-use crate::{login, replay, stored};
+use crate::{audit_kinds, login, replay, stored};
 
 /// A pass happens at least this often: certificates come of age without a commit.
 const PASS_EVERY: Duration = Duration::from_secs(60);
@@ -72,8 +72,8 @@ struct ReconcileState {
     /// Whether each user may have every event.
     users: InformerCache<bool>,
     destinations: InformerCache<Document>,
-    /// `None` for one that is left out.
-    replays: InformerCache<Option<Replay>>,
+    /// With their owners; `None` for one that is left out.
+    replays: InformerCache<Option<(Replay, String)>>,
     /// What the edge does not have yet.
     due: Due,
     /// How many endpoints present a certificate for names below each parent.
@@ -553,6 +553,8 @@ impl Control {
     }
 
     async fn compile_delivery(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
+        // What is read from here on has this much in it.
+        let revision = *self.store.watch().borrow();
         // What was read stays due while a pass fails.
         let read = |document: Document| {
             subscribed(&document).unwrap_or_else(|fault| {
@@ -578,22 +580,31 @@ impl Control {
         let changes = seen.replays.refresh(&self.store, read).await?;
         seen.has_delivery &= changes.is_empty();
         if seen.has_delivery {
+            self.delivery.has_rights_of(revision);
             return Ok(());
         }
-        // A bot is never an admin, and one that was stored without an owner waits for an admin.
-        let is_withheld =
-            |one: &&Subscribed| !seen.users.get(&one.owner_id).is_some_and(|may| *may);
-        let withheld = seen.subscriptions.made().filter(is_withheld);
+        // A bot is never an admin, and what was stored without an owner waits for an admin.
+        let is_entitled = |owner_id: &str| seen.users.get(owner_id).is_some_and(|may| *may);
+        let subscriptions = seen.subscriptions.made();
+        let subscriptions = subscriptions.map(|one| (&one.id, &one.owner_id));
+        let replays = seen.replays.made().flatten();
+        let replays = replays.map(|(replay, owner_id)| (&replay.id, owner_id));
+        let entitled = subscriptions
+            .chain(replays)
+            .filter(|(_, owner_id)| is_entitled(owner_id));
         let mut table = Table {
-            withheld: withheld
-                .flat_map(|one| one.private.iter().cloned())
+            private_kinds: audit_kinds::names()
+                .filter(|kind| audit_kinds::is_private(kind))
                 .collect(),
+            entitled: entitled.map(|(id, _)| id.clone()).collect(),
             sources: seen
                 .subscriptions
                 .made()
                 .flat_map(|one| one.sources.iter().cloned())
                 .collect(),
-            replays: seen.replays.made().flatten().cloned().collect(),
+            replays: (seen.replays.made().flatten())
+                .map(|(replay, _)| replay.clone())
+                .collect(),
             ..Table::default()
         };
         // Of destinations that are gone nothing is kept.
@@ -620,6 +631,7 @@ impl Control {
             }
         }
         self.delivery.publish(table);
+        self.delivery.has_rights_of(revision);
         seen.has_delivery = true;
         Ok(())
     }
@@ -688,18 +700,16 @@ fn ingress(document: &Document) -> Result<Option<(HostName, Option<String>)>, Fa
 struct Subscribed {
     /// The traffic sources, ready to run.
     sources: Vec<Arc<Source>>,
-    /// Id and kind of each audit source that only admins may have.
-    private: Vec<(String, String)>,
-    /// Whose right to those counts.
+    id: String,
+    /// Whose rights count where only admins may have what it is sent.
     owner_id: String,
 }
 
 fn subscribed(document: &Document) -> Result<Subscribed, Fault> {
     let subscription: EventSubscription = stored::read(document)?;
-    let of = |kind: &str| (document.head.id.clone(), kind.to_owned());
     Ok(Subscribed {
         sources: sources(document, &subscription),
-        private: subscription.private_kinds().map(of).collect(),
+        id: document.head.id.clone(),
         owner_id: subscription.owner_id,
     })
 }

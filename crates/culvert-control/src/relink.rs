@@ -1,7 +1,7 @@
 //! Objects that were stored before all they name was written down beside them: it is written down
 //! once, when a server starts, so that nothing in use can be deleted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use culvert_base::Fault;
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Ref};
@@ -10,6 +10,7 @@ use tracing::{info, warn};
 
 use crate::resource::model::Model;
 use crate::resource::model::endpoint::Endpoint;
+use crate::resource::model::event_destination::EventDestination;
 use crate::resource::model::event_subscription::EventSubscription;
 use crate::resource::model::reserved_domain::ReservedDomain;
 use crate::resource::resource_type::{Resource, ResourceType};
@@ -28,6 +29,7 @@ const NOTHING: AuditEvent = AuditEvent::Suppress {
 /// Writes down what every object names. Nothing where it was done before.
 pub(crate) async fn relink(store: &culvert_store::Store, seal: &Seal) -> Result<(), Fault> {
     note_owners(store).await?;
+    note_private_destinations(store).await?;
     if store.meta_get(META).await?.as_deref() == Some(DONE) {
         return Ok(());
     }
@@ -90,6 +92,45 @@ async fn note_owners(store: &culvert_store::Store) -> Result<(), Fault> {
                 subscription.id = id,
                 "the owner of a subscription to events about keys is not known; it gets them once an admin has updated it"
             );
+            continue;
+        }
+        let body = stored::write(&form)?;
+        let changed = Document { body, ..document };
+        match store.commit(Changes::replace(changed, NOTHING)).await {
+            Ok(_) => {}
+            Err(CommitError::Fault(fault)) => return Err(fault),
+            // Another node changed it meanwhile. The next start looks again.
+            Err(_) => is_complete = false,
+        }
+    }
+    match is_complete {
+        true => store.meta_set(META, DONE).await,
+        false => Ok(()),
+    }
+}
+
+/// Notes at destinations that they get events about keys and credentials, where subscriptions from before that
+/// was noted send them. Without it a destination could be changed by every owner as soon as such a subscription
+/// is gone, while events still wait for it.
+async fn note_private_destinations(store: &culvert_store::Store) -> Result<(), Fault> {
+    const META: &str = "private_destinations";
+    if store.meta_get(META).await?.as_deref() == Some(DONE) {
+        return Ok(());
+    }
+    let mut ids = BTreeSet::new();
+    for document in store.all(EventSubscription::KIND).await? {
+        let form: EventSubscription = stored::read(&document)?;
+        if form.private_kinds().next().is_some() {
+            ids.extend(form.destination_ids);
+        }
+    }
+    let mut is_complete = true;
+    for id in ids {
+        let Some(document) = store.get(EventDestination::KIND, &id).await? else {
+            continue;
+        };
+        let mut form: EventDestination = stored::read(&document)?;
+        if std::mem::replace(&mut form.has_private, true) {
             continue;
         }
         let body = stored::write(&form)?;

@@ -38,6 +38,9 @@ const OF: &str = "destination_id";
 struct Stored {
     format: Format<1>,
     destination_id: String,
+    /// Whose rights count for events about keys and credentials. Nothing in one from before this was noted.
+    #[serde(default)]
+    owner_id: String,
     /// As it was asked for.
     from: String,
     to: Option<String>,
@@ -213,10 +216,10 @@ pub(crate) async fn removal_with(cx: &Cx<'_>, destination: &Head) -> Result<Chan
     Ok(replay.map_or_else(Changes::default, |(document, _)| removal(document.head)))
 }
 
-/// A replay as the delivery plane runs it.
-pub(crate) fn compile(document: &Document) -> Result<Replay, Fault> {
+/// A replay as the delivery plane runs it, and its owner.
+pub(crate) fn compile(document: &Document) -> Result<(Replay, String), Fault> {
     let replay: Stored = stored::read(document)?;
-    Ok(Replay {
+    let compiled = Replay {
         id: document.head.id.clone(),
         account: document.head.account.clone(),
         range: replay.range(),
@@ -224,7 +227,8 @@ pub(crate) fn compile(document: &Document) -> Result<Replay, Fault> {
         destination: replay.destination_id,
         kinds: replay.event_types,
         subscriptions: replay.subscriptions,
-    })
+    };
+    Ok((compiled, replay.owner_id))
 }
 
 impl Stored {
@@ -238,7 +242,10 @@ impl Stored {
     }
 
     fn asks_like(&self, other: &Self) -> bool {
-        self.from == other.from && self.to == other.to && self.event_types == other.event_types
+        self.owner_id == other.owner_id
+            && self.from == other.from
+            && self.to == other.to
+            && self.event_types == other.event_types
     }
 }
 
@@ -333,6 +340,7 @@ async fn decide(
     Ok(Stored {
         format: Format,
         destination_id: destination.id.clone(),
+        owner_id: cx.caller.owner_id.clone(),
         from: input.from.clone(),
         to: Some(input.to.clone()).filter(|to| !to.is_empty()),
         event_types,

@@ -32,6 +32,7 @@ impl Control {
         }
         self.delivery.tail(TailSpec {
             account: caller.account.clone(),
+            owner: caller.owner_id.clone(),
             kinds,
             ..spec
         })

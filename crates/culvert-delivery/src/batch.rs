@@ -320,6 +320,22 @@ impl Batch {
         Self::read(destination, class, open.finish().stored)
     }
 
+    /// A batch of some of its events.
+    pub(crate) fn part(&self, mut is_in: impl FnMut(usize) -> bool) -> Self {
+        let mut part = OpenBatch::default();
+        for (index, delivery) in self.deliveries().enumerate() {
+            if is_in(index) {
+                part.push(delivery.subscription, delivery.envelope);
+            }
+        }
+        part.batch(Arc::clone(&self.destination), self.class)
+    }
+
+    /// The subscriptions and replays that its events are for.
+    pub(crate) fn subscriptions(&self) -> &[Arc<str>] {
+        &self.subscriptions
+    }
+
     /// The destination it is for.
     pub fn destination(&self) -> &Arc<str> {
         &self.destination

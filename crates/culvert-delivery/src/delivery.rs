@@ -86,6 +86,7 @@ impl Delivery {
                 targets,
                 table: ArcSwap::default(),
                 tables: watch::Sender::new(0),
+                rights: watch::Sender::new(0),
                 offers: Arc::new(RecordShards::new(limits, meters.clone())),
                 tails: Arc::default(),
                 all_counters: AllCounters::default(),
@@ -122,6 +123,11 @@ impl Delivery {
         // Workers of unchanged destinations have nothing new to do.
         let edited = compiled.unlike(&before).chain(before.unlike(&compiled));
         self.plane.notifier.wake_each(edited);
+    }
+
+    /// Says that the published table has the rights of this revision of the store, or later ones.
+    pub fn has_rights_of(&self, revision: i64) {
+        self.plane.rights.send_replace(revision);
     }
 
     /// The network client with its address guard.

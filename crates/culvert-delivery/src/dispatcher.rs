@@ -1,7 +1,7 @@
 //! Copies audit events from the outbox to the queue, exactly once, in commit order.
 //!
 //! The store decides at the commit which subscriptions get an event. Subscriptions whose owner has lost the right to
-//! it since are skipped here. The cursor is in the queue and moves in the transaction that appends the copies, from
+//! it since are skipped here: a private event waits for a table with the rights of its commit or later. The cursor is in the queue and moves in the transaction that appends the copies, from
 //! the position at which they were read, so of several nodes only the first copies. Live tails have a cursor in memory,
 //! so a tail on this node sees what another node copied.
 
@@ -32,6 +32,8 @@ pub(crate) struct Dispatcher {
     tailed: i64,
     /// Whether a table was published. Nothing is copied before: the table names the withheld events.
     has_table: bool,
+    /// Rows up to this one wait for the rights of this revision.
+    waits_for: Option<(i64, i64)>,
 }
 
 impl Dispatcher {
@@ -41,6 +43,7 @@ impl Dispatcher {
             copied: None,
             tailed: 0,
             has_table: true,
+            waits_for: None,
         }
     }
 
@@ -48,6 +51,7 @@ impl Dispatcher {
     pub(crate) async fn run(mut self, cancel: CancellationToken) {
         let mut tables = self.plane.tables.subscribe();
         let mut commits = self.plane.store.watch();
+        let mut rights = self.plane.rights.subscribe();
         let mut watching = true;
         self.has_table = *tables.borrow_and_update() > 0;
         let mut is_faulted = false;
@@ -77,6 +81,8 @@ impl Dispatcher {
                 alive = changed => watching = alive,
                 // The sender is in the plane.
                 _ = tables.changed(), if !self.has_table => self.has_table = true,
+                // The same.
+                _ = rights.changed(), if self.waits_for.is_some() => {}
                 () = self.plane.tails.changed() => {}
                 () = tokio::time::sleep(pause) => {}
                 () = cancel.cancelled() => {}
@@ -113,9 +119,38 @@ impl Dispatcher {
                 return Ok(false);
             }
             let fresh = rows.iter().filter(|row| row.seq > copied);
-            self.copy(fresh, copied, last).await?;
+            let Some(until) = self.copied_until(fresh.clone(), last).await? else {
+                return Ok(false);
+            };
+            let fresh = fresh.filter(|row| row.seq <= until);
+            self.copy(fresh, copied, until).await?;
         }
         Ok(true)
+    }
+
+    /// The last of these rows that may be copied now; `None` if the first must wait for the rights of its commit.
+    async fn copied_until<'a>(
+        &mut self,
+        mut rows: impl Iterator<Item = &'a OutboxRow>,
+        last: i64,
+    ) -> Result<Option<i64>, Fault> {
+        let plane = &self.plane;
+        let table = plane.table.load_full();
+        let is_private =
+            |row: &&OutboxRow| !row.audience.is_empty() && table.is_private(&row.event.kind);
+        let Some(first) = rows.find(is_private) else {
+            return Ok(Some(last));
+        };
+        let (until, revision) = match self.waits_for.filter(|(until, _)| *until >= first.seq) {
+            Some(waiting) => waiting,
+            None => (last, plane.store.revision().await?),
+        };
+        if *plane.rights.borrow() >= revision {
+            self.waits_for = None;
+            return Ok(Some(until.min(last)));
+        }
+        self.waits_for = Some((until, revision));
+        Ok(None)
     }
 
     async fn copy<'a>(

@@ -21,12 +21,17 @@ use crate::meters::Meters;
 pub const TAIL_LINES_MAX: usize = 1024;
 /// Maximum number of bytes buffered for a reader.
 pub const TAIL_BYTES_MAX: usize = 4 << 20;
+/// Each owner may open one of this many parts of all tails.
+const OWNER_SHARE: usize = 4;
 
 /// Selects the events of a tail.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct TailSpec {
     /// Only events of this account.
     pub account: String,
+    /// The owner of the tail. Each owner has a share of all tails.
+    #[serde(skip)]
+    pub owner: String,
     /// Names of kinds; every kind if there is none, or every traffic kind that has the fields where
     /// fields or a filter are given. Names that are no traffic kind are taken for audit kinds; the
     /// caller knows which exist.
@@ -50,6 +55,7 @@ pub enum Tailed {
 #[derive(Debug)]
 pub(crate) struct Follower {
     account: String,
+    owner: String,
     pub(crate) traffic: Vec<(&'static Kind, Selection, Option<Filter>)>,
     audit: Audit,
     waiting: Mutex<Waiting>,
@@ -151,14 +157,19 @@ impl Tails {
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut followers = Vec::clone(&self.followers.load());
-        let own = followers.iter().filter(|open| !open.is_for_another_node);
-        if own.count() >= tails_max {
-            return Err(Refusal::uncoded(
-                Class::TooMany,
-                format!(
-                    "The limit of {tails_max} live tails is reached; close one or try again later."
-                ),
-            ));
+        let here = || followers.iter().filter(|open| !open.is_for_another_node);
+        let of_owner = here().filter(|open| open.owner == follower.owner);
+        let owner_max = tails_max.div_ceil(OWNER_SHARE);
+        for (n_open, most, whose) in [
+            (here().count(), tails_max, "live tails"),
+            (of_owner.count(), owner_max, "live tails of one owner"),
+        ] {
+            if n_open >= most {
+                let why = format!(
+                    "The limit of {most} {whose} is reached; close one or try again later."
+                );
+                return Err(Refusal::uncoded(Class::TooMany, why));
+            }
         }
         followers.push(follower.clone());
         self.publish(followers);
@@ -284,6 +295,7 @@ impl Tails {
 pub(crate) fn compile(spec: TailSpec) -> Result<Follower, Refusal> {
     let TailSpec {
         account,
+        owner,
         kinds: names,
         filter,
         fields,
@@ -331,6 +343,7 @@ pub(crate) fn compile(spec: TailSpec) -> Result<Follower, Refusal> {
     };
     Ok(Follower {
         account,
+        owner,
         traffic,
         audit,
         waiting: Mutex::default(),

@@ -38,6 +38,8 @@ pub(crate) struct Plane {
     pub(crate) table: ArcSwap<Compiled>,
     /// Number of published tables; incremented after the table is stored.
     pub(crate) tables: watch::Sender<u64>,
+    /// The table has the rights of this revision of the store, or later ones.
+    pub(crate) rights: watch::Sender<i64>,
     pub(crate) offers: Arc<RecordShards>,
     pub(crate) tails: Arc<Tails>,
     pub(crate) all_counters: AllCounters,

@@ -63,7 +63,17 @@ impl Replay {
 
     /// The subscriptions a row is sent for: those it was for when it happened, so that a receiver
     /// that knows the delivery knows it again.
-    pub(crate) fn readers(&self, row: &AuditRow) -> Result<Vec<String>, Fault> {
+    ///
+    /// The rights to private kinds are the replay's own: it sends them for itself instead of for a subscription
+    /// whose owner has lost them.
+    pub(crate) fn readers(
+        &self,
+        row: &AuditRow,
+        is_withheld: impl Fn(&str) -> bool,
+    ) -> Result<Vec<String>, Fault> {
+        if is_withheld(&self.id) {
+            return Ok(Vec::new());
+        }
         let audience: Vec<(String, String)> =
             serde_json::from_str(&row.audience).map_err(|error| {
                 Fault::new(format!("reading the audience of event {}", row.seq), error)
@@ -71,7 +81,9 @@ impl Replay {
         let of_destination = |(subscription, destination): (String, String)| {
             (destination == self.destination).then_some(subscription)
         };
-        let then: Vec<String> = audience.into_iter().filter_map(of_destination).collect();
+        let is_due = |subscription: &String| !is_withheld(subscription);
+        let then = audience.into_iter().filter_map(of_destination);
+        let then: Vec<String> = then.filter(is_due).collect();
         if !then.is_empty() {
             return Ok(then);
         }
@@ -79,6 +91,7 @@ impl Replay {
         let now: Vec<String> = wanting
             .filter(|(_, kinds)| kinds.contains(&row.kind))
             .map(|(subscription, _)| subscription.clone())
+            .filter(is_due)
             .collect();
         Ok(if now.is_empty() {
             vec![self.id.clone()]

@@ -187,9 +187,11 @@ impl Replayer {
         }
         let log = plane.store.audit_log();
         let rows = log.rows(position, replay.range.last, ROWS).await?;
+        let table = plane.table.load_full();
         let mut wanted = Vec::new();
         for row in rows.iter().filter(|row| replay.wants(row)) {
-            wanted.push((row, replay.readers(row)?));
+            let is_withheld = |reader: &str| table.is_withheld(reader, &row.kind);
+            wanted.push((row, replay.readers(row, is_withheld)?));
         }
         let copies = wanted.iter().flat_map(|(row, readers)| {
             readers.iter().map(|subscription| Copy {

@@ -54,7 +54,7 @@ pub struct Settings {
     /// Bytes of events in memory for all destinations. Above this, a destination with more than its share gets no
     /// more events.
     pub held_bytes_max: u64,
-    /// Maximum number of open live tails.
+    /// Maximum number of open live tails. Each owner has a quarter of them at most.
     pub tails_max: usize,
     /// Time limit of a send.
     pub send_deadline: Duration,

@@ -7,8 +7,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use culvert_events::{Capture, Filter, Kind, Selection};
+use culvert_store::BatchClass;
+use serde::Deserialize;
 
-use crate::batch::BatchLimits;
+use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::health::{AllCounters, DeliveryCounters};
 use crate::replay::Replay;
 use crate::settings::Settings;
@@ -23,8 +25,10 @@ pub struct Table {
     pub destinations: Vec<Destination>,
     /// Replays, including completed ones.
     pub replays: Vec<Replay>,
-    /// Subscriptions, and the audit kinds withheld from them although the store matches them.
-    pub withheld: HashSet<(String, String)>,
+    /// Audit kinds that not every subscription may get, although the store matches them.
+    pub private_kinds: HashSet<String>,
+    /// IDs of the subscriptions and replays that get those kinds.
+    pub entitled: HashSet<String>,
 }
 
 /// One source of one subscription.
@@ -61,8 +65,8 @@ pub struct Destination {
 #[derive(Debug, Default)]
 pub(crate) struct Compiled {
     pub(crate) replays: Vec<Replay>,
-    /// Audit kinds withheld from each subscription.
-    withheld: HashMap<String, HashSet<String>>,
+    private_kinds: HashSet<String>,
+    entitled: HashSet<String>,
     kinds: Vec<KindPlan>,
     destinations: HashMap<Arc<str>, Arc<CompiledDestination>>,
 }
@@ -114,6 +118,16 @@ impl CompiledDestination {
             }
         }
     }
+}
+
+/// The kind of a finished envelope.
+fn kind_of(envelope: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Kind {
+        event_type: String,
+    }
+    let kind = serde_json::from_slice::<Kind>(envelope).ok()?;
+    Some(kind.event_type)
 }
 
 impl Compiled {
@@ -182,22 +196,41 @@ impl Compiled {
                 }),
             }
         }
-        let mut withheld: HashMap<String, HashSet<String>> = HashMap::new();
-        for (subscription, kind) in table.withheld {
-            withheld.entry(subscription).or_default().insert(kind);
-        }
         Self {
             replays: table.replays,
-            withheld,
+            private_kinds: table.private_kinds,
+            entitled: table.entitled,
             kinds,
             destinations,
         }
     }
 
-    /// Whether a subscription no longer gets an audit kind.
-    pub(crate) fn is_withheld(&self, subscription: &str, kind: &str) -> bool {
-        let withheld = self.withheld.get(subscription);
-        withheld.is_some_and(|kinds| kinds.contains(kind))
+    /// Whether not every subscription may get an audit kind.
+    pub(crate) fn is_private(&self, kind: &str) -> bool {
+        self.private_kinds.contains(kind)
+    }
+
+    /// Whether a subscription or replay may not get an audit kind.
+    pub(crate) fn is_withheld(&self, reader: &str, kind: &str) -> bool {
+        self.is_private(kind) && !self.entitled.contains(reader)
+    }
+
+    /// Whether each event of a batch may go to its reader now; `None` where all may. A batch whose readers may
+    /// get everything costs a look at each reader.
+    pub(crate) fn withheld_of(&self, batch: &Batch) -> Option<Vec<bool>> {
+        let may_get_all = |reader: &Arc<str>| self.entitled.contains(&**reader);
+        if batch.class() != BatchClass::Audit
+            || self.private_kinds.is_empty()
+            || batch.subscriptions().iter().all(may_get_all)
+        {
+            return None;
+        }
+        let is_withheld = |delivery: Delivery<'_>| {
+            !may_get_all(delivery.subscription)
+                && kind_of(delivery.envelope).is_none_or(|kind| self.is_private(&kind))
+        };
+        let withheld: Vec<bool> = batch.deliveries().map(is_withheld).collect();
+        withheld.contains(&true).then_some(withheld)
     }
 
     /// The fields that are wanted of each kind.

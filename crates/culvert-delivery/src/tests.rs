@@ -690,6 +690,7 @@ async fn a_deleted_destination_loses_its_queue_and_the_loss_is_counted() {
 async fn a_tail_sees_traffic_and_audit_of_its_account_as_it_asked() {
     let bench = Bench::new().await;
     let spec = |account: &str, kinds: &[&str], filter: &str, fields: &[&str]| TailSpec {
+        owner: "usr_1".to_owned(),
         account: account.to_owned(),
         kinds: kinds.iter().map(|kind| (*kind).to_owned()).collect(),
         filter: filter.to_owned(),
@@ -777,17 +778,23 @@ async fn a_slow_reader_of_a_tail_is_told_what_it_missed() {
 
 #[tokio::test]
 async fn tails_are_few() {
-    let bench = Bench::with(|settings| settings.tails_max = 2).await;
-    let open = || {
+    let bench = Bench::with(|settings| settings.tails_max = 8).await;
+    let open = |owner: &str| {
         bench.delivery.tail(TailSpec {
             account: "ac_1".into(),
+            owner: owner.into(),
             ..TailSpec::default()
         })
     };
-    let (first, _second) = (open().unwrap(), open().unwrap());
-    assert!(open().is_err());
+    let (first, _second) = (open("usr_1").unwrap(), open("usr_1").unwrap());
+    let refused = open("usr_1").unwrap_err();
+    assert!(refused.message.contains("of one owner"), "{refused}");
+    // One owner leaves tails to others.
+    let others = ["usr_2", "usr_3", "bot_4"].map(|owner| [open(owner), open(owner)]);
+    assert!(others.iter().flatten().all(Result::is_ok));
+    assert!(open("bot_5").is_err());
     drop(first);
-    open().unwrap();
+    open("bot_5").unwrap();
 }
 
 #[tokio::test]

@@ -376,7 +376,34 @@ impl Worker {
         Ok(Step::Gone)
     }
 
+    /// Sends a batch without the events whose reader lost the right to them while they waited. Those count as done.
     async fn send(
+        &self,
+        destination: &CompiledDestination,
+        batch: &Batch,
+        attempt: u32,
+    ) -> Verdict {
+        let Some(withheld) = self.plane.table.load().withheld_of(batch) else {
+            return self.send_whole(destination, batch, attempt).await;
+        };
+        let part = batch.part(|index| !withheld[index]);
+        if part.is_empty() {
+            return Verdict::Delivered;
+        }
+        match self.send_whole(destination, &part, attempt).await {
+            Verdict::Partial(outcomes) => {
+                let mut outcomes = outcomes.into_iter();
+                let of_all = withheld.iter().map(|is_withheld| match is_withheld {
+                    true => Outcome::Delivered,
+                    false => outcomes.next().unwrap_or(Outcome::NotTried),
+                });
+                Verdict::Partial(of_all.collect())
+            }
+            other => other,
+        }
+    }
+
+    async fn send_whole(
         &self,
         destination: &CompiledDestination,
         batch: &Batch,

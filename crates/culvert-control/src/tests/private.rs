@@ -170,13 +170,8 @@ async fn a_subscription_follows_the_rights_of_its_owner() {
         let body = stored::write(&user).unwrap();
         let changed = Document { body, ..document };
         let changes = Changes::replace(changed, AuditEvent::Suppress { reason: "a test" });
+        // What is committed from here on is for the new rights, without a pause.
         house.store.commit(changes).await.unwrap();
-        assert!(
-            house
-                .control
-                .is_applied(std::time::Duration::from_secs(20))
-                .await
-        );
     };
     let mut counts = (1, 1);
     for (role, active, gets) in [
@@ -397,6 +392,42 @@ async fn a_destination_that_got_events_about_keys_is_the_admins() {
             house.call(bot, "PATCH", &path, body).await.body();
         }
         redirect(&house.admin, "after").await.body();
+    }
+}
+
+/// The same of a destination that got them from a subscription of a version that noted nothing.
+#[tokio::test]
+async fn a_destination_of_an_older_subscription_is_the_admins() {
+    let cast = Cast::start().await;
+    let house = &cast.house;
+    let target = |host: &str| json!({"webhook": {"url": format!("https://{host}.example/in")}});
+    let hook = json!({"format": "json", "target": target("hooks")});
+    let hook = house.call(&cast.callers[1], "POST", "/event_destinations", hook);
+    let hook = hook.await.body()["id"].as_str().unwrap().to_owned();
+    let body = json!({"sources": [{"type": "api_key_created.v0"}], "destination_ids": [hook]});
+    let made = house.post("/event_subscriptions", body).await.body();
+    let document = house.store.get("event_destination", &hook).await;
+    let document = document.unwrap().unwrap();
+    let mut form: Value = serde_json::from_str(&document.body).unwrap();
+    form.as_object_mut().unwrap().remove("has_private").unwrap();
+    let body = form.to_string();
+    let older = Changes::replace(
+        Document { body, ..document },
+        AuditEvent::Suppress { reason: "a test" },
+    );
+    house.store.commit(older).await.unwrap();
+    let seal = Seal::new(&Secret::new("a master key of the tests".into()));
+    for meta in ["subscription_owners", "private_destinations"] {
+        house.store.meta_set(meta, "").await.unwrap();
+    }
+    relink::relink(&house.store, &seal).await.unwrap();
+    let made = format!("/event_subscriptions/{}", made["id"].as_str().unwrap());
+    assert_eq!(house.delete(&made).await, Answered::NoContent);
+    let path = format!("/event_destinations/{hook}");
+    let elsewhere = json!({"target": target("evil")});
+    for caller in &cast.callers[1..3] {
+        let answered = house.call(caller, "PATCH", &path, elsewhere.clone()).await;
+        assert_eq!(answered.code(), Some(630));
     }
 }
 

@@ -129,7 +129,8 @@ async fn one_replay_at_a_time_and_the_same_request_is_the_same_replay() {
 
     // Compiled for the plane; when its cursor has passed the range it is done, and another may come.
     let stored = house.store.all(replay::KIND).await.unwrap();
-    let replay = replay::compile(&stored[0]).unwrap();
+    let (replay, owner_id) = replay::compile(&stored[0]).unwrap();
+    assert_eq!(owner_id, house.admin.owner_id);
     assert_eq!((replay.range.first, replay.range.last), (1, before));
     assert_eq!(replay.kinds, ["api_key_created.v0", "vault_created.v0"]);
     let wanted = &replay.subscriptions[0].1;

@@ -237,3 +237,102 @@ async fn a_running_plane_prunes_and_says_where_the_log_stands() {
     .await;
     running.stop().await;
 }
+
+/// An event that not everybody may get is copied by a table with the rights of its commit, never by an older one.
+#[tokio::test]
+async fn a_private_event_waits_for_the_rights_of_its_commit() {
+    const PUBLIC: &str = "vault_created.v0";
+    let bench = Bench::new().await;
+    bench.subscribe("esb_1", "ed_1").await;
+    let target = Scripted::new(500);
+    bench.publish_entitled(&target, &[], &["esb_1"]);
+    let mut dispatcher = bench.dispatcher();
+    let copied = async || {
+        let waiting = plane(&bench).queue.backlog().await.unwrap();
+        waiting.iter().map(|one| one.events).sum::<u64>()
+    };
+    let revision = async || bench.store.revision().await.unwrap();
+
+    bench.tell_all([("ac_1", AUDIT_KIND, 1)]).await;
+    assert!(!dispatcher.pass().await.unwrap());
+    assert_eq!(copied().await, 0, "the rights are older than the event");
+    // The owner loses the right before the event, which this node learns later.
+    bench.publish_entitled(&target, &[], &[]);
+    bench.delivery.has_rights_of(revision().await);
+    while dispatcher.pass().await.unwrap() {}
+    assert_eq!(copied().await, 0, "it is withheld");
+    // What comes meanwhile moves no event that waits further back.
+    bench.publish_entitled(&target, &[], &["esb_1"]);
+    bench.tell_all([("ac_1", AUDIT_KIND, 2)]).await;
+    assert!(!dispatcher.pass().await.unwrap());
+    let first = revision().await;
+    bench.tell_all([("ac_1", AUDIT_KIND, 3)]).await;
+    bench.delivery.has_rights_of(first);
+    while dispatcher.pass().await.unwrap() {}
+    assert_eq!(copied().await, 1);
+    bench.delivery.has_rights_of(revision().await);
+    while dispatcher.pass().await.unwrap() {}
+    assert_eq!(copied().await, 2);
+    // Others wait for nothing.
+    bench.tell_all([("ac_1", PUBLIC, 4)]).await;
+    assert!(dispatcher.pass().await.unwrap());
+}
+
+/// Events that wait for a destination are not sent once their reader has lost the right to them.
+#[tokio::test]
+async fn a_queued_event_is_withheld_when_the_right_is_lost() {
+    let bench = Bench::new().await;
+    bench.subscribe("esb_1", "ed_1").await;
+    bench.subscribe("esb_2", "ed_1").await;
+    let target = Scripted::new(500);
+    bench.publish_entitled(&target, &[], &["esb_1", "esb_2"]);
+    bench
+        .tell_all((0..10).map(|n| ("ac_1", AUDIT_KIND, n)))
+        .await;
+    bench
+        .delivery
+        .has_rights_of(bench.store.revision().await.unwrap());
+    dispatch(&bench).await;
+    bench.publish_entitled(&target, &[], &["esb_2"]);
+    let running = bench.run();
+    until("the deliveries", || target.keys().len() == 10).await;
+    until("an empty queue", || bench.health("ed_1").queued == 0).await;
+    running.stop().await;
+    let keys = target.keys();
+    assert_eq!(keys.len(), 10);
+    assert!(keys.iter().all(|key| key.ends_with(":esb_2")), "{keys:?}");
+}
+
+/// A replay sends private events by the rights of its owner, not of the subscriptions it finds.
+#[tokio::test]
+async fn a_replay_follows_the_rights_of_its_owner() {
+    let bench = Bench::new().await;
+    bench.subscribe("esb_1", "ed_1").await;
+    bench
+        .tell_all((0..10).map(|n| ("ac_1", AUDIT_KIND, n)))
+        .await;
+    let target = Scripted::new(500);
+    for (entitled, readers) in [
+        (&[][..], None),
+        (&["esb_1"][..], None),
+        (&["esb_1", "replay_3"][..], Some("esb_1")),
+        (&["replay_4"][..], Some("replay_4")),
+    ] {
+        let id = match readers {
+            Some("replay_4") => "4",
+            Some(_) => "3",
+            None => "1",
+        };
+        let before = target.keys().len();
+        bench.publish_entitled(&target, &[replay(id, 1, 10)], entitled);
+        let mut replayer = Replayer::new(plane(&bench));
+        while replayer.pass().await.unwrap() == Duration::ZERO {}
+        let running = bench.run();
+        until("an empty queue", || bench.health("ed_1").queued == 0).await;
+        running.stop().await;
+        let sent = target.keys().split_off(before);
+        assert_eq!(sent.len(), readers.map_or(0, |_| 10), "{entitled:?}");
+        let end = format!(":{}", readers.unwrap_or_default());
+        assert!(sent.iter().all(|key| key.ends_with(&end)), "{sent:?}");
+    }
+}

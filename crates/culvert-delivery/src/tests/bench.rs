@@ -146,9 +146,27 @@ impl Bench {
         });
     }
 
+    /// One destination, replays to it, and who gets audit events though not everybody may.
+    pub(super) fn publish_entitled(
+        &self,
+        target: &Arc<Scripted>,
+        replays: &[Replay],
+        entitled: &[&str],
+    ) {
+        self.delivery.publish(Table {
+            private_kinds: [AUDIT_KIND.to_owned()].into(),
+            entitled: entitled.iter().map(|id| (*id).to_owned()).collect(),
+            ..self.table(target, replays)
+        });
+    }
+
     /// One destination and replays to it.
     pub(super) fn publish_replays(&self, target: &Arc<Scripted>, replays: &[Replay]) {
-        self.delivery.publish(Table {
+        self.delivery.publish(self.table(target, replays));
+    }
+
+    fn table(&self, target: &Arc<Scripted>, replays: &[Replay]) -> Table {
+        Table {
             destinations: vec![Destination {
                 id: "ed_1".to_owned(),
                 account: "ac_1".to_owned(),
@@ -157,7 +175,7 @@ impl Bench {
             }],
             replays: replays.to_vec(),
             ..Table::default()
-        });
+        }
     }
 
     /// One source with every field, one destination of that type.

@@ -229,6 +229,12 @@ impl Run for Leased<'_> {
                 let text = "cannot read a stored batch";
                 return Err(Failure::new(FailureClass::Permanent, "unreadable", text));
             };
+            // As in `send`: what waited for the object may be withheld by now.
+            let withheld = self.plane.table.load().withheld_of(&batch);
+            let batch = match withheld {
+                None => batch,
+                Some(withheld) => batch.part(|index| !withheld[index]),
+            };
             self.bytes.fetch_add(batch.lines().len(), Ordering::Relaxed);
             Ok(batch)
         })
