@@ -1,15 +1,26 @@
-//! Who may do what: every operation of the table, called with a real object of one owner by every kind
-//! of caller. The expected outcomes are a table of their own, which is held against the operations.
+//! Who may do what: every operation of the table, called by every kind of caller with an object of every
+//! ownership. Each rule says its outcomes once; an operation without a rule fails.
 
 use May::{Do, Not, NotSee};
+use Who::{Admin, OtherBot, Owner, Reader, Stranger};
 
 use crate::resource::ALL;
 use crate::resource::resource_type::Life;
 use crate::tests::observed::stored_one;
 use crate::tests::*;
 
-/// Who calls.
-const CALLERS: [&str; 5] = ["admin", "owner", "other bot", "reader", "stranger"];
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Admin,
+    /// A bot.
+    Owner,
+    OtherBot,
+    Reader,
+    /// An admin of another account.
+    Stranger,
+}
+
+const CALLERS: [Who; 5] = [Admin, Owner, OtherBot, Reader, Stranger];
 
 /// What a call comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +33,94 @@ enum May {
     Not(u16),
 }
 
-/// For [`CALLERS`] in order, the outcomes for objects of an owner who is a bot.
-type Row = [May; 5];
+/// What the object of a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Object {
+    OfOwner,
+    /// Stored by a version that did not note owners.
+    Ownerless,
+    /// A subscription to events about keys, or a destination that got some.
+    AboutKeys,
+}
+
+/// Who may call an operation.
+#[derive(Clone, Copy, Debug)]
+enum Rule {
+    /// Everyone in the account.
+    Read,
+    /// Everyone in the account who may write.
+    Write,
+    /// The object's owner and admins. To others it does not exist.
+    Private,
+    /// The object's owner and admins.
+    Owned,
+    /// Admins; with the codes for others and for those who may only read.
+    Admins(u16, u16),
+}
+
+impl Rule {
+    /// The operation's rule; `None` for one that nobody has decided about.
+    fn of(collection: &str, name: &str, object: Object) -> Option<Self> {
+        let is_read = name == "get" || name.starts_with("get_") || name.starts_with("list");
+        let is_change = matches!(name, "update" | "delete");
+        let is_create = name == "create";
+        if PRIVATE.contains(&collection) {
+            // A list has the caller's own, and one is made for the caller alone: tests of their own.
+            return match name {
+                "list" => Some(Self::Read),
+                "create" => Some(Self::Write),
+                "get" => Some(Self::Private),
+                _ => is_change.then_some(Self::Private),
+            };
+        }
+        match (collection, name) {
+            _ if is_read => Some(Self::Read),
+            _ if ADMINS.contains(&collection) => {
+                (is_change || is_create).then_some(Self::Admins(4111, 4111))
+            }
+            _ if ADMINS_ALONE.contains(&collection) => {
+                let is_known = is_change || is_create || name == "retry_certificate_management";
+                is_known.then_some(Self::Admins(630, 635))
+            }
+            ("event_destinations", "update") if object == Object::AboutKeys => {
+                Some(Self::Admins(630, 635))
+            }
+            ("event_destinations", "replay") => Some(Self::Admins(630, 635)),
+            ("event_destinations", "test" | "redrive") => Some(Self::Write),
+            (
+                "event_subscriptions",
+                "update" | "delete" | "create_source" | "update_source" | "delete_source",
+            ) => match object {
+                Object::AboutKeys => Some(Self::Admins(630, 635)),
+                Object::OfOwner | Object::Ownerless => Some(Self::Write),
+            },
+            ("endpoints" | "vaults" | "vault_secrets", "update" | "delete")
+            | ("tunnel_sessions", "stop" | "restart" | "update_agent") => Some(Self::Owned),
+            (
+                "reserved_domains",
+                "delete_certificate"
+                | "delete_certificate_management_policy"
+                | "retry_certificate_management",
+            ) => Some(Self::Write),
+            _ => (is_change || is_create).then_some(Self::Write),
+        }
+    }
+
+    fn outcome(self, who: Who, object: Object) -> May {
+        let is_owner = who == Owner && object != Object::Ownerless;
+        match (self, who) {
+            (_, Stranger) => NotSee,
+            (Self::Read, _) | (_, Admin) => Do,
+            (Self::Private, _) if is_owner => Do,
+            (Self::Private, _) => NotSee,
+            (Self::Admins(_, code), Reader) => Not(code),
+            (_, Reader) => Not(635),
+            (Self::Admins(code, _), _) => Not(code),
+            (Self::Owned, _) if !is_owner => Not(630),
+            (Self::Owned | Self::Write, _) => Do,
+        }
+    }
+}
 
 /// Objects that belong to their owner alone.
 pub(super) const PRIVATE: [&str; 3] = ["api_keys", "credentials", "ssh_credentials"];
@@ -35,56 +132,8 @@ const ADMINS_ALONE: [&str; 2] = ["agent_ingresses", "ip_restrictions"];
 
 /// Of subscriptions that everybody may have.
 const SOURCE: &str = "ip_policy_created.v0";
-
-/// What each operation on an object comes to; `None` for one that nobody has decided about.
-fn expected(collection: &str, name: &str) -> Option<Row> {
-    let is_read = name == "get" || name.starts_with("get_") || name.starts_with("list_");
-    if PRIVATE.contains(&collection) {
-        return match name {
-            "get" => Some([Do, Do, NotSee, NotSee, NotSee]),
-            "update" | "delete" => Some([Do, Do, NotSee, NotSee, NotSee]),
-            _ => None,
-        };
-    }
-    if ADMINS.contains(&collection) {
-        return match name {
-            "get" => Some([Do, Do, Do, Do, NotSee]),
-            "update" | "delete" => Some([Do, Not(4111), Not(4111), Not(4111), NotSee]),
-            _ => None,
-        };
-    }
-    if ADMINS_ALONE.contains(&collection) {
-        return match name {
-            "get" => Some([Do, Do, Do, Do, NotSee]),
-            "update" | "delete" | "retry_certificate_management" => {
-                Some([Do, Not(630), Not(630), Not(635), NotSee])
-            }
-            _ => None,
-        };
-    }
-    match (collection, name) {
-        // Where there is no replay, none is shown to anyone.
-        ("event_destinations", "get_replay") => Some([NotSee; 5]),
-        _ if is_read => Some([Do, Do, Do, Do, NotSee]),
-        ("endpoints", "update" | "delete") => Some([Do, Do, Not(630), Not(635), NotSee]),
-        (_, "update" | "delete") => Some([Do, Do, Do, Not(635), NotSee]),
-        ("tunnel_sessions", "stop" | "restart" | "update_agent") => {
-            Some([Do, Do, Not(630), Not(635), NotSee])
-        }
-        ("event_destinations", "replay") => Some([Do, Not(630), Not(630), Not(635), NotSee]),
-        ("event_destinations", "test" | "redrive") => Some([Do, Do, Do, Not(635), NotSee]),
-        ("event_subscriptions", "create_source" | "update_source" | "delete_source") => {
-            Some([Do, Do, Do, Not(635), NotSee])
-        }
-        (
-            "reserved_domains",
-            "delete_certificate"
-            | "delete_certificate_management_policy"
-            | "retry_certificate_management",
-        ) => Some([Do, Do, Do, Not(635), NotSee]),
-        _ => None,
-    }
-}
+/// Of those that admins may have.
+const SOURCE_ABOUT_KEYS: &str = "api_key_created.v0";
 
 pub(super) struct Cast {
     pub(super) house: House,
@@ -138,6 +187,45 @@ impl Cast {
         let made = house.call(by, "POST", &path, sample).await.body();
         made["id"].as_str().unwrap().to_owned()
     }
+
+    /// Makes an object what it is to be; `false` if there is no such object.
+    async fn becomes(&self, collection: &str, id: &str, object: Object) -> bool {
+        let house = &self.house;
+        match (object, collection) {
+            (Object::OfOwner, _) => true,
+            (Object::Ownerless, _) => {
+                let ids = [id.replace("service_", "bot_")];
+                let found = house.store.get_many(&ids).await.unwrap().pop();
+                let document = found.unwrap();
+                let mut form: Value = serde_json::from_str(&document.body).unwrap();
+                let fields = ["owner_id", "principal_id", "created_by"];
+                let Some(field) = fields.iter().find(|field| form[**field].is_string()) else {
+                    return false;
+                };
+                form[*field] = json!("");
+                let body = form.to_string();
+                let why = AuditEvent::Suppress { reason: "a test" };
+                let changes = Changes::replace(Document { body, ..document }, why);
+                house.store.commit(changes).await.unwrap();
+                true
+            }
+            (Object::AboutKeys, "event_subscriptions") => {
+                let path = format!("/event_subscriptions/{id}/sources");
+                let body = json!({"type": SOURCE_ABOUT_KEYS});
+                house.post(&path, body).await.body();
+                true
+            }
+            (Object::AboutKeys, "event_destinations") => {
+                let body =
+                    json!({"sources": [{"type": SOURCE_ABOUT_KEYS}], "destination_ids": [id]});
+                let made = house.post("/event_subscriptions", body).await.body();
+                let path = format!("/event_subscriptions/{}", made["id"].as_str().unwrap());
+                assert_eq!(house.delete(&path).await, Answered::NoContent);
+                true
+            }
+            (Object::AboutKeys, _) => false,
+        }
+    }
 }
 
 /// A new bot with a key of its own, as a caller.
@@ -164,20 +252,33 @@ fn judge(answered: &Answered, absent: &Answered) -> May {
 }
 
 #[tokio::test]
-async fn every_operation_with_an_object_of_another_owner() {
+async fn every_operation_with_an_object_of_every_ownership() {
     let cast = Cast::start().await;
-    let house = &cast.house;
-    let mut n = 100;
-    for operation in operations() {
-        if !operation.path.contains("{id}") {
-            continue;
+    for object in [Object::OfOwner, Object::Ownerless, Object::AboutKeys] {
+        for operation in operations() {
+            if operation.path.contains("{id}") {
+                call_by_all(&cast, operation, object).await;
+            }
         }
-        let (collection, name) = (operation.collection, operation.name);
-        let row = expected(collection, name)
-            .unwrap_or_else(|| panic!("say who may {name} one of {collection}"));
-        for ((caller, who), may) in cast.callers.iter().zip(CALLERS).zip(row) {
-            n += 1;
-            let id = cast.object(collection, n).await;
+    }
+}
+
+async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
+    static N: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(100);
+    let house = &cast.house;
+    let (collection, name) = (operation.collection, operation.name);
+    let rule = Rule::of(collection, name, object)
+        .unwrap_or_else(|| panic!("say who may {name} one of {collection}"));
+    for (caller, who) in cast.callers.iter().zip(CALLERS) {
+        let n = N.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let id = cast.object(collection, n).await;
+        let is_there = cast.becomes(collection, &id, object).await;
+        if is_there {
+            if name == "get_replay" {
+                let body = json!({"from": "2020-01-01T00:00:00Z", "event_types": [SOURCE]});
+                let path = format!("/{collection}/{id}/replay");
+                house.post(&path, body).await.body();
+            }
             let absent = format!("{}_{}", id.split_once('_').unwrap().0, "0".repeat(27));
             let path = |id: &str| {
                 let path = operation.path.replace("{id}", id);
@@ -185,6 +286,11 @@ async fn every_operation_with_an_object_of_another_owner() {
             };
             let body = match operation.method {
                 Method::Post if name == "create_source" => json!({"type": "vault_created.v0"}),
+                Method::Patch
+                    if object == Object::AboutKeys && collection == "event_destinations" =>
+                {
+                    json!({"target": {"debug": {"log": false}}})
+                }
                 // The fields are looked at first.
                 Method::Patch if collection == "endpoints" => json!({"description": "changed"}),
                 Method::Post | Method::Patch => json!({}),
@@ -195,19 +301,64 @@ async fn every_operation_with_an_object_of_another_owner() {
             let call = async |id: &str| house.call(caller, method, &path(id), body.clone()).await;
             let nothing = call(&absent).await;
             let answered = call(&id).await;
+            let may = rule.outcome(who, object);
             assert_eq!(
                 judge(&answered, &nothing),
                 may,
-                "{who}: {method} {} {answered:?}",
+                "{who:?}: {method} {} {object:?} {answered:?}",
                 operation.path
             );
             if may != Do {
-                assert_eq!(stored(house, &id).await, before, "{who} {method} {id}");
+                assert_eq!(stored(house, &id).await, before, "{who:?} {method} {id}");
             }
-            // Of some objects there are only a few.
-            let ty = ALL.iter().find(|ty| ty.collection == collection).unwrap();
-            if ty.life == Life::Configured && stored(house, &id).await.is_some() {
-                house.delete(&format!("/{collection}/{id}")).await;
+        }
+        // Of some objects there are only a few.
+        let ty = ALL.iter().find(|ty| ty.collection == collection).unwrap();
+        if ty.life == Life::Configured && stored(house, &id).await.is_some() {
+            house.delete(&format!("/{collection}/{id}")).await;
+        }
+        if !is_there {
+            return;
+        }
+    }
+}
+
+/// Operations without an object: who may make one, and that a list is there for everybody. What lists show of
+/// private objects has tests of its own.
+#[tokio::test]
+async fn every_operation_without_an_object() {
+    let cast = Cast::start().await;
+    let house = &cast.house;
+    let mut n = 100;
+    for operation in operations() {
+        let (collection, name) = (operation.collection, operation.name);
+        if operation.path.contains("{id}") || collection.is_empty() {
+            continue;
+        }
+        let rule = Rule::of(collection, name, Object::OfOwner)
+            .unwrap_or_else(|| panic!("say who may {name} {collection}"));
+        for (caller, who) in cast.callers[..4].iter().zip(CALLERS) {
+            n += 1;
+            let body = match name {
+                "create" if collection == "event_subscriptions" => {
+                    json!({"sources": [{"type": SOURCE}]})
+                }
+                "create" => house.sample(collection, n).await,
+                _ => Value::Null,
+            };
+            let method = operation.method.as_str();
+            let answered = house.call(caller, method, &operation.path, body).await;
+            let nothing = Answered::NoContent;
+            let may = rule.outcome(who, Object::OfOwner);
+            assert_eq!(
+                judge(&answered, &nothing),
+                may,
+                "{who:?}: {method} {} {answered:?}",
+                operation.path
+            );
+            if let Answered::Created(made) = answered {
+                let path = format!("/{collection}/{}", made["id"].as_str().unwrap());
+                house.delete(&path).await;
             }
         }
     }
