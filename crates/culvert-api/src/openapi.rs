@@ -98,7 +98,7 @@ fn described(operation: &Operation, body: Option<Value>, view: Option<Value>) ->
     let parameters: Vec<Value> = in_path
         .chain(operation.query.iter().map(query_parameter))
         .collect();
-    let (status, said) = match operation.answer.status {
+    let (status, said) = match operation.response.status {
         Status::Ok => ("200", "Done."),
         Status::Created => ("201", "Made."),
         Status::NoContent => ("204", "Success, without a body."),
@@ -227,7 +227,7 @@ impl Schemas {
             if let Some(spec) = &operation.body {
                 inputs.insert(index, Value::from((spec.schema)(&mut reading)));
             }
-            if let Some(schema) = operation.answer.schema {
+            if let Some(schema) = operation.response.schema {
                 views.insert(index, Value::from(schema(&mut writing)));
             }
         }

@@ -10,28 +10,9 @@ use indexmap::IndexMap;
 use serde_json::value::RawValue;
 
 use crate::cx::Cx;
+use crate::event_kinds::{Verb, kind_name};
 use crate::resource::model::Uri;
 use crate::resource::resource_type::ResourceType;
-
-/// What was done to an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
-    Created,
-    Updated,
-    Deleted,
-}
-
-impl Verb {
-    pub(crate) const ALL: [Self; 3] = [Self::Created, Self::Updated, Self::Deleted];
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Updated => "updated",
-            Self::Deleted => "deleted",
-        }
-    }
-}
 
 /// What is told of a write that leaves (or, for a removal, left) an object with this view.
 pub(crate) fn event(
@@ -81,7 +62,7 @@ pub(crate) fn event_by(
         return Ok(AuditEvent::Suppress { reason: why });
     }
     let unreadable = |error| Fault::new("reading a view for its event", error);
-    let kind = kind_name(ty, verb);
+    let kind = kind_name(ty.name, verb);
     let event = if ty.not_in_events.is_empty() {
         let object: &RawValue = serde_json::from_str(view).map_err(unreadable)?;
         encode::audit(&kind, at, id, account, principal, &object)?
@@ -92,9 +73,4 @@ pub(crate) fn event_by(
         encode::audit(&kind, at, id, account, principal, &object)?
     };
     Ok(AuditEvent::Emit(event))
-}
-
-/// `api_key_created.v0`.
-pub(crate) fn kind_name(ty: &ResourceType, verb: Verb) -> String {
-    format!("{}_{}.v0", ty.name, verb.name())
 }

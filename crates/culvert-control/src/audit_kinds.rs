@@ -1,47 +1,12 @@
-//! Every kind of audit event there is, and which of them only admins follow.
+//! The catalogue of events: every kind with the schema of its object.
 
-use culvert_base::{Refusal, code};
 use culvert_events::catalogue::{AuditKind, Catalogue};
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
-use crate::audit::{Verb, kind_name};
-use crate::caller::{Caller, Role};
+use crate::event_kinds::{Verb, kind_name};
 use crate::resource::resource_type::ResourceType;
 use crate::{agents, resource};
-
-/// Whether an audit event of this kind exists.
-pub(crate) fn is_kind(name: &str) -> bool {
-    names().any(|kind| kind == name)
-}
-
-/// Whether events of this kind are about keys or credentials, which exist for their owners and for admins
-/// alone. Those of agents' sessions name the credential.
-pub(crate) fn is_private(name: &str) -> bool {
-    let mut private = resource::ALL.iter().filter(|ty| ty.is_private);
-    private.any(|ty| Verb::ALL.iter().any(|verb| kind_name(ty, *verb) == name))
-        || agents::NAMES.contains(&name)
-}
-
-/// Refuses events about keys and credentials to anybody but admins (630).
-pub(crate) fn may_follow(caller: &Caller, name: &str) -> Result<(), Refusal> {
-    if caller.role == Role::Admin || !is_private(name) {
-        return Ok(());
-    }
-    let why = format!(
-        "Events of the type `{name}` tell about keys and credentials of every owner; only admins follow \
-         and subscribe to them."
-    );
-    Err(Refusal::new(code::NOT_ADMIN, why))
-}
-
-/// The name of every kind of audit event.
-pub(crate) fn names() -> impl Iterator<Item = String> {
-    let audited = resource::ALL.iter().filter(|ty| ty.silent.is_none());
-    audited
-        .flat_map(|ty| Verb::ALL.map(|verb| kind_name(ty, verb)))
-        .chain(agents::NAMES.map(str::to_owned))
-}
 
 /// Every kind of audit event, with the schema of its object.
 pub(crate) fn kinds() -> Vec<AuditKind> {
@@ -50,7 +15,7 @@ pub(crate) fn kinds() -> Vec<AuditKind> {
         .flat_map(|ty| {
             let schema = object_schema(ty);
             Verb::ALL.map(|verb| AuditKind {
-                name: kind_name(ty, verb),
+                name: kind_name(ty.name, verb),
                 doc: doc(ty, verb),
                 schema: schema.clone(),
             })

@@ -10,9 +10,10 @@ use culvert_base::{
 use culvert_events::EventId;
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Key, OnDelete, Ref, Store};
 
-use crate::audit::{self, Verb};
+use crate::audit;
 use crate::base::Base;
 use crate::control::Control;
+use crate::event_kinds::Verb;
 use crate::resource::model::Model;
 use crate::resource::model::api_key::ApiKey;
 use crate::resource::model::ip_restriction::{IpRestriction, RestrictionScope};
@@ -89,12 +90,12 @@ impl Bootstrap<'_> {
             Some(token) => (token.clone(), id_of(token)?),
             None => self.mint(),
         };
-        let told = AuditEvent::Suppress {
+        let event = AuditEvent::Suppress {
             reason: "accounts and users have no events",
         };
         let key = self.key(&token, key_id, &user.head, "first key of the installation")?;
-        let changes = Changes::insert(account, told.clone())
-            .and(Changes::insert(user, told))
+        let changes = Changes::insert(account, event.clone())
+            .and(Changes::insert(user, event))
             .and(key);
         match self.store.commit(changes).await {
             Ok(_) => Ok(Some(token)),
@@ -144,8 +145,8 @@ impl Bootstrap<'_> {
             restriction.enforced = false;
             document.body = stored::write(&restriction)?;
             document.head.updated_at = self.clock.now().whole_seconds();
-            let told = self.told(ty, Verb::Updated, &document)?;
-            changes = changes.and(Changes::replace(document, told));
+            let event = self.audit_event(ty, Verb::Updated, &document)?;
+            changes = changes.and(Changes::replace(document, event));
             n_lifted += 1;
         }
         if n_lifted > 0 {
@@ -158,7 +159,7 @@ impl Bootstrap<'_> {
     }
 
     /// What is told of a write of nobody's.
-    fn told(
+    fn audit_event(
         &self,
         ty: &ResourceType,
         verb: Verb,
@@ -202,8 +203,8 @@ impl Bootstrap<'_> {
             refs: vec![Ref::new("owner_id", &owner.id, OnDelete::Cascade)],
             topics: Vec::new(),
         };
-        let told = self.told(&api_key::TYPE, Verb::Created, &document)?;
-        Ok(Changes::insert(document, told))
+        let event = self.audit_event(&api_key::TYPE, Verb::Created, &document)?;
+        Ok(Changes::insert(document, event))
     }
 
     fn id(&self) -> Ksuid {

@@ -50,7 +50,7 @@ use crate::seal::Seal;
 use crate::settings::Settings;
 use crate::tenant::User;
 use crate::traffic_policy::Compiled;
-use crate::{audit_kinds, login, replay, stored};
+use crate::{event_kinds, login, replay, stored};
 
 /// A pass happens at least this often: certificates come of age without a commit.
 const PASS_EVERY: Duration = Duration::from_secs(60);
@@ -593,8 +593,8 @@ impl Control {
             .chain(replays)
             .filter(|(_, owner_id)| is_entitled(owner_id));
         let mut table = Table {
-            private_kinds: audit_kinds::names()
-                .filter(|kind| audit_kinds::is_private(kind))
+            private_kinds: event_kinds::names()
+                .filter(|kind| event_kinds::is_private(kind))
                 .collect(),
             entitled: entitled.map(|(id, _)| id.clone()).collect(),
             sources: seen

@@ -1,9 +1,9 @@
-//! The control part of one process: what it is made of, and how it is opened.
+//! The control part of one process: what it is made of.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use culvert_base::{Clock, Entropy, Fault, IdMaker};
+use culvert_base::{Clock, Entropy, IdMaker};
 use culvert_delivery::Delivery;
 use culvert_login::Logins;
 use culvert_store::Store;
@@ -81,47 +81,6 @@ pub struct Control {
 }
 
 impl Control {
-    /// Control over a store, whose certificate authority is made if it has none. Its IP restrictions
-    /// hold from here on.
-    pub async fn open(parts: Parts) -> Result<Arc<Self>, Fault> {
-        let authority = Authority::open(
-            &parts.store,
-            &parts.seal,
-            &*parts.clock,
-            &*parts.entropy,
-            parts.settings.edge_domain.clone(),
-        )
-        .await?;
-        crate::relink::relink(&parts.store, &parts.seal).await?;
-        let restrictions = Restrictions::load(&parts.store, &Restrictions::default()).await?;
-        let run = parts.ids.next(&*parts.clock, &*parts.entropy);
-        let agents = parts
-            .agents
-            .map(|(bindings, settings)| Agents::new(bindings, settings, run));
-        Ok(Arc::new(Self {
-            agents,
-            nodes: parts.nodes,
-            restrictions: ArcSwap::from_pointee(restrictions.unwrap_or_default()),
-            standings: Standings::new(parts.store.watch()),
-            turns: KeyedMutex::new(),
-            store: parts.store,
-            clock: parts.clock,
-            entropy: parts.entropy,
-            ids: parts.ids,
-            seal: parts.seal,
-            pepper: parts.pepper,
-            settings: parts.settings,
-            delivery: parts.delivery,
-            edge: parts.edge,
-            published: tokio::sync::watch::Sender::new(0),
-            logins: parts.logins,
-            certificates: parts.certificates,
-            certificate_meters: CertificateMeters::default(),
-            ca_pem: authority.ca_pem().to_owned(),
-            authority: tokio::sync::Mutex::new(authority),
-        }))
-    }
-
     /// The revision of the store, which moves with every commit.
     pub fn revision(&self) -> tokio::sync::watch::Receiver<i64> {
         self.store.watch()

@@ -12,13 +12,13 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::control::Control;
-use crate::operation::{Answer, BodySpec, Call, Method, Reply, Status};
+use crate::operation::{BodySpec, Call, Method, Reply, ResponseSpec, Status};
 use crate::page::{self, Parameter};
 use crate::resource::event_destination;
 use crate::resource::model::Model;
 use crate::resource::model::event_destination::EventDestination;
 use crate::resource::resource_type::{Extra, Running, value_refusal};
-use crate::{Error, Role, audit_kinds, input, service, stored};
+use crate::{Error, Role, event_kinds, input, service, stored};
 
 /// Dead letters of one page, unless fewer are asked for.
 const LETTERS_MAX: u32 = 20;
@@ -33,7 +33,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         suffix: "/test",
         doc: "Sends one test event to an event destination and returns the result.",
         body: None,
-        answer: ok(SchemaGenerator::subschema_for::<Tested>),
+        response: ok(SchemaGenerator::subschema_for::<Tested>),
         query: &[],
         run: run_test,
     },
@@ -43,7 +43,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         suffix: "/health",
         doc: "Gets the health of an event destination across all nodes.",
         body: None,
-        answer: ok(SchemaGenerator::subschema_for::<HealthView<'static>>),
+        response: ok(SchemaGenerator::subschema_for::<HealthView<'static>>),
         query: &[],
         run: run_health,
     },
@@ -53,7 +53,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         suffix: "/dead_letters",
         doc: "Lists batches that an event destination rejected permanently or that expired, newest first.",
         body: None,
-        answer: ok(SchemaGenerator::subschema_for::<Letters>),
+        response: ok(SchemaGenerator::subschema_for::<Letters>),
         query: PAGES,
         run: run_letters,
     },
@@ -66,7 +66,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
             schema: SchemaGenerator::subschema_for::<Redrive>,
             required: false,
         }),
-        answer: ok(SchemaGenerator::subschema_for::<Redriven>),
+        response: ok(SchemaGenerator::subschema_for::<Redriven>),
         query: &[],
         run: run_redrive,
     },
@@ -87,8 +87,8 @@ const PAGES: &[Parameter] = &[
     },
 ];
 
-const fn ok(schema: fn(&mut SchemaGenerator) -> schemars::Schema) -> Answer {
-    Answer {
+const fn ok(schema: fn(&mut SchemaGenerator) -> schemars::Schema) -> ResponseSpec {
+    ResponseSpec {
         status: Status::Ok,
         schema: Some(schema),
     }
@@ -376,7 +376,7 @@ fn shown(letter: DeadLetter, is_admin: bool) -> Result<Letter, Fault> {
     let unreadable = |error| Fault::new(doing, error);
     let is_shown = |envelope: &[u8]| -> Result<bool, Fault> {
         let kind: Kind = serde_json::from_slice(envelope).map_err(unreadable)?;
-        Ok(!audit_kinds::is_private(&kind.event_type))
+        Ok(!event_kinds::is_private(&kind.event_type))
     };
     let class = letter.class;
     let batch = Batch::read(letter.destination.into(), class, letter.body);

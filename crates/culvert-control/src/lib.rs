@@ -23,6 +23,7 @@ mod control;
 mod cx;
 mod destination_operations;
 pub mod error;
+mod event_kinds;
 mod host;
 mod informer_cache;
 mod input;
@@ -32,6 +33,7 @@ mod listfilter;
 mod login;
 mod management;
 mod nodes;
+mod open;
 pub mod operation;
 mod operations;
 mod owner;
@@ -71,12 +73,11 @@ pub use crate::caller::{Caller, OwnerKind, Role};
 pub use crate::console_session::{CONSOLE_SESSION_MAX, ConsoleSession};
 pub use crate::control::{Control, Parts};
 pub use crate::error::Error;
-pub use crate::list::texts;
 pub use crate::nodes::node_identity;
 pub use crate::operation::{
-    Answer, BodySpec, Call, Method, Operation, Reply, Run, SchemaOf, Status,
+    BodySpec, Call, Handler, Method, Operation, Reply, ResponseSpec, SchemaOf, Status,
 };
-pub use crate::operations::operations;
+pub use crate::operations::{operations, texts};
 pub use crate::page::Parameter;
 pub use crate::ports::{CertificateMeters, Certificates, EdgePort, Issuer, Record};
 pub use crate::reencrypt::{Reencrypted, reencrypt};

@@ -6,7 +6,7 @@
 //! allows; else all, until looking at them has taken [`FILTER_WORK_MAX`].
 
 use culvert_base::{Fault, Refusal, code, id};
-use culvert_store::{Document, Like, PageQuery, TextQuery, Texts};
+use culvert_store::{Document, Like, PageQuery, TextQuery};
 use serde_json::Value;
 
 use crate::control::Control;
@@ -15,7 +15,7 @@ use crate::listfilter::{ID, ListFilter, Looked, Span};
 use crate::operation::{Call, Reply};
 use crate::page::{Argument, LIMIT_MAX, Takes, Wanted};
 use crate::resource::resource_type::ResourceType;
-use crate::{Error, Role, resource};
+use crate::{Error, Role};
 
 /// Work that the filter of one list may take, where nothing says how many objects it looks at. It is counted
 /// and not timed, so that a busy machine refuses no more than one at rest. A unit is about a nanosecond.
@@ -26,16 +26,6 @@ const BYTE_WORK: u64 = 4;
 /// Objects that are read one by one because of a text they have. Where more have it, looking at the
 /// newest ones finds a page as soon.
 const FOUND_MAX: u32 = 1000;
-
-/// The texts of stored forms that the store finds documents by: those that filters may name.
-pub fn texts() -> Texts {
-    let fields = |ty: &&'static ResourceType| {
-        let kind = ty.kind;
-        let fields = ty.filter.into_iter().flatten();
-        fields.filter_map(move |field| Some((kind, field.stored()?)))
-    };
-    resource::ALL.iter().flat_map(fields).collect()
-}
 
 /// `GET /<collection>`.
 pub(crate) async fn list(

@@ -71,7 +71,7 @@ pub(crate) enum End<'a> {
     All,
 }
 
-fn told<R: Resource>() -> AuditEvent {
+fn suppressed<R: Resource>() -> AuditEvent {
     AuditEvent::Suppress {
         reason: R::SILENT.unwrap_or_default(),
     }
@@ -287,14 +287,14 @@ impl Control {
             .store
             .find(ty.kind, crate::resource::model::application_user::KEY, &key)
             .await?;
-        let told = told::<ApplicationUser>();
+        let event = suppressed::<ApplicationUser>();
         Ok(match known {
             Some(document) => {
                 let mut form: ApplicationUser = stored::read(&document)?;
                 form.seen(sighting);
                 let head = document.head;
                 let id = head.id.clone();
-                Some((id, Changes::replace(drawn(head, &form)?, told)))
+                Some((id, Changes::replace(drawn(head, &form)?, event)))
             }
             None if self.store.count(ty.kind).await? >= USERS_MAX => None,
             None => {
@@ -309,7 +309,7 @@ impl Control {
                 };
                 let id = head.id.clone();
                 let form = ApplicationUser::of(sighting);
-                Some((id, Changes::insert(drawn(head, &form)?, told)))
+                Some((id, Changes::insert(drawn(head, &form)?, event)))
             }
         })
     }
@@ -324,9 +324,9 @@ impl Control {
     ) -> Result<Changes, Fault> {
         let ty: &ResourceType = &application_session::TYPE;
         let form = ApplicationSession::of(sighting, user_id);
-        let told = told::<ApplicationSession>();
+        let event = suppressed::<ApplicationSession>();
         if let Some(document) = self.store.get(ty.kind, &sighting.session).await? {
-            return Ok(Changes::replace(drawn(document.head, &form)?, told));
+            return Ok(Changes::replace(drawn(document.head, &form)?, event));
         }
         let head = Head {
             id: sighting.session.clone(),
@@ -336,7 +336,7 @@ impl Control {
             created_at: sighting.started_at.whole_seconds(),
             updated_at: sighting.seen_at.whole_seconds(),
         };
-        let mut changes = Changes::insert(drawn(head, &form)?, told.clone());
+        let mut changes = Changes::insert(drawn(head, &form)?, event.clone());
         let query = PageQuery {
             kind: ty.kind.to_owned(),
             account: sighting.account.to_string(),
@@ -351,7 +351,7 @@ impl Control {
             let end = End::One(&oldest.head.id, self.clock.now().plus(SESSION_MAX));
             let ended = ending(&self.store, &sighting.account, user, end, self.clock.now());
             changes = changes.and(ended.await?);
-            changes = changes.and(Changes::remove(oldest.head, told));
+            changes = changes.and(Changes::remove(oldest.head, event));
         }
         Ok(changes)
     }
@@ -365,8 +365,8 @@ impl Control {
             let now = self.clock.now();
             let mut changes = ending(&self.store, &ended.account, ended.user, end, now).await?;
             if let Some(document) = self.store.get(ty.kind, &ended.session).await? {
-                let told = told::<ApplicationSession>();
-                changes = changes.and(Changes::remove(document.head, told));
+                let event = suppressed::<ApplicationSession>();
+                changes = changes.and(Changes::remove(document.head, event));
             }
             if self.commit_login(changes).await? {
                 return Ok(());
@@ -387,8 +387,8 @@ impl Control {
                 }
             };
             if session.expires_at() < gone {
-                let told = told::<ApplicationSession>();
-                self.commit_login(Changes::remove(document.head, told))
+                let event = suppressed::<ApplicationSession>();
+                self.commit_login(Changes::remove(document.head, event))
                     .await?;
             }
         }

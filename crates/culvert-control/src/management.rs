@@ -9,7 +9,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::Deserialize;
 
 use crate::control::Control;
-use crate::operation::{Answer, Call, Method, Reply, Run, Status};
+use crate::operation::{Call, Handler, Method, Reply, ResponseSpec, Status};
 use crate::resource::model::management::{AUTHORITY, KeyType, Management};
 use crate::resource::resource_type::{Extra, Resource, ResourceType, StoredDraft};
 use crate::service::{self, RUNS_MAX};
@@ -50,7 +50,7 @@ pub(crate) trait Managed: Resource {
 }
 
 /// The operation `retry_certificate_management` of a resource.
-pub(crate) const fn retry_operation<R: Managed>(run: Run) -> Extra {
+pub(crate) const fn retry_operation<R: Managed>(run: Handler) -> Extra {
     Extra {
         name: "retry_certificate_management",
         method: Method::Post,
@@ -59,7 +59,7 @@ pub(crate) const fn retry_operation<R: Managed>(run: Run) -> Extra {
               Attempts are at least ten seconds apart; `retries_at` shows when the next one is \
               due. Has no effect if no attempt failed.",
         body: None,
-        answer: Answer {
+        response: ResponseSpec {
             status: Status::Ok,
             schema: Some(SchemaGenerator::subschema_for::<R::View<'static>>),
         },

@@ -28,15 +28,15 @@ pub struct Operation {
     /// The body it takes; `None` refuses every non-empty body.
     pub body: Option<BodySpec>,
     /// What it answers when it succeeds.
-    pub answer: Answer,
+    pub response: ResponseSpec,
     /// The query parameters it takes; it refuses others.
     pub query: &'static [Parameter],
     /// Does it.
-    pub run: Run,
+    pub run: Handler,
 }
 
 /// How an operation runs.
-pub type Run = for<'a> fn(&'a Control, Call) -> BoxFuture<'a, Result<Reply, Error>>;
+pub type Handler = for<'a> fn(&'a Control, Call) -> BoxFuture<'a, Result<Reply, Error>>;
 
 /// A JSON schema as a function, so that a table can hold it.
 pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
@@ -75,9 +75,9 @@ pub struct BodySpec {
     pub required: bool,
 }
 
-/// A successful answer.
+/// The response of a success.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer {
+pub struct ResponseSpec {
     /// Its status.
     pub status: Status,
     /// Schema of its body; `None` where there is none.

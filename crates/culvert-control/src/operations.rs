@@ -1,8 +1,11 @@
-//! The table of all operations: those of the root, and those of each resource.
+//! The table of all operations: those of the root, and those of each resource. And what the store must know of
+//! all resources.
 
 use std::sync::OnceLock;
 
-use crate::operation::{Answer, BodySpec, Method, Operation, Status};
+use culvert_store::Texts;
+
+use crate::operation::{BodySpec, Method, Operation, ResponseSpec, Status};
 use crate::resource::resource_type::{Life, ResourceType};
 use crate::{resource, root};
 
@@ -15,24 +18,34 @@ pub fn operations() -> &'static [Operation] {
     })
 }
 
+/// The texts of stored forms that the store finds documents by: those that filters may name.
+pub fn texts() -> Texts {
+    let fields = |ty: &&'static ResourceType| {
+        let kind = ty.kind;
+        let fields = ty.filter.into_iter().flatten();
+        fields.filter_map(move |field| Some((kind, field.stored()?)))
+    };
+    resource::ALL.iter().flat_map(fields).collect()
+}
+
 pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
     let collection = ty.collection;
     let one_noun = ty.with_article();
     let nouns = ty.nouns();
     let one = format!("/{collection}/{{id}}");
-    let of_one = |name, method, doc, body, answer, run| Operation {
+    let of_one = |name, method, doc, body, response, run| Operation {
         name,
         collection,
         method,
         path: one.clone(),
         doc,
         body,
-        answer,
+        response,
         query: &[],
         run,
     };
     let body = |schema, required| Some(BodySpec { schema, required });
-    let answer = |status, schema| Answer { status, schema };
+    let response = |status, schema| ResponseSpec { status, schema };
     let five = [
         Operation {
             name: "create",
@@ -41,7 +54,7 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
             path: format!("/{collection}"),
             doc: format!("Creates {one_noun}."),
             body: body(ty.create_schema, ty.create_needs_body),
-            answer: answer(Status::Created, Some(ty.view_schema)),
+            response: response(Status::Created, Some(ty.view_schema)),
             query: &[],
             run: ty.run_create,
         },
@@ -50,7 +63,7 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
             Method::Get,
             format!("Gets {one_noun}."),
             None,
-            answer(Status::Ok, Some(ty.view_schema)),
+            response(Status::Ok, Some(ty.view_schema)),
             ty.run_get,
         ),
         Operation {
@@ -60,7 +73,7 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
             path: format!("/{collection}"),
             doc: format!("Lists {nouns}, newest first. {}", ty.doc),
             body: None,
-            answer: answer(Status::Ok, Some(ty.list_schema)),
+            response: response(Status::Ok, Some(ty.list_schema)),
             query: ty.parameters,
             run: ty.run_list,
         },
@@ -69,7 +82,7 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
             Method::Patch,
             format!("Updates {one_noun}. Absent and null fields are unchanged."),
             body(ty.update_schema, false),
-            answer(Status::Ok, Some(ty.view_schema)),
+            response(Status::Ok, Some(ty.view_schema)),
             ty.run_update,
         ),
         of_one(
@@ -77,7 +90,7 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
             Method::Delete,
             format!("Deletes {one_noun}."),
             None,
-            answer(Status::NoContent, None),
+            response(Status::NoContent, None),
             ty.run_delete,
         ),
     ];
@@ -100,7 +113,7 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
         path: format!("{one}{}", extra.suffix),
         doc: extra.doc.to_owned(),
         body: extra.body,
-        answer: extra.answer,
+        response: extra.response,
         query: extra.query,
         run: extra.run,
     });

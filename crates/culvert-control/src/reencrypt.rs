@@ -56,10 +56,10 @@ async fn pass(store: &Store, seal: &Seal, entropy: &dyn Entropy) -> Result<Reenc
         for document in documents {
             if let Some(body) = anew(seal, entropy, &document, &mut found.strange)? {
                 found.documents = found.documents.saturating_add(1);
-                let told = AuditEvent::Suppress {
+                let event = AuditEvent::Suppress {
                     reason: "a secret under another key is the same secret",
                 };
-                changes = changes.and(Changes::replace(Document { body, ..document }, told));
+                changes = changes.and(Changes::replace(Document { body, ..document }, event));
             }
         }
         if found.documents == before {

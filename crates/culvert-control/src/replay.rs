@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::caller::Role;
 use crate::control::Control;
 use crate::cx::Cx;
-use crate::operation::{Answer, BodySpec, Call, Method, Reply, Status};
+use crate::operation::{BodySpec, Call, Method, Reply, ResponseSpec, Status};
 use crate::resource::model::event_destination::EventDestination;
 use crate::resource::model::event_subscription::EventSubscription;
 use crate::resource::model::{Model, Reference, Uri};
@@ -25,7 +25,7 @@ use crate::resource::resource_type::{Extra, Running, value_refusal};
 use crate::resource::{event_destination, event_subscription};
 use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
-use crate::{Caller, Error, audit_kinds, input};
+use crate::{Caller, Error, event_kinds, input};
 
 /// What replays are stored as.
 pub(crate) const KIND: &str = "event_replay";
@@ -78,7 +78,7 @@ struct Input {
     to: String,
     /// Event types; traffic events only if the server retains them. Empty for the types of the
     /// destination's subscriptions.
-    #[schemars(extend("items" = {"type": "string", "enum": event_subscription::event_types()}))]
+    #[schemars(extend("items" = {"type": "string", "enum": event_kinds::event_types()}))]
     event_types: Vec<String>,
 }
 
@@ -114,7 +114,7 @@ pub(crate) const OPERATIONS: [Extra; 2] = [
             schema: SchemaGenerator::subschema_for::<Input>,
             required: true,
         }),
-        answer: Answer {
+        response: ResponseSpec {
             status: Status::Created,
             schema: Some(SchemaGenerator::subschema_for::<View<'static>>),
         },
@@ -127,7 +127,7 @@ pub(crate) const OPERATIONS: [Extra; 2] = [
         suffix: "/replay",
         doc: "Gets the latest replay to an event destination.",
         body: None,
-        answer: Answer {
+        response: ResponseSpec {
             status: Status::Ok,
             schema: Some(SchemaGenerator::subschema_for::<View<'static>>),
         },
@@ -168,7 +168,7 @@ fn run_create(control: &Control, call: Call) -> Running<'_> {
             let is_private = wanted
                 .event_types
                 .iter()
-                .any(|kind| audit_kinds::is_private(kind));
+                .any(|kind| event_kinds::is_private(kind));
             let noted = match is_private {
                 true => {
                     event_destination::note_private(&cx, std::slice::from_ref(&destination.id))
@@ -293,7 +293,7 @@ async fn decide(
         let kinds = subscription.sources.into_iter().map(|source| source.kind);
         let retains_traffic = control.delivery.retains_traffic();
         let is_kept =
-            |kind: &String| audit_kinds::is_kind(kind) || (retains_traffic && is_traffic(kind));
+            |kind: &String| event_kinds::is_kind(kind) || (retains_traffic && is_traffic(kind));
         subscriptions.push((document.head.id, kinds.filter(is_kept).collect::<Vec<_>>()));
     }
     let mut event_types = check_kinds(control, &input.event_types)?;
@@ -311,7 +311,7 @@ async fn decide(
     event_types.sort();
     event_types.dedup();
     for (_, kinds) in &mut subscriptions {
-        kinds.retain(|kind| event_types.contains(kind) && audit_kinds::is_kind(kind));
+        kinds.retain(|kind| event_types.contains(kind) && event_kinds::is_kind(kind));
     }
     subscriptions.retain(|(_, kinds)| !kinds.is_empty());
 
@@ -328,7 +328,7 @@ async fn decide(
     if to.as_ref().is_some_and(|to| to.is_before(&from)) {
         return Err(Refusal::new(code::DELIVERY_VALUE_INVALID, "`to` is before `from`.").into());
     }
-    let wants_audit = event_types.iter().any(|kind| audit_kinds::is_kind(kind));
+    let wants_audit = event_types.iter().any(|kind| event_kinds::is_kind(kind));
     let range = match wants_audit {
         true => logs.audit_range(&from, to.as_ref()).await?,
         false => NOTHING,
@@ -522,7 +522,7 @@ fn check_kinds(control: &Control, given: &[String]) -> Result<Vec<String>, Refus
                     ),
                 ));
             }
-        } else if !audit_kinds::is_kind(name) {
+        } else if !event_kinds::is_kind(name) {
             let name: String = name.chars().take(64).collect();
             return Err(Refusal::new(
                 code::EVENT_TYPE_UNKNOWN,

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::control::Control;
-use crate::operation::{Answer, Call, Method, Operation, Reply, Run, SchemaOf, Status};
+use crate::operation::{Call, Handler, Method, Operation, Reply, ResponseSpec, SchemaOf, Status};
 use crate::resource::model::Model;
 use crate::resource::model::api_key::ApiKey;
 use crate::resource::{self, api_key};
@@ -19,14 +19,14 @@ use crate::{Error, stored};
 const API_VERSION: u32 = 2;
 
 pub(crate) fn operations() -> [Operation; 2] {
-    let operation = |name, path: &str, doc: &str, schema: SchemaOf, run: Run| Operation {
+    let operation = |name, path: &str, doc: &str, schema: SchemaOf, run: Handler| Operation {
         name,
         collection: "",
         method: Method::Get,
         path: path.to_owned(),
         doc: doc.to_owned(),
         body: None,
-        answer: Answer {
+        response: ResponseSpec {
             status: Status::Ok,
             schema: Some(schema),
         },

@@ -14,9 +14,10 @@ use serde_json::Value;
 use tokio::sync::MutexGuard;
 
 use crate::Error;
-use crate::audit::{self, Verb};
+use crate::audit;
 use crate::control::Control;
 use crate::cx::Cx;
+use crate::event_kinds::Verb;
 use crate::operation::{Call, Reply};
 use crate::resource::resource_type::{ResourceType, Reveal, StoredDraft};
 
@@ -52,8 +53,8 @@ pub(crate) async fn create(
             topics: made.links.topics,
         };
         let view = ty.view_text(&document, cx.base)?;
-        let told = audit::event(&cx, ty, Verb::Created, &view)?;
-        let changes = Changes::insert(document, told).and(made.also);
+        let event = audit::event(&cx, ty, Verb::Created, &view)?;
+        let changes = Changes::insert(document, event).and(made.also);
         if commit(&cx, ty, changes).await? {
             return Ok(match made.reveal {
                 None => Reply::Created {
@@ -147,8 +148,8 @@ pub(crate) fn removal(
     document: Document,
 ) -> Result<Changes, Error> {
     let view = ty.view_text(&document, cx.base)?;
-    let told = audit::event(cx, ty, Verb::Deleted, &view)?;
-    Ok(Changes::remove(document.head, told))
+    let event = audit::event(cx, ty, Verb::Deleted, &view)?;
+    Ok(Changes::remove(document.head, event))
 }
 
 /// Another body for a document beside the one that is written, and what is told of it.
@@ -158,8 +159,8 @@ pub(crate) fn rewriting(
     document: Document,
 ) -> Result<Changes, Error> {
     let view = ty.view_text(&document, cx.base)?;
-    let told = audit::event(cx, ty, Verb::Updated, &view)?;
-    Ok(Changes::replace(document, told))
+    let event = audit::event(cx, ty, Verb::Updated, &view)?;
+    Ok(Changes::replace(document, event))
 }
 
 /// Commits another state of a document and answers its view; `None` when it has moved on since it
@@ -181,8 +182,8 @@ pub(crate) async fn replace(
         topics: made.links.topics,
     };
     let view = ty.view_text(&document, cx.base)?;
-    let told = audit::event(cx, ty, Verb::Updated, &view)?;
-    let changes = Changes::replace(document, told).and(made.also);
+    let event = audit::event(cx, ty, Verb::Updated, &view)?;
+    let changes = Changes::replace(document, event).and(made.also);
     Ok(commit(cx, ty, changes).await?.then_some(view))
 }
 

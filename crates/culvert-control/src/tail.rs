@@ -1,6 +1,6 @@
 //! Following events as they happen.
 
-use crate::{audit_kinds, resource};
+use crate::event_kinds;
 use culvert_base::{Refusal, code};
 use culvert_delivery::{Tail, TailSpec};
 
@@ -21,14 +21,14 @@ impl Control {
             ));
         }
         for name in &spec.kinds {
-            audit_kinds::may_follow(caller, name)?;
+            event_kinds::may_follow(caller, name)?;
         }
         let mut kinds = spec.kinds;
         let is_shaped = !spec.filter.is_empty() || !spec.fields.is_empty();
         // With a filter or fields no kinds means those of traffic.
         if kinds.is_empty() && !is_shaped && caller.role != Role::Admin {
-            kinds = resource::event_subscription::event_types();
-            kinds.retain(|name| !audit_kinds::is_private(name));
+            kinds = event_kinds::event_types();
+            kinds.retain(|name| !event_kinds::is_private(name));
         }
         self.delivery.tail(TailSpec {
             account: caller.account.clone(),

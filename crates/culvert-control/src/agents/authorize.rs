@@ -354,7 +354,7 @@ impl Control {
                 }
                 None => {
                     let head = head(id, cx.caller, started_at);
-                    let told = events::started(cx, &head, &session)?;
+                    let event = events::started(cx, &head, &session)?;
                     let document = Document {
                         head,
                         body: stored::write(&session)?,
@@ -362,7 +362,7 @@ impl Control {
                         refs: Vec::new(),
                         topics: Vec::new(),
                     };
-                    Changes::insert(document, told)
+                    Changes::insert(document, event)
                 }
             };
             match self.store.commit(changes).await {

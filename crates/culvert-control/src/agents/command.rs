@@ -4,7 +4,8 @@ use culvert_base::{Code, code};
 use culvert_tunnel::server::Command;
 use culvert_tunnel::wire::UpdateRequest;
 
-use crate::agents::commands::STOPPED;
+/// Why a session ended that a caller stopped.
+pub(crate) const STOPPED: &str = "stopped by a call of the API";
 
 /// What an agent can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use culvert_base::{BoxFuture, Refusal, code};
 use culvert_tunnel::nodes::{PeerCall, PeerService};
 use culvert_tunnel::server::CommandError;
 
-use crate::agents::command::SessionCommand;
+use crate::agents::command::{STOPPED, SessionCommand};
 use crate::agents::state::Agents;
 use crate::agents::{STOP_TIME, answered, heartbeat};
 use crate::control::Control;
@@ -16,8 +16,6 @@ use crate::{Error, stored};
 
 /// Why a session ended whose credential is gone.
 pub(crate) const CREDENTIAL_DELETED: &str = "credential deleted";
-/// Why a session ended that a caller stopped.
-pub(crate) const STOPPED: &str = "stopped by a call of the API";
 /// For an agent that does as it was asked to end its connection.
 const DONE_WITHIN: Duration = Duration::from_secs(60);
 

@@ -10,23 +10,18 @@ use schemars::generate::SchemaSettings;
 use serde::Serialize;
 
 use crate::cx::Cx;
-use crate::resource;
+use crate::event_kinds::{AGENT_SESSION_START, AGENT_SESSION_STOP};
+use crate::resource::model;
 use crate::resource::model::tunnel_session::TunnelSession;
 use crate::resource::model::{Model, Uri};
-
-const START: &str = "agent_session_start.v0";
-const STOP: &str = "agent_session_stop.v0";
-
-/// Names of both kinds.
-pub(crate) const NAMES: [&str; 2] = [START, STOP];
 
 /// The object of both events.
 #[derive(Serialize, JsonSchema)]
 struct Object<'a> {
     /// The session.
-    session: resource::model::Reference<'a>,
+    session: model::Reference<'a>,
     /// The tunnel credential or SSH public key that the agent showed.
-    credential: resource::model::Reference<'a>,
+    credential: model::Reference<'a>,
     /// Address that the agent came from.
     agent_ip: &'a str,
     /// Address that it came to.
@@ -95,10 +90,13 @@ pub(crate) fn kinds() -> [AuditKind; 2] {
     };
     [
         kind(
-            START,
+            AGENT_SESSION_START,
             "An agent started a session, or a known agent was rejected; see `error`.",
         ),
-        kind(STOP, "An agent session ended; `error` contains the reason."),
+        kind(
+            AGENT_SESSION_STOP,
+            "An agent session ended; `error` contains the reason.",
+        ),
     ]
 }
 
@@ -108,7 +106,7 @@ pub(crate) fn started(
     head: &Head,
     session: &TunnelSession,
 ) -> Result<AuditEvent, Fault> {
-    told(cx, START, head, session, None, "")
+    event(cx, AGENT_SESSION_START, head, session, None, "")
 }
 
 /// A known agent was refused.
@@ -118,7 +116,7 @@ pub(crate) fn refused(
     session: &TunnelSession,
     error: &str,
 ) -> Result<AuditEvent, Fault> {
-    told(cx, START, head, session, None, error)
+    event(cx, AGENT_SESSION_START, head, session, None, error)
 }
 
 /// A session ended at that time.
@@ -131,10 +129,10 @@ pub(crate) fn stopped(
 ) -> Result<AuditEvent, Fault> {
     // The clocks of two nodes may differ: no session ends before it began.
     let at = at.max(head.created_at).whole_seconds();
-    told(cx, STOP, head, session, Some(at), error)
+    event(cx, AGENT_SESSION_STOP, head, session, Some(at), error)
 }
 
-fn told(
+fn event(
     cx: &Cx<'_>,
     kind: &str,
     head: &Head,
@@ -158,8 +156,8 @@ fn told(
         }),
     };
     let object = Object {
-        session: resource::model::Reference::to(cx.base, TunnelSession::COLLECTION, &head.id),
-        credential: resource::model::Reference::to(cx.base, credentials, &session.credential_id),
+        session: model::Reference::to(cx.base, TunnelSession::COLLECTION, &head.id),
+        credential: model::Reference::to(cx.base, credentials, &session.credential_id),
         agent_ip: &session.ip,
         ingress_server_ip: &session.ingress_server_ip,
         region: &session.region,

@@ -49,8 +49,7 @@ use crate::resource::{agent_ingress, endpoint, tunnel};
 use crate::service::RUNS_MAX;
 use crate::{Caller, Error, OwnerKind, Role, authority, host, stored};
 
-pub(crate) use crate::agents::command::SessionCommand;
-pub(crate) use crate::agents::events::{NAMES, kinds};
+pub(crate) use crate::agents::events::kinds;
 
 /// How long a session whose connection broke may take to come back. The second try of the published
 /// agents comes after two and a half seconds.
@@ -187,11 +186,11 @@ impl Control {
         for (id, _) in revoked {
             let bindings = Arc::clone(&agents.bindings);
             dismissing.spawn(async move {
-                let (why, told) = (
+                let (why, refusal) = (
                     commands::CREDENTIAL_DELETED,
                     Refusal::of(code::AGENT_CREDENTIAL_DELETED),
                 );
-                let was_connected = bindings.dismiss(&id, why, &told).await;
+                let was_connected = bindings.dismiss(&id, why, &refusal).await;
                 (id, was_connected)
             });
         }
@@ -434,8 +433,8 @@ impl Control {
                     AuditEvent::Suppress { reason: why },
                 ));
             }
-            let told = events::stopped(&cx, &document.head, &session, error, stopped_at)?;
-            changes = changes.and(Changes::remove(document.head, told));
+            let event = events::stopped(&cx, &document.head, &session, error, stopped_at)?;
+            changes = changes.and(Changes::remove(document.head, event));
             match self.store.commit(changes).await {
                 Ok(_) => return Ok(()),
                 Err(CommitError::Fault(fault)) => return Err(fault),

@@ -64,7 +64,6 @@ impl Resource for ApiKey {
     ];
     const EMPTY_UPDATE: Option<Code> = Some(code::CREDENTIAL_UPDATE_EMPTY);
     const UNKNOWN: Option<Code> = Some(code::OWNER_UNKNOWN);
-    const IS_PRIVATE: bool = true;
     const DELETE_PARAMETERS: &'static [Parameter] = &[FORCE];
     const CREATE_NEEDS_BODY: bool = false;
 

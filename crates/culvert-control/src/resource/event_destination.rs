@@ -15,7 +15,7 @@ use crate::cx::Cx;
 use crate::listfilter::{self, Field};
 use crate::resource::event_subscription;
 use crate::resource::model::Model;
-use crate::resource::model::event_destination::{EventDestination, StoredTarget};
+use crate::resource::model::event_destination::{EventDestination, PUBLIC_TARGETS, StoredTarget};
 use crate::resource::model::event_subscription::EventSubscription;
 use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Reveal};
 use crate::seal::Seal;
@@ -23,15 +23,6 @@ use crate::stored::Format;
 use crate::{Error, Role, destination_operations, input, replay, stored};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<EventDestination>();
-
-/// Keys that every view of a target has, used or not.
-pub(crate) const PUBLIC_TARGETS: [&str; 5] = [
-    "azure_logs_ingestion",
-    "cloudwatch_logs",
-    "datadog",
-    "firehose",
-    "kinesis",
-];
 
 /// A new event destination.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

@@ -8,7 +8,7 @@ use crate::resource::resource_type::value_refusal;
 use std::collections::HashSet;
 
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, code};
-use culvert_events::{Family, Filter, Kind, Selection, kinds};
+use culvert_events::{Filter, Selection};
 use culvert_store::{Changes, Document, Head};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -16,9 +16,10 @@ use serde::{Deserialize, Serialize};
 use crate::base::Base;
 use crate::control::Control;
 use crate::cx::Cx;
+use crate::event_kinds::event_types;
 use crate::input::{self, Problem};
 use crate::listfilter::{self, Field};
-use crate::operation::{Answer, BodySpec, Call, Method, Reply, Status};
+use crate::operation::{BodySpec, Call, Method, Reply, ResponseSpec, Status};
 use crate::page::reference;
 use crate::resource::event_destination;
 use crate::resource::model::event_destination::EventDestination;
@@ -27,7 +28,7 @@ use crate::resource::model::{Model, Uri};
 use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Running, StoredDraft};
 use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
-use crate::{Caller, Error, audit_kinds};
+use crate::{Caller, Error, event_kinds};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<EventSubscription>();
 
@@ -177,7 +178,7 @@ impl Source {
             if !self.filter.is_empty() {
                 Filter::compile(kind, &self.filter).map_err(at)?;
             }
-        } else if audit_kinds::is_kind(&self.kind) {
+        } else if event_kinds::is_kind(&self.kind) {
             if !self.fields.is_empty() {
                 return Err(at(Refusal::of(code::FIELDS_NOT_TRAFFIC)));
             }
@@ -186,13 +187,11 @@ impl Source {
             }
         } else {
             let name: String = self.kind.chars().take(64).collect();
-            let mut kinds: Vec<_> = traffic_kinds().map(|kind| kind.name.to_owned()).collect();
-            kinds.extend(audit_kinds::kinds().into_iter().map(|kind| kind.name));
             return Err(at(Refusal::new(
                 code::EVENT_TYPE_UNKNOWN,
                 format!(
                     "The event type `{name}` does not exist; valid types: {}.",
-                    kinds.join(", ")
+                    event_types().join(", ")
                 ),
             )));
         }
@@ -214,9 +213,9 @@ impl From<SourceInput> for Source {
 fn may_have(caller: &Caller, sources: &[Source]) -> Result<(), Refusal> {
     match sources
         .iter()
-        .find(|one| audit_kinds::is_private(&one.kind))
+        .find(|one| event_kinds::is_private(&one.kind))
     {
-        Some(source) => audit_kinds::may_follow(caller, &source.kind),
+        Some(source) => event_kinds::may_follow(caller, &source.kind),
         None => Ok(()),
     }
 }
@@ -224,21 +223,6 @@ fn may_have(caller: &Caller, sources: &[Source]) -> Result<(), Refusal> {
 /// Whether a stored subscription wants events about keys and credentials.
 pub(crate) fn is_private(document: &Document) -> Result<bool, Fault> {
     Ok(stored::read::<EventSubscription>(document)?.has_private())
-}
-
-fn traffic_kinds() -> impl Iterator<Item = &'static Kind> {
-    let is_traffic = |kind: &&'static Kind| kind.family == Family::Traffic;
-    kinds::ALL.iter().copied().filter(is_traffic)
-}
-
-/// The names of all kinds of events.
-pub(crate) fn event_types() -> Vec<String> {
-    let traffic = traffic_kinds().map(|kind| kind.name.to_owned());
-    traffic.chain(audit_kinds::names()).collect()
-}
-
-pub(crate) fn traffic_kind(name: &str) -> Option<&'static Kind> {
-    traffic_kinds().find(|kind| kind.name == name)
 }
 
 fn check_sources(given: Vec<SourceInput>) -> Result<Vec<Source>, Refusal> {
@@ -292,7 +276,7 @@ const SOURCES: &[Extra] = &[
             schema: SchemaGenerator::subschema_for::<SourceInput>,
             required: true,
         }),
-        answer: Answer {
+        response: ResponseSpec {
             status: Status::Created,
             schema: Some(SchemaGenerator::subschema_for::<SourceView<'static>>),
         },
@@ -305,7 +289,7 @@ const SOURCES: &[Extra] = &[
         suffix: "/sources",
         doc: "Lists the event types of an event subscription.",
         body: None,
-        answer: Answer {
+        response: ResponseSpec {
             status: Status::Ok,
             schema: Some(sources_schema),
         },
@@ -318,7 +302,7 @@ const SOURCES: &[Extra] = &[
         suffix: "/sources/{type}",
         doc: "Gets an event type of an event subscription.",
         body: None,
-        answer: Answer {
+        response: ResponseSpec {
             status: Status::Ok,
             schema: Some(SchemaGenerator::subschema_for::<SourceView<'static>>),
         },
@@ -334,7 +318,7 @@ const SOURCES: &[Extra] = &[
             schema: SchemaGenerator::subschema_for::<SourceUpdate>,
             required: false,
         }),
-        answer: Answer {
+        response: ResponseSpec {
             status: Status::Ok,
             schema: Some(SchemaGenerator::subschema_for::<SourceView<'static>>),
         },
@@ -347,7 +331,7 @@ const SOURCES: &[Extra] = &[
         suffix: "/sources/{type}",
         doc: "Removes an event type from an event subscription.",
         body: None,
-        answer: Answer {
+        response: ResponseSpec {
             status: Status::NoContent,
             schema: None,
         },
@@ -477,7 +461,7 @@ impl EventSubscription {
     /// The kinds of such events that it wants.
     pub(crate) fn private_kinds(&self) -> impl Iterator<Item = &str> {
         let kinds = self.sources.iter().map(|source| source.kind.as_str());
-        kinds.filter(|kind| audit_kinds::is_private(kind))
+        kinds.filter(|kind| event_kinds::is_private(kind))
     }
 
     /// Makes one that wants such events the caller's, who may have them. The write notes at its destinations

@@ -24,21 +24,18 @@ use crate::control::Control;
 use crate::cx::Cx;
 use crate::list::{self, Listed};
 use crate::listfilter::Field;
-use crate::operation::{Answer, Call, Method, Status};
+use crate::operation::{Call, Method, ResponseSpec, Status};
 use crate::resource::endpoint;
 use crate::resource::model::Model;
 use crate::resource::model::endpoint::Endpoint;
-use crate::resource::model::kubernetes_operator::{Deployment, KubernetesOperator, Text};
+use crate::resource::model::kubernetes_operator::{Deployment, FEATURES, KubernetesOperator, Text};
 use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Running, list_schema};
 use crate::stored::{self, Format};
 use crate::{Error, Parameter, input, page, service};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<KubernetesOperator>();
 
-/// What is shown of the validity of a certificate that does not exist.
-pub(crate) const NO_TIME: &str = "0001-01-01T00:00:00Z";
 const DEFAULT_REGION: &str = "global";
-pub(crate) const FEATURES: [&str; 3] = ["bindings", "gateway", "ingress"];
 /// Most selectors of one operator.
 const SELECTORS_MAX: usize = 64;
 /// Longest signing request, in bytes.
@@ -130,7 +127,7 @@ impl Resource for KubernetesOperator {
         suffix: "/bound_endpoints",
         doc: "Lists the endpoints that a Kubernetes operator binds, newest first.",
         body: None,
-        answer: Answer {
+        response: ResponseSpec {
             status: Status::Ok,
             schema: Some(endpoints_schema),
         },

@@ -15,7 +15,7 @@ use crate::control::Control;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::management::{self, Managed, Policy};
-use crate::operation::{Answer, Call, Method, Reply, Status};
+use crate::operation::{Call, Method, Reply, ResponseSpec, Status};
 use crate::page::reference;
 use crate::resource::model::Model;
 use crate::resource::model::management::{KeyType, Management};
@@ -592,7 +592,7 @@ const OPERATIONS: &[Extra] = &[
         suffix: "/certificate",
         doc: "Detaches the uploaded certificate from a domain without deleting the certificate.",
         body: None,
-        answer: Answer {
+        response: ResponseSpec {
             status: Status::NoContent,
             schema: None,
         },
@@ -606,7 +606,7 @@ const OPERATIONS: &[Extra] = &[
         doc: "Deletes the certificate management policy of a domain. The edge stops serving the \
               certificate, and the certificate object remains. Succeeds if there is no policy.",
         body: None,
-        answer: Answer {
+        response: ResponseSpec {
             status: Status::NoContent,
             schema: None,
         },

@@ -14,7 +14,7 @@ use crate::base::Base;
 use crate::cx::Cx;
 use crate::input::Problem;
 use crate::listfilter::Field;
-use crate::operation::{Answer, BodySpec, Method, Reply, Run, SchemaOf};
+use crate::operation::{BodySpec, Handler, Method, Reply, ResponseSpec, SchemaOf};
 use crate::page::{self, Argument};
 use crate::resource::model::{Links, Model};
 use crate::{Caller, Error, Parameter, Role, stored};
@@ -51,10 +51,6 @@ pub(crate) trait Resource: Model {
     const OPERATIONS: &'static [Extra] = &[];
     /// Query parameters of the delete operation.
     const DELETE_PARAMETERS: &'static [Parameter] = &[];
-    /// Whether only its owner and admins may see, change and delete an object. To others it does not
-    /// exist. The stored form of such a resource has the field `owner_id`, and a reference to that
-    /// owner.
-    const IS_PRIVATE: bool = false;
 
     /// What a caller sends to create one.
     type Create: DeserializeOwned + JsonSchema + Send;
@@ -166,10 +162,10 @@ pub(crate) struct Extra {
     pub(crate) suffix: &'static str,
     pub(crate) doc: &'static str,
     pub(crate) body: Option<BodySpec>,
-    pub(crate) answer: Answer,
+    pub(crate) response: ResponseSpec,
     /// The query parameters it takes; it refuses others.
     pub(crate) query: &'static [Parameter],
-    pub(crate) run: Run,
+    pub(crate) run: Handler,
 }
 
 /// A resource with its types erased, so that it can stand in a table.
@@ -212,11 +208,11 @@ pub(crate) struct ResourceType {
     pub(crate) view_schema: SchemaOf,
     pub(crate) list_schema: SchemaOf,
 
-    pub(crate) run_create: Run,
-    pub(crate) run_get: Run,
-    pub(crate) run_list: Run,
-    pub(crate) run_update: Run,
-    pub(crate) run_delete: Run,
+    pub(crate) run_create: Handler,
+    pub(crate) run_get: Handler,
+    pub(crate) run_list: Handler,
+    pub(crate) run_update: Handler,
+    pub(crate) run_delete: Handler,
 }
 
 pub(crate) type Create =

@@ -84,7 +84,6 @@ impl Resource for SshPublicKey {
     ];
     const EMPTY_UPDATE: Option<Code> = Some(code::CREDENTIAL_UPDATE_EMPTY);
     const UNKNOWN: Option<Code> = Some(code::OWNER_UNKNOWN);
-    const IS_PRIVATE: bool = true;
     const CREATE_NEEDS_BODY: bool = true;
 
     type Create = Create;

@@ -72,7 +72,6 @@ impl Resource for TunnelCredential {
     ];
     const EMPTY_UPDATE: Option<Code> = Some(code::CREDENTIAL_UPDATE_EMPTY);
     const UNKNOWN: Option<Code> = Some(code::OWNER_UNKNOWN);
-    const IS_PRIVATE: bool = true;
     const CREATE_NEEDS_BODY: bool = false;
 
     type Create = Create;

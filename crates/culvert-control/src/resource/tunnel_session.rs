@@ -8,11 +8,11 @@ use culvert_store::Head;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Deserialize;
 
-use crate::agents::SessionCommand;
+use crate::agents::command::SessionCommand;
 use crate::control::Control;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
-use crate::operation::{Answer, BodySpec, Call, Method, Reply, Run, Status};
+use crate::operation::{BodySpec, Call, Handler, Method, Reply, ResponseSpec, Status};
 use crate::resource::model::tunnel_session::TunnelSession;
 use crate::resource::resource_type::{Draft, Extra, Life, Never, Resource, ResourceType, Running};
 use crate::{Error, input, service, stored};
@@ -72,7 +72,12 @@ impl Resource for TunnelSession {
     }
 }
 
-const fn operation(name: &'static str, suffix: &'static str, doc: &'static str, run: Run) -> Extra {
+const fn operation(
+    name: &'static str,
+    suffix: &'static str,
+    doc: &'static str,
+    run: Handler,
+) -> Extra {
     Extra {
         name,
         method: Method::Post,
@@ -82,7 +87,7 @@ const fn operation(name: &'static str, suffix: &'static str, doc: &'static str, 
             schema: SchemaGenerator::subschema_for::<Nothing>,
             required: false,
         }),
-        answer: Answer {
+        response: ResponseSpec {
             status: Status::NoContent,
             schema: None,
         },

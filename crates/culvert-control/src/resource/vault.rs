@@ -9,7 +9,7 @@ use crate::control::Control;
 use crate::cx::Cx;
 use crate::list::{self, Listed};
 use crate::listfilter::{self, Field, Shape, field};
-use crate::operation::{Answer, Call, Method, Status};
+use crate::operation::{Call, Method, ResponseSpec, Status};
 use crate::resource::model::Model;
 use crate::resource::model::vault::{Name, Vault};
 use crate::resource::model::vault_secret::VaultSecret;
@@ -77,7 +77,7 @@ impl Resource for Vault {
         suffix: "/secrets",
         doc: "Lists the secrets of a vault, newest first, without their values.",
         body: None,
-        answer: Answer {
+        response: ResponseSpec {
             status: Status::Ok,
             schema: Some(secrets_schema),
         },

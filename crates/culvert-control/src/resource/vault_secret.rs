@@ -131,11 +131,11 @@ impl Resource for VaultSecret {
             created_by: cx.caller.owner_id.clone(),
             last_updated_by: cx.caller.owner_id.clone(),
         };
-        let told = AuditEvent::Suppress {
+        let event = AuditEvent::Suppress {
             reason: "the vault stays as it is; its name must not change before the secret is in",
         };
         Ok(Draft {
-            also: Changes::replace(document, told),
+            also: Changes::replace(document, event),
             ..Draft::of(secret)
         })
     }

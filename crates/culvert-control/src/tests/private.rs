@@ -9,7 +9,8 @@ use super::agents::{Open, hello};
 use super::names::{Kind, LIMITS, Owner};
 use super::rights::{Cast, PRIVATE};
 use super::*;
-use crate::resource::event_subscription::{self, event_types};
+use crate::event_kinds::event_types;
+use crate::resource::event_subscription;
 
 const KEYS: [&str; 5] = [
     "api_key_created.v0",
@@ -30,7 +31,7 @@ fn spec(kinds: &[&str]) -> TailSpec {
 fn events_of_private_resources_are_known_by_their_kind() {
     let private: Vec<String> = event_types()
         .into_iter()
-        .filter(|name| audit_kinds::is_private(name))
+        .filter(|name| event_kinds::is_private(name))
         .collect();
     // Each private resource has three kinds; sessions of agents have two and name the credential.
     assert_eq!(private.len(), 3 * PRIVATE.len() + 2, "{private:?}");

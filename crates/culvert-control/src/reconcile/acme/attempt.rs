@@ -13,8 +13,9 @@ use rcgen::{
 };
 use tracing::{debug, error, info, warn};
 
-use crate::audit::{self, Verb};
+use crate::audit;
 use crate::control::Control;
+use crate::event_kinds::Verb;
 use crate::ports::{Certificates, Issuer, Record};
 use crate::reconcile::acme::holder::Holder;
 use crate::reconcile::acme::order::{self, ChallengeResponse, Lease, NOTHING};
@@ -263,10 +264,10 @@ impl Control {
                     if !is_told && !wanted.is_empty() {
                         self.show(certificates, issuer, claim, wanted, &kinds)
                             .await?;
-                        let mut told = None;
+                        let mut logged = None;
                         for answer in &claim.order.answers {
                             if let Some(kind) = answer.kind()
-                                && told.replace(kind) != Some(kind)
+                                && logged.replace(kind) != Some(kind)
                             {
                                 issuer.ready(&key, &placed.url, kind).await?;
                             }

@@ -130,14 +130,14 @@ impl Control {
             let apart = (10 * began.elapsed()).clamp(PASS_APART, PASS_APART_MAX);
             let woken = async {
                 tokio::time::sleep(apart).await;
-                let told = async {
+                let notified = async {
                     tokio::select! {
                         // The sender goes with the store, which goes after this task.
                         _ = revision.changed() => {}
                         () = has_ended.notified() => {}
                     }
                 };
-                drop(tokio::time::timeout(wake, told).await);
+                drop(tokio::time::timeout(wake, notified).await);
             };
             tokio::pin!(woken);
             loop {

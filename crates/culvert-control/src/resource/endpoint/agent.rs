@@ -136,7 +136,9 @@ pub(crate) async fn settle(
     let (scheme, host) = (wanted.scheme, wanted.host.clone());
     match wanted.settle(cx, binding).await {
         Ok(settled) => Ok(Place(settled, binding)),
-        Err(Error::Refused(refusal)) => Err(told(cx, scheme, host.as_ref(), refusal).await?.into()),
+        Err(Error::Refused(refusal)) => Err(with_agent_code(cx, scheme, host.as_ref(), refusal)
+            .await?
+            .into()),
         Err(fault) => Err(fault),
     }
 }
@@ -169,7 +171,7 @@ async fn settle_again(
 }
 
 /// A refusal with the code that agents know.
-async fn told(
+async fn with_agent_code(
     cx: &Cx<'_>,
     scheme: AddressScheme,
     host: Option<&culvert_base::net::HostName>,

@@ -42,6 +42,7 @@ impl Model for ApiKey {
     const COLLECTION: &'static str = "api_keys";
     const LIST_FIELD: &'static str = "keys";
     const ID_PREFIX: &'static str = "ak";
+    const IS_PRIVATE: bool = true;
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

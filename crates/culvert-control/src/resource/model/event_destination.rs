@@ -10,9 +10,17 @@ use serde_json::{Map, Value};
 
 use crate::base::Base;
 use crate::input;
-use crate::resource::event_destination::PUBLIC_TARGETS;
 use crate::resource::model::{Model, Uri};
 use crate::stored::Format;
+
+/// Keys that every view of a target has, used or not.
+pub(crate) const PUBLIC_TARGETS: [&str; 5] = [
+    "azure_logs_ingestion",
+    "cloudwatch_logs",
+    "datadog",
+    "firehose",
+    "kinesis",
+];
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]

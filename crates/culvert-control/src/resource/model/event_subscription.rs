@@ -1,13 +1,12 @@
 //! Stored form and view of the event subscription.
 
 use culvert_base::{Description, Metadata, Timestamp};
-use culvert_events::Kind;
+use culvert_events::{Family, Kind, kinds};
 use culvert_store::{Head, OnDelete, Ref, Topic};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::base::Base;
-use crate::resource::event_subscription::traffic_kind;
 use crate::resource::model::event_destination::EventDestination;
 use crate::resource::model::{Links, Model, Reference, Uri};
 use crate::stored::Format;
@@ -98,11 +97,11 @@ impl Model for EventSubscription {
             .destination_ids
             .iter()
             .map(|id| Ref::new("destination_ids", id, OnDelete::Block));
-        let told = self
+        let audited = self
             .sources
             .iter()
             .filter(|source| source.traffic().is_none());
-        let topics = told.flat_map(|source| {
+        let topics = audited.flat_map(|source| {
             self.destination_ids.iter().map(|destination| Topic {
                 kind: source.kind.clone(),
                 destination: destination.clone(),
@@ -119,7 +118,7 @@ impl Model for EventSubscription {
 impl Source {
     /// The traffic kind it wants, if it is one.
     pub(crate) fn traffic(&self) -> Option<&'static Kind> {
-        traffic_kind(&self.kind)
+        traffic_kinds().find(|kind| kind.name == self.kind)
     }
 
     pub(crate) fn view<'a>(&'a self, subscription: Uri<'_>) -> SourceView<'a> {
@@ -130,4 +129,10 @@ impl Source {
             filter: &self.filter,
         }
     }
+}
+
+/// Every kind of traffic event.
+pub(crate) fn traffic_kinds() -> impl Iterator<Item = &'static Kind> {
+    let is_traffic = |kind: &&'static Kind| kind.family == Family::Traffic;
+    kinds::ALL.iter().copied().filter(is_traffic)
 }

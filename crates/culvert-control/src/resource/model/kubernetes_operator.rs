@@ -8,10 +8,12 @@ use serde_json::{Value, json};
 
 use crate::authority::ClientCertificate;
 use crate::base::Base;
-use crate::resource::kubernetes_operator::{FEATURES, NO_TIME};
 use crate::resource::model::{Links, Model, Reference, Uri};
 use crate::stored::Format;
 
+/// What is shown of the validity of a certificate that does not exist.
+const NO_TIME: &str = "0001-01-01T00:00:00Z";
+pub(crate) const FEATURES: [&str; 3] = ["bindings", "gateway", "ingress"];
 /// Where the operator keeps the uid of its namespace within its metadata.
 pub(crate) const UID_IN_METADATA: &str = "namespace.uid";
 

@@ -57,6 +57,10 @@ pub(crate) trait Model: Serialize + DeserializeOwned + Send + Sync + 'static {
     const KIND: &'static str = Self::NAME;
     /// Prefixes of the ids its paths take; the first is the one that is stored.
     const PREFIXES: &'static [&'static str] = &[Self::ID_PREFIX];
+    /// Whether only its owner and admins may see, change and delete an object. To others it does not
+    /// exist. The stored form of such a resource has the field `owner_id`, and a reference to that
+    /// owner.
+    const IS_PRIVATE: bool = false;
     /// The wire form: what API and events show.
     type View<'a>: Serialize + JsonSchema;
 

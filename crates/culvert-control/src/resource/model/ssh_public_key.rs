@@ -54,6 +54,7 @@ impl Model for SshPublicKey {
     const COLLECTION: &'static str = "ssh_credentials";
     const LIST_FIELD: &'static str = "ssh_credentials";
     const ID_PREFIX: &'static str = "sshcr";
+    const IS_PRIVATE: bool = true;
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

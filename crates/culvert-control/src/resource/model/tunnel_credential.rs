@@ -46,6 +46,7 @@ impl Model for TunnelCredential {
     const COLLECTION: &'static str = "credentials";
     const LIST_FIELD: &'static str = "credentials";
     const ID_PREFIX: &'static str = "cr";
+    const IS_PRIVATE: bool = true;
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

@@ -1,0 +1,59 @@
+//! How the control part of a process begins: its authority, what older versions stored without, and what
+//! holds from the first request on.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use culvert_base::Fault;
+
+use crate::agents::state::Agents;
+use crate::authority::Authority;
+use crate::control::{Control, Parts};
+use crate::keyed_mutex::KeyedMutex;
+use crate::ports::CertificateMeters;
+use crate::relink::relink;
+use crate::restriction::Restrictions;
+use crate::standing::Standings;
+
+impl Control {
+    /// Control over a store, whose certificate authority is made if it has none. Its IP restrictions
+    /// hold from here on.
+    pub async fn open(parts: Parts) -> Result<Arc<Self>, Fault> {
+        let authority = Authority::open(
+            &parts.store,
+            &parts.seal,
+            &*parts.clock,
+            &*parts.entropy,
+            parts.settings.edge_domain.clone(),
+        )
+        .await?;
+        relink(&parts.store, &parts.seal).await?;
+        let restrictions = Restrictions::load(&parts.store, &Restrictions::default()).await?;
+        let run = parts.ids.next(&*parts.clock, &*parts.entropy);
+        let agents = parts
+            .agents
+            .map(|(bindings, settings)| Agents::new(bindings, settings, run));
+        Ok(Arc::new(Self {
+            agents,
+            nodes: parts.nodes,
+            restrictions: ArcSwap::from_pointee(restrictions.unwrap_or_default()),
+            standings: Standings::new(parts.store.watch()),
+            turns: KeyedMutex::new(),
+            store: parts.store,
+            clock: parts.clock,
+            entropy: parts.entropy,
+            ids: parts.ids,
+            seal: parts.seal,
+            pepper: parts.pepper,
+            settings: parts.settings,
+            delivery: parts.delivery,
+            edge: parts.edge,
+            published: tokio::sync::watch::Sender::new(0),
+            logins: parts.logins,
+            certificates: parts.certificates,
+            certificate_meters: CertificateMeters::default(),
+            ca_pem: authority.ca_pem().to_owned(),
+            authority: tokio::sync::Mutex::new(authority),
+        }))
+    }
+}
