@@ -264,7 +264,7 @@ impl Api {
     ) -> Result<Response<Body>, Problem> {
         let base = self.base(arrival.parts, arrival.ends);
         check_page(arrival.parts, &base)?;
-        // Before it takes a place: whoever sends it is not known yet, and may take long.
+        // Before it takes a place: its sender is not known yet, and may take long.
         let body = arrival.read_up_to(SIGN_IN_BYTES_MAX).await?;
         let source = Source::of(self.client(&arrival));
         let Some(entered) = self.turnstile.enter(source).await else {

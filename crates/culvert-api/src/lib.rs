@@ -486,7 +486,7 @@ impl Arrival<'_> {
         self.read_up_to(BODY_BYTES_MAX).await
     }
 
-    /// The same, of a body with at most so many bytes.
+    /// The same, of a body with at most `bytes_max` bytes.
     async fn read_up_to(&mut self, bytes_max: usize) -> Result<Option<Value>, Refusal> {
         let Parts {
             method, headers, ..

@@ -553,7 +553,7 @@ impl Control {
     }
 
     async fn compile_delivery(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
-        // What is read from here on has this much in it.
+        // All that is read below has at least this revision.
         let revision = *self.store.watch().borrow();
         // What was read stays due while a pass fails.
         let read = |document: Document| {

@@ -324,7 +324,7 @@ async fn a_blocked_address_has_nothing_to_do_with_sessions() {
     }
 }
 
-/// Whoever begins to sign in is not known yet: bodies that do not come hold no place that callers need.
+/// The sender of a sign-in is not known yet: bodies that do not come hold no place that callers need.
 #[tokio::test]
 async fn sign_ins_that_are_not_finished_leave_room_for_callers() {
     let settings = Settings {

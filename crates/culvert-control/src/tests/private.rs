@@ -171,7 +171,7 @@ async fn a_subscription_follows_the_rights_of_its_owner() {
         let body = stored::write(&user).unwrap();
         let changed = Document { body, ..document };
         let changes = Changes::replace(changed, AuditEvent::Suppress { reason: "a test" });
-        // What is committed from here on is for the new rights, without a pause.
+        // Every later commit is for the new rights, without a pause.
         house.store.commit(changes).await.unwrap();
     };
     let mut counts = (1, 1);

@@ -325,7 +325,7 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
 }
 
 /// Operations without an object: who may make one, and that a list is there for everybody. What lists show of
-/// private objects has tests of its own.
+/// private objects has other tests.
 #[tokio::test]
 async fn every_operation_without_an_object() {
     let cast = Cast::start().await;

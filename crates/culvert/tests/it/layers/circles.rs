@@ -260,7 +260,7 @@ impl Crate<'_> {
             let end = inline
                 .find(|c| !is_word(c) && c != ':')
                 .unwrap_or(inline.len());
-            // What is before a brace was read as a `use`.
+            // A path before a brace was read as a `use`.
             if !inline[..end].ends_with("::") {
                 found.push(inline[..end].split("::").map(str::to_owned).collect());
             }
