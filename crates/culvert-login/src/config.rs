@@ -1,11 +1,14 @@
-//! The fields that the configurations of `oauth` and `openid-connect` share.
+//! The parts that the configurations of `oauth` and `openid-connect` share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use culvert_base::{Refusal, code};
 use culvert_policy::Scheme;
-use culvert_policy::policy::context::{GoDuration, PolicyContext};
+use culvert_policy::action_type::{ActionType, Ends};
+pub(crate) use culvert_policy::policy::context::GoDuration;
+use culvert_policy::policy::context::PolicyContext;
+use culvert_policy::policy::phase::Phase;
 use culvert_policy::policy::run::Action;
 use culvert_policy::policy::secret::REDACTED;
 
@@ -13,8 +16,8 @@ use super::SESSION_MAX;
 use super::session::Spans;
 use super::session_middleware::{AppSource, Kind, Login, Options, Provider, SessionMiddleware};
 
-/// Schemes on which browsers keep cookies and follow redirects.
-pub(crate) const SCHEMES: &[Scheme] = &[Scheme::Http, Scheme::Https];
+/// Where browsers keep cookies and follow redirects.
+const SCHEMES: &[Scheme] = &[Scheme::Http, Scheme::Https];
 
 const AUTH_ID_BYTES_MAX: usize = 64;
 const SCOPES_MAX: usize = 20;
@@ -44,7 +47,72 @@ const MAX_BY_DEFAULT: GoDuration = GoDuration::seconds(336 * 3600);
 const IDLE_BY_DEFAULT: GoDuration = GoDuration::seconds(72 * 3600);
 const REFRESH_BY_DEFAULT: GoDuration = GoDuration::seconds(15 * 60);
 
-/// The fields that both configurations have.
+/// Defines the configuration of a sign-in action: its own fields, followed by those that all such actions have.
+/// A flattened struct would accept unknown fields.
+macro_rules! sign_in_config {
+    ($(#[$meta:meta])* struct $name:ident { $($(#[$field_meta:meta])* $field:ident: $ty:ty,)* }) => {
+        #[derive(serde::Deserialize, schemars::JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        $(#[$meta])*
+        struct $name {
+            $($(#[$field_meta])* $field: $ty,)*
+            /// Separates the cookies and paths of several sign-ins: at most 64 letters, digits, `-` and
+            /// `_`. Default: empty.
+            #[serde(default)]
+            auth_id: String,
+            /// Additional parameters for the provider's sign-in page, at most 10.
+            #[serde(default)]
+            authz_url_params: std::collections::BTreeMap<String, String>,
+            /// Maximum duration of a session; default `336h`.
+            #[serde(default)]
+            max_session_duration: Option<$crate::config::GoDuration>,
+            /// Maximum idle time of a session; default `72h`.
+            #[serde(default, alias = "idle_session_duration")]
+            idle_session_timeout: Option<$crate::config::GoDuration>,
+            /// Interval to refresh the user data from the provider; default `15m`. Without a refresh token,
+            /// refreshing stops when the access token expires.
+            #[serde(default)]
+            userinfo_refresh_interval: Option<$crate::config::GoDuration>,
+            /// Whether CORS preflight requests pass without a session; default false.
+            #[serde(default)]
+            allow_cors_preflight: bool,
+            /// Domain of the account that contains the endpoint's host. Other endpoints in the domain with
+            /// the same provider, application and `auth_id` share the session. Default: only the host.
+            #[serde(default)]
+            auth_cookie_domain: Option<String>,
+        }
+
+        impl $name {
+            /// The fields that all sign-in actions have.
+            fn common(&self, scopes: Vec<String>) -> $crate::config::Common {
+                $crate::config::Common {
+                    auth_id: self.auth_id.clone(),
+                    scopes,
+                    authz_url_params: self.authz_url_params.clone(),
+                    max_session_duration: self.max_session_duration,
+                    idle_session_timeout: self.idle_session_timeout,
+                    userinfo_refresh_interval: self.userinfo_refresh_interval,
+                    allow_cors_preflight: self.allow_cors_preflight,
+                    auth_cookie_domain: self.auth_cookie_domain.clone(),
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use sign_in_config;
+
+/// A sign-in action without a name, a description and a configuration.
+pub(crate) const SIGN_IN: ActionType = ActionType {
+    phases: &[Phase::Request],
+    ends: Ends::Sometimes,
+    is_login: true,
+    secrets: &["client_secret"],
+    schemes: SCHEMES,
+    ..ActionType::PLAIN
+};
+
+/// The fields that all sign-in actions have.
 pub(crate) struct Common {
     pub(crate) auth_id: String,
     pub(crate) scopes: Vec<String>,

@@ -1,74 +1,42 @@
 //! The action `oauth`: admits only users of a well-known identity provider.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use culvert_base::{Refusal, code};
-use culvert_policy::action_type::{ActionType, Ends};
-use culvert_policy::policy::context::{GoDuration, PolicyContext};
-use culvert_policy::policy::phase::Phase;
+use culvert_policy::action_type::ActionType;
+use culvert_policy::policy::context::PolicyContext;
 use culvert_policy::policy::run::Action;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::Deserialize;
+use schemars::{Schema, SchemaGenerator, json_schema};
 
-use crate::config::{Common, SCHEMES, required};
+use crate::config::{SIGN_IN, required, sign_in_config};
 use crate::{App, AppSource, Kind, Known, Logins, Provider, provider_names};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "oauth",
     doc: "Requires a sign-in at an OAuth provider. Every user with an account at the provider can sign in, so use a later rule on `actions.ngrok.oauth.identity` to authorize users. A GET request without a session is redirected to the provider and then back to the original page; other requests get 401. `/culvert/login` starts a new sign-in (`?redirect_path=/…` sets the target), and `/culvert/logout` ends the session; both accept `?auth_id=…` if the action has an `auth_id`. Register the redirect URI `https://<host>/culvert/oauth2/callback`, or `<oauth.callback_base>/oauth2/callback`. Upstreams do not receive the session. A policy may have one sign-in action.",
-    phases: &[Phase::Request],
-    ends: Ends::Sometimes,
-    is_login: true,
-    secrets: &["client_secret"],
-    schemes: SCHEMES,
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile,
-    ..ActionType::PLAIN
+    ..SIGN_IN
 };
 
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "OAuth")]
-struct Config {
-    /// Identity provider.
-    #[schemars(schema_with = "providers")]
-    provider: String,
-    /// Separates the cookies and paths of several sign-ins: at most 64 letters, digits, `-` and
-    /// `_`. Default: empty.
-    #[serde(default)]
-    auth_id: String,
-    /// Client ID of your application. Supports `${…}`. Required unless the operator has set a
-    /// default application for this provider.
-    #[serde(default)]
-    client_id: Option<String>,
-    /// Client secret of your application; set together with `client_id`. Supports `${…}`. Encrypted
-    /// at rest and never returned.
-    #[serde(default)]
-    client_secret: Option<String>,
-    /// Additional scopes. Not supported with the operator's application.
-    #[serde(default)]
-    scopes: Vec<String>,
-    /// Additional parameters for the provider's sign-in page, at most 10.
-    #[serde(default)]
-    authz_url_params: BTreeMap<String, String>,
-    /// Maximum duration of a session; default `336h`.
-    #[serde(default)]
-    max_session_duration: Option<GoDuration>,
-    /// Maximum idle time of a session; default `72h`.
-    #[serde(default, alias = "idle_session_duration")]
-    idle_session_timeout: Option<GoDuration>,
-    /// Interval to refresh the user data from the provider; default `15m`. Without a refresh token,
-    /// refreshing stops when the access token expires.
-    #[serde(default)]
-    userinfo_refresh_interval: Option<GoDuration>,
-    /// Whether CORS preflight requests pass without a session; default false.
-    #[serde(default)]
-    allow_cors_preflight: bool,
-    /// Domain of the account that contains the endpoint's host. Other endpoints in the domain with
-    /// the same provider, application and `auth_id` share the session. Default: only the host.
-    #[serde(default)]
-    auth_cookie_domain: Option<String>,
+sign_in_config! {
+    #[schemars(rename = "OAuth")]
+    struct Config {
+        /// Identity provider.
+        #[schemars(schema_with = "providers")]
+        provider: String,
+        /// Client ID of your application. Supports `${…}`. Required unless the operator has set a
+        /// default application for this provider.
+        #[serde(default)]
+        client_id: Option<String>,
+        /// Client secret of your application; set together with `client_id`. Supports `${…}`. Encrypted
+        /// at rest and never returned.
+        #[serde(default)]
+        client_secret: Option<String>,
+        /// Additional scopes. Not supported with the operator's application.
+        #[serde(default)]
+        scopes: Vec<String>,
+    }
 }
 
 /// The schema of provider names.
@@ -96,24 +64,15 @@ fn compile(context: &PolicyContext<'_>) -> Result<Box<dyn Action>, Refusal> {
         context,
         &logins,
         known,
-        config.client_id,
-        config.client_secret,
+        config.client_id.clone(),
+        config.client_secret.clone(),
     )?;
     if matches!(app, AppSource::Operators(_)) && !config.scopes.is_empty() {
         let why = "`scopes` requires your own `client_id` and `client_secret`";
         return Err(context.refuse(code::POLICY_VALUE_INVALID, why));
     }
-    Common {
-        auth_id: config.auth_id,
-        scopes: config.scopes,
-        authz_url_params: config.authz_url_params,
-        max_session_duration: config.max_session_duration,
-        idle_session_timeout: config.idle_session_timeout,
-        userinfo_refresh_interval: config.userinfo_refresh_interval,
-        allow_cors_preflight: config.allow_cors_preflight,
-        auth_cookie_domain: config.auth_cookie_domain,
-    }
-    .compile(
+    let common = config.common(config.scopes.clone());
+    common.compile(
         context,
         Kind::OAuth,
         Provider::Known(known, Arc::new(endpoints)),
