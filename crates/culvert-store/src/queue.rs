@@ -10,8 +10,8 @@
 //!
 //! Not here: what is in a batch (`delivery`), when to try again and when to give up.
 
-mod lines;
 mod nodes;
+mod queue_log;
 mod traffic;
 
 use std::collections::BTreeMap;
@@ -23,8 +23,8 @@ use std::time::Duration;
 use culvert_base::{Clock, Fault, Supervisor, Timestamp};
 use tokio::sync::watch;
 
-use self::lines::{QueueCommand, QueueLog, QueueOutcome, Settlement};
 pub use self::nodes::{OpenTail, TailPiece};
+use self::queue_log::{QueueCommand, QueueLog, QueueOutcome, Settlement};
 pub use self::traffic::{NewPiece, Piece, RetainedTraffic};
 use crate::database::{Database, Part};
 use crate::dialect::{Arg, Row, While};

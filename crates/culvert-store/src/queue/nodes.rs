@@ -6,7 +6,7 @@ use culvert_base::{Fault, Timestamp};
 
 use super::Queue;
 use crate::dialect::{Arg, While};
-use crate::queue::lines::QueueCommand;
+use crate::queue::queue_log::QueueCommand;
 use crate::statements::events;
 
 /// A live tail of another node.

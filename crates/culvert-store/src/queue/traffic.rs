@@ -9,7 +9,7 @@ use culvert_base::{Fault, Timestamp};
 
 use super::{Queue, checksum};
 use crate::dialect::{Arg, While};
-use crate::queue::lines::QueueCommand;
+use crate::queue::queue_log::QueueCommand;
 use crate::statements::{OUTLAST_KEEPING, events};
 
 /// A piece to be kept.
