@@ -1,10 +1,10 @@
-//! Calls to Amazon's services: where they are, how a request is signed, whose keys sign it.
+//! Calls to Amazon's services: endpoints, signatures, credentials.
 //!
-//! Signatures come from the vendor's own small crates, the requests from our client behind the
-//! address guard. A call that fails for its credentials is repeated once with fresh ones, and one
-//! that fails for the clock once with the other side's time (contract: destinations 3).
+//! The vendor's small crates compute signatures; requests use our client behind the address guard. A call that fails
+//! because of its credentials is repeated once with fresh ones, and a call that fails because of clock skew once with
+//! the service's time (contract: destinations 3).
 //!
-//! Not here: what the services are told (`target`), and how often (`worker`).
+//! Not here: the operations (`target`), retries (`worker`).
 
 pub(crate) mod answer;
 pub(crate) mod arn;
@@ -42,10 +42,10 @@ use auth::Auth;
 use keys::{Assumed, Keys};
 use settings::AwsSettings;
 
-/// A call takes no longer.
+/// Time limit of a call.
 const DEADLINE: Duration = Duration::from_secs(13);
 
-/// One service in one region, as one destination calls it.
+/// One service in one region, for one destination.
 pub(crate) struct Aws {
     net: Net,
     http: Http,
@@ -53,9 +53,9 @@ pub(crate) struct Aws {
     region: String,
     endpoint: Url,
     credentials: Credentials,
-    /// What to add to the clock, in milliseconds: the other side's is another.
+    /// Difference between the service's clock and ours, in milliseconds.
     skew_ms: AtomicI64,
-    /// The region that an answer named instead of this one.
+    /// Another region that a response named.
     elsewhere: Mutex<Option<String>>,
 }
 
@@ -86,24 +86,24 @@ pub(crate) struct Call<'a> {
 /// The body of a request.
 pub(crate) enum Payload<'a> {
     Whole(Bytes),
-    /// In pieces, as it may be more than memory should hold.
+    /// In pieces, because it may not fit into memory.
     Fed(&'a dyn Feed),
 }
 
-/// A body that is made again for each attempt, byte for byte the same.
+/// A body that can be produced again for each attempt.
 pub(crate) trait Feed: Sync {
-    /// Its SHA-256, in hexadecimal digits.
+    /// Its SHA-256 in hexadecimal digits.
     fn sha256(&self) -> &str;
 
-    /// Its bytes.
+    /// Its length in bytes.
     fn length(&self) -> u64;
 
-    /// Makes it.
+    /// Produces it.
     fn feed(&self, to: Sender<Bytes, io::Error>) -> BoxFuture<'_, ()>;
 }
 
 impl Aws {
-    /// The service that `arn` belongs to.
+    /// Opens the service that `arn` belongs to.
     pub(crate) fn open(
         service: &'static str,
         arn: &Arn<'_>,
@@ -135,12 +135,12 @@ impl Aws {
         })
     }
 
-    /// Where the service is.
+    /// The endpoint of the service.
     pub(crate) fn endpoint(&self) -> &Url {
         &self.endpoint
     }
 
-    /// The region that an answer named instead of this one.
+    /// Another region that a response named.
     pub(crate) fn elsewhere(&self) -> Option<String> {
         let elsewhere = self.elsewhere.lock();
         elsewhere
@@ -148,7 +148,7 @@ impl Aws {
             .clone()
     }
 
-    /// A call of the JSON protocol.
+    /// Makes a call of the JSON protocol.
     ///
     /// # Errors
     /// The failure's code is the service's own where it gave one.
@@ -169,13 +169,13 @@ impl Aws {
             headers,
             body: Payload::Whole(body),
             deadline: DEADLINE,
-            // Batches are answered with a few hundred bytes for each of 500 records.
+            // Responses to batches have a few hundred bytes for each of 500 records.
             answer_bytes_max: 8 * ANSWER_BYTES_MAX,
         })
         .await
     }
 
-    /// Any call, signed.
+    /// Makes a signed call.
     pub(crate) async fn call(&self, call: Call<'_>) -> Result<HttpResponse, Failure> {
         let keys = self.keys(None).await?;
         match self.attempt(&call, &keys).await {
@@ -202,7 +202,7 @@ impl Aws {
         }
     }
 
-    /// The keys to sign with; others than `refused`, if there can be others.
+    /// The keys to sign with; other keys than `refused`, if possible.
     async fn keys(&self, refused: Option<&Keys>) -> Result<Keys, Failure> {
         match &self.credentials {
             Credentials::Static(keys) => Ok(keys.clone()),
@@ -210,7 +210,7 @@ impl Aws {
         }
     }
 
-    /// One exchange. Beside the failure: the other side's time, if the failure is about the clock.
+    /// Makes one attempt. If it fails because of clock skew, the error has the service's time.
     async fn attempt(
         &self,
         call: &Call<'_>,
@@ -232,7 +232,7 @@ impl Aws {
                     feed.feed(sender).await;
                     std::future::pending().await
                 };
-                // An answer may come before all of it was taken.
+                // A response may come before the whole body was sent.
                 tokio::select! {
                     sent = self.http.send(order) => sent,
                     never = fed => never,
@@ -260,7 +260,7 @@ impl Aws {
     }
 }
 
-/// Where a service is, and a client that may go there.
+/// The endpoint of a service, and a client for it.
 fn endpoint(
     settings: &AwsSettings,
     service: &str,
@@ -361,7 +361,7 @@ fn signed(
         }),
         deadline: call.deadline,
         answer_bytes_max: call.answer_bytes_max,
-        // An object is stored once the head says so; other bodies speak of each record.
+        // An object is stored once the status says so; other bodies have the result of each record.
         success: match call.method {
             Method::PUT => Success::Head(EMPTY_BODY_FOR),
             _ => Success::Whole,

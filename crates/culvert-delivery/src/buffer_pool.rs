@@ -4,15 +4,15 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::batch::Batch;
 
-/// Buffers kept for the next batches.
+/// Maximum number of buffers in the pool.
 const SPARE_MAX: usize = 4;
 
-/// Buffers of batches that were delivered, for the next ones while there is much to write.
+/// Buffers of delivered batches, reused for new ones.
 #[derive(Debug, Default)]
 pub(crate) struct BufferPool(Mutex<Vec<Vec<u8>>>);
 
 impl BufferPool {
-    /// Keeps the batch's memory, if it was the last to have it.
+    /// Returns the batch's buffer, if it has no other owner.
     pub(crate) fn put(&self, batch: Batch) {
         if let Some(buffer) = batch.into_buffer() {
             let mut buffers = self.lock();

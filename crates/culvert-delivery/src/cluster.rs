@@ -1,12 +1,11 @@
-//! What nodes on one database tell each other: how destinations are doing, and traffic for live tails.
+//! Sharing between the nodes of one database: destination health, and traffic for live tails.
 //!
-//! Every node notes what it has seen of each destination when that changes, at most twice a second; whichever
-//! node is asked adds the notes up. A tail is open on one node; the others read that in the database, follow
-//! the same events, and leave them there for it. So a tail sees traffic of other nodes about a second after
-//! it was opened, and each event a fraction of a second late. Audit events need none of this: every node
-//! reads them in the outbox.
+//! Every node stores its view of a destination's health when it changes, at most twice a second; a request adds up the
+//! views. A tail is open on one node. The other nodes find it in the database, follow the same events, and store them
+//! there. So a tail sees traffic of other nodes about a second after it was opened, and each event a fraction of a
+//! second late. Every node reads audit events in the outbox itself.
 //!
-//! All of it is bounded, and what a slow tail misses is counted as lost.
+//! Everything is bounded; lines that a slow tail misses are counted as lost.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -23,42 +22,42 @@ use crate::followers::{Follower, Tailed};
 use crate::health::{Health, State};
 use crate::plane::Plane;
 
-/// How often a node looks, with tails open and without.
+/// Poll intervals, with open tails and without.
 const LOOK_EVERY_TAILING: Duration = Duration::from_millis(200);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often notes are written.
+/// Shortest interval of storing health.
 const NOTE_EVERY: Duration = Duration::from_millis(500);
-/// A note is written again after so long, for it to be kept.
+/// Unchanged health is stored again after this, so it is not removed.
 const NOTE_AGAIN_AFTER: Duration = Duration::from_secs(3600);
-/// Notes written together.
+/// Maximum number of destinations stored together.
 const NOTES_MAX: usize = 500;
-/// A tail is said to be open for so long,
+/// Time for which a tail is announced as open,
 const TAIL_FOR: Duration = Duration::from_secs(30);
-/// and again after so long.
+/// and after which it is announced again.
 const TAIL_AGAIN_AFTER: Duration = Duration::from_secs(10);
-/// Bytes of lines in one piece, and pieces in one look.
+/// Bytes of lines in one piece, and pieces read at once.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECES: usize = 4;
 
-/// What one node has seen of a destination.
+/// One node's view of a destination.
 #[derive(Clone, Debug)]
 pub struct NodeHealth {
     /// Its name.
     pub node: String,
-    /// What waits in its memory, and what it saw; dead letters are not any node's.
+    /// Events in its memory, and its counters. Dead letters belong to no node.
     pub health: Health,
 }
 
-/// How a destination is doing, as all nodes see it.
+/// Health of a destination across all nodes.
 #[derive(Clone, Debug)]
 pub struct ClusterHealth {
-    /// All together: counters are sums, and the state is that of the node that sent last.
+    /// The sum of all counters; the state is that of the node that sent last.
     pub health: Health,
-    /// Each node that has said something within a day.
+    /// Every node that stored its view within a day.
     pub nodes: Vec<NodeHealth>,
 }
 
-/// A note as it is stored.
+/// The stored form of a view.
 #[derive(Debug, Deserialize, Serialize)]
 struct Note {
     state: String,
@@ -139,7 +138,7 @@ impl Note {
     }
 }
 
-/// How a destination is doing, as all nodes see it; this node's part is as of now.
+/// Health of a destination across all nodes, with this node's current view.
 pub(crate) async fn health(plane: &Plane, destination: &str) -> Result<ClusterHealth, Fault> {
     let counters = plane.all_counters.get(destination);
     let (own, held) = match &counters {
@@ -171,8 +170,8 @@ pub(crate) async fn health(plane: &Plane, destination: &str) -> Result<ClusterHe
     Ok(ClusterHealth { health, nodes })
 }
 
-/// Counters added up. The state is that of the node that sent last: a batch that fails at one node may go
-/// out by another.
+/// Adds up counters. The state is that of the node that sent last: a batch that fails on one node may be delivered
+/// by another.
 fn merged(nodes: &[NodeHealth]) -> Health {
     let mut all = Health::unknown();
     let mut sent_at = None;
@@ -211,7 +210,7 @@ struct Piece {
     lines: Vec<String>,
 }
 
-/// Tells the other nodes, and hears them, until cancelled.
+/// Shares with other nodes until cancelled.
 pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
     let mut sharing = Sharing::new(plane);
     let mut is_failing = false;
@@ -235,17 +234,17 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
         }
     }
     for id in sharing.own.keys() {
-        // One that stays is forgotten by its time.
+        // One that stays expires.
         sharing.plane.queue.close_tail(id).await.ok();
     }
 }
 
 pub(crate) struct Sharing {
     plane: Arc<Plane>,
-    /// What was last noted of each destination, and when.
+    /// The last stored view of each destination, and when.
     noted: HashMap<Arc<str>, (String, Instant)>,
     noted_at: Option<Instant>,
-    /// Tails of this node: how far each was read, and when it was last said to be open.
+    /// Tails of this node: the read position of each, and when it was last announced.
     own: HashMap<String, (i64, Instant)>,
     /// Tails of other nodes.
     others: HashMap<String, Arc<Follower>>,
@@ -268,7 +267,7 @@ impl Sharing {
         !self.own.is_empty() || !self.others.is_empty()
     }
 
-    /// Does everything once that is due.
+    /// Does all work that is due.
     pub(crate) async fn pass(&mut self) -> Result<(), Fault> {
         let is_due = |at: Option<Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
         if is_due(self.noted_at, NOTE_EVERY) {
@@ -283,7 +282,7 @@ impl Sharing {
         self.tell().await
     }
 
-    /// Writes what changed of destinations.
+    /// Stores changed views.
     async fn note(&mut self) -> Result<(), Fault> {
         let all_counters = self.plane.all_counters.each();
         let known: HashSet<&Arc<str>> = all_counters.iter().map(|(id, _)| id).collect();
@@ -323,7 +322,7 @@ impl Sharing {
         Ok(())
     }
 
-    /// Says which tails are open here, and reads what other nodes have for them.
+    /// Announces open tails, and reads the lines of other nodes.
     async fn hear(&mut self) -> Result<(), Fault> {
         let plane = self.plane.clone();
         let open = plane.tails.shared();
@@ -370,7 +369,7 @@ impl Sharing {
         Ok(())
     }
 
-    /// Finds out which tails other nodes have.
+    /// Finds the tails of other nodes.
     async fn look(&mut self) -> Result<(), Fault> {
         let plane = &self.plane;
         let now = plane.clock.now();
@@ -388,7 +387,7 @@ impl Sharing {
             if self.others.contains_key(&tail.id) {
                 continue;
             }
-            // One that a newer program wrote may not be understood here.
+            // This version may not understand a tail of a newer version.
             let follower = serde_json::from_str(&tail.spec)
                 .ok()
                 .and_then(|spec| Follower::for_another_node(spec).ok());
@@ -404,7 +403,7 @@ impl Sharing {
         Ok(())
     }
 
-    /// Leaves what there is for tails of other nodes.
+    /// Stores lines for tails of other nodes.
     async fn tell(&mut self) -> Result<(), Fault> {
         for (id, follower) in &self.others {
             for _ in 0..PIECES {
@@ -418,7 +417,7 @@ impl Sharing {
                             bytes += line.len();
                             piece.lines.push(line);
                         }
-                        // What comes next goes into the next piece.
+                        // Further lines go into the next piece.
                         Tailed::Lost(lost) if piece.lines.is_empty() => piece.lost += lost,
                         Tailed::Lost(lost) => {
                             follower.miss(lost);

@@ -14,13 +14,13 @@ use crate::guard::{CheckedUrl, Rules};
 /// A configuration that passed its checks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checked {
-    /// What is stored: every field present, normalised.
+    /// The stored form: every field present, normalised.
     pub stored: Value,
-    /// Fields to be merged over the redacted form in the create answer only: secrets made here.
+    /// Fields added to the redacted form in the response to the create call only: generated secrets.
     pub shown_once: Option<Value>,
 }
 
-/// The refusal of a target's field.
+/// The error for a target's field.
 pub(crate) fn invalid(target: &str, sentence: impl fmt::Display) -> Refusal {
     Refusal::new(
         code::DELIVERY_VALUE_INVALID,
@@ -28,7 +28,7 @@ pub(crate) fn invalid(target: &str, sentence: impl fmt::Display) -> Refusal {
     )
 }
 
-/// Reads a configuration; an unknown field or a wrong type is refused.
+/// Reads a configuration. Unknown fields and wrong types are errors.
 pub(crate) fn parse<C: DeserializeOwned>(target: &str, given: &Value) -> Result<C, Refusal> {
     if !given.is_object() {
         return Err(invalid(target, "it must be an object"));
@@ -36,7 +36,7 @@ pub(crate) fn parse<C: DeserializeOwned>(target: &str, given: &Value) -> Result<
     C::deserialize(given).map_err(|error| invalid(target, unquoted(&error.to_string())))
 }
 
-/// What is wrong, without the value that the reader quotes: it may be a secret in the wrong place.
+/// The error without the value that the parser quotes: it may be a secret in the wrong field.
 fn unquoted(message: &str) -> String {
     let said = match message.rsplit_once(", expected ") {
         Some((found, _)) if found.starts_with("unknown field") => message.to_owned(),
@@ -49,7 +49,7 @@ fn unquoted(message: &str) -> String {
     said.trim_end_matches('.').chars().take(160).collect()
 }
 
-/// What is stored: every field, the absent ones as `null`.
+/// The stored form, with absent fields as `null`.
 pub(crate) fn stored<C: Serialize>(config: &C) -> Checked {
     Checked {
         stored: serde_json::to_value(config).expect("a configuration is plain JSON"),
@@ -57,8 +57,8 @@ pub(crate) fn stored<C: Serialize>(config: &C) -> Checked {
     }
 }
 
-/// Puts a stored secret where a new configuration leaves it out: absent, `null` or empty. `object` is
-/// the JSON pointer of what holds the field.
+/// Copies a stored secret into a new configuration that omits it: absent, `null` or empty. `object` is the JSON
+/// pointer to the object with the field.
 pub(crate) fn keep_secret(stored: &Value, given: &mut Value, object: &str, field: &str) {
     let Some(Value::Object(holder)) = given.pointer_mut(object) else {
         return;
@@ -73,8 +73,7 @@ pub(crate) fn keep_secret(stored: &Value, given: &mut Value, object: &str, field
     }
 }
 
-/// The stored form with something else in the place of a secret, if it is there. `secret` is a JSON
-/// pointer.
+/// The stored form with a secret replaced by `with`, if present. `secret` is a JSON pointer.
 pub(crate) fn hide(stored: &Value, secret: &str, with: Value) -> Value {
     let mut shown = stored.clone();
     if let Some(value) = shown.pointer_mut(secret) {
@@ -83,7 +82,7 @@ pub(crate) fn hide(stored: &Value, secret: &str, with: Value) -> Value {
     shown
 }
 
-/// Judges a URL that a user configured.
+/// Checks a URL that a user configured.
 pub(crate) fn checked_url(
     target: &str,
     field: &str,
@@ -95,7 +94,7 @@ pub(crate) fn checked_url(
         .map_err(|denied| invalid(target, format_args!("`{field}` is invalid: {denied}")))
 }
 
-/// A span of time as users write it: whole numbers with `ms`, `s`, `m`, `h` or `d`, such as `1h30m`.
+/// A duration in a configuration: whole numbers with `ms`, `s`, `m`, `h` or `d`, such as `1h30m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConfigDuration(pub(crate) Duration);
 

@@ -9,7 +9,7 @@ use culvert_store::{BatchClass, CursorMove, NewBatch, QueueError};
 use crate::batch::{BatchLimits, OpenBatch};
 use crate::plane::Plane;
 
-/// One event for one reader.
+/// One event for one subscription and destination.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy<'a> {
     pub(crate) subscription: &'a str,
@@ -17,7 +17,7 @@ pub(crate) struct Copy<'a> {
     pub(crate) envelope: &'a str,
 }
 
-/// Batches of copies with their bytes, per destination in the order they were given.
+/// Batches of copies with their bytes, for each destination in the given order.
 #[derive(Debug)]
 pub(crate) struct Copies(Vec<(NewBatch, usize)>);
 
@@ -57,8 +57,8 @@ impl Copies {
         Self(done)
     }
 
-    /// Puts them in line and moves the cursor, in one transaction. False, and nothing is in line, if
-    /// the cursor stands elsewhere.
+    /// Appends the batches and moves the cursor, in one transaction. False, with nothing appended, if the cursor has
+    /// moved meanwhile.
     pub(crate) async fn append(self, plane: &Plane, cursor: CursorMove) -> Result<bool, Fault> {
         let mut sizes: BTreeMap<(String, BatchClass), (u64, u64)> = BTreeMap::new();
         for (batch, bytes) in &self.0 {

@@ -20,15 +20,15 @@ use crate::plane::Plane;
 pub(crate) const CURSOR: &str = "outbox";
 /// Rows copied at once; each at most 256 KiB.
 const ROWS: u32 = 128;
-/// A wake that was missed costs this much.
+/// Longest delay after a missed wake-up.
 const TIMER: Duration = Duration::from_secs(5);
 const AFTER_FAULT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Dispatcher {
     plane: Arc<Plane>,
-    /// Where the queue's cursor stood when this node last looked; `None`: not looked yet.
+    /// Position of the queue's cursor at the last read; `None` before the first.
     copied: Option<i64>,
-    /// The last row this node's tails were shown.
+    /// The last row shown to this node's tails.
     tailed: i64,
     /// Whether a table was published. Nothing is copied before: the table names the withheld events.
     has_table: bool,
@@ -90,13 +90,13 @@ impl Dispatcher {
         }
     }
 
-    /// Copies some rows. Whether there may be more.
+    /// Copies some rows. Returns whether there may be more.
     pub(crate) async fn pass(&mut self) -> Result<bool, Fault> {
         let copied = match self.copied {
             Some(copied) => copied,
             None => {
                 let copied = self.plane.queue.cursor(CURSOR).await?;
-                // What was copied before this node looked is past; tails are for what comes.
+                // Rows copied before this node started are not new to tails.
                 self.tailed = self.tailed.max(copied);
                 self.copied = Some(copied);
                 copied
@@ -181,7 +181,7 @@ impl Dispatcher {
             from,
             to,
         };
-        // Whatever happens, the cursor is looked at again unless this append moved it.
+        // The cursor is read again unless this append moved it.
         self.copied = None;
         if copies.append(plane, cursor).await? {
             self.copied = Some(to);

@@ -1,10 +1,10 @@
-//! The event log: batches on their way to destinations, and where they wait durably.
+//! The event log, in which batches wait durably for their destinations.
 //!
-//! Recorder, lanes and workers know this port alone. The queue in the database is one such log and takes
-//! whatever there is; the other is a stream of NATS JetStream (`jetstream`), with that queue to fall back
-//! to. Cursors, dead letters and the audit events that the dispatcher copies are always in the database.
+//! Recorder, buffers and workers use this port only. One implementation is the queue in the database, which accepts
+//! all events. The other is a stream of NATS JetStream (`jetstream`) with that queue as fallback. Cursors, dead letters
+//! and the audit events that the dispatcher copies are always in the database.
 //!
-//! Not here: what is in a batch (`batch`), when to try again and when to give up (`retry`).
+//! Not here: the content of batches (`batch`), the retry schedule (`retry`).
 
 #[cfg(test)]
 mod conformance;
@@ -29,12 +29,11 @@ pub use servers::NatsServers;
 /// How leases end.
 #[derive(Clone, Debug)]
 pub(crate) enum Settlement {
-    /// The batches were delivered and go.
+    /// The batches were delivered and are removed.
     Ack,
-    /// They stay and are due again at `at`.
+    /// The batches stay and are due again at `at`.
     Retry { at: Timestamp, why: String },
-    /// The batch, of which there is one, goes; `pieces` take its place, with its first time and
-    /// attempts.
+    /// The batch, of which there is one, is replaced by `pieces` with its first time and attempts.
     Replace {
         pieces: Vec<NewBatch>,
         at: Timestamp,
@@ -43,10 +42,10 @@ pub(crate) enum Settlement {
     DeadLetter(DeadLetterReason),
 }
 
-/// Where batches wait. Within a destination audit batches go before traffic batches, and the first of
-/// its class holds back the others while it is leased or waits for its time.
+/// A log of batches. Audit batches of a destination come before traffic batches. The first batch of a class delays
+/// the others while it is leased or waits for its time.
 pub(crate) trait EventLog: Debug + Send + Sync {
-    /// Begins. Everything else may be asked before, and finds what is there.
+    /// Starts the log. Other calls may come earlier, and see what is there.
     fn start<'a>(&'a self, _: &'a Net) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
@@ -56,12 +55,12 @@ pub(crate) trait EventLog: Debug + Send + Sync {
         Box::pin(async move { cancel.cancelled().await })
     }
 
-    /// Gives back what this node has, when nobody leases any more.
+    /// Returns this node's leases, when no worker leases any more.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Whether what is appended is written by the writer of the database, in its order.
+    /// Whether appends are written by the database's writer, in its order.
     fn is_in_database(&self) -> bool {
         false
     }
@@ -69,10 +68,10 @@ pub(crate) trait EventLog: Debug + Send + Sync {
     /// Whether the log can be used right now.
     fn usable(&self) -> BoxFuture<'_, Result<(), Fault>>;
 
-    /// Appends all. Durable on return.
+    /// Appends all batches. Durable on return.
     fn append(&self, batches: Vec<NewBatch>) -> BoxFuture<'_, Result<(), Fault>>;
 
-    /// Appends a batch that `owner` is sending already, so that nobody else sends it.
+    /// Appends a batch that `owner` is sending already, so no other node sends it.
     fn append_leased<'a>(
         &'a self,
         batch: NewBatch,
@@ -89,9 +88,8 @@ pub(crate) trait EventLog: Debug + Send + Sync {
         now: Timestamp,
     ) -> BoxFuture<'a, Result<Option<Lease>, Fault>>;
 
-    /// The next batches of a destination with their bodies, of one class: one, and what is due behind it as
-    /// far as it goes into the same send, or more than that. Of what is sent together the first is settled
-    /// last: where the line belongs to whoever has its first, the others have passed on with it.
+    /// Leases the next batches of a class with their bodies: one, and those due behind it that fit into the same send,
+    /// or more. The first of those sent together is settled last: its holder holds the others too.
     fn lease_several<'a>(
         &'a self,
         destination: &'a str,
@@ -101,8 +99,7 @@ pub(crate) trait EventLog: Debug + Send + Sync {
         send: BatchLimits,
     ) -> BoxFuture<'a, Result<Vec<Lease>, Fault>>;
 
-    /// Several batches of one class together, without their bodies, once there are enough of them or
-    /// the first is old enough.
+    /// Leases several batches of a class without their bodies, once there are enough or the first is old enough.
     fn lease_run<'a>(
         &'a self,
         destination: &'a str,
@@ -112,36 +109,36 @@ pub(crate) trait EventLog: Debug + Send + Sync {
         gathering: Gathering,
     ) -> BoxFuture<'a, Result<Run, Fault>>;
 
-    /// The body of a leased batch; `None` when the lease is not held any more, or the body is damaged.
+    /// The body of a leased batch; `None` if the lease has ended or the body is damaged.
     fn body<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Option<Vec<u8>>, Fault>>;
 
-    /// Ends leases. How many of them were still held: what passed to another holder is theirs.
+    /// Ends leases. Returns how many of them were still held; other holders settle the rest.
     fn settle<'a>(
         &'a self,
         leases: &'a [Lease],
         how: Settlement,
     ) -> BoxFuture<'a, Result<u64, Fault>>;
 
-    /// When `lease` may next return something; `None` when nothing is known to wait.
+    /// When `lease` may next return a batch; `None` if none is known to wait.
     fn next_due<'a>(
         &'a self,
         destination: &'a str,
     ) -> BoxFuture<'a, Result<Option<Timestamp>, Fault>>;
 
-    /// What waits, for every destination that has anything waiting or buried.
+    /// The backlog of every destination with waiting batches or dead letters.
     fn backlog(&self) -> BoxFuture<'_, Result<Vec<Backlog>, Fault>>;
 
-    /// Makes everything that waits for a later time due `now`.
+    /// Makes all postponed batches due `now`.
     fn hasten<'a>(
         &'a self,
         destination: &'a str,
         now: Timestamp,
     ) -> BoxFuture<'a, Result<(), Fault>>;
 
-    /// Forgets everything of a destination that no longer exists.
+    /// Removes everything of a deleted destination.
     fn drop_destination<'a>(&'a self, destination: &'a str) -> BoxFuture<'a, Result<(), Fault>>;
 
-    /// Gives back every lease of a former life of `owner` that is known.
+    /// Releases every known lease of a previous run of `owner`.
     fn release_owner<'a>(&'a self, owner: &'a str) -> BoxFuture<'a, Result<(), Fault>>;
 }
 

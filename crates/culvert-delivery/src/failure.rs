@@ -4,22 +4,22 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// What a failed send was about; decides the schedule.
+/// The class of a failure; decides the retry schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FailureClass {
-    /// It may pass by itself: time-outs, resets, 5xx, throttling, names that do not resolve.
+    /// It may pass by itself: timeouts, resets, 5xx, throttling, names that do not resolve.
     Retryable,
-    /// The credentials are not taken.
+    /// The credentials were rejected.
     Auth,
-    /// What the destination points at is not there, or may not be reached.
+    /// The configured resource does not exist or must not be reached.
     Config,
-    /// The batch is too large for the other side.
+    /// The batch is too large for the destination.
     Split,
-    /// The content is not taken and never will be.
+    /// The content was rejected for good.
     Permanent,
-    /// The request went out whole and no answer came: it may have been taken.
+    /// The request was sent and no response came: it may have been accepted.
     Unknown,
-    /// The other side says it will not come back; nothing is sent until the destination is edited.
+    /// The destination is gone for good; nothing is sent until it is edited.
     Gone,
 }
 
@@ -48,26 +48,26 @@ impl FailureClass {
         }
     }
 
-    /// Whether somebody must act before it can pass: slow schedule, destination unhealthy.
+    /// Whether the error needs action: slow schedule, destination unhealthy.
     pub const fn needs_a_hand(self) -> bool {
         matches!(self, Self::Auth | Self::Config | Self::Gone)
     }
 }
 
-/// Reason of a failure.
+/// A failed send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Decides what is done about it.
+    /// Decides the reaction.
     pub class: FailureClass,
-    /// The other side's code: an HTTP status or a short word. At most 64 bytes.
+    /// The destination's error code: an HTTP status or a short word. At most 64 bytes.
     pub code: String,
-    /// One sentence for people, already free of secrets. At most 200 characters.
+    /// One sentence for users, without secrets. At most 200 characters.
     pub text: String,
-    /// When the other side wants to be asked again.
+    /// When the destination asks for the next attempt.
     pub after: Option<Duration>,
 }
 
-/// Characters of a failure's text.
+/// Maximum number of characters of a failure's text.
 pub const FAILURE_TEXT_MAX: usize = 200;
 
 impl Failure {
@@ -92,10 +92,10 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Makes foreign text fit to be shown: secrets and URL queries taken out, control characters
-/// replaced, cut to [`FAILURE_TEXT_MAX`] characters.
+/// Prepares foreign text for display: removes secrets and URL queries, replaces control characters, and truncates to
+/// [`FAILURE_TEXT_MAX`] characters.
 pub(crate) fn scrub(text: &str, secrets: &[&str]) -> String {
-    // Cut late, so that a secret across the cut is still found; but never work on megabytes.
+    // Truncated at the end, so a secret across the limit is found; bounded first, against very long text.
     let mut clean: String = text.chars().take(8 * FAILURE_TEXT_MAX).collect();
     for secret in secrets.iter().filter(|secret| secret.len() >= 4) {
         if clean.contains(secret) {
@@ -122,7 +122,7 @@ pub(crate) fn scrub(text: &str, secrets: &[&str]) -> String {
     shown.trim().chars().take(FAILURE_TEXT_MAX).collect()
 }
 
-/// An error and its causes, for one log line.
+/// An error and its causes in one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -3,13 +3,13 @@
 use crate::failure::{Failure, FailureClass, scrub};
 use crate::net::HttpResponse;
 
-/// What an HTTP status means (contract: destinations 1.3 and 6).
+/// The failure class of an HTTP status (contract: destinations 1.3 and 6).
 pub(crate) fn class_of_status(status: u16) -> Result<(), FailureClass> {
     Err(match status {
         200..=299 => return Ok(()),
         300..=399 => FailureClass::Config,
         401 | 403 => FailureClass::Auth,
-        // What is not there is the place, not what was sent to it.
+        // The resource is missing; the content may be valid.
         404 | 405 => FailureClass::Config,
         408 | 409 | 425 | 429 => FailureClass::Retryable,
         410 => FailureClass::Gone,
@@ -19,7 +19,7 @@ pub(crate) fn class_of_status(status: u16) -> Result<(), FailureClass> {
     })
 }
 
-/// What an HTTP answer means. `secrets` never appear in the text.
+/// The failure that an HTTP response reports, if any. `secrets` never appear in the text.
 pub(crate) fn judge(answer: &HttpResponse, secrets: &[&str]) -> Result<(), Failure> {
     let Err(class) = class_of_status(answer.status) else {
         return Ok(());
@@ -27,7 +27,7 @@ pub(crate) fn judge(answer: &HttpResponse, secrets: &[&str]) -> Result<(), Failu
     Err(failed(answer, class, secrets))
 }
 
-/// The failure that an HTTP answer tells of.
+/// A failure with the status and text of an HTTP response.
 pub(crate) fn failed(answer: &HttpResponse, class: FailureClass, secrets: &[&str]) -> Failure {
     let text = scrub(&answer.text, secrets);
     Failure {

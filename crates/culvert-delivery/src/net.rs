@@ -1,13 +1,11 @@
-//! Requests to addresses that users name: an HTTP client behind the address guard.
+//! The network client of targets: an HTTP client behind the address guard.
 //!
-//! Every connection is made to an address this file resolved and `guard` allowed, all answers of the
-//! resolver being judged, the one connected to once more right before. No redirect is followed, no
-//! proxy is used, at most 64 KiB of an answer are read, undecoded, within the caller's deadline.
-//! Each destination has a client, hence a connection pool, of its own: nothing is shared between
-//! accounts or TLS identities.
+//! Every connection goes to an address that was resolved here and allowed by `guard`. All addresses of a name are
+//! checked, and the one used is checked again right before the connection. The client follows no redirects, uses no
+//! proxy, and reads at most 64 KiB of a response, undecoded, within the caller's deadline. Each destination has its own
+//! client and connection pool: nothing is shared between accounts or TLS identities.
 //!
-//! Not here: which addresses are allowed (`guard`), what an answer means to a destination
-//! (`target`).
+//! Not here: which addresses are allowed (`guard`), which failure a response reports (`http_failure`).
 
 use std::error::Error;
 use std::fmt;
@@ -41,33 +39,33 @@ use culvert_base::{BoxFuture, Clock, Entropy, Fault, Timestamp};
 use crate::failure::{Failure, FailureClass};
 use crate::guard::{CheckedUrl, Denied, Rules};
 
-/// Most bytes of an answer's body that are read.
+/// Maximum bytes read of a response's body.
 pub const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Bytes of an answer's fields over HTTP/2.
+/// Maximum bytes of a response's headers over HTTP/2.
 const HEADER_BYTES_MAX: u32 = 64 << 10;
-/// Looking a name up takes no longer.
+/// Time limit of a DNS lookup.
 const RESOLVE_DEADLINE: Duration = Duration::from_secs(2);
-/// Connecting to all allowed addresses in turn takes no longer.
+/// Time limit of connecting to all allowed addresses in turn.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
-/// An unused connection is closed after this.
+/// Idle connections are closed after this.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Settings of the client.
 #[derive(Clone, Debug, Default)]
 pub struct NetSettings {
-    /// What outgoing requests may reach.
+    /// Rules of the address guard.
     pub rules: Rules,
-    /// Certificates, PEM, trusted beside the system's.
+    /// PEM file of additional trusted certificates.
     pub extra_ca_file: Option<PathBuf>,
 }
 
-/// Turns names into addresses.
+/// Resolves host names.
 pub trait Resolve: Send + Sync + fmt::Debug {
-    /// Every address of `host`. The error is a short sentence for the user.
+    /// All addresses of `host`. The error is a short sentence for the user.
     fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, String>>;
 }
 
-/// What a target may use of the world.
+/// The network client, the clock and the random source of targets.
 #[derive(Clone, Debug)]
 pub struct Net {
     inner: Arc<Inner>,
@@ -85,7 +83,7 @@ struct Inner {
 }
 
 impl Net {
-    /// With the resolver of the operating system's configuration.
+    /// A client with the resolver of the operating system.
     pub fn new(settings: NetSettings, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
         Self::with_resolver(
             settings,
@@ -95,7 +93,7 @@ impl Net {
         )
     }
 
-    /// With another resolver, for tests that need names to move.
+    /// A client with another resolver, for tests.
     pub fn with_resolver(
         settings: NetSettings,
         clock: Arc<dyn Clock>,
@@ -115,12 +113,12 @@ impl Net {
         }
     }
 
-    /// Tells the addresses this server itself listens on. They are refused whatever is allowed.
+    /// Sets the addresses that this server listens on. They are always denied.
     pub fn set_own_listeners(&self, addresses: Vec<SocketAddr>) {
         self.inner.own_listeners.store(Arc::new(addresses));
     }
 
-    /// What requests may reach.
+    /// Rules of the address guard.
     pub(crate) fn rules(&self) -> &Rules {
         &self.inner.settings.rules
     }
@@ -135,12 +133,12 @@ impl Net {
         &*self.inner.entropy
     }
 
-    /// A client with a connection pool of its own, for places that users name.
+    /// A client with its own connection pool, for hosts that users name.
     pub fn http(&self) -> Http {
         self.http_within(HostSource::Judged)
     }
 
-    /// The same that speaks HTTP/2 only, over plain connections as well.
+    /// The same over HTTP/2 only, also without TLS.
     pub(crate) fn http2(&self) -> Http {
         Http {
             is_http2: true,
@@ -148,7 +146,7 @@ impl Net {
         }
     }
 
-    /// The same for places that the operator named in the settings: no rule holds them back.
+    /// The same for hosts that the operator configured: no rule applies.
     pub(crate) fn http_to_named_by_operator(&self) -> Http {
         self.http_within(HostSource::NamedByOperator)
     }
@@ -162,7 +160,7 @@ impl Net {
         }
     }
 
-    /// Times each rule of the guard refused: `guard_refused_total{rule}`.
+    /// Number of refusals by rule: `guard_refused_total{rule}`.
     pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         Denied::ALL
             .iter()
@@ -178,16 +176,15 @@ impl Net {
         io::Error::new(io::ErrorKind::PermissionDenied, denied)
     }
 
-    /// A connection to a host that a user named, over no HTTP: resolved, judged, within the
-    /// deadlines of every connection.
+    /// A connection to a host that a user named, for protocols other than HTTP. Resolved, checked, within the deadlines
+    /// of every connection.
     pub(crate) async fn dial(&self, host: &str, port: u16) -> Result<TcpStream, Failure> {
         self.connect_in_time(host, port, HostSource::Judged)
             .await
             .map_err(|error| blame(&error, true))
     }
 
-    /// The addresses of a host that a user named, resolved and judged as before a connection: for
-    /// libraries that connect by themselves, to addresses only.
+    /// The checked addresses of a host that a user named, for libraries that connect by themselves.
     pub(crate) async fn addresses(
         &self,
         host: &str,
@@ -210,7 +207,7 @@ impl Net {
             .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "connecting timed out"))?
     }
 
-    /// Resolves and judges.
+    /// Resolves a host and checks its addresses.
     async fn resolve(
         &self,
         host: &str,
@@ -253,7 +250,7 @@ impl Net {
         Ok(addresses)
     }
 
-    /// Resolves, judges, connects.
+    /// Resolves, checks and connects.
     async fn connect(&self, host: &str, port: u16, source: HostSource) -> io::Result<TcpStream> {
         let mut last = io::Error::other("no address");
         for address in self.resolve(host, port, source).await? {
@@ -268,7 +265,7 @@ impl Net {
         Err(last)
     }
 
-    /// Whether a listener of this server would answer at `address`.
+    /// Whether a listener of this server has `address`.
     fn is_own_listener(&self, address: SocketAddr) -> bool {
         let listeners = self.inner.own_listeners.load();
         let ip = address.ip().to_canonical();
@@ -283,7 +280,7 @@ impl Net {
         Ok(self.trust().await?.https.clone())
     }
 
-    /// For connections that speak something else than HTTP.
+    /// TLS for protocols other than HTTP.
     pub(crate) async fn tls_without_alpn(&self) -> Result<Arc<rustls::ClientConfig>, Failure> {
         let trust = self.trust().await.map_err(|fault| no_tls(&fault))?;
         let mut config = (*trust.https).clone();
@@ -323,8 +320,7 @@ fn no_tls(fault: &Fault) -> Failure {
     )
 }
 
-/// Whether `ip` is one of this machine's: a socket that would reach it starts at it. Nothing is
-/// sent.
+/// Whether `ip` belongs to this machine: a socket connected to it has it as its local address. Nothing is sent.
 fn is_address_of_this_host(ip: IpAddr) -> bool {
     if ip.is_loopback() || ip.is_unspecified() {
         return true;
@@ -341,7 +337,7 @@ fn is_address_of_this_host(ip: IpAddr) -> bool {
     local().is_ok_and(|local| local.ip() == ip)
 }
 
-/// Whom connections trust.
+/// Trusted certificates.
 #[derive(Debug)]
 struct Trust {
     roots: Arc<rustls::RootCertStore>,
@@ -349,7 +345,7 @@ struct Trust {
 }
 
 impl Trust {
-    /// The system's roots and the extra ones, TLS 1.2 and 1.3, names verified, no switch to disable.
+    /// The system's roots and the additional ones, TLS 1.2 and 1.3. Names are always verified.
     fn load(extra: Option<PathBuf>) -> Result<Self, Fault> {
         let doing = "loading trusted certificates";
         let mut roots = rustls::RootCertStore::empty();
@@ -394,59 +390,58 @@ impl fmt::Debug for Http {
     }
 }
 
-/// What came back.
+/// An HTTP response.
 #[derive(Clone, Debug)]
 pub struct HttpResponse {
     /// HTTP status.
     pub status: u16,
-    /// Of the answer's head.
+    /// Its headers.
     pub headers: HeaderMap,
-    /// Behind its body.
+    /// Its trailers.
     pub trailers: HeaderMap,
-    /// `Retry-After`, if it was there and could be read.
+    /// `Retry-After`, if present and valid.
     pub retry_after: Option<Duration>,
-    /// The body as far as it was asked for.
+    /// The body, up to the requested size.
     pub body: Bytes,
-    /// The same as text; other than UTF-8 replaced.
+    /// The body as text; invalid UTF-8 is replaced.
     pub text: String,
 }
 
-/// The body of a request: whole, or in pieces that come while it is under way; then its head says
-/// how long it is.
+/// The body of a request: whole, or in pieces that follow while it is sent. Then a header has its length.
 pub(crate) type Body = Either<Full<Bytes>, Pieces>;
 pub(crate) type Pieces = Channel<Bytes, io::Error>;
 
-/// What is to be sent.
+/// An HTTP request.
 #[derive(Debug)]
 pub(crate) struct HttpRequest {
     pub(crate) method: Method,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Body,
-    /// From now until the answer is whole.
+    /// Time limit until the response is complete.
     pub(crate) deadline: Duration,
-    /// Bytes of the answer's body that are read.
+    /// Maximum bytes of the response's body that are read.
     pub(crate) answer_bytes_max: usize,
     pub(crate) success: Success,
 }
 
-/// What makes a success of an answer with a status of 200 to 299.
+/// What decides success after a status of 200 to 299.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Success {
-    /// Its head. The body is read for so long, for the connection to be used again and for what it may
-    /// say besides; one that is slower or breaks off changes nothing.
+    /// The status. The body is read for this long, to reuse the connection and for details; a slow or broken body changes
+    /// nothing.
     Head(Duration),
-    /// The whole of it: the body says what became of each event.
+    /// The complete body: it has the result of each event.
     Whole,
 }
 
-/// A body that says nothing is waited for so long.
+/// How long a body without meaning is read.
 pub(crate) const EMPTY_BODY_FOR: Duration = Duration::from_millis(50);
-/// The body of a refusal is waited for so long: its head says enough.
+/// How long the body of an error response is read.
 const REFUSAL_BODY_FOR: Duration = Duration::from_secs(2);
 
 impl HttpRequest {
-    /// A POST whose answer is short.
+    /// A POST with a short response.
     pub(crate) fn post(url: Url, headers: HeaderMap, body: Bytes, deadline: Duration) -> Self {
         Self {
             method: Method::POST,
@@ -459,12 +454,12 @@ impl HttpRequest {
         }
     }
 
-    /// The head of the answer makes a success.
+    /// Makes the status decide success.
     pub(crate) fn succeeds_by_head(self) -> Self {
         self.succeeds_by_head_within(EMPTY_BODY_FOR)
     }
 
-    /// The same, with a body that is worth reading if it comes in that time.
+    /// The same, with a body that is used if it arrives in time.
     pub(crate) fn succeeds_by_head_within(self, body_for: Duration) -> Self {
         Self {
             success: Success::Head(body_for),
@@ -474,7 +469,7 @@ impl HttpRequest {
 }
 
 impl Http {
-    /// Sends `body` and reads the answer, all before `deadline` from now. The head of the answer decides.
+    /// Sends `body` and reads the response within `deadline`. The status decides success.
     pub async fn post(
         &self,
         to: &CheckedUrl,
@@ -486,7 +481,7 @@ impl Http {
         self.send(order.succeeds_by_head()).await
     }
 
-    /// The same with another method, a body in pieces, or a longer answer.
+    /// Sends a request of any form.
     pub(crate) async fn send(&self, order: HttpRequest) -> Result<HttpResponse, Failure> {
         let deadline = order.deadline;
         let until = Instant::now() + deadline;
@@ -528,7 +523,7 @@ impl Http {
         })
     }
 
-    /// Sends the request. The answer with its head.
+    /// Sends the request and returns the response with its headers.
     async fn exchange(&self, order: HttpRequest) -> Result<Response<Incoming>, Failure> {
         let uri: Uri = order
             .url
@@ -570,7 +565,7 @@ impl Http {
     }
 }
 
-/// Reads what comes of a body, up to so many bytes.
+/// Reads a body up to a maximum size.
 async fn read(
     body: &mut Incoming,
     bytes_max: usize,
@@ -609,16 +604,16 @@ where
         .build(connector)
 }
 
-/// Makes connections, all of them through the guard.
+/// Makes connections through the guard.
 #[derive(Clone, Debug)]
 struct Guarded(Net, HostSource);
 
-/// Whose word a place is.
+/// Who named a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HostSource {
-    /// A user's: the guard judges it.
+    /// A user: the rules apply.
     Judged,
-    /// The operator's, by a setting.
+    /// The operator, in a setting.
     NamedByOperator,
 }
 
@@ -645,7 +640,7 @@ impl tower::Service<Uri> for Guarded {
     }
 }
 
-/// What a failed exchange was about. The text names neither addresses nor the URL.
+/// The failure of an exchange. Its text has neither addresses nor the URL.
 pub(crate) fn blame(error: &(dyn Error + 'static), connecting: bool) -> Failure {
     let mut next = Some(error);
     while let Some(cause) = next {
@@ -690,20 +685,20 @@ fn class_of(connecting: bool) -> FailureClass {
     }
 }
 
-/// `Retry-After`: seconds, or a date as HTTP writes it (`Sun, 06 Nov 1994 08:49:37 GMT`).
+/// `Retry-After`: seconds, or an HTTP date (`Sun, 06 Nov 1994 08:49:37 GMT`).
 pub fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     if value.is_empty() || value.len() > 64 {
         return None;
     }
     if value.bytes().all(|byte| byte.is_ascii_digit()) {
-        // More digits than fit mean longer than anybody waits.
+        // More digits than fit mean longer than any limit.
         return Some(Duration::from_secs(value.parse().unwrap_or(u64::MAX >> 1)));
     }
     Some(parse_date(value)?.since(now))
 }
 
-/// A date as HTTP writes it.
+/// An HTTP date.
 pub(crate) fn parse_date(value: &str) -> Option<Timestamp> {
     let mut words = value.split(' ');
     let (Some(_weekday), Some(day), Some(month), Some(year), Some(time), Some("GMT"), None) = (
@@ -725,7 +720,7 @@ const MONTHS: [&str; 12] = [
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
 ];
 
-/// DNS as the operating system is configured for it, made at the first use.
+/// The resolver of the operating system, created at first use.
 #[derive(Default)]
 struct SystemResolver(OnceLock<Result<hickory_resolver::TokioResolver, String>>);
 

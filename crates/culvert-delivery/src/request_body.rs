@@ -10,7 +10,7 @@ pub(crate) fn form(fields: &[(&str, &str)]) -> Bytes {
     form.finish().into()
 }
 
-/// The head of a form.
+/// The headers of a form.
 pub(crate) fn form_headers() -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(
@@ -20,7 +20,7 @@ pub(crate) fn form_headers() -> HeaderMap {
     headers
 }
 
-/// A body under gzip, fast rather than small.
+/// Compresses a body with gzip, at the fastest level.
 pub(crate) fn gzipped(body: &[u8]) -> Vec<u8> {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut packed, body)

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-/// Wakes workers, and asks for those that do not run yet.
+/// Wakes workers, and requests those that do not run yet.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerNotifier {
     asleep: Mutex<HashMap<Arc<str>, Arc<Notify>>>,
@@ -13,7 +13,7 @@ pub(crate) struct WorkerNotifier {
 }
 
 impl WorkerNotifier {
-    /// Something waits for `destination`.
+    /// Wakes the worker of a destination, or requests one.
     pub(crate) fn wake(&self, destination: &str) {
         let mut asleep = self
             .asleep
@@ -28,7 +28,7 @@ impl WorkerNotifier {
         }
     }
 
-    /// The workers of these destinations, where there are any, shall look again: they were edited.
+    /// Wakes the running workers of these destinations after an edit.
     pub(crate) fn wake_each<'a>(&self, destinations: impl Iterator<Item = &'a str>) {
         let asleep = self
             .asleep

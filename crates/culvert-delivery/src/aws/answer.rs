@@ -1,4 +1,4 @@
-//! What the answers of Amazon's services mean (contract: destinations 3).
+//! Errors of Amazon's services (contract: destinations 3).
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::failure::{Failure, FailureClass, scrub};
 use crate::http_failure::class_of_status;
 use crate::net::HttpResponse;
 
-/// Too much at once.
+/// Throttling.
 const THROTTLED: &[&str] = &[
     "BandwidthLimitExceeded",
     "KMSThrottlingException",
@@ -22,7 +22,7 @@ const THROTTLED: &[&str] = &[
     "ThrottlingException",
     "TooManyRequestsException",
 ];
-/// Their fault, for a while.
+/// Temporary errors of the service.
 const TRANSIENT: &[&str] = &[
     "InternalError",
     "InternalFailure",
@@ -32,11 +32,11 @@ const TRANSIENT: &[&str] = &[
     "ServiceUnavailable",
     "ServiceUnavailableException",
 ];
-/// The clocks differ.
+/// Clock skew.
 const CLOCK: &[&str] = &["RequestExpired", "RequestTimeTooSkewed"];
-/// Signatures whose text may say that they are about the clock.
+/// Signature errors whose text may say that they are about the clock.
 const SIGNATURE: &[&str] = &["InvalidSignatureException", "SignatureDoesNotMatch"];
-/// The keys are not taken.
+/// Rejected credentials.
 const AUTH: &[&str] = &[
     "AccessDenied",
     "AccessDeniedException",
@@ -55,7 +55,7 @@ const AUTH: &[&str] = &[
     "SignatureDoesNotMatch",
     "UnrecognizedClientException",
 ];
-/// What is named is not there, or not in a state to be used.
+/// Resources that do not exist or cannot be used.
 const CONFIG: &[&str] = &[
     "InvalidKMSResourceException",
     "InvalidSourceException",
@@ -68,7 +68,7 @@ const CONFIG: &[&str] = &[
     "ResourceNotFoundException",
 ];
 
-/// The class of a service's error code; `None` when the table does not know it.
+/// The class of a service's error code; `None` for unknown codes.
 pub(crate) fn class_of(code: &str) -> Option<FailureClass> {
     [
         (THROTTLED, FailureClass::Retryable),
@@ -81,7 +81,7 @@ pub(crate) fn class_of(code: &str) -> Option<FailureClass> {
     .map(|(_, class)| class)
 }
 
-/// Refuses an answer other than 2xx. `secrets` never appear in the text.
+/// The failure that a response reports, if any. `secrets` never appear in the text.
 pub(crate) fn judge(answer: &HttpResponse, secrets: &[&str]) -> Result<(), Failure> {
     let status = answer.status;
     let Err(by_status) = class_of_status(status) else {
@@ -89,7 +89,7 @@ pub(crate) fn judge(answer: &HttpResponse, secrets: &[&str]) -> Result<(), Failu
     };
     let (code, message) = said(answer);
     let class = match &*code {
-        // Of one that names no stream; others are about the content.
+        // About the stream; others are about the content.
         "InvalidArgumentException" if message.to_ascii_lowercase().contains("stream") => {
             FailureClass::Config
         }
@@ -111,7 +111,7 @@ pub(crate) fn judge(answer: &HttpResponse, secrets: &[&str]) -> Result<(), Failu
     Err(failure)
 }
 
-/// Whether a failure says that our clock is not theirs.
+/// Whether a failure reports clock skew.
 pub(super) fn is_about_the_clock(failure: &Failure) -> bool {
     let code = failure.code.as_str();
     let says = |word: &str| failure.text.to_ascii_lowercase().contains(word);
@@ -120,7 +120,7 @@ pub(super) fn is_about_the_clock(failure: &Failure) -> bool {
             && (says("expired") || says("not yet current") || says("date")))
 }
 
-/// Code and message, from JSON, a header or XML; empty where there is none.
+/// Code and message, from JSON, a header or XML; empty if absent.
 fn said(answer: &HttpResponse) -> (String, String) {
     // `namespace#Code` in bodies, `Code:url` in headers.
     let bare = |code: &str| {
@@ -145,8 +145,7 @@ fn said(answer: &HttpResponse) -> (String, String) {
     (code.unwrap_or_default(), message.to_owned())
 }
 
-/// The text of the first element of that name. The services' answers are flat and their values free
-/// of markup.
+/// The text of the first element with that name. The XML of the services is flat, with values free of markup.
 pub(crate) fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = xml.split_once(&format!("<{name}>"))?;
     let (text, _) = rest.split_once(&format!("</{name}>"))?;

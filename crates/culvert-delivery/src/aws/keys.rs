@@ -1,8 +1,8 @@
-//! Keys that sign: the server's own, and those of a role that was assumed with them.
+//! Signing keys: the server's own, and those of assumed roles.
 //!
-//! The server's own keys come from where every program of Amazon's looks for them: the environment,
-//! a web identity, the container's or the instance's endpoint. They are fetched for each assumption,
-//! about once an hour for each destination, and kept no longer.
+//! The server's own keys come from the standard sources: the environment, a web identity, the endpoint of the container
+//! or the instance. They are fetched for each assumption of a role, about once an hour for each destination, and not
+//! stored.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,12 +24,12 @@ use crate::failure::{Failure, FailureClass};
 use crate::net::{ANSWER_BYTES_MAX, Http, HttpRequest, Net};
 use crate::request_body::{form, form_headers};
 
-/// Keys of a role are renewed that long before they end.
+/// Keys of a role are renewed this long before they expire.
 const RENEWED_BEFORE: Duration = Duration::from_secs(300);
-/// The endpoints that hand out keys are near.
+/// Time limit of local endpoints with credentials.
 const NEAR: Duration = Duration::from_secs(5);
 
-/// A pair of keys, with its token when it is for a while.
+/// A pair of keys, with a token if they are temporary.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub(crate) id: String,
@@ -38,19 +38,19 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// What must not be shown.
+    /// The secrets, which must not be displayed.
     pub(crate) fn secrets(&self) -> Vec<&str> {
         let session = self.session.as_ref().map(Secret::reveal);
         [self.secret.reveal()].into_iter().chain(session).collect()
     }
 }
 
-/// A role, assumed when its keys are needed.
+/// A role, assumed on demand.
 pub(super) struct Assumed {
     role_arn: String,
     session_name: String,
-    /// The account of the destination: without it, anyone who knows the role's name could have this
-    /// server use it.
+    /// The account of the destination. Without it, anyone who knows the name of the role could use it through this
+    /// server.
     external_id: String,
     region: String,
     own: OwnKeys,
@@ -85,7 +85,7 @@ impl Assumed {
         }
     }
 
-    /// Keys that hold for a while yet, other than `refused`.
+    /// Keys that are valid for a while, other than `refused`.
     pub(super) async fn keys(&self, refused: Option<&Keys>) -> Result<Keys, Failure> {
         let mut cached = self.cached.lock().await;
         if let Some((keys, until)) = &*cached
@@ -120,7 +120,7 @@ impl Assumed {
     }
 }
 
-/// A refusal by STS is about who we are or what we may, whatever its status.
+/// An error of STS is about credentials or permissions, whatever its status.
 fn refused_role(mut failure: Failure) -> Failure {
     if !matches!(
         failure.class,
@@ -203,7 +203,7 @@ async fn own_keys(own: &OwnKeys, net: &Net, sts: &Url, http: &Http) -> Result<Ke
     }
 }
 
-/// An answer of an endpoint that hands out keys.
+/// Requests a local endpoint with credentials.
 async fn get(net: &Net, method: Method, url: Url, headers: HeaderMap) -> Result<String, Failure> {
     let order = HttpRequest {
         method,
@@ -245,7 +245,7 @@ fn unreadable() -> Failure {
     )
 }
 
-/// Keys in an answer of STS, and when they end.
+/// Keys and their expiry in a response of STS.
 fn of_xml(xml: &str) -> Result<(Keys, Timestamp), Failure> {
     let text = |name: &str| element(xml, name).filter(|text| !text.is_empty());
     let read = || {
@@ -265,7 +265,7 @@ fn of_xml(xml: &str) -> Result<(Keys, Timestamp), Failure> {
     })
 }
 
-/// Keys in an answer of a container's or an instance's endpoint.
+/// Keys in a response of the endpoint of a container or an instance.
 fn of_json(text: &str) -> Result<Keys, Failure> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]

@@ -1,10 +1,10 @@
-//! What targets read from the envelope of an event.
+//! Fields of event envelopes that targets read.
 
 use serde::Deserialize;
 
 use culvert_base::Timestamp;
 
-/// When an event happened, from its envelope.
+/// The time of an event.
 pub(crate) fn event_time(envelope: &[u8]) -> Option<Timestamp> {
     #[derive(Deserialize)]
     struct Stamped<'a> {
@@ -14,7 +14,7 @@ pub(crate) fn event_time(envelope: &[u8]) -> Option<Timestamp> {
     Timestamp::parse(stamped.event_timestamp)
 }
 
-/// The type in an envelope, if it is one that can stand in names of topics and subjects.
+/// The type of an event, if it is valid in names of topics and subjects.
 pub(crate) fn event_type(envelope: &[u8]) -> Option<&str> {
     #[derive(Deserialize)]
     struct Typed<'a> {

@@ -1,9 +1,8 @@
-//! Where events go: one file per remote system, each exporting one `static TYPE`.
+//! Targets: one file per remote system, each exporting one `static TYPE`.
 //!
-//! A target sends one batch and says what became of it; it never waits for a better time and never
-//! stores anything: retries, splitting and giving up are the worker's. A `TYPE` is what the rest of
-//! the house knows of a target: its limits, its fields, and how a configuration is checked, merged,
-//! redacted and opened.
+//! A target sends one batch and returns the result. It never delays and never stores anything: the worker retries,
+//! splits and gives up. A `TYPE` tells other modules the limits and fields of a target, and how a configuration is
+//! checked, merged, redacted and opened.
 
 mod aws_resource;
 pub mod azure_logs_ingestion;

@@ -283,7 +283,7 @@ struct Nats {
     stream: Option<String>,
     credentials: Credentials,
     secrets: Vec<Secret>,
-    /// A connection that did what it was told; taken out while it works.
+    /// An idle connection whose last publish succeeded. Taken out while in use.
     idle: Mutex<Option<Client>>,
     net: Net,
 }

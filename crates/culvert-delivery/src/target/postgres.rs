@@ -175,7 +175,7 @@ struct Postgres {
     password: Secret,
     table: String,
     creates: bool,
-    /// A connection that did what it was told; taken out while it works.
+    /// An idle connection whose last insert succeeded. Taken out while in use.
     idle: Mutex<Option<Live>>,
     net: Net,
 }
@@ -288,7 +288,7 @@ impl Postgres {
             );
             match client.batch_execute(&create).await {
                 Ok(()) => {}
-                // Two that make it at once: one of them is told this.
+                // Two connections that create it at once: one of them gets this error.
                 Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {}
                 Err(error) => return Err(self.blame(&error, false)),
             }

@@ -168,7 +168,7 @@ struct Rabbitmq {
     exchange: String,
     routing_key: Option<String>,
     account: String,
-    /// A connection that did what it was told, and when; taken out while it works.
+    /// An idle connection whose last publish succeeded, and when. Taken out while in use.
     idle: Mutex<Option<(Publisher, Instant)>>,
     net: Net,
 }

@@ -17,33 +17,32 @@ use crate::config::Checked;
 use crate::destination_ids::DestinationIds;
 use crate::failure::Failure;
 
-/// A configured remote system.
+/// An open target.
 pub trait Target: Send + Sync + fmt::Debug {
-    /// Sends a batch, once, and says what became of it. The caller drops the future after 30 s.
+    /// Sends a batch once and returns the result. The caller drops the future after 30 s.
     fn send<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Verdict>;
 
-    /// How large a batch may be.
+    /// Limits of a batch.
     fn limits(&self) -> BatchLimits;
 
-    /// Whether it makes one object of many batches; then it is told to put that, and [`Self::send`]
-    /// is for tests.
+    /// The interface of a target that makes one object of many batches. Its [`Self::send`] is only for tests.
     fn gathers(&self) -> Option<&dyn Gathers> {
         None
     }
 }
 
-/// A target that makes one object of many batches, which lie in the queue meanwhile.
+/// A target that makes one object of many batches, which stay in the queue meanwhile.
 pub trait Gathers: Send + Sync {
-    /// When an object is made.
+    /// When an object is due.
     fn gathering(&self) -> Gathering;
 
-    /// Makes an object of a run, once. The caller drops the future after
+    /// Writes an object of a run, once. The caller drops the future after
     /// [`PUT_DEADLINE`](crate::settings::PUT_DEADLINE).
     fn put<'a>(&'a self, run: &'a dyn Run) -> BoxFuture<'a, Result<(), Failure>>;
 }
 
-/// Batches of one destination and class, in order, at least one. They are read one by one and as
-/// often as wanted: together they may be more than memory should hold.
+/// Batches of one destination and class, in order, at least one. Each can be read repeatedly, because together they
+/// may not fit into memory.
 pub trait Run: Send + Sync {
     /// How many there are.
     fn batches(&self) -> usize;
@@ -52,28 +51,27 @@ pub trait Run: Send + Sync {
     fn batch(&self, index: usize) -> BoxFuture<'_, Result<Batch, Failure>>;
 }
 
-/// One kind of target.
+/// A type of targets.
 pub struct TargetType {
     /// Its key in `target`, such as `webhook`.
     pub name: &'static str,
     /// One sentence for the reference.
     pub doc: &'static str,
-    /// How large its batches may be.
+    /// Limits of its batches.
     pub limits: BatchLimits,
-    /// Of what a caller sends.
+    /// JSON Schema of the input.
     pub schema: fn(&mut SchemaGenerator) -> Schema,
-    /// Checks what a caller sent, without any network, and makes the secrets that are made here.
+    /// Checks the input, without network, and generates secrets.
     pub check: fn(&Value, &TargetSettings, &dyn Entropy) -> Result<Checked, Refusal>,
-    /// Puts the stored secrets (first) where the new configuration (second) leaves them out. The
-    /// result is checked like any other.
+    /// Copies stored secrets (first) into a new configuration (second) that omits them. The result is checked again.
     pub merge: fn(&Value, Value) -> Value,
-    /// The stored form without its secrets: what API and events show.
+    /// The stored form without secrets, for the API and events.
     pub redact: fn(&Value) -> Value,
-    /// Makes it ready to send. Opens no connection.
+    /// Opens the target. Makes no connection.
     pub open: Open,
 }
 
-/// Makes a stored configuration ready to send.
+/// Opens a target with its stored configuration.
 pub type Open = fn(&Value, &TargetContext, DestinationIds<'_>) -> Result<Arc<dyn Target>, Refusal>;
 
 impl fmt::Debug for TargetType {

@@ -2,29 +2,29 @@
 
 use crate::failure::{Failure, FailureClass};
 
-/// What became of a batch.
+/// The result of a send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All of it was taken.
+    /// The whole batch was accepted.
     Delivered,
-    /// Some of it was. One outcome per event, in the order of the batch.
+    /// Some events were accepted. One outcome per event, in the order of the batch.
     Partial(Vec<Outcome>),
-    /// None of it was, or nobody knows.
+    /// No event was accepted, or the result is unknown.
     Failed(Failure),
 }
 
-/// What became of one event of a batch.
+/// The result of one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Taken.
+    /// Accepted.
     Delivered,
     /// Not sent, because an event before it failed.
     NotTried,
-    /// Sent and not taken.
+    /// Sent and not accepted.
     Failed(Failure),
 }
 
-/// What `outcomes` of a whole batch come to.
+/// The verdict on a batch with these outcomes.
 pub(crate) fn verdict(outcomes: Vec<Outcome>) -> Verdict {
     if outcomes
         .iter()
@@ -38,8 +38,8 @@ pub(crate) fn verdict(outcomes: Vec<Outcome>) -> Verdict {
     }
 }
 
-/// The same where events go one after the other, until one does not: a first that was not taken for
-/// no fault of its own speaks for all.
+/// The verdict on a batch whose events are sent in sequence until one fails. If the first fails for a reason that is
+/// not its own, the whole batch has failed.
 pub(crate) fn verdict_of_line(outcomes: Vec<Outcome>) -> Verdict {
     match outcomes.split_first() {
         Some((Outcome::Failed(failure), rest))
@@ -52,7 +52,7 @@ pub(crate) fn verdict_of_line(outcomes: Vec<Outcome>) -> Verdict {
     }
 }
 
-/// Whether an event was not taken for no fault of its own, so that the next ones would not be either.
+/// Whether an event failed for a reason that is not its own, so the next ones would fail too.
 pub(crate) fn is_stuck(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Failed(failure) if failure.class != FailureClass::Permanent)
 }

@@ -295,7 +295,7 @@ fn escaped() -> Failure {
     )
 }
 
-/// Failures of a disk pass by themselves or with the operator; what needs a hand is told apart.
+/// The failure of a disk. Errors that need action have their own class.
 pub(super) fn blame(error: io::Error) -> Failure {
     use io::ErrorKind::{
         IsADirectory, NotADirectory, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem,
