@@ -306,7 +306,6 @@ async fn tls_takes_the_extra_authority_and_checks_the_name() {
                 allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
                 ..Rules::default()
             },
-            ..NetSettings::default()
         };
         let names = Arc::new(Names(vec![vec![LOOPBACK]]));
         Net::with_resolver(settings, clock(), Arc::new(OsEntropy), names)
