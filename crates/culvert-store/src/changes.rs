@@ -1,7 +1,7 @@
 //! One write and its events, as a value.
 //!
-//! A write cannot be built without saying what is told about it. All of a `Changes` is committed
-//! together, or nothing of it.
+//! A write cannot be built without its audit event, or a reason why it has none. A `Changes` is committed as a whole or
+//! not at all.
 
 use culvert_base::Event;
 
@@ -9,7 +9,7 @@ use crate::condition::Condition;
 use crate::document::{Document, Head};
 use crate::feed::Touched;
 
-/// What a write tells the world.
+/// The audit event of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuditEvent {
     /// This event, committed together with the write.
@@ -34,19 +34,18 @@ pub(crate) enum Step {
 }
 
 impl Changes {
-    /// A new document. Its head's revision is given by the store.
+    /// Inserts a document. The store assigns its revision.
     pub fn insert(document: Document, audit_event: AuditEvent) -> Self {
         Self::of(Step::Insert(document, audit_event))
     }
 
-    /// Another body, other keys, references and topics for a document. Refused as stale unless the
-    /// stored revision is the one in `document.head`.
+    /// Replaces the body, keys, references and topics of a document. Stale unless the stored revision is the one in
+    /// `document.head`.
     pub fn replace(document: Document, audit_event: AuditEvent) -> Self {
         Self::of(Step::Replace(document, audit_event))
     }
 
-    /// The document goes, with its keys, references and topics. Refused as stale unless the stored
-    /// revision is the one in `head`.
+    /// Removes a document with its keys, references and topics. Stale unless the stored revision is the one in `head`.
     pub fn remove(head: Head, audit_event: AuditEvent) -> Self {
         Self::of(Step::Remove(head, audit_event))
     }
@@ -56,26 +55,25 @@ impl Changes {
         Self::of(Step::Tell(event))
     }
 
-    /// These, then `more`, committed together.
+    /// Adds `more`, to be committed together.
     pub fn and(mut self, more: Self) -> Self {
         self.steps.extend(more.steps);
         self.conditions.extend(more.conditions);
         self
     }
 
-    /// No write: refuses what it is joined with as stale unless the document is still at the revision in
-    /// `head`.
+    /// A condition: stale unless the document is still at the revision in `head`.
     pub fn while_at(head: &Head) -> Self {
         Self::when(Condition::Unchanged(head.clone()))
     }
 
-    /// No write: refuses what it is joined with as stale when a document refers to this id.
+    /// A condition: stale if a document refers to this id.
     pub fn unless_referred(id: &str) -> Self {
         Self::when(Condition::Unreferred(id.to_owned()))
     }
 
-    /// No write: refuses what it is joined with as stale when a document of this kind that holds one of
-    /// these keys was written after the revision `since`. Take `since` before looking for them.
+    /// A condition: stale if a document of this kind with one of these keys was written after the revision `since`. Read
+    /// `since` before searching for the keys.
     pub fn unless_written(
         kind: &str,
         key_name: &'static str,
@@ -90,8 +88,7 @@ impl Changes {
         })
     }
 
-    /// The same of every key that ends in `end`. It costs a look at all documents of the kind that were
-    /// written since.
+    /// The same for every key that ends in `end`. It reads all documents of the kind that were written since.
     pub fn unless_written_below(
         kind: &str,
         key_name: &'static str,

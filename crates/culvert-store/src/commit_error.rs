@@ -5,8 +5,8 @@ use culvert_base::Fault;
 /// Why a `Changes` was not committed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// A document it replaces or removes has moved on, is gone, or is referenced by one that came
-    /// after it was read. Read again and decide again.
+    /// A document to be replaced or removed has changed, is gone, or is referenced since it was read. Read it and decide
+    /// again.
     #[error("the documents have changed since they were read")]
     Stale,
     /// Another document holds this unique value. `name` is the key's name, or `id`.
@@ -22,7 +22,7 @@ pub enum CommitError {
         by_kind: String,
         by: String,
     },
-    /// A failure of ours. Unless it says so, nothing was committed.
+    /// An internal failure. Unless it says otherwise, nothing was committed.
     #[error(transparent)]
     Fault(#[from] Fault),
 }

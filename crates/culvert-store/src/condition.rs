@@ -1,19 +1,18 @@
-//! What must still hold when changes are committed.
+//! Conditions that must hold when changes are committed.
 //!
-//! A write that depends on documents it does not change names them here. The writer looks at them in the
-//! same transaction, before any step is applied. Commits run one after another, so of two writes that
-//! depend on each other the later one is refused as stale and decides again. A condition changes nothing,
-//! so writes that share one do not wait for each other.
+//! A write that depends on documents it does not change names them here. The writer checks the conditions in the same
+//! transaction before it applies any step. Commits are serialized, so of two writes that depend on each other the later
+//! one is stale and is decided again. A condition changes nothing, so writes that share one do not block each other.
 
 use crate::commit_error::CommitError;
 use crate::dialect::{Arg, Connection};
 use crate::document::{Document, Head, Key};
 use crate::statements::{WRITTEN_SINCE, state};
 
-/// One of them.
+/// A condition.
 #[derive(Clone, Debug)]
 pub(crate) enum Condition {
-    /// The document is there, at the revision of this head.
+    /// The document exists at the revision of this head.
     Unchanged(Head),
     /// No document refers to this id.
     Unreferred(String),
@@ -24,7 +23,7 @@ pub(crate) enum Condition {
         values: Vec<String>,
         since: i64,
     },
-    /// The same of every key that ends like this.
+    /// The same for every key with this end.
     UnwrittenBelow {
         kind: String,
         name: &'static str,

@@ -1,9 +1,9 @@
-//! What the latest commits touched, so that a reader need not ask the database.
+//! Documents that recent commits touched, so readers need not query the database.
 //!
-//! The commits of this process are here before anybody is answered. Those of other nodes come as notifications
-//! (`notifications.rs`), in the order of their commits, and a reader waits a little for one that is on its way. The
-//! feed says so when it does not hold all: after a lost connection, a large commit or a commit of an older program,
-//! and for a reader that is far behind. Then the reader asks the database.
+//! Commits of this process are here before their caller gets a response. Those of other nodes come as notifications
+//! (`notifications.rs`), in the order of their commits, and a reader waits briefly for one that is on its way. After a
+//! lost connection, a large commit, or a commit of an older program, and for a reader that is far behind, the feed is
+//! incomplete and says so. Then the reader queries the database.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,9 +14,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::changes::Changes;
 
-/// Commits that are remembered.
+/// Maximum number of remembered commits.
 const COMMITS_MAX: usize = 1024;
-/// Documents of one commit that are remembered; a reader asks the database about a larger one.
+/// Maximum number of remembered documents of one commit.
 const DOCUMENTS_MAX: usize = 64;
 /// How long a reader waits for notifications of commits that it knows of.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -43,16 +43,16 @@ pub(crate) struct Feed {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Of the transaction that is open. Revisions ascend.
+    /// Commits of the open transaction. Revisions ascend.
     pending: Vec<(i64, Commit)>,
     commits: BTreeMap<i64, Commit>,
-    /// Commits after this revision are heard of; `None` without a listener.
+    /// Notifications are complete after this revision; `None` without a listener.
     heard_from: Option<i64>,
-    /// The last commit that was heard of.
+    /// The latest revision that a notification named.
     heard: i64,
 }
 
-/// What the feed knows of some commits.
+/// What the feed knows of a range of commits.
 enum Known {
     All(Vec<Touched>),
     /// Notifications are on their way.
@@ -66,7 +66,7 @@ impl Feed {
         self.lock().pending.clear();
     }
 
-    /// An entry of the transaction was applied and got this revision.
+    /// Notes a command of the transaction with its revision.
     pub(crate) fn note(&self, revision: i64, changes: &Changes) {
         let touched: Vec<Touched> = changes.touched().take(DOCUMENTS_MAX + 1).collect();
         let commit = (touched.len() <= DOCUMENTS_MAX).then_some(touched);
@@ -86,20 +86,20 @@ impl Feed {
         }
     }
 
-    /// From here on every commit after `revision` is heard of.
+    /// Notifications are complete after `revision`.
     pub(crate) fn listen(&self, revision: i64) {
         let state = &mut *self.lock();
         state.heard_from = Some(revision);
         state.heard = revision;
     }
 
-    /// Nothing is heard any more.
+    /// Notifications are no longer complete.
     pub(crate) fn lose(&self) {
         self.lock().heard_from = None;
         self.moved.notify_waiters();
     }
 
-    /// A notification of a commit, of any node.
+    /// Notes the notification of a commit of any node.
     pub(crate) fn hear(&self, revision: i64, commit: Commit) {
         let state = &mut *self.lock();
         state.heard = state.heard.max(revision);
@@ -107,13 +107,13 @@ impl Feed {
         self.moved.notify_waiters();
     }
 
-    /// What the commits after `since` up to `until` touched, in their order. `None` if not all of them
-    /// are known, and will not be in a moment.
+    /// Documents that the commits after `since` up to `until` touched, in order. `None` if some of them are unknown
+    /// and no notification comes in time.
     pub(crate) async fn between(&self, since: i64, until: i64) -> Option<Vec<Touched>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut moved = std::pin::pin!(self.moved.notified());
-            // Before the look: what moves after it wakes this wait.
+            // Registered before the check, so no change between the two is missed.
             moved.as_mut().enable();
             let known = self.lock().between(since, until);
             match known {

@@ -10,11 +10,10 @@ use crate::state_log::{StateCommand, StateLog, announce};
 use crate::text_index::ledger;
 use crate::writer::Writer;
 
-/// A commit elsewhere is known here within a second.
+/// Interval of reading the revision.
 pub(crate) const POLL_EVERY: Duration = Duration::from_millis(500);
 
-/// Learns of commits made elsewhere, by other nodes or by a command on the same file, and makes up
-/// for rows that are missing.
+/// Notices commits of other nodes and of commands on the same file, and completes the text index.
 pub(crate) async fn watch_ledger(
     pool: Arc<Pool>,
     writer: Arc<Writer<StateLog>>,
@@ -67,8 +66,8 @@ pub(crate) async fn watch_ledger(
     }
 }
 
-/// Documents whose rows one transaction makes up for.
+/// Documents indexed in one transaction.
 const CAUGHT_UP_AT_ONCE: usize = 256;
 
-/// Between two such transactions, for those who write meanwhile.
+/// Pause between two such transactions, for other writes.
 const CAUGHT_UP_PAUSE: Duration = Duration::from_millis(5);

@@ -1,8 +1,7 @@
 //! Audit events in commit order, each with its audience.
 //!
-//! The rows are written by commit, in the same transaction as the change they tell of, and are kept:
-//! they are the audit log. Who has copied how far is not recorded here but in the queue, together
-//! with the copies.
+//! Each row is written in the transaction of its change, and retained: the rows are the audit log. The queue has the
+//! cursors of readers, beside their copies.
 
 use culvert_base::{Event, Timestamp};
 
@@ -17,8 +16,8 @@ pub struct OutboxRow {
     /// Position in commit order; ascending, never reused.
     pub seq: i64,
     pub event: Event,
-    /// Who receives it, as the subscriptions stood when it was committed: after an insert or a
-    /// replacement, before a removal. Pairs of subscription id and destination id.
+    /// The audience as of the commit: after an insert or a replacement, before a removal. Pairs of subscription id and
+    /// destination id.
     pub audience: Vec<(String, String)>,
 }
 
@@ -41,7 +40,7 @@ impl OutboxRow {
     }
 }
 
-/// Who wants this event, by the topics as they stand at this point of the transaction. JSON.
+/// The audience of an event, as JSON, by the topics at this point of the transaction.
 pub(crate) async fn audience(
     connection: &mut Connection,
     event: &Event,
@@ -59,7 +58,7 @@ pub(crate) async fn audience(
     serde_json::to_string(&audience).map_err(|error| sqlx::Error::Encode(error.into()))
 }
 
-/// Writes the row. False if the event's id is there already.
+/// Writes the row. False if the event's id exists.
 pub(crate) async fn tell(
     connection: &mut Connection,
     seq: i64,
@@ -85,7 +84,7 @@ pub(crate) async fn tell(
     Ok(n_written > 0)
 }
 
-/// What is hashed of an event that is told.
+/// The hashed content of an event.
 pub(crate) fn content<'a>(event: &'a Event, audience: &'a str) -> Content<'a> {
     Content {
         id: &event.id,
@@ -97,8 +96,8 @@ pub(crate) fn content<'a>(event: &'a Event, audience: &'a str) -> Content<'a> {
     }
 }
 
-/// Gives at most `rows_max` rows up to `last` their hashes; they were written by a program that knows
-/// of none. Where the chain ends now.
+/// Chains at most `rows_max` rows up to `last` that an older version wrote without hashes. Returns the end of the
+/// chain.
 pub(crate) async fn chain(
     connection: &mut Connection,
     head: Link,
@@ -117,8 +116,7 @@ pub(crate) async fn chain(
     Ok(head)
 }
 
-/// Removes rows up to `up_to`, of those that are chained, and keeps the last one's link as the anchor
-/// of what stays. How many that were.
+/// Removes chained rows up to `up_to`, and keeps the link of the last one as the anchor of the rest. Returns how many.
 pub(crate) async fn prune(
     connection: &mut Connection,
     head: Link,

@@ -1,14 +1,12 @@
-//! Batches on their way to destinations, durably: append, lease, then ack, retry, replace or bury.
+//! The durable queue of batches: append, lease, then acknowledge, retry, replace or dead-letter.
 //!
-//! A batch leaves the queue only by being acknowledged, replaced or buried by the holder of its
-//! lease. Every lease carries a fence, a number that grows with each lease of the batch; a holder
-//! whose batch was leased again since finds its settlement refused as [`QueueError::Lost`].
+//! Only the holder of its lease can end a batch. Every lease has a fence, a number that grows with each lease of the
+//! batch. If the batch was leased again, a settlement with the old fence fails with [`QueueError::Lost`].
 //!
-//! Within a destination audit batches go before traffic batches. Within a class the order of
-//! appending is kept: the first batch holds back the others while it is leased or waits for its
-//! time.
+//! Audit batches of a destination come before traffic batches. Within a class, batches keep the order of appending: the
+//! first delays the others while it is leased or waits for its time.
 //!
-//! Not here: what is in a batch (`delivery`), when to try again and when to give up.
+//! Not here: the content of batches (`delivery`), the retry schedule.
 
 mod nodes;
 mod queue_log;
@@ -48,7 +46,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
 }
 
-/// Which of a destination's two lines a batch stands in.
+/// The class of a batch; each destination has a queue for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BatchClass {
     Audit,
@@ -65,19 +63,19 @@ pub struct NewBatch {
     pub body: Body,
 }
 
-/// What is in a batch, opaque to the queue.
+/// The content of a batch, opaque to the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Body {
     pub stored: Vec<u8>,
-    /// What it counts for where bytes are counted or limited, however it is stored.
+    /// Its size towards limits, however it is stored.
     pub bytes: u64,
 }
 
-/// How far a reader of the outbox gets with this append.
+/// A move of a cursor together with an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CursorMove {
     pub name: String,
-    /// Where the cursor must stand now, or the append is refused as lost.
+    /// The expected position; the append is lost if the cursor is elsewhere.
     pub from: i64,
     pub to: i64,
 }
@@ -90,32 +88,31 @@ pub struct Lease {
     pub class: BatchClass,
     pub count: u32,
     pub body: Vec<u8>,
-    /// 1 for the first lease. A lease that ran out counts.
+    /// 1 for the first lease. An expired lease counts.
     pub attempt: u32,
-    /// When the batch was appended; a replacement keeps the time of what it replaces.
+    /// When the batch was appended; a replacement keeps the time.
     pub first_at: Timestamp,
     /// Grows with every lease of this batch.
     pub fence: i64,
-    /// Why the attempt before failed.
+    /// Why the previous attempt failed.
     pub why: Option<String>,
 }
 
-/// When several batches are taken together.
+/// When several batches are leased together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gathering {
-    /// Bytes of the batches together, at most; one batch is always taken.
+    /// Maximum bytes of the batches; one batch is always leased.
     pub bytes_max: u64,
-    /// They are taken when there is more than that, or when the first has waited for so long.
+    /// They are leased when there are more bytes, or when the first batch is this old.
     pub age_max: Duration,
 }
 
-/// Batches from the head of one line.
+/// Batches from the head of one class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// In order, without their bodies: [`Queue::body`] reads those. Empty when none are to be taken
-    /// yet.
+    /// In order, without bodies; [`Queue::body`] reads those. Empty if none are due.
     pub leases: Vec<Lease>,
-    /// When to ask again, if nothing happens before; `None` when nothing waits.
+    /// When to ask again; `None` if nothing waits.
     pub next_at: Option<Timestamp>,
 }
 
@@ -124,13 +121,13 @@ pub struct Run {
 pub struct DeadLetterReason {
     /// Outcome class, such as `permanent`.
     pub class: String,
-    /// The other side's code, if it gave one.
+    /// The destination's error code, if it returned one.
     pub code: String,
-    /// At most 500 bytes are kept.
+    /// Truncated to 500 bytes.
     pub text: String,
 }
 
-/// A batch that was given up elsewhere.
+/// A batch that was given up outside of this queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadBatch {
     pub batch: NewBatch,
@@ -139,7 +136,7 @@ pub struct DeadBatch {
     pub why: DeadLetterReason,
 }
 
-/// A batch that was given up, kept for inspection.
+/// A dead letter: a batch that was given up, retained for inspection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
     pub id: i64,
@@ -153,38 +150,37 @@ pub struct DeadLetter {
     pub why: DeadLetterReason,
 }
 
-/// What waits for one destination.
+/// The backlog of one destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backlog {
     pub destination: String,
     pub batches: u64,
     pub events: u64,
     pub bytes: u64,
-    /// How much of that is traffic.
+    /// The traffic part of it.
     pub traffic_events: u64,
     pub traffic_bytes: u64,
-    /// When the oldest was appended; `None` when only dead letters are left.
+    /// When the oldest was appended; `None` if there are only dead letters.
     pub oldest: Option<Timestamp>,
-    /// Dead letters kept.
+    /// Number of dead letters.
     pub dead_lettered: u64,
 }
 
-/// Why a queue operation did nothing.
+/// Why a queue operation had no effect.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
-    /// The lease, or the place of the cursor, belongs to someone else by now.
+    /// The lease or the cursor has passed to another holder.
     #[error("the lease or cursor has passed to another holder")]
     Lost,
     #[error(transparent)]
     Fault(#[from] Fault),
 }
 
-/// Dead letters kept of each destination and class, in number, bytes and time. One that is one too many
-/// displaces the oldest of its own destination and class.
+/// Limits of dead letters for each destination and class: number, bytes and age. A new one displaces the oldest.
 pub const DEAD_LETTERS_MAX: i64 = 10_000;
 pub const DEAD_LETTERS_BYTES_MAX: i64 = 64 << 20;
 pub const DEAD_LETTERS_FOR: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// Bytes kept of the text that says why a batch was put back or buried.
+/// Maximum bytes of the reason of a retry or a dead letter.
 pub const WHY_BYTES_MAX: usize = 500;
 
 /// How many dead letters of a destination and class are kept, and how many bytes of them.
@@ -237,8 +233,8 @@ impl Queue {
         })
     }
 
-    /// Appends all, and moves the cursor, in one transaction. Durable on return. Lost if the cursor
-    /// stands elsewhere; then nothing is appended.
+    /// Appends all batches and moves the cursor, in one transaction. Durable on return. Lost, with nothing appended, if
+    /// the cursor is elsewhere.
     pub async fn append(
         &self,
         batches: Vec<NewBatch>,
@@ -281,7 +277,7 @@ impl Queue {
         }
     }
 
-    /// Where a cursor stands; 0 before its first move.
+    /// Position of a cursor; 0 before its first move.
     pub async fn cursor(&self, name: &str) -> Result<i64, Fault> {
         let doing = "reading a cursor";
         let row = self
@@ -303,7 +299,7 @@ impl Queue {
         rows.iter().map(|row| row.get(0).during(doing)).collect()
     }
 
-    /// Forgets a cursor whose reader is gone for good.
+    /// Removes a cursor.
     pub async fn drop_cursor(&self, name: &str) -> Result<(), Fault> {
         let name = name.to_owned();
         self.count("dropping a cursor", QueueCommand::DropCursor { name })
@@ -311,13 +307,13 @@ impl Queue {
             .map(drop)
     }
 
-    /// Moves whenever this process has put batches in line. A hint: other nodes append as well.
+    /// Changes after each append of this process. Other nodes append without it.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.shared.log.appended.subscribe()
     }
 
-    /// The next batch of a destination, or `None` if none is due. Audit before traffic, oldest
-    /// first; a batch that is leased or waits for its time holds back its class.
+    /// Leases the next batch of a destination; `None` if none is due. Audit before traffic, oldest first. A batch that is
+    /// leased or waits for its time delays its class.
     pub async fn lease(
         &self,
         destination: &str,
@@ -338,8 +334,8 @@ impl Queue {
         }
     }
 
-    /// The next batches of a destination, with their bodies: as many as are due, of one line, up to so
-    /// many bytes or one batch. Audit before traffic, oldest first.
+    /// Leases the next batches of a destination with their bodies: all that are due in one class, up to a number of bytes
+    /// or one batch. Audit before traffic, oldest first.
     pub async fn lease_several(
         &self,
         destination: &str,
@@ -358,7 +354,7 @@ impl Queue {
         };
         match self.write(doing, command).await {
             Ok(QueueOutcome::Leases(leases)) => Ok(leases),
-            // Another node was faster.
+            // Another node has leased them.
             Err(QueueError::Lost) => Ok(Vec::new()),
             Ok(_) => Err(Fault::bare(format!(
                 "{doing}: the database returned no leases"
@@ -367,9 +363,8 @@ impl Queue {
         }
     }
 
-    /// Several batches of a destination together, once there are enough of them or the first is old
-    /// enough. Of one line, audit before traffic, oldest first; what is leased or waits for its time
-    /// holds back what is behind it.
+    /// Leases several batches of one class, once there are enough or the first is old enough. Audit before traffic, oldest
+    /// first. A batch that is leased or waits for its time delays those behind it.
     pub async fn lease_run(
         &self,
         destination: &str,
@@ -388,7 +383,7 @@ impl Queue {
         };
         match self.write(doing, command).await {
             Ok(QueueOutcome::Run(run)) => Ok(run),
-            // Another node was faster. Not now, then.
+            // Another node has leased them.
             Err(QueueError::Lost) => Ok(Run {
                 leases: Vec::new(),
                 next_at: Some(now),
@@ -400,7 +395,7 @@ impl Queue {
         }
     }
 
-    /// The body of a leased batch; `None` when the lease is not held any more, or the body is damaged.
+    /// The body of a leased batch; `None` if the lease has ended or the body is damaged.
     pub async fn body(&self, lease: &Lease) -> Result<Option<Vec<u8>>, Fault> {
         let doing = "reading a batch";
         let held = [Arg::Int(lease.batch), Arg::Int(lease.fence)];
@@ -412,7 +407,7 @@ impl Queue {
         Ok(body.filter(|body| crc == checksum(body)))
     }
 
-    /// [`Self::ack`] for several batches, in one transaction. How many leases were still held.
+    /// [`Self::ack`] for several batches, in one transaction. Returns how many leases were still held.
     pub async fn ack_run(&self, leases: &[Lease]) -> Result<u64, Fault> {
         self.settle_run("acknowledging batches", leases, Settlement::Ack)
             .await
@@ -461,21 +456,21 @@ impl Queue {
             .await
     }
 
-    /// The batch was delivered and goes.
+    /// Removes a delivered batch.
     pub async fn ack(&self, lease: &Lease) -> Result<(), QueueError> {
         self.settle("acknowledging a batch", lease, Settlement::Ack)
             .await
     }
 
-    /// The batch stays and is due again at `at`.
+    /// Returns a batch to the queue, due at `at`.
     pub async fn retry(&self, lease: &Lease, at: Timestamp, why: &str) -> Result<(), QueueError> {
         let why = cut(why, WHY_BYTES_MAX).to_owned();
         self.settle("putting a batch back", lease, Settlement::Retry { at, why })
             .await
     }
 
-    /// The batch goes and `pieces` take its place in line, in order, due at `at`, with its first
-    /// time and attempts. Their destination and class are the lease's, whatever they say.
+    /// Replaces a batch by `pieces` in its place, in order, due at `at`, with its first time and attempts. They get the
+    /// destination and class of the lease.
     pub async fn replace(
         &self,
         lease: &Lease,
@@ -490,7 +485,7 @@ impl Queue {
         .await
     }
 
-    /// The batch becomes a dead letter.
+    /// Makes a batch a dead letter.
     pub async fn dead_letter(
         &self,
         lease: &Lease,
@@ -501,7 +496,7 @@ impl Queue {
             .await
     }
 
-    /// Keeps a batch that never was in this queue as a dead letter.
+    /// Stores a batch that was not in this queue as a dead letter.
     pub async fn put_dead(&self, dead: DeadBatch) -> Result<(), Fault> {
         let at = self.shared.clock.now();
         let dead = Box::new(dead);
@@ -510,7 +505,7 @@ impl Queue {
             .map(drop)
     }
 
-    /// Gives back every lease of `owner`, such as those of this node's former life.
+    /// Releases all leases of `owner`, such as those of a previous run of this node.
     pub async fn release_owner(&self, owner: &str) -> Result<(), Fault> {
         let owner = owner.to_owned();
         self.count("releasing leases", QueueCommand::ReleaseOwner { owner })
@@ -518,8 +513,7 @@ impl Queue {
             .map(drop)
     }
 
-    /// When `lease` may next return something for a destination, a moment in the past if it may
-    /// now; `None` when nothing waits.
+    /// When `lease` may next return a batch of a destination; in the past if it may now, `None` if nothing waits.
     pub async fn next_due(&self, destination: &str) -> Result<Option<Timestamp>, Fault> {
         let doing = "looking for the next batch";
         let rows = self
@@ -536,7 +530,7 @@ impl Queue {
         Ok(next.map(Timestamp::from_unix_nanos))
     }
 
-    /// What waits, for every destination that has anything waiting or buried.
+    /// The backlog of every destination with waiting batches or dead letters.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, Fault> {
         let doing = "counting what waits";
         let mut found = BTreeMap::new();
@@ -589,7 +583,7 @@ impl Queue {
             .collect()
     }
 
-    /// Puts a dead letter back at the end of its line, as if appended now; false if there is none.
+    /// Moves a dead letter to the end of its queue, as if appended now. False if it does not exist.
     pub async fn redrive(&self, id: i64) -> Result<bool, Fault> {
         let at = self.shared.clock.now();
         let n = self
@@ -598,8 +592,7 @@ impl Queue {
         Ok(n > 0)
     }
 
-    /// Makes everything that waits for a later time due `now`, such as after the destination was
-    /// edited. How many batches that were.
+    /// Makes all postponed batches due `now`, such as after an edit of the destination. Returns how many.
     pub async fn hasten(&self, destination: &str, now: Timestamp) -> Result<u64, Fault> {
         let destination = destination.to_owned();
         self.count(
@@ -609,8 +602,7 @@ impl Queue {
         .await
     }
 
-    /// Forgets everything of a destination that no longer exists. How many batches and dead letters
-    /// that were.
+    /// Removes everything of a deleted destination. Returns the number of batches and dead letters.
     pub async fn drop_destination(&self, destination: &str) -> Result<u64, Fault> {
         let destination = destination.to_owned();
         self.count(
@@ -620,15 +612,14 @@ impl Queue {
         .await
     }
 
-    /// Removes dead letters older than [`DEAD_LETTERS_FOR`], and counts those that are kept; what went
-    /// beyond the bounds without being counted goes too. How many dead letters were too old.
+    /// Removes dead letters older than [`DEAD_LETTERS_FOR`], and those beyond the limits that were not counted before.
+    /// Returns how many were too old.
     pub async fn prune(&self, now: Timestamp) -> Result<u64, Fault> {
         self.count("pruning dead letters", QueueCommand::Prune { now })
             .await
     }
 
-    /// Events of dead letters that this process removed to make room for newer ones of the same
-    /// destination and class.
+    /// Events of dead letters that this process removed to make space for newer ones of the same destination and class.
     pub fn forgotten(&self, class: BatchClass) -> u64 {
         match class {
             BatchClass::Audit => &self.shared.log.forgotten[0],

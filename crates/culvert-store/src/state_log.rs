@@ -16,16 +16,16 @@ use crate::text_index::{self, IndexProgress, Texts};
 use crate::writer::{Outcome, WriteBackend};
 use crate::{audit, outbox};
 
-/// Writes `Changes` in the order of the ledger, whose one row every transaction locks first. So
-/// revisions and outbox positions are in commit order, on every node.
+/// Writes `Changes` in the order of the ledger, whose one row every transaction locks first. So revisions and outbox
+/// positions are in commit order on every node.
 #[derive(Debug)]
 pub(crate) struct StateLog {
     pub(crate) revision: watch::Sender<i64>,
-    /// What documents are found by.
+    /// The indexed text fields.
     pub(crate) texts: Texts,
-    /// What stands for it in the ledger.
+    /// Identifies these fields in the ledger.
     pub(crate) mark: String,
-    /// What the latest commits touched.
+    /// Documents that recent commits touched.
     pub(crate) feed: Feed,
     /// Where other processes hear of its commits; `None` if there are none.
     pub(crate) channel: Option<String>,
@@ -42,37 +42,37 @@ pub(crate) enum StateCommand {
     PruneOutbox {
         up_to: i64,
     },
-    /// Hashes of rows that have none, of this many at most.
+    /// Adds hashes to at most this many rows without one.
     Chain {
         rows_max: i64,
     },
-    /// The rows of texts are those of this program from now on, made anew.
+    /// Claims the text index for the fields of this program; it is then rebuilt.
     ClaimTexts,
-    /// Rows of texts that are missing, of this many documents at most.
+    /// Indexes the texts of at most this many documents.
     CatchUp {
         documents_max: usize,
     },
 }
 
-/// What an entry's writer hears.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) enum StateOutcome {
     Revision(i64),
     Rows(u64),
 }
 
-/// The last revision and outbox position given out, and where the chain over the outbox ends.
+/// The last revision and outbox position, and the end of the chain over the outbox.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StateTransaction {
     revision: i64,
     outbox: i64,
-    /// At `outbox`, unless a program that knows of no chain has written since.
+    /// At `outbox`, unless a version without the chain has written since.
     head: Link,
-    /// At `revision`, unless rows are to be made up for.
+    /// At `revision`, unless documents are not indexed yet.
     texts: IndexProgress,
 }
 
-/// Rows without a hash that one transaction chains before its own.
+/// Rows without a hash that a transaction chains before its own.
 const CHAINED_AHEAD: i64 = 128;
 
 impl WriteBackend for StateLog {
@@ -208,7 +208,7 @@ impl WriteBackend for StateLog {
     }
 }
 
-/// Moves the watch forward, never back.
+/// Raises the watched revision, and never lowers it.
 pub(crate) fn announce(watch: &watch::Sender<i64>, revision: i64) {
     watch.send_if_modified(|latest| {
         let is_newer = revision > *latest;
@@ -219,7 +219,7 @@ pub(crate) fn announce(watch: &watch::Sender<i64>, revision: i64) {
     });
 }
 
-/// Why a step could not be applied.
+/// Why a step failed.
 enum Failure {
     Refused(CommitError),
     Database(sqlx::Error),
@@ -250,7 +250,7 @@ async fn tell(
             .head
             .next(transaction.outbox, outbox::content(event, &audience));
     }
-    // Behind rows that are not chained yet it waits for its turn.
+    // Behind rows without a hash, it is chained later.
     let hash = is_chained.then(|| transaction.head.hash.to_string());
     if outbox::tell(
         connection,
@@ -418,7 +418,7 @@ impl Changes {
         for step in &self.steps {
             step.apply(connection, transaction, texts).await?;
         }
-        // References are judged by how things stand at the end, so the order of steps is free.
+        // References are checked after all steps, so the order of steps does not matter.
         for step in &self.steps {
             step.check_references(connection).await?;
         }
@@ -443,7 +443,7 @@ impl Step {
                 audit_event.tell(connection, transaction).await
             }
             Self::Remove(head, audit_event) => {
-                // Told to those who wanted to know before: a subscription reports its own end.
+                // Emitted before the removal, so a subscription reports its own end.
                 audit_event.tell(connection, transaction).await?;
                 let n_removed = connection
                     .run(

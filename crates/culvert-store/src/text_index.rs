@@ -3,7 +3,7 @@
 //! Whoever opens a store names the fields that are looked for: texts of a kind's stored form. Each that is not empty gets a row in the same commit as its document. The ledger says up to
 //! which revision that is so, and for which fields. What was written before the table was there, by a
 //! program of an older format or by one with other fields, is made up for in the background, a little
-//! at a time; until then [`Store::has_all_texts`] says no and nobody looks here.
+//! at a time; until then [`crate::Store::has_all_texts`] says no and nobody looks here.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

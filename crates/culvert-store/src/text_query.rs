@@ -12,14 +12,14 @@ use crate::store::Store;
 use crate::text_index::{BEGINNING_BYTES_MAX, Like, TextQuery, begin, behind, json, ledger, value};
 
 impl Store {
-    /// Whether every document can be found by its texts right now.
+    /// Whether the text index is complete.
     pub async fn has_all_texts(&self) -> Result<bool, Fault> {
         let (revision, texts) = ledger(self.pool(), &self.shared.state_log.mark).await?;
         Ok(texts.is_complete(revision))
     }
 
-    /// Ids of the documents that may have such a text, newest (largest) first; all that have it are
-    /// among them. `None` if they are more than `max`.
+    /// Ids of the documents that may have such a text, newest (largest) first. Every document with the text is included.
+    /// `None` if there are more than `max`.
     pub async fn ids_by_text(
         &self,
         query: TextQuery<'_>,
@@ -102,7 +102,7 @@ impl Store {
         self.documents(state::PAGE_BY_TEXT, &arguments).await
     }
 
-    /// Those of these documents that there are, newest first.
+    /// The existing ones of these documents, newest first.
     pub async fn get_many(&self, ids: &[String]) -> Result<Vec<Document>, Fault> {
         let list = json(&ids).map_err(|error| Fault::new("reading documents", error))?;
         let sql = self.shared.database.site.spell(GET_MANY);
@@ -111,8 +111,7 @@ impl Store {
         Ok(documents)
     }
 
-    /// Says in the ledger whose fields have rows, if that is not said yet: the rows of others are
-    /// made anew.
+    /// Claims the text index for the fields of this program, unless it has it. Then the index is rebuilt.
     pub(crate) async fn claim_texts(&self) -> Result<(), Fault> {
         let mark = &self.shared.state_log.mark;
         if mark.is_empty() || ledger(self.pool(), mark).await?.1.is_ours {

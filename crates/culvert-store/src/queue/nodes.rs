@@ -1,6 +1,6 @@
-//! What nodes tell each other of destinations and live tails.
+//! Destination health and live tails that nodes share.
 //!
-//! Not here: what is told (`delivery`), which is opaque text.
+//! Not here: their content (`delivery`), which is opaque text.
 
 use culvert_base::{Fault, Timestamp};
 
@@ -14,11 +14,11 @@ use crate::statements::events;
 pub struct OpenTail {
     /// Its id.
     pub id: String,
-    /// What it follows.
+    /// Its description.
     pub spec: String,
 }
 
-/// Something told to a tail.
+/// Lines for a tail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TailPiece {
     /// Position, growing.
@@ -27,13 +27,13 @@ pub struct TailPiece {
     pub body: String,
 }
 
-/// Tails of other nodes that one node tells, at most.
+/// Maximum number of tails of other nodes.
 const TAILS_MAX: i64 = 256;
 /// Pieces read at once.
 const PIECES_MAX: i64 = 64;
 
 impl Queue {
-    /// Notes what `node` has seen of destinations, in the place of what it noted before.
+    /// Stores `node`'s views of destinations in place of the previous ones.
     pub async fn note_healths(
         &self,
         node: &str,
@@ -48,7 +48,7 @@ impl Queue {
         self.count(doing, command).await.map(drop)
     }
 
-    /// What nodes have seen of a destination: their names and notes.
+    /// The stored views of a destination: node names and texts.
     pub async fn healths(&self, destination: &str) -> Result<Vec<(String, String)>, Fault> {
         let doing = "reading the health of a destination";
         let arguments = [Arg::Text(destination)];
@@ -58,7 +58,7 @@ impl Queue {
             .collect()
     }
 
-    /// Says that a tail of `node` is open until then.
+    /// Announces that a tail of `node` is open until then.
     pub async fn open_tail(
         &self,
         id: &str,
@@ -75,7 +75,7 @@ impl Queue {
         self.count("opening a tail", command).await.map(drop)
     }
 
-    /// Forgets a tail and what was told to it.
+    /// Removes a tail and its lines.
     pub async fn close_tail(&self, id: &str) -> Result<(), Fault> {
         let id = id.to_owned();
         let command = QueueCommand::CloseTail { id };
@@ -98,14 +98,14 @@ impl Queue {
             .collect()
     }
 
-    /// Leaves something for a tail of another node. False if that is closed or does not keep up.
+    /// Stores lines for a tail of another node. False if the tail is closed or does not keep up.
     pub async fn tell_tail(&self, id: &str, body: String) -> Result<bool, Fault> {
         let id = id.to_owned();
         let command = QueueCommand::TellTail { id, body };
         Ok(self.count("telling a tail", command).await? > 0)
     }
 
-    /// What was left for a tail after a position, in order.
+    /// The stored lines of a tail after a position, in order.
     pub async fn tail_pieces(&self, id: &str, after: i64) -> Result<Vec<TailPiece>, Fault> {
         let doing = "reading a tail";
         let arguments = [Arg::Text(id), Arg::Int(after), Arg::Int(PIECES_MAX)];
@@ -121,7 +121,7 @@ impl Queue {
             .collect()
     }
 
-    /// What was left for a tail up to a position was read.
+    /// Removes the stored lines of a tail up to a position.
     pub async fn drop_tail_pieces(&self, id: &str, up_to: i64) -> Result<(), Fault> {
         let id = id.to_owned();
         let command = QueueCommand::DropTailLines { id, up_to };

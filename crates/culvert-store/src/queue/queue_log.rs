@@ -1,7 +1,7 @@
 //! The writes of the queue, each inside its savepoint.
 //!
-//! A destination has two lines of batches, audit and traffic. Every write here keeps their order:
-//! appending goes to the end, pieces go to the place of what they replace.
+//! Every destination has a queue of audit batches and one of traffic batches. All writes keep their order: batches are
+//! appended at the end, and pieces take the place of the batch that they replace.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,17 +19,17 @@ use crate::queue::traffic::NewPiece;
 use crate::statements::{BODIES, LEASE_LISTED, events};
 use crate::writer::{Outcome, WriteBackend};
 
-/// Writes to the queue.
+/// The write backend of the queue.
 #[derive(Debug)]
 pub(crate) struct QueueLog {
     pub(crate) appended: watch::Sender<u64>,
-    /// Of each destination and class.
+    /// Limits for each destination and class.
     pub(crate) dead_letters: DeadLetterBounds,
-    /// Events of dead letters that made room for others, by class.
+    /// Events of dead letters that were displaced by newer ones, by class.
     pub(crate) forgotten: [AtomicU64; 2],
 }
 
-/// One write.
+/// A write command.
 #[derive(Debug)]
 pub(crate) enum QueueCommand {
     Append {
@@ -99,7 +99,7 @@ pub(crate) enum QueueCommand {
     },
     NoteHealths {
         node: String,
-        /// Destinations and what is to be known of them.
+        /// Destinations, and the stored views of their health.
         notes: Vec<(String, String)>,
         at: Timestamp,
     },
@@ -154,7 +154,7 @@ pub(crate) enum QueueOutcome {
     Rows(u64),
 }
 
-/// Whether anything was put in line.
+/// Whether anything was appended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueTransaction {
     has_appended: bool,
@@ -409,7 +409,7 @@ async fn append(
     Ok(Outcome::Written(QueueOutcome::Rows(0)))
 }
 
-/// Inserts a batch and its body. What the first insert returned, with the batch's id in front.
+/// Inserts a batch and its body. Returns the batch's id, followed by the result of the first insert.
 async fn put(
     connection: &mut Connection,
     sql: &'static str,
@@ -495,7 +495,7 @@ async fn lease(
     })
 }
 
-/// A batch that was just leased with its body; one that is damaged is buried instead.
+/// A batch that was just leased with its body; a damaged one is dead-lettered instead.
 async fn whole(
     log: &QueueLog,
     connection: &mut Connection,
@@ -546,8 +546,8 @@ fn lease_of(
     })
 }
 
-/// Leases batches that were found free, from the head of their line on. Their rows in that order; `None` if
-/// another node was faster, which may have the head of what would be left.
+/// Leases free batches from the head of their class. Returns their rows in that order; `None` if another node was faster,
+/// which may hold the head of the rest.
 async fn lease_listed(
     connection: &mut Connection,
     ids: &[i64],
@@ -578,7 +578,7 @@ fn list(ids: &[i64]) -> String {
     format!("[{}]", ids.join(","))
 }
 
-/// Batches that are leased together with their bodies, at most.
+/// Maximum number of batches leased together with their bodies.
 const SEVERAL_MAX: i64 = 128;
 
 async fn lease_several(
@@ -601,7 +601,7 @@ async fn lease_several(
         for row in connection.rows(events::LINE, &keys).await? {
             let size = u64::try_from(row.get::<i64>(1)?).unwrap_or(0);
             bytes = bytes.saturating_add(size);
-            // One that is leased or waits for its time holds back what is behind it.
+            // A batch that is leased or waits for its time delays those behind it.
             if free_at(&row)? > now_at || (!ids.is_empty() && bytes > bytes_max) {
                 break;
             }
@@ -627,7 +627,7 @@ async fn lease_several(
     Ok(Outcome::Unchanged(QueueOutcome::Leases(Vec::new())))
 }
 
-/// Batches of a line that are looked at for a run.
+/// Batches of a class that are read for a run.
 const RUN_MAX: i64 = 8192;
 
 async fn lease_run(
@@ -649,7 +649,7 @@ async fn lease_run(
         let rows = connection.rows(events::LINE, &keys).await?;
         let mut ids = Vec::new();
         let mut bytes = 0;
-        // When the head may go: it is free, due, and was tried before or is old enough.
+        // The head may go when it is free, due, and was tried before or is old enough.
         let mut ripe_at = None;
         let mut is_full = i64::try_from(rows.len()).unwrap_or(i64::MAX) >= RUN_MAX;
         for row in &rows {
@@ -698,14 +698,14 @@ async fn lease_run(
     })))
 }
 
-/// When a batch of a line may be leased.
+/// When a batch may be leased.
 fn free_at(row: &Row) -> Result<i64, sqlx::Error> {
     let (due_at, lease_until): (i64, Option<i64>) = (row.get(4)?, row.get(5)?);
     Ok(due_at.max(lease_until.unwrap_or(i64::MIN)))
 }
 
 impl Settlement {
-    /// False if the lease is not held any more.
+    /// False if the lease has ended.
     async fn apply(
         &self,
         log: &QueueLog,
@@ -743,13 +743,12 @@ impl Settlement {
     }
 }
 
-/// Dead letters that make room for one, at most. A large one among many small ones is over its bound for a
-/// moment; those after it make up for it.
+/// Maximum number of dead letters that one displaces. After a large one among many small ones, the limit is exceeded for
+/// a moment.
 const FORGOTTEN_AT_ONCE: usize = 64;
 
 impl QueueLog {
-    /// Counts a dead letter of that many bytes, and forgets the oldest of the same destination and class
-    /// where it is one too many.
+    /// Counts a dead letter of this size, and removes the oldest of the same destination and class beyond the limits.
     async fn make_room(
         &self,
         connection: &mut Connection,
@@ -764,8 +763,8 @@ impl QueueLog {
             .await
     }
 
-    /// Forgets the oldest of a line of so many letters and bytes, of which so many events were forgotten
-    /// before, until it is within its bounds.
+    /// Removes the oldest dead letters of a class until it is within its limits, and adds their events to those removed
+    /// before.
     async fn forget_oldest(
         &self,
         connection: &mut Connection,
@@ -776,7 +775,7 @@ impl QueueLog {
         let keys = [Arg::Text(destination), Arg::Int(class)];
         let mut n_events = 0i64;
         for _ in 0..at_most {
-            // The last one stays, however large it is.
+            // The last one stays, whatever its size.
             let is_within =
                 letters <= self.dead_letters.letters && bytes <= self.dead_letters.bytes;
             if is_within || letters <= 1 {
@@ -801,7 +800,7 @@ impl QueueLog {
                 counter.fetch_add(n_events.unsigned_abs(), Ordering::Relaxed);
             }
         }
-        // Once for each line, not for each letter.
+        // Once for each class, not for each dead letter.
         if n_events > 0 && forgotten == 0 {
             tracing::warn!(
                 destination.id = destination,
@@ -820,7 +819,7 @@ impl QueueLog {
     ) -> Result<Outcome<Self>, sqlx::Error> {
         let too_old = [Arg::Int(now.minus(DEAD_LETTERS_FOR).unix_nanos())];
         let n = connection.run(events::PRUNE_OLD, &too_old).await?;
-        // Nodes of an older format bury without counting.
+        // Nodes of an older version do not count their dead letters.
         connection.run(events::RECOUNT_DEAD, &[]).await?;
         connection.run(events::DROP_EMPTY_DEAD_LINES, &[]).await?;
         let mut n_forgotten = 0;
@@ -843,15 +842,15 @@ impl QueueLog {
     }
 }
 
-/// What a node said of a destination is forgotten after so long; nodes that run say it again.
+/// A node's view of a destination expires after this; running nodes store it again.
 const HEALTH_FOR: Duration = Duration::from_secs(24 * 60 * 60);
-/// Pieces that wait for the node of a tail, at most.
+/// Maximum number of pieces that wait for the node of a tail.
 const TAIL_LINES_MAX: i64 = 64;
 
-/// Dead letters that go with one pruning beyond those that are too old, of each line.
+/// Dead letters of each class that one pruning removes beyond those that are too old.
 const PRUNED_AT_ONCE: usize = 1_000;
 
-/// A dead letter left its line, with so many events that are forgotten.
+/// Counts a removed dead letter with its events.
 async fn shrink(
     connection: &mut Connection,
     unburied: &Row,

@@ -1,7 +1,7 @@
-//! Traffic events that are kept for replays: pieces of a log, each of many events, in the order in which
-//! they were written. A piece never changes; the oldest go first.
+//! Traffic events retained for replays: a log of pieces, each of many events, in the order of writing. A piece never
+//! changes; the oldest are removed first.
 //!
-//! Not here: what is in a piece, and who may read which of it.
+//! Not here: the content of pieces, and who may read it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::dialect::{Arg, While};
 use crate::queue::queue_log::QueueCommand;
 use crate::statements::{OUTLAST_KEEPING, events};
 
-/// A piece to be kept.
+/// A piece to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewPiece {
     /// When the first of its events happened,
@@ -23,7 +23,7 @@ pub struct NewPiece {
     pub body: Vec<u8>,
 }
 
-/// A piece that is kept.
+/// A retained piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Position, growing.
@@ -32,21 +32,21 @@ pub struct Piece {
     pub body: Option<Vec<u8>>,
 }
 
-/// What is kept.
+/// The extent of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetainedTraffic {
-    /// The first and the last position; the first is beyond the last when nothing is kept.
+    /// The first and the last position; the first is beyond the last in an empty log.
     pub first: i64,
     pub last: i64,
     /// Bytes of all.
     pub bytes: u64,
 }
 
-/// Pieces that are looked at, or go, in one step.
+/// Pieces read or removed in one step.
 const STEP: i64 = 256;
 
 impl Queue {
-    /// Keeps pieces. Durable on return.
+    /// Writes pieces. Durable on return.
     pub async fn keep_traffic(&self, pieces: Vec<NewPiece>) -> Result<(), Fault> {
         self.count(
             "keeping traffic events",
@@ -56,7 +56,7 @@ impl Queue {
         .map(drop)
     }
 
-    /// What is kept now.
+    /// The current extent of the log.
     pub async fn traffic(&self) -> Result<RetainedTraffic, Fault> {
         let doing = "reading the extent of the traffic log";
         let row = self.pool().row(doing, events::TRAFFIC_EXTENT, &[]).await?;
@@ -72,8 +72,7 @@ impl Queue {
             .during(doing)
     }
 
-    /// The same, once nothing can come to be before its end: several nodes get their positions before they
-    /// commit.
+    /// The same, once no piece can still appear before its end: nodes get positions before they commit.
     pub async fn settled_traffic(&self) -> Result<RetainedTraffic, Fault> {
         let doing = "waiting for the end of the traffic log";
         let extent = self.traffic().await?;
@@ -106,12 +105,12 @@ impl Queue {
         rows.iter().map(|row| piece(row).during(doing)).collect()
     }
 
-    /// The first piece with something that happened at that moment or later.
+    /// The first piece with an event at that time or later.
     pub async fn traffic_since(&self, at: Timestamp) -> Result<Option<i64>, Fault> {
         self.traffic_edge(events::TRAFFIC_SINCE, at).await
     }
 
-    /// The last piece with something that happened at that moment or before.
+    /// The last piece with an event at that time or earlier.
     pub async fn traffic_until(&self, at: Timestamp) -> Result<Option<i64>, Fault> {
         self.traffic_edge(events::TRAFFIC_UNTIL, at).await
     }
@@ -125,8 +124,8 @@ impl Queue {
         row.map_or(Ok(None), |row| row.get(0)).during(doing)
     }
 
-    /// Removes the oldest pieces: all whose events are from before `cutoff`, and as many as it takes for
-    /// the rest to have no more than `bytes_max`. How many went.
+    /// Removes the oldest pieces: those whose events are all older than `cutoff`, and as many as needed for `bytes_max`.
+    /// Returns how many.
     pub async fn prune_traffic(&self, cutoff: Timestamp, bytes_max: u64) -> Result<u64, Fault> {
         let doing = "looking for traffic events to prune";
         let mut excess = self.traffic().await?.bytes.saturating_sub(bytes_max);
@@ -158,7 +157,7 @@ impl Queue {
                     QueueCommand::PruneTraffic { up_to },
                 )
                 .await?;
-            // Others want to write, too.
+            // Lets other writes proceed.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
