@@ -209,7 +209,7 @@ async fn a_failed_batch_waits_its_time_and_then_goes() {
 }
 
 #[tokio::test]
-async fn only_the_failed_events_of_a_batch_are_sent_again_and_one_is_buried() {
+async fn only_the_failed_events_of_a_batch_are_sent_again_and_one_is_dead_lettered() {
     let bench = Bench::new().await;
     let target = Scripted::new(500);
     target.script([Verdict::Partial(vec![

@@ -437,7 +437,7 @@ impl Queue {
     ) -> Result<u64, Fault> {
         let at = self.shared.clock.now();
         self.settle_run(
-            "burying batches",
+            "dead-lettering batches",
             leases,
             Settlement::DeadLetter { why, at },
         )
@@ -492,8 +492,12 @@ impl Queue {
         why: DeadLetterReason,
     ) -> Result<(), QueueError> {
         let at = self.shared.clock.now();
-        self.settle("burying a batch", lease, Settlement::DeadLetter { why, at })
-            .await
+        self.settle(
+            "dead-lettering a batch",
+            lease,
+            Settlement::DeadLetter { why, at },
+        )
+        .await
     }
 
     /// Stores a batch that was not in this queue as a dead letter.
@@ -551,7 +555,11 @@ impl Queue {
             let first_at = Timestamp::from_unix_nanos(row.get(5).during(doing)?);
             line.oldest = Some(line.oldest.map_or(first_at, |oldest| oldest.min(first_at)));
         }
-        for row in self.pool().rows(doing, events::BURIED, &[]).await? {
+        for row in self
+            .pool()
+            .rows(doing, events::COUNT_DEAD_LETTERS, &[])
+            .await?
+        {
             let destination: String = row.get(0).during(doing)?;
             let line = found
                 .entry(destination.clone())

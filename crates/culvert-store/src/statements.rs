@@ -277,7 +277,7 @@ pub(crate) mod events {
          events, bytes, crc, attempt, first_at, due_at, fence, why) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 0, $11) RETURNING id";
     /// `$7` in place of a body that is not there.
-    pub(crate) const BURY: &str = concat!(
+    pub(crate) const INSERT_DEAD_LETTER: &str = concat!(
         "INSERT INTO dead_letter (destination, class, events, bytes, crc, attempt, first_at, \
          buried_at, burial_class, burial_code, burial_text, body) \
          SELECT destination, class, events, bytes, crc, attempt, first_at, $3, $4, $5, $6, \
@@ -299,7 +299,7 @@ pub(crate) mod events {
     pub(crate) const BACKLOG: &str = "SELECT destination, class, count(*), \
          CAST(sum(events) AS BIGINT), CAST(sum(bytes) AS BIGINT), min(first_at) \
          FROM batch GROUP BY destination, class";
-    pub(crate) const BURIED: &str = "SELECT destination, CAST(sum(letters) AS BIGINT) \
+    pub(crate) const COUNT_DEAD_LETTERS: &str = "SELECT destination, CAST(sum(letters) AS BIGINT) \
          FROM dead_line WHERE letters > 0 GROUP BY destination";
     /// One more dead letter in its line.
     pub(crate) const DEAD_LINE_GROWS: &str = "INSERT INTO dead_line \
@@ -399,12 +399,12 @@ pub(crate) mod events {
         TAKE,
         MAKE_ROOM,
         PUT_PIECE,
-        BURY,
+        INSERT_DEAD_LETTER,
         PUT_DEAD,
         RELEASE_OWNER,
         HEADS,
         BACKLOG,
-        BURIED,
+        COUNT_DEAD_LETTERS,
         DEAD_LETTERS,
         REDRIVE,
         REDRIVE_BODY,

@@ -153,15 +153,15 @@ impl Worker {
             text: failure.text.clone(),
         };
         let how = Settlement::DeadLetter(dead_letter);
-        let n_buried = self.plane.log.settle(leases, how).await?;
-        self.count_lost(leases, n_buried);
-        if n_buried > 0 {
+        let n_settled = self.plane.log.settle(leases, how).await?;
+        self.count_lost(leases, n_settled);
+        if n_settled > 0 {
             let events = events_of(leases);
             self.dead_lettered(destination, failure, events);
             destination
                 .counters
                 .dead_lettered
-                .fetch_add(n_buried, Ordering::Relaxed);
+                .fetch_add(n_settled, Ordering::Relaxed);
             // Their bytes are counted when the backlog is read.
             if let Some(first) = leases.first() {
                 destination.counters.left(first.class, events, 0);

@@ -39,7 +39,7 @@ on_both_engines!(
     a_run_is_settled_whole_and_by_its_holder_only,
     several_are_leased_as_far_as_they_are_due_and_fit,
     batches_of_the_format_before_are_carried_over,
-    a_batch_without_its_body_is_buried,
+    a_batch_without_its_body_is_dead_lettered,
     traffic_is_kept_found_by_time_and_pruned_by_age_and_size,
     everything_survives_reopening,
 );
@@ -911,8 +911,8 @@ async fn batches_of_the_format_before_are_carried_over(place: &Place) {
     assert_eq!(drain(place, &queue).await, ["a1", "a2", "a3", "a4"]);
 }
 
-/// A batch whose body is gone is buried like one whose body is damaged, and holds back nothing.
-async fn a_batch_without_its_body_is_buried(place: &Place) {
+/// A batch whose body is missing is dead-lettered like one whose body is damaged, and delays no other.
+async fn a_batch_without_its_body_is_dead_lettered(place: &Place) {
     let queue = place.queue().await;
     let batches = ["a1", "a2", "a3"].map(audit);
     queue.append(batches.into(), None).await.unwrap();

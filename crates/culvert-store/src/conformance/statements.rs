@@ -59,7 +59,7 @@ async fn prepare_typed(
 ) -> Result<(), sqlx::Error> {
     let types: &[&'static str] = match sql {
         events::APPEND => &["text", "int8", "int8", "int8", "int8", "int8"],
-        events::BURY => &["int8", "int8", "int8", "text", "text", "text", "bytea"],
+        events::INSERT_DEAD_LETTER => &["int8", "int8", "int8", "text", "text", "text", "bytea"],
         events::REDRIVE => &["int8", "int8"],
         _ => &[],
     };

@@ -463,7 +463,7 @@ async fn lease(
     until: Timestamp,
     now: Timestamp,
 ) -> Result<Outcome<QueueLog>, sqlx::Error> {
-    let mut has_buried = false;
+    let mut has_dead_lettered = false;
     for class in [BatchClass::Audit, BatchClass::Traffic] {
         while let Some(row) = connection
             .row(
@@ -485,10 +485,10 @@ async fn lease(
             {
                 return Ok(Outcome::Written(QueueOutcome::Lease(Some(Box::new(lease)))));
             }
-            has_buried = true;
+            has_dead_lettered = true;
         }
     }
-    Ok(if has_buried {
+    Ok(if has_dead_lettered {
         Outcome::Written(QueueOutcome::Lease(None))
     } else {
         Outcome::Unchanged(QueueOutcome::Lease(None))
@@ -730,7 +730,10 @@ impl Settlement {
                     Arg::Text(cut(&why.text, WHY_BYTES_MAX)),
                     Arg::Blob(&[]),
                 ];
-                let Some(row) = connection.row(events::BURY, &arguments).await? else {
+                let Some(row) = connection
+                    .row(events::INSERT_DEAD_LETTER, &arguments)
+                    .await?
+                else {
                     return Ok(false);
                 };
                 connection.run(events::ACK, &held).await?;
@@ -853,14 +856,14 @@ const PRUNED_AT_ONCE: usize = 1_000;
 /// Counts a removed dead letter with its events.
 async fn shrink(
     connection: &mut Connection,
-    unburied: &Row,
+    removed: &Row,
     forgotten: i64,
 ) -> Result<(), sqlx::Error> {
-    let destination: String = unburied.get(0)?;
+    let destination: String = removed.get(0)?;
     let arguments = [
         Arg::Text(&destination),
-        Arg::Int(unburied.get(1)?),
-        Arg::Int(unburied.get(2)?),
+        Arg::Int(removed.get(1)?),
+        Arg::Int(removed.get(2)?),
         Arg::Int(forgotten),
     ];
     connection

@@ -38,7 +38,7 @@ use super::lease::NAK;
 use super::lock;
 use crate::net::Net;
 
-/// An answer takes no longer, or the server counts as away.
+/// Time limit of a response; after it, the server counts as unreachable.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
 /// After a deadline was missed nothing is asked for so long.
 const PAUSE: Duration = Duration::from_secs(2);
