@@ -14,6 +14,7 @@ mod cases;
 mod differential;
 mod floods;
 mod h2spec;
+mod peers;
 mod responses;
 mod rfc9113;
 mod shutdown;

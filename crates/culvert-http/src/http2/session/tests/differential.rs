@@ -1,5 +1,5 @@
-//! The machine beside the crate `h2`. A client of `h2` sends the same requests to a server of `h2` and to this
-//! one, over connections that cut and delay bytes at random, and must see the same responses from both.
+//! The session beside the crate `h2`. A client of `h2` sends the same requests to a server of `h2` and to a
+//! [`Session`], over connections that cut and delay bytes at random, and must see the same responses from both.
 
 use std::io;
 use std::pin::Pin;
@@ -101,7 +101,7 @@ fn cut(bytes: &[u8], parts: &[usize]) -> VecDeque<Bytes> {
     parts.map(|&length| rest.split_to(length)).collect()
 }
 
-/// What a server says of the request that it got.
+/// The server's summary of a request, which it returns to the client.
 fn got(body: &[u8], has_trailers: bool) -> String {
     let sum = body.iter().zip(1_u64..).fold(0_u64, |sum, (byte, at)| {
         sum.wrapping_add(u64::from(*byte).wrapping_mul(at))
@@ -120,13 +120,13 @@ fn response(got: &str) -> Response<()> {
     head.body(()).unwrap()
 }
 
-/// The exchange that a request is of.
+/// The number of a request's exchange.
 fn number(path: &str) -> usize {
     path.trim_start_matches('/').parse().unwrap()
 }
 
-/// How finely a connection cuts its bytes: most bytes at a time, and of a part of a body. What is cut finely is
-/// short, or the test would take long.
+/// Most bytes that a connection moves at a time, and most bytes of a part of a body. Connections that move few bytes at a
+/// time carry short bodies, which keeps the test fast.
 const CUTS: [(usize, usize); 4] = [
     (1, 1_000),
     (40, 10_000),
@@ -135,14 +135,14 @@ const CUTS: [(usize, usize); 4] = [
 ];
 
 /// A connection that moves some bytes at a time, and at times none.
-struct Choppy {
+pub(super) struct Choppy {
     io: DuplexStream,
     random: Random,
     most: usize,
 }
 
 impl Choppy {
-    fn pair(seed: u64, most: usize, room: usize) -> (Self, Self) {
+    pub(super) fn pair(seed: u64, most: usize, room: usize) -> (Self, Self) {
         let (one, other) = tokio::io::duplex(room);
         let of = |io, seed| Self {
             io,
