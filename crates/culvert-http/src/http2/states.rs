@@ -1,30 +1,45 @@
-//! What each frame does in each state of its stream, and what it costs the peer that sent it
-//! (RFC 9113, sections 5.1 and 6).
+//! What each frame does in each state of its stream, and what it costs the client that sent it (RFC 9113 5.1 and 6).
 //!
-//! [`rule`] is the whole table. Every cell has a cost, so no frame can be repeated for free. The
-//! [abuse limiter](super::abuse) charges it; the machine acts on it.
+//! [`rule`] is the whole table for frames of a valid size, and [`wrong_size`] that for all others. Every cell has a
+//! [cost](Cost), so no frame can be repeated for free: the [`Session`](super::Session) charges the cost and then acts. The
+//! tests send a flood for each cell.
+//!
+//! A server that does not push has no reserved streams. The closed state of the RFC is four states here, because what a
+//! frame on a closed stream means depends on how the stream ended.
+//!
+#![doc = include_str!("states.md")]
 
 use crate::http2::frame::{self, Reason};
 
 /// The type of a frame (RFC 9113 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// Content (6.1).
     Data,
+    /// A field section, or its beginning (6.2).
     Headers,
+    /// A priority, which has no effect (6.3).
     Priority,
+    /// The end of a stream by an error (6.4).
     RstStream,
+    /// Settings, or their acknowledgement (6.5).
     Settings,
+    /// A promise, which only servers may send (6.6).
     PushPromise,
+    /// A ping, or its acknowledgement (6.7).
     Ping,
+    /// The end of the connection (6.8).
     GoAway,
+    /// More room in a window (6.9).
     WindowUpdate,
-    /// A CONTINUATION outside a field section. Those within one are not in the table: their number is limited.
+    /// A CONTINUATION outside a field section (6.10). Those within one are not in the table: their number is limited.
     Continuation,
     /// An extension frame (RFC 9113 5.5).
     Unknown,
 }
 
 impl Kind {
+    /// The type with this code.
     pub fn of(code: u8) -> Self {
         match code {
             frame::DATA => Self::Data,
@@ -68,24 +83,24 @@ pub enum StreamState {
     Idle,
     /// Open in both directions.
     Open,
-    /// Ended by the peer only.
+    /// Ended by the client only.
     HalfClosedRemote,
-    /// Ended by us only.
+    /// Ended by the server only.
     HalfClosedLocal,
-    /// Ended by both sides, or forgotten.
+    /// Closed: ended by both sides, or reset so long ago that it was forgotten.
     Closed,
-    /// Reset by the peer.
+    /// Closed: reset by the client.
     ResetByPeer,
-    /// Reset by us. Frames that the peer sent before it knew may still arrive.
+    /// Closed: reset by the server. Frames that the client sent before it knew may still arrive.
     ResetByUs,
-    /// Above the stream of our final GOAWAY: not served.
+    /// Closed: above the stream of the server's final GOAWAY, so not served.
     Unserved,
 }
 
 /// The effect of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// As its section of RFC 9113 says.
+    /// The one that its section of RFC 9113 defines.
     Process,
     /// None, except on the state of the connection: flow control counts its data, and its field section is decoded.
     Ignore,
@@ -95,7 +110,7 @@ pub enum Action {
     ConnectionError(Reason),
 }
 
-/// The cost of a frame for the peer that sent it, in proportion to our work.
+/// The cost of a frame for the client that sent it, in proportion to the server's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
     /// Flow control: windows open only as the application reads. An empty frame that does not end its stream costs
@@ -103,12 +118,12 @@ pub enum Cost {
     Window,
     /// One of the concurrent streams.
     Stream,
-    /// Nothing beyond the stream, which can bring it once.
+    /// Nothing beyond the stream: each stream can have one such frame.
     Once,
-    /// This many control frames, plus one for each 256 bytes of payload: a small frame is read, and at most one is sent in
-    /// reply. Data and frames that we send for the application earn them back.
+    /// This many control frames, plus one for each 256 bytes of payload. A control frame is a small frame that is read, and
+    /// at most one that is sent in reply. Data, and frames that the application sends, earn them back.
     Control(u32),
-    /// One reset: work is thrown away, or an error is handled. Complete responses earn it back.
+    /// One reset: work is thrown away, or an error is handled. Complete responses earn resets back.
     Reset,
     /// The connection ends.
     End,
@@ -117,7 +132,9 @@ pub enum Cost {
 /// A cell of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
+    /// What happens.
     pub action: Action,
+    /// What it costs the client.
     pub cost: Cost,
 }
 
@@ -240,31 +257,4 @@ pub const fn wrong_size(kind: Kind, state: StreamState) -> Rule {
 }
 
 #[cfg(test)]
-pub(crate) mod all {
-    use super::{Kind, StreamState};
-
-    pub(crate) const KINDS: [Kind; 11] = [
-        Kind::Data,
-        Kind::Headers,
-        Kind::Priority,
-        Kind::RstStream,
-        Kind::Settings,
-        Kind::PushPromise,
-        Kind::Ping,
-        Kind::GoAway,
-        Kind::WindowUpdate,
-        Kind::Continuation,
-        Kind::Unknown,
-    ];
-    pub(crate) const STATES: [StreamState; 9] = [
-        StreamState::Connection,
-        StreamState::Idle,
-        StreamState::Open,
-        StreamState::HalfClosedRemote,
-        StreamState::HalfClosedLocal,
-        StreamState::Closed,
-        StreamState::ResetByPeer,
-        StreamState::ResetByUs,
-        StreamState::Unserved,
-    ];
-}
+pub(crate) mod tests;

@@ -1,23 +1,22 @@
-//! A flood for each cell of the table of [states](crate::http2::states): every frame, whole and cut short,
-//! over and over on a stream in every state.
+//! A flood for each cell of the table of [states](crate::http2::states): each frame, of valid and invalid sizes, again and
+//! again on a stream in each state.
 
 use super::*;
-use crate::http2::states::all::{KINDS, STATES};
+use crate::http2::states::tests::{KINDS, STATES};
 use crate::http2::states::{self, Action, Cost, Kind};
 
-/// Frames within which a flood ends, or else CPU time.
+/// A flood must end within this many frames or this much CPU time.
 const FRAMES_MAX: usize = 1_000;
 const CPU_MAX: Duration = Duration::from_millis(200);
 
-/// CPU time of this thread, where the system says it.
+/// CPU time of this thread, if the system reports it.
 fn cpu() -> Option<Duration> {
     let times = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let nanos = times.split(' ').next()?.parse().ok()?;
     Some(Duration::from_nanos(nanos))
 }
 
-/// A connection with stream 1 in a state; its next streams are in that state where it is one of those that
-/// every stream passes through.
+/// A connection whose stream 1 is in `state`.
 fn talk_in(state: StreamState) -> Talk {
     let mut talk = Talk::with(100);
     match state {
@@ -127,7 +126,7 @@ fn a_flood_of_any_frame_in_any_state_ends() {
                 let mut talk = talk_in(state);
                 let first = u32::from(state != StreamState::Connection);
                 let seen = talk.session.state_of(kind, first);
-                // Priorities may come first, and all else is an error: the state is what it is said to be.
+                // The connection is in the state that is tested.
                 assert_eq!(seen, state, "{kind:?}");
                 let is_new = kind == Kind::Headers
                     && matches!(state, StreamState::Idle | StreamState::Unserved);
@@ -139,7 +138,7 @@ fn a_flood_of_any_frame_in_any_state_ends() {
                     if let Err(end) = talk.hears(&frame(code, flags, stream, &payload)) {
                         break end;
                     }
-                    // What it is owed leaves.
+                    // The client reads all replies.
                     talk.session.out.clear();
                     assert!(count < 100_000, "{kind:?} {state:?} {flags} goes on");
                 };
@@ -166,7 +165,7 @@ fn no_cell_is_free() {
                 let is_reset = matches!(rule.action, Action::StreamError(_));
                 assert!(!is_reset || rule.cost == Cost::Reset, "{kind:?} {state:?}");
                 assert_ne!(rule.cost, Cost::Control(0), "{kind:?} {state:?}");
-                // What a stream can bring once is for streams that are open.
+                // Only an open stream can have its one frame.
                 assert!(
                     rule.cost != Cost::Once
                         || matches!(state, StreamState::Open | StreamState::HalfClosedLocal)
