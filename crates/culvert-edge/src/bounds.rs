@@ -40,8 +40,8 @@ pub(crate) enum Beyond {
 
 use Beyond::{Close, Connection, Status, Stream};
 use Unit::{Bytes, Count};
-use culvert_http::http1::{FIELDS_MAX, body, framing, response};
-use culvert_http::http2::{Reason, abuse, frame, head, hpack, session};
+use culvert_http::http1::limits as http1;
+use culvert_http::http2::{Reason, limits as http2};
 use culvert_http::target;
 
 const fn bound(what: &'static str, most: usize, unit: Unit, beyond: Beyond) -> Bound {
@@ -56,28 +56,28 @@ const fn bound(what: &'static str, most: usize, unit: Unit, beyond: Beyond) -> B
 /// All of them.
 #[rustfmt::skip]
 pub(crate) static BOUNDS: &[Bound] = &[
-    bound("HTTP/1: request line", framing::REQUEST_LINE_BYTES_MAX, Bytes, Status(414)),
-    bound("HTTP/1: field line", framing::FIELD_LINE_BYTES_MAX, Bytes, Status(431)),
-    bound("HTTP/1: field section", framing::FIELD_SECTION_BYTES_MAX, Bytes, Status(431)),
-    bound("HTTP/1: field lines", FIELDS_MAX, Count, Status(431)),
-    bound("HTTP/1: digits of a chunk's size", body::CHUNK_DIGITS_MAX, Count, Status(400)),
-    bound("HTTP/1: extension of a chunk", body::CHUNK_EXTENSION_BYTES_MAX, Bytes, Status(400)),
-    bound("HTTP/1: trailer section", body::TRAILER_BYTES_MAX, Bytes, Status(400)),
-    bound("HTTP/1: trailer lines", body::TRAILERS_MAX, Count, Status(400)),
-    bound("HTTP/1: head of an upstream response", response::HEAD_BYTES_MAX, Bytes, Status(502)),
-    bound("HTTP/1: field lines of an upstream response", response::FIELDS_MAX, Count, Status(502)),
-    bound("HTTP/1: interim responses of an upstream", response::INTERIMS_MAX as usize, Count, Status(502)),
-    bound("HTTP/2: payload of a frame", frame::PAYLOAD_BYTES_MAX, Bytes, Connection(Reason::FRAME_SIZE_ERROR)),
-    bound("HTTP/2: field section, decoded, with 32 for each field", head::LIST_BYTES_MAX, Bytes, Stream(Reason::ENHANCE_YOUR_CALM)),
-    bound("HTTP/2: fields including the authority, all cookies counted as one", FIELDS_MAX, Count, Status(431)),
+    bound("HTTP/1: request line", http1::REQUEST_LINE_BYTES_MAX, Bytes, Status(414)),
+    bound("HTTP/1: field line", http1::FIELD_LINE_BYTES_MAX, Bytes, Status(431)),
+    bound("HTTP/1: field section", http1::FIELD_SECTION_BYTES_MAX, Bytes, Status(431)),
+    bound("HTTP/1: field lines", http1::FIELDS_MAX, Count, Status(431)),
+    bound("HTTP/1: digits of a chunk's size", http1::CHUNK_DIGITS_MAX, Count, Status(400)),
+    bound("HTTP/1: extension of a chunk", http1::CHUNK_EXTENSION_BYTES_MAX, Bytes, Status(400)),
+    bound("HTTP/1: trailer section", http1::TRAILER_BYTES_MAX, Bytes, Status(400)),
+    bound("HTTP/1: trailer lines", http1::TRAILERS_MAX, Count, Status(400)),
+    bound("HTTP/1: head of an upstream response", http1::RESPONSE_HEAD_BYTES_MAX, Bytes, Status(502)),
+    bound("HTTP/1: field lines of an upstream response", http1::RESPONSE_FIELDS_MAX, Count, Status(502)),
+    bound("HTTP/1: interim responses of an upstream", http1::INTERIMS_MAX as usize, Count, Status(502)),
+    bound("HTTP/2: payload of a frame", http2::PAYLOAD_BYTES_MAX, Bytes, Connection(Reason::FRAME_SIZE_ERROR)),
+    bound("HTTP/2: field section, decoded, with 32 for each field", http2::LIST_BYTES_MAX, Bytes, Stream(Reason::ENHANCE_YOUR_CALM)),
+    bound("HTTP/2: fields including the authority, all cookies counted as one", http1::FIELDS_MAX, Count, Status(431)),
     bound("HTTP/2: path with its query", target::TARGET_BYTES_MAX, Bytes, Status(414)),
-    bound("HTTP/2: trailer fields", body::TRAILERS_MAX, Count, Stream(Reason::PROTOCOL_ERROR)),
-    bound("HTTP/2: HPACK dynamic table", hpack::TABLE_BYTES_MAX, Bytes, Connection(Reason::COMPRESSION_ERROR)),
-    bound("HTTP/2: CONTINUATION frames of a field section", abuse::CONTINUATIONS_MAX as usize, Count, Connection(Reason::ENHANCE_YOUR_CALM)),
-    bound("HTTP/2: unread data of a stream", session::STREAM_WINDOW as usize, Bytes, Stream(Reason::FLOW_CONTROL_ERROR)),
-    bound("HTTP/2: unread data of a connection", session::CONNECTION_WINDOW as usize, Bytes, Connection(Reason::FLOW_CONTROL_ERROR)),
-    bound("HTTP/2: streams reset at once", abuse::RESETS.0 as usize, Count, Connection(Reason::ENHANCE_YOUR_CALM)),
-    bound("HTTP/2: frames without progress at once", abuse::IDLE_FRAMES.0 as usize, Count, Connection(Reason::ENHANCE_YOUR_CALM)),
+    bound("HTTP/2: trailer fields", http1::TRAILERS_MAX, Count, Stream(Reason::PROTOCOL_ERROR)),
+    bound("HTTP/2: HPACK dynamic table", http2::TABLE_BYTES_MAX, Bytes, Connection(Reason::COMPRESSION_ERROR)),
+    bound("HTTP/2: CONTINUATION frames of a field section", http2::CONTINUATIONS_MAX as usize, Count, Connection(Reason::ENHANCE_YOUR_CALM)),
+    bound("HTTP/2: unread data of a stream", http2::STREAM_WINDOW as usize, Bytes, Stream(Reason::FLOW_CONTROL_ERROR)),
+    bound("HTTP/2: unread data of a connection", http2::CONNECTION_WINDOW as usize, Bytes, Connection(Reason::FLOW_CONTROL_ERROR)),
+    bound("HTTP/2: streams reset at once", http2::RESETS.0 as usize, Count, Connection(Reason::ENHANCE_YOUR_CALM)),
+    bound("HTTP/2: frames without progress at once", http2::IDLE_FRAMES.0 as usize, Count, Connection(Reason::ENHANCE_YOUR_CALM)),
     bound("HTTP/2: field sections of the open requests of a connection", recording::HEADER_BYTES_MAX, Bytes, Status(431)),
     bound("TLS: ClientHello with its records", peek::HELLO_BYTES_MAX, Bytes, Close),
     bound("PROXY protocol: header", proxy::HEADER_BYTES_MAX, Bytes, Close),

@@ -1,4 +1,4 @@
-//! The authority of a request: which host it is for.
+//! The authority of a request (RFC 3986 3.2): the host that it is for, and the port.
 
 use std::borrow::Cow;
 
@@ -20,39 +20,43 @@ fn is_host_byte(byte: u8) -> bool {
     HOST[usize::from(byte)]
 }
 
-/// Which host a request is for.
+/// An authority without user information.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Authority<'a> {
-    /// As received, port and all.
+    /// As received, with the port.
     pub text: &'a str,
     /// Lower case, without port, trailing dot and brackets.
     pub host: Cow<'a, str>,
 }
 
-/// Why a request is for no host.
+/// A request without a usable authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoAuthority {
-    /// Nothing names a host.
+pub enum AuthorityError {
+    /// Neither the target nor the `Host` field names a host.
     Missing,
-    /// Target and host field disagree.
-    Two,
-    /// The name is not one host with at most one port.
+    /// The target and the `Host` field name different hosts or ports.
+    Conflicting,
+    /// The text is not a host with an optional port.
     Malformed,
 }
 
 impl<'a> Authority<'a> {
-    /// Reads `host[:port]`.
-    pub fn parse(text: &'a str) -> Result<Self, NoAuthority> {
+    /// Parses `host[:port]`.
+    ///
+    /// # Errors
+    ///
+    /// When the text is malformed.
+    pub fn parse(text: &'a str) -> Result<Self, AuthorityError> {
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
-                let (host, after) = rest.split_once(']').ok_or(NoAuthority::Malformed)?;
+                let (host, after) = rest.split_once(']').ok_or(AuthorityError::Malformed)?;
                 if host.parse::<std::net::Ipv6Addr>().is_err() {
-                    return Err(NoAuthority::Malformed);
+                    return Err(AuthorityError::Malformed);
                 }
                 let port = match after.strip_prefix(':') {
                     Some(port) => Some(port),
                     None if after.is_empty() => None,
-                    None => return Err(NoAuthority::Malformed),
+                    None => return Err(AuthorityError::Malformed),
                 };
                 (host, port)
             }
@@ -67,13 +71,13 @@ impl<'a> Authority<'a> {
                 || (port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok())
         };
         if !port.is_none_or(is_port) {
-            return Err(NoAuthority::Malformed);
+            return Err(AuthorityError::Malformed);
         }
         let host = host.strip_suffix('.').unwrap_or(host);
         let is_host = (1..=253).contains(&host.len())
             && (text.starts_with('[') || host.bytes().all(is_host_byte));
         if !is_host {
-            return Err(NoAuthority::Malformed);
+            return Err(AuthorityError::Malformed);
         }
         let host = if host.bytes().any(|b| b.is_ascii_uppercase()) {
             Cow::Owned(host.to_ascii_lowercase())
@@ -83,12 +87,16 @@ impl<'a> Authority<'a> {
         Ok(Self { text, host })
     }
 
-    /// The authority of a request: of its target if that is absolute, else of its host field. Both
-    /// must agree where both are.
-    pub fn of(target: &'a Uri, host: Option<&'a HeaderValue>) -> Result<Self, NoAuthority> {
+    /// The authority of a request: that of an absolute target, or else of the `Host` field. If there are both, they must
+    /// agree.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, one is malformed, or the two differ.
+    pub fn of(target: &'a Uri, host: Option<&'a HeaderValue>) -> Result<Self, AuthorityError> {
         let field = match host {
             Some(value) => {
-                let text = value.to_str().map_err(|_| NoAuthority::Malformed)?;
+                let text = value.to_str().map_err(|_| AuthorityError::Malformed)?;
                 Some(Self::parse(text)?)
             }
             None => None,
@@ -102,11 +110,11 @@ impl<'a> Authority<'a> {
                 if target.host == field.host && target.port() == field.port() {
                     Ok(target)
                 } else {
-                    Err(NoAuthority::Two)
+                    Err(AuthorityError::Conflicting)
                 }
             }
             (Some(one), None) | (None, Some(one)) => Ok(one),
-            (None, None) => Err(NoAuthority::Missing),
+            (None, None) => Err(AuthorityError::Missing),
         }
     }
 
@@ -142,7 +150,7 @@ mod tests {
         ] {
             assert_eq!(
                 Authority::parse(wrong),
-                Err(NoAuthority::Malformed),
+                Err(AuthorityError::Malformed),
                 "{wrong}"
             );
         }
@@ -159,11 +167,11 @@ mod tests {
         );
         assert_eq!(
             Authority::of(&absolute, Some(&other)),
-            Err(NoAuthority::Two)
+            Err(AuthorityError::Conflicting)
         );
         assert_eq!(
             Authority::of(&"/".parse().unwrap(), None),
-            Err(NoAuthority::Missing)
+            Err(AuthorityError::Missing)
         );
     }
 

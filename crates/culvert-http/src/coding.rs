@@ -30,13 +30,16 @@ const DIGESTS: [HeaderName; 4] = [
 /// A content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
+    /// gzip (RFC 9110 8.4.1.3).
     Gzip,
-    /// In the zlib format (RFC 9110 8.4.1.2).
+    /// DEFLATE in the zlib format (RFC 9110 8.4.1.2).
     Deflate,
+    /// Brotli (RFC 7932).
     Brotli,
 }
 
 impl Coding {
+    /// All codings.
     pub const ALL: [Self; 3] = [Self::Gzip, Self::Deflate, Self::Brotli];
 
     /// The registered name.
@@ -156,7 +159,7 @@ pub fn may_encode(head: &response::Parts) -> bool {
         && !is_event_stream(&head.headers)
 }
 
-/// Updates the fields of a response that is being encoded.
+/// Updates the fields of a response that will be encoded.
 pub fn tell(headers: &mut HeaderMap, coding: Coding) {
     headers.remove(CONTENT_LENGTH);
     headers.remove(ACCEPT_RANGES);
@@ -187,8 +190,10 @@ pub fn weaken(headers: &mut HeaderMap) {
     }
 }
 
-/// A streaming encoder.
-pub enum Encoder {
+/// A streaming encoder. Its output waits in memory until it is [taken](Self::take).
+pub struct Encoder(Kind);
+
+enum Kind {
     Gzip(GzEncoder<Vec<u8>>),
     Deflate(ZlibEncoder<Vec<u8>>),
     Brotli(Box<brotli::CompressorWriter<Vec<u8>>>),
@@ -201,58 +206,73 @@ impl std::fmt::Debug for Encoder {
 }
 
 impl Encoder {
+    /// An encoder of `coding` that has not written anything.
     pub fn new(coding: Coding) -> Self {
         let level = Compression::new(DEFLATE_LEVEL);
-        match coding {
-            Coding::Gzip => Self::Gzip(GzEncoder::new(Vec::new(), level)),
-            Coding::Deflate => Self::Deflate(ZlibEncoder::new(Vec::new(), level)),
-            Coding::Brotli => Self::Brotli(Box::new(brotli::CompressorWriter::new(
+        Self(match coding {
+            Coding::Gzip => Kind::Gzip(GzEncoder::new(Vec::new(), level)),
+            Coding::Deflate => Kind::Deflate(ZlibEncoder::new(Vec::new(), level)),
+            Coding::Brotli => Kind::Brotli(Box::new(brotli::CompressorWriter::new(
                 Vec::new(),
                 BROTLI_BUFFER_BYTES,
                 BROTLI_QUALITY,
                 BROTLI_WINDOW_BITS,
             ))),
-        }
+        })
     }
 
+    /// Encodes a part of the body. The output may come later.
+    ///
+    /// # Errors
+    ///
+    /// When the encoder fails.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Gzip(encoder) => encoder.write_all(bytes),
-            Self::Deflate(encoder) => encoder.write_all(bytes),
-            Self::Brotli(encoder) => encoder.write_all(bytes),
+        match &mut self.0 {
+            Kind::Gzip(encoder) => encoder.write_all(bytes),
+            Kind::Deflate(encoder) => encoder.write_all(bytes),
+            Kind::Brotli(encoder) => encoder.write_all(bytes),
         }
     }
 
+    /// Puts out everything that was written, so that the receiver can decode it.
+    ///
+    /// # Errors
+    ///
+    /// When the encoder fails.
     pub fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Gzip(encoder) => encoder.flush(),
-            Self::Deflate(encoder) => encoder.flush(),
-            Self::Brotli(encoder) => encoder.flush(),
+        match &mut self.0 {
+            Kind::Gzip(encoder) => encoder.flush(),
+            Kind::Deflate(encoder) => encoder.flush(),
+            Kind::Brotli(encoder) => encoder.flush(),
         }
     }
 
     /// Takes the output since the last call.
     pub fn take(&mut self) -> Bytes {
-        let made = match self {
-            Self::Gzip(encoder) => encoder.get_mut(),
-            Self::Deflate(encoder) => encoder.get_mut(),
-            Self::Brotli(encoder) => encoder.get_mut(),
+        let output = match &mut self.0 {
+            Kind::Gzip(encoder) => encoder.get_mut(),
+            Kind::Deflate(encoder) => encoder.get_mut(),
+            Kind::Brotli(encoder) => encoder.get_mut(),
         };
-        std::mem::take(made).into()
+        std::mem::take(output).into()
     }
 
     /// Ends the body and returns the rest of the output.
+    ///
+    /// # Errors
+    ///
+    /// When the encoder fails.
     pub fn finish(self) -> io::Result<Bytes> {
-        Ok(match self {
-            Self::Gzip(encoder) => encoder.finish()?,
-            Self::Deflate(encoder) => encoder.finish()?,
-            Self::Brotli(encoder) => encoder.into_inner(),
-        }
-        .into())
+        let output = match self.0 {
+            Kind::Gzip(encoder) => encoder.finish()?,
+            Kind::Deflate(encoder) => encoder.finish()?,
+            Kind::Brotli(encoder) => encoder.into_inner(),
+        };
+        Ok(output.into())
     }
 }
 
-/// Why a body was not decoded.
+/// An error in decoding a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotDecoded {
     /// The coding is not supported.
@@ -266,7 +286,11 @@ pub enum NotDecoded {
     TooLong,
 }
 
-/// Decodes a body as its fields say. Returns at most `bytes_max` bytes.
+/// Decodes a body according to the `content-encoding` of its fields. Returns at most `bytes_max` bytes.
+///
+/// # Errors
+///
+/// When a coding is not supported, the body is not valid in its coding, or the decoded body is longer than `bytes_max`.
 pub fn decode(headers: &HeaderMap, body: Bytes, bytes_max: usize) -> Result<Bytes, NotDecoded> {
     let mut codings = Vec::new();
     for value in headers.get_all(CONTENT_ENCODING) {

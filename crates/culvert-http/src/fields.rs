@@ -2,7 +2,7 @@
 
 use http::header::{CONNECTION, CONTENT_TYPE, COOKIE, HeaderMap, HeaderName, HeaderValue};
 
-/// Whether a field is hop-by-hop. `close` is an option of `connection`, and never a field.
+/// Whether a field is hop-by-hop (RFC 9110 7.6.1). `close` is an option of `connection`; a field of that name is removed.
 pub fn is_of_one_hop(name: &str) -> bool {
     matches!(
         name,

@@ -3,7 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::http1::{self, BodyLength, FIELDS_MAX, Framing, Progress};
+use crate::http1::{self, BodyLength, Framing, Progress, limits};
 use crate::http2::Reason;
 use crate::http2::hpack::{self, Decoder, Field};
 use crate::http2::session::{ConnectionError, Session, Step};
@@ -33,7 +33,7 @@ pub fn request(bytes: &[u8]) {
     if !whole.has_head() {
         return;
     }
-    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut fields = [httparse::EMPTY_HEADER; limits::FIELDS_MAX];
     let mut theirs = httparse::Request::new(&mut fields);
     let parsed = theirs.parse(bytes.get(..taken).unwrap_or_default());
     let head = match parsed {
@@ -124,7 +124,7 @@ pub fn response(bytes: &[u8]) {
     let Some(Ok(ours)) = whole else {
         return;
     };
-    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut fields = [httparse::EMPTY_HEADER; limits::FIELDS_MAX];
     let mut theirs = httparse::Response::new(&mut fields);
     match theirs.parse(bytes) {
         Ok(httparse::Status::Complete(_)) => {
@@ -159,7 +159,7 @@ fn read_body<'a>(
     lines: usize,
     pieces: impl Iterator<Item = &'a [u8]>,
 ) -> Result<Response, &'static str> {
-    let head = http1::head::response(&Bytes::copy_from_slice(head), lines, FIELDS_MAX)?;
+    let head = http1::head::response(&Bytes::copy_from_slice(head), lines, limits::FIELDS_MAX)?;
     let length = BodyLength::of(&head.headers)?;
     let mut payload = length.of_response(head.status, false)?;
     let mut body = Vec::new();

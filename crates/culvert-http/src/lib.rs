@@ -1,11 +1,18 @@
 //! HTTP/1.1 and HTTP/2 as state machines over bytes, with what both share: request targets, header fields and
 //! content codings.
 //!
-//! Nothing here does I/O. Machines take bytes and the present moment, say what the bytes mean, and leave what is to
-//! be sent in an [`WriteBuffer`](http1::WriteBuffer). Whoever owns a socket moves bytes between the two.
+//! Nothing here does I/O, reads a clock or starts a task. A machine takes bytes and the current time, reports messages,
+//! and writes its output to a [`WriteBuffer`](http1::WriteBuffer). The caller owns the socket and moves the bytes.
 //!
-//! What holds for any bytes of a peer: nothing panics, memory stays within fixed limits, and what a message means
-//! does not depend on how its bytes arrive. A message that two parsers could read differently is refused.
+//! For any bytes of a peer, nothing panics, memory stays within fixed limits, and the meaning of a message does not depend
+//! on how its bytes arrive. A message that two parsers could read differently is refused. Errors that are texts name the
+//! defect, for logs.
+//!
+//! - [`http1`]: HTTP/1.1 for servers and clients. [`http2`]: HTTP/2 for servers.
+//! - [`target`], [`authority`] and [`fields`]: parts of messages of both versions. [`coding`]: content codings.
+//! - [`slow_reader`]: whether a client reads too slowly.
+
+#![warn(missing_docs)]
 
 pub mod authority;
 pub mod coding;

@@ -13,9 +13,9 @@ use http::{Response, StatusCode, request};
 
 use crate::coding::{self, Coding, NotDecoded};
 use crate::fields;
-use crate::http1::response::{INTERIMS_MAX, sending};
+use crate::http1::limits::INTERIMS_MAX;
 use crate::http1::tests::{requests, responses};
-use crate::http1::{BodyWriter, RequestReader};
+use crate::http1::{BodyWriter, RequestReader, body_writer};
 use crate::http2::session::{Session, Step};
 use crate::http2::{frame, hpack};
 
@@ -220,7 +220,7 @@ fn content_of_responses() {
         }
         // What we write has content where what we read has it.
         let head = bytes_head(response);
-        let writes = sending(&head, *is_head, false) != BodyWriter::None;
+        let writes = body_writer(&head, *is_head, false) != BodyWriter::None;
         assert_eq!(writes, *content == Hello, "{section}: {rule}");
     }
 }
@@ -356,8 +356,16 @@ fn lists_have_elements() {
 }
 
 /// Section, rule, `accept-encoding`, codings in the order of our preference, the one that is used.
+type Negotiation = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static [Coding],
+    Option<Coding>,
+);
+
 #[rustfmt::skip]
-fn negotiations() -> Vec<(&'static str, &'static str, &'static str, &'static [Coding], Option<Coding>)> {
+fn negotiations() -> Vec<Negotiation> {
     use Coding::{Brotli, Deflate, Gzip};
     vec![
         ("8.4.1", "a coding", "gzip", &[Gzip, Deflate], Some(Gzip)),
@@ -407,8 +415,16 @@ const GZIP_OF_ZLIB: &[u8] =
     b"\x1f\x8b\x08\0\0\0\0\0\x02\x03\xab\x98\x73\xda\xe3\xec\xc9\x93\xec\x0c\x6c\x3a\x4c\xa2\0\x44\xfe\x85\xaa\x0d\0\0\0";
 
 /// Section, rule, field lines, bytes, what they decode to.
+type Decoding = (
+    &'static str,
+    &'static str,
+    &'static str,
+    Bytes,
+    Result<&'static str, NotDecoded>,
+);
+
 #[rustfmt::skip]
-fn decodings() -> Vec<(&'static str, &'static str, &'static str, Bytes, Result<&'static str, NotDecoded>)> {
+fn decodings() -> Vec<Decoding> {
     let of = Bytes::from_static;
     let two: Bytes = [GZIP, GZIP].concat().into();
     let garbage: Bytes = [GZIP, b"x"].concat().into();
@@ -436,18 +452,8 @@ fn decodings() -> Vec<(&'static str, &'static str, &'static str, Bytes, Result<&
 fn codings_are_decoded() {
     for (section, rule, lines, bytes, expected) in decodings() {
         let seen = coding::decode(&headers(lines), bytes, 100);
-        let expected = expected.map(Bytes::from_static_str);
+        let expected = expected.map(|text| Bytes::from_static(text.as_bytes()));
         assert_eq!(seen, expected, "{section}: {rule}");
-    }
-}
-
-trait FromStaticStr {
-    fn from_static_str(text: &'static str) -> Self;
-}
-
-impl FromStaticStr for Bytes {
-    fn from_static_str(text: &'static str) -> Self {
-        Self::from_static(text.as_bytes())
     }
 }
 

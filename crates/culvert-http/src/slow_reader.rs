@@ -27,7 +27,7 @@ pub struct SlowReader {
     behind: Duration,
 }
 
-/// The client must be disconnected.
+/// The client reads too slowly and must be disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooSlow;
 

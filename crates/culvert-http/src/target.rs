@@ -34,7 +34,7 @@ use http::Uri;
 use http::uri::{PathAndQuery, Scheme};
 use memchr::{memchr, memchr2, memmem};
 
-/// The defect of a target.
+/// The defect of a target, as text for logs.
 pub type Wrong = &'static str;
 
 const NOT_A_TARGET: Wrong = "the target is not acceptable";
@@ -73,6 +73,7 @@ impl Received {
 pub struct Target {
     /// With scheme and authority if the target is absolute. The path starts with `/` or is `*`.
     pub uri: Uri,
+    /// The target as received, if it was not in normal form.
     pub received: Option<Received>,
 }
 

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use culvert_http::fields::has_token;
 use culvert_http::http1::head::write_response;
-use culvert_http::http1::response::sending;
-use culvert_http::http1::{BodyWriter, WriteBuffer};
+use culvert_http::http1::{BodyWriter, WriteBuffer, body_writer};
 use culvert_policy::problem::Problem;
 use http::header::{CONNECTION, HeaderValue, TE};
 use http::{Method, Version, request};
@@ -134,7 +133,7 @@ async fn answer(
     let tunnel = body.take_tunnel();
     client.allow(body.write_limit());
     let closes = head.headers.get(CONNECTION).is_some_and(|it| it == "close");
-    let mut sending = sending(&head, is_head, with_trailers && version == Version::HTTP_11);
+    let mut sending = body_writer(&head, is_head, with_trailers && version == Version::HTTP_11);
     let before = out.len();
     write_response(out.front(), version, &head);
     body.recorded(|recording| recording.head(out.len() - before));

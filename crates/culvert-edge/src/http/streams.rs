@@ -11,9 +11,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use culvert_http::http2::abuse::Flood;
-use culvert_http::http2::session::{ConnectionError, StreamClosed};
-use culvert_http::http2::{IncomingRequest, Protocol, Reason};
+use culvert_http::http2::{
+    ConnectionError, Flood, IncomingRequest, Protocol, Reason, StreamClosed,
+};
 use culvert_http::slow_reader::SlowReader;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;

@@ -8,9 +8,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use culvert_http::http1::request::write_request;
 use culvert_http::http1::{
-    BodyWriter, Part, ResponseHead, ResponseReader, WriteBuffer, WrongLength,
+    BodyWriter, Part, ResponseHead, ResponseReader, WriteBuffer, WrongLength, write_request,
 };
 use http::{Method, request, response};
 use http_body::{Body, Frame, SizeHint};

@@ -7,8 +7,9 @@ use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use culvert_base::sync::lock;
-use culvert_http::http2::session::{ConnectionError, GOAWAY_ACK_WITHIN, Step};
-use culvert_http::http2::{IncomingRequest, Reason, Session};
+use culvert_http::http2::{
+    ConnectionError, GOAWAY_ACK_WITHIN, IncomingRequest, Reason, Session, Step,
+};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 

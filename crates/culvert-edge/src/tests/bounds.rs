@@ -2,7 +2,7 @@
 //! gets what the table says. A row without a case fails. Limits that settings move are in
 //! [`limits`](super::limits).
 
-use culvert_http::http2::{Reason, abuse};
+use culvert_http::http2::{Reason, limits};
 use culvert_policy::Scheme;
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -43,8 +43,8 @@ async fn each_bound_holds() {
 /// How far beyond a bound is sent: by one, but where a second gives some back, by as many.
 fn step(what: &str) -> usize {
     let per_second = match what {
-        "HTTP/2: streams reset at once" => abuse::RESETS.1,
-        "HTTP/2: frames without progress at once" => abuse::IDLE_FRAMES.1,
+        "HTTP/2: streams reset at once" => limits::RESETS.1,
+        "HTTP/2: frames without progress at once" => limits::IDLE_FRAMES.1,
         _ => 0,
     };
     1 + per_second as usize

@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use culvert_http::http1::body::{CHUNK_EXTENSION_BYTES_MAX, TRAILER_BYTES_MAX, TRAILERS_MAX};
-use culvert_http::http1::framing::{
-    FIELD_LINE_BYTES_MAX, FIELD_SECTION_BYTES_MAX, FIELDS_MAX, REQUEST_LINE_BYTES_MAX,
+use culvert_http::http1::limits::{
+    CHUNK_EXTENSION_BYTES_MAX, FIELD_LINE_BYTES_MAX, FIELD_SECTION_BYTES_MAX, FIELDS_MAX,
+    REQUEST_LINE_BYTES_MAX, TRAILER_BYTES_MAX, TRAILERS_MAX,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;

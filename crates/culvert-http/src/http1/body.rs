@@ -24,7 +24,7 @@ pub const CHUNK_EXTENSION_BYTES_MAX: usize = 256;
 /// Most hexadecimal digits of a chunk size.
 pub const CHUNK_DIGITS_MAX: usize = 16;
 
-/// Reads a body.
+/// Reads the body of one message.
 #[derive(Debug)]
 pub struct BodyReader {
     form: Form,
@@ -43,7 +43,7 @@ enum Form {
 
 /// The kind of some bytes of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub(crate) enum Piece {
     /// Content.
     Data,
     /// Chunk framing.
@@ -71,7 +71,7 @@ pub struct BodyLength {
 }
 
 impl BodyLength {
-    /// Notes a field of the head.
+    /// Adds a field of the head. Other fields than `content-length` and `transfer-encoding` have no effect.
     ///
     /// # Errors
     ///
@@ -185,10 +185,12 @@ fn decimal(value: &[u8]) -> Option<u64> {
 }
 
 impl BodyReader {
+    /// No body.
     pub const fn none() -> Self {
         Self::of(Form::Ended)
     }
 
+    /// A body of this many bytes.
     pub const fn length(bytes: u64) -> Self {
         Self::of(match bytes {
             0 => Form::Ended,
@@ -196,11 +198,12 @@ impl BodyReader {
         })
     }
 
-    /// Until the connection closes.
+    /// A body that the close of the connection ends. For responses only.
     pub const fn close() -> Self {
         Self::of(Form::Close)
     }
 
+    /// A chunked body (RFC 9112 7.1).
     pub fn chunks() -> Self {
         Self::of(Form::Chunks(Box::default()))
     }
@@ -222,7 +225,7 @@ impl BodyReader {
     /// # Errors
     ///
     /// When the bytes are ambiguous.
-    pub fn step(&mut self, bytes: &[u8]) -> Result<(usize, Piece), &'static str> {
+    pub(crate) fn step(&mut self, bytes: &[u8]) -> Result<(usize, Piece), &'static str> {
         let (taken, piece) = match &mut self.form {
             Form::Ended => (0, Piece::Frame),
             Form::Close => (bytes.len(), Piece::Data),
@@ -473,13 +476,14 @@ impl LineBuffer {
     }
 }
 
-/// Writes a body.
+/// Writes the body of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyWriter {
     /// There is none.
     None,
-    /// Bytes that are missing.
+    /// This many bytes are missing.
     Length(u64),
+    /// In chunks.
     Chunks {
         /// Whether the receiver accepts trailers.
         with_trailers: bool,

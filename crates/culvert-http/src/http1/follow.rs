@@ -1,27 +1,27 @@
-//! Follows the messages of one direction of a connection in bytes that pass by, without holding them back.
+//! Finds the messages of one direction of a connection in bytes that pass by, without delaying them.
 //!
-//! It decides nothing: what it cannot follow it [gives up](Part::Lost). A head that arrives in one piece, as
-//! nearly all do, is read where it lies.
+//! It refuses nothing: [`Part::Lost`] ends it when it cannot parse the bytes. A head that arrives in one piece, as nearly
+//! all do, is not copied.
 
 use std::borrow::Cow;
 
 use crate::http1::body::{BodyReader, Piece};
 use crate::http1::head::{self, End};
 
-/// Longest head that is followed.
+/// Longest head, in bytes.
 pub const HEAD_BYTES_MAX: usize = 96 << 10;
 
-/// What comes next in the bytes.
+/// The next part of the bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Part<'a> {
-    /// A whole head. The caller says what is behind it: [a body](Follower::expect) or
-    /// [another head](Follower::expect_head).
+    /// A complete head. The caller must call [`expect`](Follower::expect) or [`expect_head`](Follower::expect_head) before
+    /// the next part.
     Head(Cow<'a, [u8]>),
-    /// Some of a body, as it travels: with its chunk lines, if it has any.
+    /// A part of a body as sent, with its chunk framing.
     Body(&'a [u8]),
     /// The message is complete.
     End,
-    /// From here on this is not HTTP/1, or not understood.
+    /// The bytes are not HTTP/1, or exceed a limit. No further part follows.
     Lost,
 }
 
@@ -31,9 +31,9 @@ pub struct Follower(State);
 
 #[derive(Debug)]
 enum State {
-    /// The beginning of a head, and how far its end was looked for.
+    /// The beginning of a head, and how much of it was scanned for its end.
     Head(Vec<u8>, End),
-    /// A head was given out, and what is behind it was not said yet.
+    /// A head was returned, and the caller has not said what follows it.
     Between,
     Body(BodyReader),
     Lost,
@@ -46,7 +46,7 @@ impl Default for Follower {
 }
 
 impl Follower {
-    /// Takes the next part off the front of `bytes`; `None` when they are used up.
+    /// Takes the next part off the front of `bytes`; `None` if more bytes are needed.
     pub fn next_part<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<Part<'a>> {
         match &mut self.0 {
             State::Body(payload) if payload.is_ended() => {
@@ -108,12 +108,12 @@ impl Follower {
         Some(Part::Head(head))
     }
 
-    /// Says which body is behind the head that was given out last.
+    /// Says which body follows the last head.
     pub fn expect(&mut self, payload: BodyReader) {
         self.0 = State::Body(payload);
     }
 
-    /// The head that was given out last stands for itself: another follows.
+    /// Says that the last head has no body and that another head follows, as after an interim response.
     pub fn expect_head(&mut self) {
         *self = Self::default();
     }
@@ -138,7 +138,7 @@ impl Follower {
     }
 }
 
-/// A body without the lines of its chunks. What is cut off is missing.
+/// Removes the chunk framing of a body, which may be incomplete.
 pub fn without_chunk_lines(mut body: &[u8]) -> Vec<u8> {
     let mut payload = BodyReader::padded_chunks();
     let mut plain = Vec::with_capacity(body.len());
@@ -155,7 +155,7 @@ pub fn without_chunk_lines(mut body: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Whether the fields of a whole head say that its body comes in chunks.
+/// Whether the body that follows a complete head is chunked.
 pub fn is_chunked(head: &[u8]) -> bool {
     let length = head::split_head(head).and_then(|(_, fields)| head::body_length(fields).ok());
     length.is_some_and(|length| length.is_chunked())

@@ -7,7 +7,9 @@
 use bytes::BytesMut;
 use http::Version;
 
-use crate::http1::body::{BodyLength, BodyReader, LineBuffer, Part, Piece};
+#[cfg(any(test, feature = "fuzz"))]
+use crate::http1::body::Piece;
+use crate::http1::body::{BodyLength, BodyReader, LineBuffer, Part};
 use crate::http1::head::{self, field_line};
 use crate::target;
 
@@ -36,8 +38,9 @@ pub enum Violation {
 }
 
 /// The state after some bytes.
+#[cfg(any(test, feature = "fuzz"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub(crate) enum Progress {
     /// The message is incomplete.
     More,
     /// The message is complete. Bytes after it were not consumed.
@@ -48,7 +51,7 @@ pub enum Progress {
 
 /// One request.
 #[derive(Debug)]
-pub struct Framing {
+pub(crate) struct Framing {
     state: State,
     /// A line that is incomplete.
     line: LineBuffer,
@@ -85,7 +88,7 @@ impl Default for Framing {
 
 impl Framing {
     /// A message of which no byte has arrived.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             state: State::Start,
             line: LineBuffer::default(),
@@ -97,37 +100,32 @@ impl Framing {
     }
 
     /// Whether no byte has arrived.
-    pub fn is_untouched(&self) -> bool {
+    pub(crate) fn is_untouched(&self) -> bool {
         self.state == State::Start && self.line.len() == 0
     }
 
     /// Whether the head is complete and valid.
-    pub fn has_head(&self) -> bool {
+    pub(crate) fn has_head(&self) -> bool {
         self.state == State::Body
     }
 
     /// Number of field lines.
-    pub fn lines(&self) -> usize {
+    pub(crate) fn lines(&self) -> usize {
         self.section_lines
     }
 
     /// Whether the message is complete.
-    pub fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         self.has_head() && self.payload.is_ended()
     }
 
     /// The body.
-    pub fn payload(&self) -> &BodyReader {
+    pub(crate) fn payload(&self) -> &BodyReader {
         &self.payload
     }
 
-    /// Takes the trailers.
-    pub fn take_trailers(&mut self) -> Option<http::HeaderMap> {
-        self.payload.take_trailers()
-    }
-
     /// Why the message is refused, if it is.
-    pub fn refused(&self) -> Option<Violation> {
+    pub(crate) fn refused(&self) -> Option<Violation> {
         match self.state {
             State::Refused(violation) => Some(violation),
             _ => None,
@@ -135,13 +133,14 @@ impl Framing {
     }
 
     /// Refuses the message for a reason outside its bytes.
-    pub fn refuse(&mut self, violation: Violation) {
+    pub(crate) fn refuse(&mut self, violation: Violation) {
         self.state = State::Refused(violation);
         self.line.forget();
     }
 
     /// Consumes bytes up to the end of the message. Returns how many.
-    pub fn feed(&mut self, bytes: &[u8]) -> (usize, Progress) {
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> (usize, Progress) {
         let mut taken = self.feed_head(bytes);
         while self.has_head() && !self.payload.is_ended() && taken < bytes.len() {
             taken += self.step(bytes.get(taken..).unwrap_or_default()).0;
@@ -155,7 +154,7 @@ impl Framing {
     }
 
     /// Consumes bytes up to the end of the head. Returns how many.
-    pub fn feed_head(&mut self, bytes: &[u8]) -> usize {
+    pub(crate) fn feed_head(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         while taken < bytes.len() && !self.has_head() && self.refused().is_none() {
             match self.feed_line(bytes.get(taken..).unwrap_or_default()) {
@@ -171,12 +170,13 @@ impl Framing {
     /// # Errors
     ///
     /// When the body is ambiguous. The caller must then refuse the message.
-    pub fn take_body(&mut self, buffer: &mut BytesMut) -> Result<Part, &'static str> {
+    pub(crate) fn take_body(&mut self, buffer: &mut BytesMut) -> Result<Part, &'static str> {
         self.payload.take(buffer)
     }
 
     /// Consumes the next piece of the body: its length, and its kind.
-    pub fn step(&mut self, bytes: &[u8]) -> (usize, Piece) {
+    #[cfg(any(test, feature = "fuzz"))]
+    fn step(&mut self, bytes: &[u8]) -> (usize, Piece) {
         self.payload.step(bytes).unwrap_or_else(|what| {
             self.refuse(Violation::Malformed(what));
             (0, Piece::Frame)

@@ -11,12 +11,12 @@ use crate::http1::body::BodyLength;
 use crate::target;
 
 /// Error for a field name that is not a token.
-pub const NO_NAME: &str = "a field name is not a token";
+pub(crate) const NO_NAME: &str = "a field name is not a token";
 const NO_STATUS: &str = "the response does not start with a status line";
 const NO_METHOD: &str = "the method is not a token";
 const TOO_MANY: &str = "a message has too many fields";
 /// Error for a field value with a control character.
-pub const NO_VALUE: &str = "a field value has a control character";
+pub(crate) const NO_VALUE: &str = "a field value has a control character";
 
 /// Space for fields that a proxy adds to a request.
 const ADDED_TO_REQUESTS: usize = 3;
@@ -31,7 +31,7 @@ const ADDED_TO_RESPONSES: usize = 1;
 /// # Errors
 ///
 /// When the target cannot be normalised.
-pub fn request(head: &Bytes, lines: usize) -> Result<Box<request::Parts>, &'static str> {
+pub(crate) fn request(head: &Bytes, lines: usize) -> Result<Box<request::Parts>, &'static str> {
     let start = if head.starts_with(b"\r\n") { 2 } else { 0 };
     let (line, fields) = line(head, start).ok_or("the head has no line")?;
     let line = request_line(line)?;
@@ -54,7 +54,7 @@ pub fn request(head: &Bytes, lines: usize) -> Result<Box<request::Parts>, &'stat
 /// # Errors
 ///
 /// When the head is malformed or has more than `lines_max` field lines.
-pub fn response(
+pub(crate) fn response(
     head: &Bytes,
     lines: usize,
     lines_max: usize,
@@ -185,7 +185,7 @@ fn read_fields(head: &Bytes, mut at: usize, headers: &mut HeaderMap) -> Result<(
 
 /// Finds the end of a head that arrives in pieces. Each byte is scanned once.
 #[derive(Debug, Default)]
-pub struct End {
+pub(crate) struct End {
     /// Bytes that were scanned, and the start of the current line.
     seen: usize,
     line: usize,
@@ -195,7 +195,7 @@ pub struct End {
 
 impl End {
     /// Returns the length of the head once its empty line is in `bytes`.
-    pub fn find(&mut self, bytes: &[u8]) -> Option<usize> {
+    pub(crate) fn find(&mut self, bytes: &[u8]) -> Option<usize> {
         while let Some(at) = memchr(b'\n', bytes.get(self.seen..)?) {
             let end = self.seen + at;
             let line = bytes.get(self.line..end)?;
@@ -211,13 +211,13 @@ impl End {
     }
 
     /// Number of field lines of a complete head.
-    pub fn fields(&self) -> usize {
+    pub(crate) fn fields(&self) -> usize {
         self.lines.saturating_sub(2)
     }
 }
 
 /// Writes the head of a request without the final empty line, so that fields can be added.
-pub fn write_request(out: &mut Vec<u8>, parts: &request::Parts) {
+pub(crate) fn write_request(out: &mut Vec<u8>, parts: &request::Parts) {
     out.extend_from_slice(parts.method.as_str().as_bytes());
     out.put_u8(b' ');
     let target = parts
@@ -246,7 +246,7 @@ pub fn write_response(out: &mut Vec<u8>, version: Version, head: &response::Part
 }
 
 /// Writes field lines.
-pub fn write_fields(out: &mut Vec<u8>, headers: &HeaderMap) {
+pub(crate) fn write_fields(out: &mut Vec<u8>, headers: &HeaderMap) {
     for (name, value) in headers {
         out.extend_from_slice(name.as_str().as_bytes());
         out.extend_from_slice(b": ");
@@ -293,7 +293,7 @@ fn trim(mut value: &[u8]) -> &[u8] {
 }
 
 /// Whether a byte may be in a token (RFC 9110 5.6.2).
-pub fn is_token(byte: u8) -> bool {
+pub(crate) fn is_token(byte: u8) -> bool {
     const TOKEN: [bool; 256] = {
         let mut table = [false; 256];
         let extra = b"!#$%&'*+-.^_`|~";
@@ -313,7 +313,7 @@ pub fn is_token(byte: u8) -> bool {
 }
 
 /// Whether a byte may be in a field value (RFC 9110 5.5).
-pub fn is_field_byte(byte: u8) -> bool {
+pub(crate) fn is_field_byte(byte: u8) -> bool {
     (byte >= 0x20 && byte != 0x7F) || byte == b'\t'
 }
 

@@ -1,21 +1,40 @@
-//! HTTP/1 on the wire (RFC 9112): heads and bodies as bytes.
+//! HTTP/1 on the wire (RFC 9112).
 //!
-//! A server reads with a [`RequestReader`], a client with a [`ResponseReader`]; both write into an [`WriteBuffer`].
+//! A server reads with a [`RequestReader`], a client with a [`ResponseReader`]. Both take heads and bodies off the front
+//! of a buffer, which the caller fills. Both write into a [`WriteBuffer`], which the caller empties: the head with
+//! [`write_request`] or [`head::write_response`], then the body with the [`BodyWriter`] that belongs to that head.
+//! A [`Follower`](follow::Follower) finds the messages in bytes that only pass by.
 
-pub mod body;
+mod body;
 pub mod follow;
-pub mod framing;
+mod framing;
 pub mod head;
-pub mod request;
-pub mod response;
+mod request;
+mod response;
 mod write_buffer;
 
-pub use body::{BodyLength, BodyReader, BodyWriter, Part, Piece, WrongLength};
-pub use follow::Follower;
-pub use framing::{FIELDS_MAX, Framing, Progress, Violation};
-pub use request::RequestReader;
-pub use response::{ResponseHead, ResponseReader};
+pub use body::{BodyLength, BodyReader, BodyWriter, Part, WrongLength};
+pub use framing::Violation;
+pub use request::{RequestReader, write_request};
+pub use response::{ResponseHead, ResponseReader, body_writer};
 pub use write_buffer::WriteBuffer;
+
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use {
+    body::Piece,
+    framing::{Framing, Progress},
+};
+
+/// Limits of what a peer may send. Lengths are in bytes, other values are counts.
+pub mod limits {
+    pub use super::body::{
+        CHUNK_DIGITS_MAX, CHUNK_EXTENSION_BYTES_MAX, TRAILER_BYTES_MAX, TRAILERS_MAX,
+    };
+    pub use super::framing::{
+        FIELD_LINE_BYTES_MAX, FIELD_SECTION_BYTES_MAX, FIELDS_MAX, REQUEST_LINE_BYTES_MAX,
+    };
+    pub use super::response::{INTERIMS_MAX, RESPONSE_FIELDS_MAX, RESPONSE_HEAD_BYTES_MAX};
+}
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -1,4 +1,4 @@
-//! The requests of a connection: read one after another, and written one at a time.
+//! Requests: read one after another, and written.
 
 use bytes::BytesMut;
 use http::header::CONTENT_LENGTH;
@@ -11,21 +11,22 @@ use crate::http1::write_buffer::WriteBuffer;
 
 /// Reads the requests of one connection from a buffer.
 ///
-/// No byte of a head is believed before the whole head was found good, and no byte behind a message is
-/// looked at before [`next_message`](Self::next_message). A refused message is the last that is read.
+/// A head is returned only once all of it has been checked. No byte behind a message is read before
+/// [`next_message`](Self::next_message). After a refused message nothing more is read.
 #[derive(Debug, Default)]
 pub struct RequestReader {
     framing: Framing,
-    /// The first bytes of the buffer, which were looked at and belong to an incomplete head.
+    /// How many bytes at the front of the buffer were scanned and belong to an incomplete head.
     fed: usize,
 }
 
 impl RequestReader {
-    /// Takes the next head off the front of `buffer`, once it is whole. A blank line before it is skipped.
+    /// Takes the next head off the front of `buffer`; `None` while it is incomplete. One empty line before it is skipped
+    /// (RFC 9112 2.2).
     ///
     /// # Errors
     ///
-    /// When the request is refused.
+    /// When the request is refused. The caller must respond with the violation's status and close the connection.
     pub fn head(
         &mut self,
         buffer: &mut BytesMut,
@@ -46,7 +47,7 @@ impl RequestReader {
         })
     }
 
-    /// Takes the next part of the body off the front of `buffer`. To be asked for once the head was given out.
+    /// Takes the next part of the body off the front of `buffer`. Call it after [`head`](Self::head) returned the head.
     ///
     /// # Errors
     ///
@@ -61,12 +62,12 @@ impl RequestReader {
         })
     }
 
-    /// The message was answered: what follows in the buffer is another one.
+    /// Starts the next message. The response to the last one is complete, and so is its body.
     pub fn next_message(&mut self) {
         *self = Self::default();
     }
 
-    /// Whether `buffer` holds bytes that no head has been looked for in.
+    /// Whether `buffer` has bytes that were not scanned for a head.
     pub fn has_unread(&self, buffer: &[u8]) -> bool {
         self.fed < buffer.len()
     }
@@ -86,20 +87,20 @@ impl RequestReader {
         self.framing.payload()
     }
 
-    /// Why the message is refused, if it is.
+    /// The reason for which the message is refused, if it is.
     pub fn refused(&self) -> Option<Violation> {
         self.framing.refused()
     }
 
-    /// Refuses the message, perhaps for a reason that is not in its bytes. The buffer is of no use any more.
+    /// Refuses the message, for example because it took too long. The caller must drop the buffer.
     pub fn refuse(&mut self, violation: Violation) {
         self.framing.refuse(violation);
         self.fed = 0;
     }
 }
 
-/// Writes the head of a request, with the field that says where its body ends. `body_bytes` is the length of
-/// the body, if it is known. Returns how the body is to be written.
+/// Writes the head of a request with the field that frames its body, and returns the writer for the body. `body_bytes` is
+/// the length of the body, if known, unless `parts` has a `content-length`.
 pub fn write_request(
     out: &mut WriteBuffer,
     parts: &request::Parts,
@@ -110,7 +111,7 @@ pub fn write_request(
     let announced = parts.headers.get(CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
     let sending = match announced.or(body_bytes) {
-        // Without a body there is none to announce, but where one is usual.
+        // RFC 9110 8.6: the length of an empty body is sent only if the method usually has one.
         Some(0) if announced.is_none() => {
             if [Method::POST, Method::PUT, Method::PATCH].contains(&parts.method) {
                 out.extend_from_slice(b"content-length: 0\r\n");

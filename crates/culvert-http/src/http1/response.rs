@@ -1,4 +1,4 @@
-//! The responses of a connection: read in the order of their requests, and written.
+//! Responses: read in the order of their requests, and written.
 
 use bytes::BytesMut;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
@@ -9,9 +9,10 @@ use crate::fields::has_token;
 use crate::http1::body::{BodyLength, BodyReader, BodyWriter, Part};
 use crate::http1::head;
 
-/// Most bytes of a response's head, and most of its lines.
-pub const HEAD_BYTES_MAX: usize = 96 << 10;
-pub const FIELDS_MAX: usize = 128;
+/// Longest head of a response, in bytes.
+pub const RESPONSE_HEAD_BYTES_MAX: usize = 96 << 10;
+/// Most field lines of a response.
+pub const RESPONSE_FIELDS_MAX: usize = 128;
 /// Most interim responses to a request (RFC 9110 15.2).
 pub const INTERIMS_MAX: u32 = 8;
 
@@ -20,9 +21,9 @@ const TOO_LONG: &str = "the head is too long";
 /// Reads the responses of one connection from a buffer, one request at a time.
 #[derive(Debug)]
 pub struct ResponseReader {
-    /// How far the end of a head was looked for.
+    /// How much of a head has been scanned for its end.
     end: head::End,
-    /// Of the response whose head was given out; `None` while that is awaited.
+    /// The body of the response whose head was returned; `None` before that.
     payload: Option<BodyReader>,
     is_head: bool,
     interims: u32,
@@ -32,9 +33,9 @@ pub struct ResponseReader {
 /// The head of a response.
 #[derive(Debug)]
 pub enum ResponseHead {
-    /// An interim response (RFC 9110 15.2): another head follows.
+    /// An interim response (RFC 9110 15.2). Another head follows.
     Interim(response::Parts),
-    /// The response itself.
+    /// The final response, or 101 (Switching Protocols).
     Final(response::Parts),
 }
 
@@ -51,31 +52,31 @@ impl Default for ResponseReader {
 }
 
 impl ResponseReader {
-    /// A request was sent, of HEAD or of another method: its response is awaited.
+    /// Starts to read the response to a request that was sent. `is_head` if the request's method is HEAD.
     pub fn expect(&mut self, is_head: bool) {
         self.is_head = is_head;
         self.payload = None;
         self.interims = 0;
     }
 
-    /// Takes the next head off the front of `buffer`, once it is whole.
+    /// Takes the next head off the front of `buffer`; `None` while it is incomplete.
     ///
     /// # Errors
     ///
-    /// When the bytes are no response, or more than one.
+    /// When the head is malformed, exceeds a limit, or leaves the length of the body ambiguous. The text names the defect.
     pub fn head(&mut self, buffer: &mut BytesMut) -> Result<Option<ResponseHead>, &'static str> {
         let Some(end) = self.end.find(buffer) else {
-            if buffer.len() > HEAD_BYTES_MAX {
+            if buffer.len() > RESPONSE_HEAD_BYTES_MAX {
                 return Err(TOO_LONG);
             }
             return Ok(None);
         };
         let lines = std::mem::take(&mut self.end).fields();
-        if end > HEAD_BYTES_MAX {
+        if end > RESPONSE_HEAD_BYTES_MAX {
             return Err(TOO_LONG);
         }
         let head = buffer.split_to(end).freeze();
-        let parts = head::response(&head, lines, FIELDS_MAX)?;
+        let parts = head::response(&head, lines, RESPONSE_FIELDS_MAX)?;
         if parts.status.is_informational() && parts.status != StatusCode::SWITCHING_PROTOCOLS {
             self.interims += 1;
             if self.interims > INTERIMS_MAX {
@@ -93,7 +94,7 @@ impl ResponseReader {
     ///
     /// # Errors
     ///
-    /// When it cannot be read in one way only.
+    /// When the body is ambiguous. The text names the defect.
     pub fn body(&mut self, buffer: &mut BytesMut) -> Result<Part, &'static str> {
         match &mut self.payload {
             Some(payload) => payload.take(buffer),
@@ -101,7 +102,7 @@ impl ResponseReader {
         }
     }
 
-    /// The server closed the connection. Whether the response is complete with that.
+    /// The server has closed the connection. Returns whether the response is complete.
     pub fn close(&mut self) -> bool {
         self.keeps_alive = false;
         self.payload
@@ -109,22 +110,22 @@ impl ResponseReader {
             .is_some_and(BodyReader::finish_at_close)
     }
 
-    /// Whether another request may follow (RFC 9112 9.3).
+    /// Whether another request may follow on the connection (RFC 9112 9.3).
     pub fn keeps_alive(&self) -> bool {
         self.keeps_alive
     }
 
-    /// Has no other request follow.
+    /// Allows no further request on the connection.
     pub fn break_off(&mut self) {
         self.keeps_alive = false;
     }
 
-    /// Whether nothing of the response is left to be had.
+    /// Whether the response is complete and all of it was returned.
     pub fn is_spent(&self) -> bool {
         self.payload.as_ref().is_some_and(BodyReader::is_spent)
     }
 
-    /// Bytes of the body that are to come.
+    /// The number of bytes of the body that are missing, if known.
     pub fn size_hint(&self) -> SizeHint {
         let payload = self.payload.as_ref();
         payload.map_or_else(SizeHint::default, BodyReader::size_hint)
@@ -140,9 +141,9 @@ fn keeps_alive(head: &response::Parts) -> bool {
     persists && !has_option(b"close")
 }
 
-/// How the body of a response with this head is written, in answer to HEAD or to another method.
-/// `with_trailers` where the client takes fields behind the body.
-pub fn sending(head: &response::Parts, is_head: bool, with_trailers: bool) -> BodyWriter {
+/// Returns the writer for the body of a response with this head. `is_head` if the request's method was HEAD,
+/// `with_trailers` if the client accepts trailers.
+pub fn body_writer(head: &response::Parts, is_head: bool, with_trailers: bool) -> BodyWriter {
     let has_none = is_head
         || head.status.is_informational()
         || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);

@@ -6,8 +6,6 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
 use proptest::prelude::*;
 
-use super::request::write_request;
-use super::response::sending;
 use super::*;
 
 mod differential;
@@ -310,7 +308,7 @@ proptest! {
             head::write_response(out.front(), Version::HTTP_11, &head);
             let trailers = has_trailers.then(trailer);
             let parts: &[Vec<u8>] = if *is_head { &[] } else { parts };
-            let sending = sending(&head, *is_head, true);
+            let sending = body_writer(&head, *is_head, true);
             bytes.extend(write_body(&mut out, sending, parts, trailers.as_ref(), &write_cuts));
             let trailers = trailers.filter(|_| !is_known && !is_head);
             expected.push((parts.concat(), trailers.map(|it| texts(&it)).unwrap_or_default()));

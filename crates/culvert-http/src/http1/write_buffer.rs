@@ -4,7 +4,7 @@ use bytes::{Buf, Bytes};
 
 /// Data up to this size is copied.
 const COPIED_MAX: usize = 4 << 10;
-/// When this much waits, it must be written before more is added.
+/// When this many bytes wait, they must be written before more are added.
 const GATHERED_MAX: usize = 16 << 10;
 
 /// Bytes to write.
@@ -21,13 +21,13 @@ pub struct WriteBuffer {
 }
 
 impl WriteBuffer {
-    /// The buffer for small pieces. Use it only while there [is room](Self::has_room).
+    /// The buffer for small pieces. Append to it only while [`has_room`](Self::has_room) is true.
     pub fn front(&mut self) -> &mut Vec<u8> {
         self.settle();
         &mut self.front
     }
 
-    /// Adds data and what follows it.
+    /// Adds `data`, and `back` behind it. Call it only while [`has_room`](Self::has_room) is true.
     pub fn push(&mut self, data: Bytes, back: &'static [u8]) {
         self.settle();
         if data.len() <= COPIED_MAX {

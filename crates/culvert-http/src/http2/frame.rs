@@ -6,7 +6,7 @@ use std::fmt;
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Length of a frame header, in bytes.
 pub(super) const HEAD_BYTES: usize = 9;
-/// The longest payload we take: the standard's default.
+/// Longest payload of a frame, in bytes: the default of RFC 9113.
 pub const PAYLOAD_BYTES_MAX: usize = 16 << 10;
 
 pub(super) const DATA: u8 = 0;
@@ -39,15 +39,25 @@ pub(super) const ENABLE_CONNECT_PROTOCOL: u16 = 8;
 pub struct Reason(pub u32);
 
 impl Reason {
+    /// No error: a graceful end.
     pub const NO_ERROR: Self = Self(0);
+    /// The peer violated the protocol.
     pub const PROTOCOL_ERROR: Self = Self(1);
+    /// An error of this side.
     pub const INTERNAL_ERROR: Self = Self(2);
+    /// The peer sent more than a window allows.
     pub const FLOW_CONTROL_ERROR: Self = Self(3);
+    /// A frame arrived for a stream that is half-closed or closed.
     pub const STREAM_CLOSED: Self = Self(5);
+    /// A frame has an invalid size.
     pub const FRAME_SIZE_ERROR: Self = Self(6);
+    /// The stream was refused before any processing.
     pub const REFUSED_STREAM: Self = Self(7);
+    /// The stream is not needed any more.
     pub const CANCEL: Self = Self(8);
+    /// A field section cannot be decoded.
     pub const COMPRESSION_ERROR: Self = Self(9);
+    /// The peer causes too much load.
     pub const ENHANCE_YOUR_CALM: Self = Self(11);
 }
 

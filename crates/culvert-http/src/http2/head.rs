@@ -8,8 +8,8 @@ use http::header::{
 use http::uri::{self, PathAndQuery, Scheme, Uri};
 use http::{Method, Request, Version, request, response};
 
-use crate::http1::body::{BodyLength, TRAILERS_MAX};
-use crate::http1::{FIELDS_MAX, Violation};
+use crate::http1::limits::{FIELDS_MAX, TRAILERS_MAX};
+use crate::http1::{BodyLength, Violation};
 use crate::http2::hpack::{self, Field, Pseudo};
 use crate::target;
 

@@ -24,8 +24,9 @@ use crate::http2::frame::{self, Head, Reason};
 use crate::http2::head::LIST_BYTES_MAX;
 use crate::http2::hpack::{self, Decoder};
 
-/// Receive windows that are granted to the client, for a stream and for the connection, in bytes.
+/// Receive window of a stream, in bytes.
 pub const STREAM_WINDOW: u32 = 64 << 10;
+/// Receive window of the connection, in bytes.
 pub const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Initial window of a connection, and of a stream without SETTINGS (RFC 9113 6.9.2), and the largest.
 const FIRST_WINDOW: u32 = 65_535;
@@ -49,9 +50,11 @@ const GOAWAY_PING: [u8; 8] = *b"leaving!";
 /// A request that starts a stream.
 #[derive(Debug)]
 pub struct IncomingRequest {
+    /// The identifier of the stream.
     pub stream: u32,
+    /// The head. A [`Refused`](super::Refused) among its extensions says that it must be refused.
     pub head: request::Parts,
-    /// The value of `content-length`.
+    /// The value of `content-length`, if it has one.
     pub length: Option<u64>,
     /// Whether the request has no body.
     pub is_ended: bool,
@@ -73,7 +76,7 @@ pub enum Step {
 pub enum ConnectionError {
     /// The client violated the protocol.
     Protocol(Reason),
-    /// The client sent more than [`abuse`](super::abuse) allows.
+    /// The client exceeded its allowance.
     Flood(Flood),
 }
 
@@ -130,7 +133,7 @@ struct ResetStream {
     receive_window: u32,
 }
 
-/// A connection.
+/// One connection of a client.
 #[derive(Debug)]
 pub struct Session {
     /// What is still expected of the client's preface.
@@ -166,6 +169,7 @@ pub struct Session {
     closing: Option<Reason>,
     ended: Option<ConnectionError>,
 }
+
 impl Session {
     /// A new connection with at most `streams_max` concurrent streams. SETTINGS are ready to be sent.
     pub fn new(streams_max: u32, now: Instant) -> Self {

@@ -6,8 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use culvert_http::http1::Follower;
-use culvert_http::http1::follow::Part;
+use culvert_http::http1::follow::{Follower, Part};
 use http::StatusCode;
 
 use super::exchanges::{Exchange, Exchanges, Message};

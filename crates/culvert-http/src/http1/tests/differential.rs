@@ -116,7 +116,7 @@ async fn their_requests(bytes: &[u8], random: &mut Random) -> Vec<Message> {
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .half_close(true)
-        .max_headers(FIELDS_MAX)
+        .max_headers(limits::FIELDS_MAX)
         .header_read_timeout(None)
         .serve_connection(Script::new(bytes, random, false), service);
     // Why it ends says nothing of the messages before.
@@ -135,7 +135,7 @@ fn normal(uri: &Uri, method: &Method) -> String {
 async fn their_response(bytes: &[u8], is_head: bool, random: &mut Random) -> Option<Message> {
     let script = Script::new(bytes, random, true);
     let (mut send, connection) = hyper::client::conn::http1::Builder::new()
-        .max_headers(response::FIELDS_MAX)
+        .max_headers(limits::RESPONSE_FIELDS_MAX)
         .handshake(script)
         .await
         .unwrap();
@@ -374,7 +374,7 @@ fn our_response(bytes: &[u8], is_head: bool) -> Option<Message> {
 
 #[tokio::test]
 async fn valid_messages_are_read_as_hyper_reads_them() {
-    for seed in 0..1_500 {
+    for seed in 0..800 {
         let random = &mut Random::new(seed);
         let bytes = valid_requests(random);
         let ours = our_requests(&bytes);
@@ -393,7 +393,7 @@ async fn valid_messages_are_read_as_hyper_reads_them() {
 #[tokio::test]
 async fn changed_messages_that_are_accepted_are_read_as_hyper_reads_them() {
     let (mut requests, mut responses) = (0, 0);
-    for seed in 0..6_000 {
+    for seed in 0..2_000 {
         let random = &mut Random::new(seed);
         let mut bytes = valid_requests(random);
         change(&mut bytes, random);
@@ -418,7 +418,7 @@ async fn changed_messages_that_are_accepted_are_read_as_hyper_reads_them() {
         }
     }
     assert!(
-        requests > 3_000 && responses > 1_000,
+        requests > 1_000 && responses > 400,
         "{requests} {responses}"
     );
 }

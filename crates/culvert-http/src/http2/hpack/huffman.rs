@@ -1,11 +1,11 @@
-//! The code for strings in field sections (RFC 7541 5.2 and appendix B).
+//! The Huffman code for strings in field sections (RFC 7541 5.2 and appendix B).
 //!
-//! It is canonical: codes of one length follow each other in the order of their symbols, so the lengths
-//! alone say what they are.
+//! The code is canonical: codes of one length are consecutive in the order of their symbols, so the table of lengths
+//! determines them.
 
 use bytes::{BufMut, BytesMut};
 
-/// Bits of the code of each byte, and of the end, which is never sent.
+/// Length of the code of each byte and of EOS, in bits.
 const LENGTHS: [u8; SYMBOLS] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
     28, 28, 28, 28, 28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5,
@@ -19,23 +19,23 @@ const LENGTHS: [u8; SYMBOLS] = [
     22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26, 30,
 ];
 const SYMBOLS: usize = 257;
-const END: u16 = 256;
+const EOS: u16 = 256;
 /// The longest code.
 const BITS_MAX: usize = 30;
-/// Codes up to so many bits are looked up at once.
+/// Codes up to this many bits are decoded with one look-up.
 const FAST_BITS: usize = 8;
 
-/// What the lengths say.
+/// The code in the forms that encoding and decoding need.
 struct Code {
     /// The code of each symbol, in the low bits.
     codes: [u32; SYMBOLS],
-    /// Symbols by length, and by themselves.
+    /// Symbols ordered by the length of their code, then by value.
     order: [u16; SYMBOLS],
-    /// Of each length: its first code, the first place of its symbols in `order`, how many they are.
+    /// For each length: its first code, the index of its first symbol in `order`, and the number of its symbols.
     first: [u32; BITS_MAX + 1],
     place: [u16; BITS_MAX + 1],
     count: [u16; BITS_MAX + 1],
-    /// The symbol that so many bits begin with, if they hold all of its code, and its length.
+    /// For each value of [`FAST_BITS`] bits: the symbol whose code they start with, and its length; 0 if it is longer.
     fast: [(u8, u8); 1 << FAST_BITS],
 }
 
@@ -79,7 +79,7 @@ const fn code() -> Code {
     it
 }
 
-/// The first symbol of bits that begin at the top, and the length of its code.
+/// The symbol whose code `bits` starts with at the most significant bit, and the length of the code.
 fn symbol(bits: u64) -> Option<(u8, usize)> {
     let (symbol, length) = CODE.fast[(bits >> (64 - FAST_BITS)) as usize];
     if length > 0 {
@@ -90,15 +90,15 @@ fn symbol(bits: u64) -> Option<(u8, usize)> {
         let nth = code.wrapping_sub(CODE.first[length]);
         if nth < u32::from(CODE.count[length]) {
             let symbol = CODE.order[usize::from(CODE.place[length]) + nth as usize];
-            return (symbol != END).then_some((symbol as u8, length));
+            return (symbol != EOS).then_some((symbol as u8, length));
         }
     }
     None
 }
 
-/// Adds what a string stands for; `None` when it is wrong.
+/// Decodes a string and appends it to `to`; `None` if it is invalid.
 pub(super) fn decode(from: &[u8], to: &mut BytesMut) -> Option<()> {
-    // No symbol is shorter.
+    // The shortest code has 5 bits.
     to.reserve(from.len() * 8 / 5);
     let (mut bits, mut have) = (0u64, 0usize);
     let mut bytes = from.iter();
@@ -113,7 +113,7 @@ pub(super) fn decode(from: &[u8], to: &mut BytesMut) -> Option<()> {
         }
         let (symbol, length) = symbol(bits)?;
         if length > have {
-            // What is left fills the last byte: the beginning of the end's code, which is all ones.
+            // The rest is padding: less than a byte of the most significant bits of EOS, which are ones.
             let is_filling = have < 8 && bits.leading_ones() as usize >= have;
             return is_filling.then_some(());
         }
@@ -123,7 +123,7 @@ pub(super) fn decode(from: &[u8], to: &mut BytesMut) -> Option<()> {
     }
 }
 
-/// How long a string would be.
+/// The length of a string once it is encoded, in bytes.
 pub(super) fn length(from: &[u8]) -> usize {
     let bits = from
         .iter()
@@ -131,7 +131,7 @@ pub(super) fn length(from: &[u8]) -> usize {
     bits.sum::<usize>().div_ceil(8)
 }
 
-/// Adds a string.
+/// Encodes a string and appends it to `to`.
 pub(super) fn encode(from: &[u8], to: &mut Vec<u8>) {
     let (mut bits, mut have) = (0u64, 0usize);
     for byte in from {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fills_the_last_byte_is_ones_and_less_than_a_byte() {
+    fn padding_is_less_than_a_byte_of_ones() {
         // `0` is 00000.
         assert_eq!(decoded(&[0b0000_0111]).unwrap(), b"0");
         assert_eq!(decoded(&[0b0000_0110]), None);
@@ -235,7 +235,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_comes_back(text in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn encoded_strings_are_decoded(text in proptest::collection::vec(any::<u8>(), 0..80)) {
             let mut encoded = Vec::new();
             encode(&text, &mut encoded);
             prop_assert_eq!(encoded.len(), length(&text));
@@ -243,7 +243,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_taken_is_what_would_be_written(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn only_the_encoding_of_a_string_is_decoded(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             if let Some(text) = decoded(&bytes) {
                 let mut encoded = Vec::new();
                 encode(&text, &mut encoded);

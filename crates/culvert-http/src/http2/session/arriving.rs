@@ -26,16 +26,17 @@ pub(super) struct Section {
     pub(super) since: Instant,
 }
 
-/// What a field section is for.
+/// The purpose of a field section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Request,
     Trailers,
     /// It is dropped. It must be decoded all the same, because the decoder's table depends on it.
     Nothing,
-    /// The same, and the stream is reset.
+    /// It is dropped in the same way, and the stream is reset.
     Refusal(Reason),
 }
+
 impl Session {
     /// Processes one frame.
     pub(super) fn frame(

@@ -23,7 +23,7 @@ pub(super) struct Stream {
     pub(super) copied: BytesMut,
     pub(super) buffered: u32,
     pub(super) trailers: Option<HeaderMap>,
-    /// Whether the client has ended the stream, and how much of `content-length` is missing.
+    /// Whether the client has ended the stream, and how many bytes of `content-length` are missing.
     pub(super) is_received: bool,
     pub(super) length_left: Option<u64>,
     pub(super) has_reader: bool,
@@ -68,6 +68,7 @@ impl Stream {
         all.into_iter().flatten().for_each(Waker::wake);
     }
 }
+
 /// Stores the waker of the task that waits.
 fn keep(place: &mut Option<Waker>, cx: &Context<'_>) {
     match place {
@@ -75,6 +76,7 @@ fn keep(place: &mut Option<Waker>, cx: &Context<'_>) {
         None => *place = Some(cx.waker().clone()),
     }
 }
+
 impl Session {
     // Reading a request's body.
 
@@ -109,7 +111,7 @@ impl Session {
         Poll::Pending
     }
 
-    /// Whether the whole body was read.
+    /// Whether the application has read the whole body.
     pub fn is_read(&mut self, id: u32) -> bool {
         let stream = self.stream(id);
         stream.is_some_and(|it| it.is_received && it.buffered == 0 && it.trailers.is_none())
