@@ -148,4 +148,50 @@ mod tests {
         assert_eq!(table.len(), 1);
         assert!(!table.is_empty());
     }
+
+    thread_local! {
+        static STEPS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
+
+    /// A key that counts how often it is hashed and compared.
+    #[derive(Debug)]
+    struct Counted(u32);
+
+    impl Hash for Counted {
+        fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+            STEPS.set(STEPS.get() + 1);
+            self.0.hash(state);
+        }
+    }
+
+    impl PartialEq for Counted {
+        fn eq(&self, other: &Self) -> bool {
+            STEPS.set(STEPS.get() + 1);
+            self.0 == other.0
+        }
+    }
+
+    impl Eq for Counted {}
+
+    #[test]
+    fn a_new_key_takes_as_many_steps_in_a_full_table_as_in_a_half_full_one() {
+        const KEYS_MAX: u32 = 1_000;
+        const ASKED: u32 = 100;
+        let steps = |held: u32, is_over: bool| {
+            let mut table = LimitTable::<Counted, ()>::new(KEYS_MAX as usize, 16);
+            for key in 0..held {
+                table.state(Counted(key), |()| false);
+            }
+            STEPS.set(0);
+            for key in 0..ASKED {
+                table.state(Counted(KEYS_MAX + key), |()| is_over);
+            }
+            STEPS.get()
+        };
+        let half_full = steps(KEYS_MAX / 2, false);
+        for is_over in [false, true] {
+            let full = steps(KEYS_MAX, is_over);
+            assert!(full <= 3 * half_full, "{full} and {half_full}");
+        }
+    }
 }

@@ -339,15 +339,51 @@ mod tests {
         type Now = u32;
 
         fn is_over(&self, now: u32) -> bool {
+            LOOKED_AT.set(LOOKED_AT.get() + 1);
             self.1 <= now
         }
 
         fn cover(&mut self, other: &Self) {
+            LOOKED_AT.set(LOOKED_AT.get() + 1);
             *self = Self(self.0.max(other.0), self.1.max(other.1));
         }
 
         fn weight(&self) -> u64 {
+            LOOKED_AT.set(LOOKED_AT.get() + 1);
             self.0.into()
+        }
+    }
+
+    thread_local! {
+        /// How many counts were looked at.
+        static LOOKED_AT: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
+
+    /// A new key looks at a few counts, however full the table is and whoever holds its places.
+    #[test]
+    fn a_new_key_looks_at_a_few_counts_in_a_full_table_too() {
+        const KEYS_MAX: u128 = 1_000;
+        const ASKED: u32 = 100;
+        const EACH_MAX: u32 = 8;
+        for held in [KEYS_MAX / 2, KEYS_MAX, 2 * KEYS_MAX] {
+            // One source holds all, or each holds one.
+            for sources in [1, KEYS_MAX] {
+                for now in [1, 20] {
+                    let mut table = FairTable::new(KEYS_MAX as usize, 64);
+                    for key in 0..held {
+                        ask(&mut table, key, (key % sources) as u64, 0);
+                    }
+                    LOOKED_AT.set(0);
+                    for key in 0..ASKED {
+                        ask(&mut table, 2 * KEYS_MAX + u128::from(key), u64::MAX, now);
+                    }
+                    let looked_at = LOOKED_AT.get();
+                    assert!(
+                        looked_at <= ASKED * EACH_MAX,
+                        "{held}, {sources}: {looked_at}"
+                    );
+                }
+            }
         }
     }
 

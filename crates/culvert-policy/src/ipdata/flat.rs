@@ -1,29 +1,24 @@
 //! The networks of a database as sorted ranges, and the fields of its records as a table: what a look-up reads.
 //!
 //! The tree of a file costs a step for each bit of an address, and a value in it is found by walking through names. A
-//! request has no time for that, so both are laid out when the file is read: a look-up is one step by the first
-//! sixteen bits, a binary search among the ranges that share them, and two places of tables.
+//! request has no time for that, so both are laid out when the file is read: a look-up is one step or a few through an
+//! index by the bits of the address, a binary search among at most 32 ranges, and two reads of tables.
 //!
-//! Ranges take 8 bytes for IPv4 and 16 for IPv6; a record takes 4 bytes for each field that some record has, and each
-//! text or number is kept once. A GeoLite2-City with 4.5 million ranges and 200,000 records takes about 80 MB beside
-//! its file. What would be larger than [`RANGES_MAX`] or [`CELLS_MAX`] is not laid out: look-ups then walk the tree.
+//! A range takes 8 bytes for IPv4 and 16 for IPv6, and up to 8 bytes of index; a record takes 4 bytes for each field
+//! that some record has, and each text or number is kept once. What would be larger than [`RANGES_MAX`] or
+//! [`CELLS_MAX`] is not laid out: look-ups then walk the tree.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use super::mmdb::{Scalar, Tree};
 
-/// Ranges of one protocol: 64 and 128 MiB.
+/// Ranges of one protocol: 64 and 128 MiB, and 64 MiB of index at most.
 pub(super) const RANGES_MAX: usize = 8 << 20;
 /// Fields of all records: 128 MiB.
 pub(super) const CELLS_MAX: usize = 32 << 20;
 /// Nodes that are looked at for each range at most, so that no file takes for ever.
 const STEPS_PER_RANGE: usize = 8;
-/// The first bits of an address, by which the search begins.
-const FIRST_BITS: u32 = 16;
-/// Fewer ranges have no table of first bits.
-const SEARCHED_WHOLE: usize = 256;
-
 /// What there is of a range: nothing, a record and one, or what the tree alone knows.
 const NOTHING: u32 = 0;
 const IN_TREE: u32 = u32::MAX;
@@ -40,52 +35,135 @@ pub(super) enum Found {
 /// Ranges of addresses, each from its start to the next one's. The first one starts at zero.
 #[derive(Debug)]
 struct Ranges<K> {
+    /// Starts, and what each range leads to.
     ranges: Vec<(K, u32)>,
-    /// By the first bits of an address: the last range that starts at them or before.
-    first: Vec<u32>,
-    /// How far these bits are from the last ones.
-    shift: u32,
+    index: Index,
 }
 
 impl<K: Copy + Ord + Into<u64>> Ranges<K> {
-    /// `bits` is how many a start has.
-    fn new(ranges: Vec<(K, u32)>, bits: u32) -> Self {
-        // A small table is searched whole.
-        let first_bits = match ranges.len() {
-            0..SEARCHED_WHOLE => 0,
-            _ => FIRST_BITS,
-        };
-        let shift = bits - first_bits;
-        let mut first = Vec::with_capacity((1 << first_bits) + 1);
-        let mut at = 0;
-        for prefix in 0..1_u64 << first_bits {
-            let start = prefix.checked_shl(shift).unwrap_or(0);
-            let is_before = |(next, _): &(K, u32)| (*next).into() <= start;
-            while ranges.get(at + 1).is_some_and(is_before) {
-                at += 1;
-            }
-            first.push(at as u32);
-        }
-        first.push(ranges.len().saturating_sub(1) as u32);
-        Self {
-            ranges,
-            first,
-            shift,
-        }
+    fn new(ranges: Vec<(K, u32)>) -> Self {
+        let index = Index::new(&ranges);
+        Self { ranges, index }
     }
 
     /// What the range of an address leads to.
     fn find(&self, address: K) -> u32 {
-        let prefix = address.into().checked_shr(self.shift).unwrap_or(0) as usize;
-        let bounds = self.first.get(prefix..).and_then(<[u32]>::first_chunk);
-        let Some(&[from, to]) = bounds else {
-            return NOTHING;
+        let among = match self.index.find(address.into()) {
+            Place::Among { from, count } => {
+                let behind = self.ranges.get(from..).unwrap_or_default();
+                behind.get(..count).unwrap_or(behind)
+            }
+            Place::Anywhere => &self.ranges,
         };
-        let among = self.ranges.get(from as usize..=to as usize);
-        let among = among.unwrap_or_default();
         let behind = among.partition_point(|(start, _)| *start <= address);
         let range = among.get(behind.wrapping_sub(1));
         range.map_or(NOTHING, |(_, found)| *found)
+    }
+}
+
+/// Ranges that need no node: as many as a few reads of memory bring.
+const NEAR_MAX: usize = 32;
+/// A node divides into two to the power of so many parts at most.
+const PARTS_BITS_MAX: u32 = 16;
+/// Words of a node before its places.
+const HEAD: usize = 4;
+/// Flags of a place in the index.
+const IS_NODE: u32 = 1 << 31;
+const IS_ANYWHERE: u32 = 1 << 30;
+
+/// Where the range of an address is found.
+enum Place {
+    /// It is the one with this number or one of the next, at most [`NEAR_MAX`] altogether.
+    Among { from: usize, count: usize },
+    /// The index was full.
+    Anywhere,
+}
+
+/// Where ranges are, by their starts: a tree whose nodes divide what is between their starts, but for a few at either
+/// end, into more parts where there are more ranges. So an address is found in as few reads where networks are dense as
+/// elsewhere.
+///
+/// A node is four words (its shift, its parts, and the start of its first part), a place for each part, and the number
+/// of its last range. What is below the first part counts as in it, and what is above the last one likewise.
+#[derive(Debug)]
+struct Index(Vec<u32>);
+
+impl Index {
+    fn new<K: Copy + Into<u64>>(ranges: &[(K, u32)]) -> Self {
+        let starts: Vec<u64> = ranges.iter().map(|(start, _)| (*start).into()).collect();
+        let mut index = Self(Vec::new());
+        index.divide(&starts, 0, 2 * starts.len() + (2 << PARTS_BITS_MAX));
+        index.0.shrink_to_fit();
+        index
+    }
+
+    /// The place of ranges that start so, the first of which has the number `from`. Many get a node.
+    fn divide(&mut self, starts: &[u64], from: usize, words_max: usize) -> u32 {
+        // The few at either end, which may be far from all others, do not count.
+        let few = (starts.len() / 64).max(1);
+        let (base, last) = (starts.get(few), starts.iter().nth_back(few));
+        let (Some(&base), Some(&last), NEAR_MAX..) = (base, last, starts.len() - 1) else {
+            return from as u32;
+        };
+        let span = last - base;
+        let parts_bits = usize::BITS - (starts.len() / 4).leading_zeros();
+        let span_bits = u64::BITS - span.leading_zeros();
+        let shift = span_bits.saturating_sub(parts_bits.min(PARTS_BITS_MAX));
+        let parts = (span >> shift) as usize + 1;
+        let node = self.0.len();
+        if node + HEAD + parts + 1 > words_max {
+            return IS_ANYWHERE;
+        }
+        self.0
+            .extend([shift, parts as u32, (base >> 32) as u32, base as u32]);
+        self.0.resize(node + HEAD + parts, 0);
+        self.0.push((from + starts.len() - 1) as u32);
+        for part in 0..parts {
+            // From the last range that starts before the part, or with it, to the last one that starts in it.
+            let begin = base + ((part as u64) << shift);
+            let first = match part {
+                0 => 0,
+                _ => starts.partition_point(|start| *start <= begin) - 1,
+            };
+            let part_of = |start: u64| {
+                let part = (start.saturating_sub(base) >> shift) as usize;
+                part.min(parts - 1)
+            };
+            let behind = starts.partition_point(|start| part_of(*start) <= part);
+            let place = self.divide(&starts[first..behind], from + first, words_max);
+            self.0[node + HEAD + part] = place;
+        }
+        node as u32 | IS_NODE
+    }
+
+    /// Where the range of an address is. A node is behind those that lead to it, so this ends.
+    fn find(&self, address: u64) -> Place {
+        let mut node = 0;
+        loop {
+            let head = self.0.get(node..).and_then(<[u32]>::first_chunk);
+            let Some(&[shift, parts, high, low]) = head else {
+                return Place::Anywhere;
+            };
+            let base = u64::from(high) << 32 | u64::from(low);
+            let part = (address.saturating_sub(base) >> shift).min(u64::from(parts) - 1);
+            let place = self.0.get(node + HEAD + part as usize..);
+            let Some(&[place, next]) = place.and_then(<[u32]>::first_chunk) else {
+                return Place::Anywhere;
+            };
+            if place & IS_NODE > 0 {
+                node = (place & !IS_NODE) as usize;
+                continue;
+            }
+            if place & IS_ANYWHERE > 0 {
+                return Place::Anywhere;
+            }
+            // Up to where the ranges of the next part begin, if that is said here.
+            let count = next.saturating_sub(place).saturating_add(1);
+            return Place::Among {
+                from: place as usize,
+                count: NEAR_MAX.min(count as usize),
+            };
+        }
     }
 }
 
@@ -120,8 +198,8 @@ impl Flat {
         mut field: impl FnMut(usize, usize) -> Option<Scalar<'d>>,
     ) -> Option<Self> {
         let mut flat = Self {
-            v4: Ranges::new(networks.v4, 32),
-            v6: networks.v6.map(|ranges| Ranges::new(ranges, 64)),
+            v4: Ranges::new(networks.v4),
+            v6: networks.v6.map(Ranges::new),
             columns,
             cells: Vec::with_capacity(records.checked_mul(columns).filter(|it| *it <= CELLS_MAX)?),
             kept: Vec::new(),
@@ -167,11 +245,8 @@ impl Flat {
     /// The starts of its ranges.
     #[cfg(test)]
     pub(super) fn starts(&self) -> Vec<IpAddr> {
-        let v4 = self
-            .v4
-            .ranges
-            .iter()
-            .map(|(start, _)| IpAddr::V4((*start).into()));
+        let v4 = self.v4.ranges.iter();
+        let v4 = v4.map(|(start, _)| IpAddr::V4((*start).into()));
         let v6 = self.v6.iter().flat_map(|v6| &v6.ranges);
         let v6 = v6.map(|(start, _)| IpAddr::V6((u128::from(*start) << 64).into()));
         v4.chain(v6).collect()
@@ -279,4 +354,53 @@ fn walk<K: TryFrom<u64>>(
     }
     ranges.shrink_to_fit();
     Some(ranges)
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_base::{Entropy, SeededEntropy};
+
+    use super::*;
+
+    /// Whatever the starts, a range is found where a search of all finds it.
+    #[test]
+    fn the_index_finds_what_a_search_of_all_finds() {
+        let entropy = SeededEntropy::new(3);
+        let entropy: &dyn Entropy = &entropy;
+        let random = || u64::from_le_bytes(entropy.bytes());
+        let spread = (0..5_000).map(|_| random());
+        let networks = (0..5_000).map(|_| 0x2a << 56 | (random() >> 32) << 24);
+        // Fifty neighbours each, far from all others.
+        let clusters = (0..1_000).map(|_| random() >> 8 << 8);
+        let clusters = clusters.flat_map(|base| (0..50).map(move |nth| base | nth));
+        // Half of what is left each time, so that a node divides off one range or two and the index gets full.
+        let halves = (0..2_000).flat_map(|_| {
+            let base = random() >> 48 << 48;
+            (0..48).map(move |bits| base | 1 << bits)
+        });
+        let ends = [1, 2, u64::MAX - 1, u64::MAX].into_iter();
+        let shapes: [(&str, Vec<u64>); 6] = [
+            ("nothing", Vec::new()),
+            ("ends", ends.collect()),
+            ("spread", spread.collect()),
+            ("networks", networks.collect()),
+            ("clusters", clusters.collect()),
+            ("halves", halves.collect()),
+        ];
+        for (name, mut starts) in shapes {
+            starts.push(0);
+            starts.sort_unstable();
+            starts.dedup();
+            let numbered = starts.iter().zip(1..).map(|(start, nth)| (*start, nth));
+            let ranges: Ranges<u64> = Ranges::new(numbered.collect());
+            let words = ranges.index.0.len();
+            assert!(words <= 2 * starts.len() + (2 << PARTS_BITS_MAX), "{name}");
+            let near = |start: &u64| [start.wrapping_sub(1), *start, start.wrapping_add(1)];
+            let known = starts.iter().flat_map(near);
+            for address in known.chain((0..20_000).map(|_| random())) {
+                let expected = starts.partition_point(|start| *start <= address);
+                assert_eq!(ranges.find(address), expected as u32, "{name}: {address}");
+            }
+        }
+    }
 }
