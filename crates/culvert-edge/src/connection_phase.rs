@@ -7,7 +7,8 @@ use culvert_policy::policy::run::{Exchange, Flow, Memory};
 use culvert_tls::tls_policy::TlsPolicy;
 
 use crate::downstream::Downstream;
-use crate::snapshot::{Endpoint, Member};
+use crate::snapshot::endpoint::Endpoint;
+use crate::snapshot::group::Member;
 
 /// What becomes of a connection.
 #[derive(Debug)]

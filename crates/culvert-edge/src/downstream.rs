@@ -26,8 +26,10 @@ use crate::edge_context::{EdgeContext, Phase};
 use crate::http1_state::Http1State;
 use crate::recording;
 use crate::rules::Rules;
-use crate::snapshot::Group;
-use crate::upstream::{AgentRefused, DialError, Pool, UpWire, Upstream};
+use crate::snapshot::group::Group;
+use crate::upstream::agent::AgentRefused;
+use crate::upstream::pool::Pool;
+use crate::upstream::url::{DialError, UpWire, Upstream};
 
 /// Endpoints of agents for which one connection keeps streams.
 const POOLS_TO_AGENTS_MAX: usize = 8;

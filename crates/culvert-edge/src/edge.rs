@@ -30,8 +30,10 @@ use crate::meters::Meters;
 use crate::overload::{self, Level, Pressure, RunQueue, Shares};
 use crate::rules::Kind;
 use crate::settings::Settings;
-use crate::snapshot::{Change, Kept, Snapshot};
-use crate::upstream::Network;
+use crate::snapshot::change::Change;
+use crate::snapshot::compiler::Kept;
+use crate::snapshot::input::Snapshot;
+use crate::upstream::fetch::Network;
 
 /// How long tasks may take to end once everything is cut.
 const CUT_WITHIN: Duration = Duration::from_secs(5);

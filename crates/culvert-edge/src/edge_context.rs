@@ -32,8 +32,9 @@ use crate::meters::Meters;
 use crate::overload::{self, Decision, Demand, Idle, Level, Shares, Waited, WriteDelay};
 use crate::route::Hosts;
 use crate::rules::Rules;
-use crate::snapshot::Live;
-use crate::upstream::{Dial, Network};
+use crate::snapshot::live::Live;
+use crate::upstream::agent::Dial;
+use crate::upstream::fetch::Network;
 
 /// What all connections of an edge share.
 pub(crate) struct EdgeContext {

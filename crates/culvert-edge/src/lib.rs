@@ -47,7 +47,9 @@ pub use meters::{Meters, Pressure};
 pub use overload::WriteDelay;
 pub use rules::{Limits, ProxyProtocol, Timeouts};
 pub use settings::Settings;
-pub use snapshot::{Change, Endpoint, Restriction, Snapshot, SnapshotBuilder};
-pub use upstream::{
-    AgentCall, AgentIo, AgentRefused, Clients, Dial, Protocol, ProxyVersion, PublicClient, Upstream,
-};
+pub use snapshot::change::Change;
+pub use snapshot::endpoint::{Endpoint, Restriction};
+pub use snapshot::input::{Snapshot, SnapshotBuilder};
+pub use upstream::agent::{AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion};
+pub use upstream::fetch::PublicClient;
+pub use upstream::url::{Clients, Protocol, Upstream};

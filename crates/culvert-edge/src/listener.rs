@@ -26,7 +26,7 @@ use crate::inherited::Inherited;
 use crate::overload::{Level, TURN_WHEN_TIGHT};
 use crate::proxy::{self, Ends, Header};
 use crate::rules::Kind;
-use crate::snapshot::Group;
+use crate::snapshot::group::Group;
 use crate::socket::{self, Counted, Replay, Wire};
 use crate::tcp;
 

@@ -8,7 +8,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use crate::upstream::ProxyVersion;
+use crate::upstream::agent::ProxyVersion;
 
 /// Longest header of version 2.
 pub(crate) const HEADER_BYTES_MAX: usize = 536;

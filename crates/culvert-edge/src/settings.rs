@@ -17,7 +17,9 @@ use crate::inherited::Inherited;
 use crate::overload::WriteDelay;
 use crate::route::Hosts;
 use crate::rules::{Limits, ProxyProtocol, Rules};
-use crate::upstream::{Dial, Dialer, Reach};
+use crate::upstream::agent::Dial;
+use crate::upstream::guard::Reach;
+use crate::upstream::url::Dialer;
 
 /// Addresses, trust and limits of an edge.
 #[derive(Clone)]

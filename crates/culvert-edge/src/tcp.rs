@@ -17,11 +17,13 @@ use crate::alarm::Alarm;
 use crate::downstream::Downstream;
 use crate::edge_context::Phase;
 use crate::http::upgrade::Tunnel;
-use crate::http1::Inbound;
-use crate::http2::Tunnelled;
+use crate::http1::inbound::Inbound;
+use crate::http2::stream::Tunnelled;
 use crate::rules::Timeouts;
-use crate::snapshot::Member;
-use crate::upstream::{DialError, Pool, UpWire, refusal};
+use crate::snapshot::group::Member;
+use crate::upstream::agent::refusal;
+use crate::upstream::pool::Pool;
+use crate::upstream::url::{DialError, UpWire};
 
 /// What a client sent is kept up to this, until its upstream says something.
 const KEPT_BYTES_MAX: usize = 64 << 10;

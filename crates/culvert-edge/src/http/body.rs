@@ -26,10 +26,11 @@ use crate::http::fields;
 use crate::http::room::{NoRoom, Room};
 use crate::http::upgrade::Tunnel;
 use crate::http::upload::{Cap, UploadWatch};
-use crate::http1::{InboundBody, OutboundError};
-use crate::http2::Receiver;
+use crate::http1::inbound::InboundBody;
+use crate::http1::outbound::OutboundError;
+use crate::http2::stream::Receiver;
 use crate::recording::{ReceivedCounter, Recording};
-use crate::upstream::Lease;
+use crate::upstream::pool::Lease;
 
 /// From the first look at a body that is held to its last byte.
 const HELD_WITHIN: Duration = Duration::from_secs(60);

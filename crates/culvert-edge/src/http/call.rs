@@ -22,7 +22,7 @@ use crate::http::policy_pipeline::{self, ForwardRequest};
 use crate::http::room::Room;
 use crate::http::upgrade::Wanted;
 use crate::recording::Recording;
-use crate::snapshot::Member;
+use crate::snapshot::group::Member;
 
 impl PolicyHost for Downstream {
     fn internal(

@@ -36,8 +36,11 @@ use crate::http::upload::{UploadPace, UploadWatch};
 use crate::http1_state::Broken;
 use crate::overload::Level;
 use crate::recording::Recording;
-use crate::snapshot::{Group, Live, Member};
-use crate::upstream::{AgentRefused, DialError, Failure, Protocol, UpWire};
+use crate::snapshot::group::{Group, Member};
+use crate::snapshot::live::Live;
+use crate::upstream::agent::AgentRefused;
+use crate::upstream::pool::Failure;
+use crate::upstream::url::{DialError, Protocol, UpWire};
 
 /// The connection is to be closed without an answer.
 #[derive(Debug, thiserror::Error)]

@@ -20,9 +20,11 @@ use crate::http::body::{RequestBody, Source};
 use crate::http::fields;
 use crate::http::upgrade;
 use crate::http::upload::{Awaited, UploadPace};
-use crate::http1::OutboundError;
+use crate::http1::outbound::OutboundError;
 use crate::recording::Recording;
-use crate::upstream::{AgentRefused, DialError, Failure, Heard, Lease, Pool, Sent, refusal};
+use crate::upstream::agent::{AgentRefused, refusal};
+use crate::upstream::pool::{Failure, Heard, Lease, Pool, Sent};
+use crate::upstream::url::DialError;
 
 /// An agent that refuses a request is asked again after so long, twice as long each time, for as long
 /// as a request waits for a stream.

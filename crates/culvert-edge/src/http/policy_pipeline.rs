@@ -25,7 +25,7 @@ use crate::http::upgrade::Wanted;
 use crate::http::upload::UploadPace;
 use crate::http1_state::Broken;
 use crate::recording::Recording;
-use crate::snapshot::Member;
+use crate::snapshot::group::Member;
 
 /// A request on its way.
 pub(super) struct ForwardRequest {

@@ -20,7 +20,7 @@ use crate::edge_context::Phase;
 use crate::http::body::{ResponseBody, Upload};
 use crate::http::exchange;
 use crate::http::upgrade::Tunnel;
-use crate::http1::{Inbound, InboundBody, Next};
+use crate::http1::inbound::{Inbound, InboundBody, Next};
 use crate::socket::Wire;
 use crate::tcp;
 

@@ -28,7 +28,8 @@ use crate::edge_context::Phase;
 use crate::http::body::{ResponseBody, Upload};
 use crate::http::exchange;
 use crate::http::server::{CLOSES_WITHIN, discard_input};
-use crate::http2::{Inbound, Over, Receiver, Sender, Tunnelled};
+use crate::http2::inbound::{Inbound, Over};
+use crate::http2::stream::{Receiver, Sender, Tunnelled};
 use crate::socket::Wire;
 use crate::tcp;
 

@@ -3,7 +3,7 @@
 //! In between it is the former.
 //!
 //! No byte of the client passes before the upstream's 101 with the right proof: until then
-//! [`Inbound`](crate::http1::Inbound) keeps them. Any other answer ends the connection, and what
+//! [`Inbound`](crate::http1::inbound::Inbound) keeps them. Any other answer ends the connection, and what
 //! the client sent ahead is forgotten.
 
 use base64::Engine;
@@ -20,7 +20,7 @@ use http::{Method, Request, StatusCode, Version, request, response};
 use hyper::ext::Protocol;
 
 use crate::recording::Recording;
-use crate::upstream::UpWire;
+use crate::upstream::url::UpWire;
 
 /// What a request wants to become.
 #[derive(Debug, PartialEq, Eq)]

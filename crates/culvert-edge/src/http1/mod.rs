@@ -1,4 +1,4 @@
-//! HTTP/1 connections: to clients ([`Inbound`]) and to upstreams ([`Outbound`]). [`culvert_http::http1`] parses and writes
+//! HTTP/1 connections: to clients ([`inbound`]) and to upstreams ([`outbound`]). [`culvert_http::http1`] parses and writes
 //! the messages.
 //!
 //! Neither has a task or a queue. The task that serves an exchange polls both, so it moves request and response from the
@@ -6,10 +6,7 @@
 //!
 //! Routing and the meaning of requests are in [`http`](crate::http).
 
-mod inbound;
+pub(crate) mod inbound;
 mod inbox;
-mod outbound;
+pub(crate) mod outbound;
 pub(crate) mod write;
-
-pub(crate) use inbound::{Inbound, InboundBody, Next};
-pub(crate) use outbound::{Outbound, OutboundError};

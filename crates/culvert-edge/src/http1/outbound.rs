@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::http::body::{RequestBody, UploadError};
 use crate::http1::inbox::Inbox;
 use crate::http1::write;
-use crate::upstream::UpWire;
+use crate::upstream::url::UpWire;
 
 /// Initial size of a read.
 const READ_BYTES_MIN: usize = 8 << 10;

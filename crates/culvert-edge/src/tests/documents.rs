@@ -11,7 +11,9 @@ use tokio_rustls::TlsAcceptor;
 use url::Url;
 
 use super::harness::{Client, Turns, certificate};
-use crate::upstream::{Dialer, Network, Reach};
+use crate::upstream::fetch::Network;
+use crate::upstream::guard::Reach;
+use crate::upstream::url::Dialer;
 
 /// Bytes of a document.
 const BYTES_MAX: usize = 64 << 10;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::harness::*;
 use crate::downstream::Downstream;
-use crate::http1::Inbound;
+use crate::http1::inbound::Inbound;
 
 /// The whole of an idle connection: its task, what it is known by, and its timer. Protocol buffers
 /// are freed by then.

@@ -28,11 +28,11 @@ use tokio::time::Instant;
 use crate::downstream::Downstream;
 use crate::edge_context::Streams;
 use crate::http::body::RequestBody;
-use crate::http1::{Outbound, OutboundError};
+use crate::http1::outbound::{Outbound, OutboundError};
 use crate::lanes;
 use crate::overload::Level;
 use crate::upstream::handover::Handover;
-use crate::upstream::{DialError, UpWire, Upstream};
+use crate::upstream::url::{DialError, UpWire, Upstream};
 
 const SHARDS: usize = 8;
 /// Idle connections kept in one shard, and under pressure.

@@ -1,0 +1,65 @@
+//! The difference between two snapshots.
+
+use std::fmt;
+
+use culvert_tls::acme::Challenge;
+
+use crate::snapshot::endpoint::Endpoint;
+use crate::snapshot::input::{NamedCertificate, Snapshot};
+
+/// What a snapshot has otherwise than the one before.
+#[derive(Default)]
+pub struct Change {
+    pub(super) put: Vec<Endpoint>,
+    pub(super) removed: Vec<String>,
+    pub(super) challenges: Option<Vec<Challenge>>,
+    pub(super) certificates: Option<(Vec<NamedCertificate>, Vec<NamedCertificate>)>,
+}
+
+impl fmt::Debug for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the certificates, whose keys no log may see.
+        f.debug_struct("Change")
+            .field("put", &self.put)
+            .field("removed", &self.removed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Change {
+    /// Adds an endpoint, or puts it in the place of the one with its id.
+    pub fn put(&mut self, endpoint: Endpoint) {
+        self.put.push(endpoint);
+    }
+
+    /// Removes the endpoint with this id, if there is one.
+    pub fn remove(&mut self, id: String) {
+        self.removed.push(id);
+    }
+
+    /// Takes the challenges of a snapshot in the place of those before.
+    pub fn challenges(&mut self, challenges: Vec<Challenge>) {
+        self.challenges = Some(challenges);
+    }
+
+    /// Takes the certificates of a snapshot in the place of those before.
+    pub fn certificates_of(&mut self, snapshot: Snapshot) {
+        self.certificates = Some((snapshot.certificates, snapshot.fallback));
+    }
+
+    /// The ids of the endpoints it changes.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &String> {
+        let put = self.put.iter().map(|endpoint| &endpoint.id);
+        put.chain(&self.removed)
+    }
+
+    /// How many endpoints it changes.
+    pub fn len(&self) -> usize {
+        self.put.len() + self.removed.len()
+    }
+
+    /// Whether it changes no endpoint.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -1,0 +1,228 @@
+//! Compiles snapshots and changes into the tables that requests read.
+//!
+//! Connection pools and TLS settings outlive a snapshot: the compiler keeps those that the next one names
+//! again.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use culvert_policy::ipdata::IpFields;
+use culvert_tls::server_certificate::ServerCertificate;
+use rustls_pki_types::CertificateDer;
+
+use crate::challenges::{Answers, Prepared};
+use crate::route::Hosts;
+use crate::snapshot::address::Place;
+use crate::snapshot::change::Change;
+use crate::snapshot::endpoint::{Endpoint, Restriction};
+use crate::snapshot::group::{Group, Member};
+use crate::snapshot::input::{NamedCertificate, Snapshot};
+use crate::snapshot::live::Live;
+use crate::upstream::pool::Pool;
+use crate::upstream::url::Upstream;
+
+/// The data of the operator that an endpoint's policy reads, if it reads any.
+fn read_data(endpoint: &Endpoint) -> Option<IpFields> {
+    let fields = endpoint.policy.as_ref()?.ip_fields();
+    (!fields.is_empty()).then_some(fields)
+}
+
+/// What outlives a snapshot.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// With how many endpoints forward to each.
+    pools: HashMap<(Arc<str>, Upstream), (Arc<Pool>, usize)>,
+    /// By certificate chain.
+    presented: HashMap<Vec<CertificateDer<'static>>, Arc<ServerCertificate>>,
+    prepared: Prepared,
+    /// The endpoints at each place, in the order of their ids.
+    places: HashMap<Place, Vec<Arc<Endpoint>>>,
+    /// Where each endpoint is, by its id.
+    by_id: HashMap<String, Place>,
+    restrictions: HashMap<Arc<str>, Arc<Restriction>>,
+}
+
+impl Kept {
+    /// Puts a snapshot into tables, reusing the pools and TLS settings of the one before, and
+    /// forgetting those no longer named.
+    pub(crate) fn compile(&mut self, snapshot: Snapshot) -> Result<Live, rustls::Error> {
+        let mut live = Live::default();
+        self.present(&mut live, snapshot.certificates, snapshot.fallback)?;
+        live.logins = snapshot.logins;
+        live.answers = Arc::new(Answers::of(snapshot.challenges, &mut self.prepared));
+
+        let before = std::mem::take(&mut self.pools);
+        self.places.clear();
+        self.by_id.clear();
+        for endpoint in snapshot.endpoints {
+            let endpoint = Arc::new(endpoint);
+            if let Some(key) = pool_key(&endpoint) {
+                let known = before.get(&key).map(|(pool, _)| pool);
+                self.acquire(key, known);
+            }
+            if let Some(fields) = read_data(&endpoint) {
+                live.data_readers.insert(endpoint.id.clone(), fields);
+            }
+            let place = Place::of(&endpoint);
+            self.by_id.insert(endpoint.id.clone(), place.clone());
+            self.places.entry(place).or_default().push(endpoint);
+        }
+        self.restrictions = snapshot
+            .restrictions
+            .into_iter()
+            .map(|one| (Arc::clone(&one.account), Arc::new(one)))
+            .collect();
+        for (place, endpoints) in &self.places {
+            live.set(place, self.group(place, endpoints));
+        }
+        Ok(live)
+    }
+
+    /// The tables of `live` with a change. Takes time with the change and not with the tables.
+    pub(crate) fn apply(&mut self, live: &Live, change: Change) -> Result<Live, rustls::Error> {
+        let mut live = live.clone();
+        if let Some((certificates, fallback)) = change.certificates {
+            live.certificates = Hosts::default();
+            live.fallback = Hosts::default();
+            self.present(&mut live, certificates, fallback)?;
+        }
+        if let Some(challenges) = change.challenges {
+            live.answers = Arc::new(Answers::of(challenges, &mut self.prepared));
+        }
+        let mut touched: HashSet<Place> = HashSet::new();
+        let mut released = Vec::new();
+        let put: Vec<Arc<Endpoint>> = change.put.into_iter().map(Arc::new).collect();
+        // A pool that another endpoint takes over stays open.
+        for endpoint in &put {
+            if let Some(key) = pool_key(endpoint) {
+                self.acquire(key, None);
+            }
+        }
+        let ids = change.removed.iter().chain(put.iter().map(|one| &one.id));
+        for id in ids {
+            live.data_readers.remove(id);
+            let Some(place) = self.by_id.remove(id) else {
+                continue;
+            };
+            if let Some(there) = self.places.get_mut(&place) {
+                let of_id = there.extract_if(.., |endpoint| endpoint.id == *id);
+                released.extend(of_id.filter_map(|endpoint| pool_key(&endpoint)));
+                if there.is_empty() {
+                    self.places.remove(&place);
+                }
+            }
+            touched.insert(place);
+        }
+        for endpoint in put {
+            if let Some(fields) = read_data(&endpoint) {
+                live.data_readers.insert(endpoint.id.clone(), fields);
+            }
+            let place = Place::of(&endpoint);
+            self.by_id.insert(endpoint.id.clone(), place.clone());
+            let there = self.places.entry(place.clone()).or_default();
+            let at = there.partition_point(|other| other.id < endpoint.id);
+            there.insert(at, endpoint);
+            touched.insert(place);
+        }
+        for key in released {
+            self.release(&key);
+        }
+        for place in touched {
+            let endpoints = self.places.get(&place).map_or(&[][..], Vec::as_slice);
+            live.set(&place, self.group(&place, endpoints));
+        }
+        Ok(live)
+    }
+
+    /// The ports of TCP endpoints among those with these ids.
+    pub(crate) fn ports_of<'a>(&self, ids: impl Iterator<Item = &'a String>) -> Vec<u16> {
+        let places = ids.filter_map(|id| self.by_id.get(id));
+        let port = |place: &Place| match place {
+            Place::Port(port) => Some(*port),
+            _ => None,
+        };
+        places.filter_map(port).collect()
+    }
+
+    fn present(
+        &mut self,
+        live: &mut Live,
+        certificates: Vec<NamedCertificate>,
+        fallback: Vec<NamedCertificate>,
+    ) -> Result<(), rustls::Error> {
+        let mut presented: HashMap<Vec<CertificateDer<'static>>, Arc<ServerCertificate>> =
+            HashMap::new();
+        let tables = [
+            (certificates, &mut live.certificates),
+            (fallback, &mut live.fallback),
+        ];
+        for (certificates, table) in tables {
+            for (names, key) in certificates {
+                let known = presented
+                    .get(&key.cert)
+                    .or_else(|| self.presented.get(&key.cert));
+                let one = match known {
+                    Some(one) => Arc::clone(one),
+                    None => ServerCertificate::plain(Arc::clone(&key))?,
+                };
+                for name in names {
+                    table.insert(&name, Arc::clone(&one));
+                }
+                presented.insert(key.cert.clone(), one);
+            }
+        }
+        self.presented = presented;
+        Ok(())
+    }
+
+    /// Counts one more endpoint that forwards to an upstream. `known` is its pool, if there was one.
+    fn acquire(&mut self, key: (Arc<str>, Upstream), known: Option<&Arc<Pool>>) {
+        let upstream = key.1.clone();
+        let entry = self.pools.entry(key).or_insert_with(|| match known {
+            Some(pool) => (Arc::clone(pool), 0),
+            None => (Arc::new(Pool::new(upstream)), 0),
+        });
+        entry.1 += 1;
+    }
+
+    /// Counts one less, and forgets the pool after the last.
+    fn release(&mut self, key: &(Arc<str>, Upstream)) {
+        if let Some((_, count)) = self.pools.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                self.pools.remove(key);
+            }
+        }
+    }
+
+    /// The endpoints of a place as requests see them.
+    fn group(&self, place: &Place, endpoints: &[Arc<Endpoint>]) -> Option<Arc<Group>> {
+        let member = |endpoint: &Arc<Endpoint>| {
+            let pool = pool_key(endpoint).and_then(|key| self.pools.get(&key));
+            Member {
+                endpoint: Arc::clone(endpoint),
+                pool: pool.map(|(pool, _)| Arc::clone(pool)),
+                stand_ins: Vec::new(),
+            }
+        };
+        let restriction = |first: &Member| match place {
+            // A client that gets there was admitted before.
+            Place::Internal(..) => None,
+            _ => self.restrictions.get(&first.endpoint.account).cloned(),
+        };
+        Group::new(endpoints.iter().map(member).collect(), restriction).map(Arc::new)
+    }
+
+    /// The pools in use, for upkeep.
+    pub(crate) fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        self.pools.values().map(|(pool, _)| pool)
+    }
+}
+
+/// By what the pool of an endpoint is found.
+fn pool_key(endpoint: &Endpoint) -> Option<(Arc<str>, Upstream)> {
+    let upstream = endpoint.upstream.clone()?;
+    Some((Arc::clone(&endpoint.account), upstream))
+}
+#[cfg(test)]
+mod tests;

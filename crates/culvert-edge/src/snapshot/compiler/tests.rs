@@ -1,0 +1,118 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use culvert_base::net::HostName;
+use culvert_policy::scheme::Scheme;
+
+use super::*;
+use crate::rules::Timeouts;
+
+/// What is found at every place of `places`: ids of the endpoints, and the pools of their upstreams.
+fn found(
+    live: &Live,
+    places: &BTreeMap<String, Place>,
+) -> BTreeMap<String, BTreeSet<(String, bool)>> {
+    let group = |place: &Place| match place {
+        Place::Port(port) => live.tcp.get(port),
+        Place::Host(Scheme::Http, host) => live.http.find(host),
+        Place::Host(Scheme::Https, host) => live.https.find(host),
+        Place::Host(_, host) => live.tls.find(host),
+        Place::Internal(account, scheme, host, port) => {
+            live.internal(account, *scheme, host, *port)
+        }
+    };
+    let found = places.iter().filter_map(|(name, place)| {
+        let group = group(place)?;
+        let members = group
+            .members()
+            .map(|member| (member.endpoint.id.clone(), member.pool.is_some()));
+        Some((name.clone(), members.collect()))
+    });
+    found.collect()
+}
+
+/// An endpoint with this id, whose address and upstream come from `n`.
+fn endpoint(id: usize, n: usize) -> Endpoint {
+    let scheme = Scheme::ALL[n % 4];
+    let is_internal = n.is_multiple_of(3);
+    let host = match n % 5 {
+        0 => "*.a.example".to_owned(),
+        _ => format!("h{}.a.example", n % 7),
+    };
+    Endpoint {
+        merge_slashes: true,
+        timeouts: Timeouts::default(),
+        id: format!("ep_{id:02}"),
+        account: format!("ac_{}", n % 2).into(),
+        scheme,
+        is_internal,
+        host: HostName::parse(&host).unwrap(),
+        port: u16::try_from(1_000 + n % 6).unwrap(),
+        upstream: (!n.is_multiple_of(11)).then(|| {
+            let url = format!("http://127.0.0.1:{}", 2_000 + n % 4);
+            Upstream::parse(&url, "http1").unwrap()
+        }),
+        policy: None,
+    }
+}
+
+#[test]
+fn changes_lead_where_a_whole_snapshot_does() {
+    let mut kept = Kept::default();
+    let mut live = kept.compile(Snapshot::default()).unwrap();
+    let mut snapshot = Snapshot::default();
+    let mut places = BTreeMap::new();
+    let mut seed: usize = 7;
+    let mut next = |below: usize| {
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    for round in 0..600 {
+        let mut change = Change::default();
+        let mut again = Change::default();
+        for id in BTreeSet::from([next(12), next(12)]) {
+            if next(3) == 0 {
+                change.remove(format!("ep_{id:02}"));
+                again.remove(format!("ep_{id:02}"));
+            } else {
+                let one = endpoint(id, next(1_000));
+                let place = Place::of(&one);
+                places.insert(format!("{place:?}"), place);
+                change.put(one.clone());
+                again.put(one);
+            }
+        }
+        live = kept.apply(&live, change).unwrap();
+        snapshot = snapshot.changed(again);
+        let mut whole = Kept::default();
+        let expected = whole.compile(snapshot.clone()).unwrap();
+        assert_eq!(found(&live, &places), found(&expected, &places), "{round}");
+        let pools = |kept: &Kept| -> BTreeMap<String, usize> {
+            let pools = kept.pools.iter();
+            pools
+                .map(|(key, (_, count))| (format!("{key:?}"), *count))
+                .collect()
+        };
+        assert_eq!(pools(&kept), pools(&whole), "{round}");
+    }
+    assert!(places.len() > 50, "{}", places.len());
+}
+
+#[test]
+fn a_pool_outlives_a_change_of_its_endpoint() {
+    let mut kept = Kept::default();
+    let live = kept
+        .compile(Snapshot::builder().endpoint(endpoint(1, 1)).build())
+        .unwrap();
+    let pool = Arc::clone(kept.pools().next().unwrap());
+    let mut change = Change::default();
+    // Another address, the same account and upstream.
+    change.put(endpoint(1, 1 + 4 * 7 * 15 * 11 * 4));
+    let live = kept.apply(&live, change).unwrap();
+    assert!(Arc::ptr_eq(&pool, kept.pools().next().unwrap()));
+    let mut change = Change::default();
+    change.remove("ep_01".to_owned());
+    kept.apply(&live, change).unwrap();
+    assert_eq!(kept.pools().count(), 0);
+}

@@ -1,0 +1,197 @@
+//! The endpoints at one address: which of them is next, and which stand in for it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::edge_context::EdgeContext;
+use crate::snapshot::endpoint::{Endpoint, Restriction};
+use crate::upstream::pool::Pool;
+
+/// The endpoints at one address.
+#[derive(Debug)]
+pub(crate) struct Group {
+    first: Arc<Member>,
+    others: Vec<Arc<Member>>,
+    turn: AtomicUsize,
+    restriction: Option<Arc<Restriction>>,
+}
+
+/// An endpoint with the connections to its upstream.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) endpoint: Arc<Endpoint>,
+    pub(crate) pool: Option<Arc<Pool>>,
+    /// Where its traffic goes when its agent is away or its upstream takes no connection: others of the
+    /// same address, whose endpoints treat it the same.
+    pub(crate) stand_ins: Vec<Arc<Pool>>,
+}
+
+/// Agents or upstreams that are tried in the place of one.
+const STAND_INS_MAX: usize = 3;
+
+/// How often a request that waits for an agent looks whether it is back.
+const LOOK_FOR_AGENT_EVERY: Duration = Duration::from_millis(20);
+
+impl Member {
+    /// Waits while its agent, which just lost its connection, may come back, and no other stands in.
+    pub(crate) async fn wait_for_agent(&self, edge: &EdgeContext) {
+        let endpoint = self
+            .pool
+            .as_ref()
+            .and_then(|pool| pool.upstream().agents_endpoint());
+        let (Some(id), Some(agents)) = (endpoint, &edge.agents) else {
+            return;
+        };
+        while self.stand_ins.is_empty() && agents.may_return(id) {
+            tokio::time::sleep(LOOK_FOR_AGENT_EVERY).await;
+        }
+    }
+
+    /// Whether there is nobody behind it now.
+    fn is_away(&self, edge: &EdgeContext) -> bool {
+        let endpoint = self
+            .pool
+            .as_ref()
+            .and_then(|pool| pool.upstream().agents_endpoint());
+        match (endpoint, &edge.agents) {
+            (None, _) => self.pool.as_ref().is_some_and(|pool| !pool.is_reachable()),
+            (Some(_), None) => true,
+            (Some(id), Some(agents)) => !agents.is_online(id),
+        }
+    }
+
+    /// Whether `other` does with traffic what this one does.
+    fn is_like(&self, other: &Self) -> bool {
+        match (&self.endpoint.policy, &other.endpoint.policy) {
+            (None, None) => true,
+            (Some(own), Some(others)) => Arc::ptr_eq(own, others),
+            _ => false,
+        }
+    }
+
+    /// Says who stands in for each of the endpoints at one address: agents for agents, and for the rest
+    /// those that speak as they do.
+    fn introduce(members: &mut [Self]) {
+        for index in 0..members.len() {
+            let (before, rest) = members.split_at_mut(index);
+            let Some((member, behind)) = rest.split_first_mut() else {
+                return;
+            };
+            let Some(own) = &member.pool else { continue };
+            let kind = |pool: &Pool| {
+                let upstream = pool.upstream();
+                (upstream.agents_endpoint().is_some(), upstream.protocol())
+            };
+            let others = behind.iter().chain(&*before);
+            member.stand_ins = others
+                .filter(|other| member.is_like(other))
+                .filter_map(|other| other.pool.as_ref())
+                .filter(|other| !Arc::ptr_eq(other, own) && kind(other) == kind(own))
+                .take(STAND_INS_MAX)
+                .cloned()
+                .collect();
+        }
+    }
+}
+
+impl Group {
+    /// The endpoints at one address; `None` if there are none.
+    pub(super) fn new(
+        mut members: Vec<Member>,
+        restriction: impl FnOnce(&Member) -> Option<Arc<Restriction>>,
+    ) -> Option<Self> {
+        Member::introduce(&mut members);
+        let first = members.pop()?;
+        Some(Self {
+            restriction: restriction(&first),
+            first: Arc::new(first),
+            others: members.into_iter().map(Arc::new).collect(),
+            turn: AtomicUsize::new(0),
+        })
+    }
+
+    /// All of them.
+    pub(crate) fn members(&self) -> impl Iterator<Item = &Arc<Member>> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// The account of its endpoints: one address belongs to one account.
+    pub(crate) fn account(&self) -> &Arc<str> {
+        &self.first.endpoint.account
+    }
+
+    /// Whether a policy says how handshakes with its endpoints are done.
+    pub(crate) fn has_tls_policy(&self) -> bool {
+        self.members().any(|member| {
+            let policy = member.endpoint.policy.as_ref();
+            policy.is_some_and(|policy| policy.terminates_tls())
+        })
+    }
+
+    /// Whether a policy has rules that depend on the name a connection was made for: any of its first phase,
+    /// or one that reads `conn.tls.sni`.
+    pub(crate) fn judges_connections(&self) -> bool {
+        self.members().any(|member| {
+            let policy = member.endpoint.policy.as_ref();
+            policy.is_some_and(|policy| policy.judges_connections())
+        })
+    }
+
+    /// Whether empty segments are removed from the paths of its requests.
+    pub(crate) fn merges_slashes(&self) -> bool {
+        self.members().any(|member| member.endpoint.merge_slashes)
+    }
+
+    /// The host of its address.
+    pub(crate) fn host(&self) -> &str {
+        &self.first.endpoint.host
+    }
+
+    /// Whether a client at this address may reach its endpoints. A restriction that is not enforced
+    /// is logged and lets it pass.
+    pub(crate) fn admits(&self, client: IpAddr) -> bool {
+        let Some(restriction) = &self.restriction else {
+            return true;
+        };
+        if restriction.admitted.contains(client) {
+            return true;
+        }
+        let host = self.host();
+        if restriction.enforced {
+            tracing::debug!(restriction.id, %client, host, "an IP restriction blocked a client");
+        } else {
+            tracing::info!(
+                restriction.id,
+                %client,
+                host,
+                "an IP restriction that is not enforced would block this client"
+            );
+        }
+        !restriction.enforced
+    }
+
+    /// One of its endpoints, for what happens before a turn is taken.
+    pub(crate) fn first(&self) -> &Arc<Member> {
+        &self.first
+    }
+
+    /// The endpoint whose turn it is. One whose agent is away, or whose upstream could not be reached a
+    /// moment ago, is passed over.
+    pub(crate) fn pick(&self, edge: &EdgeContext) -> &Arc<Member> {
+        if self.others.is_empty() {
+            return &self.first;
+        }
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let count = self.others.len() + 1;
+        let at = |step: usize| match (turn.wrapping_add(step) % count).checked_sub(1) {
+            Some(other) => self.others.get(other).unwrap_or(&self.first),
+            None => &self.first,
+        };
+        (0..count)
+            .map(at)
+            .find(|member| !member.is_away(edge))
+            .unwrap_or_else(|| at(0))
+    }
+}

@@ -1,0 +1,146 @@
+//! The input of the edge: endpoints, certificates and restrictions of one moment.
+
+use std::fmt;
+use std::sync::Arc;
+
+use culvert_base::net::HostName;
+use culvert_login::Logins;
+use culvert_tls::acme::Challenge;
+use rustls::sign::CertifiedKey;
+
+use crate::snapshot::change::Change;
+use crate::snapshot::endpoint::{Endpoint, Restriction};
+
+/// A certificate with its key, and the names it is presented for.
+pub(super) type NamedCertificate = (Vec<HostName>, Arc<CertifiedKey>);
+
+/// Endpoints, certificates and restrictions of one moment.
+#[derive(Clone, Default)]
+pub struct Snapshot {
+    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) restrictions: Vec<Restriction>,
+    pub(super) certificates: Vec<NamedCertificate>,
+    pub(super) fallback: Vec<NamedCertificate>,
+    pub(super) challenges: Vec<Challenge>,
+    pub(super) logins: Option<Arc<Logins>>,
+}
+
+impl Snapshot {
+    /// A snapshot without endpoints and certificates, to be filled.
+    pub fn builder() -> SnapshotBuilder {
+        SnapshotBuilder(Self::default())
+    }
+
+    /// How many endpoints it has.
+    pub fn len(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// Its restrictions.
+    pub fn restrictions(&self) -> &[Restriction] {
+        &self.restrictions
+    }
+
+    /// Its challenges.
+    pub fn challenges(&self) -> &[Challenge] {
+        &self.challenges
+    }
+
+    /// The names that certificates are presented for, but for those of last resort.
+    pub fn certified(&self) -> impl Iterator<Item = &HostName> {
+        self.certificates.iter().flat_map(|(names, _)| names)
+    }
+
+    /// Whether it has no endpoint.
+    pub fn is_empty(&self) -> bool {
+        self.endpoints.is_empty()
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the certificates, whose keys no log may see.
+        f.debug_struct("Snapshot")
+            .field("endpoints", &self.endpoints)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Fills a [`Snapshot`].
+#[derive(Debug)]
+pub struct SnapshotBuilder(Snapshot);
+
+impl SnapshotBuilder {
+    /// Adds an endpoint. Several with the same scheme, host and port share the load in turn.
+    #[must_use]
+    pub fn endpoint(mut self, endpoint: Endpoint) -> Self {
+        self.0.endpoints.push(endpoint);
+        self
+    }
+
+    /// Adds a certificate with its key, presented for these names. For a name given twice the later
+    /// one counts; a wildcard covers names of any depth.
+    #[must_use]
+    pub fn certificate(
+        mut self,
+        names: impl IntoIterator<Item = HostName>,
+        key: Arc<CertifiedKey>,
+    ) -> Self {
+        self.0.certificates.push((names.into_iter().collect(), key));
+        self
+    }
+
+    /// Adds a certificate that is presented where there is no other, neither of the snapshot nor in
+    /// the operator's files.
+    #[must_use]
+    pub fn fallback_certificate(
+        mut self,
+        names: impl IntoIterator<Item = HostName>,
+        key: Arc<CertifiedKey>,
+    ) -> Self {
+        self.0.fallback.push((names.into_iter().collect(), key));
+        self
+    }
+
+    /// Adds the restriction of an account's endpoints; of two for one account the later one counts.
+    #[must_use]
+    pub fn restriction(mut self, restriction: Restriction) -> Self {
+        self.0.restrictions.push(restriction);
+        self
+    }
+
+    /// Adds a challenge that is to be answered for its host, whatever else is there.
+    #[must_use]
+    pub fn challenge(mut self, challenge: Challenge) -> Self {
+        self.0.challenges.push(challenge);
+        self
+    }
+
+    /// Says what log-ins share, for users who come back to the one address of all endpoints.
+    #[must_use]
+    pub fn logins(mut self, logins: Arc<Logins>) -> Self {
+        self.0.logins = Some(logins);
+        self
+    }
+
+    /// The snapshot.
+    pub fn build(self) -> Snapshot {
+        self.0
+    }
+}
+
+impl Snapshot {
+    /// This snapshot with a change. Takes time with its size; an edge applies changes faster.
+    #[must_use]
+    pub fn changed(mut self, change: Change) -> Self {
+        let put: Vec<&String> = change.put.iter().map(|endpoint| &endpoint.id).collect();
+        let stays = |id: &String| !change.removed.contains(id) && !put.contains(&id);
+        self.endpoints.retain(|endpoint| stays(&endpoint.id));
+        self.endpoints.extend(change.put);
+        self.challenges = change.challenges.unwrap_or(self.challenges);
+        if let Some((certificates, fallback)) = change.certificates {
+            (self.certificates, self.fallback) = (certificates, fallback);
+        }
+        self
+    }
+}

@@ -1,0 +1,81 @@
+//! The snapshot in use: tables that requests read without a lock.
+
+use std::sync::Arc;
+
+use culvert_login::Logins;
+use culvert_policy::ipdata::IpFields;
+use culvert_policy::scheme::Scheme;
+use culvert_tls::server_certificate::ServerCertificate;
+
+use crate::challenges::Answers;
+use crate::route::Hosts;
+use crate::snapshot::address::Place;
+use crate::snapshot::group::Group;
+use crate::table::Table;
+
+/// A snapshot in use.
+///
+/// A clone is cheap and shares what it has in common.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Live {
+    pub(crate) http: Hosts<Arc<Group>>,
+    pub(crate) https: Hosts<Arc<Group>>,
+    pub(crate) tls: Hosts<Arc<Group>>,
+    pub(crate) tcp: Table<u16, Arc<Group>>,
+    /// Internal endpoints, which are names of their account.
+    internal: Table<(Arc<str>, Scheme, u16), Hosts<Arc<Group>>>,
+    pub(crate) certificates: Hosts<Arc<ServerCertificate>>,
+    pub(crate) fallback: Hosts<Arc<ServerCertificate>>,
+    pub(crate) answers: Arc<Answers>,
+    pub(crate) logins: Option<Arc<Logins>>,
+    /// Endpoints whose policies read data of the operator, with that data.
+    pub(crate) data_readers: Table<String, IpFields>,
+}
+
+impl Live {
+    /// Puts a group at a place, or takes the one that is there away.
+    pub(super) fn set(&mut self, place: &Place, group: Option<Arc<Group>>) {
+        let (hosts, host) = match place {
+            Place::Port(port) => {
+                match group {
+                    Some(group) => self.tcp.insert(*port, group),
+                    None => self.tcp.remove(port),
+                }
+                return;
+            }
+            Place::Internal(account, scheme, host, port) => {
+                let key = (Arc::clone(account), *scheme, *port);
+                let mut hosts = self.internal.get(&key).cloned().unwrap_or_default();
+                match group {
+                    Some(group) => hosts.insert(host, group),
+                    None => hosts.remove(host),
+                }
+                if hosts.is_empty() {
+                    self.internal.remove(&key);
+                } else {
+                    self.internal.insert(key, hosts);
+                }
+                return;
+            }
+            Place::Host(Scheme::Http, host) => (&mut self.http, host),
+            Place::Host(Scheme::Https, host) => (&mut self.https, host),
+            Place::Host(_, host) => (&mut self.tls, host),
+        };
+        match group {
+            Some(group) => hosts.insert(host, group),
+            None => hosts.remove(host),
+        }
+    }
+
+    /// The internal endpoints of an account at an address.
+    pub(crate) fn internal(
+        &self,
+        account: &Arc<str>,
+        scheme: Scheme,
+        host: &str,
+        port: u16,
+    ) -> Option<&Arc<Group>> {
+        let hosts = self.internal.get(&(Arc::clone(account), scheme, port))?;
+        hosts.find(host)
+    }
+}
