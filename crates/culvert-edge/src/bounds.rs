@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 use culvert_tls::peek;
 
-use crate::{proxy, recording};
+use crate::http::exchange;
+use crate::proxy;
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +79,7 @@ pub(crate) static BOUNDS: &[Bound] = &[
     bound("HTTP/2: unread data of a connection", http2::CONNECTION_WINDOW as usize, Bytes, Connection(Reason::FLOW_CONTROL_ERROR)),
     bound("HTTP/2: streams reset at once", http2::RESETS.0 as usize, Count, Connection(Reason::ENHANCE_YOUR_CALM)),
     bound("HTTP/2: frames without progress at once", http2::IDLE_FRAMES.0 as usize, Count, Connection(Reason::ENHANCE_YOUR_CALM)),
-    bound("HTTP/2: field sections of the open requests of a connection", recording::HEADER_BYTES_MAX, Bytes, Status(431)),
+    bound("HTTP/2: field sections of the open requests of a connection", exchange::HEADER_BYTES_MAX, Bytes, Status(431)),
     bound("TLS: ClientHello with its records", peek::HELLO_BYTES_MAX, Bytes, Close),
     bound("PROXY protocol: header", proxy::HEADER_BYTES_MAX, Bytes, Close),
 ];

@@ -37,20 +37,25 @@ pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Entry 
     if policy.rules(Phase::Connect).is_empty() {
         return Entry::In(None);
     }
-    match down.policy.entered(policy) {
+    match down.conn.policy.entered(policy) {
         Some(true) => return Entry::In(None),
         Some(false) => return Entry::Out,
         None => {}
     }
     let mut entry = enter(down, endpoint, 0, None).await;
     if let Entry::In(Some(tls_policy)) = &entry {
-        let made = down.info.tls.get().and_then(|tls| tls.tls_policy.as_ref());
+        let made = down
+            .conn
+            .info
+            .tls
+            .get()
+            .and_then(|tls| tls.tls_policy.as_ref());
         // A request comes to an internal endpoint over a handshake that its policy had no part in. One that
         // asks for client certificates is not served so.
         let is_fulfilled = match endpoint.is_internal {
             true => !tls_policy.asks_for_certificates(),
             false => {
-                down.info.tls.get().is_none()
+                down.conn.info.tls.get().is_none()
                     || made.is_some_and(|own| Arc::ptr_eq(own, tls_policy))
             }
         };
@@ -58,7 +63,9 @@ pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Entry 
             entry = Entry::Out;
         }
     }
-    down.policy.enter(policy, matches!(entry, Entry::In(_)));
+    down.conn
+        .policy
+        .enter(policy, matches!(entry, Entry::In(_)));
     entry
 }
 
@@ -73,10 +80,10 @@ pub(crate) async fn enter(
     let Some(policy) = &endpoint.policy else {
         return Entry::In(tls_policy);
     };
-    down.policy.speaks_http(endpoint.scheme.is_http());
+    down.conn.policy.speaks_http(endpoint.scheme.is_http());
     // In a box: an idle connection's task keeps no room for it.
     let run = Box::pin(async move {
-        let mut memory = Memory::new(down.info.now());
+        let mut memory = Memory::new(down.conn.info.now());
         memory.hops = hops;
         let mut x = Exchange::new(
             Phase::Connect,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use culvert_policy::ipdata::IpFields;
 use culvert_policy::services::{CALLS_MAX, PolicyServices, Spawn};
 use culvert_policy::shared_counts::SharedCounts;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::edge_context::{EdgeContext, Phase};
+use crate::edge_context::EdgeContext;
+use crate::edge_state::{EdgeState, Phase};
 use crate::handshake_turns::HandshakeTurns;
 use crate::http::encoded::ENCODERS_KIB_MAX;
 use crate::inherited::Inherited;
 use crate::lanes::Lanes;
 use crate::listener;
 use crate::meters::Meters;
-use crate::overload::{self, Level, Pressure, RunQueue, Shares};
+use crate::overload::{self, Pressure, RunQueue, Shares};
 use crate::rules::Kind;
 use crate::settings::Settings;
 use crate::snapshot::change::Change;
@@ -99,7 +99,6 @@ impl Edge {
         let counts = settings.counts.clone().unwrap_or_else(alone);
         let own = [http_addr, https_addr].into_iter().flatten().collect();
         let network = Arc::new(Network::new(dialer, own));
-        let meters = Meters::default();
         let lanes = Lanes::start(settings.threads)?;
         let rules = ArcSwap::from_pointee(settings.rules());
         let Settings {
@@ -109,6 +108,7 @@ impl Edge {
             limits,
             ..
         } = settings;
+        let state = EdgeState::new(recorder, limits.held_bytes, ENCODERS_KIB_MAX);
         let shared = Arc::new_cyclic(|shared| EdgeContext {
             policy: Arc::new(PolicyServices {
                 clock: Arc::clone(&clock),
@@ -118,33 +118,25 @@ impl Edge {
                 documents: Documents::new(),
                 region,
                 calls: Semaphore::new(CALLS_MAX),
-                meters: Arc::clone(&meters.policy),
+                meters: Arc::clone(&state.meters.policy),
                 network: network.clone(),
                 tasks: Box::new(Tasks(Weak::clone(shared))),
             }),
+            state: Arc::new(state),
             network,
             live: ArcSwap::default(),
-            recorder,
             clock,
             handshakes: HandshakeTurns::new(settings.threads),
             announcements: Semaphore::new(ANNOUNCEMENTS_MAX),
-            bodies: Arc::new(Semaphore::new(limits.held_bytes)),
-            encoders: Arc::new(Semaphore::new(ENCODERS_KIB_MAX)),
             rules,
-            meters,
             write_delay: settings.write_delay,
             agents: settings.agents,
             missing_data: AtomicU64::new(0),
             files: ArcSwap::from_pointee(files),
-            phase: AtomicU8::new(Phase::Serving as u8),
-            level: AtomicU8::new(Level::Calm as u8),
-            changed: Notify::new(),
-            drops_events: AtomicBool::new(false),
-            tasks: TaskTracker::new(),
             supervisor: settings.supervisor,
             lanes,
             accepting: CancellationToken::new(),
-            census: Mutex::default(),
+            census: Arc::default(),
         });
         Ok(Self {
             shared,
@@ -179,7 +171,7 @@ impl Edge {
 
     /// What the edge counts.
     pub fn meters(&self) -> &Meters {
-        &self.shared.meters
+        &self.shared.state.meters
     }
 
     /// Takes other settings into use, all but the addresses: for new connections, and for
@@ -235,7 +227,7 @@ impl Edge {
         for port in wanted {
             self.open_port(&mut ports, port);
         }
-        self.shared.meters.snapshots.up();
+        self.shared.state.meters.snapshots.up();
     }
 
     /// Takes a change of the snapshot into use, as [`Edge::publish`] does with a whole one. Takes time
@@ -262,7 +254,7 @@ impl Edge {
                 stop.cancel();
             }
         }
-        self.shared.meters.snapshots.up();
+        self.shared.state.meters.snapshots.up();
     }
 
     /// Accepts at the port of a TCP endpoint, if that is not done already.
@@ -279,7 +271,7 @@ impl Edge {
             }
             Err(error) => {
                 ports.failed.insert(port);
-                self.shared.meters.ports_failed.up();
+                self.shared.state.meters.ports_failed.up();
                 tracing::warn!(%error, port, "cannot listen on the port of a TCP endpoint");
             }
         }
@@ -287,7 +279,7 @@ impl Edge {
 
     /// Waits while the edge is too tight for new agents, which are to be held meanwhile (reliability 5).
     pub async fn takes_agents(&self) {
-        self.shared.takes_agents().await;
+        self.shared.state.takes_agents().await;
     }
 
     /// Serves until `cancel`, then drains: stops accepting, lets what has begun finish within the
@@ -339,13 +331,13 @@ impl Edge {
         // A request that was on its way when the end began is still answered.
         drop(tokio::time::timeout(parting, shared.drained()).await);
         shared.enter(Phase::Draining);
-        shared.tasks.close();
+        shared.state.tasks.close();
         if tokio::time::timeout_at(until, shared.drained())
             .await
             .is_err()
         {
             tracing::info!(
-                connections = shared.meters.connections.get(),
+                connections = shared.state.meters.connections.get(),
                 "drain timeout reached; closing the remaining connections"
             );
         }
@@ -353,7 +345,7 @@ impl Edge {
         // Connections to upstreams end with the pools that share them.
         shared.live.store(Arc::default());
         self.ports.lock().await.kept = Kept::default();
-        if tokio::time::timeout(CUT_WITHIN, shared.tasks.wait())
+        if tokio::time::timeout(CUT_WITHIN, shared.state.tasks.wait())
             .await
             .is_err()
         {
@@ -365,7 +357,7 @@ impl Edge {
 impl Edge {
     /// Closes connections to upstreams that rest for too long, or are too many.
     async fn sweep(&self) {
-        let level = self.shared.level();
+        let level = self.shared.state.level();
         for pool in self.ports.lock().await.kept.pools() {
             pool.sweep(level);
         }
@@ -381,7 +373,9 @@ fn listen(shared: &Arc<EdgeContext>, listener: TcpListener, kind: Kind, stop: Ca
     };
     let accepting = listener::accept(Arc::clone(shared), listener, kind, stop.clone());
     let is_stopping = move || stop.is_cancelled();
-    shared.track(shared.supervisor.supervise(name, is_stopping, accepting));
+    shared
+        .state
+        .track(shared.supervisor.supervise(name, is_stopping, accepting));
 }
 
 /// Runs tasks of policies.
@@ -391,7 +385,7 @@ struct Tasks(Weak<EdgeContext>);
 impl Spawn for Tasks {
     fn spawn(&self, task: BoxFuture<'static, ()>) {
         if let Some(shared) = self.0.upgrade() {
-            shared.track(task);
+            shared.state.track(task);
         }
     }
 }

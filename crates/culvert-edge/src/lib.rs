@@ -9,11 +9,14 @@
 
 mod alarm;
 mod bounds;
+mod census;
 mod challenges;
+mod conn_state;
 mod connection_phase;
 mod downstream;
 mod edge;
 mod edge_context;
+mod edge_state;
 mod event_slots;
 pub mod fuzz;
 mod handshake_turns;

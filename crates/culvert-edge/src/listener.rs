@@ -88,21 +88,22 @@ fn hand_over(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: 
             Err(error) => tracing::warn!(%error, "cannot watch a connection"),
         }
     };
-    edge.tasks.spawn_on(admitting, lane);
+    edge.state.tasks.spawn_on(admitting, lane);
 }
 
 /// Takes a connection in.
 fn admit(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: Kind) {
-    edge.meters.accepted.up();
-    if edge.level() == Level::Full {
-        edge.meters.shed_connections.up();
+    edge.state.meters.accepted.up();
+    if edge.state.level() == Level::Full {
+        edge.state.meters.shed_connections.up();
         return;
     }
     let Ok(server) = tcp.local_addr() else { return };
     let own = Ends { client, server };
     let peer = plain_address(client.ip());
     if edge.rules.load().is_announced(kind, peer) {
-        edge.track(announced(Arc::clone(edge), tcp, own, kind));
+        edge.state
+            .track(announced(Arc::clone(edge), tcp, own, kind));
     } else {
         serve(edge, tcp, own, kind);
     }
@@ -111,7 +112,7 @@ fn admit(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: Kind
 /// A connection that begins with a PROXY header.
 async fn announced(edge: Arc<EdgeContext>, mut tcp: TcpStream, own: Ends, kind: Kind) {
     let Ok(_place) = edge.announcements.try_acquire() else {
-        edge.meters.refused_full.up();
+        edge.state.meters.refused_full.up();
         return;
     };
     let limit = edge.rules.load().limits.first_byte;
@@ -122,7 +123,7 @@ async fn announced(edge: Arc<EdgeContext>, mut tcp: TcpStream, own: Ends, kind: 
     };
     match header {
         Ok(Some(ends)) => serve(&edge, tcp, ends.unwrap_or(own), kind),
-        _ => edge.meters.refused_announcements.up(),
+        _ => edge.state.meters.refused_announcements.up(),
     }
 }
 
@@ -145,7 +146,7 @@ async fn read_header(tcp: &mut TcpStream) -> Option<Option<Ends>> {
 /// Serves a connection, if there is room for it.
 fn serve(edge: &Arc<EdgeContext>, tcp: TcpStream, ends: Ends, kind: Kind) {
     let Ends { client, server } = ends;
-    let Some(down) = edge.enlist(client, server) else {
+    let Some(down) = Downstream::accept(edge, client, server) else {
         return;
     };
     if tcp.set_nodelay(true).is_err() {
@@ -153,11 +154,11 @@ fn serve(edge: &Arc<EdgeContext>, tcp: TcpStream, ends: Ends, kind: Kind) {
     }
     socket::probe(&tcp);
     socket::keep_little(&tcp);
-    let socket = Counted::new(tcp, Arc::clone(&down));
+    let socket = Counted::new(tcp, Arc::clone(&down.conn));
     match kind {
-        Kind::Http => edge.track(server::http1(Wire::Plain(socket), down)),
-        Kind::Tls => edge.track(secure(socket, down)),
-        Kind::Tcp(port) => edge.track(raw(socket, down, port)),
+        Kind::Http => edge.state.track(server::http1(Wire::Plain(socket), down)),
+        Kind::Tls => edge.state.track(secure(socket, down)),
+        Kind::Tcp(port) => edge.state.track(raw(socket, down, port)),
     }
 }
 
@@ -165,9 +166,9 @@ fn serve(edge: &Arc<EdgeContext>, tcp: TcpStream, ends: Ends, kind: Kind) {
 async fn raw(socket: Counted, down: Arc<Downstream>, port: u16) {
     let group = down.edge.live.load().tcp.get(&port).cloned();
     if let Some(group) = group {
-        down.attribute(group.account(), group.host());
-        if !group.admits(down.info.client.ip()) {
-            down.block();
+        down.conn.attribute(group.account(), group.host());
+        if !group.admits(down.conn.info.client.ip()) {
+            down.conn.block();
             return;
         }
         let name = group.host().to_owned();
@@ -178,7 +179,7 @@ async fn raw(socket: Counted, down: Arc<Downstream>, port: u16) {
 /// Passes a connection of a TCP or TLS endpoint on, from endpoint to endpoint as their policies say, and
 /// in clear if one of them ends its TLS. `ahead` was read from it already.
 async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: &Arc<Downstream>) {
-    let mut member = Arc::clone(group.pick(&down.edge));
+    let mut member = Arc::clone(group.pick(down.edge.agents()));
     let mut timeouts = member.endpoint.timeouts;
     let mut tls_policy: Option<Arc<TlsPolicy>> = None;
     let mut hops = 0;
@@ -203,16 +204,16 @@ async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: 
     let own = down.edge.certificate(&down.edge.live.load(), name);
     let presented = tls_policy.present(own.as_ref().map(|own| &own.key), Alpn::None);
     let Some(presented) = presented else {
-        down.edge.meters.handshakes_failed.up();
+        down.edge.state.meters.handshakes_failed.up();
         return socket.reset();
     };
-    let deadline = tokio::time::Instant::now() + down.rules.limits.handshake;
+    let deadline = tokio::time::Instant::now() + down.conn.rules.limits.handshake;
     let config = Arc::clone(&presented.config);
     let clients = presented.clients.as_ref();
     let handshake = shake(config, clients, Replay::new(ahead, socket), down);
     match tokio::time::timeout_at(deadline, handshake).await {
         Ok(Some(stream)) => tcp::endpoint(stream, &[], &member, timeouts, down).await,
-        _ => down.edge.meters.handshakes_failed.up(),
+        _ => down.edge.state.meters.handshakes_failed.up(),
     }
 }
 
@@ -226,33 +227,33 @@ async fn shake(
     socket: Replay,
     down: &Arc<Downstream>,
 ) -> Option<TlsStream<Replay>> {
-    let patience = match down.edge.level() < Level::Tight {
-        true => down.rules.limits.handshake,
+    let patience = match down.edge.state.level() < Level::Tight {
+        true => down.conn.rules.limits.handshake,
         false => TURN_WHEN_TIGHT,
     };
-    let source = source_number(down.info.client.ip());
+    let source = source_number(down.conn.info.client.ip());
     let handshake = TlsAcceptor::from(config).accept(socket);
     let Ok(stream) = down.edge.handshakes.run(source, patience, handshake).await else {
-        down.edge.meters.shed_handshakes.up();
+        down.edge.state.meters.shed_handshakes.up();
         return None;
     };
     let stream = stream.ok()?;
     let (_, session) = stream.get_ref();
     let is_trusted = clients
-        .is_none_or(|clients| handshake::is_still_trusted(session, clients, down.info.now()));
+        .is_none_or(|clients| handshake::is_still_trusted(session, clients, down.conn.info.now()));
     is_trusted.then_some(stream)
 }
 
 /// A connection that must begin with TLS.
 async fn secure(mut socket: Counted, down: Arc<Downstream>) {
-    let meters = &down.edge.meters;
-    let deadline = tokio::time::Instant::now() + down.rules.limits.handshake;
+    let meters = &down.edge.state.meters;
+    let deadline = tokio::time::Instant::now() + down.conn.rules.limits.handshake;
     let hello = tokio::time::timeout_at(deadline, read_hello(&mut socket)).await;
     let Ok(Some((ahead, name))) = hello else {
         meters.handshakes_failed.up();
         return;
     };
-    let name = down.info.set_sni(name.unwrap_or_default());
+    let name = down.conn.info.set_sni(name.unwrap_or_default());
     let live = down.edge.live.load_full();
     if let Some(config) = live.answers.handshake(name, &ahead) {
         let handshake = shake(config, None, Replay::new(ahead, socket), &down);
@@ -264,9 +265,9 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
         return;
     }
     if let Some(group) = live.tls.find(name) {
-        down.attribute(group.account(), name);
-        if !group.admits(down.info.client.ip()) {
-            down.block();
+        down.conn.attribute(group.account(), name);
+        if !group.admits(down.conn.info.client.ip()) {
+            down.conn.block();
             return;
         }
         Box::pin(pass(socket, ahead, name, group, &down)).await;
@@ -279,7 +280,7 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
     };
     let (_, session) = stream.get_ref();
     let is_http2 = session.alpn_protocol() == Some(b"h2");
-    if let Some(facts) = down.info.tls.get() {
+    if let Some(facts) = down.conn.info.tls.get() {
         facts.handshake.get_or_init(|| handshake::info(session));
     }
     let wire = Wire::Tls(Box::new(stream));
@@ -297,8 +298,8 @@ async fn terminate(
     down: &Arc<Downstream>,
     deadline: tokio::time::Instant,
 ) -> Option<TlsStream<Replay>> {
-    let meters = &down.edge.meters;
-    let name = down.info.sni();
+    let meters = &down.edge.state.meters;
+    let name = down.conn.info.sni();
     let (own, group) = {
         let live = down.edge.live.load();
         let group: Option<Arc<Group>> = live.https.find(name).map(Arc::clone);
@@ -309,7 +310,7 @@ async fn terminate(
     if let Some(group) = &group
         && (own.is_some() || group.has_tls_policy())
     {
-        down.attribute(group.account(), name);
+        down.conn.attribute(group.account(), name);
         match connection_phase::first(down, &group.first().endpoint).await {
             Entry::In(wanted) => tls_policy = wanted,
             Entry::Forward(..) | Entry::Out => {
@@ -335,7 +336,7 @@ async fn terminate(
     if let Some(group) = group {
         down.tls_group.get_or_init(|| group);
     }
-    down.info.tls.get_or_init(|| TlsInfo {
+    down.conn.info.tls.get_or_init(|| TlsInfo {
         certificate: Arc::clone(&presented),
         tls_policy,
         handshake: OnceLock::new(),

@@ -1,17 +1,15 @@
-//! The life of a traffic event, from the first byte to the last.
+//! The records of exchanges and connections, from the first byte to the last.
 //!
-//! A [`Recording`] belongs to one exchange and is completed by being dropped, wherever that happens:
-//! at the end of the answer, with a body that nobody wants any more, with a connection that broke,
-//! in an unwinding panic. What is dropped before the answer was complete is an exchange cut short.
+//! A [`Recording`] fills the record of one exchange. It knows neither the connection nor the exchange, which
+//! tell it what happened ([`HttpExchange`](crate::http::exchange::HttpExchange)).
 //!
-//! An answer on HTTP/1 is complete when its last byte has left the process, which is after its body
-//! is dropped: the record waits for that in the connection ([`Unflushed`]).
+//! A response on HTTP/1 is complete when its last byte has left the process, which is after its body is
+//! dropped. Until then the connection keeps the record ([`Unflushed`]).
 //!
-//! Nothing is allocated or formatted for an event that nobody captures.
+//! Nothing is allocated or formatted for an event that no subscription selects.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use culvert_base::Timestamp;
 use culvert_events::{
@@ -19,45 +17,24 @@ use culvert_events::{
 };
 use culvert_http::authority::Authority;
 use culvert_http::target::Received;
+use culvert_policy::conn::ConnInfo;
 use culvert_policy::event::EventDraft;
+use culvert_policy::policy::conn_state::PolicyConnState;
 use http::header::{HOST, HeaderMap, USER_AGENT};
-use http::{Method, StatusCode, Version, request};
+use http::{Method, StatusCode, request};
 
-use crate::alarm::Alarm;
-use crate::downstream::Downstream;
+use crate::edge_state::EdgeState;
 use crate::event_slots;
-use crate::http::upload::{Cap, UploadPace};
-use crate::http1_state::Turn;
 use crate::overload::Level;
-use crate::rules::Timeouts;
 
-/// Header bytes that the open requests of an HTTP/2 connection may hold together.
-pub(crate) const HEADER_BYTES_MAX: usize = 512 << 10;
-
-/// One exchange, and what is captured of it.
+/// The record of an exchange while it is filled.
 #[derive(Debug)]
 pub(crate) struct Recording {
-    down: Arc<Downstream>,
     is_http1: bool,
-    /// Whether it is no client's.
-    is_aside: bool,
     event: EventDraft,
     sent: Sent,
     /// HTTP/2: payload bytes of the request so far.
     received: Option<Arc<AtomicU64>>,
-    /// Set when the request's body is longer than it may be.
-    is_over: Option<Arc<AtomicBool>>,
-    /// HTTP/2: set when the client broke the request's body off.
-    is_cut: Option<Arc<AtomicBool>>,
-    /// HTTP/2: what the request's head holds of its connection's allowance.
-    header_bytes: usize,
-    /// Whether the whole answer was handed to the protocol.
-    is_answered: bool,
-    /// Times of the endpoints it went through.
-    timeouts: Timeouts,
-    /// How the request's body comes, if it has one.
-    upload: Option<Arc<UploadPace>>,
-    pub(crate) alarm: Alarm,
 }
 
 /// Counts the payload bytes of an HTTP/2 request, once its body is read.
@@ -79,21 +56,21 @@ impl ReceivedCounter<'_> {
     }
 }
 
-/// How far an answer has come.
+/// How much of a response was sent.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sent {
+struct Sent {
     /// Body bytes handed to the protocol, and the chunk framing around them.
     payload: u64,
     chunking: u64,
-    /// Bytes of the head, and where on the connection it begins.
+    /// Bytes of the head, and the bytes of the connection before it.
     head: u64,
     begins: u64,
-    /// How the body is encoded, and bytes of it that went in.
+    /// The content coding of the body, and its bytes before encoding.
     coding: Option<&'static str>,
     raw: u64,
 }
 
-/// The record of an answer whose last byte may not have left.
+/// The record of a response whose last byte may not have left the process.
 #[derive(Debug)]
 pub(crate) struct Unflushed {
     record: Record,
@@ -101,133 +78,39 @@ pub(crate) struct Unflushed {
 }
 
 impl Recording {
-    /// Begins an exchange on a connection.
-    pub(crate) fn begin(down: Arc<Downstream>, version: Version) -> Self {
-        down.edge.meters.requests.up();
-        down.counters.open.fetch_add(1, Ordering::AcqRel);
-        down.counters.begun.fetch_add(1, Ordering::Relaxed);
-        Self::new(down, version)
-    }
-
-    /// For a request that is no client's, which makes no event.
-    pub(crate) fn aside(down: Arc<Downstream>) -> Self {
-        down.counters.open.fetch_add(1, Ordering::AcqRel);
-        let mut aside = Self::new(down, Version::HTTP_2);
-        aside.is_aside = true;
-        aside
-    }
-
-    fn new(down: Arc<Downstream>, version: Version) -> Self {
+    pub(crate) fn new(is_http1: bool) -> Self {
         Self {
-            is_http1: version != Version::HTTP_2,
-            is_aside: false,
+            is_http1,
             event: EventDraft::default(),
             sent: Sent::default(),
             received: None,
-            is_over: None,
-            is_cut: None,
-            header_bytes: 0,
-            is_answered: false,
-            timeouts: Timeouts::default(),
-            upload: None,
-            alarm: down.borrow_alarm(),
-            down,
         }
     }
 
-    /// The connection of the exchange.
-    pub(crate) fn down(&self) -> &Arc<Downstream> {
-        &self.down
-    }
-
-    /// Holds it to the times of an endpoint, and to those of the endpoints before where that has none.
-    pub(crate) fn reached(&mut self, timeouts: Timeouts) {
-        self.timeouts = timeouts.or(self.timeouts);
-        if let (Some(write), false) = (timeouts.write, self.is_http1) {
-            self.down.allow_write(write);
-        }
-    }
-
-    /// Times of the endpoints it went through.
-    pub(crate) fn timeouts(&self) -> Timeouts {
-        self.timeouts
-    }
-
-    /// How long connecting to the upstream may take.
-    pub(crate) fn connect_limit(&self) -> Duration {
-        let limits = &self.down.rules.limits;
-        self.timeouts.connect.unwrap_or(limits.connect)
-    }
-
-    /// How long the head of an answer may be in coming.
-    pub(crate) fn first_byte_limit(&self) -> Duration {
-        // A server of gRPC may say nothing before it has a message.
-        let is_grpc = self.upload.as_ref().is_some_and(|upload| upload.is_grpc());
-        match self.timeouts.first_byte {
-            Some(first_byte) => first_byte,
-            None if is_grpc => self.idle_limit(),
-            None => self.down.rules.limits.answer,
-        }
-    }
-
-    /// How long nothing may move either way.
-    pub(crate) fn idle_limit(&self) -> Duration {
-        let limits = &self.down.rules.limits;
-        self.timeouts.idle.unwrap_or(limits.tunnel_idle)
-    }
-
-    /// The longest that the client may take nothing of what waits for it.
-    pub(crate) fn write_limit(&self) -> Duration {
-        let limits = &self.down.rules.limits;
-        self.timeouts.write.unwrap_or(limits.write_stall)
-    }
-
-    /// How long the client may send nothing of a body that it owes.
-    pub(crate) fn request_limit(&self) -> Duration {
-        let limits = &self.down.rules.limits;
-        self.timeouts.request.unwrap_or(limits.body_stall)
-    }
-
-    /// Watches how the client sends the request's body.
-    pub(crate) fn watch_upload(&mut self, is_grpc: bool) -> Arc<UploadPace> {
-        let pace = Arc::new(UploadPace::new(is_grpc));
-        self.upload = Some(Arc::clone(&pace));
-        pace
-    }
-
-    /// How the client sends the request's body, if it has one.
-    pub(crate) fn upload(&self) -> Option<&UploadPace> {
-        self.upload.as_deref()
-    }
-
-    /// Notes whose exchange it is and what is asked. Until then it makes no event.
-    pub(crate) fn resolved(
+    /// Starts the record with the request. Without this there is no event.
+    pub(crate) fn start(
         &mut self,
+        edge: &EdgeState,
         account: &Arc<str>,
-        parts: &request::Parts,
-        authority: &Authority<'_>,
+        (info, server_name): (&ConnInfo, &str),
+        (parts, authority): (&request::Parts, &Authority<'_>),
+        rules: &HeaderRules,
     ) {
-        let tls = self.down.info.tls.get();
-        let server_name = match tls {
-            Some(_) => self.down.info.sni(),
-            None => authority.host.as_ref(),
-        };
-        self.down.attribute(account, server_name);
-
-        let capture = self.down.edge.recorder.capture(&HTTP_REQUEST_COMPLETE);
+        let capture = edge.recorder.capture(&HTTP_REQUEST_COMPLETE);
         if capture.is_none() {
             return;
         }
         let mut record = Record::new(&HTTP_REQUEST_COMPLETE, capture, Arc::clone(account));
-        let (client, server) = self.down.info.addresses();
+        let tls = info.tls.get();
+        let (client, server) = info.addresses();
         record.set(event_slots::http::CLIENT_IP, client);
         record.set(event_slots::http::SERVER_IP, server);
         record.set(event_slots::http::SERVER_NAME, server_name);
         record.set(
             event_slots::http::SERVER_PORT,
-            i32::from(self.down.info.server.port()),
+            i32::from(info.server.port()),
         );
-        record.set(event_slots::http::START_TS, self.down.info.started_at());
+        record.set(event_slots::http::START_TS, info.started_at());
         if let Some(handshake) = tls.and_then(|tls| tls.handshake.get()) {
             record.set(event_slots::http::CIPHER_SUITE, handshake.cipher_suite());
             record.set(event_slots::http::TLS_VERSION, handshake.version());
@@ -238,12 +121,11 @@ impl Recording {
         }
         let scheme = if tls.is_some() { "https" } else { "http" };
         set_method(&mut record, &parts.method);
-        let rules = &self.down.rules.header_rules;
         set_url(&mut record, parts, scheme, authority, rules);
         if let Some(agent) = parts.headers.get(USER_AGENT) {
             record.set_bytes(event_slots::http::USER_AGENT, agent.as_bytes());
         }
-        // HTTP/2 names its host outside the fields; events have it among them.
+        // HTTP/2 has its host outside the header fields; events have it among them.
         let host = (!self.is_http1 && !parts.headers.contains_key(HOST))
             .then(|| (&b"host"[..], authority.text.as_bytes()));
         let cookies = if self.is_http1 {
@@ -251,10 +133,10 @@ impl Recording {
         } else {
             Cookies::Joined
         };
-        if !(record.wants(event_slots::http::REQUEST_HEADERS) && self.is_trimmed()) {
+        if !(record.wants(event_slots::http::REQUEST_HEADERS) && self.is_trimmed(edge)) {
             record.set_headers(
                 event_slots::http::REQUEST_HEADERS,
-                &self.down.rules.header_rules,
+                rules,
                 cookies,
                 host.into_iter().chain(lines(&parts.headers)),
             );
@@ -262,16 +144,16 @@ impl Recording {
         self.event.record = Some(record);
     }
 
-    /// Whether its event goes without header maps and logs, for want of room.
-    fn is_trimmed(&mut self) -> bool {
-        if !self.event.is_trimmed && self.down.edge.level() >= Level::Tight {
+    /// Whether overload omits header maps and logs from the event.
+    fn is_trimmed(&mut self, edge: &EdgeState) -> bool {
+        if !self.event.is_trimmed && edge.level() >= Level::Tight {
             self.event.is_trimmed = true;
-            self.down.edge.meters.events_trimmed.up();
+            edge.meters.events_trimmed.up();
         }
         self.event.is_trimmed
     }
 
-    /// Its event as policies fill it, and where they count the bytes of its body.
+    /// The event for policies to fill, and the counter of the request's body.
     pub(crate) fn for_policy(&mut self) -> (&mut EventDraft, ReceivedCounter<'_>) {
         let is_counted = !self.is_http1 && self.event.record.is_some();
         let received = ReceivedCounter {
@@ -281,89 +163,47 @@ impl Recording {
         (&mut self.event, received)
     }
 
-    /// Says what a module decided that may run more than once: to block is final.
+    /// Records the decision of a module that may run more than once. A block is final.
     pub(crate) fn decide(&mut self, slot: Slot<Text>, decision: &str) {
         self.event.decide(slot, decision);
     }
 
-    /// Makes no event after all.
+    /// Discards the record.
     pub(crate) fn withdraw(&mut self) {
         self.event.record = None;
     }
 
-    /// Notes that the client's address is not admitted.
+    /// Records that an IP restriction blocked the client.
     pub(crate) fn blocked(&mut self) {
         if let Some(record) = &mut self.event.record {
             record.set(event_slots::http::IP_POLICY_DECISION, "block");
         }
     }
 
-    /// Notes whether the upstream connection of the last attempt had served before.
+    /// Records whether the upstream connection of the last attempt was reused.
     pub(crate) fn upstream(&mut self, is_reused: bool) {
         if let Some(record) = &mut self.event.record {
             record.set(event_slots::http::CONNECTION_REUSED, is_reused);
         }
     }
 
-    /// Where an HTTP/2 request's payload bytes are to be counted, if anyone asks. On HTTP/1 they are
-    /// counted on the wire.
+    /// A counter for the payload bytes of an HTTP/2 request, if its value is used. On HTTP/1 the connection
+    /// counts them.
     pub(crate) fn count_received(&mut self) -> Option<Arc<AtomicU64>> {
         self.for_policy().1.start()
     }
 
-    /// How long the request's body may be, where that is limited.
-    pub(crate) fn cap(&mut self) -> Option<Cap> {
-        let left = self.down.rules.limits.body_bytes;
-        if left == u64::MAX {
-            return None;
-        }
-        let is_over = Arc::clone(self.is_over.get_or_insert_default());
-        Some(Cap { left, is_over })
-    }
-
-    /// Whether the request's body was longer.
-    pub(crate) fn is_over(&self) -> bool {
-        let is_over = self.is_over.as_ref();
-        is_over.is_some_and(|is_over| is_over.load(Ordering::Acquire))
-    }
-
-    /// Where an HTTP/2 client is noted to have broken its request off. On HTTP/1 the connection itself sees that.
-    pub(crate) fn cut(&mut self) -> Option<Arc<AtomicBool>> {
-        (!self.is_http1).then(|| Arc::clone(self.is_cut.get_or_insert_default()))
-    }
-
-    /// Whether it has.
-    pub(crate) fn is_cut(&self) -> bool {
-        let is_cut = self.is_cut.as_ref();
-        is_cut.is_some_and(|is_cut| is_cut.load(Ordering::Acquire))
-    }
-
-    /// Takes the head of an HTTP/2 request into its connection's allowance. False when there is no
-    /// room for it beside the requests that are open.
-    pub(crate) fn hold_head(&mut self, parts: &request::Parts) -> bool {
-        let target = parts.uri.path_and_query().map_or(0, |it| it.as_str().len());
-        // With the overhead for each field of RFC 9113 6.5.2.
-        let fields = parts.headers.iter();
-        let bytes = fields.fold(target, |sum, (name, value)| {
-            sum + name.as_str().len() + value.len() + 32
-        });
-        self.header_bytes = bytes;
-        self.down
-            .counters
-            .header_bytes
-            .fetch_add(bytes, Ordering::AcqRel)
-            + bytes
-            <= HEADER_BYTES_MAX
-    }
-
-    /// Whether there is a way for answers before the answer: a client's exchange has one.
-    pub(crate) fn takes_interim(&self) -> bool {
-        !self.is_aside
-    }
-
-    /// Notes the final head of the answer.
-    pub(crate) fn answer(&mut self, status: StatusCode, headers: &HeaderMap) {
-        let is_trimmed = self.event.wants(event_slots::http::RESPONSE_HEADERS) && self.is_trimmed();
+    /// Records the final head of the response. The connection has handed out `handed_out` bytes before it.
+    pub(crate) fn answer(
+        &mut self,
+        edge: &EdgeState,
+        status: StatusCode,
+        headers: &HeaderMap,
+        rules: &HeaderRules,
+        handed_out: u64,
+    ) {
+        let is_trimmed =
+            self.event.wants(event_slots::http::RESPONSE_HEADERS) && self.is_trimmed(edge);
         let Some(record) = &mut self.event.record else {
             return;
         };
@@ -371,22 +211,22 @@ impl Recording {
         if !is_trimmed {
             record.set_headers(
                 event_slots::http::RESPONSE_HEADERS,
-                &self.down.rules.header_rules,
+                rules,
                 Cookies::AsReceived,
                 lines(headers),
             );
         }
         if self.is_http1 {
-            self.sent.begins = self.down.counters.handed_out();
+            self.sent.begins = handed_out;
         }
     }
 
-    /// Notes of how many bytes the answer's head is, on HTTP/1.
+    /// Records the length of the response's head on HTTP/1.
     pub(crate) fn head(&mut self, bytes: usize) {
         self.sent.head = bytes as u64;
     }
 
-    /// Counts body bytes of the answer.
+    /// Counts body bytes of the response.
     pub(crate) fn sent(&mut self, bytes: usize, is_chunked: bool) {
         self.sent.payload = self.sent.payload.saturating_add(bytes as u64);
         if is_chunked {
@@ -396,105 +236,86 @@ impl Recording {
         }
     }
 
-    /// Of what was counted, so many bytes were not handed over.
+    /// Subtracts bytes that were counted and not sent.
     pub(crate) fn unsent(&mut self, bytes: usize) {
         self.sent.payload = self.sent.payload.saturating_sub(bytes as u64);
     }
 
-    /// Notes how the answer's body is encoded.
+    /// Records the content coding of the response.
     pub(crate) fn encodes(&mut self, coding: &'static str) {
         self.sent.coding = Some(coding);
     }
 
-    /// Notes how many bytes of the body were encoded so far.
+    /// Records how many bytes of the body were encoded so far.
     pub(crate) fn encoded(&mut self, raw: u64) {
         self.sent.raw = raw;
     }
 
-    /// The whole answer was handed to the protocol.
-    pub(crate) fn answered(&mut self) {
-        self.is_answered = true;
-    }
-
-    fn write_logs(&mut self) {
+    fn write_logs(&mut self, edge: &EdgeState) {
         if self.event.has_logs() {
-            self.is_trimmed();
+            self.is_trimmed(edge);
             self.event.write_logs();
         }
     }
 
-    /// The answer was an upgrade, and the upgraded stream is over.
-    pub(crate) fn tunnel_closed(mut self) {
-        self.write_logs();
+    /// Completes the record of an upgraded connection, which has ended.
+    pub(crate) fn complete_tunnel(&mut self, edge: &EdgeState, now: Timestamp) {
+        self.write_logs(edge);
         if let Some(record) = self.event.record.take() {
-            let down = Arc::clone(&self.down);
-            offer(record, 0, Sent::default(), Some(0), &down);
+            complete(record, 0, Sent::default(), Some(0), edge, now);
         }
     }
-}
 
-impl Drop for Recording {
-    fn drop(&mut self) {
-        self.down.return_alarm(std::mem::take(&mut self.alarm));
-        self.write_logs();
+    /// Completes the record of an exchange on HTTP/2.
+    pub(crate) fn complete_http2(&mut self, edge: &EdgeState, now: Timestamp) {
+        self.write_logs(edge);
         if let Some(record) = self.event.record.take() {
-            if !self.is_http1 {
-                let received = self
-                    .received
-                    .as_ref()
-                    .map_or(0, |count| count.load(Ordering::Relaxed));
-                offer(
-                    record,
-                    received,
-                    self.sent,
-                    Some(self.sent.payload),
-                    &self.down,
-                );
-            } else {
-                let unflushed = Unflushed {
-                    record,
-                    sent: self.sent,
-                };
-                if self.is_answered && self.down.http1.turn() == Turn::Edge {
-                    self.down.http1.keep(unflushed);
-                } else {
-                    unflushed.cut(&self.down);
-                }
-            }
+            let received = self.received.as_ref();
+            let received = received.map_or(0, |count| count.load(Ordering::Relaxed));
+            let payload = Some(self.sent.payload);
+            complete(record, received, self.sent, payload, edge, now);
         }
-        if self.is_http1 && self.is_answered && self.down.http1.turn() == Turn::Edge {
-            self.down.http1.set_turn(Turn::Flush);
-        }
-        self.down
-            .counters
-            .header_bytes
-            .fetch_sub(self.header_bytes, Ordering::AcqRel);
-        self.down.counters.open.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Takes the record of an exchange on HTTP/1, whose response may not have left the process.
+    pub(crate) fn take_unflushed(&mut self, edge: &EdgeState) -> Option<Unflushed> {
+        self.write_logs(edge);
+        Some(Unflushed {
+            record: self.event.record.take()?,
+            sent: self.sent,
+        })
     }
 }
 
 impl Unflushed {
-    /// Everything has left.
-    pub(crate) fn complete(self, down: &Downstream) {
+    /// The whole response has left. The request had `received` bytes of payload.
+    pub(crate) fn complete(self, edge: &EdgeState, received: u64, now: Timestamp) {
         let payload = Some(self.sent.payload);
-        offer(self.record, down.http1.payload(), self.sent, payload, down);
+        complete(self.record, received, self.sent, payload, edge, now);
     }
 
-    /// The connection ended before that.
-    pub(crate) fn cut(self, down: &Downstream) {
-        let wire = down.counters.handed_out().saturating_sub(self.sent.begins);
-        // Nothing of the head left: nothing was answered.
+    /// The connection ended before that, after it had handed out `handed_out` bytes.
+    pub(crate) fn cut(self, edge: &EdgeState, received: u64, handed_out: u64, now: Timestamp) {
+        let wire = handed_out.saturating_sub(self.sent.begins);
+        // If nothing of the head has left, there was no response.
         let sent = (wire > 0).then(|| {
             let whole = self.sent.payload.saturating_add(self.sent.chunking);
             let missing = whole.saturating_sub(wire.saturating_sub(self.sent.head));
             self.sent.payload.saturating_sub(missing)
         });
-        offer(self.record, down.http1.payload(), self.sent, sent, down);
+        complete(self.record, received, self.sent, sent, edge, now);
     }
 }
 
-/// Completes and offers an exchange's record; `payload` is `None` when not even a status was sent.
-fn offer(mut record: Record, received: u64, sent: Sent, payload: Option<u64>, down: &Downstream) {
+/// Completes the record of an exchange and offers it. `payload` is `None` if not even a status was sent.
+fn complete(
+    mut record: Record,
+    received: u64,
+    sent: Sent,
+    payload: Option<u64>,
+    edge: &EdgeState,
+    now: Timestamp,
+) {
     record.set(event_slots::http::REQUEST_BODY_LENGTH, number(received));
     match payload {
         Some(payload) => {
@@ -510,56 +331,56 @@ fn offer(mut record: Record, received: u64, sent: Sent, payload: Option<u64>, do
             record.set_null(event_slots::http::RESPONSE_HEADERS);
         }
     }
-    record.complete(down.info.now());
-    hand_over(record, down);
+    record.complete(now);
+    edge.offer(record);
 }
 
-/// Gives a complete record to the recorder, unless there is no room for events.
-fn hand_over(record: Record, down: &Downstream) {
-    if down.edge.drops_events() {
-        down.edge.meters.shed_events.up();
-    } else {
-        down.edge.recorder.offer(record);
-    }
+/// What the event of a closed connection contains.
+#[derive(Debug)]
+pub(crate) struct ClosedConnection<'x> {
+    pub(crate) info: &'x ConnInfo,
+    /// Bytes received and sent.
+    pub(crate) bytes: (u64, u64),
+    pub(crate) policy: &'x PolicyConnState,
+    /// The decision of IP policies and restrictions.
+    pub(crate) decision: Option<&'static str>,
+    pub(crate) ended_at: Timestamp,
 }
 
-/// A connection that belonged to someone is closed.
-pub(crate) fn connection_closed(
-    down: &Downstream,
-    account: &Arc<str>,
-    server_name: &str,
-    at: Timestamp,
-) {
-    let capture = down.edge.recorder.capture(&TCP_CONNECTION_CLOSED);
-    if capture.is_none() {
-        return;
-    }
-    let mut record = Record::new(&TCP_CONNECTION_CLOSED, capture, Arc::clone(account));
-    let (bytes_in, bytes_out) = down.counters.bytes();
-    let (client, server) = down.info.addresses();
-    record.set(event_slots::tcp::BYTES_IN, number(bytes_in));
-    record.set(event_slots::tcp::BYTES_OUT, number(bytes_out));
-    record.set(event_slots::tcp::CLIENT_IP, client);
-    record.set(event_slots::tcp::END_TS, at);
-    record.set(event_slots::tcp::SERVER_IP, server);
-    record.set(event_slots::tcp::SERVER_NAME, server_name);
-    record.set(
-        event_slots::tcp::SERVER_PORT,
-        i32::from(down.info.server.port()),
-    );
-    record.set(event_slots::tcp::START_TS, down.info.started_at());
-    if let Some(decision) = down.decision() {
-        record.set(event_slots::tcp::IP_POLICY_DECISION, decision);
-    }
-    down.policy.with_logs(|logs| {
-        if down.edge.level() < Level::Tight {
-            record.set(event_slots::tcp::POLICY_LOGS, logs);
-        } else if !logs.is_empty() && record.wants(event_slots::tcp::POLICY_LOGS) {
-            down.edge.meters.events_trimmed.up();
+impl ClosedConnection<'_> {
+    /// Records that the connection is closed.
+    pub(crate) fn record(self, edge: &EdgeState, account: &Arc<str>, server_name: &str) {
+        let capture = edge.recorder.capture(&TCP_CONNECTION_CLOSED);
+        if capture.is_none() {
+            return;
         }
-    });
-    record.complete(at);
-    hand_over(record, down);
+        let mut record = Record::new(&TCP_CONNECTION_CLOSED, capture, Arc::clone(account));
+        let (bytes_in, bytes_out) = self.bytes;
+        let (client, server) = self.info.addresses();
+        record.set(event_slots::tcp::BYTES_IN, number(bytes_in));
+        record.set(event_slots::tcp::BYTES_OUT, number(bytes_out));
+        record.set(event_slots::tcp::CLIENT_IP, client);
+        record.set(event_slots::tcp::END_TS, self.ended_at);
+        record.set(event_slots::tcp::SERVER_IP, server);
+        record.set(event_slots::tcp::SERVER_NAME, server_name);
+        record.set(
+            event_slots::tcp::SERVER_PORT,
+            i32::from(self.info.server.port()),
+        );
+        record.set(event_slots::tcp::START_TS, self.info.started_at());
+        if let Some(decision) = self.decision {
+            record.set(event_slots::tcp::IP_POLICY_DECISION, decision);
+        }
+        self.policy.with_logs(|logs| {
+            if edge.level() < Level::Tight {
+                record.set(event_slots::tcp::POLICY_LOGS, logs);
+            } else if !logs.is_empty() && record.wants(event_slots::tcp::POLICY_LOGS) {
+                edge.meters.events_trimmed.up();
+            }
+        });
+        record.complete(self.ended_at);
+        edge.offer(record);
+    }
 }
 
 /// Field lines in wire order, names grouped as they are sent.

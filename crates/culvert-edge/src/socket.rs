@@ -11,7 +11,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::downstream::Downstream;
+use crate::conn_state::ConnState;
 
 /// When nothing has moved for so long, the system asks whether the other side is still there: so many
 /// times, at such intervals. A side that is gone without a word is known to be after two minutes, and
@@ -47,16 +47,16 @@ pub(crate) fn keep_little(tcp: &TcpStream) {
 #[derive(Debug)]
 pub(crate) struct Counted {
     tcp: TcpStream,
-    down: Arc<Downstream>,
+    conn: Arc<ConnState>,
     read: u64,
     written: u64,
 }
 
 impl Counted {
-    pub(crate) fn new(tcp: TcpStream, down: Arc<Downstream>) -> Self {
+    pub(crate) fn new(tcp: TcpStream, conn: Arc<ConnState>) -> Self {
         Self {
             tcp,
-            down,
+            conn,
             read: 0,
             written: 0,
         }
@@ -73,7 +73,7 @@ impl Counted {
     fn wrote(&mut self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = result {
             self.written = self.written.saturating_add(bytes as u64);
-            self.down.counters.set_bytes_out(self.written);
+            self.conn.counters.set_bytes_out(self.written);
         }
         result
     }
@@ -81,10 +81,10 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        if self.down.is_reset() {
+        if self.conn.is_reset() {
             self.reset();
         }
-        self.down.closed();
+        self.conn.closed();
     }
 }
 
@@ -99,7 +99,7 @@ impl AsyncRead for Counted {
         let bytes = buf.filled().len() - before;
         if bytes > 0 {
             self.read = self.read.saturating_add(bytes as u64);
-            self.down.counters.set_bytes_in(self.read);
+            self.conn.counters.set_bytes_in(self.read);
         }
         result
     }

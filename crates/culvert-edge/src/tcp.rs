@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 use crate::downstream::Downstream;
-use crate::edge_context::Phase;
+use crate::edge_state::Phase;
 use crate::http::upgrade::Tunnel;
 use crate::http1::inbound::Inbound;
 use crate::http2::stream::Tunnelled;
@@ -46,14 +46,14 @@ pub(crate) async fn endpoint<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let limit = timeouts.connect.unwrap_or(down.rules.limits.connect);
+    let limit = timeouts.connect.unwrap_or(down.conn.rules.limits.connect);
     let pools: Vec<Arc<Pool>> = member
         .pool
         .iter()
         .chain(&member.stand_ins)
         .cloned()
         .collect();
-    member.wait_for_agent(&down.edge).await;
+    member.wait_for_agent(down.edge.agents()).await;
     let Some(wire) = connected(&pools, &member.endpoint.id, limit, down).await else {
         return;
     };
@@ -80,7 +80,7 @@ async fn connected(
     };
     let mut busy = None;
     for pool in pools {
-        match pool.dial(down, limit).await {
+        match pool.dial(&down.connector(), limit).await {
             Ok(wire) => return Some(wire),
             Err(error) => {
                 unreached(&error);
@@ -91,7 +91,7 @@ async fn connected(
         }
     }
     busy?
-        .dial_in_turn(down, limit)
+        .dial_in_turn(&down.connector(), limit)
         .await
         .inspect_err(unreached)
         .ok()
@@ -176,7 +176,7 @@ impl Movable {
         if Instant::now() >= again.until {
             return false;
         }
-        again.down.edge.meters.upstream_retries.up();
+        again.down.edge.state.meters.upstream_retries.up();
         // Another has its turn.
         again.pools.rotate_left(1);
         let (pools, endpoint) = (again.pools.clone(), again.endpoint.clone());
@@ -273,9 +273,9 @@ pub(crate) async fn tunnel(
     let Tunnel {
         mut upstream,
         early: late,
-        recording,
+        exchange,
     } = tunnel;
-    let timeouts = recording.timeouts();
+    let timeouts = exchange.timeouts();
     let begun: io::Result<()> = async {
         client.write_all(&late).await?;
         upstream.write_all(early).await
@@ -284,7 +284,7 @@ pub(crate) async fn tunnel(
     if begun.is_ok() {
         relay(client, &mut upstream, timeouts, down).await;
     }
-    recording.tunnel_closed();
+    exchange.tunnel_closed();
 }
 
 /// Passes bytes of a stream of HTTP/2 that was upgraded. It ends with its connection, if not before.
@@ -292,9 +292,9 @@ pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
     let Tunnel {
         upstream,
         early,
-        recording,
+        exchange,
     } = tunnel;
-    let (idle, write) = (recording.idle_limit(), recording.write_limit());
+    let (idle, write) = (exchange.idle_limit(), exchange.write_limit());
     let mut upstream = Moving {
         io: upstream,
         moved: Arc::default(),
@@ -305,7 +305,7 @@ pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
         let limits = (idle, write);
         pass(&mut client, &mut upstream, None, limits, moved, |_| false).await;
     }
-    recording.tunnel_closed();
+    exchange.tunnel_closed();
 }
 
 /// Passes bytes of a whole connection, until the edge cuts at the latest.
@@ -314,16 +314,16 @@ where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    let limits = &down.rules.limits;
+    let limits = &down.conn.rules.limits;
     let idle = timeouts.idle.unwrap_or(limits.tunnel_idle);
     let write = timeouts.write.unwrap_or(limits.write_stall);
     let moved = || {
-        let (bytes_in, bytes_out) = down.counters.bytes();
+        let (bytes_in, bytes_out) = down.conn.counters.bytes();
         bytes_in.wrapping_add(bytes_out)
     };
     let is_cut = |waker: &Waker| {
-        down.driver.register(waker);
-        down.edge.phase() == Phase::Cut
+        down.conn.driver.register(waker);
+        down.edge.state.phase() == Phase::Cut
     };
     pass(client, upstream, Some(down), (idle, write), moved, is_cut).await;
 }
@@ -416,7 +416,7 @@ impl<T: AsyncWrite + Unpin> Judged<'_, T> {
             Ok(deadline) if !self.alarm.is_due(cx, deadline.into()) => Poll::Pending,
             _ => {
                 if let Some(down) = self.down {
-                    down.too_slow();
+                    down.conn.too_slow();
                 }
                 Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
             }

@@ -15,13 +15,14 @@ use http::{HeaderValue, request};
 use url::Position;
 
 use crate::downstream::Downstream;
-use crate::http::body::{NotHeld, Upload};
-use crate::http::exchange::{Answer, Asked};
+use crate::http::exchange::HttpExchange;
 use crate::http::fields;
-use crate::http::policy_pipeline::{self, ForwardRequest};
-use crate::http::room::Room;
+use crate::http::forward_request::ForwardRequest;
+use crate::http::pipeline;
+use crate::http::request_body::Upload;
+use crate::http::response::{PendingResponse, RequestTraits};
+use crate::http::room::{NotHeld, Room};
 use crate::http::upgrade::Wanted;
-use crate::recording::Recording;
 use crate::snapshot::group::Member;
 
 impl PolicyHost for Downstream {
@@ -34,7 +35,9 @@ impl PolicyHost for Downstream {
     ) -> Option<NextEndpoint> {
         let live = self.edge.live.load();
         let group = live.internal(account, scheme, host, port)?;
-        Some(NextEndpoint::new(Arc::clone(group.pick(&self.edge))))
+        Some(NextEndpoint::new(Arc::clone(
+            group.pick(self.edge.agents()),
+        )))
     }
 
     fn call(&self, to: NextEndpoint, call: Call) -> BoxFuture<'_, Result<Called, NotCalled>> {
@@ -77,8 +80,8 @@ async fn internal(
     parts.uri = target.map_err(|_| NotCalled::Unusable)?.into();
     parts.headers = call.headers;
     parts.headers.insert(HOST, authority.clone());
-    let asked = Asked::of(&parts);
-    let forward_request = ForwardRequest {
+    let traits = RequestTraits::of(&parts);
+    let request = ForwardRequest {
         member,
         parts,
         body: Upload::made(call.body),
@@ -86,13 +89,12 @@ async fn internal(
         is_prepared: true,
         is_call: true,
     };
-    let mut recording = Recording::aside(Arc::clone(down));
-    let answer =
-        policy_pipeline::serve(&mut recording, forward_request, &Wanted::Http, &asked).await;
-    let Answer {
+    let mut exchange = HttpExchange::call(Arc::clone(down));
+    let response = pipeline::respond(&mut exchange, request, &Wanted::Http, &traits).await;
+    let PendingResponse {
         head, mut source, ..
-    } = answer.map_err(|_| NotCalled::Closed)?;
-    let held = source.hold(ANSWER_BYTES_MAX, down);
+    } = response.map_err(|_| NotCalled::Closed)?;
+    let held = source.hold(ANSWER_BYTES_MAX, &down.conn);
     let (body, room) = held.await.map_err(not_called)?;
     Ok(Called {
         head,
@@ -103,7 +105,7 @@ async fn internal(
 
 /// Asks a host that is none of ours.
 async fn public(down: &Arc<Downstream>, call: Call) -> Result<Called, NotCalled> {
-    let mut room = Room::new(down);
+    let mut room = Room::new(&down.conn);
     room.grow(ANSWER_BYTES_MAX).map_err(|_| NotCalled::NoRoom)?;
     let url = call.url.clone();
     let answered = down

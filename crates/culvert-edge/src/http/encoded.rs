@@ -11,7 +11,7 @@ use http::HeaderMap;
 use http_body::Frame;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::http::body::{BodyError, Source};
+use crate::http::response_body::{BodyError, Source};
 
 /// Memory limit of all encoders, in KiB.
 pub(crate) const ENCODERS_KIB_MAX: usize = 128 << 10;

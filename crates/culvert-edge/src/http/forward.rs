@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use culvert_http::http1::BodyLength;
+use culvert_http::http1::{BodyLength, Violation};
+use culvert_policy::policy::edits::Edits;
+use culvert_policy::problem::Problem;
 use http::header::HOST;
 use http::uri::{PathAndQuery, Scheme, Uri};
 use http::{HeaderValue, Method, Request, StatusCode, Version, request, response};
@@ -16,15 +18,21 @@ use http_body::Body;
 use tokio::time::Instant;
 
 use crate::downstream::Downstream;
-use crate::http::body::{RequestBody, Source};
+use crate::http::exchange::HttpExchange;
 use crate::http::fields;
+use crate::http::forward_request::ForwardRequest;
+use crate::http::request_body::RequestBody;
+use crate::http::response::{Abandoned, PendingResponse};
+use crate::http::response_body::Source;
 use crate::http::upgrade;
+use crate::http::upgrade::Wanted;
 use crate::http::upload::{Awaited, UploadPace};
 use crate::http1::outbound::OutboundError;
-use crate::recording::Recording;
+use crate::http1_state::Broken;
+use crate::snapshot::group::Member;
 use crate::upstream::agent::{AgentRefused, refusal};
 use crate::upstream::pool::{Failure, Heard, Lease, Pool, Sent};
-use crate::upstream::url::DialError;
+use crate::upstream::url::{DialError, Protocol};
 
 /// An agent that refuses a request is asked again after so long, twice as long each time, for as long
 /// as a request waits for a stream.
@@ -35,20 +43,91 @@ const REFUSED_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_FOR_AGENT_EVERY: Duration = Duration::from_millis(20);
 const LOOK_FOR_AGENT_WITHIN: Duration = Duration::from_secs(2);
 
+/// Sends a request to the upstream of the endpoint it has reached. A problem if there is no response.
+pub(super) async fn forward(
+    exchange: &mut HttpExchange,
+    request: ForwardRequest,
+    wanted: &Wanted,
+    edits: Option<Edits>,
+) -> Result<Result<PendingResponse, Problem>, Abandoned> {
+    if let Err(problem) = request.check(wanted) {
+        return Ok(Err(problem));
+    }
+    let member = Arc::clone(&request.member);
+    let (head, body) = request.outgoing(exchange, wanted, edits);
+    let Some(pool) = &member.pool else {
+        return Ok(Err(Problem::Unhandled));
+    };
+    member.wait_for_agent(exchange.down().edge.agents()).await;
+    let pool = exchange.down().pool(pool);
+    let stand_ins = &member.stand_ins;
+    let forwarded = match pool.upstream().protocol() {
+        Protocol::Http1 => over_http1(&pool, stand_ins, exchange, head, body).await,
+        Protocol::Http2 => over_http2(&pool, stand_ins, exchange, head, body).await,
+    };
+    let down = exchange.down();
+    match (forwarded, down.conn.http1.broken()) {
+        (Ok((mut head, source)), _) => {
+            // The handshake of an upgrade is in the fields of the hop.
+            if head.status != StatusCode::SWITCHING_PROTOCOLS {
+                fields::to_client(&mut head.headers);
+            }
+            Ok(Ok(PendingResponse {
+                head,
+                source,
+                closes: false,
+            }))
+        }
+        (Err(Failure::ClientTooSlow), _) => Ok(Err(client_too_slow(down))),
+        (Err(_), None) if exchange.upload().is_some_and(UploadPace::is_too_slow) => {
+            Ok(Err(client_too_slow(down)))
+        }
+        // The client has gone.
+        (Err(_), Some(Broken::Left)) => Err(Abandoned),
+        (Err(_), None) if exchange.is_cut() => Err(Abandoned),
+        (Err(_), Some(Broken::Refused(violation))) => Ok(Err(Problem::Violation(violation))),
+        (Err(_), None) if exchange.is_over() => Ok(Err(Problem::Oversized)),
+        (Err(failure), None) => Ok(Err(problem_of(&failure, down, &member))),
+    }
+}
+
+/// The client does not send the body of its request in time.
+fn client_too_slow(down: &Downstream) -> Problem {
+    down.edge.state.meters.requests_refused.up();
+    Problem::Violation(Violation::TooSlow)
+}
+
+/// The problem that a client gets for a failure.
+fn problem_of(failure: &Failure, down: &Downstream, member: &Member) -> Problem {
+    down.edge.state.meters.upstream_failed.up();
+    tracing::debug!(endpoint.id = %member.endpoint.id, %failure, "upstream request failed");
+    match failure {
+        Failure::ClientTooSlow => Problem::Violation(Violation::TooSlow),
+        Failure::Dial(DialError::TooSlow) | Failure::TooSlow => Problem::UpstreamTooSlow,
+        Failure::Dial(DialError::Agent(AgentRefused::Away)) => Problem::UnknownHost,
+        Failure::Dial(DialError::Agent(AgentRefused::Busy)) => Problem::AgentBusy,
+        Failure::Dial(_) | Failure::Silent(_) => Problem::Unreachable,
+        Failure::Unsuited => Problem::Unsuited,
+        Failure::Http1(_) | Failure::Http2(_) | Failure::Closed | Failure::Unacceptable(_) => {
+            Problem::BadAnswer
+        }
+    }
+}
+
 /// An answer's head, and where its body comes from.
-pub(crate) type Answer = (response::Parts, Source);
+type UpstreamResponse = (response::Parts, Source);
 
 /// Forwards over HTTP/1.1. Where nobody is behind `pool`, or goes away without a word, one of the
 /// `stand_ins` is asked.
-pub(crate) async fn over_http1(
+async fn over_http1(
     pool: &Arc<Pool>,
     stand_ins: &[Arc<Pool>],
-    recording: &mut Recording,
+    exchange: &mut HttpExchange,
     mut head: Box<request::Parts>,
     mut body: RequestBody,
-) -> Result<Answer, Failure> {
-    let down = Arc::clone(recording.down());
-    let meters = &down.edge.meters;
+) -> Result<UpstreamResponse, Failure> {
+    let down = Arc::clone(exchange.down());
+    let meters = &down.edge.state.meters;
     if head.uri.authority().is_some() {
         let path = head.uri.path_and_query().cloned();
         head.uri = path
@@ -58,9 +137,9 @@ pub(crate) async fn over_http1(
     let can_be_repeated = body.is_end_stream() && is_idempotent(&head.method);
     let mut search = Search::new();
     if let Some(mut lease) = poll_fn(|cx| Poll::Ready(pool.reuse(cx))).await {
-        recording.upstream(true);
+        exchange.recording.upstream(true);
         meters.upstream_reused.up();
-        match send(&mut lease, recording, &down, &head, body).await? {
+        match send(&mut lease, exchange, &down, &head, body).await? {
             Sent::Answered(head) => return Ok(take(head, lease)),
             Sent::Failed(OutboundError::Io(error), Heard::Nothing)
                 if can_be_repeated && is_lost(&error) =>
@@ -75,7 +154,7 @@ pub(crate) async fn over_http1(
         body = RequestBody::empty();
     }
     let is_agents = pool.upstream().agents_endpoint().is_some();
-    let connect = recording.connect_limit();
+    let connect = exchange.connect_limit();
     // Nothing of a request that an agent refused was used.
     let can_be_moved = body.is_end_stream();
     let mut stand_ins = stand_ins.iter();
@@ -87,8 +166,8 @@ pub(crate) async fn over_http1(
     loop {
         let next = stand_ins.next();
         let connected = match in_turn {
-            true => pool.connect_in_turn(&down, connect).await,
-            false => pool.connect(&down, connect).await,
+            true => pool.connect_in_turn(&down.connector(), connect).await,
+            false => pool.connect(&down.connector(), connect).await,
         };
         let mut lease = match (connected, next) {
             (Ok(lease), _) => lease,
@@ -106,8 +185,8 @@ pub(crate) async fn over_http1(
             }
             (Err(failure), _) => return Err(failure),
         };
-        recording.upstream(lease.was_used());
-        match (send(&mut lease, recording, &down, &head, body).await?, next) {
+        exchange.recording.upstream(lease.was_used());
+        match (send(&mut lease, exchange, &down, &head, body).await?, next) {
             (Sent::Answered(head), _) => return Ok(take(head, lease)),
             (Sent::Failed(OutboundError::Io(error), Heard::Nothing), next)
                 if refusal(&error).is_some() =>
@@ -208,7 +287,7 @@ impl Search {
     async fn goes_on(&self, error: &DialError, pool: &Pool, down: &Downstream) -> bool {
         let may_return = || {
             let id = pool.upstream().agents_endpoint();
-            let agents = down.edge.agents.as_ref();
+            let agents = down.edge.agents();
             id.zip(agents)
                 .is_some_and(|(id, agents)| agents.may_return(id))
         };
@@ -221,25 +300,25 @@ impl Search {
 }
 
 /// Forwards over HTTP/2. Where nobody is behind `pool`, one of the `stand_ins` is asked.
-pub(crate) async fn over_http2(
+async fn over_http2(
     pool: &Arc<Pool>,
     stand_ins: &[Arc<Pool>],
-    recording: &mut Recording,
+    exchange: &mut HttpExchange,
     head: Box<request::Parts>,
     body: RequestBody,
-) -> Result<Answer, Failure> {
-    let down = Arc::clone(recording.down());
+) -> Result<UpstreamResponse, Failure> {
+    let down = Arc::clone(exchange.down());
     let mut request = Request::from_parts(*head, body);
     *request.version_mut() = Version::HTTP_2;
     let host = request.headers_mut().remove(HOST);
     let host = host.ok_or(Failure::Unacceptable("no target"))?;
     let key = upgrade::into_stream(&mut request);
-    let connect = recording.connect_limit();
+    let connect = exchange.connect_limit();
     let mut stand_ins = stand_ins.iter();
     let mut pool = Arc::clone(pool);
     let (mut attempts, search) = (0, Search::new());
     loop {
-        let mut link = match (pool.http2(&down, connect).await, attempts) {
+        let mut link = match (pool.http2(&down.connector(), connect).await, attempts) {
             (Ok(link), _) => link,
             (Err(Failure::Dial(error)), 0) => match stand_ins.next() {
                 Some(next) => {
@@ -258,7 +337,7 @@ pub(crate) async fn over_http2(
         let (sender, was_used) = (&mut link.sender, link.was_used);
         let target = absolute(&pool, &host, request.uri());
         *request.uri_mut() = target.ok_or(Failure::Unacceptable("no target"))?;
-        recording.upstream(was_used);
+        exchange.recording.upstream(was_used);
         let sent = async {
             // Waits while the upstream takes no more streams.
             match sender.ready().await {
@@ -270,7 +349,7 @@ pub(crate) async fn over_http2(
                 (error.into_error(), back)
             })
         };
-        match in_time(recording, sent).await? {
+        match in_time(exchange, sent).await? {
             Ok(mut response) => {
                 let is_open = key.is_some() && response.status().is_success();
                 let stream = is_open.then(|| hyper::upgrade::on(&mut response));
@@ -283,7 +362,7 @@ pub(crate) async fn over_http2(
                 return Ok((parts, Source::Http2(incoming)));
             }
             Err((_, Some(back))) if was_used && attempts == 1 && key.is_none() => {
-                down.edge.meters.upstream_retries.up();
+                down.edge.state.meters.upstream_retries.up();
                 request = back;
             }
             Err((error, _)) => return Err(error.into()),
@@ -309,31 +388,31 @@ fn absolute(pool: &Pool, host: &HeaderValue, target: &Uri) -> Option<Uri> {
 
 async fn send(
     lease: &mut Lease,
-    recording: &mut Recording,
+    exchange: &mut HttpExchange,
     down: &Downstream,
     head: &request::Parts,
     body: RequestBody,
 ) -> Result<Sent, Failure> {
-    let takes_more = recording.takes_interim();
+    let takes_more = exchange.takes_interim();
     let inform = |mut head: response::Parts| {
         // A client that waits to be told to go on was told by us.
         if takes_more && head.status != StatusCode::CONTINUE {
             fields::to_client(&mut head.headers);
-            down.inform(head);
+            down.conn.inform(head);
         }
     };
-    in_time(recording, lease.send(head, body, inform)).await
+    in_time(exchange, lease.send(head, body, inform)).await
 }
 
 /// Waits for an answer's head, as long as the one who is to move may be waited for: the client while it
 /// owes more of its request, else the upstream. Bytes from the client, such as a long upload, are progress.
-async fn in_time<F: Future>(recording: &mut Recording, future: F) -> Result<F::Output, Failure> {
-    let (first_byte, request) = (recording.first_byte_limit(), recording.request_limit());
-    let idle = recording.idle_limit();
-    let mut alarm = std::mem::take(&mut recording.alarm);
-    let (down, upload) = (recording.down(), recording.upload());
+async fn in_time<F: Future>(exchange: &mut HttpExchange, future: F) -> Result<F::Output, Failure> {
+    let (first_byte, request) = (exchange.first_byte_limit(), exchange.request_limit());
+    let idle = exchange.idle_limit();
+    let mut alarm = std::mem::take(&mut exchange.alarm);
+    let (down, upload) = (exchange.down(), exchange.upload());
     let mut future = std::pin::pin!(future);
-    let (mut seen, _) = down.counters.bytes();
+    let (mut seen, _) = down.conn.counters.bytes();
     let mut since = Instant::now();
     let output = poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
@@ -360,7 +439,7 @@ async fn in_time<F: Future>(recording: &mut Recording, future: F) -> Result<F::O
             if let Awaited::Client(_) = awaited {
                 return Poll::Ready(Err(Failure::ClientTooSlow));
             }
-            let (bytes, _) = down.counters.bytes();
+            let (bytes, _) = down.conn.counters.bytes();
             if bytes == seen {
                 return Poll::Ready(Err(Failure::TooSlow));
             }
@@ -371,12 +450,12 @@ async fn in_time<F: Future>(recording: &mut Recording, future: F) -> Result<F::O
     if let Some(upload) = upload {
         upload.answered();
     }
-    recording.alarm = alarm;
+    exchange.alarm = alarm;
     output
 }
 
 /// An HTTP/1 answer, with the connection given back at once if nothing follows the head.
-fn take(head: response::Parts, lease: Lease) -> Answer {
+fn take(head: response::Parts, lease: Lease) -> UpstreamResponse {
     if !lease.is_spent() || head.status == StatusCode::SWITCHING_PROTOCOLS {
         return (head, Source::Http1(lease));
     }

@@ -1,14 +1,20 @@
-//! HTTP: one connection ([`server`] for HTTP/1, [`streams`] for HTTP/2), one request ([`exchange`]), and
-//! what passes between.
+//! HTTP: one connection ([`server`] for HTTP/1, [`streams`] for HTTP/2), one request ([`pipeline`]), and its
+//! steps.
 
-pub(crate) mod body;
 pub(crate) mod call;
 pub(crate) mod encoded;
 pub(crate) mod exchange;
 pub(crate) mod fields;
 pub(crate) mod forward;
-mod policy_pipeline;
+pub(crate) mod forward_request;
+pub(crate) mod pipeline;
+mod policy_chain;
+pub(crate) mod request_body;
+pub(crate) mod response;
+pub(crate) mod response_body;
 pub(crate) mod room;
+mod routing;
+mod send_response;
 pub(crate) mod server;
 pub(crate) mod streams;
 pub(crate) mod upgrade;

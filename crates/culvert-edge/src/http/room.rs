@@ -3,16 +3,22 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use culvert_http::http1::Violation;
+use culvert_policy::problem::Problem;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::downstream::Downstream;
+use crate::conn_state::ConnState;
+
+/// How long buffering a body may take.
+pub(crate) const HELD_WITHIN: Duration = Duration::from_secs(60);
 
 /// What a body takes of that memory, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Room {
     /// Weak, since a body may be the upstream's a moment longer than the client's connection is open.
-    down: Weak<Downstream>,
+    conn: Weak<ConnState>,
     bodies: Arc<Semaphore>,
     taken: Option<OwnedSemaphorePermit>,
 }
@@ -23,10 +29,10 @@ pub(crate) struct NoRoom;
 
 impl Room {
     /// For a body of an exchange on this connection. Nothing yet.
-    pub(crate) fn new(down: &Arc<Downstream>) -> Self {
+    pub(crate) fn new(conn: &Arc<ConnState>) -> Self {
         Self {
-            down: Arc::downgrade(down),
-            bodies: Arc::clone(&down.edge.bodies),
+            conn: Arc::downgrade(conn),
+            bodies: Arc::clone(&conn.edge.bodies),
             taken: None,
         }
     }
@@ -44,8 +50,8 @@ impl Room {
             Some(taken) => taken.merge(permit),
             none => *none = Some(permit),
         }
-        if let Some(down) = self.down.upgrade() {
-            down.counters.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(conn) = self.conn.upgrade() {
+            conn.counters.held_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -53,9 +59,40 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        if let (Some(down), Some(taken)) = (self.down.upgrade(), &self.taken) {
+        if let (Some(conn), Some(taken)) = (self.conn.upgrade(), &self.taken) {
             let bytes = taken.num_permits();
-            down.counters.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            conn.counters.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
+    }
+}
+
+/// Why a body was not read to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotHeld {
+    /// It is longer than its reader takes.
+    TooLong,
+    /// Too many are held already.
+    NoRoom,
+    /// It did not come in time.
+    TooSlow,
+    /// Its sender broke off.
+    Broken,
+}
+
+impl NotHeld {
+    /// What the client is told of its request's body. `None` where it broke off: it is not there.
+    pub(crate) fn problem(self) -> Option<Problem> {
+        match self {
+            Self::TooLong => Some(Problem::BodyTooLong),
+            Self::NoRoom => Some(Problem::NoRoom),
+            Self::TooSlow => Some(Problem::Violation(Violation::TooSlow)),
+            Self::Broken => None,
+        }
+    }
+}
+
+impl From<NoRoom> for NotHeld {
+    fn from(_: NoRoom) -> Self {
+        Self::NoRoom
     }
 }

@@ -16,9 +16,11 @@ use http_body::Body;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 use crate::downstream::Downstream;
-use crate::edge_context::Phase;
-use crate::http::body::{ResponseBody, Upload};
-use crate::http::exchange;
+use crate::edge_state::Phase;
+use crate::http::pipeline;
+use crate::http::request_body::Upload;
+use crate::http::response::Abandoned;
+use crate::http::response_body::ResponseBody;
 use crate::http::upgrade::Tunnel;
 use crate::http1::inbound::{Inbound, InboundBody, Next};
 use crate::socket::Wire;
@@ -33,7 +35,7 @@ pub(super) const CLOSES_WITHIN: Duration = Duration::from_secs(2);
 /// While nothing is asked, what serving needs is given up: an idle connection is its socket, what is
 /// known of it, and this task.
 pub(crate) async fn http1(wire: Wire, down: Arc<Downstream>) {
-    let mut client = Inbound::new(wire, Arc::clone(&down));
+    let mut client = Inbound::new(wire, Arc::clone(&down.conn));
     loop {
         match Box::pin(session(&client, &down)).await {
             After::Next if doze(&client, &down).await => {}
@@ -43,7 +45,7 @@ pub(crate) async fn http1(wire: Wire, down: Arc<Downstream>) {
                 return Box::pin(tcp::tunnel(&mut client, &early, *tunnel, &down)).await;
             }
             After::Cut => {
-                if down.is_hung_up() {
+                if down.conn.is_hung_up() {
                     client.reset();
                 }
                 return;
@@ -73,11 +75,11 @@ async fn session(client: &Inbound, down: &Arc<Downstream>) -> After {
             if let Poll::Ready(next) = client.poll_request(cx) {
                 return Poll::Ready(Some(next));
             }
-            down.driver.register(cx.waker());
-            match down.edge.phase() {
-                _ if down.is_cut() => Poll::Ready(None),
+            down.conn.driver.register(cx.waker());
+            match down.edge.state.phase() {
+                _ if down.conn.is_cut() => Poll::Ready(None),
                 Phase::Draining if client.is_idle() => Poll::Ready(Some(Next::Over)),
-                _ if down.is_shed() && client.is_idle() => Poll::Ready(Some(Next::Over)),
+                _ if down.conn.is_shed() && client.is_idle() => Poll::Ready(Some(Next::Over)),
                 _ => Poll::Pending,
             }
         });
@@ -106,10 +108,10 @@ async fn answer(
     let with_trailers = has_token(&head.headers, &TE, b"trailers");
     let body = body.map_or(Upload::None, |body| Upload::Http1(Box::new(body)));
     let is_head = head.method == Method::HEAD;
-    let mut exchange = pin!(exchange::serve(Arc::clone(down), head, body));
+    let mut exchange = pin!(pipeline::serve(Arc::clone(down), head, body));
     let answered = poll_fn(|cx| {
         let answered = exchange.as_mut().poll(cx);
-        for interim in down.take_interim() {
+        for interim in down.conn.take_interim() {
             if version == Version::HTTP_11 {
                 client.inform(cx, &interim);
             }
@@ -117,8 +119,8 @@ async fn answer(
         if answered.is_ready() {
             return answered.map(Some);
         }
-        down.driver.register(cx.waker());
-        if client.poll_left(cx).is_ready() || down.is_cut() {
+        down.conn.driver.register(cx.waker());
+        if client.poll_left(cx).is_ready() || down.conn.is_cut() {
             return Poll::Ready(None);
         }
         Poll::Pending
@@ -126,8 +128,8 @@ async fn answer(
     let (head, mut body) = match answered.await {
         Some(Ok(response)) => response.into_parts(),
         // Nobody is there, or nobody is to be answered.
-        Some(Err(exchange::Abandoned)) => return After::Close,
-        None if down.is_cut() => return After::Cut,
+        Some(Err(Abandoned)) => return After::Close,
+        None if down.conn.is_cut() => return After::Cut,
         None => return After::Close,
     };
     let tunnel = body.take_tunnel();
@@ -136,16 +138,18 @@ async fn answer(
     let mut sending = body_writer(&head, is_head, with_trailers && version == Version::HTTP_11);
     let before = out.len();
     write_response(out.front(), version, &head);
-    body.recorded(|recording| recording.head(out.len() - before));
+    if let Some(exchange) = body.exchange() {
+        exchange.recording.head(out.len() - before);
+    }
     drop(head);
     let mut body = Some(body);
     let sent = poll_fn(|cx| {
         match poll_send(cx, client, out, &mut sending, &mut body) {
             Poll::Ready(Ok(())) => return Poll::Ready(After::Next),
             Poll::Ready(Err(Unsent)) => return Poll::Ready(After::Close),
-            Poll::Pending => down.driver.register(cx.waker()),
+            Poll::Pending => down.conn.driver.register(cx.waker()),
         }
-        if down.is_cut() {
+        if down.conn.is_cut() {
             Poll::Ready(After::Cut)
         } else if client.poll_left(cx).is_ready() {
             Poll::Ready(After::Close)
@@ -162,9 +166,9 @@ async fn answer(
         if let Poll::Ready(goes_on) = client.poll_past(cx) {
             return Poll::Ready(goes_on);
         }
-        down.driver.register(cx.waker());
+        down.conn.driver.register(cx.waker());
         match client.poll_past(cx) {
-            Poll::Pending if down.is_cut() => Poll::Ready(false),
+            Poll::Pending if down.conn.is_cut() => Poll::Ready(false),
             // The body's reader may have let go before it could wake anybody.
             goes_on => goes_on,
         }
@@ -225,10 +229,10 @@ fn poll_send(
 /// Rests until the next request begins. False when none will.
 async fn doze(client: &Inbound, down: &Downstream) -> bool {
     poll_fn(|cx| {
-        down.driver.register(cx.waker());
+        down.conn.driver.register(cx.waker());
         match client.poll_wake(cx) {
-            Poll::Pending if down.edge.phase() >= Phase::Draining => Poll::Ready(false),
-            Poll::Pending if down.is_shed() => Poll::Ready(false),
+            Poll::Pending if down.edge.state.phase() >= Phase::Draining => Poll::Ready(false),
+            Poll::Pending if down.conn.is_shed() => Poll::Ready(false),
             other => other,
         }
     })
@@ -238,7 +242,9 @@ async fn doze(client: &Inbound, down: &Downstream) -> bool {
 /// Says why, if the last message was refused, and closes so that the last answer arrives.
 async fn finish(client: &mut Inbound, down: &Downstream) {
     // What was refused inside a body has been answered by its exchange.
-    let refusal = client.refused().filter(|_| down.http1.broken().is_none());
+    let refusal = client
+        .refused()
+        .filter(|_| down.conn.http1.broken().is_none());
     let is_drained = client.is_drained();
     let close = async {
         if let Some(violation) = refusal {
@@ -271,7 +277,7 @@ pub(super) async fn discard_input(client: &mut (impl AsyncRead + Unpin)) -> std:
 
 /// An answer as HTTP/1 bytes, for a connection that is closed after it.
 fn last_answer(problem: Problem, down: &Downstream) -> Vec<u8> {
-    let (mut head, body) = down.answer(problem, None).into_parts();
+    let (mut head, body) = down.conn.answer(problem, None).into_parts();
     let close = HeaderValue::from_static("close");
     head.headers.insert(CONNECTION, close);
     let mut bytes = Vec::new();

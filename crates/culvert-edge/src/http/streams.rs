@@ -24,9 +24,10 @@ use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 use crate::downstream::Downstream;
-use crate::edge_context::Phase;
-use crate::http::body::{ResponseBody, Upload};
-use crate::http::exchange;
+use crate::edge_state::Phase;
+use crate::http::pipeline;
+use crate::http::request_body::Upload;
+use crate::http::response_body::ResponseBody;
 use crate::http::server::{CLOSES_WITHIN, discard_input};
 use crate::http2::inbound::{Inbound, Over};
 use crate::http2::stream::{Receiver, Sender, Tunnelled};
@@ -39,7 +40,7 @@ const SLOW_STREAMS_MAX: usize = 16;
 
 /// Serves HTTP/2 until the connection is over.
 pub(crate) async fn http2(wire: Wire, down: Arc<Downstream>) {
-    let client = Inbound::new(wire, Arc::clone(&down));
+    let client = Inbound::new(wire, Arc::clone(&down.conn));
     let last = drive(&client, &down).await;
     match last {
         Last::Silence => {}
@@ -63,14 +64,14 @@ async fn drive(client: &Inbound, down: &Arc<Downstream>) -> Last {
     let mut exchanges = FuturesUnordered::new();
     let mut watch = Watch::new(Instant::now());
     let last = poll_fn(|cx| {
-        down.driver.register(cx.waker());
+        down.conn.driver.register(cx.waker());
         loop {
             while let Poll::Ready(incoming) = client.poll_incoming(cx) {
                 match incoming {
                     Ok(incoming) => {
                         let (receiver, sender) = client.stream(&incoming);
                         let exchange = exchange(Arc::clone(down), incoming, receiver, sender);
-                        exchanges.push(down.edge.contain(exchange));
+                        exchanges.push(down.edge.state.contain(exchange));
                     }
                     Err(over) => return Poll::Ready(last(over, down)),
                 }
@@ -102,7 +103,7 @@ async fn drive(client: &Inbound, down: &Arc<Downstream>) -> Last {
 
 /// What is said last, and counted, when a connection goes no further.
 fn last(over: Over, down: &Downstream) -> Last {
-    let meters = &down.edge.meters;
+    let meters = &down.edge.state.meters;
     match over {
         Over::Left => return Last::Silence,
         Over::Done => return Last::Close,
@@ -116,7 +117,7 @@ fn last(over: Over, down: &Downstream) -> Last {
     let Over::Ended(end) = over else {
         return Last::Close;
     };
-    tracing::debug!(?end, client = %down.info.client, "an HTTP/2 client is cut");
+    tracing::debug!(?end, client = %down.conn.info.client, "an HTTP/2 client is cut");
     Last::Word(end.reason())
 }
 
@@ -140,23 +141,23 @@ impl Watch {
     }
 
     fn look(&mut self, cx: &mut Context<'_>, client: &Inbound, down: &Downstream) -> Poll<Last> {
-        let limits = &down.rules.limits;
-        if down.is_hung_up() {
+        let limits = &down.conn.rules.limits;
+        if down.conn.is_hung_up() {
             return Poll::Ready(Last::Word(Reason::NO_ERROR));
         }
-        if down.edge.phase() == Phase::Cut {
+        if down.edge.state.phase() == Phase::Cut {
             return Poll::Ready(Last::Silence);
         }
         // A client that takes nothing of what waits for it, or too little. One that takes none of one
         // stream has that stream reset.
-        let (_, taken) = down.counters.bytes();
-        let write_max = down.write_max();
+        let (_, taken) = down.conn.counters.bytes();
+        let write_max = down.conn.write_max();
         if client.is_waiting() {
             let waits = self
                 .reader
                 .waits(taken, write_max, Instant::now().into_std());
             if waits.map_or(true, |deadline| self.alarm.is_due(cx, deadline.into())) {
-                down.too_slow();
+                down.conn.too_slow();
                 return Poll::Ready(Last::Silence);
             }
         } else if self.reader.is_waiting() {
@@ -174,17 +175,17 @@ impl Watch {
             client.reset_closing();
             cx.waker().wake_by_ref();
         }
-        let is_idle = down.counters.open.load(Ordering::Acquire) == 0;
+        let is_idle = down.conn.counters.open.load(Ordering::Acquire) == 0;
         if is_idle {
-            down.idles();
+            down.conn.idles();
         } else {
             self.idle_since = Instant::now();
-            down.works();
+            down.conn.works();
         }
         let is_due = is_idle && self.alarm.is_due(cx, self.idle_since + limits.http2_idle);
-        let is_unwelcome = is_idle && down.is_shed();
-        let is_parting = down.edge.phase() >= Phase::Parting;
-        let is_used_up = down.counters.begun.load(Ordering::Relaxed) >= limits.http2_requests;
+        let is_unwelcome = is_idle && down.conn.is_shed();
+        let is_parting = down.edge.state.phase() >= Phase::Parting;
+        let is_used_up = down.conn.counters.begun.load(Ordering::Relaxed) >= limits.http2_requests;
         if !self.has_sent_goaway && (is_due || is_unwelcome || is_parting || is_used_up) {
             self.has_sent_goaway = true;
             client.send_graceful_goaway();
@@ -226,11 +227,11 @@ async fn exchange(
         receiver => (Upload::None, receiver),
     };
     let head = Box::new(incoming.head);
-    let mut exchange = pin!(exchange::serve(Arc::clone(&down), head, upload));
+    let mut exchange = pin!(pipeline::serve(Arc::clone(&down), head, upload));
     let answered = poll_fn(|cx| {
         let answered = exchange.as_mut().poll(cx);
         // Whatever is there now this exchange has brought.
-        for interim in down.take_interim() {
+        for interim in down.conn.take_interim() {
             sender.inform(&interim);
         }
         answered
@@ -355,7 +356,8 @@ impl Sending {
 
 impl Sending {
     fn limit(&self, down: &Downstream) -> Duration {
-        self.write_limit.unwrap_or(down.rules.limits.write_stall)
+        self.write_limit
+            .unwrap_or(down.conn.rules.limits.write_stall)
     }
 
     /// The client gives no window for what waits for it. Ready when it is too slow.
@@ -369,9 +371,16 @@ impl Sending {
         let now = Instant::now().into_std();
         let waits = self.reader.waits(self.taken, limit, now);
         if waits.map_or(true, |deadline| self.alarm.is_due(cx, deadline.into())) {
-            down.edge.meters.slow_readers.up();
-            if down.counters.slow_streams.fetch_add(1, Ordering::Relaxed) + 1 >= SLOW_STREAMS_MAX {
-                down.hang_up();
+            down.edge.state.meters.slow_readers.up();
+            if down
+                .conn
+                .counters
+                .slow_streams
+                .fetch_add(1, Ordering::Relaxed)
+                + 1
+                >= SLOW_STREAMS_MAX
+            {
+                down.conn.hang_up();
             }
             sender.cancel();
             return Poll::Ready(BrokeOff);
@@ -392,7 +401,8 @@ impl Sending {
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        let unsent = self.rest.len();
-        self.body.recorded(|recording| recording.unsent(unsent));
+        if let Some(exchange) = self.body.exchange() {
+            exchange.recording.unsent(self.rest.len());
+        }
     }
 }

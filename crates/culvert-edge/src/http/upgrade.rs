@@ -19,7 +19,7 @@ use http::header::{
 use http::{Method, Request, StatusCode, Version, request, response};
 use hyper::ext::Protocol;
 
-use crate::recording::Recording;
+use crate::http::exchange::HttpExchange;
 use crate::upstream::url::UpWire;
 
 /// What a request wants to become.
@@ -42,7 +42,7 @@ pub(crate) struct Tunnel {
     pub(crate) upstream: UpWire,
     /// What the upstream sent behind its 101.
     pub(crate) early: Bytes,
-    pub(crate) recording: Recording,
+    pub(crate) exchange: HttpExchange,
 }
 
 /// Makes a stream's request the handshake it stands for.

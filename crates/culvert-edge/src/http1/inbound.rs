@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
-use crate::downstream::Downstream;
+use crate::conn_state::ConnState;
 use crate::http1::inbox::Inbox;
 use crate::http1::write;
 use crate::http1_state::{Broken, Turn};
@@ -59,7 +59,7 @@ pub(crate) struct InboundBody {
     is_ended: bool,
 }
 
-/// The body is incomplete. [`Downstream::broken`] has the reason.
+/// The body is incomplete. [`Http1State::broken`](crate::http1_state::Http1State::broken) has the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("the client aborted the request")]
 pub(crate) struct BrokeOff;
@@ -67,7 +67,7 @@ pub(crate) struct BrokeOff;
 #[derive(Debug)]
 struct Conn {
     wire: Wire,
-    down: Arc<Downstream>,
+    state: Arc<ConnState>,
     reading: RequestReader,
     inbox: Inbox,
     /// Whether the body is being read.
@@ -93,11 +93,11 @@ impl Inbound {
     #[cfg(test)]
     pub(crate) const SIZE: usize = size_of::<Conn>();
 
-    pub(crate) fn new(wire: Wire, down: Arc<Downstream>) -> Self {
+    pub(crate) fn new(wire: Wire, state: Arc<ConnState>) -> Self {
         Self(Arc::new(Mutex::new(Conn {
             wire,
-            write_limit: down.rules.limits.write_stall,
-            down,
+            write_limit: state.rules.limits.write_stall,
+            state,
             reading: RequestReader::default(),
             inbox: Inbox::new(READ_BYTES_MIN),
             has_reader: false,
@@ -135,7 +135,7 @@ impl Inbound {
     /// Sets the write timeout of the endpoint, or that of the settings.
     pub(crate) fn allow(&self, write_limit: Option<Duration>) {
         let mut conn = lock(&self.0);
-        conn.write_limit = write_limit.unwrap_or(conn.down.rules.limits.write_stall);
+        conn.write_limit = write_limit.unwrap_or(conn.state.rules.limits.write_stall);
     }
 
     /// Whether a connection that has served a request has received nothing of the next.
@@ -157,7 +157,7 @@ impl Inbound {
                 Ok(_) => {}
             }
         }
-        let (_, moved) = conn.down.counters.bytes();
+        let (_, moved) = conn.state.counters.bytes();
         let (since, before) = *conn.ahead.get_or_insert((Instant::now(), moved));
         if moved != before {
             conn.ahead = Some((Instant::now(), moved));
@@ -206,7 +206,7 @@ impl Inbound {
             write::poll_empty(out, wire, cx, written)
         });
         if wrote.is_ready() && conn.reader.is_waiting() {
-            let (_, taken) = conn.down.counters.bytes();
+            let (_, taken) = conn.state.counters.bytes();
             let write_limit = conn.write_limit;
             let now = Instant::now().into_std();
             conn.reader.caught_up(taken, write_limit, now);
@@ -217,19 +217,19 @@ impl Inbound {
     /// The response is written.
     pub(crate) fn answered(&self) {
         let mut conn = lock(&self.0);
-        conn.down.flushed();
+        conn.state.flushed();
         conn.has_served = true;
         conn.since = Instant::now();
         conn.ahead = None;
-        conn.down.http1.set_turn(Turn::Client);
-        conn.down.idles();
+        conn.state.http1.set_turn(Turn::Client);
+        conn.state.idles();
     }
 
     /// Skips the rest of an answered request. False if no other request can follow.
     pub(crate) fn poll_past(&self, cx: &mut Context<'_>) -> Poll<bool> {
         let mut conn = lock(&self.0);
         if conn.has_reader {
-            let until = conn.since + conn.down.rules.limits.body_stall;
+            let until = conn.since + conn.state.rules.limits.body_stall;
             return if conn.alarm.is_due(cx, until) {
                 Poll::Ready(false)
             } else {
@@ -300,7 +300,7 @@ impl Inbound {
 impl Conn {
     /// The idle timeout.
     fn idle(&self) -> Duration {
-        self.down.rules.limits.idle
+        self.state.rules.limits.idle
     }
 
     /// Waits for the head of the next request.
@@ -312,12 +312,12 @@ impl Conn {
             if self.reading.has_unread(&self.inbox) {
                 if self.reading.is_untouched() {
                     self.since = Instant::now();
-                    self.down.works();
+                    self.state.works();
                 }
                 match self.reading.head(self.inbox.bytes()) {
                     Ok(Some(parts)) => {
-                        self.down.http1.set_turn(Turn::Edge);
-                        self.down.http1.set_payload(0);
+                        self.state.http1.set_turn(Turn::Edge);
+                        self.state.http1.set_payload(0);
                         return Poll::Ready(Ok(parts));
                     }
                     Ok(None) => {}
@@ -348,7 +348,7 @@ impl Conn {
 
     /// The deadline for the next byte of a head.
     fn head_deadline(&self) -> Instant {
-        let limits = &self.down.rules.limits;
+        let limits = &self.state.rules.limits;
         self.since
             + if !self.reading.is_untouched() {
                 limits.head
@@ -362,12 +362,12 @@ impl Conn {
     /// Waits for the next part of the body.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
         loop {
-            if self.reading.refused().is_some() || self.down.http1.broken().is_some() {
+            if self.reading.refused().is_some() || self.state.http1.broken().is_some() {
                 return Poll::Ready(Some(Err(BrokeOff)));
             }
             match self.reading.body(self.inbox.bytes()) {
                 Ok(Part::Data(data)) => {
-                    self.down.http1.set_payload(self.reading.payload().bytes());
+                    self.state.http1.set_payload(self.reading.payload().bytes());
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
                 Ok(Part::Trailers(trailers)) => {
@@ -386,7 +386,7 @@ impl Conn {
             }
             self.send_interim(cx);
             match self.poll_fill(cx) {
-                Poll::Ready(Ok(0) | Err(_)) => self.down.http1.broke(Broken::Left),
+                Poll::Ready(Ok(0) | Err(_)) => self.state.http1.broke(Broken::Left),
                 Poll::Ready(Ok(_)) => {}
                 // The task that waits for the response has the timeout.
                 Poll::Pending => return Poll::Pending,
@@ -397,14 +397,14 @@ impl Conn {
     /// The body is no longer read.
     fn stop_reading(&mut self) {
         self.has_reader = false;
-        self.down.driver.wake();
+        self.state.driver.wake();
     }
 
     fn refuse(&mut self, violation: Violation) {
-        self.down.edge.meters.requests_refused.up();
+        self.state.edge.meters.requests_refused.up();
         self.reading.refuse(violation);
-        if self.down.http1.turn() != Turn::Client {
-            self.down.http1.broke(Broken::Refused(violation));
+        if self.state.http1.turn() != Turn::Client {
+            self.state.http1.broke(Broken::Refused(violation));
         }
         self.inbox.rest();
     }
@@ -436,14 +436,14 @@ impl Conn {
             other => other,
         };
         if self.handed_out != before {
-            self.down.counters.set_handed_out(self.handed_out);
+            self.state.counters.set_handed_out(self.handed_out);
         }
         if wrote.is_pending() {
-            let (_, taken) = self.down.counters.bytes();
+            let (_, taken) = self.state.counters.bytes();
             let now = Instant::now().into_std();
             let waits = self.reader.waits(taken, self.write_limit, now);
             if waits.map_or(true, |deadline| self.alarm.is_due(cx, deadline.into())) {
-                self.down.too_slow();
+                self.state.too_slow();
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
         }
@@ -482,8 +482,8 @@ impl AsyncWrite for Inbound {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        self.down.http1.set_turn(Turn::Over);
-        self.down.cut();
+        self.state.http1.set_turn(Turn::Over);
+        self.state.cut();
     }
 }
 

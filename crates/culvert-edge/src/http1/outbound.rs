@@ -15,7 +15,7 @@ use http::{Method, request, response};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::http::body::{RequestBody, UploadError};
+use crate::http::request_body::{RequestBody, UploadError};
 use crate::http1::inbox::Inbox;
 use crate::http1::write;
 use crate::upstream::url::UpWire;

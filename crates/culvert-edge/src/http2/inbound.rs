@@ -13,7 +13,7 @@ use culvert_http::http2::{
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use crate::downstream::Downstream;
+use crate::conn_state::ConnState;
 use crate::http1::write;
 use crate::http2::stream::{Receiver, Sender};
 use crate::socket::Wire;
@@ -41,7 +41,7 @@ pub(crate) enum Over {
 #[derive(Debug)]
 pub(super) struct Conn {
     wire: Wire,
-    pub(super) down: Arc<Downstream>,
+    pub(super) state: Arc<ConnState>,
     pub(super) session: Session,
     inbox: BytesMut,
     begun: Instant,
@@ -50,12 +50,12 @@ pub(super) struct Conn {
 }
 
 impl Inbound {
-    pub(crate) fn new(wire: Wire, down: Arc<Downstream>) -> Self {
+    pub(crate) fn new(wire: Wire, state: Arc<ConnState>) -> Self {
         let now = Instant::now();
         Self(Arc::new(Mutex::new(Conn {
             wire,
-            session: Session::new(down.rules.limits.http2_streams, now.into_std()),
-            down,
+            session: Session::new(state.rules.limits.http2_streams, now.into_std()),
+            state,
             inbox: BytesMut::new(),
             begun: now,
             goaway_sent_at: None,
@@ -109,7 +109,7 @@ impl Inbound {
             conn.session.rest();
         }
         if conn.handed_out != before {
-            conn.down.counters.set_handed_out(conn.handed_out);
+            conn.state.counters.set_handed_out(conn.handed_out);
         }
         sent
     }
@@ -132,7 +132,7 @@ impl Inbound {
     /// The deadline for the client's SETTINGS, or for the rest of a field section.
     pub(crate) fn head_deadline(&self) -> Option<Instant> {
         let conn = lock(&self.0);
-        let limits = &conn.down.rules.limits;
+        let limits = &conn.state.rules.limits;
         if !conn.session.has_peer_settings() {
             return Some(conn.begun + limits.first_byte);
         }
@@ -192,7 +192,7 @@ impl Conn {
     /// Wakes the driver to write: a stream may be read in another task.
     pub(super) fn wake_driver(&self) {
         if self.session.unsent() > 0 {
-            self.down.driver.wake();
+            self.state.driver.wake();
         }
     }
 

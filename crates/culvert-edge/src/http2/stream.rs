@@ -173,7 +173,7 @@ impl Sender {
 impl Drop for Sender {
     fn drop(&mut self) {
         let mut conn = lock(&self.conn);
-        let reason = if conn.down.is_hung_up() {
+        let reason = if conn.state.is_hung_up() {
             Reason::CANCEL
         } else {
             Reason::INTERNAL_ERROR

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::edge_context::EdgeContext;
 use crate::snapshot::endpoint::{Endpoint, Restriction};
+use crate::upstream::agent::Dial;
 use crate::upstream::pool::Pool;
 
 /// The endpoints at one address.
@@ -36,12 +36,12 @@ const LOOK_FOR_AGENT_EVERY: Duration = Duration::from_millis(20);
 
 impl Member {
     /// Waits while its agent, which just lost its connection, may come back, and no other stands in.
-    pub(crate) async fn wait_for_agent(&self, edge: &EdgeContext) {
+    pub(crate) async fn wait_for_agent(&self, agents: Option<&dyn Dial>) {
         let endpoint = self
             .pool
             .as_ref()
             .and_then(|pool| pool.upstream().agents_endpoint());
-        let (Some(id), Some(agents)) = (endpoint, &edge.agents) else {
+        let (Some(id), Some(agents)) = (endpoint, agents) else {
             return;
         };
         while self.stand_ins.is_empty() && agents.may_return(id) {
@@ -50,12 +50,12 @@ impl Member {
     }
 
     /// Whether there is nobody behind it now.
-    fn is_away(&self, edge: &EdgeContext) -> bool {
+    fn is_away(&self, agents: Option<&dyn Dial>) -> bool {
         let endpoint = self
             .pool
             .as_ref()
             .and_then(|pool| pool.upstream().agents_endpoint());
-        match (endpoint, &edge.agents) {
+        match (endpoint, agents) {
             (None, _) => self.pool.as_ref().is_some_and(|pool| !pool.is_reachable()),
             (Some(_), None) => true,
             (Some(id), Some(agents)) => !agents.is_online(id),
@@ -179,7 +179,7 @@ impl Group {
 
     /// The endpoint whose turn it is. One whose agent is away, or whose upstream could not be reached a
     /// moment ago, is passed over.
-    pub(crate) fn pick(&self, edge: &EdgeContext) -> &Arc<Member> {
+    pub(crate) fn pick(&self, agents: Option<&dyn Dial>) -> &Arc<Member> {
         if self.others.is_empty() {
             return &self.first;
         }
@@ -191,7 +191,7 @@ impl Group {
         };
         (0..count)
             .map(at)
-            .find(|member| !member.is_away(edge))
+            .find(|member| !member.is_away(agents))
             .unwrap_or_else(|| at(0))
     }
 }

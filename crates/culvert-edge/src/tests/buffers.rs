@@ -86,7 +86,7 @@ async fn fill(stream: &mut (impl AsyncWrite + Unpin)) -> u64 {
 
 /// Bytes read from and written to the client.
 fn bytes(rig: &Rig) -> (u64, u64) {
-    let open = rig.edge.shared().open();
+    let open = rig.edge.shared().census.open();
     open.first().expect("the connection").counters.bytes()
 }
 

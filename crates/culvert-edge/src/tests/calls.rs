@@ -682,7 +682,7 @@ async fn no_more_than_so_many_wait_at_once() {
     assert_eq!(asked.get(), 2);
     // What it held is given back.
     soon("all of the room", async {
-        while shared.bodies.available_permits() < crate::Limits::default().held_bytes {
+        while shared.state.bodies.available_permits() < crate::Limits::default().held_bytes {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })

@@ -49,7 +49,11 @@ fn http_fields() -> Vec<(&'static str, &'static str, Value)> {
         ),
         ("http.request.url.scheme", "recording", json!("https")),
         ("http.request.user_agent", "recording", json!("Probe/1")),
-        ("http.response.body_length", "http/body", Value::Null),
+        (
+            "http.response.body_length",
+            "http/response_body",
+            Value::Null,
+        ),
         ("http.response.headers", "recording", Value::Null),
         ("http.response.status_code", "recording", json!(200)),
         ("ip_policy.decision", "action/restrict_ips", json!("allow")),

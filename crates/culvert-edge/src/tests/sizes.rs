@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::harness::*;
+use crate::conn_state::ConnState;
 use crate::downstream::Downstream;
 use crate::http1::inbound::Inbound;
 
@@ -16,10 +17,11 @@ async fn an_idle_connection_is_small() {
     let shared = rig.edge.shared();
     let address = rig.edge.http_addr().unwrap();
     let client = tokio::net::TcpStream::connect(address).await.unwrap();
-    let down = Downstream::new(shared, address, address);
-    let socket = crate::socket::Counted::new(client, Arc::clone(&down));
+    let down = Downstream::new(shared, address, address, None);
+    let socket = crate::socket::Counted::new(client, Arc::clone(&down.conn));
     let task = crate::http::server::http1(crate::socket::Wire::Plain(socket), Arc::clone(&down));
-    let bytes = size_of_val(&task) + size_of::<Downstream>() + Inbound::SIZE;
+    let bytes =
+        size_of_val(&task) + size_of::<Downstream>() + size_of::<ConnState>() + Inbound::SIZE;
     // The rest is for the runtime's part of task, socket and timer, and for a TLS session.
     assert!(bytes < IDLE_BYTES_MAX / 8, "{bytes}");
 }

@@ -295,7 +295,7 @@ async fn a_silent_answer_ends_with_its_client() {
     );
     drop(answer);
     let exchanges = |rig: &Rig| {
-        let open = rig.edge.shared().open();
+        let open = rig.edge.shared().census.open();
         let each = open
             .iter()
             .map(|down| down.counters.open.load(std::sync::atomic::Ordering::SeqCst));

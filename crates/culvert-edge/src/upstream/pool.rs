@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::task::AtomicWaker;
 use http::{request, response};
 use http_body::{Frame, SizeHint};
@@ -25,12 +26,12 @@ use hyper::client::conn::http2;
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
-use crate::downstream::Downstream;
-use crate::edge_context::Streams;
-use crate::http::body::RequestBody;
+use crate::edge_state::EdgeState;
+use crate::http::request_body::RequestBody;
 use crate::http1::outbound::{Outbound, OutboundError};
 use crate::lanes;
 use crate::overload::Level;
+use crate::upstream::connector::Connector;
 use crate::upstream::handover::Handover;
 use crate::upstream::url::{DialError, UpWire, Upstream};
 
@@ -90,6 +91,19 @@ struct Http2 {
     sender: http2::SendRequest<RequestBody>,
     has_served: AtomicBool,
     streams: Arc<Streaming>,
+}
+
+/// Runs the tasks of the HTTP/2 library.
+#[derive(Clone, Debug)]
+struct StreamTasks(Arc<EdgeState>);
+
+impl<F> hyper::rt::Executor<F> for StreamTasks
+where
+    F: Future + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        self.0.track(stream.map(drop));
+    }
 }
 
 /// Whether the upstream said that streams may become something else (RFC 8441), as far as the task of
@@ -217,21 +231,21 @@ impl Pool {
     /// A new connection, made within `limit`.
     pub(crate) async fn connect(
         self: &Arc<Self>,
-        down: &Downstream,
+        connector: &Connector<'_>,
         limit: Duration,
     ) -> Result<Lease, Failure> {
-        let wire = self.dial(down, limit).await.map_err(Failure::Dial)?;
+        let wire = self.dial(connector, limit).await.map_err(Failure::Dial)?;
         Ok(self.lease(wire))
     }
 
     /// The same. Where agents have no room, waits until one has, or until another request gives its connection.
     pub(crate) async fn connect_in_turn(
         self: &Arc<Self>,
-        down: &Downstream,
+        connector: &Connector<'_>,
         limit: Duration,
     ) -> Result<Lease, Failure> {
         let waiting = Waiting::enter(self);
-        let mut dialled = pin!(self.dial_in_turn(down, limit));
+        let mut dialled = pin!(self.dial_in_turn(connector, limit));
         loop {
             let mut link = tokio::select! {
                 biased;
@@ -264,19 +278,19 @@ impl Pool {
     /// A new connection for bytes, or for a protocol over them, made within `limit`.
     pub(crate) async fn dial(
         &self,
-        down: &Downstream,
+        connector: &Connector<'_>,
         limit: Duration,
     ) -> Result<UpWire, DialError> {
-        self.noted(down.dial(&self.upstream, limit, false).await)
+        self.noted(connector.dial(&self.upstream, limit, false).await)
     }
 
     /// The same. Where agents have no room, waits until one has.
     pub(crate) async fn dial_in_turn(
         &self,
-        down: &Downstream,
+        connector: &Connector<'_>,
         limit: Duration,
     ) -> Result<UpWire, DialError> {
-        self.noted(down.dial(&self.upstream, limit, true).await)
+        self.noted(connector.dial(&self.upstream, limit, true).await)
     }
 
     fn noted(&self, dialled: Result<UpWire, DialError>) -> Result<UpWire, DialError> {
@@ -299,14 +313,18 @@ impl Pool {
     }
 
     /// The shared HTTP/2 connection, made within `limit` if there is none.
-    pub(crate) async fn http2(&self, down: &Downstream, limit: Duration) -> Result<Link, Failure> {
+    pub(crate) async fn http2(
+        &self,
+        connector: &Connector<'_>,
+        limit: Duration,
+    ) -> Result<Link, Failure> {
         let link = match self.open_http2() {
             Some(link) => link,
             None => {
                 let _one = self.connecting.lock().await;
                 match self.open_http2() {
                     Some(link) => link,
-                    None => self.connect_http2(down, limit).await?,
+                    None => self.connect_http2(connector, limit).await?,
                 }
             }
         };
@@ -325,13 +343,13 @@ impl Pool {
 
     async fn connect_http2(
         &self,
-        down: &Downstream,
+        connector: &Connector<'_>,
         limit: Duration,
     ) -> Result<Arc<Http2>, Failure> {
-        let edge = &down.edge;
-        let wire = self.dial_in_turn(down, limit).await;
+        let edge = connector.edge;
+        let wire = self.dial_in_turn(connector, limit).await;
         let wire = wire.map_err(Failure::Dial)?;
-        let (sender, connection) = http2::Builder::new(Streams(Arc::clone(edge)))
+        let (sender, connection) = http2::Builder::new(StreamTasks(Arc::clone(edge)))
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_frame_size(16 << 10)

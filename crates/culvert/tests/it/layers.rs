@@ -1,8 +1,6 @@
 //! The house rules that manifests and the lock file can show: which crate may depend on which, and
 //! which libraries are not let in.
 
-mod circles;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

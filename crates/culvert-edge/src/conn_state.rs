@@ -1,0 +1,304 @@
+//! The state of one accepted connection: what is known about it, and what its socket, its protocol driver and
+//! its exchanges tell each other.
+//!
+//! All of them share it, and its drop is the connection's end: by then each of them is gone, so
+//! `tcp_connection_closed` comes after every `http_request_complete` of the connection, whatever ended them.
+//! It knows no endpoints and no upstreams; those are in [`Downstream`](crate::downstream::Downstream).
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use culvert_base::Timestamp;
+use culvert_base::net::plain_address;
+use culvert_base::sync::lock;
+use culvert_policy::conn::{ConnCounters, ConnInfo};
+use culvert_policy::policy::conn_state::PolicyConnState;
+use culvert_policy::problem::Problem;
+use futures_util::task::AtomicWaker;
+use http::header::HeaderValue;
+use http::{Response, response};
+use tokio::time::Instant;
+
+use crate::alarm::Alarm;
+use crate::census::CensusEntry;
+use crate::edge_state::{EdgeState, Phase};
+use crate::http1_state::Http1State;
+use crate::recording::{ClosedConnection, Unflushed};
+use crate::rules::Rules;
+
+/// The state of an accepted connection.
+#[derive(Debug)]
+pub(crate) struct ConnState {
+    pub(crate) edge: Arc<EdgeState>,
+    /// The rules at the time it was accepted.
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) info: ConnInfo,
+    pub(crate) counters: ConnCounters,
+    pub(crate) http1: Http1State,
+    /// The results of its policies' connection phases.
+    pub(crate) policy: PolicyConnState,
+    attribution: OnceLock<Attribution>,
+    /// Nanoseconds from accept to the socket's close; 0 while open.
+    closed_after: AtomicU64,
+    /// Interim responses that are not sent yet.
+    interim: Mutex<Vec<response::Parts>>,
+    has_interim: AtomicBool,
+    /// A timer for the next exchange.
+    alarm: Mutex<Option<Alarm>>,
+    /// Wakes the task that drives the connection, for example when the edge drains.
+    pub(crate) driver: AtomicWaker,
+    /// HTTP/2: the longest write timeout of its endpoints, in milliseconds.
+    write_ms: AtomicU64,
+    /// When its last request ended, in milliseconds since its start plus one; 0 while a request is open and
+    /// before the first.
+    idle_since: AtomicU64,
+    /// Whether its socket closes with a reset.
+    is_reset: AtomicBool,
+    /// Whether it closes to free memory, if it is still idle.
+    is_shed: AtomicBool,
+    /// Whether an IP restriction closed it.
+    is_blocked: AtomicBool,
+    /// Whether a policy closes it.
+    is_hung_up: AtomicBool,
+    entry: Option<CensusEntry<Self>>,
+}
+
+/// The owner of a connection.
+#[derive(Debug)]
+struct Attribution {
+    account: Arc<str>,
+    server_name: String,
+}
+
+impl ConnState {
+    /// The state of a connection that begins now. Without an `entry` it is not in the census.
+    pub(crate) fn new(
+        edge: Arc<EdgeState>,
+        rules: Arc<Rules>,
+        entry: Option<CensusEntry<Self>>,
+        (client, server): (SocketAddr, SocketAddr),
+        started_at: Timestamp,
+    ) -> Arc<Self> {
+        let is_trusted = rules.trusts(plain_address(client.ip()));
+        let conn = Arc::new(Self {
+            edge,
+            rules,
+            info: ConnInfo::new(client, server, is_trusted, started_at),
+            counters: ConnCounters::default(),
+            http1: Http1State::default(),
+            policy: PolicyConnState::default(),
+            attribution: OnceLock::new(),
+            closed_after: AtomicU64::new(0),
+            interim: Mutex::new(Vec::new()),
+            has_interim: AtomicBool::new(false),
+            alarm: Mutex::new(None),
+            driver: AtomicWaker::new(),
+            write_ms: AtomicU64::new(0),
+            idle_since: AtomicU64::new(0),
+            is_reset: AtomicBool::new(false),
+            is_shed: AtomicBool::new(false),
+            is_blocked: AtomicBool::new(false),
+            is_hung_up: AtomicBool::new(false),
+            entry,
+        });
+        if let Some(entry) = &conn.entry {
+            entry.show(&conn);
+        }
+        conn
+    }
+
+    /// Says whose connection it is. The first word counts.
+    pub(crate) fn attribute(&self, account: &Arc<str>, server_name: &str) {
+        if self.attribution.get().is_none() {
+            // Two exchanges of an HTTP/2 connection may race; either is the first.
+            drop(self.attribution.set(Attribution {
+                account: Arc::clone(account),
+                server_name: server_name.to_owned(),
+            }));
+        }
+    }
+
+    /// Notes that the socket is gone.
+    pub(crate) fn closed(&self) {
+        let nanos = u64::try_from(self.info.started().elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.closed_after.store(nanos.max(1), Ordering::Relaxed);
+    }
+
+    /// The response has left the process: its record is complete.
+    pub(crate) fn flushed(&self) {
+        if let Some(record) = self.http1.take_kept() {
+            record.complete(&self.edge, self.http1.payload(), self.info.now());
+        }
+    }
+
+    /// The connection ended before the response had left: its record says how much of it did.
+    pub(crate) fn cut(&self) {
+        if let Some(record) = self.http1.take_kept() {
+            self.record_cut(record);
+        }
+    }
+
+    /// Completes the record of a response of which only some bytes left.
+    pub(crate) fn record_cut(&self, record: Unflushed) {
+        let handed_out = self.counters.handed_out();
+        record.cut(
+            &self.edge,
+            self.http1.payload(),
+            handed_out,
+            self.info.now(),
+        );
+    }
+
+    /// Has an answer before the answer sent, by the driver of the exchange that brings it.
+    pub(crate) fn inform(&self, head: response::Parts) {
+        lock(&self.interim).push(head);
+        self.has_interim.store(true, Ordering::Release);
+    }
+
+    /// What is to be sent before the answer.
+    pub(crate) fn take_interim(&self) -> Vec<response::Parts> {
+        // Read first: to swap is dearer, and hardly ever needed.
+        if self.has_interim.load(Ordering::Acquire)
+            && self.has_interim.swap(false, Ordering::AcqRel)
+        {
+            std::mem::take(&mut lock(&self.interim))
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// A timer, armed or not.
+    pub(crate) fn borrow_alarm(&self) -> Alarm {
+        lock(&self.alarm).take().unwrap_or_default()
+    }
+
+    /// Gives a timer to the next exchange.
+    pub(crate) fn return_alarm(&self, alarm: Alarm) {
+        *lock(&self.alarm) = Some(alarm);
+    }
+
+    /// Notes that the connection is closed because its address is not admitted.
+    pub(crate) fn block(&self) {
+        self.is_blocked.store(true, Ordering::Relaxed);
+    }
+
+    /// What IP policies and restrictions decided, for the connection's own event.
+    pub(crate) fn decision(&self) -> Option<&'static str> {
+        if self.is_blocked.load(Ordering::Relaxed) {
+            return Some("block");
+        }
+        self.policy.decision_for_connection()
+    }
+
+    /// Notes an endpoint's limit for a client that takes nothing.
+    pub(crate) fn allow_write(&self, limit: Duration) {
+        let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        self.write_ms.fetch_max(millis, Ordering::Relaxed);
+    }
+
+    /// The longest that its client may take nothing, whatever the exchange.
+    pub(crate) fn write_max(&self) -> Duration {
+        let noted = Duration::from_millis(self.write_ms.load(Ordering::Relaxed));
+        self.rules.limits.write_stall.max(noted)
+    }
+
+    /// The client is too slow to take what waits for it. What the system still has for it is not sent: that
+    /// would go on for as long.
+    pub(crate) fn too_slow(&self) {
+        self.edge.meters.slow_readers.up();
+        self.is_reset.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its socket closes without a farewell.
+    pub(crate) fn is_reset(&self) -> bool {
+        self.is_reset.load(Ordering::Relaxed)
+    }
+
+    /// Nothing is asked of it any more.
+    pub(crate) fn idles(&self) {
+        if self.idle_since.load(Ordering::Relaxed) == 0 {
+            let millis =
+                u64::try_from(self.info.started().elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.idle_since
+                .store(millis.saturating_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Something is asked of it.
+    pub(crate) fn works(&self) {
+        if self.idle_since.swap(0, Ordering::Relaxed) != 0 {
+            self.is_shed.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Since when it is idle, if it is.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        let millis = self.idle_since.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(self.info.started() + Duration::from_millis(millis))
+    }
+
+    /// Has it close, if it is still idle when it hears of it.
+    pub(crate) fn shed(&self) {
+        self.is_shed.store(true, Ordering::Relaxed);
+        self.driver.wake();
+    }
+
+    /// Whether it is to close if it is idle.
+    pub(crate) fn is_shed(&self) -> bool {
+        self.is_shed.load(Ordering::Relaxed)
+    }
+
+    /// Ends the connection with all that is open on it.
+    pub(crate) fn hang_up(&self) {
+        self.is_hung_up.store(true, Ordering::Release);
+        self.driver.wake();
+    }
+
+    /// Whether it is to end.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        self.is_hung_up.load(Ordering::Acquire)
+    }
+
+    /// Whether it is to end at once: for itself, or with the edge.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_hung_up() || self.edge.phase() == Phase::Cut
+    }
+
+    /// An answer of the edge to a request on it.
+    pub(crate) fn answer(&self, problem: Problem, accept: Option<&HeaderValue>) -> Response<Bytes> {
+        problem.answer(accept, &self.info, &self.counters)
+    }
+}
+
+impl Drop for ConnState {
+    fn drop(&mut self) {
+        if let Some(Attribution {
+            account,
+            server_name,
+        }) = self.attribution.get()
+        {
+            let ended_at = match *self.closed_after.get_mut() {
+                0 => self.info.now(),
+                nanos => self.info.started_at().plus(Duration::from_nanos(nanos)),
+            };
+            let closed = ClosedConnection {
+                info: &self.info,
+                bytes: self.counters.bytes(),
+                policy: &self.policy,
+                decision: self.decision(),
+                ended_at,
+            };
+            closed.record(&self.edge, account, server_name);
+        }
+        let (bytes_in, bytes_out) = self.counters.bytes();
+        self.edge.meters.bytes_in.add(bytes_in);
+        self.edge.meters.bytes_out.add(bytes_out);
+        if let Some(entry) = self.entry.take() {
+            drop(entry);
+            self.edge.meters.connections.down();
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A request on its way to an upstream, possibly through several endpoints.
+
+use std::sync::Arc;
+
+use culvert_http::fields::{has_token, is_grpc, join_cookies};
+use culvert_http::http2;
+use culvert_http::target::{self, Received};
+use culvert_policy::policy::edits::Edits;
+use culvert_policy::policy::replace;
+use culvert_policy::problem::Problem;
+use http::header::{EXPECT, HOST, HeaderValue, TE};
+use http::{Method, Version, request};
+
+use crate::downstream::Downstream;
+use crate::http::exchange::HttpExchange;
+use crate::http::fields;
+use crate::http::request_body::{RequestBody, Upload};
+use crate::http::room::NotHeld;
+use crate::http::upgrade::{self, Wanted};
+use crate::http::upload::UploadWatch;
+use crate::snapshot::group::Member;
+use crate::upstream::url::Protocol;
+
+/// A request on its way to an upstream.
+pub(super) struct ForwardRequest {
+    /// The endpoint it has reached.
+    pub(super) member: Arc<Member>,
+    pub(super) parts: Box<request::Parts>,
+    pub(super) body: Upload,
+    /// The host it is for.
+    pub(super) authority: HeaderValue,
+    /// Whether its fields are those of the edge's own request: they are from the first hop on.
+    pub(super) is_prepared: bool,
+    /// Whether a policy made it, and not the client. Then the connection stays open whatever the result.
+    pub(super) is_call: bool,
+}
+
+impl ForwardRequest {
+    /// Rejects requests that the edge forwards to no endpoint.
+    pub(super) fn check(&self, wanted: &Wanted) -> Result<(), Problem> {
+        let parts = &self.parts;
+        // An extended CONNECT is checked by its protocol.
+        let is_stream = parts.extensions.get::<http2::Protocol>().is_some();
+        let is_connect = parts.method == Method::CONNECT && !is_stream;
+        // `PRI` begins the preface of HTTP/2 and is no method (RFC 9113 3.4).
+        if is_connect || parts.method == Method::TRACE || parts.method.as_str() == "PRI" {
+            return Err(Problem::Method);
+        }
+        let path = parts.uri.path();
+        let is_star = path == "*" && parts.method == Method::OPTIONS;
+        if !is_star && !path.starts_with('/') {
+            return Err(Problem::Malformed);
+        }
+        for expectation in parts.headers.get_all(EXPECT) {
+            if !expectation.as_bytes().eq_ignore_ascii_case(b"100-continue") {
+                return Err(Problem::Expectation);
+            }
+        }
+        match wanted {
+            Wanted::Broken => Err(Problem::Upgrade),
+            Wanted::Http | Wanted::WebSocket(_) | Wanted::Stream(_) => Ok(()),
+        }
+    }
+
+    /// Replaces parts of its body.
+    pub(super) async fn replace_body(
+        &mut self,
+        exchange: &mut HttpExchange,
+        edits: &mut Edits,
+    ) -> Result<(), NotHeld> {
+        let replacements = std::mem::take(&mut edits.replacements);
+        if replacements.is_empty() || matches!(self.body, Upload::None) {
+            return Ok(());
+        }
+        let down = Arc::clone(exchange.down());
+        let most = down.conn.rules.limits.body_bytes;
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        let received = || exchange.recording.count_received();
+        let bytes_max = replace::BODY_BYTES_MAX.min(most);
+        let bytes = self.body.hold(bytes_max, &down.conn, received).await?;
+        let made = replace::apply(&replacements, &mut self.parts.headers, bytes);
+        self.body.put(made.map_err(|_| NotHeld::TooLong)?);
+        Ok(())
+    }
+
+    /// Goes on to another endpoint, with the changes of this endpoint's policy.
+    pub(super) fn hop(
+        &mut self,
+        down: &Downstream,
+        wanted: &Wanted,
+        mut edits: Edits,
+        member: Arc<Member>,
+    ) -> Result<(), Problem> {
+        self.prepare(down, wanted);
+        edits.apply_to_request(&mut self.parts.headers);
+        if let Some(target) = edits.target {
+            // The next policy sees this target as the one received.
+            self.parts.extensions.remove::<Received>();
+            self.parts.uri = target;
+        }
+        if let Some(local) = self.parts.uri.path_and_query() {
+            let merged = match member.endpoint.merge_slashes {
+                true => target::merge_slashes(local).map_err(Problem::malformed)?,
+                false => None,
+            };
+            self.parts.uri = merged.unwrap_or_else(|| local.clone()).into();
+        }
+        if let Some(host) = self.parts.headers.get(HOST) {
+            self.authority = host.clone();
+        }
+        self.member = member;
+        Ok(())
+    }
+
+    /// The request as the upstream gets it.
+    pub(super) fn outgoing(
+        mut self,
+        exchange: &mut HttpExchange,
+        wanted: &Wanted,
+        edits: Option<Edits>,
+    ) -> (Box<request::Parts>, RequestBody) {
+        self.prepare(exchange.down(), wanted);
+        let Self {
+            mut parts,
+            body,
+            member,
+            ..
+        } = self;
+        if *wanted != Wanted::Http {
+            upgrade::ask(&mut parts.headers);
+        }
+        if let Some(mut edits) = edits {
+            edits.apply_to_request(&mut parts.headers);
+            if let Some(target) = edits.target {
+                parts.uri = target;
+            }
+        }
+        let is_client = matches!(body, Upload::Http1(_) | Upload::Http2(_));
+        if !is_client {
+            // The body comes from the operator's policy.
+            return (parts, RequestBody::new(body, None, None).underscores(None));
+        }
+        let rules = &Arc::clone(&exchange.down().conn.rules);
+        // A gRPC call may pause: on HTTP/2 it occupies one stream of the upstream, while a request on HTTP/1
+        // occupies a whole connection.
+        let may_pause = parts.version == Version::HTTP_2
+            && is_grpc(&parts.headers)
+            && has_token(&parts.headers, &TE, b"trailers")
+            && member
+                .pool
+                .as_ref()
+                .is_some_and(|pool| pool.upstream().protocol() == Protocol::Http2);
+        let pace = exchange.watch_upload(may_pause);
+        let received = exchange.recording.count_received();
+        let body = RequestBody::new(body, received, exchange.cap())
+            .cut(exchange.cut())
+            .underscores(Some(rules.underscore_headers))
+            .watched(Some(UploadWatch::new(pace, rules.limits.body_rate_over)));
+        (parts, body)
+    }
+
+    /// Makes the client's request the edge's own, unless that is done.
+    fn prepare(&mut self, down: &Downstream, wanted: &Wanted) {
+        if std::mem::replace(&mut self.is_prepared, true) {
+            return;
+        }
+        let parts = &mut self.parts;
+        if let Wanted::Stream(key) = wanted {
+            upgrade::translate(parts, key);
+        }
+        fields::to_upstream(&mut parts.headers, &down.conn.info, self.authority.clone());
+        if parts.version == Version::HTTP_2 {
+            join_cookies(&mut parts.headers);
+        }
+    }
+}

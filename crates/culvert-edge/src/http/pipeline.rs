@@ -1,0 +1,146 @@
+//! One HTTP request from top to bottom: admission, route, request policies, forward, response policies,
+//! response.
+//!
+//! Whatever ends it, dropping the [`HttpExchange`] completes its record.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use culvert_http::http1::Violation;
+use culvert_http::http2::Refused;
+use culvert_policy::problem::Problem;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::{Response, Version, request};
+
+use crate::downstream::Downstream;
+use crate::http::exchange::HttpExchange;
+use crate::http::fields;
+use crate::http::forward::forward;
+use crate::http::forward_request::ForwardRequest;
+use crate::http::policy_chain::{PolicyChain, RequestOutcome};
+use crate::http::request_body::Upload;
+use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
+use crate::http::response_body::ResponseBody;
+use crate::http::routing::{self, Route};
+use crate::http::send_response::{finish, refuse, send};
+use crate::http::upgrade::{self, Wanted};
+use crate::overload::Level;
+
+/// Serves one request of a client.
+pub(crate) async fn serve(
+    down: Arc<Downstream>,
+    mut parts: Box<request::Parts>,
+    body: Upload,
+) -> Result<Response<ResponseBody>, Abandoned> {
+    let mut exchange = HttpExchange::begin(Arc::clone(&down), parts.version);
+    let traits = RequestTraits::of(&parts);
+    let routed = match admit(&mut exchange, &parts) {
+        Ok(None) => routing::route(&mut exchange, &mut parts),
+        Ok(Some(response)) => Ok(Route::Redirect(response)),
+        Err(problem) => Err(problem),
+    };
+    let (member, authority) = match routed {
+        Ok(Route::Endpoint(member, authority)) => (member, authority),
+        Ok(Route::Redirect(response)) => {
+            return Ok(send(exchange, PendingResponse::made(response), &traits));
+        }
+        Err(problem) => return Ok(refuse(exchange, problem, &traits)),
+    };
+    // The event has the fields as received; policies see those that are sent.
+    fields::strip_mixed_up(&mut parts.headers, down.conn.rules.underscore_headers);
+    if body.size_hint().lower() > down.conn.rules.limits.body_bytes {
+        return Ok(refuse(exchange, Problem::Oversized, &traits));
+    }
+    let wanted = upgrade::wanted(&parts, !body.is_ended());
+    let request = ForwardRequest {
+        member,
+        parts,
+        body,
+        authority,
+        is_prepared: false,
+        is_call: false,
+    };
+    let response = respond(&mut exchange, request, &wanted, &traits).await?;
+    Ok(finish(exchange, response, wanted, &traits).await)
+}
+
+/// The response of an endpoint: request policies, forward, response policies.
+pub(super) async fn respond(
+    exchange: &mut HttpExchange,
+    request: ForwardRequest,
+    wanted: &Wanted,
+    traits: &RequestTraits,
+) -> Result<PendingResponse, Abandoned> {
+    exchange.reached(request.member.endpoint.timeouts);
+    let mut policies = PolicyChain::default();
+    let outcome = if request.member.endpoint.policy.is_some() {
+        // Boxed, so that requests of endpoints without a policy are small.
+        Box::pin(policies.run_request_phases(exchange, request, wanted)).await?
+    } else {
+        RequestOutcome::Forward(request, None)
+    };
+    let sent = match outcome {
+        RequestOutcome::Forward(request, edits) => {
+            let sent = forward(exchange, request, wanted, edits).await?;
+            policies.note_upstream_status(&sent);
+            sent
+        }
+        RequestOutcome::Respond(response) => Ok(response),
+        RequestOutcome::Reject(problem) => Err(problem),
+    };
+    let mut response =
+        sent.unwrap_or_else(|problem| PendingResponse::of(problem, traits, &exchange.down().conn));
+    if !policies.is_empty() {
+        Box::pin(policies.run_response_phases(exchange, &mut response, traits)).await?;
+    }
+    Ok(response)
+}
+
+/// Rejects a request, or answers it before any endpoint is looked for.
+fn admit(
+    exchange: &mut HttpExchange,
+    parts: &request::Parts,
+) -> Result<Option<Response<Bytes>>, Problem> {
+    let down = Arc::clone(exchange.down());
+    let meters = &down.edge.state.meters;
+    if let Some(Refused(violation)) = parts.extensions.get() {
+        meters.requests_refused.up();
+        return Err(Problem::Violation(*violation));
+    }
+    if parts.version == Version::HTTP_2 && !exchange.hold_head(parts) {
+        return Err(Problem::Violation(Violation::FieldsTooLarge));
+    }
+    if let Some(response) = challenge(&down, parts) {
+        meters.challenges_answered.up();
+        return Ok(Some(response));
+    }
+    if let Some(response) = forwarded_callback(&down, parts) {
+        return Ok(Some(response));
+    }
+    if down.edge.state.level() == Level::Full {
+        meters.shed_requests.up();
+        return Err(Problem::Overloaded);
+    }
+    Ok(None)
+}
+
+/// The response to the HTTP challenge of a certificate authority, at any host.
+fn challenge(down: &Downstream, parts: &request::Parts) -> Option<Response<Bytes>> {
+    if down.conn.info.tls.get().is_some() {
+        return None;
+    }
+    let file = down.edge.live.load().answers.file(parts)?;
+    let length = HeaderValue::from(file.len());
+    let mut response = Response::new(file);
+    let media = HeaderValue::from_static("application/octet-stream");
+    response.headers_mut().insert(CONTENT_TYPE, media);
+    response.headers_mut().insert(CONTENT_LENGTH, length);
+    Some(response)
+}
+
+/// The redirect that sends a user from the central callback to the endpoint of the sign-in.
+fn forwarded_callback(down: &Downstream, parts: &request::Parts) -> Option<Response<Bytes>> {
+    let live = down.edge.live.load();
+    let logins = live.logins.as_ref()?;
+    culvert_login::forwarded_callback(logins, (&down.conn.info, &down.conn.counters), parts)
+}

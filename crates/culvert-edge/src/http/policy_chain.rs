@@ -1,0 +1,273 @@
+//! The policies of the endpoints that a request passes through.
+//!
+//! The request phases run in the order in which the endpoints are reached, and the response phases in the
+//! reverse order: a policy that forwarded to an endpoint sees that endpoint's response.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use culvert_base::BoxFuture;
+use culvert_policy::event_slots;
+use culvert_policy::host::{BodyReader, Unread};
+use culvert_policy::policy::compiled::Policy;
+use culvert_policy::policy::edits::Edits;
+use culvert_policy::policy::phase::Phase;
+use culvert_policy::policy::run::{Exchange, Flow, Memory};
+use culvert_policy::problem::Problem;
+use http::header::SET_COOKIE;
+use http::request;
+
+use crate::connection_phase;
+use crate::downstream::Downstream;
+use crate::http::exchange::HttpExchange;
+use crate::http::forward_request::ForwardRequest;
+use crate::http::request_body::Upload;
+use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
+use crate::http::upgrade::Wanted;
+use crate::http::upload::UploadPace;
+use crate::http1_state::Broken;
+use crate::recording::ReceivedCounter;
+use crate::snapshot::group::Member;
+
+/// The policies whose request phase has run, in this order.
+#[derive(Default)]
+pub(super) struct PolicyChain(Vec<PolicyRun>);
+
+/// A policy whose request phase has run.
+struct PolicyRun {
+    member: Arc<Member>,
+    policy: Arc<Policy>,
+    memory: Memory,
+    /// The request as the policy saw it, if its response phase needs it.
+    received: Option<Box<request::Parts>>,
+}
+
+/// The result of the request phases.
+pub(super) enum RequestOutcome {
+    /// The request goes to the upstream, with the changes of its last policy.
+    Forward(ForwardRequest, Option<Edits>),
+    /// A policy made the response.
+    Respond(PendingResponse),
+    /// The request is rejected.
+    Reject(Problem),
+}
+
+impl PolicyChain {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Runs the request phase of the policy of each endpoint that the request reaches.
+    pub(super) async fn run_request_phases(
+        &mut self,
+        exchange: &mut HttpExchange,
+        mut request: ForwardRequest,
+        wanted: &Wanted,
+    ) -> Result<RequestOutcome, Abandoned> {
+        let down = &Arc::clone(exchange.down());
+        let began = down.conn.info.now();
+        let is_call = request.is_call;
+        loop {
+            let member = Arc::clone(&request.member);
+            if !self.is_empty() {
+                exchange.reached(member.endpoint.timeouts);
+            }
+            let Some(policy) = &member.endpoint.policy else {
+                return Ok(RequestOutcome::Forward(request, None));
+            };
+            if !connection_phase::admits(down, &member.endpoint).await {
+                // The connection's event has the decision.
+                exchange.recording.withdraw();
+                return Err(hang_up(down, is_call));
+            }
+            if let Some(decision) = down.conn.policy.decision_for_requests() {
+                let slot = event_slots::IP_POLICY_DECISION;
+                exchange.recording.decide(slot, decision);
+            }
+            let mut memory = Memory::new(began);
+            memory.hops = self.0.len();
+            memory.is_call = is_call;
+            let ran = match request.check(wanted) {
+                Ok(()) => Ok(run_request_phase(exchange, &mut request, policy, &mut memory).await),
+                Err(problem) => Err(problem),
+            };
+            let has_response_rules = !policy.rules(Phase::Response).is_empty();
+            self.0.push(PolicyRun {
+                received: has_response_rules.then(|| request.parts.clone()),
+                policy: Arc::clone(policy),
+                member: Arc::clone(&member),
+                memory,
+            });
+            let (flow, mut edits) = match ran {
+                Ok(ran) => ran,
+                Err(problem) => return Ok(RequestOutcome::Reject(problem)),
+            };
+            let next = match flow {
+                Flow::Continue => None,
+                Flow::Forward(next) => Some(next),
+                Flow::Reply(reply) => {
+                    return Ok(RequestOutcome::Respond(PendingResponse::made(*reply)));
+                }
+                Flow::Broken => return broken_off(down),
+                Flow::Close => return Err(hang_up(down, is_call)),
+            };
+            if let Err(why) = request.replace_body(exchange, &mut edits).await {
+                return match why.problem() {
+                    Some(problem) => Ok(RequestOutcome::Reject(problem)),
+                    None => broken_off(down),
+                };
+            }
+            let Some(next) = next else {
+                return Ok(RequestOutcome::Forward(request, Some(edits)));
+            };
+            let hopped = match next.endpoint() {
+                Some(member) => request.hop(down, wanted, edits, member),
+                None => Err(Problem::Policy),
+            };
+            if let Err(problem) = hopped {
+                return Ok(RequestOutcome::Reject(problem));
+            }
+        }
+    }
+
+    /// Tells the policies the status of the upstream's response; `None` if the upstream failed.
+    pub(super) fn note_upstream_status(&mut self, sent: &Result<PendingResponse, Problem>) {
+        let status = match sent {
+            Ok(response) => Some(response.head.status),
+            Err(problem) if problem.is_upstreams() => None,
+            Err(_) => return,
+        };
+        for run in &mut self.0 {
+            run.memory.answered(status);
+        }
+    }
+
+    /// Runs the response phases, and sets the cookies of all policies.
+    pub(super) async fn run_response_phases(
+        &mut self,
+        exchange: &mut HttpExchange,
+        response: &mut PendingResponse,
+        traits: &RequestTraits,
+    ) -> Result<(), Abandoned> {
+        for run in self.0.iter_mut().rev() {
+            run.run_response_phase(exchange, response, traits).await?;
+        }
+        // The browser gets the cookies even if a later policy replaced the response.
+        for run in &mut self.0 {
+            for cookie in run.memory.cookies.drain(..) {
+                response.head.headers.append(SET_COOKIE, cookie);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs the request phase of one policy.
+async fn run_request_phase(
+    exchange: &mut HttpExchange,
+    request: &mut ForwardRequest,
+    policy: &Arc<Policy>,
+    memory: &mut Memory,
+) -> (Flow, Edits) {
+    if policy.rules(Phase::Request).is_empty() {
+        return (Flow::Continue, Edits::default());
+    }
+    let down = &Arc::clone(exchange.down());
+    let (event, received) = exchange.recording.for_policy();
+    let mut body = PolicyBody {
+        upload: &mut request.body,
+        down,
+        received,
+    };
+    let endpoint = request.member.endpoint.info();
+    let mut x = Exchange::new(Phase::Request, policy, endpoint, down.context(), memory);
+    x.request = Some(&*request.parts);
+    x.body = Some(&mut body);
+    x.event = Some(event);
+    let flow = x.run().await;
+    (flow, std::mem::take(&mut x.edits))
+}
+
+impl PolicyRun {
+    /// Runs the response phase of this policy.
+    async fn run_response_phase(
+        &mut self,
+        exchange: &mut HttpExchange,
+        response: &mut PendingResponse,
+        traits: &RequestTraits,
+    ) -> Result<(), Abandoned> {
+        let Some(received) = &self.received else {
+            return Ok(());
+        };
+        let down = &Arc::clone(exchange.down());
+        let endpoint = self.member.endpoint.info();
+        let (conn, memory) = (down.context(), &mut self.memory);
+        let body_whole_at = exchange.upload().and_then(UploadPace::whole_at);
+        let mut x = Exchange::new(Phase::Response, &self.policy, endpoint, conn, memory);
+        x.request = Some(received);
+        x.body_whole_at = body_whole_at;
+        x.response = Some(&response.head);
+        x.event = Some(exchange.recording.for_policy().0);
+        let flow = x.run().await;
+        let mut edits = std::mem::take(&mut x.edits);
+        match flow {
+            Flow::Continue | Flow::Forward(_) => {}
+            Flow::Reply(reply) => *response = PendingResponse::made(*reply),
+            Flow::Broken => return Err(Abandoned),
+            Flow::Close => {
+                drop(x);
+                return Err(hang_up(down, self.memory.is_call));
+            }
+        }
+        if !edits.replacements.is_empty() && !traits.is_head {
+            let replaced = response.replace(&edits.replacements, &down.conn).await;
+            if let Err(problem) = replaced {
+                *response = PendingResponse::of(problem, traits, &down.conn);
+            }
+        }
+        edits.apply(&mut response.head.headers);
+        if let Some(coding) = edits.coding {
+            response.encode(coding, traits, &down.conn);
+        }
+        Ok(())
+    }
+}
+
+/// The result if the client broke off the request's body.
+fn broken_off(down: &Downstream) -> Result<RequestOutcome, Abandoned> {
+    match down.conn.http1.broken() {
+        Some(Broken::Refused(violation)) => {
+            Ok(RequestOutcome::Reject(Problem::Violation(violation)))
+        }
+        _ => Err(Abandoned),
+    }
+}
+
+/// Closes the connection, unless a policy made the request.
+fn hang_up(down: &Downstream, is_call: bool) -> Abandoned {
+    if !is_call {
+        down.conn.hang_up();
+    }
+    Abandoned
+}
+
+/// The body of a request as policies read it.
+#[derive(Debug)]
+struct PolicyBody<'x> {
+    upload: &'x mut Upload,
+    down: &'x Downstream,
+    received: ReceivedCounter<'x>,
+}
+
+impl BodyReader for PolicyBody<'_> {
+    fn read(&mut self, bytes_max: usize) -> BoxFuture<'_, Result<Bytes, Unread>> {
+        let most = self.down.conn.rules.limits.body_bytes;
+        let bytes_max = bytes_max.min(usize::try_from(most).unwrap_or(usize::MAX));
+        let received = || self.received.start();
+        let held = self.upload.hold(bytes_max, &self.down.conn, received);
+        Box::pin(async move {
+            held.await
+                .map_err(|why| why.problem().map_or(Unread::Broken, Unread::Problem))
+        })
+    }
+}

@@ -1,0 +1,314 @@
+//! The body of a request on its way to the upstream. It passes frame by frame, only as fast as the upstream
+//! reads it, unless an action has to see the whole of it first ([`Upload`]).
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+
+use crate::conn_state::ConnState;
+use crate::http::fields;
+use crate::http::room::{HELD_WITHIN, NotHeld, Room};
+use crate::http::upload::{Cap, UploadWatch};
+use crate::http1::inbound::InboundBody;
+use crate::http2::stream::Receiver;
+
+/// A request's body, as the upstream's connection reads it.
+#[derive(Debug)]
+pub(crate) struct RequestBody {
+    source: Upload,
+    received: Option<Arc<AtomicU64>>,
+    cap: Option<Cap>,
+    /// Set when the client breaks it off.
+    is_cut: Option<Arc<AtomicBool>>,
+    /// Whether trailers may have underscores in their names; `None` where they are not looked at.
+    keeps_underscores: Option<bool>,
+    /// Judges how fast the client sends it.
+    watch: Option<UploadWatch>,
+}
+
+/// Why a request's body broke off.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UploadError {
+    #[error("the client aborted the request")]
+    Client,
+    #[error("the request body is too long")]
+    TooLong,
+    #[error("the client sends too slowly")]
+    TooSlow,
+}
+
+/// Where a request's body comes from.
+#[derive(Debug)]
+pub(crate) enum Upload {
+    /// Nowhere: there is none, or it has ended.
+    None,
+    /// A client that speaks HTTP/1.
+    Http1(Box<InboundBody>),
+    /// A client that speaks HTTP/2.
+    Http2(Receiver),
+    /// Here: it was read before.
+    Held(Box<Held>),
+}
+
+/// A body that was read before it is sent on.
+#[derive(Debug)]
+pub(crate) struct Held {
+    bytes: Bytes,
+    trailers: Option<HeaderMap>,
+    room: Option<Room>,
+}
+
+impl Upload {
+    /// The next part.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+        match self {
+            Self::None => Poll::Ready(None),
+            Self::Http1(inbound) => inbound.poll_frame(cx).map_err(|_| UploadError::Client),
+            Self::Http2(stream) => stream.poll_frame(cx).map_err(|_| UploadError::Client),
+            Self::Held(held) => {
+                if !held.bytes.is_empty() {
+                    let data = std::mem::take(&mut held.bytes);
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                let trailers = held.trailers.take();
+                Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+            }
+        }
+    }
+
+    /// Whether nothing more is to come.
+    pub(crate) fn is_ended(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Http1(inbound) => inbound.is_ended(),
+            Self::Http2(stream) => stream.is_ended(),
+            Self::Held(held) => held.bytes.is_empty() && held.trailers.is_none(),
+        }
+    }
+
+    /// Bytes that are to come.
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::None => SizeHint::with_exact(0),
+            Self::Http1(inbound) => inbound.size_hint(),
+            Self::Http2(stream) => stream.size_hint(),
+            // Before trailers a length could not be told.
+            Self::Held(held) if held.trailers.is_some() => SizeHint::default(),
+            Self::Held(held) => SizeHint::with_exact(held.bytes.len() as u64),
+        }
+    }
+
+    /// One that nobody has to send first.
+    pub(crate) fn made(bytes: Bytes) -> Self {
+        if bytes.is_empty() {
+            return Self::None;
+        }
+        Self::Held(Box::new(Held {
+            bytes,
+            trailers: None,
+            room: None,
+        }))
+    }
+
+    /// The whole body, read once and kept until it is sent on.
+    pub(crate) async fn hold(
+        &mut self,
+        bytes_max: usize,
+        conn: &Arc<ConnState>,
+        received: impl FnOnce() -> Option<Arc<AtomicU64>>,
+    ) -> Result<Bytes, NotHeld> {
+        let mut incoming = match std::mem::replace(self, Self::None) {
+            Self::None => return Ok(Bytes::new()),
+            Self::Held(held) => {
+                let bytes = held.bytes.clone();
+                *self = Self::Held(held);
+                return if bytes.len() > bytes_max {
+                    Err(NotHeld::TooLong)
+                } else {
+                    Ok(bytes)
+                };
+            }
+            incoming => incoming,
+        };
+        if incoming.size_hint().lower() > bytes_max as u64 {
+            return Err(NotHeld::TooLong);
+        }
+        let received = received();
+        let mut held = Held {
+            bytes: Bytes::new(),
+            trailers: None,
+            room: None,
+        };
+        let reading = held.read(&mut incoming, bytes_max, conn, received.as_deref());
+        match tokio::time::timeout(HELD_WITHIN, reading).await {
+            Ok(read) => read?,
+            Err(_) => return Err(NotHeld::TooSlow),
+        }
+        let bytes = held.bytes.clone();
+        *self = Self::Held(Box::new(held));
+        Ok(bytes)
+    }
+
+    /// Has other bytes in the place of those that are held.
+    pub(crate) fn put(&mut self, bytes: Bytes) {
+        if let Self::Held(held) = self {
+            held.bytes = bytes;
+        }
+    }
+}
+
+impl Held {
+    async fn read(
+        &mut self,
+        incoming: &mut Upload,
+        bytes_max: usize,
+        conn: &Arc<ConnState>,
+        received: Option<&AtomicU64>,
+    ) -> Result<(), NotHeld> {
+        let room = self.room.get_or_insert_with(|| Room::new(conn));
+        let mut whole = BytesMut::new();
+        while let Some(frame) = poll_fn(|cx| incoming.poll_frame(cx)).await {
+            let frame = frame.map_err(|_| NotHeld::Broken)?;
+            let data = match frame.into_data() {
+                Ok(data) => data,
+                Err(frame) => {
+                    self.trailers = frame.into_trailers().ok();
+                    continue;
+                }
+            };
+            if whole.len() + data.len() > bytes_max {
+                return Err(NotHeld::TooLong);
+            }
+            room.grow(data.len())?;
+            if let Some(received) = received {
+                received.fetch_add(data.len() as u64, Ordering::Relaxed);
+            }
+            whole.extend_from_slice(&data);
+        }
+        self.bytes = whole.freeze();
+        Ok(())
+    }
+}
+
+impl RequestBody {
+    pub(crate) fn empty() -> Self {
+        Self {
+            source: Upload::None,
+            received: None,
+            cap: None,
+            is_cut: None,
+            keeps_underscores: Some(false),
+            watch: None,
+        }
+    }
+
+    /// What comes from the client is counted in `received`, and may not be more than `cap` says.
+    pub(crate) fn new(source: Upload, received: Option<Arc<AtomicU64>>, cap: Option<Cap>) -> Self {
+        Self {
+            source,
+            received,
+            cap,
+            is_cut: None,
+            keeps_underscores: Some(false),
+            watch: None,
+        }
+    }
+
+    /// Whether trailers may have underscores in their names; with `None` they are not looked at.
+    pub(crate) fn underscores(self, keeps_underscores: Option<bool>) -> Self {
+        Self {
+            keeps_underscores,
+            ..self
+        }
+    }
+
+    /// Says in `is_cut` when the client breaks it off.
+    pub(crate) fn cut(self, is_cut: Option<Arc<AtomicBool>>) -> Self {
+        Self { is_cut, ..self }
+    }
+
+    /// Judges how fast the client sends it.
+    pub(crate) fn watched(self, watch: Option<UploadWatch>) -> Self {
+        Self { watch, ..self }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = UploadError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+        let this = &mut *self;
+        match this.source.poll_frame(cx) {
+            Poll::Ready(Some(Ok(mut frame))) => {
+                let bytes = frame.data_ref().map_or(0, Bytes::len);
+                if let Some(watch) = &mut this.watch
+                    && !watch.came(bytes)
+                {
+                    return Poll::Ready(Some(Err(UploadError::TooSlow)));
+                }
+                if let (Some(data), Some(received)) = (frame.data_ref(), &this.received) {
+                    received.fetch_add(data.len() as u64, Ordering::Relaxed);
+                }
+                if let (Some(data), Some(cap)) = (frame.data_ref(), &mut this.cap) {
+                    match cap.left.checked_sub(data.len() as u64) {
+                        Some(left) => cap.left = left,
+                        None => {
+                            cap.is_over.store(true, Ordering::Release);
+                            return Poll::Ready(Some(Err(UploadError::TooLong)));
+                        }
+                    }
+                }
+                if let Some(trailers) = frame.trailers_mut() {
+                    fields::strip_trailers(trailers);
+                    if let Some(keeps_underscores) = this.keeps_underscores {
+                        fields::strip_mixed_up(trailers, keeps_underscores);
+                    }
+                }
+                // Its reader may not ask for what comes behind the end.
+                if let (Some(watch), true) = (&this.watch, this.source.is_ended()) {
+                    watch.is_whole();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                if let Some(is_cut) = &this.is_cut {
+                    is_cut.store(true, Ordering::Release);
+                }
+                Poll::Ready(Some(Err(error)))
+            }
+            Poll::Pending => {
+                if let Some(watch) = &mut this.watch {
+                    watch.waits();
+                }
+                Poll::Pending
+            }
+            Poll::Ready(None) => {
+                if let Some(watch) = this.watch.take() {
+                    watch.is_whole();
+                }
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.source.is_ended()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.source.size_hint()
+    }
+}

@@ -1,0 +1,136 @@
+//! A response before it is sent to the client.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use culvert_http::coding::{self, Coding};
+use culvert_http::fields::has_token;
+use culvert_policy::policy::edits::Replacement;
+use culvert_policy::policy::replace;
+use culvert_policy::problem::Problem;
+use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue};
+use http::{Method, Response, StatusCode, Version, request, response};
+
+use crate::conn_state::ConnState;
+use crate::http::encoded::Encoded;
+use crate::http::response_body::Source;
+use crate::http::room::NotHeld;
+use crate::overload::Level;
+
+/// The connection closes without a response.
+#[derive(Debug, thiserror::Error)]
+#[error("the request was cancelled")]
+pub(crate) struct Abandoned;
+
+/// The properties of a request that its response depends on.
+pub(super) struct RequestTraits {
+    pub(super) version: Version,
+    pub(super) is_head: bool,
+    /// HTTP/1: whether the client keeps the connection open.
+    keeps_alive: bool,
+    accept: Option<HeaderValue>,
+}
+
+/// A response before it is sent: its head, its body, and whether the connection closes after it.
+pub(super) struct PendingResponse {
+    pub(super) head: response::Parts,
+    pub(super) source: Source,
+    pub(super) closes: bool,
+}
+
+impl PendingResponse {
+    /// The edge's response to a problem.
+    pub(super) fn of(problem: Problem, traits: &RequestTraits, conn: &ConnState) -> Self {
+        Self {
+            closes: matches!(
+                problem.status(),
+                StatusCode::BAD_REQUEST | StatusCode::REQUEST_TIMEOUT
+            ),
+            ..Self::made(conn.answer(problem, traits.accept.as_ref()))
+        }
+    }
+
+    /// A whole response that a policy or the edge made.
+    pub(super) fn made(answer: Response<Bytes>) -> Self {
+        let (head, body) = answer.into_parts();
+        Self {
+            head,
+            source: Source::Edge(body),
+            closes: false,
+        }
+    }
+
+    /// Encodes its body, if the response may be encoded and the encoders have memory left.
+    pub(super) fn encode(&mut self, coding: Coding, traits: &RequestTraits, conn: &ConnState) {
+        let edge = &conn.edge;
+        if traits.is_head || self.source.is_ended() || !coding::may_encode(&self.head) {
+            return;
+        }
+        // Under load, new responses are not compressed; running ones finish.
+        if edge.level() >= Level::Busy {
+            return;
+        }
+        let room = Arc::clone(&edge.encoders).try_acquire_many_owned(coding.kib());
+        let Ok(room) = room else { return };
+        coding::tell(&mut self.head.headers, coding);
+        let source = std::mem::replace(&mut self.source, Source::None);
+        self.source = Source::Encoded(Box::new(Encoded::new(source, coding, room)));
+    }
+
+    /// Replaces parts of its body, unless the body is partial or a stream.
+    pub(super) async fn replace(
+        &mut self,
+        replacements: &[Replacement],
+        conn: &Arc<ConnState>,
+    ) -> Result<(), Problem> {
+        let is_whole = self.head.status != StatusCode::PARTIAL_CONTENT
+            && self.head.status != StatusCode::SWITCHING_PROTOCOLS
+            && !culvert_http::fields::is_event_stream(&self.head.headers);
+        if !is_whole || self.source.is_ended() {
+            return Ok(());
+        }
+        let held = self.source.hold(replace::BODY_BYTES_MAX, conn);
+        let (bytes, room) = held.await.map_err(|why| match why {
+            NotHeld::TooLong => Problem::AnswerTooLong,
+            NotHeld::NoRoom => Problem::NoRoom,
+            NotHeld::TooSlow => Problem::UpstreamTooSlow,
+            NotHeld::Broken => Problem::BadAnswer,
+        })?;
+        let made = replace::apply(replacements, &mut self.head.headers, bytes);
+        let made = made.map_err(|_| Problem::AnswerTooLong)?;
+        self.head
+            .headers
+            .insert(CONTENT_LENGTH, HeaderValue::from(made.len()));
+        self.source = Source::Held {
+            bytes: made,
+            _room: room,
+        };
+        Ok(())
+    }
+}
+
+impl RequestTraits {
+    pub(super) fn of(parts: &request::Parts) -> Self {
+        Self {
+            version: parts.version,
+            is_head: parts.method == Method::HEAD,
+            keeps_alive: if parts.version == Version::HTTP_10 {
+                has_token(&parts.headers, &CONNECTION, b"keep-alive")
+            } else {
+                !has_token(&parts.headers, &CONNECTION, b"close")
+            },
+            accept: parts.headers.get(ACCEPT).cloned(),
+        }
+    }
+
+    /// Sets the `connection` field of a response on HTTP/1 (RFC 9112 9.3). The event has it as it was sent.
+    pub(super) fn set_connection(&self, headers: &mut HeaderMap, closes: bool) {
+        let word = match self.version {
+            Version::HTTP_2 => return,
+            _ if closes || !self.keeps_alive => "close",
+            Version::HTTP_10 => "keep-alive",
+            _ => return,
+        };
+        headers.insert(CONNECTION, HeaderValue::from_static(word));
+    }
+}

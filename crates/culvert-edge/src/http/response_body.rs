@@ -1,0 +1,270 @@
+//! The body of a response on its way to the client. It passes frame by frame, only as fast as the client
+//! reads it, unless an action has to see the whole of it first ([`Source::hold`]).
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use tokio::time::Instant;
+
+use crate::conn_state::ConnState;
+use crate::http::encoded::Encoded;
+use crate::http::exchange::HttpExchange;
+use crate::http::fields;
+use crate::http::room::{HELD_WITHIN, NotHeld, Room};
+use crate::http::upgrade::Tunnel;
+use crate::http1::outbound::OutboundError;
+use crate::upstream::pool::Lease;
+
+/// Why an answer's body broke off. The client sees a reset, never a clean end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error("the upstream aborted the response: {0}")]
+    Http1(#[from] OutboundError),
+    #[error("the upstream aborted the response: {0}")]
+    Http2(#[from] hyper::Error),
+    #[error("idle timeout")]
+    Stalled,
+    #[error("the body cannot be encoded: {0}")]
+    Encoding(#[from] std::io::Error),
+}
+
+/// An answer's body, as the client's connection reads it. With it lives the exchange: when it is
+/// dropped, the exchange is over.
+#[derive(Debug)]
+pub(crate) struct ResponseBody {
+    source: Source,
+    is_chunked: bool,
+    /// Since when the upstream is silent, and the bytes that had come from the client then.
+    silent: Option<(Instant, u64)>,
+    /// `None` when the exchange goes on elsewhere: after an upgrade.
+    exchange: Option<HttpExchange>,
+    /// What the connection, or the stream of it, becomes with this answer.
+    tunnel: Option<Box<Tunnel>>,
+}
+
+/// Where an answer's body comes from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// Nowhere: it has none, or had one that has ended.
+    None,
+    /// The edge itself.
+    Edge(Bytes),
+    /// The same, with its share of the memory for bodies that are held.
+    Held { bytes: Bytes, _room: Room },
+    /// An HTTP/1 upstream, with the connection that carries it.
+    Http1(Lease),
+    /// An HTTP/2 upstream.
+    Http2(Incoming),
+    /// The same, with a stream that is to become something else: nothing before that.
+    Stream(OnUpgrade),
+    /// One of these, encoded on the way.
+    Encoded(Box<Encoded>),
+}
+
+impl ResponseBody {
+    pub(crate) fn new(source: Source, exchange: HttpExchange) -> Self {
+        Self {
+            source,
+            is_chunked: false,
+            silent: None,
+            exchange: Some(exchange),
+            tunnel: None,
+        }
+    }
+
+    /// The body of an answer whose exchange goes on as a tunnel.
+    pub(crate) fn of_upgrade(tunnel: Box<Tunnel>) -> Self {
+        Self {
+            tunnel: Some(tunnel),
+            source: Source::None,
+            is_chunked: false,
+            silent: None,
+            exchange: None,
+        }
+    }
+
+    /// What the connection, or the stream of it, becomes behind this answer, if it does.
+    pub(crate) fn take_tunnel(&mut self) -> Option<Box<Tunnel>> {
+        self.tunnel.take()
+    }
+
+    /// The longest that the client may take nothing of it, if that is not as the settings say.
+    pub(crate) fn write_limit(&self) -> Option<Duration> {
+        self.exchange.as_ref()?.timeouts().write
+    }
+
+    /// Whether the exchange ends now because nothing moved either way for too long.
+    fn is_idle(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(exchange) = &mut self.exchange else {
+            return false;
+        };
+        let limit = exchange.idle_limit();
+        loop {
+            let (bytes_in, _) = exchange.down().conn.counters.bytes();
+            let (since, before) = *self.silent.get_or_insert((Instant::now(), bytes_in));
+            if !exchange.alarm.is_due(cx, since + limit) {
+                return false;
+            }
+            if bytes_in == before {
+                return true;
+            }
+            // The client has sent something meanwhile.
+            self.silent = None;
+        }
+    }
+
+    /// The exchange, unless it goes on as a tunnel.
+    pub(crate) fn exchange(&mut self) -> Option<&mut HttpExchange> {
+        self.exchange.as_mut()
+    }
+
+    /// Says that it will be sent in chunks.
+    pub(crate) fn chunked(mut self) -> Self {
+        self.is_chunked = true;
+        self
+    }
+}
+
+impl Source {
+    /// The next frame, moving the bytes of the upstream's connection.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self {
+            Self::None | Self::Stream(_) => Poll::Ready(None),
+            Self::Edge(bytes) | Self::Held { bytes, .. } => {
+                let bytes = std::mem::take(bytes);
+                *self = Self::None;
+                Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
+            }
+            Self::Http1(lease) => lease.poll_frame(cx).map_err(BodyError::from),
+            Self::Http2(incoming) => Pin::new(incoming).poll_frame(cx).map_err(BodyError::from),
+            Self::Encoded(encoded) => encoded.poll(cx),
+        }
+    }
+
+    /// The whole body, without trailers, and the room it takes.
+    pub(crate) async fn hold(
+        &mut self,
+        bytes_max: usize,
+        conn: &Arc<ConnState>,
+    ) -> Result<(Bytes, Room), NotHeld> {
+        if self.size_hint().lower() > bytes_max as u64 {
+            return Err(NotHeld::TooLong);
+        }
+        let reading = async {
+            let (mut whole, mut room) = (BytesMut::new(), Room::new(conn));
+            while let Some(frame) = poll_fn(|cx| self.poll(cx)).await {
+                let Ok(data) = frame.map_err(|_| NotHeld::Broken)?.into_data() else {
+                    continue;
+                };
+                if whole.len() + data.len() > bytes_max {
+                    return Err(NotHeld::TooLong);
+                }
+                room.grow(data.len())?;
+                whole.extend_from_slice(&data);
+            }
+            self.end();
+            Ok((whole.freeze(), room))
+        };
+        let held = tokio::time::timeout(HELD_WITHIN, reading).await;
+        held.unwrap_or(Err(NotHeld::TooSlow))
+    }
+
+    /// The upstream's part is complete.
+    pub(crate) fn end(&mut self) {
+        match std::mem::replace(self, Self::None) {
+            Self::Http1(lease) => lease.give_back(),
+            Self::Encoded(mut encoded) => encoded.end(),
+            _ => {}
+        }
+    }
+
+    /// Whether nothing is left to come.
+    pub(crate) fn is_ended(&self) -> bool {
+        match self {
+            Self::None | Self::Stream(_) => true,
+            Self::Edge(bytes) | Self::Held { bytes, .. } => bytes.is_empty(),
+            Self::Http1(lease) => lease.is_spent(),
+            Self::Http2(incoming) => incoming.is_end_stream(),
+            Self::Encoded(encoded) => encoded.is_ended(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::None | Self::Stream(_) => SizeHint::with_exact(0),
+            Self::Edge(bytes) | Self::Held { bytes, .. } => {
+                SizeHint::with_exact(bytes.len() as u64)
+            }
+            Self::Http1(lease) => lease.size_hint(),
+            Self::Http2(incoming) => incoming.size_hint(),
+            Self::Encoded(_) => SizeHint::default(),
+        }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = &mut *self;
+        match this.source.poll(cx) {
+            Poll::Ready(Some(Ok(mut frame))) => {
+                this.silent = None;
+                if let Some(exchange) = &mut this.exchange {
+                    if let Source::Encoded(encoded) = &this.source {
+                        exchange.recording.encoded(encoded.raw());
+                    }
+                    if let Some(data) = frame.data_ref() {
+                        exchange.recording.sent(data.len(), this.is_chunked);
+                    }
+                }
+                let trailers = frame.trailers_mut();
+                let is_last = trailers.is_some();
+                if let Some(trailers) = trailers {
+                    fields::strip_trailers(trailers);
+                }
+                if is_last || this.source.is_ended() {
+                    this.source.end();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error))),
+            Poll::Ready(None) => {
+                this.source.end();
+                Poll::Ready(None)
+            }
+            Poll::Pending if this.is_idle(cx) => Poll::Ready(Some(Err(BodyError::Stalled))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.source.is_ended()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.source.size_hint()
+    }
+}
+
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        if let (true, Some(exchange)) = (self.source.is_ended(), &mut self.exchange) {
+            exchange.answered();
+        }
+    }
+}

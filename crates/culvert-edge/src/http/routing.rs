@@ -1,0 +1,177 @@
+//! Routing: the endpoint that a request is for, by its host.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use culvert_http::authority::Authority;
+use culvert_http::target::{self, Received};
+use culvert_policy::conn::TlsInfo;
+use culvert_policy::problem::Problem;
+use culvert_policy::reply;
+use http::header::{HOST, HeaderValue, LOCATION};
+use http::{Method, Response, StatusCode, request};
+
+use crate::downstream::Downstream;
+use crate::http::exchange::HttpExchange;
+use crate::http::fields;
+use crate::snapshot::group::{Group, Member};
+use crate::snapshot::live::Live;
+
+/// The result of routing a request by its host.
+pub(super) enum Route {
+    /// An endpoint, and the authority as a header value.
+    Endpoint(Arc<Member>, HeaderValue),
+    /// A redirect to the endpoint of the other scheme.
+    Redirect(Response<Bytes>),
+}
+
+/// Finds the endpoint of a request.
+pub(super) fn route(
+    exchange: &mut HttpExchange,
+    parts: &mut request::Parts,
+) -> Result<Route, Problem> {
+    let down = Arc::clone(exchange.down());
+    let down = &*down;
+    merge_slashes(down, parts)?;
+    let mut hosts = parts.headers.get_all(HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err(Problem::Authority);
+    }
+    let authority = Authority::of(&parts.uri, host).map_err(|_| Problem::Authority)?;
+    let live = down.edge.live.load();
+    let tls = down.conn.info.tls.get();
+    let (table, scheme) = if tls.is_some() {
+        (&live.https, "https")
+    } else {
+        (&live.http, "http")
+    };
+    // An absolute target must not name another scheme than the connection has (RFC 9110 7.4).
+    if parts.uri.scheme_str().is_some_and(|named| named != scheme) {
+        return Err(Problem::malformed(
+            "the scheme is not that of the connection",
+        ));
+    }
+    let Some(group) = table.find(&authority.host) else {
+        if down.conn.rules.redirect_http
+            && tls.is_none()
+            && let Some(group) = live.https.find(&authority.host)
+            && !is_tls_elsewhere(down, parts)
+        {
+            exchange.attribute(group.account(), parts, &authority);
+            if !group.admits(down.conn.info.client.ip()) {
+                exchange.recording.blocked();
+                return Err(Problem::Restricted);
+            }
+            return redirect(group, &authority.host, parts).map(Route::Redirect);
+        }
+        down.edge.state.meters.unknown_hosts.up();
+        return Err(Problem::UnknownHost);
+    };
+    if let Some(tls) = tls
+        && down.conn.info.sni() != authority.host
+        && !shares_rules(down, tls, group, &live, &authority.host)
+    {
+        if let Some(own) = down.tls_group.get() {
+            exchange.attribute(own.account(), parts, &authority);
+        }
+        return Err(Problem::Misdirected);
+    }
+    exchange.attribute(group.account(), parts, &authority);
+    if !group.admits(down.conn.info.client.ip()) {
+        exchange.recording.blocked();
+        return Err(Problem::Restricted);
+    }
+    let value = match host {
+        Some(value) => value.clone(),
+        None => HeaderValue::from_str(authority.text).map_err(|_| Problem::Authority)?,
+    };
+    Ok(Route::Endpoint(
+        Arc::clone(group.pick(down.edge.agents())),
+        value,
+    ))
+}
+
+/// Whether a connection to one name may carry requests for another: both have the same account and
+/// certificate, and no policy of the other name has rules about connections.
+fn shares_rules(down: &Downstream, tls: &TlsInfo, group: &Group, live: &Live, host: &str) -> bool {
+    down.tls_group
+        .get()
+        .is_none_or(|own| own.account() == group.account())
+        && down
+            .edge
+            .certificate(live, host)
+            .is_some_and(|presented| Arc::ptr_eq(&presented, &tls.certificate))
+        // The connection has not passed the connection rules of the other name.
+        && !group.judges_connections()
+}
+
+/// Redirects a plain HTTP request to the https endpoint of its host (RFC 9110 15.4.2 and 15.4.9), at its
+/// public port.
+fn redirect(group: &Group, host: &str, parts: &request::Parts) -> Result<Response<Bytes>, Problem> {
+    let port = match group.first().endpoint.port {
+        0 | 443 => String::new(),
+        port => format!(":{port}"),
+    };
+    let target = parts.uri.path_and_query();
+    let target = target.map_or("/", |target| target.as_str());
+    let target = if target == "*" { "/" } else { target };
+    let location = HeaderValue::try_from(format!("https://{host}{port}{target}"));
+    // Old clients know 301; a request with a body must not become a GET.
+    let status = match parts.method {
+        Method::GET | Method::HEAD => StatusCode::MOVED_PERMANENTLY,
+        _ => StatusCode::PERMANENT_REDIRECT,
+    };
+    let mut answer = reply::empty(status);
+    let location = location.map_err(|_| Problem::Malformed)?;
+    answer.headers_mut().insert(LOCATION, location);
+    Ok(answer)
+}
+
+/// Whether a trusted proxy says that its client uses TLS. A redirect would loop.
+fn is_tls_elsewhere(down: &Downstream, parts: &request::Parts) -> bool {
+    let proto = parts.headers.get(fields::X_FORWARDED_PROTO);
+    down.conn.info.is_trusted
+        && proto.is_some_and(|proto| proto.as_bytes().eq_ignore_ascii_case(b"https"))
+}
+
+/// Removes empty segments from the path of a request, unless its endpoint keeps them.
+fn merge_slashes(down: &Downstream, parts: &mut request::Parts) -> Result<(), Problem> {
+    // Only the path of a target that was normalised can have empty segments.
+    if parts.extensions.get::<Received>().is_none() {
+        return Ok(());
+    }
+    let live = down.edge.live.load();
+    let authority = Authority::of(&parts.uri, parts.headers.get(HOST));
+    let group = authority.ok().and_then(|authority| {
+        let tables = match down.conn.info.tls.get() {
+            Some(_) => [&live.https, &live.https],
+            None => [&live.http, &live.https],
+        };
+        tables
+            .into_iter()
+            .find_map(|table| table.find(&authority.host))
+    });
+    if group.is_some_and(|group| !group.merges_slashes()) {
+        return Ok(());
+    }
+    let Some(local) = parts.uri.path_and_query() else {
+        return Ok(());
+    };
+    let merged = target::merge_slashes(local);
+    let merged = merged.and_then(|merged| {
+        let uri = merged.map(|merged| target::with_path(&parts.uri, merged));
+        uri.transpose()
+    });
+    match merged {
+        Ok(None) => Ok(()),
+        Ok(Some(uri)) => {
+            parts.uri = uri;
+            Ok(())
+        }
+        Err(what) => {
+            down.edge.state.meters.requests_refused.up();
+            Err(Problem::malformed(what))
+        }
+    }
+}

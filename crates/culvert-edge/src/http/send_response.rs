@@ -1,0 +1,161 @@
+//! The last step of an exchange: the response goes to the client, with its record.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use culvert_policy::problem::Problem;
+use culvert_policy::reply;
+use http::header::{CONTENT_LENGTH, DATE, Entry, HeaderValue, TRANSFER_ENCODING};
+use http::{Response, StatusCode, Version, response};
+use http_body::Body;
+use hyper_util::rt::TokioIo;
+
+use crate::http::exchange::HttpExchange;
+use crate::http::fields;
+use crate::http::response::{PendingResponse, RequestTraits};
+use crate::http::response_body::{ResponseBody, Source};
+use crate::http::upgrade::{self, Tunnel, Wanted};
+use crate::upstream::url::UpWire;
+
+/// Sends the response of a request, or switches protocols.
+pub(super) async fn finish(
+    exchange: HttpExchange,
+    response: PendingResponse,
+    wanted: Wanted,
+    traits: &RequestTraits,
+) -> Response<ResponseBody> {
+    match (response.head.status, wanted) {
+        (StatusCode::SWITCHING_PROTOCOLS, Wanted::WebSocket(key)) => {
+            switch(exchange, response, &key, traits, |head| {
+                upgrade::ask(&mut head.headers)
+            })
+            .await
+        }
+        (StatusCode::SWITCHING_PROTOCOLS, Wanted::Stream(key)) => {
+            switch(exchange, response, &key, traits, upgrade::translate_back).await
+        }
+        (StatusCode::SWITCHING_PROTOCOLS, _) => refuse(exchange, Problem::BadAnswer, traits),
+        // The client would take it for an open stream.
+        (status, Wanted::Stream(_)) if status.is_success() => {
+            refuse(exchange, Problem::BadAnswer, traits)
+        }
+        // A rejected upgrade closes the connection, because the client may have sent data ahead.
+        (_, wanted) => {
+            let closes = response.closes || wanted != Wanted::Http;
+            send(exchange, PendingResponse { closes, ..response }, traits)
+        }
+    }
+}
+
+/// Sends the edge's response to a problem.
+pub(super) fn refuse(
+    exchange: HttpExchange,
+    problem: Problem,
+    traits: &RequestTraits,
+) -> Response<ResponseBody> {
+    let response = PendingResponse::of(problem, traits, &exchange.down().conn);
+    send(exchange, response, traits)
+}
+
+/// Sends a response to the client.
+pub(super) fn send(
+    exchange: HttpExchange,
+    response: PendingResponse,
+    traits: &RequestTraits,
+) -> Response<ResponseBody> {
+    let down = Arc::clone(exchange.down());
+    let PendingResponse {
+        mut head,
+        source,
+        closes,
+    } = response;
+    head.extensions.clear();
+    if !head.headers.contains_key(DATE) {
+        head.headers.insert(DATE, reply::date(&down.conn.info));
+    }
+    let has_none = traits.is_head
+        || matches!(
+            head.status,
+            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
+        );
+    if has_none && !traits.is_head {
+        head.headers.remove(CONTENT_LENGTH);
+    }
+    let source = if has_none { Source::None } else { source };
+    let mut exchange = exchange;
+    if let Source::Encoded(encoded) = &source {
+        exchange.recording.encodes(encoded.coding.name());
+    }
+    let mut body = ResponseBody::new(source, exchange);
+    if traits.version != Version::HTTP_2 {
+        let length = body.size_hint().exact();
+        let is_open_ended = !has_none && length.is_none();
+        if let (Some(length), false) = (length, has_none) {
+            // An HTTP/2 upstream may omit it.
+            if let Entry::Vacant(entry) = head.headers.entry(CONTENT_LENGTH) {
+                entry.insert(HeaderValue::from(length));
+            }
+        }
+        if traits.version == Version::HTTP_11 && is_open_ended {
+            head.headers
+                .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            body = body.chunked();
+        }
+        // HTTP/1.0 has no chunks: the close ends the body.
+        let ends = traits.version == Version::HTTP_10 && is_open_ended;
+        let closes = closes || ends || down.edge.state.is_closing();
+        traits.set_connection(&mut head.headers, closes);
+    }
+    if let Some(exchange) = body.exchange() {
+        exchange.answer(head.status, &head.headers);
+    }
+    Response::from_parts(head, body)
+}
+
+/// Switches to WebSocket: passes the upstream's 101 on in the form of the client's protocol. The connection's
+/// driver does the rest.
+async fn switch(
+    mut exchange: HttpExchange,
+    response: PendingResponse,
+    key: &HeaderValue,
+    traits: &RequestTraits,
+    say: impl FnOnce(&mut response::Parts),
+) -> Response<ResponseBody> {
+    let PendingResponse {
+        head: mut parts,
+        source,
+        ..
+    } = response;
+    let Some((upstream, early)) = upgraded(&parts, source, key).await else {
+        return refuse(exchange, Problem::BadAnswer, traits);
+    };
+    fields::to_client(&mut parts.headers);
+    parts.extensions.clear();
+    parts.headers.remove(CONTENT_LENGTH);
+    say(&mut parts);
+    exchange.answer(parts.status, &parts.headers);
+    let tunnel = Tunnel {
+        upstream,
+        early,
+        exchange,
+    };
+    Response::from_parts(parts, ResponseBody::of_upgrade(Box::new(tunnel)))
+}
+
+/// The upstream's end of an upgraded connection, if its 101 carries the proof.
+async fn upgraded(
+    parts: &response::Parts,
+    source: Source,
+    key: &HeaderValue,
+) -> Option<(UpWire, Bytes)> {
+    match source {
+        Source::Http1(lease) if upgrade::is_accepted(&parts.headers, key) => {
+            Some(lease.into_upgraded())
+        }
+        Source::Stream(stream) if upgrade::is_accepted(&parts.headers, key) => {
+            let stream = TokioIo::new(stream.await.ok()?);
+            Some((UpWire::carried(stream), Bytes::new()))
+        }
+        _ => None,
+    }
+}
