@@ -6,8 +6,9 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use crate::code::{ErrorCode, Violation};
+use crate::frame::StreamId;
 use crate::frame::{FIN, GOAWAY_FIXED_BYTES, HEAD_BYTES, Head, INCREMENT_MAX, Kind, SYN};
-use crate::{ErrorCode, StreamId, Violation};
 
 /// A decoded part of the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,7 +199,7 @@ const fn violation(code: ErrorCode, why: &'static str) -> Violation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Frame;
+    use crate::frame::Frame;
 
     fn id(id: u32) -> StreamId {
         StreamId::new(id).unwrap()
@@ -410,7 +411,7 @@ mod tests {
                 id: id(2),
                 syn: false,
                 fin: false,
-                length: crate::PAYLOAD_BYTES_MAX
+                length: crate::frame::PAYLOAD_BYTES_MAX
             })
         );
         assert_eq!(

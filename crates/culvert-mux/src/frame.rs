@@ -11,7 +11,7 @@ use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::ErrorCode;
+use crate::code::ErrorCode;
 
 /// Length of the head of a frame.
 pub const HEAD_BYTES: usize = 8;
@@ -160,8 +160,8 @@ impl Head {
     }
 }
 
-/// A whole frame, for tests and tools. [`crate::Connection`] does not use it: it writes heads and payloads directly
-/// to its [`crate::Outbox`].
+/// A whole frame. [`crate::connection::Connection`] never builds one, it writes heads and payloads straight
+/// into its [`crate::outbox::Outbox`]; tests and tools speak in these.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// Ends both directions of a stream.

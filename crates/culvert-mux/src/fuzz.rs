@@ -5,7 +5,12 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::{Connection, ErrorCode, Event, Limits, Outbox, Read, Side, StreamId};
+use crate::code::ErrorCode;
+use crate::connection::{Connection, Event};
+use crate::frame::{Side, StreamId};
+use crate::limits::Limits;
+use crate::outbox::Outbox;
+use crate::stream::Read;
 
 /// Simulates a peer that sends arbitrary bytes, and a user that calls arbitrary methods.
 ///
@@ -159,7 +164,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Frame;
+    use crate::frame::Frame;
 
     /// A valid or almost valid frame.
     fn frame() -> impl Strategy<Value = Vec<u8>> {

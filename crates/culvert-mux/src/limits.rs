@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::WINDOW_BYTES;
+use crate::window::WINDOW_BYTES;
 
 /// Maximum number of streams per connection if both ends are culvert.
 pub const OURS_STREAMS_MAX: usize = 100_000;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::StreamId;
+use crate::frame::StreamId;
 
 /// Maximum number of remembered streams. The oldest is forgotten first; late data for it is then treated like data
 /// for an unknown stream.

@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::ErrorCode;
 use crate::chunks::Chunks;
+use crate::code::ErrorCode;
 use crate::window::{ReceiveWindow, SendWindow};
 
 /// The result of a read.
@@ -21,7 +21,7 @@ use crate::window::{ReceiveWindow, SendWindow};
 pub enum Read {
     /// The next bytes; never empty.
     Data(Bytes),
-    /// No bytes yet. An [`crate::Event::Readable`] follows.
+    /// None yet. [`crate::connection::Event::Readable`] will tell.
     Wait,
     /// The peer has finished, and all data was read.
     End,

@@ -1,7 +1,11 @@
 use std::time::Duration;
 
+use bytes::{Buf, BytesMut};
+
 use super::*;
-use crate::{Frame, HEAD_BYTES};
+use crate::codec::Piece;
+use crate::frame::{self, Frame, HEAD_BYTES, PAYLOAD_BYTES_MAX};
+use crate::outbox::Outbox;
 
 /// A connection whose peer is a test that sends and receives single frames.
 struct Pair {

@@ -1,0 +1,290 @@
+//! Input: frames from the peer, and the credit that its streams get.
+
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::code::{Ending, ErrorCode, Violation};
+use crate::codec::Piece;
+use crate::connection::{Connection, Current, Event};
+use crate::frame::StreamId;
+use crate::stream::{Broken, Receiving, Sending, Stream};
+
+/// The smallest window a stream is squeezed to while much is held.
+const SQUEEZED_WINDOW_BYTES: u32 = 16 << 10;
+
+impl Connection {
+    /// Whether more input should be given. It should not while the peer leaves too many answers
+    /// unread, nor for a moment when more arrived at once than may be held and all of it is new.
+    /// Reads, [`Connection::transmit`] and [`Connection::expire`] change that.
+    pub fn wants_input(&self) -> bool {
+        self.ending.is_none()
+            && self.held < self.limits.burst_bytes_max
+            && self.resets.len() < self.limits.answers_max
+    }
+
+    /// Takes what arrived. A frame that is not all there stays in `input`, unless it is DATA, whose
+    /// payload is taken as it comes. Long payloads are kept as slices of `input`: with buffers of
+    /// 16 KiB, what is held costs at most twice its length.
+    pub fn receive(&mut self, input: &mut BytesMut, now: Instant) {
+        while self.ending.is_none() {
+            let taken = match self.decoder.next(input) {
+                Ok(Some(piece)) => self.take(piece, now),
+                Ok(None) => return,
+                Err(violation) => Err(violation),
+            };
+            if let Err(violation) = taken {
+                self.goodbye = Some((violation.code, violation.why));
+                self.end(Ending::Violated(violation));
+            }
+        }
+        input.clear();
+    }
+
+    pub(super) fn take(&mut self, piece: Piece, now: Instant) -> Result<(), Violation> {
+        match piece {
+            Piece::Data {
+                id,
+                syn,
+                fin,
+                length,
+            } => self.take_data(id, syn, fin, length, now),
+            Piece::Payload(bytes) => {
+                self.take_payload(bytes, now);
+                Ok(())
+            }
+            Piece::WndInc { id, increment } => {
+                self.take_increment(id, increment, now);
+                Ok(())
+            }
+            Piece::Rst { id, code } => {
+                self.take_rst(id, code);
+                Ok(())
+            }
+            Piece::GoAway { code, text } => {
+                let text = String::from_utf8_lossy(&text).into_owned();
+                self.end(Ending::GoneAway { code, text });
+                Ok(())
+            }
+            Piece::Unknown => {
+                self.unknown_frames += 1;
+                if self.unknown_frames > self.limits.unknown_frames_max {
+                    return Err(Violation {
+                        code: ErrorCode::PROTOCOL,
+                        why: "too many frames of unknown types",
+                    });
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn take_data(
+        &mut self,
+        id: StreamId,
+        syn: bool,
+        fin: bool,
+        length: usize,
+        now: Instant,
+    ) -> Result<(), Violation> {
+        // Payload of a frame that is not wanted finds no current frame, and is dropped.
+        self.current = None;
+        if syn && !self.admit(id, now)? {
+            return Ok(());
+        }
+        let Some(stream) = self.streams.get_mut(&id) else {
+            // An empty FIN is how a side says that it never used a stream. For the rest, the peer
+            // is told once per frame, unless it could not know.
+            if length > 0 && !self.retired.contains(id) {
+                self.answer_rst(id, ErrorCode::STREAM_CLOSED);
+            }
+            return Ok(());
+        };
+        match stream.receiving {
+            Receiving::Open if stream.receive_window.charge(length) => {
+                self.current = Some(Current {
+                    id,
+                    left: length,
+                    fin,
+                });
+                if length == 0 {
+                    self.end_frame(now);
+                }
+            }
+            Receiving::Open => self.reset(id, ErrorCode::FLOW_CONTROL, now),
+            Receiving::Finished if length > 0 => self.reset(id, ErrorCode::STREAM_CLOSED, now),
+            Receiving::Finished | Receiving::Broken(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Decides about a stream that the peer opens. `false` if it was refused.
+    ///
+    /// Numbers need not rise: agents take a number when they open a stream and send it with their
+    /// first write, so two opened at once can arrive in either order.
+    pub(super) fn admit(&mut self, id: StreamId, now: Instant) -> Result<bool, Violation> {
+        if self.side.opens(id) {
+            return Err(Violation {
+                code: ErrorCode::PROTOCOL,
+                why: "a stream was opened with a number of the other side",
+            });
+        }
+        if self.streams.contains_key(&id) {
+            return Err(Violation {
+                code: ErrorCode::PROTOCOL,
+                why: "a stream was opened twice",
+            });
+        }
+        if self.streams.len() >= self.limits.streams_max {
+            self.answer_rst(id, ErrorCode::STREAM_REFUSED);
+            self.retired.insert(id);
+            return Ok(false);
+        }
+        if self.accepted.len() >= self.limits.accept_max {
+            self.answer_rst(id, ErrorCode::ACCEPT_QUEUE_FULL);
+            self.retired.insert(id);
+            return Ok(false);
+        }
+        self.retired.remove(id);
+        self.last_accepted = self.last_accepted.max(id.get());
+        self.streams.insert(id, Box::new(Stream::new(false, now)));
+        self.accepted.push_back(id);
+        self.events.push_back(Event::Opened);
+        Ok(true)
+    }
+
+    pub(super) fn take_payload(&mut self, bytes: Bytes, now: Instant) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        current.left -= bytes.len();
+        let whole = current.left == 0;
+        let Some(stream) = self
+            .streams
+            .get_mut(&current.id)
+            .filter(|stream| stream.receiving == Receiving::Open)
+        else {
+            self.current = None;
+            return;
+        };
+        stream.receive_window.arrived(bytes.len());
+        // What nobody will read is dropped, and the credit for it is never returned.
+        if !stream.released {
+            self.held += bytes.len();
+            stream.keep(bytes, now);
+            if std::mem::take(&mut stream.reader_waits) {
+                self.events.push_back(Event::Readable(current.id));
+            }
+        }
+        let id = current.id;
+        if whole {
+            self.end_frame(now);
+        }
+        self.credit(id);
+        self.watch_held(now);
+    }
+
+    /// The current frame is complete.
+    pub(super) fn end_frame(&mut self, now: Instant) {
+        let Some(Current { id, fin: true, .. }) = self.current.take() else {
+            return;
+        };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        stream.receiving = Receiving::Finished;
+        if stream.sending == Sending::Finished && !self.limits.settling.is_zero() {
+            self.settling.push_back(now + self.limits.settling);
+        }
+        if std::mem::take(&mut stream.reader_waits) {
+            self.events.push_back(Event::Readable(id));
+        }
+        self.remove_if_done(id);
+    }
+
+    pub(super) fn take_increment(&mut self, id: StreamId, increment: u32, now: Instant) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if !matches!(stream.sending, Sending::Open | Sending::Finishing) {
+            return;
+        }
+        if !stream.send_window.grow(increment) {
+            return self.reset(id, ErrorCode::FLOW_CONTROL, now);
+        }
+        self.wake_writer(id);
+    }
+
+    pub(super) fn take_rst(&mut self, id: StreamId, code: ErrorCode) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        let why = Broken::ByPeer(code);
+        if !matches!(stream.sending, Sending::Finished | Sending::Broken(_)) {
+            stream.sending = Sending::Broken(why);
+            self.queued -= stream.queue.clear();
+        }
+        // A peer that has finished answers late data with this code; what it sent before is whole.
+        // With any other code its FIN was only the first half of breaking off.
+        let stays_whole =
+            stream.receiving == Receiving::Finished && code == ErrorCode::STREAM_CLOSED;
+        if !stays_whole && !matches!(stream.receiving, Receiving::Broken(_)) {
+            // Behind a FIN all data has arrived. The reader takes it and then learns that the stream broke.
+            if stream.receiving != Receiving::Finished {
+                self.held -= stream.unread.clear();
+            }
+            stream.receiving = Receiving::Broken(why);
+        }
+        stream.increment = 0;
+        if std::mem::take(&mut stream.reader_waits) {
+            self.events.push_back(Event::Readable(id));
+        }
+        if std::mem::take(&mut stream.writer_waits) {
+            self.events.push_back(Event::Writable(id));
+        }
+        if let Some(at) = self.accepted.iter().position(|waiting| *waiting == id) {
+            // Nobody has seen it, nobody needs to.
+            self.accepted.remove(at);
+            self.remove(id);
+            return;
+        }
+        self.remove_if_done(id);
+    }
+
+    /// Notes the credit that is due to the peer after something arrived or was read.
+    pub(super) fn credit(&mut self, id: StreamId) {
+        if self.ending.is_some() {
+            return;
+        }
+        let target = self.window_target();
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if stream.receiving != Receiving::Open || stream.released || stream.syn {
+            return;
+        }
+        if let Some(increment) = stream.receive_window.due(stream.unread.len(), target) {
+            if stream.increment == 0 {
+                self.credits.push_back(id);
+            }
+            stream.increment += increment;
+        }
+    }
+
+    /// How far a stream's peer may be ahead of its reader: the whole window while little is held,
+    /// less and less from a quarter of the limit on. So many slow readers together slow their own
+    /// senders down and not those of the quick ones.
+    pub(super) fn window_target(&self) -> u32 {
+        let whole = self.limits.window_bytes_max.max(SQUEEZED_WINDOW_BYTES);
+        let limit = self.limits.held_bytes_max;
+        let easy = limit / 4;
+        if self.held <= easy {
+            return whole;
+        }
+        let left = limit.saturating_sub(self.held) as u64;
+        let squeezed = u64::from(whole) * left / (limit - easy).max(1) as u64;
+        u32::try_from(squeezed)
+            .unwrap_or(whole)
+            .max(SQUEEZED_WINDOW_BYTES)
+    }
+}
