@@ -25,14 +25,16 @@ mod forward;
 mod further;
 mod heads;
 mod session;
+mod status;
 mod tap;
 mod upstream;
 
 pub(crate) use forward::{header, relay};
 
-pub use agent::{Agent, AgentError, EndpointStatus, Event, Observer, Phase, Settings, Status};
+pub use agent::{Agent, Settings};
 pub use connect::{Dialing, DialingError};
 pub use endpoint::{Endpoint, Protocol, TlsEnd};
 pub use exchanges::{Counts, Exchange, Exchanges, Message, ReplayError};
 pub use flags::{FLAGS, Flag, Given, Reach, Wanted};
+pub use status::{AgentError, EndpointStatus, Event, Observer, Phase, Status};
 pub use upstream::{Upstream, UpstreamTrust};

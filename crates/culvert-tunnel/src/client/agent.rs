@@ -1,12 +1,15 @@
 //! The agent: keeps a session with the server until it is stopped or refused for good.
 
+mod bindings;
+mod streams;
+
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use culvert_base::{Entropy, Secret};
-use culvert_mux::{ErrorCode, OURS_STREAMS_MAX};
+use culvert_mux::ErrorCode;
 use serde_json::Value;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -17,19 +20,13 @@ use super::backoff::Backoff;
 use super::connect::Dialing;
 use super::endpoint::Endpoint;
 use super::exchanges::{Exchanges, ReplayError};
-use super::forward::{self, Held, Unreached};
+use super::forward::{self, Held};
 use super::further::{Load, Others};
-use super::session::{self, HEARTBEAT_INTERVAL, HEARTBEAT_TOLERANCE};
-use super::tap::{About, Tap};
-use crate::driver::{Session, Stream};
-use crate::server::call::{self, ReadDeadline};
-use crate::wire::{
-    self, AuthExtra, AuthReply, AuthRequest, BindReply, BindRequest, Outcome, ProxyHeader,
-    StopEndpointRequest, StreamType, UnbindRequest,
-};
+use super::session;
+use super::status::{AgentError, EndpointStatus, Event, Observer, Phase, Status};
+use crate::driver::Session;
+use crate::wire::{Outcome, StopEndpointRequest, StreamType, UnbindRequest};
 
-/// For a stream that arrives while its endpoint is still being asked for.
-const BINDING_TIME: Duration = Duration::from_secs(10);
 /// How long the old connection goes on serving beside the new one. Other nodes look twice a second where
 /// an endpoint is served.
 const OVERLAP: Duration = Duration::from_secs(2);
@@ -43,12 +40,6 @@ const CREDENTIAL_CODES: [u16; 8] = [103, 105, 107, 109, 121, 123, 300, 4018];
 const PASSING_CODES: [u16; 7] = [108, 348, 349, 350, 351, 802, 803];
 /// The session is not to be had again, but another is.
 const SESSION_CODES: [u16; 1] = [110];
-/// The endpoint is not to be had under its former id.
-const BINDING_CODES: [u16; 2] = [333, 335];
-
-/// Errors of the system about open files, the same on Linux and macOS: the process, or the whole machine,
-/// has as many as it may have.
-const NO_FILES: [i32; 2] = [24, 23];
 
 /// Who the agent is.
 #[derive(Debug)]
@@ -67,140 +58,6 @@ pub struct Settings {
     /// is beyond it is refused as busy.
     pub streams_max: usize,
 }
-
-/// Something an agent tells as it happens.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// The server is dialled.
-    Connecting {
-        /// `host:port`.
-        address: String,
-    },
-    /// The session is there, and all of its endpoints.
-    Online {
-        /// Its id.
-        session_id: String,
-        /// Whether it was there before.
-        again: bool,
-    },
-    /// An endpoint is there.
-    Bound {
-        /// Which of the agent's endpoints.
-        endpoint: usize,
-        /// Where it is reached.
-        url: String,
-        /// The service.
-        upstream: String,
-    },
-    /// The session ended, or did not come to be.
-    Waiting {
-        /// Why.
-        why: String,
-        /// When it is tried again.
-        after: Duration,
-    },
-    /// A service is not there.
-    Unreached {
-        /// The service.
-        upstream: String,
-        /// Why.
-        why: String,
-    },
-    /// The server took an endpoint away.
-    Taken {
-        /// Where it was reached.
-        url: String,
-        /// What the server says.
-        message: String,
-    },
-    /// The server asked for an end, or a new beginning.
-    Asked {
-        /// Which.
-        command: &'static str,
-    },
-}
-
-/// Hears of events; it must not wait.
-pub type Observer = Arc<dyn Fn(Event) + Send + Sync>;
-
-/// How an agent stands.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Status {
-    /// What it does.
-    pub phase: Phase,
-    /// Of the session; empty before the first.
-    pub session_id: String,
-    /// Whose it is.
-    pub account: String,
-    /// Of the server.
-    pub region: String,
-    /// Of the server.
-    pub server_version: String,
-    /// What the last heartbeat took.
-    pub latency: Option<Duration>,
-    /// All that it asked for.
-    pub endpoints: Vec<EndpointStatus>,
-}
-
-/// What an agent does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Phase {
-    /// It dials, or introduces itself.
-    #[default]
-    Connecting,
-    /// It serves.
-    Online,
-    /// It waits to dial again.
-    Waiting,
-    /// It finishes what is on its way.
-    Stopping,
-}
-
-/// How an endpoint stands.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EndpointStatus {
-    /// Of the user's choice; may be empty.
-    pub name: String,
-    /// At the server; empty before the first time.
-    pub id: String,
-    /// Where it is reached; empty before the first time.
-    pub url: String,
-    /// `http`, `https`, `tcp` or `tls`.
-    pub protocol: &'static str,
-    /// The service.
-    pub upstream: String,
-    /// Whether the server took it away.
-    pub is_gone: bool,
-}
-
-/// Why an agent gave up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AgentError {
-    /// The server refused, with the sentence and perhaps the number of the code.
-    Refused(String, Option<u16>),
-    /// The server took the last endpoint away and said why.
-    Taken(String),
-    /// The agent was stopped, and this many connections were still open at the end of the drain time.
-    Cut(usize),
-}
-
-impl fmt::Display for AgentError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(text, Some(code)) => write!(f, "{text} (ERR_NGROK_{code})"),
-            Self::Refused(text, None) | Self::Taken(text) => f.write_str(text),
-            Self::Cut(1) => f.write_str("1 connection was closed at the end of the drain time"),
-            Self::Cut(count) => {
-                write!(
-                    f,
-                    "{count} connections were closed at the end of the drain time"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for AgentError {}
 
 /// An agent with its endpoints.
 pub struct Agent {
@@ -710,284 +567,6 @@ impl Agent {
         }
     }
 
-    /// Says who the agent is and asks for its endpoints. With a `number`, as a further connection beside
-    /// the one that is the agent's own.
-    pub(super) async fn introduce(
-        &self,
-        session: &Session,
-        number: Option<u32>,
-    ) -> Result<(), Trouble> {
-        let former = self.resumption().clone();
-        let former_id = former.client_id.clone();
-        let request = AuthRequest {
-            versions: vec![wire::VERSION.into()],
-            client_id: former.client_id,
-            extra: AuthExtra {
-                os: std::env::consts::OS.into(),
-                arch: std::env::consts::ARCH.into(),
-                token: self.settings.token.reveal().to_owned(),
-                version: self.settings.version.clone(),
-                user_agent: format!("{}{}", wire::OWN_AGENT, self.settings.version),
-                client_type: "culvert".into(),
-                metadata: self.settings.metadata.clone(),
-                cookie: former.cookie,
-                heartbeat_interval: nanos(HEARTBEAT_INTERVAL),
-                heartbeat_tolerance: nanos(HEARTBEAT_TOLERANCE),
-                stop_unsupported: Some(String::new()),
-                restart_unsupported: Some(String::new()),
-                update_unsupported: Some(
-                    "the agent cannot update itself; update the installed package".into(),
-                ),
-                streams_max: u32::try_from(self.settings.streams_max.min(OURS_STREAMS_MAX))
-                    .unwrap_or(u32::MAX),
-                leg: number.unwrap_or(former.leg),
-                ..AuthExtra::default()
-            },
-        };
-        let reply: AuthReply = session::call(session, StreamType::AUTH, &request).await?;
-        refused(&reply.error)?;
-        if number.is_some() && reply.client_id != former_id {
-            return Err(Trouble::Lost("the session is another one now".into()));
-        }
-        {
-            let mut resumption = self.resumption();
-            resumption.client_id.clone_from(&reply.client_id);
-            resumption.cookie = reply.extra.cookie;
-        }
-        self.status.send_modify(|status| {
-            status.session_id = reply.client_id;
-            status.account = reply.extra.account_name;
-            status.region = reply.extra.region;
-            status.server_version = reply.extra.version;
-        });
-        for nth in 0..self.endpoints.len() {
-            self.bind(session, nth, number.is_some()).await?;
-        }
-        Ok(())
-    }
-
-    /// Asks for an endpoint, as the one it was if it was there before.
-    async fn bind(&self, session: &Session, nth: usize, is_further: bool) -> Result<(), Trouble> {
-        let slot = self.slots.borrow().get(nth).cloned().unwrap_or_default();
-        if slot.is_gone {
-            return Ok(());
-        }
-        let endpoint = &self.endpoints[nth];
-        let mut request: BindRequest = endpoint.request.clone();
-        if let Some(bound) = slot.bound {
-            request.id = bound.id;
-            request.extra.token = bound.token;
-            request.opts = bound.opts;
-        } else if is_further {
-            // The first connection has the first word.
-            return Err(Trouble::Lost("an endpoint is not there yet".into()));
-        }
-        let reply: BindReply = {
-            // The options are kept as they are spelled.
-            let reply: Value = session::call_plain(session, StreamType::BIND, &request).await?;
-            let opts = reply.get("Opts").cloned().unwrap_or(Value::Null);
-            let mut reply: BindReply = wire::parse(reply)
-                .map_err(|_| Trouble::Lost("the server's response is invalid".into()))?;
-            reply.opts = opts;
-            reply
-        };
-        if let Err(trouble) = refused(&reply.error) {
-            if is_further {
-                return Err(trouble);
-            }
-            if matches!(trouble, Trouble::Refused(_, Some(code)) if BINDING_CODES.contains(&code)) {
-                self.slots.send_modify(|slots| slots[nth].bound = None);
-            }
-            return Err(trouble);
-        }
-        if is_further {
-            return Ok(());
-        }
-        let bound = Bound {
-            id: reply.id,
-            url: reply.url,
-            token: reply.extra.token,
-            opts: if reply.opts.is_object() {
-                reply.opts
-            } else {
-                request.opts
-            },
-        };
-        self.status.send_modify(|status| {
-            status.endpoints[nth].id = bound.id.clone();
-            status.endpoints[nth].url = bound.url.clone();
-        });
-        self.tell(Event::Bound {
-            endpoint: nth,
-            url: bound.url.clone(),
-            upstream: endpoint.upstream.as_str().to_owned(),
-        });
-        self.slots
-            .send_modify(|slots| slots[nth].bound = Some(bound));
-        Ok(())
-    }
-
-    /// The server took an endpoint away. Its message if it was the last.
-    fn taken(&self, request: &StopEndpointRequest) -> Option<String> {
-        let mut url = None;
-        self.slots.send_modify(|slots| {
-            for slot in slots {
-                if let Some(bound) = slot.bound.as_ref().filter(|bound| bound.id == request.id) {
-                    url = Some(bound.url.clone());
-                    slot.is_gone = true;
-                }
-            }
-        });
-        let url = url?;
-        self.status.send_modify(|status| {
-            for endpoint in status.endpoints.iter_mut().filter(|it| it.id == request.id) {
-                endpoint.is_gone = true;
-            }
-        });
-        let message = request.message.clone();
-        self.tell(Event::Taken {
-            url: url.clone(),
-            message: message.clone(),
-        });
-        let none_left = self.slots.borrow().iter().all(|slot| slot.is_gone);
-        none_left.then(|| format!("the server closed the endpoint {url}: {message}"))
-    }
-
-    /// Takes one stream of the server to its end.
-    pub(super) async fn take(
-        self: Arc<Self>,
-        mut stream: Stream,
-        draining: CancellationToken,
-    ) -> Done {
-        match call::kind(&mut stream).await {
-            Some(StreamType::PROXY) => {
-                self.proxy(stream, draining).await;
-                Done::Nothing
-            }
-            Some(StreamType::HEARTBEAT) => {
-                tokio::select! {
-                    () = session::echo(stream) => {}
-                    () = draining.cancelled() => {}
-                }
-                Done::Nothing
-            }
-            Some(kind @ (StreamType::STOP | StreamType::RESTART)) => {
-                if call::request(&mut stream, ReadDeadline::AGENT)
-                    .await
-                    .is_err()
-                {
-                    return Done::Nothing;
-                }
-                call::answer(stream, &wire::reply(&Outcome::default())).await;
-                if kind == StreamType::STOP {
-                    self.tell(Event::Asked { command: "stop" });
-                    Done::Stop
-                } else {
-                    self.tell(Event::Asked { command: "restart" });
-                    Done::Restart
-                }
-            }
-            Some(StreamType::UPDATE) => {
-                let text = "this agent cannot update itself; update the installed package";
-                let outcome = Outcome { error: text.into() };
-                if call::request(&mut stream, ReadDeadline::AGENT)
-                    .await
-                    .is_ok()
-                {
-                    call::answer(stream, &wire::reply(&outcome)).await;
-                }
-                Done::Nothing
-            }
-            Some(StreamType::STOP_ENDPOINT) => {
-                let request = call::request(&mut stream, ReadDeadline::AGENT).await;
-                call::answer(stream, b"").await;
-                match request.map(wire::parse) {
-                    Ok(Ok(request)) => Done::Taken(request),
-                    _ => Done::Nothing,
-                }
-            }
-            Some(_) | None => Done::Nothing,
-        }
-    }
-
-    async fn proxy(&self, mut stream: Stream, draining: CancellationToken) {
-        let read = tokio::time::timeout(BINDING_TIME, forward::header(&mut stream)).await;
-        let Ok(Some(header)) = read else {
-            return;
-        };
-        let Some((nth, url)) = self.find(&header).await else {
-            // The server may ask another agent.
-            stream.reset(ErrorCode::STREAM_REFUSED);
-            return;
-        };
-        let Ok(_place) = self.places.try_acquire() else {
-            stream.reset(ErrorCode::STREAM_REFUSED);
-            return;
-        };
-        let endpoint = &self.endpoints[nth];
-        let tap = match &self.exchanges {
-            Some(all) if endpoint.protocol.is_http() && !endpoint.http2 => {
-                let about = About {
-                    endpoint: nth,
-                    url,
-                    client: match header.client_addr.as_str() {
-                        wire::MANY_CLIENTS => String::new(),
-                        _ => header.client_addr,
-                    },
-                    replay_of: None,
-                };
-                Some(Tap::new(Arc::clone(all), about))
-            }
-            _ => None,
-        };
-        let forwarded = forward::forward(stream, endpoint, tap, draining, &self.held).await;
-        if let Err(Unreached(error, stream)) = forwarded {
-            let is_busy = error
-                .raw_os_error()
-                .is_some_and(|it| NO_FILES.contains(&it));
-            self.tell(Event::Unreached {
-                upstream: endpoint.upstream.as_str().to_owned(),
-                why: error.to_string(),
-            });
-            if let Some(mut stream) = stream {
-                if is_busy {
-                    stream.reset(ErrorCode::STREAM_REFUSED);
-                    return;
-                }
-                // It ends without a byte; the server tells the client what that means.
-                call::answer(stream, b"").await;
-            }
-        }
-    }
-
-    /// Which endpoint a stream is for. A stream can be faster than the reply to the Bind that
-    /// brought it about.
-    async fn find(&self, header: &ProxyHeader) -> Option<(usize, String)> {
-        let look = |slots: &Vec<Slot>| {
-            slots.iter().enumerate().find_map(|(nth, slot)| {
-                let bound = slot.bound.as_ref().filter(|bound| bound.id == header.id)?;
-                Some((nth, bound.url.clone()))
-            })
-        };
-        if let Some(found) = look(&self.slots.borrow()) {
-            return Some(found);
-        }
-        let mut slots = self.slots.subscribe();
-        let mut known = None;
-        let waiting = slots.wait_for(|slots| {
-            known = look(slots);
-            known.is_some()
-                || slots
-                    .iter()
-                    .all(|slot| slot.bound.is_some() || slot.is_gone)
-        });
-        match tokio::time::timeout(BINDING_TIME, waiting).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(_)) | Err(_) => return None,
-        }
-        known
-    }
-
     fn tell(&self, event: Event) {
         (self.observer)(event);
     }
@@ -1014,21 +593,4 @@ async fn close(session: &Session, mut chores: JoinSet<Chore>) {
             break;
         }
     }
-}
-
-fn nanos(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
-}
-
-/// The sentence without the line of the code, and the code.
-fn refused(error: &str) -> Result<(), Trouble> {
-    if error.is_empty() {
-        return Ok(());
-    }
-    let text: Vec<&str> = error
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with("ERR_NGROK_"))
-        .collect();
-    Err(Trouble::Refused(text.join(" "), wire::code_of(error)))
 }

@@ -1,0 +1,185 @@
+//! Introduces the agent to the server, and binds its endpoints.
+
+use std::time::Duration;
+
+use culvert_mux::OURS_STREAMS_MAX;
+use serde_json::Value;
+
+use super::{Agent, Bound, Trouble};
+use crate::client::session::{self, HEARTBEAT_INTERVAL, HEARTBEAT_TOLERANCE};
+use crate::client::status::Event;
+use crate::driver::Session;
+use crate::wire::{
+    self, AuthExtra, AuthReply, AuthRequest, BindReply, BindRequest, StopEndpointRequest,
+    StreamType,
+};
+
+/// The endpoint is not to be had under its former id.
+const BINDING_CODES: [u16; 2] = [333, 335];
+
+impl Agent {
+    /// Says who the agent is and asks for its endpoints. With a `number`, as a further connection beside
+    /// the one that is the agent's own.
+    pub(in crate::client) async fn introduce(
+        &self,
+        session: &Session,
+        number: Option<u32>,
+    ) -> Result<(), Trouble> {
+        let former = self.resumption().clone();
+        let former_id = former.client_id.clone();
+        let request = AuthRequest {
+            versions: vec![wire::VERSION.into()],
+            client_id: former.client_id,
+            extra: AuthExtra {
+                os: std::env::consts::OS.into(),
+                arch: std::env::consts::ARCH.into(),
+                token: self.settings.token.reveal().to_owned(),
+                version: self.settings.version.clone(),
+                user_agent: format!("{}{}", wire::OWN_AGENT, self.settings.version),
+                client_type: "culvert".into(),
+                metadata: self.settings.metadata.clone(),
+                cookie: former.cookie,
+                heartbeat_interval: nanos(HEARTBEAT_INTERVAL),
+                heartbeat_tolerance: nanos(HEARTBEAT_TOLERANCE),
+                stop_unsupported: Some(String::new()),
+                restart_unsupported: Some(String::new()),
+                update_unsupported: Some(
+                    "the agent cannot update itself; update the installed package".into(),
+                ),
+                streams_max: u32::try_from(self.settings.streams_max.min(OURS_STREAMS_MAX))
+                    .unwrap_or(u32::MAX),
+                leg: number.unwrap_or(former.leg),
+                ..AuthExtra::default()
+            },
+        };
+        let reply: AuthReply = session::call(session, StreamType::AUTH, &request).await?;
+        refused(&reply.error)?;
+        if number.is_some() && reply.client_id != former_id {
+            return Err(Trouble::Lost("the session is another one now".into()));
+        }
+        {
+            let mut resumption = self.resumption();
+            resumption.client_id.clone_from(&reply.client_id);
+            resumption.cookie = reply.extra.cookie;
+        }
+        self.status.send_modify(|status| {
+            status.session_id = reply.client_id;
+            status.account = reply.extra.account_name;
+            status.region = reply.extra.region;
+            status.server_version = reply.extra.version;
+        });
+        for nth in 0..self.endpoints.len() {
+            self.bind(session, nth, number.is_some()).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks for an endpoint, as the one it was if it was there before.
+    pub(super) async fn bind(
+        &self,
+        session: &Session,
+        nth: usize,
+        is_further: bool,
+    ) -> Result<(), Trouble> {
+        let slot = self.slots.borrow().get(nth).cloned().unwrap_or_default();
+        if slot.is_gone {
+            return Ok(());
+        }
+        let endpoint = &self.endpoints[nth];
+        let mut request: BindRequest = endpoint.request.clone();
+        if let Some(bound) = slot.bound {
+            request.id = bound.id;
+            request.extra.token = bound.token;
+            request.opts = bound.opts;
+        } else if is_further {
+            // The first connection has the first word.
+            return Err(Trouble::Lost("an endpoint is not there yet".into()));
+        }
+        let reply: BindReply = {
+            // The options are kept as they are spelled.
+            let reply: Value = session::call_plain(session, StreamType::BIND, &request).await?;
+            let opts = reply.get("Opts").cloned().unwrap_or(Value::Null);
+            let mut reply: BindReply = wire::parse(reply)
+                .map_err(|_| Trouble::Lost("the server's response is invalid".into()))?;
+            reply.opts = opts;
+            reply
+        };
+        if let Err(trouble) = refused(&reply.error) {
+            if is_further {
+                return Err(trouble);
+            }
+            if matches!(trouble, Trouble::Refused(_, Some(code)) if BINDING_CODES.contains(&code)) {
+                self.slots.send_modify(|slots| slots[nth].bound = None);
+            }
+            return Err(trouble);
+        }
+        if is_further {
+            return Ok(());
+        }
+        let bound = Bound {
+            id: reply.id,
+            url: reply.url,
+            token: reply.extra.token,
+            opts: if reply.opts.is_object() {
+                reply.opts
+            } else {
+                request.opts
+            },
+        };
+        self.status.send_modify(|status| {
+            status.endpoints[nth].id = bound.id.clone();
+            status.endpoints[nth].url = bound.url.clone();
+        });
+        self.tell(Event::Bound {
+            endpoint: nth,
+            url: bound.url.clone(),
+            upstream: endpoint.upstream.as_str().to_owned(),
+        });
+        self.slots
+            .send_modify(|slots| slots[nth].bound = Some(bound));
+        Ok(())
+    }
+
+    /// The server took an endpoint away. Its message if it was the last.
+    pub(super) fn taken(&self, request: &StopEndpointRequest) -> Option<String> {
+        let mut url = None;
+        self.slots.send_modify(|slots| {
+            for slot in slots {
+                if let Some(bound) = slot.bound.as_ref().filter(|bound| bound.id == request.id) {
+                    url = Some(bound.url.clone());
+                    slot.is_gone = true;
+                }
+            }
+        });
+        let url = url?;
+        self.status.send_modify(|status| {
+            for endpoint in status.endpoints.iter_mut().filter(|it| it.id == request.id) {
+                endpoint.is_gone = true;
+            }
+        });
+        let message = request.message.clone();
+        self.tell(Event::Taken {
+            url: url.clone(),
+            message: message.clone(),
+        });
+        let none_left = self.slots.borrow().iter().all(|slot| slot.is_gone);
+        none_left.then(|| format!("the server closed the endpoint {url}: {message}"))
+    }
+}
+
+fn nanos(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// The sentence without the line of the code, and the code.
+fn refused(error: &str) -> Result<(), Trouble> {
+    if error.is_empty() {
+        return Ok(());
+    }
+    let text: Vec<&str> = error
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("ERR_NGROK_"))
+        .collect();
+    Err(Trouble::Refused(text.join(" "), wire::code_of(error)))
+}
