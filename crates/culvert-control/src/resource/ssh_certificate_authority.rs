@@ -4,7 +4,7 @@
 //! The private key is made here, kept sealed, and never leaves.
 
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, code};
-use culvert_store::{Head, Store};
+use culvert_store::{Changes, Head, Store};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
@@ -15,6 +15,7 @@ use crate::page::reference;
 use crate::resource::model::Model;
 use crate::resource::model::ssh_certificate_authority::SshCertificateAuthority;
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
+use crate::resource::ssh_public_key;
 use crate::ssh::{PublicKey, SigningKey, Spec};
 use crate::stored::{self, Format};
 use crate::{Error, input};
@@ -100,6 +101,22 @@ impl Resource for SshCertificateAuthority {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
         Ok(Draft::of(self))
+    }
+
+    /// Refuses to forget one that agents log in with: certificates of an authority of this installation must name
+    /// who had them issued, and older ones do not.
+    async fn before_removal(&self, cx: &Cx<'_>, _head: &Head) -> Result<Changes, Error> {
+        let key = PublicKey::parse(&self.public_key);
+        let key = key.map_err(|bad| Fault::bare(format!("reading the key of an SSH CA: {bad}")))?;
+        let registered = ssh_public_key::find(cx.store, &key.fingerprint, true).await?;
+        match registered {
+            Some(_) => Err(Refusal::new(
+                code::CERTIFICATE_AUTHORITY_IN_USE,
+                "An SSH public key registers this CA for logins of agents; delete that key first.",
+            )
+            .into()),
+            None => Ok(Changes::default()),
+        }
     }
 }
 

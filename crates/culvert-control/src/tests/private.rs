@@ -690,9 +690,23 @@ async fn a_certificate_logs_in_as_no_other_owner() {
         issuer: None,
     };
     assert_eq!(admit(&silent).await, Err(1102));
+    // No owner makes the authority unknown, whose certificates would then need no issuer.
+    let listed = house.get("/ssh_user_certificates").await.body();
+    for issued in listed["ssh_user_certificates"].as_array().unwrap() {
+        let path = format!("/ssh_user_certificates/{}", issued["id"].as_str().unwrap());
+        let gone = house.call(&other.caller, "DELETE", &path, Value::Null);
+        assert_eq!(gone.await, Answered::NoContent);
+    }
     let path = "/ssh_certificate_authorities";
     let path = format!("{path}/{}", authority["id"].as_str().unwrap());
-    drop(house.delete(&path).await);
+    for caller in [&other.caller, &house.admin] {
+        let refused = house.call(caller, "DELETE", &path, Value::Null).await;
+        assert_eq!(
+            refused.code(),
+            Some(code::CERTIFICATE_AUTHORITY_IN_USE.number())
+        );
+    }
+    assert_eq!(admit(&silent).await, Err(1102));
     assert_eq!(admit(&before[1]).await, Err(1102));
 }
 
