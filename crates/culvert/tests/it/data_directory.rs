@@ -7,7 +7,7 @@ use culvert::client::Client;
 use http::Method;
 use serde_json::json;
 
-use crate::harness::{Backend, Database, backends, binary};
+use crate::harness::{backends, binary};
 use crate::kill::Process;
 
 /// Runs `culvert` on a data directory and waits for its end.

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::events_arrive::subscribe;
-use crate::harness::{Backend, Database, Receiver, backends, binary, eventually, raw};
+use crate::harness::{Receiver, backends, binary, eventually, raw};
 
 const ROUNDS: usize = 4;
 const WRITERS: usize = 8;

@@ -584,7 +584,7 @@ async fn a_rate_limit_of_the_cluster_is_that_of_all_nodes() {
 async fn a_rate_limit_of_the_cluster_holds_at_each_node_that_loses_the_database() {
     const HOST: &str = "apart.culvert.localhost";
     const CAPACITY: usize = 10;
-    let Some(backend) = shared().await else {
+    let Some(backend) = cluster().await else {
         return;
     };
     let one = Harness::start(&backend).await;

@@ -13,7 +13,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::events_arrive::verify;
-use crate::harness::{Backend, Database, Receiver, backends, binary, eventually};
+use crate::harness::{Backend, Receiver, backends, binary, eventually};
 use crate::kill::Process;
 
 /// Number of secrets in one vault: enough for several commits.
