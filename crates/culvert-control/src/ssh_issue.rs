@@ -29,6 +29,75 @@ pub(crate) const VALUE_BYTES_MAX: usize = 4096;
 /// What [`ISSUER`] says of a certificate that an admin issued.
 pub(crate) const ISSUED_BY_ADMIN: &str = "admin";
 
+/// Defines the input of a type of SSH certificates: the fields that both types have, with the descriptions that
+/// differ, and further fields of its own. A flattened struct would accept unknown fields.
+macro_rules! certificate_input {
+    (
+        $(#[$create_meta:meta])*
+        struct Create {
+            $(#[$key_meta:meta])*
+            public_key,
+            $(#[$principals_meta:meta])*
+            principals,
+            $(#[$until_meta:meta])*
+            valid_until,
+            $($(#[$field_meta:meta])* $field:ident: $ty:ty,)*
+        }
+
+        $(#[$update_meta:meta])*
+        struct Update;
+    ) => {
+        #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
+        #[schemars(extend("required" = ["ssh_certificate_authority_id", "public_key"]), transform = $crate::input::create_schema)]
+        $(#[$create_meta])*
+        pub(crate) struct Create {
+            /// Description, at most 255 bytes.
+            #[serde(default)]
+            #[schemars(with = "String", length(max = 255))]
+            description: culvert_base::Description,
+            /// Arbitrary metadata, at most 4096 bytes.
+            #[serde(default)]
+            #[schemars(with = "String", length(max = 4096))]
+            metadata: culvert_base::Metadata,
+            /// ID of the CA that signs the certificate. Required.
+            #[schemars(extend("pattern" = $crate::input::id_pattern(SshCertificateAuthority::PREFIXES)))]
+            ssh_certificate_authority_id: String,
+            $(#[$key_meta])*
+            #[serde(default)]
+            #[schemars(length(min = 1, max = 8192))]
+            public_key: String,
+            $(#[$principals_meta])*
+            #[serde(default)]
+            #[schemars(extend("maxItems" = $crate::ssh_issue::PRINCIPALS_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": $crate::ssh_issue::NAME_BYTES_MAX}))]
+            principals: Vec<String>,
+            /// Start of validity, RFC 3339. Default: now.
+            #[serde(default)]
+            #[schemars(extend("format" = "date-time"))]
+            valid_after: String,
+            $(#[$until_meta])*
+            #[serde(default)]
+            #[schemars(extend("format" = "date-time"))]
+            valid_until: String,
+            $($(#[$field_meta])* $field: $ty,)*
+        }
+
+        #[derive(Debug, Default, serde::Deserialize, schemars::JsonSchema)]
+        #[serde(default)]
+        #[schemars(transform = $crate::input::update_schema)]
+        $(#[$update_meta])*
+        pub(crate) struct Update {
+            /// Description, at most 255 bytes.
+            #[schemars(with = "Option<String>", length(max = 255))]
+            description: Option<culvert_base::Description>,
+            /// Arbitrary metadata, at most 4096 bytes.
+            #[schemars(with = "Option<String>", length(max = 4096))]
+            metadata: Option<culvert_base::Metadata>,
+        }
+    };
+}
+
+pub(crate) use certificate_input;
+
 /// What is asked for.
 #[derive(Debug)]
 pub(crate) struct CertificateRequest<'a> {

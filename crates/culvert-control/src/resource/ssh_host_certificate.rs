@@ -5,10 +5,8 @@
 
 use std::time::Duration;
 
-use culvert_base::{Code, Description, Ksuid, Metadata, code};
+use culvert_base::{Code, Ksuid, code};
 use culvert_store::Head;
-use schemars::JsonSchema;
-use serde::Deserialize;
 
 use crate::cx::Cx;
 use crate::listfilter::Field;
@@ -19,57 +17,28 @@ use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::ssh::Role;
 use crate::ssh_issue::{self, CertificateRequest};
 use crate::stored::Format;
-use crate::{Error, Parameter, input, page};
+use crate::{Error, Parameter, page};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<SshHostCertificate>();
 
 /// How long a certificate is valid unless it is said: a year.
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A new SSH host certificate.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(rename = "SshHostCertificateCreate", extend("required" = ["ssh_certificate_authority_id", "public_key"]), transform = input::create_schema)]
-pub(crate) struct Create {
-    /// Description, at most 255 bytes.
-    #[serde(default)]
-    #[schemars(with = "String", length(max = 255))]
-    description: Description,
-    /// Arbitrary metadata, at most 4096 bytes.
-    #[serde(default)]
-    #[schemars(with = "String", length(max = 4096))]
-    metadata: Metadata,
-    /// ID of the CA that signs the certificate. Required.
-    #[schemars(extend("pattern" = input::id_pattern(SshCertificateAuthority::PREFIXES)))]
-    ssh_certificate_authority_id: String,
-    /// Host key: one line of an OpenSSH `.pub` file with an RSA, ECDSA or Ed25519 key. Required.
-    #[serde(default)]
-    #[schemars(length(min = 1, max = 8192))]
-    public_key: String,
-    /// Host names; empty for all hosts.
-    #[serde(default)]
-    #[schemars(extend("maxItems" = ssh_issue::PRINCIPALS_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": ssh_issue::NAME_BYTES_MAX}))]
-    principals: Vec<String>,
-    /// Start of validity, RFC 3339. Default: now.
-    #[serde(default)]
-    #[schemars(extend("format" = "date-time"))]
-    valid_after: String,
-    /// End of validity, RFC 3339. Default: one year later.
-    #[serde(default)]
-    #[schemars(extend("format" = "date-time"))]
-    valid_until: String,
-}
+ssh_issue::certificate_input! {
+    /// A new SSH host certificate.
+    #[schemars(rename = "SshHostCertificateCreate")]
+    struct Create {
+        /// Host key: one line of an OpenSSH `.pub` file with an RSA, ECDSA or Ed25519 key. Required.
+        public_key,
+        /// Host names; empty for all hosts.
+        principals,
+        /// End of validity, RFC 3339. Default: one year later.
+        valid_until,
+    }
 
-/// Changes to an SSH host certificate.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default)]
-#[schemars(rename = "SshHostCertificateUpdate", transform = input::update_schema)]
-pub(crate) struct Update {
-    /// Description, at most 255 bytes.
-    #[schemars(with = "Option<String>", length(max = 255))]
-    description: Option<Description>,
-    /// Arbitrary metadata, at most 4096 bytes.
-    #[schemars(with = "Option<String>", length(max = 4096))]
-    metadata: Option<Metadata>,
+    /// Changes to an SSH host certificate.
+    #[schemars(rename = "SshHostCertificateUpdate")]
+    struct Update;
 }
 
 impl Resource for SshHostCertificate {

@@ -5,10 +5,8 @@
 
 use std::time::Duration;
 
-use culvert_base::{Code, Description, Ksuid, Metadata, code};
+use culvert_base::{Code, Ksuid, code};
 use culvert_store::Head;
-use schemars::JsonSchema;
-use serde::Deserialize;
 
 use crate::cx::Cx;
 use crate::listfilter::Field;
@@ -19,7 +17,7 @@ use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::ssh::Role;
 use crate::ssh_issue::{self, CertificateRequest};
 use crate::stored::Format;
-use crate::{Error, Parameter, input, page};
+use crate::{Error, Parameter, page};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<SshUserCertificate>();
 
@@ -29,60 +27,31 @@ const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// What a certificate allows unless it is said.
 const DEFAULT_EXTENSIONS: [&str; 2] = ["permit-pty", "permit-user-rc"];
 
-/// A new SSH user certificate.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(rename = "SshUserCertificateCreate", extend("required" = ["ssh_certificate_authority_id", "public_key"]), transform = input::create_schema)]
-pub(crate) struct Create {
-    /// Description, at most 255 bytes.
-    #[serde(default)]
-    #[schemars(with = "String", length(max = 255))]
-    description: Description,
-    /// Arbitrary metadata, at most 4096 bytes.
-    #[serde(default)]
-    #[schemars(with = "String", length(max = 4096))]
-    metadata: Metadata,
-    /// ID of the CA that signs the certificate. Required.
-    #[schemars(extend("pattern" = input::id_pattern(SshCertificateAuthority::PREFIXES)))]
-    ssh_certificate_authority_id: String,
-    /// User key: one line of an OpenSSH `.pub` file with an RSA, ECDSA or Ed25519 key. Required.
-    #[serde(default)]
-    #[schemars(length(min = 1, max = 8192))]
-    public_key: String,
-    /// User names that the certificate is valid for; empty for all users.
-    #[serde(default)]
-    #[schemars(extend("maxItems" = ssh_issue::PRINCIPALS_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": ssh_issue::NAME_BYTES_MAX}))]
-    principals: Vec<String>,
-    /// Critical options of the certificate with their values, such as `force-command` and
-    /// `source-address`.
-    #[serde(default)]
-    #[schemars(extend("maxProperties" = ssh_issue::OPTIONS_MAX, "propertyNames" = {"minLength": 1, "maxLength": ssh_issue::NAME_BYTES_MAX}, "additionalProperties" = {"type": "string", "maxLength": ssh_issue::VALUE_BYTES_MAX}))]
-    critical_options: Options,
-    /// Extensions of the certificate: names with `""` or a value. Default: `permit-pty` and
-    /// `permit-user-rc`.
-    #[serde(default)]
-    #[schemars(extend("maxProperties" = ssh_issue::OPTIONS_MAX, "propertyNames" = {"minLength": 1, "maxLength": ssh_issue::NAME_BYTES_MAX}, "additionalProperties" = {"type": "string", "maxLength": ssh_issue::VALUE_BYTES_MAX}))]
-    extensions: Options,
-    /// Start of validity, RFC 3339. Default: now.
-    #[serde(default)]
-    #[schemars(extend("format" = "date-time"))]
-    valid_after: String,
-    /// End of validity, RFC 3339. Default: 24 hours later.
-    #[serde(default)]
-    #[schemars(extend("format" = "date-time"))]
-    valid_until: String,
-}
+ssh_issue::certificate_input! {
+    /// A new SSH user certificate.
+    #[schemars(rename = "SshUserCertificateCreate")]
+    struct Create {
+        /// User key: one line of an OpenSSH `.pub` file with an RSA, ECDSA or Ed25519 key. Required.
+        public_key,
+        /// User names that the certificate is valid for; empty for all users.
+        principals,
+        /// End of validity, RFC 3339. Default: 24 hours later.
+        valid_until,
+        /// Critical options of the certificate with their values, such as `force-command` and
+        /// `source-address`.
+        #[serde(default)]
+        #[schemars(extend("maxProperties" = ssh_issue::OPTIONS_MAX, "propertyNames" = {"minLength": 1, "maxLength": ssh_issue::NAME_BYTES_MAX}, "additionalProperties" = {"type": "string", "maxLength": ssh_issue::VALUE_BYTES_MAX}))]
+        critical_options: Options,
+        /// Extensions of the certificate: names with `""` or a value. Default: `permit-pty` and
+        /// `permit-user-rc`.
+        #[serde(default)]
+        #[schemars(extend("maxProperties" = ssh_issue::OPTIONS_MAX, "propertyNames" = {"minLength": 1, "maxLength": ssh_issue::NAME_BYTES_MAX}, "additionalProperties" = {"type": "string", "maxLength": ssh_issue::VALUE_BYTES_MAX}))]
+        extensions: Options,
+    }
 
-/// Changes to an SSH user certificate.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default)]
-#[schemars(rename = "SshUserCertificateUpdate", transform = input::update_schema)]
-pub(crate) struct Update {
-    /// Description, at most 255 bytes.
-    #[schemars(with = "Option<String>", length(max = 255))]
-    description: Option<Description>,
-    /// Arbitrary metadata, at most 4096 bytes.
-    #[schemars(with = "Option<String>", length(max = 4096))]
-    metadata: Option<Metadata>,
+    /// Changes to an SSH user certificate.
+    #[schemars(rename = "SshUserCertificateUpdate")]
+    struct Update;
 }
 
 impl Resource for SshUserCertificate {
