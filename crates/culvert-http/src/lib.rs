@@ -17,7 +17,7 @@
 pub mod authority;
 pub mod coding;
 pub mod fields;
-#[cfg(any(test, feature = "fuzz"))]
+#[doc(hidden)]
 pub mod fuzz;
 pub mod http1;
 pub mod http2;

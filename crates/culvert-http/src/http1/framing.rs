@@ -7,9 +7,7 @@
 use bytes::BytesMut;
 use http::Version;
 
-#[cfg(any(test, feature = "fuzz"))]
-use crate::http1::body::Piece;
-use crate::http1::body::{BodyLength, BodyReader, LineBuffer, Part};
+use crate::http1::body::{BodyLength, BodyReader, LineBuffer, Part, Piece};
 use crate::http1::head::{self, field_line};
 use crate::target;
 
@@ -38,7 +36,6 @@ pub enum Violation {
 }
 
 /// The state after some bytes.
-#[cfg(any(test, feature = "fuzz"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// The message is incomplete.
@@ -139,7 +136,6 @@ impl Framing {
     }
 
     /// Consumes bytes up to the end of the message. Returns how many.
-    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> (usize, Progress) {
         let mut taken = self.feed_head(bytes);
         while self.has_head() && !self.payload.is_ended() && taken < bytes.len() {
@@ -175,7 +171,6 @@ impl Framing {
     }
 
     /// Consumes the next piece of the body: its length, and its kind.
-    #[cfg(any(test, feature = "fuzz"))]
     fn step(&mut self, bytes: &[u8]) -> (usize, Piece) {
         self.payload.step(bytes).unwrap_or_else(|what| {
             self.refuse(Violation::Malformed(what));

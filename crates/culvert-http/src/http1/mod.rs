@@ -19,7 +19,6 @@ pub use request::{RequestReader, write_request};
 pub use response::{ResponseHead, ResponseReader, body_writer};
 pub use write_buffer::WriteBuffer;
 
-#[cfg(any(test, feature = "fuzz"))]
 pub(crate) use {
     body::Piece,
     framing::{Framing, Progress},

@@ -290,7 +290,6 @@ impl Decoder {
     }
 
     /// Asserts that the table has the size that was counted, within its limit.
-    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn check(&self) {
         let bytes: usize = self.table.iter().map(|entry| entry.size).sum();
         assert_eq!(bytes, self.table_bytes);

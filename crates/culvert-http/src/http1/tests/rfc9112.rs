@@ -1,7 +1,7 @@
 //! The rules of RFC 9112, a row each: section, message, verdict. Each is fed whole and byte by byte.
 //!
 //! Where the RFC gives a choice, the stricter way is taken. In two places we are stricter than it: a `Host` that differs from
-//! an absolute target is refused by the edge (3.2.2), and a response with whitespace before a colon is refused and not
+//! an absolute target is refused by `Authority::of` (3.2.2), and a response with whitespace before a colon is refused and not
 //! mended (5.1). In one we are more lenient: lines of a response's head may end in LF alone, as old servers write them.
 
 use super::*;
