@@ -1,6 +1,6 @@
 //! Which sessions are connected, and which of them serve which endpoint.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,8 +42,8 @@ struct State {
     /// By session and number of the connection.
     legs: BTreeMap<(String, u32), Connected>,
     endpoints: BTreeMap<String, Endpoint>,
-    /// When the last connection of each was lost, of those that were lost a moment ago.
-    lost: BTreeMap<String, Instant>,
+    /// Endpoints whose last connection was lost a moment ago.
+    lost: RecentlyLost,
 }
 
 #[derive(Debug)]
@@ -53,6 +53,8 @@ struct Connected {
     /// Where the reason goes if somebody here ends it.
     told: Arc<OnceLock<EndReason>>,
     abilities: Abilities,
+    /// Ids of the endpoints that it serves.
+    serves: BTreeSet<String>,
 }
 
 #[derive(Debug, Default)]
@@ -218,11 +220,11 @@ impl Bindings {
             return false;
         }
         let within = self.returns_within();
-        let mut state = self.lock();
-        state.lost.retain(|_, at| at.elapsed() < within);
+        let (mut state, now) = (self.lock(), Instant::now());
+        state.lost.forget_old(now);
         self.has_lost
-            .store(!state.lost.is_empty(), Ordering::Relaxed);
-        state.lost.contains_key(endpoint) && !state.endpoints.contains_key(endpoint)
+            .store(!state.lost.order.is_empty(), Ordering::Relaxed);
+        state.lost.contains(endpoint, within, now) && !state.endpoints.contains_key(endpoint)
     }
 
     /// A connection is about to serve an endpoint that the agent had before: requests for it that come too
@@ -276,13 +278,15 @@ impl Bindings {
 
     /// The endpoints of a session that it alone serves.
     pub(crate) fn endpoints_of(&self, session_id: &str) -> Vec<String> {
+        let state = self.lock();
         let is_its = |(leg, _): &(Leg, Session)| leg.session_id == session_id;
-        self.lock()
-            .endpoints
-            .iter()
-            .filter(|(_, endpoint)| endpoint.served_by.iter().all(is_its))
-            .map(|(id, _)| id.clone())
-            .collect()
+        let is_alone = |id: &&String| {
+            let endpoint = state.endpoints.get(*id);
+            endpoint.is_some_and(|endpoint| endpoint.served_by.iter().all(is_its))
+        };
+        let legs = state.legs.range(legs_of(session_id));
+        let ids: BTreeSet<&String> = legs.flat_map(|(_, connected)| &connected.serves).collect();
+        ids.into_iter().filter(is_alone).cloned().collect()
     }
 
     /// A connection of a session begins. The one it replaces, if any, is ended, and serves nothing
@@ -308,13 +312,14 @@ impl Bindings {
             session,
             told,
             abilities,
+            serves: BTreeSet::new(),
         };
         if let Some(former) = state.legs.insert(key, connected) {
-            let is_lost = state.lose(&Leg {
+            let former_leg = Leg {
                 serial: former.serial,
                 ..leg.clone()
-            });
-            if is_lost {
+            };
+            if state.lose(&former_leg, former.serves) {
                 // Its successor binds the endpoints again.
                 self.has_lost.store(true, Ordering::Relaxed);
             }
@@ -328,24 +333,26 @@ impl Bindings {
     /// its place.
     pub(crate) fn leave(&self, leg: &Leg) -> bool {
         let mut state = self.lock();
-        if state.lose(leg) {
-            self.has_lost.store(true, Ordering::Relaxed);
-        }
         if !state.holds(leg) {
             return false;
         }
-        state.legs.remove(&(leg.session_id.clone(), leg.number));
+        let key = (leg.session_id.clone(), leg.number);
+        let serves = state.legs.remove(&key).map(|connected| connected.serves);
+        if state.lose(leg, serves.unwrap_or_default()) {
+            self.has_lost.store(true, Ordering::Relaxed);
+        }
         state.legs.range(legs_of(&leg.session_id)).next().is_none()
     }
 
     /// A connection serves an endpoint, from now on.
     pub(crate) fn bind(&self, endpoint: &str, leg: &Leg, session: &Session) {
         let mut state = self.lock();
-        if !state.holds(leg) {
+        let Some(connected) = state.connected(leg) else {
             // It was taken over while it asked.
             return;
-        }
-        state.lost.remove(endpoint);
+        };
+        connected.serves.insert(endpoint.to_owned());
+        state.lost.at.remove(endpoint);
         let endpoint = state.endpoints.entry(endpoint.to_owned()).or_default();
         endpoint.served_by.retain(|(other, _)| other != leg);
         endpoint.served_by.push((leg.clone(), session.clone()));
@@ -354,6 +361,10 @@ impl Bindings {
     /// A connection serves an endpoint no more. Whether another of its session goes on serving it.
     pub(crate) fn unbind(&self, endpoint: &str, leg: &Leg) -> bool {
         let mut state = self.lock();
+        let serves_more = state.connected(leg).is_some_and(|connected| {
+            connected.serves.remove(endpoint);
+            !connected.serves.is_empty()
+        });
         let Some(served) = state.endpoints.get_mut(endpoint) else {
             return false;
         };
@@ -364,8 +375,6 @@ impl Bindings {
         if served.served_by.is_empty() {
             state.endpoints.remove(endpoint);
         }
-        let serves = |endpoint: &Endpoint| endpoint.served_by.iter().any(|(other, _)| other == leg);
-        let serves_more = own.is_some() && state.endpoints.values().any(serves);
         drop(state);
         if let Some((_, session)) = own
             && !serves_more
@@ -426,7 +435,7 @@ impl Bindings {
         session.rest_none();
         let before = session.busy();
         until(deadline, || session.busy().is_disjoint(&before)).await;
-        if self.lock().lose(&leg) {
+        if self.lock().lose_all(&leg) {
             self.has_lost.store(true, Ordering::Relaxed);
         }
         let is_quiet = until(Instant::now() + LAST_STREAMS, || session.busy().is_empty()).await;
@@ -462,13 +471,17 @@ impl Bindings {
 
     /// Takes an endpoint out, and says who served it.
     pub(crate) fn forget_endpoint(&self, endpoint: &str) -> Vec<Session> {
-        let served = self.lock().endpoints.remove(endpoint);
-        served
-            .map(|endpoint| endpoint.served_by)
-            .unwrap_or_default()
-            .into_iter()
-            .map(|(_, session)| session)
-            .collect()
+        let mut state = self.lock();
+        let served = state.endpoints.remove(endpoint);
+        let served_by = served.map(|endpoint| endpoint.served_by);
+        let mut sessions = Vec::new();
+        for (leg, session) in served_by.unwrap_or_default() {
+            if let Some(connected) = state.connected(&leg) {
+                connected.serves.remove(endpoint);
+            }
+            sessions.push(session);
+        }
+        sessions
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -491,37 +504,120 @@ impl State {
             .is_some_and(|connected| connected.serial == leg.serial)
     }
 
-    /// Takes a connection that was lost from all it served. Whether it was the last for an endpoint.
-    fn lose(&mut self, leg: &Leg) -> bool {
-        let lost = self.forget(leg);
+    /// The connection, if it is the one that its session has under its number.
+    fn connected(&mut self, leg: &Leg) -> Option<&mut Connected> {
+        self.legs
+            .get_mut(&(leg.session_id.clone(), leg.number))
+            .filter(|connected| connected.serial == leg.serial)
+    }
+
+    /// Takes a connection that goes on from all it serves. Whether it was the last for an endpoint.
+    fn lose_all(&mut self, leg: &Leg) -> bool {
+        let connected = self.connected(leg);
+        let serves = connected.map(|connected| std::mem::take(&mut connected.serves));
+        self.lose(leg, serves.unwrap_or_default())
+    }
+
+    /// Takes a connection that was lost from the endpoints it served. Whether it was the last for one.
+    fn lose(&mut self, leg: &Leg, serves: BTreeSet<String>) -> bool {
+        let mut lost = Vec::new();
+        for id in serves {
+            let Some(endpoint) = self.endpoints.get_mut(&id) else {
+                continue;
+            };
+            endpoint.served_by.retain(|(other, _)| other != leg);
+            if endpoint.served_by.is_empty() {
+                self.endpoints.remove(&id);
+                lost.push(id);
+            }
+        }
         self.note_lost(lost)
     }
 
     /// Notes endpoints that no connection serves now. Whether there is any.
     fn note_lost(&mut self, ids: impl IntoIterator<Item = String>) -> bool {
-        let mut ids = ids.into_iter().peekable();
-        if ids.peek().is_none() {
-            return false;
+        let (mut is_any, now) = (false, Instant::now());
+        for id in ids {
+            is_any = true;
+            self.lost.note(id, now);
         }
-        let now = Instant::now();
-        self.lost
-            .retain(|_, at| now.duration_since(*at) < MOVES_WITHIN);
-        let room = LOST_MAX.saturating_sub(self.lost.len());
-        self.lost.extend(ids.take(room).map(|id| (id, now)));
-        true
+        is_any
+    }
+}
+
+/// Endpoints whose last connection was lost a moment ago. Each call costs the same, however many they are.
+#[derive(Debug, Default)]
+struct RecentlyLost {
+    /// When.
+    at: HashMap<String, Instant>,
+    /// In the order in which they were lost. What was found again stays here until it is old.
+    order: VecDeque<(String, Instant)>,
+}
+
+impl RecentlyLost {
+    /// Those that are forgotten in one call.
+    const FORGOTTEN_MAX: usize = 2;
+
+    /// Notes one, unless there are too many.
+    fn note(&mut self, id: String, now: Instant) {
+        self.forget_old(now);
+        if self.order.len() < LOST_MAX {
+            self.at.insert(id.clone(), now);
+            self.order.push_back((id, now));
+        }
     }
 
-    /// Takes a connection from all it served. The endpoints that it was the last to serve.
-    fn forget(&mut self, leg: &Leg) -> Vec<String> {
-        let mut lost = Vec::new();
-        self.endpoints.retain(|id, endpoint| {
-            endpoint.served_by.retain(|(other, _)| other != leg);
-            let is_served = !endpoint.served_by.is_empty();
-            if !is_served {
-                lost.push(id.clone());
+    fn forget_old(&mut self, now: Instant) {
+        for _ in 0..Self::FORGOTTEN_MAX {
+            let is_old = |(_, at): &(String, Instant)| now.duration_since(*at) >= MOVES_WITHIN;
+            if !self.order.front().is_some_and(is_old) {
+                return;
             }
-            is_served
-        });
-        lost
+            if let Some((id, at)) = self.order.pop_front()
+                && self.at.get(&id) == Some(&at)
+            {
+                self.at.remove(&id);
+            }
+        }
+    }
+
+    /// Whether one was lost less than `within` ago.
+    fn contains(&self, id: &str, within: Duration, now: Instant) -> bool {
+        let at = self.at.get(id);
+        at.is_some_and(|at| now.duration_since(*at) < within)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A flood of endpoints that are lost costs the same at the cap as below it, and is forgotten a little at a time.
+    #[test]
+    fn what_was_lost_is_forgotten_a_little_at_a_time() {
+        let (mut lost, begin) = (RecentlyLost::default(), Instant::now());
+        for nth in 0..2 * LOST_MAX {
+            lost.note(format!("ep_{nth}"), begin);
+        }
+        assert_eq!((lost.at.len(), lost.order.len()), (LOST_MAX, LOST_MAX));
+        assert!(lost.contains("ep_0", RETURNS_WITHIN, begin));
+        assert!(!lost.contains("ep_0", RETURNS_WITHIN, begin + RETURNS_WITHIN));
+        let later = begin + MOVES_WITHIN;
+        for nth in 1..=LOST_MAX / 2 {
+            lost.forget_old(later);
+            assert_eq!(
+                lost.order.len(),
+                LOST_MAX - nth * RecentlyLost::FORGOTTEN_MAX
+            );
+        }
+        assert!(lost.at.is_empty());
+        // One that was found again and lost again counts from the last time.
+        lost.note("ep".into(), later);
+        lost.at.remove("ep");
+        lost.note("ep".into(), later + RETURNS_WITHIN);
+        let end = later + MOVES_WITHIN;
+        lost.forget_old(end);
+        assert_eq!(lost.order.len(), 1);
+        assert!(lost.contains("ep", MOVES_WITHIN, end));
     }
 }
