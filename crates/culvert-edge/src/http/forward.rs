@@ -31,7 +31,7 @@ use crate::http1::outbound::OutboundError;
 use crate::http1_state::Broken;
 use crate::snapshot::group::Member;
 use crate::upstream::agent::{AgentRefused, refusal};
-use crate::upstream::pool::{Failure, Heard, Lease, Pool, Sent};
+use crate::upstream::pool::{Failure, Heard, Lease, OnBecoming, Pool, Sent};
 use crate::upstream::url::{DialError, Protocol};
 
 /// An agent that refuses a request is asked again after so long, twice as long each time, for as long
@@ -331,7 +331,7 @@ async fn over_http2(
             (Err(failure), _) => return Err(failure),
         };
         attempts += 1;
-        if key.is_some() && !link.takes_streams().await {
+        if key.is_some() && !link.takes_streams() {
             return Err(Failure::Unsuited);
         }
         let (sender, was_used) = (&mut link.sender, link.was_used);
@@ -352,14 +352,19 @@ async fn over_http2(
         match in_time(exchange, sent).await? {
             Ok(mut response) => {
                 let is_open = key.is_some() && response.status().is_success();
-                let stream = is_open.then(|| hyper::upgrade::on(&mut response));
+                let becoming = is_open.then(|| hyper::upgrade::on(&mut response));
                 let (mut parts, incoming) = response.into_parts();
                 BodyLength::content_length(&parts.headers).map_err(Failure::Unacceptable)?;
-                if let (Some(stream), Some(key)) = (stream, &key) {
+                if let (Some(becoming), Some(key)) = (becoming, &key) {
                     upgrade::accept(&mut parts, key);
-                    return Ok((parts, Source::Stream(stream)));
+                    let becoming = OnBecoming::new(becoming, link.stream);
+                    return Ok((parts, Source::Stream(becoming)));
                 }
-                return Ok((parts, Source::Http2(incoming)));
+                let body = Source::Http2 {
+                    body: incoming,
+                    _stream: link.stream,
+                };
+                return Ok((parts, body));
             }
             Err((_, Some(back))) if was_used && attempts == 1 && key.is_none() => {
                 down.edge.state.meters.upstream_retries.up();

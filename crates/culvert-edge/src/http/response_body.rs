@@ -10,7 +10,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::upgrade::OnUpgrade;
 use tokio::time::Instant;
 
 use crate::conn_state::ConnState;
@@ -20,7 +19,7 @@ use crate::http::fields;
 use crate::http::room::{HELD_WITHIN, NotHeld, Room};
 use crate::http::upgrade::Tunnel;
 use crate::http1::outbound::OutboundError;
-use crate::upstream::pool::Lease;
+use crate::upstream::pool::{Http2Stream, Lease, OnBecoming};
 
 /// Why an answer's body broke off. The client sees a reset, never a clean end.
 #[derive(Debug, thiserror::Error)]
@@ -60,10 +59,13 @@ pub(crate) enum Source {
     Held { bytes: Bytes, _room: Room },
     /// An HTTP/1 upstream, with the connection that carries it.
     Http1(Lease),
-    /// An HTTP/2 upstream.
-    Http2(Incoming),
+    /// An HTTP/2 upstream, with the stream that carries it.
+    Http2 {
+        body: Incoming,
+        _stream: Http2Stream,
+    },
     /// The same, with a stream that is to become something else: nothing before that.
-    Stream(OnUpgrade),
+    Stream(OnBecoming),
     /// One of these, encoded on the way.
     Encoded(Box<Encoded>),
 }
@@ -146,7 +148,7 @@ impl Source {
                 Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
             }
             Self::Http1(lease) => lease.poll_frame(cx).map_err(BodyError::from),
-            Self::Http2(incoming) => Pin::new(incoming).poll_frame(cx).map_err(BodyError::from),
+            Self::Http2 { body, .. } => Pin::new(body).poll_frame(cx).map_err(BodyError::from),
             Self::Encoded(encoded) => encoded.poll(cx),
         }
     }
@@ -194,7 +196,7 @@ impl Source {
             Self::None | Self::Stream(_) => true,
             Self::Edge(bytes) | Self::Held { bytes, .. } => bytes.is_empty(),
             Self::Http1(lease) => lease.is_spent(),
-            Self::Http2(incoming) => incoming.is_end_stream(),
+            Self::Http2 { body, .. } => body.is_end_stream(),
             Self::Encoded(encoded) => encoded.is_ended(),
         }
     }
@@ -206,7 +208,7 @@ impl Source {
                 SizeHint::with_exact(bytes.len() as u64)
             }
             Self::Http1(lease) => lease.size_hint(),
-            Self::Http2(incoming) => incoming.size_hint(),
+            Self::Http2 { body, .. } => body.size_hint(),
             Self::Encoded(_) => SizeHint::default(),
         }
     }

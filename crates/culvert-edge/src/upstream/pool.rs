@@ -3,26 +3,30 @@
 //! An HTTP/1 connection has no task of its own: whoever leases it moves its bytes while its exchange
 //! lasts, so a request never changes tasks. It comes back only when request and answer were both
 //! complete and nothing else was received; everything else closes it. An HTTP/2 connection is
-//! shared and driven by a task of the edge.
+//! shared and driven by a task of the edge. Another is made only when those that are there carry as many
+//! streams as the upstream allows on each.
 //!
 //! The idle connections are spread over shards that are only ever tried, never waited for. A lane keeps
 //! to its own: a connection that another lane made would wake that one.
 
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::io;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::task::AtomicWaker;
 use http::{request, response};
 use http_body::{Frame, SizeHint};
 use hyper::client::conn::http2;
+use hyper::rt::ReadBufCursor;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
@@ -54,7 +58,11 @@ const SETTINGS_WITHIN: Duration = Duration::from_secs(2);
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1_024 * STREAM_WINDOW;
 /// How often it is looked at then.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// How many streams a new connection takes, before the upstream said it.
+const NOT_SAID: usize = usize::MAX - 1;
+/// HTTP/2 connections to one upstream. Beyond it, requests wait until the upstream takes another stream.
+const HTTP2_CONNECTIONS_MAX: usize = 64;
 
 /// The connections to one upstream.
 #[derive(Debug)]
@@ -67,7 +75,9 @@ pub(crate) struct Pool {
     idle: [Mutex<Vec<Box<Http1>>>; SHARDS],
     idle_max: AtomicUsize,
     handover: Handover<Box<Http1>>,
-    http2: ArcSwapOption<Http2>,
+    http2: ArcSwap<Vec<Arc<Http2>>>,
+    /// When there could be no HTTP/2 connection beside others.
+    http2_refused_at: ArcSwapOption<Instant>,
     /// When a connection could not be made, until one can.
     failed_at: ArcSwapOption<Instant>,
     /// Held while an HTTP/2 connection is being made, so that one is made.
@@ -90,7 +100,11 @@ pub(crate) struct Http1 {
 struct Http2 {
     sender: http2::SendRequest<RequestBody>,
     has_served: AtomicBool,
-    streams: Arc<Streaming>,
+    in_use: AtomicUsize,
+    /// Since when no stream is in use, in milliseconds since it was made.
+    idle_since: AtomicU64,
+    made_at: Instant,
+    told: Arc<Told>,
 }
 
 /// Runs the tasks of the HTTP/2 library.
@@ -106,14 +120,126 @@ where
     }
 }
 
-/// Whether the upstream said that streams may become something else (RFC 8441), as far as the task of
-/// the connection, which alone can tell, has looked.
+/// What the upstream said with its settings, as far as the task of the connection, which alone can tell,
+/// has looked.
 #[derive(Debug)]
-struct Streaming {
-    takes: AtomicBool,
-    looks: AtomicU64,
+struct Told {
+    /// Whether streams may become something else (RFC 8441).
+    becomes: AtomicBool,
+    /// How many streams it takes at once.
+    streams: AtomicUsize,
     task: AtomicWaker,
-    since: Instant,
+}
+
+impl Http2 {
+    /// One more stream, if the upstream takes it.
+    fn stream(self: &Arc<Self>) -> Option<Http2Stream> {
+        if self.sender.is_closed() {
+            return None;
+        }
+        let most = self.told.streams.load(Ordering::Relaxed);
+        let one_more = |in_use: usize| (in_use < most).then_some(in_use + 1);
+        self.in_use
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+            .ok()?;
+        Some(Http2Stream(Arc::clone(self)))
+    }
+
+    /// One more stream, which waits until the upstream takes it.
+    fn waiting_stream(self: &Arc<Self>) -> Http2Stream {
+        self.in_use.fetch_add(1, Ordering::Relaxed);
+        Http2Stream(Arc::clone(self))
+    }
+
+    /// Whether no stream was in use for as long as an idle connection is kept.
+    fn is_unused(&self) -> bool {
+        let idle_since = Duration::from_millis(self.idle_since.load(Ordering::Relaxed));
+        self.in_use.load(Ordering::Relaxed) == 0
+            && self.made_at.elapsed().saturating_sub(idle_since) >= IDLE_FOR
+    }
+}
+
+/// A stream of an HTTP/2 connection. It counts as in use until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Http2Stream(Arc<Http2>);
+
+impl Drop for Http2Stream {
+    fn drop(&mut self) {
+        let millis = u64::try_from(self.0.made_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.0.idle_since.store(millis, Ordering::Relaxed);
+        self.0.in_use.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A stream that is about to become something else.
+#[derive(Debug)]
+pub(crate) struct OnBecoming {
+    becoming: OnUpgrade,
+    stream: Option<Http2Stream>,
+}
+
+impl OnBecoming {
+    pub(crate) fn new(becoming: OnUpgrade, stream: Http2Stream) -> Self {
+        let stream = Some(stream);
+        Self { becoming, stream }
+    }
+}
+
+impl Future for OnBecoming {
+    type Output = hyper::Result<Became>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let became = ready!(Pin::new(&mut self.becoming).poll(cx));
+        let _stream = self.stream.take();
+        Poll::Ready(became.map(|io| Became { io, _stream }))
+    }
+}
+
+/// What a stream became. It counts as in use until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Became {
+    io: Upgraded,
+    _stream: Option<Http2Stream>,
+}
+
+impl hyper::rt::Read for Became {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buffer)
+    }
+}
+
+impl hyper::rt::Write for Became {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
 }
 
 /// A way to send a request over HTTP/2.
@@ -122,28 +248,14 @@ pub(crate) struct Link {
     pub(crate) sender: http2::SendRequest<RequestBody>,
     /// Whether the connection served before.
     pub(crate) was_used: bool,
-    streams: Arc<Streaming>,
+    pub(crate) stream: Http2Stream,
 }
 
 impl Link {
     /// Whether the upstream says that streams may become something else, which it does with its first
     /// frame or not at all.
-    pub(crate) async fn takes_streams(&self) -> bool {
-        let streams = &self.streams;
-        let until = Instant::now() + SETTINGS_WITHIN;
-        let mut seen = streams.looks.load(Ordering::Acquire);
-        while !streams.takes.load(Ordering::Acquire) {
-            let looks = streams.looks.load(Ordering::Acquire);
-            let has_looked = looks != seen;
-            seen = looks;
-            if (has_looked && streams.since.elapsed() >= SETTINGS_WITHIN) || Instant::now() >= until
-            {
-                return false;
-            }
-            streams.task.wake();
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        true
+    pub(crate) fn takes_streams(&self) -> bool {
+        self.stream.0.told.becomes.load(Ordering::Acquire)
     }
 }
 
@@ -202,7 +314,8 @@ impl Pool {
             idle: std::array::from_fn(|_| Mutex::new(Vec::new())),
             idle_max: AtomicUsize::new(IDLE_MAX),
             handover: Handover::default(),
-            http2: ArcSwapOption::empty(),
+            http2: ArcSwap::default(),
+            http2_refused_at: ArcSwapOption::empty(),
             failed_at: ArcSwapOption::empty(),
             connecting: tokio::sync::Mutex::new(()),
         }
@@ -312,80 +425,127 @@ impl Pool {
             .is_none_or(|at| at.elapsed() >= PASSED_OVER_FOR)
     }
 
-    /// The shared HTTP/2 connection, made within `limit` if there is none.
+    /// A stream of a shared HTTP/2 connection, which is made within `limit` if those that are there take no
+    /// more streams.
     pub(crate) async fn http2(
         &self,
         connector: &Connector<'_>,
         limit: Duration,
     ) -> Result<Link, Failure> {
-        let link = match self.open_http2() {
-            Some(link) => link,
+        let stream = match self.http2_stream() {
+            Some(stream) => stream,
             None => {
                 let _one = self.connecting.lock().await;
-                match self.open_http2() {
-                    Some(link) => link,
-                    None => self.connect_http2(connector, limit).await?,
+                match self.http2_stream() {
+                    Some(stream) => stream,
+                    None => self.further_http2_stream(connector, limit).await?,
                 }
             }
         };
         Ok(Link {
-            sender: link.sender.clone(),
-            was_used: link.has_served.swap(true, Ordering::Relaxed),
-            streams: Arc::clone(&link.streams),
+            sender: stream.0.sender.clone(),
+            was_used: stream.0.has_served.swap(true, Ordering::Relaxed),
+            stream,
         })
     }
 
-    fn open_http2(&self) -> Option<Arc<Http2>> {
-        self.http2
-            .load_full()
-            .filter(|link| !link.sender.is_closed())
+    /// A stream of the first connection that takes one, so that those behind it fall idle. Where no more
+    /// connections can be had, it waits at the connection with the fewest.
+    fn http2_stream(&self) -> Option<Http2Stream> {
+        let all = self.http2.load();
+        if let Some(stream) = all.iter().find_map(Http2::stream) {
+            return Some(stream);
+        }
+        let refused_at = self.http2_refused_at.load();
+        let is_recent = |at: &Arc<Instant>| at.elapsed() < PASSED_OVER_FOR;
+        match all.len() >= HTTP2_CONNECTIONS_MAX || refused_at.as_ref().is_some_and(is_recent) {
+            true => least_used(&all),
+            false => None,
+        }
     }
 
-    async fn connect_http2(
+    /// A stream of a new connection.
+    async fn further_http2_stream(
         &self,
         connector: &Connector<'_>,
         limit: Duration,
+    ) -> Result<Http2Stream, Failure> {
+        let is_first = least_used(&self.http2.load()).is_none();
+        // Only the first waits for an agent that has no room for it.
+        let wire = match is_first {
+            true => self.dial_in_turn(connector, limit).await,
+            false => self.dial(connector, limit).await,
+        };
+        let made = match wire {
+            Ok(wire) => self.connect_http2(connector, wire).await,
+            Err(error) => Err(Failure::Dial(error)),
+        };
+        let made = made.map(|made| made.stream().unwrap_or_else(|| made.waiting_stream()));
+        made.or_else(|failure| {
+            self.http2_refused_at.store(Some(Arc::new(Instant::now())));
+            least_used(&self.http2.load()).ok_or(failure)
+        })
+    }
+
+    /// Speaks HTTP/2 on a connection, and waits for the upstream to say what it takes.
+    async fn connect_http2(
+        &self,
+        connector: &Connector<'_>,
+        wire: UpWire,
     ) -> Result<Arc<Http2>, Failure> {
         let edge = connector.edge;
-        let wire = self.dial_in_turn(connector, limit).await;
-        let wire = wire.map_err(Failure::Dial)?;
         let (sender, connection) = http2::Builder::new(StreamTasks(Arc::clone(edge)))
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
+            .initial_max_send_streams(NOT_SAID)
             .max_frame_size(16 << 10)
             .max_header_list_size(64 << 10)
             // Answers cut short by our clients are not the upstream's fault.
             .max_local_error_reset_streams(None)
             .handshake(TokioIo::new(wire))
             .await?;
-        let streams = Arc::new(Streaming {
-            takes: false.into(),
-            looks: 0.into(),
+        let told = Arc::new(Told {
+            becomes: false.into(),
+            streams: NOT_SAID.into(),
             task: AtomicWaker::new(),
-            since: Instant::now(),
         });
-        let told = Arc::clone(&streams);
+        let heard = Arc::clone(&told);
         edge.track(async move {
             let mut connection = std::pin::pin!(connection);
             let ended = poll_fn(|cx| {
-                told.task.register(cx.waker());
+                heard.task.register(cx.waker());
                 let polled = connection.as_mut().poll(cx);
-                let takes = connection.as_ref().is_extended_connect_protocol_enabled();
-                told.takes.store(takes, Ordering::Release);
-                told.looks.fetch_add(1, Ordering::AcqRel);
+                let becomes = connection.is_extended_connect_protocol_enabled();
+                let streams = connection.current_max_send_streams();
+                heard.becomes.store(becomes, Ordering::Release);
+                heard.streams.store(streams, Ordering::Release);
                 polled
             });
             if let Err(error) = ended.await {
                 tracing::debug!(%error, "HTTP/2 connection to an upstream failed");
             }
         });
-        let link = Arc::new(Http2 {
+        let made_at = Instant::now();
+        while told.streams.load(Ordering::Acquire) == NOT_SAID
+            && made_at.elapsed() < SETTINGS_WITHIN
+            && !sender.is_closed()
+        {
+            told.task.wake();
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        let made = Arc::new(Http2 {
             sender,
             has_served: false.into(),
-            streams,
+            in_use: 0.into(),
+            idle_since: 0.into(),
+            made_at,
+            told,
         });
-        self.http2.store(Some(Arc::clone(&link)));
-        Ok(link)
+        let open = self.http2.load();
+        let open = open.iter().filter(|other| !other.sender.is_closed());
+        let all = open.chain([&made]).cloned().collect();
+        self.http2.store(Arc::new(all));
+        Ok(made)
     }
 
     /// Closes what was idle too long, was closed by the other side, or is more than is kept at this
@@ -396,6 +556,7 @@ impl Pool {
             Level::Busy | Level::Tight | Level::Full => IDLE_WHEN_BUSY_MAX,
         };
         self.idle_max.store(idle_max, Ordering::Relaxed);
+        self.sweep_http2();
         let mut cx = Context::from_waker(Waker::noop());
         for shard in &self.idle {
             let Ok(mut idle) = shard.try_lock() else {
@@ -408,6 +569,27 @@ impl Pool {
             // Those that rest longest are in front.
             let excess = idle.len().saturating_sub(idle_max);
             idle.drain(..excess);
+        }
+    }
+
+    /// Closes HTTP/2 connections that were opened for a crowd which is gone.
+    fn sweep_http2(&self) {
+        let all = self.http2.load();
+        if all.len() < 2 {
+            return;
+        }
+        // While one is being made, the list is about to change.
+        let Ok(_one) = self.connecting.try_lock() else {
+            return;
+        };
+        let all = self.http2.load();
+        let is_kept = |(nth, it): &(usize, &Arc<Http2>)| {
+            !it.sender.is_closed() && (*nth == 0 || !it.is_unused())
+        };
+        let kept: Vec<_> = all.iter().enumerate().filter(is_kept).collect();
+        if kept.len() < all.len() {
+            let kept = kept.into_iter().map(|(_, it)| Arc::clone(it)).collect();
+            self.http2.store(Arc::new(kept));
         }
     }
 
@@ -458,6 +640,13 @@ impl Drop for Waiting<'_> {
             self.0.keep(link);
         }
     }
+}
+
+/// A stream that waits at the connection with the fewest streams, if there is a connection.
+fn least_used(all: &[Arc<Http2>]) -> Option<Http2Stream> {
+    let open = all.iter().filter(|it| !it.sender.is_closed());
+    let least = open.min_by_key(|it| it.in_use.load(Ordering::Relaxed));
+    least.map(Http2::waiting_stream)
 }
 
 /// The shard this thread looks at first.
