@@ -17,11 +17,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
-use super::connect::Dialing;
 use super::endpoint::Endpoint;
 use super::exchanges::{Exchanges, ReplayError};
 use super::forward::{self, Held};
 use super::further::{Load, Others};
+use super::servers::Servers;
 use super::session;
 use super::status::{AgentError, EndpointStatus, Event, Observer, Phase, Status};
 use crate::driver::Session;
@@ -44,8 +44,8 @@ const SESSION_CODES: [u16; 1] = [110];
 /// Who the agent is.
 #[derive(Debug)]
 pub struct Settings {
-    /// Where the server is.
-    pub dialing: Dialing,
+    /// Where the servers are.
+    pub servers: Servers,
     /// The credential.
     pub token: Secret,
     /// Text of the user's own, shown with the session.
@@ -242,7 +242,7 @@ impl Agent {
                 self.status
                     .send_modify(|status| status.phase = Phase::Connecting);
                 self.tell(Event::Connecting {
-                    address: self.settings.dialing.address().to_owned(),
+                    address: self.settings.servers.current().address().to_owned(),
                 });
             }
             let mut is_online = false;
@@ -320,7 +320,7 @@ impl Agent {
 
     /// Connects. The server does not know yet who the agent is.
     pub(super) async fn begin(self: &Arc<Self>) -> io::Result<Started> {
-        let (session, driver) = self.settings.dialing.dial().await?;
+        let (session, driver) = self.settings.servers.current().dial().await?;
         let mut sessions = self.sessions();
         sessions.retain(|session| !session.is_over());
         sessions.push(session.clone());
@@ -350,7 +350,7 @@ impl Agent {
         let mut backoff = Backoff::default();
         loop {
             self.tell(Event::Connecting {
-                address: self.settings.dialing.address().to_owned(),
+                address: self.settings.servers.current().address().to_owned(),
             });
             let why = match self.begin().await {
                 Ok(started) => match self.introduce(&started.session, None).await {
@@ -360,7 +360,10 @@ impl Agent {
                         why
                     }
                 },
-                Err(error) => error.to_string(),
+                Err(error) => {
+                    self.settings.servers.move_on();
+                    error.to_string()
+                }
             };
             let after = backoff.next(&*self.entropy);
             self.tell(Event::Waiting { why, after });
@@ -410,7 +413,7 @@ impl Agent {
             }
             None => {
                 let mut started = tokio::select! {
-                    begun = self.begin() => begun?,
+                    begun = self.begin() => begun.inspect_err(|_| self.settings.servers.move_on())?,
                     () = stop.cancelled() => return Ok(Left::Stopped),
                 };
                 let (this, session) = (Arc::clone(self), started.session.clone());

@@ -162,4 +162,54 @@ impl Endpoint {
             request,
         })
     }
+
+    /// The same endpoint for one of several sessions of the agent, which share its URL. `url` is what the first session
+    /// got, for an endpoint that asks for none.
+    #[must_use]
+    pub fn pooled(&self, url: Option<&str>) -> Self {
+        let mut pooled = self.clone();
+        pooled.request.extra.pooling_enabled = true;
+        if let (Some(url), Some(opts)) = (url, pooled.request.opts.as_object_mut()) {
+            let names = ["URL", "Domain", "Hostname", "Subdomain", "Addr"];
+            let is_given = |name| opts.get(name).is_some_and(|it| it != "" && !it.is_null());
+            if !names.into_iter().any(is_given) {
+                // The port is that of the edge, and only for TCP a part of the name.
+                let name = match (self.protocol, url.rsplit_once(':')) {
+                    (Protocol::Tcp, _) | (_, None) => url,
+                    (_, Some((_, port))) if port.starts_with('/') => url,
+                    (_, Some((name, _))) => name,
+                };
+                opts.insert("URL".into(), name.into());
+            }
+        }
+        pooled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::UpstreamTrust;
+
+    #[test]
+    fn other_sessions_ask_for_the_name_that_the_first_one_got() {
+        let pooled = |kind, domain: &str, url: &str| {
+            let mut wanted = Wanted::default();
+            wanted.set_host(domain);
+            let upstream = Upstream::parse("8080", kind, false, &UpstreamTrust::System).unwrap();
+            let endpoint = Endpoint::new(kind, wanted, upstream).unwrap();
+            let request = endpoint.pooled(Some(url)).request;
+            assert!(request.extra.pooling_enabled);
+            request.options().unwrap().requested().unwrap().to_owned()
+        };
+        for (kind, domain, url, asked) in [
+            (Protocol::Http, "", "https://a.test", "https://a.test"),
+            (Protocol::Http, "", "http://a.test:8080", "http://a.test"),
+            (Protocol::Tls, "", "tls://a.test:4443", "tls://a.test"),
+            (Protocol::Tcp, "", "tcp://a.test:7001", "tcp://a.test:7001"),
+            (Protocol::Http, "b.test", "https://b.test:8443", "b.test"),
+        ] {
+            assert_eq!(pooled(kind, domain, url), asked, "{url}");
+        }
+    }
 }

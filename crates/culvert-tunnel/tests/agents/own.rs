@@ -67,7 +67,9 @@ fn run_taking(
 ) -> Own {
     let address = format!("localhost:{}", running.address.port());
     let settings = Settings {
-        dialing: Dialing::new(&address, Some(running.authority.as_bytes())).unwrap(),
+        servers: Dialing::new(&address, Some(running.authority.as_bytes()))
+            .unwrap()
+            .into(),
         token: Secret::new(token.into()),
         metadata: "of the test".into(),
         version: "1.2.3".into(),

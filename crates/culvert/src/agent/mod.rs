@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use culvert_base::{OsEntropy, Secret, SystemClock};
-use culvert_tunnel::client::{Agent, AgentError, Dialing, Endpoint, Event, Exchanges, Settings};
+use culvert_tunnel::client::{
+    Agent, AgentError, Dialing, Endpoint, Event, Exchanges, Observer, Servers, Settings,
+};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -36,8 +38,8 @@ const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// The configuration of an agent.
 #[derive(Debug)]
 pub struct Plan {
-    /// The server's address and how to connect to it.
-    pub dialing: Dialing,
+    /// The servers' addresses and how to connect to them; at least one.
+    pub servers: Vec<Dialing>,
     /// The credential.
     pub token: Secret,
     /// The user's metadata for the session.
@@ -86,29 +88,64 @@ pub async fn run(plan: Plan) -> Result<(), Failure> {
             .map(|_| AtomicBool::new(false))
             .collect(),
     };
-    let settings = Settings {
-        dialing: plan.dialing,
-        token: plan.token,
-        metadata: plan.metadata,
-        version: env!("CARGO_PKG_VERSION").into(),
-        drain_time: DRAIN_TIME,
-        streams_max: files::streams_that_fit(files::raise_limit()),
+    let sessions = Servers::of_sessions(plan.servers);
+    let streams_max = files::streams_that_fit(files::raise_limit()) / sessions.len().max(1);
+    let observer: Observer = Arc::new(move |event| voice.tell(event));
+    let make = {
+        let exchanges = exchanges.clone();
+        let (token, metadata) = (plan.token, plan.metadata);
+        move |servers: Servers, endpoints: Vec<Endpoint>| {
+            let settings = Settings {
+                servers,
+                token: token.clone(),
+                metadata: metadata.clone(),
+                version: env!("CARGO_PKG_VERSION").into(),
+                drain_time: DRAIN_TIME,
+                streams_max,
+            };
+            let (entropy, observer) = (Arc::new(OsEntropy), Arc::clone(&observer));
+            Arc::new(Agent::new(
+                settings,
+                endpoints,
+                exchanges.clone(),
+                entropy,
+                observer,
+            ))
+        }
     };
-    let observer = Arc::new(move |event| voice.tell(event));
-    let agent = Arc::new(Agent::new(
-        settings,
-        plan.endpoints,
-        exchanges,
-        Arc::new(OsEntropy),
-        observer,
-    ));
+    let mut sessions = sessions.into_iter();
+    let first = sessions.next().context("no server address")?;
+    let second = sessions.next();
+    let endpoints: Vec<Endpoint> = match &second {
+        Some(_) => plan.endpoints.iter().map(|it| it.pooled(None)).collect(),
+        None => plan.endpoints,
+    };
+    let agent = make(first, endpoints.clone());
     let mut tasks = JoinSet::new();
     if let Some(listener) = page {
         tasks.spawn(inspect::serve(listener, Arc::clone(&agent)));
     }
     let stop = CancellationToken::new();
     tasks.spawn(memory::give_back(stop.clone()));
-    let running = agent.run(stop.clone());
+    let beside = {
+        let (agent, stop) = (Arc::clone(&agent), stop.clone());
+        async move {
+            match second {
+                Some(servers) => run_beside(agent, servers, endpoints, make, stop).await,
+                None => Ok(()),
+            }
+        }
+    };
+    let mut running = JoinSet::new();
+    // On a thread of the runtime, which gives memory back when it is idle.
+    running.spawn(run_both(agent.run(stop.clone()), beside, stop.clone()));
+    let running = async move {
+        match running.join_next().await {
+            Some(Ok(outcome)) => outcome,
+            Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+            None => Ok(()),
+        }
+    };
     tokio::pin!(running);
     let outcome = tokio::select! {
         outcome = &mut running => outcome,
@@ -121,6 +158,58 @@ pub async fn run(plan: Plan) -> Result<(), Failure> {
         }
         AgentError::Taken(_) | AgentError::Cut(_) => Failure::Failed(error.to_string()),
     })
+}
+
+/// Runs another session of the agent, with another server, at the URLs that the first session got. A stop by its
+/// server stops the agent.
+async fn run_beside(
+    first: Arc<Agent>,
+    servers: Servers,
+    endpoints: Vec<Endpoint>,
+    make: impl Fn(Servers, Vec<Endpoint>) -> Arc<Agent>,
+    stop: CancellationToken,
+) -> Result<(), AgentError> {
+    let mut status = first.status();
+    let has_urls = status.wait_for(|it| it.endpoints.iter().all(|it| !it.url.is_empty()));
+    let endpoints: Vec<Endpoint> = tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        status = has_urls => {
+            let Ok(status) = status else {
+                return Ok(());
+            };
+            let urls = status.endpoints.iter().map(|it| &it.url[..]);
+            let pairs = endpoints.iter().zip(urls);
+            pairs.map(|(endpoint, url)| endpoint.pooled(Some(url))).collect()
+        }
+    };
+    let ended = make(servers, endpoints).run(stop.clone()).await;
+    match &ended {
+        Ok(()) => stop.cancel(),
+        Err(AgentError::Cut(_)) => {}
+        Err(error) => tracing::warn!(%error, "the second session ended; the first goes on"),
+    }
+    ended
+}
+
+/// Runs the first session and the one `beside` it to their ends. What the first one comes to counts, and how many
+/// connections either cut.
+async fn run_both(
+    first: impl Future<Output = Result<(), AgentError>>,
+    beside: impl Future<Output = Result<(), AgentError>>,
+    stop: CancellationToken,
+) -> Result<(), AgentError> {
+    let first = async {
+        let ended = first.await;
+        stop.cancel();
+        ended
+    };
+    match tokio::join!(first, beside) {
+        (Err(AgentError::Cut(one)), Err(AgentError::Cut(other))) => {
+            Err(AgentError::Cut(one + other))
+        }
+        (Ok(()), Err(AgentError::Cut(count))) => Err(AgentError::Cut(count)),
+        (first, _) => first,
+    }
 }
 
 /// Waits for the agent to drain. A second signal ends it immediately.

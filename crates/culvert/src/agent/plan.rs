@@ -30,7 +30,7 @@ pub fn with_server(command: Command) -> Command {
             Arg::new("server")
                 .long("server")
                 .value_name("HOST:PORT")
-                .help(format!("Address of the agent ingress [env: CULVERT_SERVER] [default: {DEFAULT_SERVER}]")),
+                .help(format!("Address of the agent ingress. With several, separated by commas, the agent keeps a session with two of them, so that it is reached while one server is down [env: CULVERT_SERVER] [default: {DEFAULT_SERVER}]")),
         )
         .arg(file("ca").help("PEM file of CAs to verify the server [env: CULVERT_CA_FILE] [default: ca.pem in ./culvert-data if it exists, otherwise the system's CAs]"))
         .arg(
@@ -156,7 +156,7 @@ fn endpoint_of(matches: &ArgMatches, kind: Protocol) -> Result<Endpoint, Failure
 /// The settings for the server and the agent. A configuration file may complete them.
 #[derive(Debug, Default)]
 pub struct Identity {
-    /// `host:port`.
+    /// `host:port`, or several with commas between them.
     pub server: Option<String>,
     /// File with the server's certificate authorities.
     pub ca: Option<PathBuf>,
@@ -220,10 +220,13 @@ impl Identity {
             None => None,
         };
         let server = self.server.as_deref().unwrap_or(DEFAULT_SERVER);
-        let dialing = Dialing::new(server, authorities.as_deref())
+        let servers = server
+            .split(',')
+            .map(|address| Dialing::new(address.trim(), authorities.as_deref()))
+            .collect::<Result<Vec<Dialing>, _>>()
             .map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(Plan {
-            dialing,
+            servers,
             token,
             metadata: self.metadata.unwrap_or_default(),
             endpoints,

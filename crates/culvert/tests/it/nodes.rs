@@ -787,6 +787,84 @@ async fn a_killed_node_of_three_breaks_no_request_of_its_agents() {
     }
 }
 
+/// An agent with the addresses of two nodes has a session with each: when one node dies, requests go through the
+/// other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_node_costs_an_agent_of_two_nodes_nothing() {
+    let _turn = MANY_NODES.lock().await;
+    const HOST: &str = "two.culvert.localhost";
+    const CLIENTS: usize = 4;
+    const FAILURES_END_WITHIN: Duration = Duration::from_millis(100);
+    let Some(backend) = shared().await else {
+        return;
+    };
+    let one = Harness::start(&backend).await;
+    let two = beside(&one).await;
+    let folder = tempfile::tempdir().unwrap();
+    let dies = process_beside(&one, folder.path());
+    let (_, token) = credential(&one, json!([])).await;
+    let service = Service::named("one").await;
+    let [first, second] = [dies.agents.unwrap(), two.agents].map(|it| it.port());
+    let agent = binary()
+        .args(["http", &service.address.to_string(), "--inspect=false"])
+        .args(["--url", &format!("http://{HOST}")])
+        .env(
+            "CULVERT_SERVER",
+            format!("localhost:{first}, localhost:{second}"),
+        )
+        .env("CULVERT_AUTHTOKEN", &token)
+        .env("CULVERT_DATA_DIR", &one.settings.data_dir)
+        .stdout(std::process::Stdio::null())
+        .spawn();
+    let mut agent = Ended(agent.unwrap());
+    let nodes = [one.http, two.http];
+    eventually("both sessions serve it at every node", async || {
+        let mut served = list(&one, "endpoints").await.len() == 2;
+        for at in nodes {
+            // As often as to have been served by either session.
+            for _ in 0..4 {
+                served &= status_of(at, HOST).await == Ok(200);
+            }
+        }
+        served
+    })
+    .await;
+    let over = CancellationToken::new();
+    let mut clients = JoinSet::new();
+    for nth in 0..CLIENTS {
+        clients.spawn(ask_on(nodes[nth % 2], HOST, over.clone()));
+    }
+    // Requests are on their way when it dies.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let killed_at = Instant::now();
+    dies.kill();
+    // Whatever would fail late has the time for it, until the run of the dead node is over.
+    eventually("the session with the dead node is gone", async || {
+        list(&one, "tunnel_sessions").await.len() == 1
+    })
+    .await;
+    over.cancel();
+    let (mut count, mut failed, mut slowest) = (0, Vec::new(), Duration::ZERO);
+    for asked in clients.join_all().await {
+        count += asked.count;
+        failed.extend(asked.failed);
+        slowest = slowest.max(asked.slowest);
+    }
+    let last = failed.iter().map(|(at, _)| *at - killed_at).max();
+    println!(
+        "1 kill, two sessions, {count} requests, {} failed, the last {last:?} after the kill, the slowest took {slowest:?}",
+        failed.len()
+    );
+    assert!(
+        last.is_none_or(|last| last < FAILURES_END_WITHIN),
+        "{failed:#?}"
+    );
+    assert!(agent.0.try_wait().unwrap().is_none(), "the agent goes on");
+    drop(agent);
+    two.stop().await;
+    one.stop().await;
+}
+
 /// A process that ends with its test.
 struct Ended(std::process::Child);
 
