@@ -1,10 +1,30 @@
 //! Returns freed memory to the system, even if the server is idle.
 
+use std::cell::Cell;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(2);
+/// Every so many times, all threads of the runtime collect.
+const COLLECTED_EVERY: u32 = 5;
+/// The allocator collects a thread's memory at every ten thousandth allocation that is not small.
+const ALLOCATIONS: usize = 10_000;
+const ALLOCATION_BYTES: usize = 2 << 10;
+/// How long a thread is kept busy, so that another one wakes for the next task.
+const BUSY: Duration = Duration::from_millis(1);
+
+/// How often threads were to collect.
+static COLLECTIONS: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// The collection that this thread did last.
+    static COLLECTED: Cell<u32> = const { Cell::new(0) };
+}
 
 /// Ends a thread at intervals, until `stop`.
 ///
@@ -12,16 +32,45 @@ const EVERY: Duration = Duration::from_secs(2);
 /// server does neither, so it would keep the memory of its start or its last peak.
 pub(crate) async fn give_back(stop: CancellationToken) {
     let mut ticks = tokio::time::interval(EVERY);
+    let mut count: u32 = 0;
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = ticks.tick() => {}
         }
+        count = count.wrapping_add(1);
+        if count.is_multiple_of(COLLECTED_EVERY) {
+            collect_everywhere().await;
+        }
         // The allocator only knows threads that have allocated.
-        let ends = || drop(std::hint::black_box(Vec::<u8>::with_capacity(1)));
+        let ends = || drop(black_box(Vec::<u8>::with_capacity(1)));
         let thread = std::thread::Builder::new().name("give-back".to_owned());
         if let Err(error) = thread.spawn(ends) {
             tracing::debug!(%error, "freed memory is handed back later");
+        }
+    }
+}
+
+/// Has the threads of the runtime collect when they are idle next, and wakes those that are idle.
+async fn collect_everywhere() {
+    COLLECTIONS.fetch_add(1, Ordering::Relaxed);
+    let mut busy = JoinSet::new();
+    for _ in 0..2 * Handle::current().metrics().num_workers() {
+        busy.spawn(async { std::thread::sleep(BUSY) });
+    }
+    busy.join_all().await;
+}
+
+/// Collects what other threads freed of this thread's memory, once for each time that this is due. The runtime calls
+/// it when a thread becomes idle.
+///
+/// Memory that another thread frees stays with the thread that allocated it until that one allocates more. After a
+/// crowd, a thread may not do so for hours.
+pub(crate) fn collect() {
+    let due = COLLECTIONS.load(Ordering::Relaxed);
+    if COLLECTED.replace(due) != due {
+        for _ in 0..ALLOCATIONS {
+            drop(black_box(Vec::<u8>::with_capacity(ALLOCATION_BYTES)));
         }
     }
 }

@@ -14,10 +14,12 @@ use culvert_http::http1::follow;
 const KEPT_MAX: usize = 500;
 /// Between two that are kept, where more than [`KEPT_MAX`] came at once: 200 a second.
 const KEPT_EVERY: Duration = Duration::from_millis(5);
-/// Bytes of heads and bodies, those of exchanges that are still going on included.
-const BYTES_MAX: usize = 32 << 20;
+/// Bytes that heads and bodies take, those of exchanges that are still going on included.
+const BYTES_MAX: usize = 8 << 20;
 /// Beyond it the oldest are forgotten.
-const BYTES_USUAL: usize = 24 << 20;
+const BYTES_USUAL: usize = 4 << 20;
+/// The first memory of a body, which doubles when it is full.
+const BODY_BYTES_MIN: usize = 1 << 10;
 /// Bytes of one body that are kept.
 const BODY_BYTES_MAX: usize = 256 << 10;
 
@@ -112,11 +114,34 @@ impl Message {
         let room = BODY_BYTES_MAX
             .saturating_sub(self.body.len())
             .min(body.len());
-        if let Some(kept) = &mut self.kept
-            && follows
-            && kept.take(room)
-        {
+        if follows && self.reserve(room) {
             self.body.extend_from_slice(&body[..room]);
+        }
+    }
+
+    /// Makes room for more of the body. What the memory takes counts, and not only what is in it.
+    fn reserve(&mut self, more: usize) -> bool {
+        let (had, needed) = (self.body.capacity(), self.body.len() + more);
+        if needed <= had {
+            return true;
+        }
+        let wanted = needed.max(2 * had).max(BODY_BYTES_MIN).min(BODY_BYTES_MAX);
+        let Some(kept) = &mut self.kept else {
+            return false;
+        };
+        if !kept.take(wanted - had) {
+            return false;
+        }
+        self.body.reserve_exact(wanted - self.body.len());
+        true
+    }
+
+    /// Gives back memory that nothing is in.
+    fn shrink(&mut self) {
+        let had = self.body.capacity();
+        self.body.shrink_to_fit();
+        if let Some(kept) = &mut self.kept {
+            kept.give(had.saturating_sub(self.body.capacity()));
         }
     }
 }
@@ -136,6 +161,12 @@ impl HeldBytes {
         }
         self.always(bytes);
         true
+    }
+
+    fn give(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.all.fetch_sub(bytes, Ordering::Relaxed);
+        self.bytes -= bytes;
     }
 
     fn always(&mut self, bytes: usize) {
@@ -281,6 +312,8 @@ impl Exchanges {
 
     /// Keeps one that is over, and gives it its number.
     pub(crate) fn keep(&self, mut exchange: Exchange) -> u64 {
+        exchange.request.shrink();
+        exchange.response.shrink();
         let mut state = self.lock();
         state.last_id += 1;
         exchange.id = state.last_id;
@@ -350,6 +383,11 @@ mod tests {
         }
         assert!(all.recent().len() < 100);
         assert!(all.recent()[0].request.is_whole());
+        // Many that go on at once take no more, however they grow.
+        let open: Vec<Exchange> = (0..2 * KEPT_MAX).map(|_| exchange(&all, 65_000)).collect();
+        let taken: usize = open.iter().map(|it| it.request.body.capacity()).sum();
+        assert!(taken <= BYTES_MAX, "{taken}");
+        drop(open);
         all.clear();
         assert_eq!(all.bytes.load(Ordering::Relaxed), 0);
     }

@@ -128,6 +128,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         return ExitCode::from(2);
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .on_thread_park(crate::memory::collect)
         .enable_all()
         .build()
     {

@@ -2,19 +2,21 @@
 //! a stream.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use http::Method;
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::agent_clients::{Kind, Order, Running, all_gone, start};
-use crate::agents::{Service, soon};
-use crate::harness::{Backend, Harness};
+use crate::agents::{Service, credential, soon};
+use crate::harness::{Backend, Harness, binary, eventually};
 
 const HOST: &str = "crowd.culvert.localhost";
 /// What a Rust-based agent stands, with its heartbeat.
@@ -68,11 +70,7 @@ impl Client {
 
     /// The head of the next answer, whose body is read as well.
     async fn head(&mut self) -> String {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            head.push(self.0.read_u8().await.unwrap());
-        }
-        let head = String::from_utf8(head).unwrap();
+        let head = self.only_head().await;
         let length = head.lines().find_map(|line| {
             let (name, value) = line.split_once(": ")?;
             name.eq_ignore_ascii_case("content-length")
@@ -81,6 +79,21 @@ impl Client {
         let mut body = vec![0; length.unwrap()];
         self.0.read_exact(&mut body).await.unwrap();
         head
+    }
+
+    /// The head of the next answer.
+    async fn only_head(&mut self) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(self.0.read_u8().await.unwrap());
+        }
+        String::from_utf8(head).unwrap()
+    }
+
+    /// Whether a request gets an answer with 200, on a connection that is not used again.
+    async fn ask_any(&mut self, target: &str) -> bool {
+        self.send(target).await;
+        self.only_head().await.starts_with("HTTP/1.1 200")
     }
 
     async fn ask(&mut self, target: &str) -> String {
@@ -126,6 +139,7 @@ async fn ask_all(
 #[tokio::test(flavor = "multi_thread")]
 async fn two_thousand_kept_clients_of_one_agent_are_all_served() {
     const KEPT: usize = 2_000;
+    const FRESH: usize = 2_000;
     let culvert = harness().await;
     let service = Service::named("one").await;
     for kind in [Kind::Python, Kind::Own] {
@@ -139,10 +153,15 @@ async fn two_thousand_kept_clients_of_one_agent_are_all_served() {
             (kept, refused) = soon("answers", ask_all(culvert.http, kept, 200)).await;
             assert_eq!(refused, Vec::<String>::new(), "{kind:?} in round {round}");
         }
-        // Beside them, more clients come and go in a second than an agent has streams.
-        let fresh = (0..3 * STREAMS).map(|_| None).collect();
+        // Beside them, more clients come and go than an agent has streams, as fast as the machine lets them.
+        let fresh = (0..FRESH).map(|_| None).collect();
+        let begun = Instant::now();
         let (_, refused) = soon("answers", ask_all(culvert.http, fresh, 200)).await;
         assert_eq!(refused, Vec::<String>::new(), "{kind:?}");
+        let rate = FRESH as f64 / begun.elapsed().as_secs_f64();
+        println!(
+            "{kind:?}: {KEPT} clients stay, {rate:.0} more a second come and go, none is refused"
+        );
         drop(kept);
         agent.close().await;
         all_gone(&culvert).await;
@@ -279,6 +298,158 @@ async fn tcp_clients_beyond_the_streams_of_an_agent_wait_for_one() {
     }
     assert_eq!(served.load(Ordering::Relaxed), STREAMS + 20);
     agent.close().await;
+    culvert.stop().await;
+}
+
+/// 1,000 clients of an HTTP/2 upstream at once, without and with an agent: its connections are as few as its limit of
+/// streams allows, and no request waits for another to end.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_share_the_connections_of_an_http2_upstream() {
+    const CLIENTS: usize = 1_000;
+    const STREAMS_EACH: usize = 100;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/http2_upstream.js");
+    let culvert = harness().await;
+    for has_agent in [false, true] {
+        let server = tokio::process::Command::new("node")
+            .args([script, &CLIENTS.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn();
+        let Ok(mut server) = server else {
+            return culvert_testing::ignore("Node.js is missing");
+        };
+        let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+        let mut line = async || soon("a line", lines.next_line()).await.unwrap().unwrap();
+        let port: u16 = line().await.parse().unwrap();
+        let upstream = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let agent = match has_agent {
+            true => Some(own_agent(&culvert, upstream, &["--upstream-protocol", "http2"]).await),
+            false => {
+                let body = json!({
+                    "url": format!("http://{HOST}"),
+                    "upstream_url": format!("http://{upstream}"),
+                    "upstream_protocol": "http2",
+                });
+                culvert.create("endpoints", body).await;
+                None
+            }
+        };
+        let mut clients = JoinSet::new();
+        for _ in 0..CLIENTS {
+            let at = culvert.http;
+            clients.spawn(async move {
+                let mut client = Client::new(at).await;
+                client.send("/held").await;
+                let mut head = client.only_head().await;
+                head.truncate("HTTP/1.1 200".len());
+                head
+            });
+        }
+        let heads = soon("answers", clients.join_all()).await;
+        assert!(heads.iter().all(|head| head == "HTTP/1.1 200"), "{heads:?}");
+        let counted = line().await;
+        println!("with an agent: {has_agent}; requests and connections: {counted}");
+        let connections: usize = counted.split_once(' ').unwrap().1.parse().unwrap();
+        assert!(connections <= CLIENTS / STREAMS_EACH + 1, "{connections}");
+        match agent {
+            Some(agent) => drop(agent),
+            None => {
+                let all = crate::agents::list(&culvert, "endpoints").await;
+                let path = format!("/endpoints/{}", all[0]["id"].as_str().unwrap());
+                let gone = culvert.client.call(Method::DELETE, &path, None).await;
+                assert_eq!(gone.unwrap().status, 204);
+            }
+        }
+    }
+    culvert.stop().await;
+}
+
+/// `culvert http` as a process, which ends with this.
+struct OwnAgent(std::process::Child);
+
+impl OwnAgent {
+    /// Its memory that is no file's, in KiB.
+    fn anonymous_kib(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.0.id())).unwrap();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("Anonymous:"));
+        let number = line.unwrap().trim().trim_end_matches(" kB");
+        number.parse().unwrap()
+    }
+}
+
+impl Drop for OwnAgent {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+async fn own_agent(culvert: &Harness, upstream: SocketAddr, flags: &[&str]) -> OwnAgent {
+    let (_, token) = credential(culvert, json!([])).await;
+    let agent = binary()
+        .args(["http", &format!("http://{upstream}")])
+        .args(["--url", &format!("http://{HOST}")])
+        .args(flags)
+        .env(
+            "CULVERT_SERVER",
+            format!("localhost:{}", culvert.agents.port()),
+        )
+        .env("CULVERT_AUTHTOKEN", &token)
+        .env("CULVERT_DATA_DIR", &culvert.settings.data_dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let agent = OwnAgent(agent.unwrap());
+    eventually("the endpoint is online", async || {
+        Client::new(culvert.http).await.ask_any("/").await
+    })
+    .await;
+    agent
+}
+
+/// What the agent holds for 480 clients that ask for 8 MiB each and read nothing goes back to the system with them.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agent_gives_the_memory_of_a_crowd_back() {
+    const MORE_KIB_MAX: u64 = 10 << 10;
+    const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(60);
+    let culvert = harness().await;
+    let mut tasks = JoinSet::new();
+    let service = long_answers(&mut tasks).await;
+    let agent = own_agent(&culvert, service, &[]).await;
+    let before = agent.anonymous_kib();
+    let begun = Arc::new(AtomicUsize::new(0));
+    let mut stalled = JoinSet::new();
+    for _ in 0..STREAMS {
+        stalled.spawn(stall(culvert.http, Stall::ReadsNothing, Arc::clone(&begun)));
+    }
+    until("all clients stall", || {
+        begun.load(Ordering::Relaxed) == STREAMS
+    })
+    .await;
+    // What is to come to them has come when the memory grows no more.
+    let mut held = 0;
+    loop {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let now = agent.anonymous_kib();
+        if now <= held {
+            break;
+        }
+        held = now;
+    }
+    drop(stalled);
+    let gone = Instant::now();
+    let mut after = agent.anonymous_kib();
+    while after > before + MORE_KIB_MAX && gone.elapsed() < GIVEN_BACK_WITHIN {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        after = agent.anonymous_kib();
+    }
+    let took = gone.elapsed();
+    println!("{before} KiB before, {held} KiB with the crowd, {after} KiB {took:?} after it");
+    assert!(after <= before + MORE_KIB_MAX, "{after} KiB are kept");
+    drop(agent);
     culvert.stop().await;
 }
 
