@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(2);
-/// Every so many times, all threads of the runtime collect.
+/// At every fifth tick, all threads of the runtime collect.
 const COLLECTED_EVERY: u32 = 5;
 /// The allocator collects a thread's memory at every ten thousandth allocation that is not small.
 const ALLOCATIONS: usize = 10_000;

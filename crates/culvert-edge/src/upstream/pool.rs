@@ -126,7 +126,7 @@ where
 struct Told {
     /// Whether streams may become something else (RFC 8441).
     becomes: AtomicBool,
-    /// How many streams it takes at once.
+    /// How many concurrent streams it takes.
     streams: AtomicUsize,
     task: AtomicWaker,
 }

@@ -61,9 +61,9 @@ impl<K: Copy + Ord + Into<u64>> Ranges<K> {
     }
 }
 
-/// Ranges that need no node: as many as a few reads of memory bring.
+/// Ranges that need no node: a few reads of memory bring them.
 const NEAR_MAX: usize = 32;
-/// A node divides into two to the power of so many parts at most.
+/// A node has at most two to the power of this number of parts.
 const PARTS_BITS_MAX: u32 = 16;
 /// Words of a node before its places.
 const HEAD: usize = 4;
@@ -79,12 +79,12 @@ enum Place {
     Anywhere,
 }
 
-/// Where ranges are, by their starts: a tree whose nodes divide what is between their starts, but for a few at either
+/// Where ranges are, by their starts: a tree whose nodes divide the span of their starts, but for a few at either
 /// end, into more parts where there are more ranges. So an address is found in as few reads where networks are dense as
 /// elsewhere.
 ///
 /// A node is four words (its shift, its parts, and the start of its first part), a place for each part, and the number
-/// of its last range. What is below the first part counts as in it, and what is above the last one likewise.
+/// of its last range. Addresses below the first part count as in it, and those above the last one likewise.
 #[derive(Debug)]
 struct Index(Vec<u32>);
 
@@ -373,7 +373,7 @@ mod tests {
         // Fifty neighbours each, far from all others.
         let clusters = (0..1_000).map(|_| random() >> 8 << 8);
         let clusters = clusters.flat_map(|base| (0..50).map(move |nth| base | nth));
-        // Half of what is left each time, so that a node divides off one range or two and the index gets full.
+        // Half of the rest each time, so that a node divides off one range or two and the index gets full.
         let halves = (0..2_000).flat_map(|_| {
             let base = random() >> 48 << 48;
             (0..48).map(move |bits| base | 1 << bits)

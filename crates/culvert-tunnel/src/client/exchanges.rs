@@ -119,13 +119,13 @@ impl Message {
         }
     }
 
-    /// Makes room for more of the body. What the memory takes counts, and not only what is in it.
+    /// Makes room for more of the body. The whole memory counts, and not only the bytes in it.
     fn reserve(&mut self, more: usize) -> bool {
         let (had, needed) = (self.body.capacity(), self.body.len() + more);
         if needed <= had {
             return true;
         }
-        let wanted = needed.max(2 * had).max(BODY_BYTES_MIN).min(BODY_BYTES_MAX);
+        let wanted = needed.max(2 * had).clamp(BODY_BYTES_MIN, BODY_BYTES_MAX);
         let Some(kept) = &mut self.kept else {
             return false;
         };
@@ -383,7 +383,7 @@ mod tests {
         }
         assert!(all.recent().len() < 100);
         assert!(all.recent()[0].request.is_whole());
-        // Many that go on at once take no more, however they grow.
+        // Many that go on together take no more, however they grow.
         let open: Vec<Exchange> = (0..2 * KEPT_MAX).map(|_| exchange(&all, 65_000)).collect();
         let taken: usize = open.iter().map(|it| it.request.body.capacity()).sum();
         assert!(taken <= BYTES_MAX, "{taken}");

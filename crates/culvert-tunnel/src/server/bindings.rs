@@ -42,7 +42,7 @@ struct State {
     /// By session and number of the connection.
     legs: BTreeMap<(String, u32), Connected>,
     endpoints: BTreeMap<String, Endpoint>,
-    /// Endpoints whose last connection was lost a moment ago.
+    /// Endpoints whose last connection was lost within the last seconds.
     lost: RecentlyLost,
 }
 
@@ -545,7 +545,7 @@ impl State {
     }
 }
 
-/// Endpoints whose last connection was lost a moment ago. Each call costs the same, however many they are.
+/// Endpoints whose last connection was lost within the last seconds. Each call costs the same, however many they are.
 #[derive(Debug, Default)]
 struct RecentlyLost {
     /// When.

@@ -301,7 +301,7 @@ async fn tcp_clients_beyond_the_streams_of_an_agent_wait_for_one() {
     culvert.stop().await;
 }
 
-/// 1,000 clients of an HTTP/2 upstream at once, without and with an agent: its connections are as few as its limit of
+/// 1,000 concurrent clients of an HTTP/2 upstream, without and with an agent: its connections are as few as its limit of
 /// streams allows, and no request waits for another to end.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_share_the_connections_of_an_http2_upstream() {
@@ -429,7 +429,7 @@ async fn the_agent_gives_the_memory_of_a_crowd_back() {
         begun.load(Ordering::Relaxed) == STREAMS
     })
     .await;
-    // What is to come to them has come when the memory grows no more.
+    // The agent has filled its buffers for them when its memory grows no more.
     let mut held = 0;
     loop {
         tokio::time::sleep(Duration::from_millis(500)).await;
