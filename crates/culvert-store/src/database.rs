@@ -23,7 +23,7 @@ pub(crate) struct Part {
     pub(crate) file: Option<&'static str>,
     pub(crate) schema: &'static str,
     pub(crate) steps: &'static [Step],
-    /// Reading connections on PostgreSQL. With those of writer and lookup, 16 for both parts.
+    /// Reading connections on PostgreSQL. With those of writer, lookup and notifications, 16 for both parts.
     pub(crate) postgres_readers: usize,
 }
 
@@ -31,7 +31,7 @@ pub(crate) const STATE: Part = Part {
     file: None,
     schema: "culvert",
     steps: migrate::STATE,
-    postgres_readers: 8,
+    postgres_readers: 7,
 };
 
 /// Where the data of a state file went: a value beside the documents.

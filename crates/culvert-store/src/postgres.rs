@@ -56,10 +56,22 @@ impl Schema {
         (*self.options).clone()
     }
 
+    /// A connection. Where all that the server allows are in use, waits for one.
     pub(crate) async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
-        tokio::time::timeout(CONNECT_TIMEOUT, PgConnection::connect_with(&self.options))
-            .await
-            .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+        let mut refused = sqlx::Error::PoolTimedOut;
+        let connecting = async {
+            loop {
+                match PgConnection::connect_with(&self.options).await {
+                    Err(error) if has_no_connection_left(&error) => refused = error,
+                    connected => return connected,
+                }
+                tokio::time::sleep(CONNECT_AGAIN_AFTER).await;
+            }
+        };
+        match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+            Ok(connected) => connected,
+            Err(_) => Err(refused),
+        }
     }
 
     /// Where the database is, for people: without user and password.
@@ -92,7 +104,14 @@ impl Schema {
     }
 }
 
+fn has_no_connection_left(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| code == "53300")
+}
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Where the server has no connection left.
+const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Shorter than a commit may take, so that its caller hears that nothing was written.
 const LOCK_TIMEOUT_MS: &str = "4000";
 const STATEMENT_TIMEOUT_MS: &str = "5000";

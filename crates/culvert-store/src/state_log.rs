@@ -11,7 +11,7 @@ use crate::dialect::{Arg, Connection};
 use crate::document::{Document, Head, Key, OnDelete};
 use crate::feed::Feed;
 use crate::notifications;
-use crate::statements::{TELL_COMMITS, meta, state};
+use crate::statements::{ADVANCE_AND_NOTIFY, meta, state};
 use crate::text_index::{self, IndexProgress, Texts};
 use crate::writer::{Outcome, WriteBackend};
 use crate::{audit, outbox};
@@ -191,14 +191,16 @@ impl WriteBackend for StateLog {
                 Arg::Text(&head),
                 Arg::Int(transaction.texts.up_to),
             ];
-            connection.run(state::ADVANCE, &arguments).await?;
             let commits = self.feed.pending();
-            if let Some(channel) = self.channel.as_ref().filter(|_| !commits.is_empty()) {
-                let messages = notifications::messages(&commits);
-                let arguments = [Arg::Text(channel), Arg::Text(&messages)];
-                connection.row(TELL_COMMITS, &arguments).await?;
-            }
-            Ok(())
+            let Some(channel) = self.channel.as_ref().filter(|_| !commits.is_empty()) else {
+                return connection.run(state::ADVANCE, &arguments).await.map(drop);
+            };
+            let messages = notifications::messages(&commits);
+            let [revision, outbox, chained, head, texts] = arguments;
+            let (channel, messages) = (Arg::Text(channel), Arg::Text(&messages));
+            let arguments = [revision, outbox, chained, head, texts, channel, messages];
+            let advanced = connection.row(ADVANCE_AND_NOTIFY, &arguments).await;
+            advanced.map(drop)
         })
     }
 

@@ -556,10 +556,12 @@ pub(crate) const KEEP_ALIVE: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepa
 pub(crate) const TELL: &str =
     "SELECT pg_notify($1, message) FROM unnest($2::text[]) AS sent(message)";
 
-/// Sends each text of a JSON list to a channel when the transaction commits. Of PostgreSQL
-/// alone.
-pub(crate) const TELL_COMMITS: &str = "SELECT count(pg_notify($1, message)) \
-     FROM jsonb_array_elements_text(CAST($2 AS jsonb)) AS sent(message)";
+/// [`state::ADVANCE`], which also sends each text of a JSON list to a channel when the transaction commits. Of
+/// PostgreSQL alone.
+pub(crate) const ADVANCE_AND_NOTIFY: &str = "UPDATE ledger \
+     SET revision = $1, outbox = $2, chained = $3, head = $4, texts = $5 \
+     RETURNING (SELECT count(pg_notify($6, message)) \
+       FROM jsonb_array_elements_text(CAST($7 AS jsonb)) AS sent(message))";
 
 /// 1 if this connection has the name of a node from now on, 0 if another has it. A file has one process.
 pub(crate) const CLAIM: Pair = Pair {

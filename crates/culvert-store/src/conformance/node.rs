@@ -1,17 +1,24 @@
 //! Names and time of the nodes that share a database.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use culvert_base::{Clock, SystemClock};
+use sqlx::Connection as _;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 
 use super::on_both_engines;
-use super::place::Place;
+use super::place::{Place, run};
 use super::store::document;
-use crate::{AuditEvent, Changes, Store, Touched};
+use crate::postgres::Schema;
+use crate::{AuditEvent, Changes, Store, StoreUrl, Touched};
 
 on_both_engines!(
     a_running_process_has_its_name_alone,
     what_a_commit_touched_is_known_to_every_process,
+    a_server_without_a_free_connection_is_waited_for,
 );
 
 async fn a_running_process_has_its_name_alone(place: &Place) {
@@ -108,4 +115,47 @@ async fn what_a_commit_touched_is_known_to_every_process(place: &Place) {
     assert_eq!(known(&one, before, many).await, None);
     one.close().await;
     other.close().await;
+}
+
+async fn a_server_without_a_free_connection_is_waited_for(place: &Place) {
+    // A file has no such limit.
+    let StoreUrl::Postgres(url) = &place.url else {
+        return;
+    };
+    let (base, name) = url.rsplit_once('/').unwrap();
+    let role = format!("{name}_one");
+    let limited = format!("CREATE ROLE {role} LOGIN PASSWORD 'one' CONNECTION LIMIT 1");
+    run(url, limited).await.unwrap();
+    let (scheme, server) = base.split_once("://").unwrap();
+    let server = server.rsplit_once('@').map_or(server, |(_, server)| server);
+    let (address, mut ended) = counted(server.to_owned()).await;
+    let url_of_role = format!("{scheme}://{role}:one@{address}/{name}");
+    let schema = Schema::at(&url_of_role, crate::STATE.schema).unwrap();
+    let first = schema.connect().await.unwrap();
+    let release = async {
+        ended.recv().await.unwrap();
+        // The second was refused.
+        first.close().await.unwrap();
+    };
+    let (second, ()) = tokio::join!(schema.connect(), release);
+    second.unwrap().close().await.unwrap();
+    run(url, format!("DROP ROLE {role}")).await.unwrap();
+}
+
+/// A way to the server, and a word for each connection that ended.
+async fn counted(server: String) -> (SocketAddr, mpsc::UnboundedReceiver<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (end, ended) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let (server, end) = (server.clone(), end.clone());
+            tokio::spawn(async move {
+                let mut far = TcpStream::connect(server).await.unwrap();
+                drop(copy_bidirectional(&mut near, &mut far).await);
+                end.send(()).ok();
+            });
+        }
+    });
+    (address, ended)
 }

@@ -105,7 +105,7 @@ impl Drop for Temporary {
     }
 }
 
-async fn run(server: &str, sql: String) -> Result<(), sqlx::Error> {
+pub(super) async fn run(server: &str, sql: String) -> Result<(), sqlx::Error> {
     let mut connection = PgConnection::connect(server).await?;
     sqlx::raw_sql(AssertSqlSafe(sql))
         .execute(&mut connection)
