@@ -163,6 +163,65 @@ async fn a_stock_ssh_client_serves_http_until_its_key_is_deleted() {
     culvert.stop().await;
 }
 
+/// OpenSSH and Dropbear print a port of their own before the server knows what is forwarded, so the server says which
+/// one it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn stock_clients_are_told_the_port_that_was_allocated() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(public) = key(folder.path()) else {
+        return;
+    };
+    let (culvert, port) = Harness::start_with_port().await;
+    let body = json!({"public_key": public});
+    culvert.create("ssh_credentials", body).await;
+    let mut tasks = JoinSet::new();
+    let service = service(&mut tasks).await;
+    let forward = format!("0:{service}");
+    let mut openssh = stock_client(folder.path(), culvert.ssh);
+    openssh.args(["-R", &forward, "v2@127.0.0.1", "tcp"]);
+    let mut clients = vec![openssh];
+    let converted = std::process::Command::new("dropbearconvert")
+        .args(["openssh", "dropbear"])
+        .args([folder.path().join("key"), folder.path().join("dropbear")])
+        .output();
+    if converted.is_ok_and(|done| done.status.success()) {
+        let mut dropbear = Command::new("dbclient");
+        dropbear.env("HOME", folder.path()).args(["-y", "-i"]);
+        dropbear.arg(folder.path().join("dropbear"));
+        dropbear.args(["-p", &culvert.ssh.port().to_string()]);
+        dropbear.args(["-R", &forward, "v2@127.0.0.1", "tcp"]);
+        clients.push(dropbear);
+    } else {
+        culvert_testing::ignore("the Dropbear client is not installed");
+    }
+    for mut client in clients {
+        client.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = client
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let told = line(&mut child, "Port").await;
+        assert_eq!(told.trim(), format!("{:<12}{port}", "Port"));
+        let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        let mut socket = tokio::net::TcpStream::connect(("127.0.0.1", port))
+            .await
+            .unwrap();
+        socket.write_all(request).await.unwrap();
+        let mut answer = [0; 15];
+        soon(socket.read_exact(&mut answer)).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200 OK");
+        drop(socket);
+        child.kill().await.unwrap();
+        eventually("its port is free", async || {
+            let sessions = culvert.call(Method::GET, "/tunnel_sessions", None).await;
+            sessions.body["tunnel_sessions"] == json!([])
+        })
+        .await;
+    }
+    culvert.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn our_own_agent_serves_http_at_the_real_server() {
     let culvert = Harness::start(&Backend::Sqlite).await;
