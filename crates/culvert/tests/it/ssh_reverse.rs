@@ -163,7 +163,7 @@ async fn a_stock_ssh_client_serves_http_until_its_key_is_deleted() {
     culvert.stop().await;
 }
 
-/// OpenSSH and Dropbear print a port of their own before the server knows what is forwarded, so the server says which
+/// OpenSSH and Dropbear print a port before the server knows the kind of endpoint, so the server says which
 /// one it is.
 #[tokio::test(flavor = "multi_thread")]
 async fn stock_clients_are_told_the_port_that_was_allocated() {
