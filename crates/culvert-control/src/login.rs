@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::{Fault, Timestamp};
-use culvert_login::{Ending, Entry, Noted, Revocations, Revoked, SESSION_MAX, Sighting, UserKey};
+use culvert_login::{
+    Ending, JournalEntry, Noted, Revocations, Revoked, SESSION_MAX, Sighting, UserKey,
+};
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, PageQuery, Store};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -192,7 +194,7 @@ impl Control {
     /// Writes what edges tell of log-ins until cancelled, and removes what has expired.
     pub async fn keep_logins(
         self: Arc<Self>,
-        mut entries: mpsc::Receiver<Entry>,
+        mut entries: mpsc::Receiver<JournalEntry>,
         cancel: CancellationToken,
     ) {
         let mut clean = tokio::time::interval(CLEAN_EVERY);
@@ -231,16 +233,16 @@ impl Control {
         while writing.join_next().await.is_some() {}
     }
 
-    async fn write_login(self: Arc<Self>, entry: Entry, cancel: CancellationToken) {
+    async fn write_login(self: Arc<Self>, entry: JournalEntry, cancel: CancellationToken) {
         match entry {
-            Entry::Seen(sighting, answer) => match self.note(&sighting).await {
+            JournalEntry::SignedIn(sighting, answer) => match self.note(&sighting).await {
                 // Nobody may be waiting any more.
                 Ok(noted) => drop(answer.send(noted)),
                 Err(fault) => {
                     warn!(cause = %fault.chain(), "recording a sign-in session failed; retrying at its next use");
                 }
             },
-            Entry::Ended(ending) => {
+            JournalEntry::Ended(ending) => {
                 while let Err(fault) = self.end(&ending).await {
                     warn!(cause = %fault.chain(), session = ending.session, "recording the end of a sign-in session failed");
                     let stopped = tokio::time::timeout(AGAIN_AFTER, cancel.cancelled()).await;

@@ -55,7 +55,7 @@ pub(crate) struct ConnState {
     /// When its last request ended, in milliseconds since its start plus one; 0 while a request is open and
     /// before the first.
     idle_since: AtomicU64,
-    /// Whether its socket closes with a reset.
+    /// Whether its socket closes without a farewell.
     is_reset: AtomicBool,
     /// Whether it closes to free memory, if it is still idle.
     is_shed: AtomicBool,
@@ -212,7 +212,7 @@ impl ConnState {
         self.is_reset.store(true, Ordering::Relaxed);
     }
 
-    /// Whether its socket closes without a farewell.
+    /// Whether its socket closes with a reset.
     pub(crate) fn is_reset(&self) -> bool {
         self.is_reset.load(Ordering::Relaxed)
     }

@@ -10,40 +10,40 @@ use crate::downstream::Downstream;
 use crate::snapshot::endpoint::Endpoint;
 use crate::snapshot::group::Member;
 
-/// What becomes of a connection.
+/// The decision about a connection.
 #[derive(Debug)]
-pub(crate) enum Entry {
+pub(crate) enum Admission {
     /// It goes on, with a handshake under this TLS policy if there are some.
-    In(Option<Arc<TlsPolicy>>),
+    Accept(Option<Arc<TlsPolicy>>),
     /// It goes to another endpoint.
     Forward(Arc<Member>, Option<Arc<TlsPolicy>>),
     /// It is closed.
-    Out,
+    Reject,
 }
 
 /// Whether a request of an HTTP endpoint may go on: runs the connection phase of its policy, unless it
 /// has run for this connection. In clear that is with the first request that names the endpoint.
 pub(crate) async fn admits(down: &Arc<Downstream>, endpoint: &Endpoint) -> bool {
-    matches!(first(down, endpoint).await, Entry::In(_))
+    matches!(first(down, endpoint).await, Admission::Accept(_))
 }
 
 /// Runs the connection phase of the policy of an HTTP endpoint, unless it has run for this connection;
 /// over TLS before the handshake. A connection whose handshake is over does not fulfil a TLS policy that was
 /// made since.
-pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Entry {
+pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Admission {
     let Some(policy) = &endpoint.policy else {
-        return Entry::In(None);
+        return Admission::Accept(None);
     };
     if policy.rules(Phase::Connect).is_empty() {
-        return Entry::In(None);
+        return Admission::Accept(None);
     }
     match down.conn.policy.entered(policy) {
-        Some(true) => return Entry::In(None),
-        Some(false) => return Entry::Out,
+        Some(true) => return Admission::Accept(None),
+        Some(false) => return Admission::Reject,
         None => {}
     }
-    let mut entry = enter(down, endpoint, 0, None).await;
-    if let Entry::In(Some(tls_policy)) = &entry {
+    let mut admission = enter(down, endpoint, 0, None).await;
+    if let Admission::Accept(Some(tls_policy)) = &admission {
         let made = down
             .conn
             .info
@@ -60,13 +60,13 @@ pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Entry 
             }
         };
         if !is_fulfilled {
-            entry = Entry::Out;
+            admission = Admission::Reject;
         }
     }
     down.conn
         .policy
-        .enter(policy, matches!(entry, Entry::In(_)));
-    entry
+        .enter(policy, matches!(admission, Admission::Accept(_)));
+    admission
 }
 
 /// Runs the connection phase of an endpoint's policy, after `hops` endpoints before it, whose policies made
@@ -76,9 +76,9 @@ pub(crate) async fn enter(
     endpoint: &Endpoint,
     hops: usize,
     tls_policy: Option<Arc<TlsPolicy>>,
-) -> Entry {
+) -> Admission {
     let Some(policy) = &endpoint.policy else {
-        return Entry::In(tls_policy);
+        return Admission::Accept(tls_policy);
     };
     down.conn.policy.speaks_http(endpoint.scheme.is_http());
     // In a box: an idle connection's task keeps no room for it.
@@ -97,11 +97,11 @@ pub(crate) async fn enter(
         (flow, x.edits.tls_policy.take())
     });
     match run.await {
-        (Flow::Continue, tls_policy) => Entry::In(tls_policy),
+        (Flow::Continue, tls_policy) => Admission::Accept(tls_policy),
         (Flow::Forward(next), tls_policy) => match next.endpoint::<Member>() {
-            Some(member) => Entry::Forward(member, tls_policy),
-            None => Entry::Out,
+            Some(member) => Admission::Forward(member, tls_policy),
+            None => Admission::Reject,
         },
-        (Flow::Reply(_) | Flow::Close | Flow::Broken, _) => Entry::Out,
+        (Flow::Reply(_) | Flow::Close | Flow::Broken, _) => Admission::Reject,
     }
 }

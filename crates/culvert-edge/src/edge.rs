@@ -31,7 +31,7 @@ use crate::overload::{self, Pressure, RunQueue, Shares};
 use crate::rules::Kind;
 use crate::settings::Settings;
 use crate::snapshot::change::Change;
-use crate::snapshot::compiler::Kept;
+use crate::snapshot::compiler::SnapshotCompiler;
 use crate::snapshot::input::Snapshot;
 use crate::upstream::fetch::Network;
 
@@ -55,7 +55,7 @@ pub struct Edge {
 /// What only a change of snapshot touches.
 #[derive(Debug)]
 struct Ports {
-    kept: Kept,
+    compiler: SnapshotCompiler,
     tcp_bind_ip: IpAddr,
     inherited: Inherited,
     open: HashMap<u16, CancellationToken>,
@@ -141,7 +141,7 @@ impl Edge {
         Ok(Self {
             shared,
             ports: Arc::new(tokio::sync::Mutex::new(Ports {
-                kept: Kept::default(),
+                compiler: SnapshotCompiler::default(),
                 tcp_bind_ip: settings.tcp_bind_ip,
                 inherited: settings.inherited,
                 open: HashMap::new(),
@@ -206,7 +206,7 @@ impl Edge {
     /// snapshot.
     pub async fn publish(&self, snapshot: Snapshot) {
         let mut ports = self.ports.lock().await;
-        let live = match ports.kept.compile(snapshot) {
+        let live = match ports.compiler.compile(snapshot) {
             Ok(live) => Arc::new(live),
             Err(error) => {
                 tracing::error!(%error, "invalid snapshot; keeping the previous one");
@@ -235,15 +235,15 @@ impl Edge {
     pub async fn apply(&self, change: Change) {
         let mut ports = self.ports.lock().await;
         let ids: Vec<String> = change.ids().cloned().collect();
-        let mut touched = ports.kept.ports_of(ids.iter());
-        let live = match ports.kept.apply(&self.shared.live.load(), change) {
+        let mut touched = ports.compiler.ports_of(ids.iter());
+        let live = match ports.compiler.apply(&self.shared.live.load(), change) {
             Ok(live) => Arc::new(live),
             Err(error) => {
                 tracing::error!(%error, "invalid configuration change; keeping the snapshot");
                 return;
             }
         };
-        touched.extend(ports.kept.ports_of(ids.iter()));
+        touched.extend(ports.compiler.ports_of(ids.iter()));
         touched.extend(std::mem::take(&mut ports.failed));
         self.shared.tell_missing_data(&live);
         self.shared.live.store(Arc::clone(&live));
@@ -344,7 +344,7 @@ impl Edge {
         shared.enter(Phase::Cut);
         // Connections to upstreams end with the pools that share them.
         shared.live.store(Arc::default());
-        self.ports.lock().await.kept = Kept::default();
+        self.ports.lock().await.compiler = SnapshotCompiler::default();
         if tokio::time::timeout(CUT_WITHIN, shared.state.tasks.wait())
             .await
             .is_err()
@@ -358,7 +358,7 @@ impl Edge {
     /// Closes connections to upstreams that rest for too long, or are too many.
     async fn sweep(&self) {
         let level = self.shared.state.level();
-        for pool in self.ports.lock().await.kept.pools() {
+        for pool in self.ports.lock().await.compiler.pools() {
             pool.sweep(level);
         }
     }

@@ -10,7 +10,7 @@ use crate::recording::Unflushed;
 
 /// Whose turn it is on an HTTP/1 connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum Http1Turn {
     /// The client's: no request is open.
     Client = 0,
     /// Ours: a request is open.
@@ -42,16 +42,16 @@ pub(crate) struct Http1State {
 }
 
 impl Http1State {
-    pub(crate) fn turn(&self) -> Turn {
+    pub(crate) fn turn(&self) -> Http1Turn {
         match self.turn.load(Ordering::Acquire) {
-            0 => Turn::Client,
-            1 => Turn::Edge,
-            2 => Turn::Flush,
-            _ => Turn::Over,
+            0 => Http1Turn::Client,
+            1 => Http1Turn::Edge,
+            2 => Http1Turn::Flush,
+            _ => Http1Turn::Over,
         }
     }
 
-    pub(crate) fn set_turn(&self, turn: Turn) {
+    pub(crate) fn set_turn(&self, turn: Http1Turn) {
         self.turn.store(turn as u8, Ordering::Release);
     }
 

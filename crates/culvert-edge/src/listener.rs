@@ -18,7 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::connection_phase::{self, Entry};
+use crate::connection_phase::{self, Admission};
 use crate::downstream::Downstream;
 use crate::edge_context::EdgeContext;
 use crate::http::{server, streams};
@@ -185,16 +185,16 @@ async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: 
     let mut hops = 0;
     loop {
         match connection_phase::enter(down, &member.endpoint, hops, tls_policy).await {
-            Entry::In(all) => {
+            Admission::Accept(all) => {
                 tls_policy = all;
                 break;
             }
-            Entry::Forward(next, so_far) => {
+            Admission::Forward(next, so_far) => {
                 tls_policy = so_far;
                 member = next;
                 timeouts = member.endpoint.timeouts.or(timeouts);
             }
-            Entry::Out => return socket.reset(),
+            Admission::Reject => return socket.reset(),
         }
         hops += 1;
     }
@@ -227,13 +227,18 @@ async fn shake(
     socket: Replay,
     down: &Arc<Downstream>,
 ) -> Option<TlsStream<Replay>> {
-    let patience = match down.edge.state.level() < Level::Tight {
+    let turn_timeout = match down.edge.state.level() < Level::Tight {
         true => down.conn.rules.limits.handshake,
         false => TURN_WHEN_TIGHT,
     };
     let source = source_number(down.conn.info.client.ip());
     let handshake = TlsAcceptor::from(config).accept(socket);
-    let Ok(stream) = down.edge.handshakes.run(source, patience, handshake).await else {
+    let Ok(stream) = down
+        .edge
+        .handshakes
+        .run(source, turn_timeout, handshake)
+        .await
+    else {
         down.edge.state.meters.shed_handshakes.up();
         return None;
     };
@@ -312,8 +317,8 @@ async fn terminate(
     {
         down.conn.attribute(group.account(), name);
         match connection_phase::first(down, &group.first().endpoint).await {
-            Entry::In(wanted) => tls_policy = wanted,
-            Entry::Forward(..) | Entry::Out => {
+            Admission::Accept(wanted) => tls_policy = wanted,
+            Admission::Forward(..) | Admission::Reject => {
                 socket.reset();
                 return None;
             }

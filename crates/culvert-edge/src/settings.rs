@@ -18,7 +18,7 @@ use crate::overload::WriteDelay;
 use crate::route::Hosts;
 use crate::rules::{Limits, ProxyProtocol, Rules};
 use crate::upstream::agent::Dial;
-use crate::upstream::guard::Reach;
+use crate::upstream::guard::AddressGuard;
 use crate::upstream::url::Dialer;
 
 /// Addresses, trust and limits of an edge.
@@ -136,7 +136,7 @@ impl Settings {
         Dialer::new(
             &self.upstream_roots,
             self.limits.connect,
-            Reach::new(self.allow_private_upstreams, &self.allow_networks),
+            AddressGuard::new(self.allow_private_upstreams, &self.allow_networks),
         )
         .map_err(|error| Fault::new("reading the root certificates for upstreams", error))
     }

@@ -17,7 +17,7 @@ use crate::alarm::Alarm;
 use crate::downstream::Downstream;
 use crate::edge_state::Phase;
 use crate::http::upgrade::Tunnel;
-use crate::http1::inbound::Inbound;
+use crate::http1::server::Http1Server;
 use crate::http2::stream::Tunnelled;
 use crate::rules::Timeouts;
 use crate::snapshot::group::Member;
@@ -30,7 +30,7 @@ const KEPT_BYTES_MAX: usize = 64 << 10;
 /// A connection that an agent refuses is taken to another after so long, twice as long each time, for
 /// as long as a client waits for a stream.
 const REFUSED_PAUSE: Duration = Duration::from_millis(20);
-const REFUSED_PATIENCE: Duration = Duration::from_secs(5);
+const REFUSED_RETRY_WITHIN: Duration = Duration::from_secs(5);
 /// How long nothing may move when one end has said all it has to say: whether it is still there to hear
 /// the other is not known.
 const HALF_CLOSED_MAX: Duration = Duration::from_secs(3600);
@@ -136,7 +136,7 @@ impl Movable {
             endpoint: member.endpoint.id.to_string(),
             limit,
             down: Arc::clone(down),
-            until: Instant::now() + REFUSED_PATIENCE,
+            until: Instant::now() + REFUSED_RETRY_WITHIN,
             pause: REFUSED_PAUSE,
         };
         Self {
@@ -265,7 +265,7 @@ impl AsyncWrite for Movable {
 
 /// Passes bytes of an upgraded connection: `early` came from the client ahead of the 101.
 pub(crate) async fn tunnel(
-    client: &mut Inbound,
+    client: &mut Http1Server,
     early: &[u8],
     tunnel: Tunnel,
     down: &Arc<Downstream>,

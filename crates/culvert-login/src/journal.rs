@@ -127,9 +127,9 @@ pub enum Noted {
 
 /// An entry of the queue.
 #[derive(Debug)]
-pub enum Entry {
+pub enum JournalEntry {
     /// A session to record. The receiver of the result may be gone.
-    Seen(Box<Sighting>, oneshot::Sender<Noted>),
+    SignedIn(Box<Sighting>, oneshot::Sender<Noted>),
     /// A session to end.
     Ended(Box<Ending>),
 }

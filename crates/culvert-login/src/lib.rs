@@ -45,7 +45,9 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use url::Url;
 
 pub(crate) use self::grant::App;
-pub use self::journal::{Ending, Entry, Noted, Person, Revocations, Revoked, Sighting, UserKey};
+pub use self::journal::{
+    Ending, JournalEntry, Noted, Person, Revocations, Revoked, Sighting, UserKey,
+};
 pub(crate) use self::provider::{Issuer, Known, is_secure};
 pub use self::provider::{ProviderSettings, ProvidersSettings, provider_names};
 pub use self::seal::LoginKeys;
@@ -98,7 +100,7 @@ pub struct Logins {
     keys: LoginKeys,
     settings: LoginSettings,
     ids: IdMaker,
-    journal: mpsc::Sender<Entry>,
+    journal: mpsc::Sender<JournalEntry>,
     /// Sessions that were ended early.
     revoked: ArcSwap<Revocations>,
     /// Sessions that ended in this process and are not in the table yet.
@@ -115,7 +117,10 @@ pub struct Logins {
 
 impl Logins {
     /// Sign-ins whose cookies are encrypted with `keys`, and the receiver of the journal.
-    pub fn new(keys: LoginKeys, settings: LoginSettings) -> (Arc<Self>, mpsc::Receiver<Entry>) {
+    pub fn new(
+        keys: LoginKeys,
+        settings: LoginSettings,
+    ) -> (Arc<Self>, mpsc::Receiver<JournalEntry>) {
         fn cache<
             K: std::hash::Hash + Eq + Send + Sync + 'static,
             V: Clone + Send + Sync + 'static,
@@ -174,7 +179,7 @@ impl Logins {
     /// Sends a session to the journal. `None` if the queue is full or has no reader.
     fn tell(&self, sighting: Sighting) -> Option<oneshot::Receiver<Noted>> {
         let (answer, noted) = oneshot::channel();
-        let entry = Entry::Seen(Box::new(sighting), answer);
+        let entry = JournalEntry::SignedIn(Box::new(sighting), answer);
         self.journal.try_send(entry).ok()?;
         Some(noted)
     }
@@ -225,7 +230,7 @@ impl Logins {
         let session = ending.session.clone();
         if self
             .journal
-            .try_send(Entry::Ended(Box::new(ending)))
+            .try_send(JournalEntry::Ended(Box::new(ending)))
             .is_err()
         {
             tracing::warn!(session, "ending a session on other nodes failed");

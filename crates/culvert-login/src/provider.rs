@@ -8,7 +8,7 @@ use bytes::Bytes;
 use culvert_base::Secret;
 use culvert_base::sync::lock;
 use culvert_policy::jws::KeySet;
-use culvert_policy::services::{PolicyServices, Reach};
+use culvert_policy::services::{FetchScope, PolicyServices};
 use serde::Deserialize;
 use serde_json::Value as Json;
 use url::Url;
@@ -352,7 +352,9 @@ impl Issuer {
         services: &PolicyServices,
         allows_loopback: bool,
     ) -> Result<Arc<Endpoints>, Undiscovered> {
-        let document = services.document(Reach::Upstreams, &self.discovery).await?;
+        let document = services
+            .document(FetchScope::Upstreams, &self.discovery)
+            .await?;
         if let Some((seen, endpoints)) = &*lock(&self.last)
             && seen.as_ptr() == document.as_ptr()
         {

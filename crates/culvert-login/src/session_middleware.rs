@@ -15,7 +15,7 @@ use http::header::{
 use http::{Method, request};
 use url::form_urlencoded;
 
-pub(super) use self::refresh::{Asked, Refresh};
+pub(super) use self::refresh::{Refresh, RefreshOutcome};
 use super::attempt::local_path;
 use super::cookie::{Cookies, without_ours};
 use super::event_slots;
@@ -389,11 +389,11 @@ impl SessionMiddleware {
             Ok((session, Standing::Ask)) => {
                 let services = Arc::clone(x.conn.services);
                 match self.ask(&services, &visit, session).await {
-                    Asked::Goes(session, was_refreshed) => {
+                    RefreshOutcome::Goes(session, was_refreshed) => {
                         self.renew(x, &visit, Session::clone(&session), was_refreshed)
                             .await
                     }
-                    Asked::Ends => self.turn_away(x, &visit, Gone::Ended).await,
+                    RefreshOutcome::Ends => self.turn_away(x, &visit, Gone::Ended).await,
                 }
             }
             Ok((session, _)) => self.renew(x, &visit, session, false).await,

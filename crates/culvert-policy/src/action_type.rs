@@ -5,10 +5,10 @@ use std::fmt;
 use culvert_base::{Code, Refusal, code};
 use schemars::{Schema, SchemaGenerator};
 
-use crate::Scheme;
 use crate::policy::context::PolicyContext;
 use crate::policy::phase::Phase;
 use crate::policy::run::Action;
+use crate::scheme::Scheme;
 
 /// The actions that policies may use: tables of several crates, each sorted by name.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +90,7 @@ pub enum Ends {
 
 /// An action that other implementations of the language have and this one does not.
 #[derive(Debug)]
-pub struct NotBuilt {
+pub(crate) struct NotBuilt {
     /// Its `type`.
     pub name: &'static str,
     /// Answered when a policy uses it.
@@ -108,7 +108,7 @@ const fn out(name: &'static str, reason: &'static str) -> NotBuilt {
 }
 
 /// What is refused with a reason.
-pub static NOT_BUILT: &[NotBuilt] = &[
+pub(crate) static NOT_BUILT: &[NotBuilt] = &[
     out(
         "ai-gateway",
         "is not supported: it requires services of its vendor",

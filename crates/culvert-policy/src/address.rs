@@ -39,7 +39,7 @@ impl Addresses {
     }
 
     /// The first prefix of that verdict that has the address.
-    pub fn matched(&self, wanted: Verdict, address: IpAddr) -> Option<String> {
+    pub(crate) fn matched(&self, wanted: Verdict, address: IpAddr) -> Option<String> {
         let has = |prefix: Prefix| IpSet::of([(Verdict::Allow, prefix)]).contains(address);
         self.rules
             .iter()
@@ -75,7 +75,7 @@ impl IpPolicy {
 }
 
 /// An address, or a prefix whose bits behind the mask are dropped.
-pub fn prefix(text: &str) -> Option<Prefix> {
+pub(crate) fn prefix(text: &str) -> Option<Prefix> {
     let text = text.trim();
     let network = match text.split_once('/') {
         Some(_) => text.parse::<ipnet::IpNet>().ok()?.trunc(),

@@ -15,7 +15,9 @@ use tokio::time::Instant;
 /// Facts of a connection. Each is set once: at accept, with the ClientHello, or with the handshake.
 #[derive(Debug)]
 pub struct ConnInfo {
+    /// The client's address.
     pub client: SocketAddr,
+    /// The address that the client connected to.
     pub server: SocketAddr,
     /// Whether the edge trusts the forwarding headers of this peer.
     pub is_trusted: bool,

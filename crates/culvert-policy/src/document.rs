@@ -14,7 +14,7 @@ use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Number, Value};
 
 /// Length of a policy's text.
-pub const TEXT_BYTES_MAX: usize = 256 << 10;
+pub(crate) const TEXT_BYTES_MAX: usize = 256 << 10;
 /// How deep lists and objects stand in each other.
 const DEPTH_MAX: usize = 32;
 /// Nodes of the tree, aliases followed.
@@ -22,7 +22,7 @@ const NODES_MAX: usize = 50_000;
 
 /// A part of a document.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Node {
+pub(crate) enum Node {
     Null,
     Bool(bool),
     Number(Number),
@@ -34,18 +34,18 @@ pub enum Node {
 
 /// A text, and the bytes of the source that say it, where that is known.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Text {
+pub(crate) struct Text {
     pub value: String,
     pub at: Option<Range<usize>>,
 }
 
 /// Why a text is no document: a sentence without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unreadable(pub String);
+pub(crate) struct Unreadable(pub String);
 
 impl Node {
     /// Reads a document.
-    pub fn parse(text: &str) -> Result<Self, Unreadable> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Unreadable> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(Unreadable(format!(
                 "it has {} bytes; the limit is {TEXT_BYTES_MAX}",
@@ -66,7 +66,7 @@ impl Node {
     }
 
     /// As JSON, which has no positions.
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         match self {
             Self::Null => Value::Null,
             Self::Bool(value) => Value::Bool(*value),
@@ -81,7 +81,7 @@ impl Node {
     }
 
     /// The value under a key of an object.
-    pub fn get(&self, key: &str) -> Option<&Self> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         match self {
             Self::Object(entries) => entries
                 .iter()
@@ -91,7 +91,7 @@ impl Node {
     }
 
     /// What it is, for a sentence.
-    pub fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
             Self::Bool(_) => "true or false",
@@ -103,7 +103,7 @@ impl Node {
     }
 
     /// Every text below, in the order of the source.
-    pub fn texts(&mut self, look: &mut dyn FnMut(&mut Text)) {
+    pub(crate) fn texts(&mut self, look: &mut dyn FnMut(&mut Text)) {
         match self {
             Self::Text(text) => look(text),
             Self::List(items) => items.iter_mut().for_each(|item| item.texts(look)),

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use url::Url;
 
-use crate::services::{Call, Cause, Fetch, Reach};
+use crate::services::{Call, Cause, Fetch, FetchScope};
 
 /// Documents that are kept.
 const DOCUMENTS_MAX: u64 = 256;
@@ -34,14 +34,14 @@ const FRESH_FOR: Duration = Duration::from_secs(30);
 /// The documents that are here, by their address.
 #[derive(Debug)]
 pub struct Documents {
-    kept: Cache<String, Kept>,
+    kept: Cache<String, CachedDocument>,
     /// Whether no more are to be kept than there are.
     is_frozen: AtomicBool,
     fetches: Semaphore,
 }
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct CachedDocument {
     document: Bytes,
     since: Instant,
 }
@@ -61,6 +61,7 @@ impl Default for Documents {
 }
 
 impl Documents {
+    /// An empty cache.
     pub fn new() -> Self {
         Self {
             kept: Cache::builder()
@@ -76,14 +77,14 @@ impl Documents {
     pub async fn get(
         &self,
         network: &dyn Fetch,
-        reach: Reach,
+        scope: FetchScope,
         url: &Url,
     ) -> Result<Bytes, Arc<NotFetched>> {
         if self.is_frozen.load(Ordering::Relaxed) && !self.kept.contains_key(url.as_str()) {
-            let fetched = self.fetch(network, reach, url).await;
+            let fetched = self.fetch(network, scope, url).await;
             return fetched.map(|fetched| fetched.document).map_err(Arc::new);
         }
-        let fetched = self.fetch(network, reach, url);
+        let fetched = self.fetch(network, scope, url);
         let fetched = self.kept.try_get_with_by_ref(url.as_str(), fetched);
         fetched.await.map(|kept| kept.document)
     }
@@ -96,18 +97,18 @@ impl Documents {
     async fn fetch(
         &self,
         network: &dyn Fetch,
-        reach: Reach,
+        scope: FetchScope,
         url: &Url,
-    ) -> Result<Kept, NotFetched> {
+    ) -> Result<CachedDocument, NotFetched> {
         let fetch = async {
             let _turn = self.fetches.try_acquire()?;
-            fetch(network, reach, url).await
+            fetch(network, scope, url).await
         };
         let fetched = match tokio::time::timeout(FETCH_WITHIN, fetch).await {
             Ok(fetched) => fetched,
             Err(_) => Err("it timed out".into()),
         };
-        let kept = |document| Kept {
+        let kept = |document| CachedDocument {
             document,
             since: Instant::now(),
         };
@@ -128,7 +129,7 @@ impl Documents {
 
     /// Puts a document here as if it had been fetched.
     pub async fn put(&self, url: &str, document: Bytes) {
-        let kept = Kept {
+        let kept = CachedDocument {
             document,
             since: Instant::now(),
         };
@@ -136,7 +137,7 @@ impl Documents {
     }
 }
 
-async fn fetch(network: &dyn Fetch, reach: Reach, url: &Url) -> Result<Bytes, Cause> {
+async fn fetch(network: &dyn Fetch, scope: FetchScope, url: &Url) -> Result<Bytes, Cause> {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
     let call = Call {
@@ -145,7 +146,7 @@ async fn fetch(network: &dyn Fetch, reach: Reach, url: &Url) -> Result<Bytes, Ca
         headers,
         body: Bytes::new(),
     };
-    let (head, body) = network.fetch(reach, call, BYTES_MAX).await?;
+    let (head, body) = network.fetch(scope, call, BYTES_MAX).await?;
     if head.status != StatusCode::OK {
         return Err(format!("it returned status {}", head.status).into());
     }

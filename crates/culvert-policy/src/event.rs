@@ -11,6 +11,7 @@ const LOGS_MAX: usize = 32;
 /// The event of an exchange, as far as it makes one.
 #[derive(Debug, Default)]
 pub struct EventDraft {
+    /// The record; `None` if there is no event.
     pub record: Option<Record>,
     /// Whether a module that may run more than once refused the exchange.
     is_blocked: bool,

@@ -3,9 +3,11 @@
 
 use culvert_events::{HTTP_REQUEST_COMPLETE as KIND, Logs, Slot, Text};
 
-pub const WEBHOOK_DECISION: Slot<Text> = KIND.slot("webhook_verification.decision");
-pub const BASIC_AUTH_DECISION: Slot<Text> = KIND.slot("basic_auth.decision");
-pub const BASIC_AUTH_USERNAME: Slot<Text> = KIND.slot("basic_auth.username");
-pub const CIRCUIT_BREAKER_DECISION: Slot<Text> = KIND.slot("circuit_breaker.decision");
+pub(crate) const WEBHOOK_DECISION: Slot<Text> = KIND.slot("webhook_verification.decision");
+pub(crate) const BASIC_AUTH_DECISION: Slot<Text> = KIND.slot("basic_auth.decision");
+pub(crate) const BASIC_AUTH_USERNAME: Slot<Text> = KIND.slot("basic_auth.username");
+pub(crate) const CIRCUIT_BREAKER_DECISION: Slot<Text> = KIND.slot("circuit_breaker.decision");
+/// The decision of IP policies about a request.
 pub const IP_POLICY_DECISION: Slot<Text> = KIND.slot("ip_policy.decision");
+/// Entries of the `log` action.
 pub const POLICY_LOGS: Slot<Logs> = KIND.slot("traffic_policy.logs");

@@ -25,7 +25,7 @@ const LEAST: u32 = 1;
 const NONE: u32 = u32::MAX;
 
 /// What is kept by key.
-pub trait Count: Clone + Default {
+pub(crate) trait Count: Clone + Default {
     /// What a count is judged by.
     type Now: Copy;
 
@@ -68,7 +68,7 @@ impl Default for Ends {
 }
 
 #[derive(Debug)]
-struct Entry<C> {
+struct Bucket<C> {
     key: u128,
     source: u64,
     links: [Links; 2],
@@ -84,9 +84,9 @@ struct Source<C> {
 }
 
 /// Counts by key.
-pub struct FairTable<C> {
+pub(crate) struct FairTable<C> {
     places: HashMap<u128, u32>,
-    entries: Vec<Entry<C>>,
+    entries: Vec<Bucket<C>>,
     free: Vec<u32>,
     ends: Ends,
     sources: HashMap<u64, Source<C>>,
@@ -104,7 +104,7 @@ pub struct FairTable<C> {
 impl<C: Count> FairTable<C> {
     /// An empty table for `keys_max` keys, with `aside_max` counts each for those that were displaced and for
     /// those that find no place.
-    pub fn new(keys_max: usize, aside_max: usize) -> Self {
+    pub(crate) fn new(keys_max: usize, aside_max: usize) -> Self {
         Self {
             places: HashMap::new(),
             entries: Vec::new(),
@@ -121,7 +121,7 @@ impl<C: Count> FairTable<C> {
     }
 
     /// The count of a key that a source asks with.
-    pub fn count(&mut self, key: u128, source: u64, now: C::Now) -> &mut C {
+    pub(crate) fn count(&mut self, key: u128, source: u64, now: C::Now) -> &mut C {
         for _ in 0..FORGOTTEN_MAX {
             match self.entries.get(self.ends.oldest as usize) {
                 Some(oldest) if oldest.count.is_over(now) => drop(self.remove(self.ends.oldest)),
@@ -159,14 +159,14 @@ impl<C: Count> FairTable<C> {
     }
 
     /// The count of a key and the source that holds it, if it has a place.
-    pub fn get_mut(&mut self, key: u128) -> Option<(&mut C, u64)> {
+    pub(crate) fn get_mut(&mut self, key: u128) -> Option<(&mut C, u64)> {
         let at = *self.places.get(&key)?;
         let entry = self.entries.get_mut(at as usize)?;
         Some((&mut entry.count, entry.source))
     }
 
     /// The counts that have a place, with their keys, the oldest first.
-    pub fn each_mut(&mut self, mut then: impl FnMut(u128, &mut C)) {
+    pub(crate) fn each_mut(&mut self, mut then: impl FnMut(u128, &mut C)) {
         let mut at = self.ends.oldest;
         while let Some(entry) = self.entries.get_mut(at as usize) {
             then(entry.key, &mut entry.count);
@@ -175,20 +175,16 @@ impl<C: Count> FairTable<C> {
     }
 
     /// Whether none of its counts limits anything.
-    pub fn is_over(&self, now: C::Now) -> bool {
+    pub(crate) fn is_over(&self, now: C::Now) -> bool {
         let newest = self.entries.get(self.ends.newest as usize);
         let shared = self.shared.iter().all(|count| count.is_over(now));
         shared && newest.is_none_or(|newest| newest.count.is_over(now))
     }
 
-    /// How many keys have a place.
-    pub fn len(&self) -> usize {
+    /// How many keys have a bucket.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
         self.places.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Takes a place from the source that holds the most, rather from `source` than from another that holds as
@@ -235,7 +231,7 @@ impl<C: Count> FairTable<C> {
             older: NONE,
             newer: NONE,
         };
-        let entry = Entry {
+        let entry = Bucket {
             key,
             source,
             links: [links; 2],
@@ -295,7 +291,7 @@ impl<C: Count> FairTable<C> {
 }
 
 /// Takes an entry out of a list.
-fn unlink<C>(entries: &mut [Entry<C>], ends: &mut Ends, of: Of, at: u32) {
+fn unlink<C>(entries: &mut [Bucket<C>], ends: &mut Ends, of: Of, at: u32) {
     let Links { older, newer } = entries[at as usize].links[of as usize];
     match entries.get_mut(older as usize) {
         Some(older) => older.links[of as usize].newer = newer,
@@ -308,7 +304,7 @@ fn unlink<C>(entries: &mut [Entry<C>], ends: &mut Ends, of: Of, at: u32) {
 }
 
 /// Makes an entry that is in no such list its newest.
-fn append<C>(entries: &mut [Entry<C>], ends: &mut Ends, of: Of, at: u32) {
+fn append<C>(entries: &mut [Bucket<C>], ends: &mut Ends, of: Of, at: u32) {
     let older = std::mem::replace(&mut ends.newest, at);
     entries[at as usize].links[of as usize] = Links { older, newer: NONE };
     match entries.get_mut(older as usize) {

@@ -14,7 +14,7 @@ use crate::policy::template::Template;
 use crate::problem::ERROR_CODE;
 
 /// Whether a field says where a message ends or how it travels: the edge's own to say.
-pub fn is_framing(name: &HeaderName) -> bool {
+pub(crate) fn is_framing(name: &HeaderName) -> bool {
     is_of_one_hop(name.as_str())
         || *name == CONTENT_LENGTH
         || *name == TRAILER
@@ -23,25 +23,25 @@ pub fn is_framing(name: &HeaderName) -> bool {
 
 /// Header fields whose values are templates of a policy.
 #[derive(Debug)]
-pub struct FieldTemplates(Vec<(HeaderName, Template)>);
+pub(crate) struct FieldTemplates(Vec<(HeaderName, Template)>);
 
 /// A header field that a policy makes.
 #[derive(Debug)]
-pub struct Field {
+pub(crate) struct Field {
     pub name: HeaderName,
     pub value: HeaderValue,
 }
 
 impl Field {
     /// Its value in the expression language.
-    pub fn text(&self) -> Value {
+    pub(crate) fn text(&self) -> Value {
         Value::from(&*String::from_utf8_lossy(self.value.as_bytes()))
     }
 }
 
 impl FieldTemplates {
     /// Checks names (2204), count (2218, 2223) and values (2224).
-    pub fn compile(
+    pub(crate) fn compile(
         context: &PolicyContext<'_>,
         field: &str,
         given: &BTreeMap<String, String>,
@@ -75,17 +75,17 @@ impl FieldTemplates {
         Ok(Self(templates))
     }
 
-    pub fn names(&self) -> impl Iterator<Item = &HeaderName> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &HeaderName> {
         self.0.iter().map(|(name, _)| name)
     }
 
     /// The variables the values read.
-    pub fn slots(&self) -> impl Iterator<Item = culvert_cel::Slot> {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = culvert_cel::Slot> {
         self.0.iter().flat_map(|(_, template)| template.slots())
     }
 
     /// The fields. One whose value would break the message is left out and counted.
-    pub fn render(&self, x: &mut Exchange<'_>) -> Vec<Field> {
+    pub(crate) fn render(&self, x: &mut Exchange<'_>) -> Vec<Field> {
         let mut fields = Vec::with_capacity(self.0.len());
         for (name, template) in &self.0 {
             match HeaderValue::from_str(&template.render(x)) {

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use culvert_base::BoxFuture;
 use http::response;
 
-use crate::Scheme;
 use crate::conn::{ConnCounters, ConnInfo};
 use crate::policy::conn_state::PolicyConnState;
 use crate::problem::{ERROR_CODE, Problem};
+use crate::scheme::Scheme;
 use crate::services::{Call, PolicyServices};
 
 /// Bytes of the body of a response to a policy's request.
@@ -20,10 +20,15 @@ pub const ANSWER_BYTES_MAX: usize = 256 << 10;
 /// A connection as policies see it.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnContext<'x> {
+    /// Facts of the connection.
     pub info: &'x ConnInfo,
+    /// Counters of the connection.
     pub counters: &'x ConnCounters,
+    /// Results of its policies' connection phases.
     pub state: &'x PolicyConnState,
+    /// Services that all policies share.
     pub services: &'x Arc<PolicyServices>,
+    /// Finds and calls endpoints.
     pub host: &'x dyn PolicyHost,
     /// Whether a rule that cannot be decided refuses the request.
     pub refuses_undecided: bool,
@@ -34,11 +39,17 @@ pub struct ConnContext<'x> {
 /// What policies know of the endpoint whose traffic they see.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointInfo<'x> {
+    /// Its ID, `ep_…`.
     pub id: &'x str,
+    /// Its account, `ac_…`.
     pub account: &'x Arc<str>,
+    /// Its scheme.
     pub scheme: Scheme,
+    /// Whether only policies of its account reach it.
     pub is_internal: bool,
+    /// Finds and calls endpoints.
     pub host: &'x str,
+    /// Its port; 0 for the default.
     pub port: u16,
     /// Whether `//` in a request's path becomes `/`.
     pub merge_slashes: bool,
@@ -95,8 +106,11 @@ impl fmt::Debug for Reservation {
 /// The response to a policy's request.
 #[derive(Debug)]
 pub struct Called {
+    /// The head of the response.
     pub head: response::Parts,
+    /// The whole body.
     pub body: Bytes,
+    /// Memory that the body occupies.
     pub room: Reservation,
 }
 

@@ -18,7 +18,7 @@ use serde_json::Value as Json;
 use url::Url;
 
 use crate::documents::NotFetched;
-use crate::services::{PolicyServices, Reach};
+use crate::services::{FetchScope, PolicyServices};
 
 /// Bytes of a token.
 pub const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -28,7 +28,7 @@ const KEYS_MAX: usize = 64;
 const LEEWAY: i64 = 60;
 
 /// What can be checked by a key that everyone may see.
-pub const ALGORITHMS: [&str; 9] = [
+pub(crate) const ALGORITHMS: [&str; 9] = [
     "ES256", "ES384", "EdDSA", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512",
 ];
 
@@ -161,6 +161,7 @@ impl fmt::Debug for PublicKey {
 }
 
 impl KeySet {
+    /// Keys of the document at this URL.
     pub fn at(url: Url) -> Self {
         Self {
             url,
@@ -170,7 +171,7 @@ impl KeySet {
 
     /// The keys, fetched if need be; `None` if they cannot be had.
     pub async fn keys(&self, services: &PolicyServices) -> Option<Arc<[PublicKey]>> {
-        self.read(services.document(Reach::Upstreams, &self.url).await)
+        self.read(services.document(FetchScope::Upstreams, &self.url).await)
     }
 
     /// The keys as they are now, unless they were fetched just before: for a token whose key is not

@@ -8,14 +8,14 @@
 
 pub mod action;
 pub mod action_type;
-pub mod address;
+mod address;
 pub mod conn;
-pub mod document;
+mod document;
 pub mod documents;
 pub mod event;
 pub mod event_slots;
-pub mod fair_table;
-pub mod fields;
+mod fair_table;
+mod fields;
 pub mod host;
 pub mod ipdata;
 pub mod jws;
@@ -25,7 +25,7 @@ pub mod reply;
 pub mod scheme;
 pub mod services;
 pub mod shared_counts;
-pub mod webhook;
+mod webhook;
 
 pub use address::IpPolicy;
 pub use document::read_yaml;

@@ -9,7 +9,7 @@ use http::header::HeaderName;
 
 /// Code of an answer the edge made itself. Removed from what upstreams send, so its presence proves
 /// that the edge answered.
-pub const ERROR_CODE: HeaderName = HeaderName::from_static(ERROR_CODE_NAME);
+pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static(ERROR_CODE_NAME);
 /// The name of [`ERROR_CODE`].
 pub const ERROR_CODE_NAME: &str = "ngrok-error-code";
 
@@ -179,7 +179,7 @@ impl Problem {
     }
 
     /// Whether it is over in a moment, so that the answer says when to come back.
-    pub fn is_brief(self) -> bool {
+    pub(crate) fn is_brief(self) -> bool {
         matches!(self, Self::Overloaded | Self::AgentBusy | Self::LoginBusy)
     }
 }

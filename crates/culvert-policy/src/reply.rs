@@ -11,7 +11,7 @@ use crate::conn::{ConnCounters, ConnInfo};
 use crate::problem::{ERROR_CODE, Problem};
 
 /// Names the exchange in the log and in what the client sees.
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("culvert-request-id");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("culvert-request-id");
 
 impl Problem {
     /// The answer, in the form the request's `accept` prefers.

@@ -22,7 +22,9 @@ const RESPONSE_BYTES_MAX: usize = 64 << 10;
 /// What all policies of an edge share.
 #[derive(Debug)]
 pub struct PolicyServices {
+    /// The clock of decisions and records.
     pub clock: Arc<dyn Clock>,
+    /// Random bytes.
     pub entropy: Arc<dyn Entropy>,
     /// What the operator's files say of addresses.
     pub ip_data: IpDatabases,
@@ -34,8 +36,11 @@ pub struct PolicyServices {
     pub region: String,
     /// Requests that policies make on their own account.
     pub calls: Semaphore,
+    /// Counters.
     pub meters: Arc<PolicyMeters>,
+    /// Sends requests.
     pub network: Arc<dyn Fetch>,
+    /// Runs tasks that outlive a request.
     pub tasks: Box<dyn Spawn>,
 }
 
@@ -50,7 +55,7 @@ pub struct PolicyMeters {
 
 /// Which addresses a request may go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum FetchScope {
     /// Those that upstreams may have.
     Upstreams,
     /// Public ones, and none where this process listens: for hosts that strangers name.
@@ -60,9 +65,13 @@ pub enum Reach {
 /// A request of a policy. The fields are those that travel, but for the host.
 #[derive(Clone, Debug)]
 pub struct Call {
+    /// The method.
     pub method: Method,
+    /// The URL, whose host is that of the request.
     pub url: Url,
+    /// Fields, without the host.
     pub headers: HeaderMap,
+    /// The whole body.
     pub body: Bytes,
 }
 
@@ -75,7 +84,7 @@ pub trait Fetch: Send + Sync + fmt::Debug {
     /// timeout.
     fn fetch(
         &self,
-        reach: Reach,
+        scope: FetchScope,
         call: Call,
         bytes_max: usize,
     ) -> BoxFuture<'_, Result<(response::Parts, Bytes), Cause>>;
@@ -93,8 +102,8 @@ impl PolicyServices {
     /// # Errors
     ///
     /// When it cannot be fetched.
-    pub async fn document(&self, reach: Reach, url: &Url) -> Result<Bytes, Arc<NotFetched>> {
-        self.documents.get(&*self.network, reach, url).await
+    pub async fn document(&self, scope: FetchScope, url: &Url) -> Result<Bytes, Arc<NotFetched>> {
+        self.documents.get(&*self.network, scope, url).await
     }
 
     /// One request to a service that the operator or a policy names, and its response.
@@ -105,7 +114,7 @@ impl PolicyServices {
     pub async fn call(&self, call: Call) -> Result<(StatusCode, Bytes), Cause> {
         let answer = self
             .network
-            .fetch(Reach::Upstreams, call, RESPONSE_BYTES_MAX);
+            .fetch(FetchScope::Upstreams, call, RESPONSE_BYTES_MAX);
         let (head, body) = answer.await?;
         Ok((head.status, body))
     }

@@ -5,7 +5,7 @@
 //! moment do not know of each other: together they let at most so many requests more pass than the limit as the
 //! other nodes let pass in the time that a count takes to arrive.
 //!
-//! What is told are whole counts and no differences. A message that is lost or comes twice does no harm beyond its
+//! What is sent are whole counts and no differences. A message that is lost or comes twice does no harm beyond its
 //! time, and a node that comes back asks the others to say everything again.
 //!
 //! This module knows no network: its owner carries messages, at most [`MESSAGE_BYTES_MAX`] bytes each, from
@@ -31,8 +31,8 @@ pub const MESSAGE_BYTES_MAX: usize = 5_800;
 pub const MESSAGES_MAX: usize = 32;
 
 /// Buckets of one action that have a place, and counts aside for those that lost theirs or found none.
-pub const BUCKETS_MAX: usize = 65_536;
-pub const ASIDE_MAX: usize = 16_384;
+pub(crate) const BUCKETS_MAX: usize = 65_536;
+pub(crate) const ASIDE_MAX: usize = 16_384;
 /// Other nodes of which one bucket knows.
 const RUNS_MAX: usize = 64;
 /// Tables that other nodes can make us hold. One is made for each action that has let a request pass somewhere.
@@ -48,13 +48,13 @@ const ITEM_BYTES: usize = 36;
 
 /// Requests that one node let pass in a window, and in the one before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Passed {
+struct WindowCounts {
     window: u64,
     now: u64,
     before: u64,
 }
 
-impl Passed {
+impl WindowCounts {
     /// Both numbers as of a window. What a node with a clock ahead of ours counts is counted in full.
     fn of(&self, window: u64) -> (u64, u64) {
         if self.window == window {
@@ -91,10 +91,10 @@ impl Passed {
 /// Requests of one key.
 #[derive(Clone, Debug, Default)]
 pub struct Bucket {
-    own: Passed,
+    own: WindowCounts,
     /// What other nodes said of themselves.
-    others: Vec<(u64, Passed)>,
-    /// Whether it waits to be told.
+    others: Vec<(u64, WindowCounts)>,
+    /// Whether it waits to be sent.
     is_moved: bool,
 }
 
@@ -151,7 +151,7 @@ impl Bucket {
     }
 
     /// Notes what another node counted. Its counts do not go back.
-    fn hear(&mut self, run: u64, passed: Passed) -> bool {
+    fn hear(&mut self, run: u64, passed: WindowCounts) -> bool {
         if let Some((_, known)) = self.others.iter_mut().find(|(of, _)| *of == run) {
             known.cover(passed);
             return true;
@@ -169,7 +169,7 @@ impl Bucket {
     }
 }
 
-pub fn window_of(at: Duration, length: Duration) -> u64 {
+pub(crate) fn window_of(at: Duration, length: Duration) -> u64 {
     u64::try_from(at.as_nanos() / length.as_nanos().max(1)).unwrap_or(u64::MAX)
 }
 
@@ -182,7 +182,7 @@ pub struct SharedTable {
 
 struct State {
     buckets: FairTable<Bucket>,
-    /// Keys of buckets that wait to be told, those that have waited longest first.
+    /// Keys of buckets that wait to be sent, those that have waited longest first.
     moved: VecDeque<u128>,
 }
 
@@ -247,8 +247,8 @@ fn note_moved(bucket: &mut Bucket, key: u128, moved: &mut VecDeque<u128>) {
 /// What is counted of the exchange.
 #[derive(Debug, Default)]
 pub struct CountMeters {
-    /// Counts told to other nodes.
-    pub told: Meter,
+    /// Counts sent to other nodes.
+    pub sent: Meter,
     /// Counts heard from other nodes.
     pub heard: Meter,
     /// Counts and messages of other nodes that are not understood, or have no room.
@@ -284,7 +284,7 @@ impl fmt::Debug for SharedCounts {
 }
 
 impl SharedCounts {
-    /// Of a node that has told nothing yet. The clock is the one that all nodes go by.
+    /// Of a node that has sent nothing yet. The clock is the one that all nodes go by.
     pub fn new(clock: Arc<dyn Clock>, entropy: &dyn Entropy) -> Self {
         Self(Arc::new(Inner {
             clock,
@@ -342,7 +342,7 @@ impl SharedCounts {
             counts: self,
             messages: Vec::new(),
             group: None,
-            told: 0,
+            sent: 0,
         };
         // Each table gets an equal part first, and each turn begins with another table.
         let turn = self.0.turns.fetch_add(1, Ordering::Relaxed);
@@ -352,14 +352,14 @@ impl SharedCounts {
         let mut left = Vec::new();
         for table in &tables {
             out.group = None;
-            out.told = part.max(1);
+            out.sent = part.max(1);
             if !table.tell(&mut out) {
                 left.push(table);
             }
         }
         for table in left {
             out.group = None;
-            out.told = usize::MAX;
+            out.sent = usize::MAX;
             table.tell(&mut out);
         }
         out.messages
@@ -404,7 +404,7 @@ impl SharedCounts {
                 let key = u128::from_be_bytes(*take(&mut rest)?);
                 let source = u64::from_be_bytes(*take(&mut rest)?);
                 let number = |rest: &mut &[u8]| Some(u32::from_be_bytes(*take(rest)?).into());
-                let passed = Passed {
+                let passed = WindowCounts {
                     window: number(&mut rest)?,
                     now: number(&mut rest)?,
                     before: number(&mut rest)?,
@@ -473,12 +473,12 @@ struct Outgoing<'c> {
     /// Where the number of items of the group stands that is being written, in the last message.
     group: Option<(usize, u16)>,
     /// How many more the table may tell.
-    told: usize,
+    sent: usize,
 }
 
 impl Outgoing<'_> {
-    fn put(&mut self, table: &SharedTable, key: u128, source: u64, passed: Passed) -> bool {
-        if self.told == 0 {
+    fn put(&mut self, table: &SharedTable, key: u128, source: u64, passed: WindowCounts) -> bool {
+        if self.sent == 0 {
             return false;
         }
         let group_bytes = if self.group.is_some() { 0 } else { GROUP_BYTES };
@@ -512,8 +512,8 @@ impl Outgoing<'_> {
             place.copy_from_slice(&items.to_be_bytes());
         }
         self.group = Some((place, items));
-        self.told -= 1;
-        self.counts.0.meters.told.up();
+        self.sent -= 1;
+        self.counts.0.meters.sent.up();
         true
     }
 }
@@ -525,7 +525,7 @@ fn take<'m, const N: usize>(rest: &mut &'m [u8]) -> Option<&'m [u8; N]> {
 }
 
 /// The place of a shared table in an action, which finds it with its first request.
-pub type Place = OnceLock<Arc<SharedTable>>;
+pub type LazyTable = OnceLock<Arc<SharedTable>>;
 
 #[cfg(test)]
 mod tests;

@@ -135,7 +135,7 @@ fn flags(kind: Protocol, words: &[String], wanted: &mut Wanted) -> Result<(), Re
             None => (flag, None),
         };
         let known = FLAGS.iter().find(|known| known.name == name);
-        let Some(known) = known.filter(|known| known.reach.has(kind)) else {
+        let Some(known) = known.filter(|known| known.scope.has(kind)) else {
             let text = format!(
                 "`--{}` is not a valid flag for `{}`",
                 name.escape_debug(),
@@ -143,7 +143,7 @@ fn flags(kind: Protocol, words: &[String], wanted: &mut Wanted) -> Result<(), Re
             );
             return Err(wrong_flag(&text));
         };
-        if !known.reach.ssh || known.given == Given::File {
+        if !known.scope.ssh || known.given == Given::File {
             let code = if known.name == "proxy-proto" {
                 code::SSH_PROXY_PROTOCOL_UNSUPPORTED
             } else {
@@ -170,9 +170,9 @@ fn wrong_flag(why: &str) -> Refusal {
 fn help(kind: Option<Protocol>) -> String {
     let mut text =
         String::from("ssh -R [host:]port:local-host:local-port v2@server http|tcp|tls [flags]\n");
-    let has = |flag: &&Flag| flag.reach.ssh && flag.given != Given::File;
+    let has = |flag: &&Flag| flag.scope.ssh && flag.given != Given::File;
     if let Some(kind) = kind {
-        for flag in FLAGS.iter().filter(has).filter(|flag| flag.reach.has(kind)) {
+        for flag in FLAGS.iter().filter(has).filter(|flag| flag.scope.has(kind)) {
             let value = match flag.given {
                 Given::Text(value) => format!(" <{value}>"),
                 Given::Switch | Given::File => String::new(),

@@ -112,7 +112,7 @@ impl State {
 
 impl Held {
     /// Adds a channel.
-    pub(crate) fn channel(&self) -> Inbox {
+    pub(crate) fn channel(&self) -> ChannelBuffer {
         let mut state = self.0.lock();
         state.numbers += 1;
         let number = state.numbers;
@@ -127,7 +127,7 @@ impl Held {
             cut: cut.clone(),
         };
         state.channels.insert(number, channel);
-        Inbox {
+        ChannelBuffer {
             shared: Arc::clone(&self.0),
             number,
             cut,
@@ -137,13 +137,13 @@ impl Held {
 
 /// The buffer of one channel.
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub(crate) struct ChannelBuffer {
     shared: Arc<Shared>,
     number: u64,
     cut: CancellationToken,
 }
 
-impl Inbox {
+impl ChannelBuffer {
     /// Cancelled when the channel must close because its reader has stalled.
     pub(crate) fn cut(&self) -> CancellationToken {
         self.cut.clone()
@@ -221,7 +221,7 @@ impl Inbox {
     }
 }
 
-impl Drop for Inbox {
+impl Drop for ChannelBuffer {
     fn drop(&mut self) {
         self.shared.lock().cut(self.number);
         self.shared.room.notify_waiters();
@@ -230,7 +230,7 @@ impl Drop for Inbox {
 
 /// A channel that is read through its inbox and written to directly.
 pub(crate) struct Buffered<W> {
-    pub(crate) inbox: Inbox,
+    pub(crate) inbox: ChannelBuffer,
     pub(crate) writer: W,
 }
 
@@ -268,7 +268,7 @@ mod tests {
 
     const PIECE: usize = 1 << 20;
 
-    async fn fill(inbox: &Inbox, bytes: usize) {
+    async fn fill(inbox: &ChannelBuffer, bytes: usize) {
         let from = tokio::io::repeat(7).take(bytes as u64);
         inbox.filling(from).await;
     }

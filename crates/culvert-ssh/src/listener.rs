@@ -8,7 +8,8 @@ use std::time::Duration;
 use culvert_base::{Refusal, code};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
-    Brought, EndReason, InProcessAgent, Room, Server, UnauthenticatedPermit, accept, carry, decline,
+    Brought, ConnectionLimits, EndReason, InProcessAgent, Server, UnauthenticatedPermit, accept,
+    carry, decline,
 };
 use culvert_tunnel::wire::{self, ProxyHeader};
 use russh::server::{Config, Handle};
@@ -52,12 +53,17 @@ pub struct SshIngress {
     listener: TcpListener,
     config: Arc<Config>,
     server: Arc<Server>,
-    room: Room,
+    room: ConnectionLimits,
 }
 
 impl SshIngress {
     /// A server on `listener` with the host key `key`.
-    pub fn new(listener: TcpListener, key: &HostKey, server: Arc<Server>, room: Room) -> Self {
+    pub fn new(
+        listener: TcpListener,
+        key: &HostKey,
+        server: Arc<Server>,
+        room: ConnectionLimits,
+    ) -> Self {
         Self {
             listener,
             config: Arc::new(config(key)),
@@ -255,10 +261,10 @@ async fn serve(
                     break EndReason::Closed;
                 }
                 (None, _) => {
-                    let told = guest.as_ref().and_then(|guest| guest.told().cloned());
-                    let told = told.unwrap_or(EndReason::Closed);
-                    goodbye(&handle, told.to_string()).await;
-                    break told;
+                    let end_reason = guest.as_ref().and_then(|guest| guest.end_reason().cloned());
+                    let end_reason = end_reason.unwrap_or(EndReason::Closed);
+                    goodbye(&handle, end_reason.to_string()).await;
+                    break end_reason;
                 }
             },
             Some(_) = carried.join_next() => {}

@@ -17,8 +17,8 @@ use culvert_base::{BoxFuture, Refusal, code};
 use culvert_ssh::{HostKey, SshIngress};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
-    AgentAuthRequest, AgentAuthorizer, Binding, Bindings, Command, CommandError, EndReason, Proof,
-    Room, Server, SessionEnd, SessionGrant, Transport, Wanted,
+    AgentAuthRequest, AgentAuthorizer, Binding, Bindings, Command, CommandError, ConnectionLimits,
+    EndReason, Proof, Server, SessionEnd, SessionGrant, Transport, Wanted,
 };
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest, ProxyHeader, UpdateRequest};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, split};
@@ -156,7 +156,7 @@ async fn start() -> Option<Stage> {
     std::fs::write(folder.path().join("known_hosts"), known).unwrap();
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    let room = Room {
+    let room = ConnectionLimits {
         connections: 100,
         strangers: 32,
         strangers_per_source: 16,

@@ -65,7 +65,7 @@ impl Version {
 
 /// The settings of one or more `terminate-tls` actions. `None` means that no action sets the value.
 #[derive(Clone, Debug, Default)]
-pub struct Wishes {
+pub struct TlsSettings {
     pub min: Option<Version>,
     pub max: Option<Version>,
     /// Replaces the endpoint's certificate.
@@ -75,7 +75,7 @@ pub struct Wishes {
     pub trusted: Option<Arc<Trusted>>,
 }
 
-impl Wishes {
+impl TlsSettings {
     /// These settings, completed by those of earlier actions. A setting is not lost if a later action does not set
     /// it.
     fn over(self, before: &Self) -> Self {
@@ -101,39 +101,39 @@ pub struct Trusted {
 /// How a handshake is done: the merged settings of all `terminate-tls` actions that ran.
 #[derive(Debug)]
 pub struct TlsPolicy {
-    wishes: Wishes,
+    settings: TlsSettings,
     versions: Vec<&'static SupportedProtocolVersion>,
-    kept: Mutex<Vec<Kept>>,
+    kept: Mutex<Vec<CachedCertificate>>,
 }
 
 /// Cached settings, and the values that they were built from.
-struct Kept {
+struct CachedCertificate {
     key: Arc<CertifiedKey>,
     alpn: Alpn,
     named: Vec<Arc<Vec<CertificateDer<'static>>>>,
     presented: Arc<ServerCertificate>,
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for CachedCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Kept")
+        f.write_str("CachedCertificate")
     }
 }
 
 impl TlsPolicy {
     /// Whether clients are asked for certificates.
     pub fn asks_for_certificates(&self) -> bool {
-        self.wishes.strategy.is_some() || self.wishes.trusted.is_some()
+        self.settings.strategy.is_some() || self.settings.trusted.is_some()
     }
 
     /// The settings of an action, completed by those of earlier actions. `None` if they permit no version of TLS.
-    pub fn new(wishes: Wishes, before: Option<&Self>) -> Option<Self> {
-        let wishes = match before {
-            Some(before) => wishes.over(&before.wishes),
-            None => wishes,
+    pub fn new(settings: TlsSettings, before: Option<&Self>) -> Option<Self> {
+        let settings = match before {
+            Some(before) => settings.over(&before.settings),
+            None => settings,
         };
-        let min = wishes.min.unwrap_or(Version::Tls12);
-        let max = wishes.max.unwrap_or(Version::Tls13);
+        let min = settings.min.unwrap_or(Version::Tls12);
+        let max = settings.max.unwrap_or(Version::Tls13);
         let versions = Version::ALL.into_iter();
         let versions = versions.filter(|(version, _)| (min..=max).contains(version));
         let versions: Vec<_> = versions.map(|(_, version)| version).collect();
@@ -144,7 +144,7 @@ impl TlsPolicy {
             return None;
         }
         Some(Self {
-            wishes,
+            settings,
             versions,
             kept: Mutex::default(),
         })
@@ -157,8 +157,8 @@ impl TlsPolicy {
         own: Option<&Arc<CertifiedKey>>,
         alpn: Alpn,
     ) -> Option<Arc<ServerCertificate>> {
-        let key = self.wishes.key.as_ref().or(own)?;
-        let trusted = self.wishes.trusted.as_ref();
+        let key = self.settings.key.as_ref().or(own)?;
+        let trusted = self.settings.trusted.as_ref();
         let named: Vec<_> = trusted
             .iter()
             .flat_map(|trusted| trusted.named.iter())
@@ -168,7 +168,7 @@ impl TlsPolicy {
             tracing::warn!("a certificate authority of a traffic policy does not exist");
             return None;
         }
-        let is_same = |kept: &Kept| {
+        let is_same = |kept: &CachedCertificate| {
             Arc::ptr_eq(&kept.key, key)
                 && kept.alpn == alpn
                 && kept.named.len() == named.len()
@@ -193,7 +193,7 @@ impl TlsPolicy {
         if kept.len() == KEPT_MAX {
             kept.remove(0);
         }
-        kept.push(Kept {
+        kept.push(CachedCertificate {
             key: Arc::clone(key),
             alpn,
             named,
@@ -208,11 +208,11 @@ impl TlsPolicy {
         alpn: Alpn,
         named: &[Arc<Vec<CertificateDer<'static>>>],
     ) -> Result<ServerCertificate, Error> {
-        let verifier = match self.wishes.strategy {
+        let verifier = match self.settings.strategy {
             None => None,
             Some(strategy) => {
                 let mut roots = RootCertStore::empty();
-                let inline = self.wishes.trusted.iter();
+                let inline = self.settings.trusted.iter();
                 let inline = inline.flat_map(|trusted| &trusted.inline);
                 for root in inline.chain(named.iter().flat_map(|all| all.iter())) {
                     roots.add(root.clone())?;

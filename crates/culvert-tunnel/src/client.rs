@@ -36,7 +36,7 @@ pub use agent::{Agent, Settings};
 pub use connect::{Dialing, DialingError};
 pub use endpoint::{Endpoint, Protocol, TlsEnd};
 pub use exchanges::{Counts, Exchange, Exchanges, Message, ReplayError};
-pub use flags::{FLAGS, Flag, Given, Reach, Wanted};
+pub use flags::{FLAGS, Flag, FlagScope, Given, Wanted};
 pub use servers::Servers;
 pub use status::{AgentError, EndpointStatus, Event, Observer, Phase, Status};
 pub use upstream::{Upstream, UpstreamTrust};

@@ -41,7 +41,8 @@ pub use peer_rpc::{PeerCall, PeerService};
 use crate::client::{header, relay};
 use crate::driver::{self, Session, Stream};
 use crate::server::{
-    Bindings, DialError, Meter, Room, UnauthenticatedPermit, accept, call, open_first, open_in_turn,
+    Bindings, ConnectionLimits, DialError, Meter, UnauthenticatedPermit, accept, call, open_first,
+    open_in_turn,
 };
 use crate::wire::{ProxyHeader, StreamType};
 
@@ -62,7 +63,7 @@ const FINISHED_WITHIN: Duration = Duration::from_secs(30);
 /// An agent whose node was lost is waited for this long.
 const RETURNS_WITHIN: Duration = Duration::from_secs(2);
 /// For other nodes; all of them may be behind one address.
-const ROOM: Room = Room {
+const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits {
     connections: 1_024,
     strangers: 64,
     strangers_per_source: 64,
@@ -589,14 +590,20 @@ impl NodeIngress {
     /// Serves other nodes until told to stop; then what they brought may end within `drain`.
     pub async fn run(self, stop: CancellationToken, drain: Duration) {
         let brought = TaskTracker::new();
-        let serving = accept(&self.listener, ROOM, None, &stop, |socket, _, stranger| {
-            let guest = PeerConnection {
-                nodes: Arc::clone(&self.nodes),
-                agents: self.agents.clone(),
-                brought: brought.clone(),
-            };
-            guest.serve(socket, stranger)
-        });
+        let serving = accept(
+            &self.listener,
+            CONNECTION_LIMITS,
+            None,
+            &stop,
+            |socket, _, stranger| {
+                let guest = PeerConnection {
+                    nodes: Arc::clone(&self.nodes),
+                    agents: self.agents.clone(),
+                    brought: brought.clone(),
+                };
+                guest.serve(socket, stranger)
+            },
+        );
         let _connections = serving.await;
         drop(self.listener);
         brought.close();

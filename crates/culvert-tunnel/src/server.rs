@@ -18,7 +18,7 @@ mod ingress;
 mod meters;
 mod session;
 
-pub use accept::{Room, UnauthenticatedPermit, accept};
+pub use accept::{ConnectionLimits, UnauthenticatedPermit, accept};
 pub use authorizer::{
     About, AgentAuthRequest, AgentAuthorizer, Binding, EndReason, Former, ISSUER, Proof,
     SessionEnd, SessionGrant, Transport, Wanted,

@@ -12,8 +12,8 @@ use culvert_base::{BoxFuture, Refusal, code};
 use culvert_mux::{Limits, Side};
 use culvert_tunnel::driver::{self, Session, Stream};
 use culvert_tunnel::server::{
-    AgentAuthRequest, AgentAuthorizer, Binding, Bindings, Command, CommandError, DialError,
-    EndReason, Ingress, Proof, Room, Server, SessionEnd, SessionGrant, Wanted,
+    AgentAuthRequest, AgentAuthorizer, Binding, Bindings, Command, CommandError, ConnectionLimits,
+    DialError, EndReason, Ingress, Proof, Server, SessionEnd, SessionGrant, Wanted,
 };
 use culvert_tunnel::wire::{
     self, AuthExtra, AuthReply, AuthRequest, BindReply, BindRequest, LabelledRequest, Outcome,
@@ -200,7 +200,7 @@ async fn start() -> Running {
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    let room = Room {
+    let room = ConnectionLimits {
         connections: 1_000,
         strangers: 64,
         strangers_per_source: 16,

@@ -112,7 +112,7 @@ pub(crate) fn samples(counts: &SharedCounts) -> Vec<Sample> {
         counter(
             "rate_limit_counts_told",
             "Rate limit counts sent to other nodes",
-            m.told.get(),
+            m.sent.get(),
         ),
         counter(
             "rate_limit_counts_heard",

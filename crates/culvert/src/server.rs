@@ -13,7 +13,7 @@ use culvert_control::{
 };
 use culvert_delivery::{Delivery, TargetSettings};
 use culvert_edge::{Change, Dial, Edge, Inherited, Snapshot};
-use culvert_login::Entry as LoginEntry;
+use culvert_login::JournalEntry;
 use culvert_policy::{IpData, IpDatabases, SharedCounts};
 use culvert_ssh::{HostKey, SshIngress};
 use culvert_store::{Queue, Store};
@@ -918,7 +918,7 @@ fn boot() -> Option<String> {
 fn logins(
     settings: &Settings,
     master: &MasterKey,
-) -> Result<(Arc<Logins>, mpsc::Receiver<LoginEntry>), Invalid> {
+) -> Result<(Arc<Logins>, mpsc::Receiver<JournalEntry>), Invalid> {
     let keys = LoginKeys::new(master.each().map(login_key));
     let settings = LoginSettings {
         allows_loopback: settings.edge.allow_private_upstreams,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use culvert_login::{Ending, Entry, Noted, Person, Sighting};
+use culvert_login::{Ending, JournalEntry, Noted, Person, Sighting};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +13,7 @@ use super::*;
 struct Kept {
     house: House,
     /// As the edge has it.
-    journal: mpsc::Sender<Entry>,
+    journal: mpsc::Sender<JournalEntry>,
     _running: JoinSet<()>,
 }
 
@@ -58,7 +58,7 @@ impl Kept {
 
     async fn tell(&self, sighting: Sighting) -> Noted {
         let (answer, noted) = oneshot::channel();
-        let entry = Entry::Seen(Box::new(sighting), answer);
+        let entry = JournalEntry::SignedIn(Box::new(sighting), answer);
         self.journal.send(entry).await.unwrap();
         noted.await.unwrap()
     }
@@ -154,7 +154,7 @@ async fn a_session_that_ended_does_not_come_back() {
         until: two.expires_at,
     };
     kept.journal
-        .send(Entry::Ended(Box::new(ending)))
+        .send(JournalEntry::Ended(Box::new(ending)))
         .await
         .unwrap();
     let gone = async {

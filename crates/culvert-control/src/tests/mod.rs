@@ -70,7 +70,7 @@ struct House {
     admin: Caller,
     edge: Arc<HeldEdge>,
     /// What the edge tells of log-ins.
-    entries: Mutex<Option<tokio::sync::mpsc::Receiver<culvert_login::Entry>>>,
+    entries: Mutex<Option<tokio::sync::mpsc::Receiver<culvert_login::JournalEntry>>>,
     _folder: tempfile::TempDir,
 }
 

@@ -9,19 +9,19 @@ use culvert_policy::Scheme;
 use culvert_policy::host::{
     ANSWER_BYTES_MAX, Called, NextEndpoint, NotCalled, PolicyHost, Reservation,
 };
-use culvert_policy::services::{Call, Fetch, Reach};
+use culvert_policy::services::{Call, Fetch, FetchScope};
 use http::header::HOST;
 use http::{HeaderValue, request};
 use url::Position;
 
 use crate::downstream::Downstream;
+use crate::http::body_memory::{BodyReservation, NotBuffered};
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::forward_request::ForwardRequest;
 use crate::http::pipeline;
 use crate::http::request_body::Upload;
 use crate::http::response::{PendingResponse, RequestTraits};
-use crate::http::room::{NotHeld, Room};
 use crate::http::upgrade::Wanted;
 use crate::snapshot::group::Member;
 
@@ -56,12 +56,12 @@ impl PolicyHost for Downstream {
     }
 }
 
-fn not_called(why: NotHeld) -> NotCalled {
+fn not_called(why: NotBuffered) -> NotCalled {
     match why {
-        NotHeld::TooLong => NotCalled::TooLong,
-        NotHeld::NoRoom => NotCalled::NoRoom,
-        NotHeld::TooSlow => NotCalled::TooSlow,
-        NotHeld::Broken => NotCalled::Closed,
+        NotBuffered::TooLong => NotCalled::TooLong,
+        NotBuffered::MemoryFull => NotCalled::NoRoom,
+        NotBuffered::TooSlow => NotCalled::TooSlow,
+        NotBuffered::Broken => NotCalled::Closed,
     }
 }
 
@@ -105,13 +105,13 @@ async fn internal(
 
 /// Asks a host that is none of ours.
 async fn public(down: &Arc<Downstream>, call: Call) -> Result<Called, NotCalled> {
-    let mut room = Room::new(&down.conn);
+    let mut room = BodyReservation::new(&down.conn);
     room.grow(ANSWER_BYTES_MAX).map_err(|_| NotCalled::NoRoom)?;
     let url = call.url.clone();
     let answered = down
         .edge
         .network
-        .fetch(Reach::Public, call, ANSWER_BYTES_MAX);
+        .fetch(FetchScope::Public, call, ANSWER_BYTES_MAX);
     let (mut head, body) = answered.await.map_err(|why| {
         tracing::debug!(host = url.host_str(), why, "policy request failed");
         NotCalled::Elsewhere

@@ -15,7 +15,7 @@ use http::{StatusCode, Version, request};
 use crate::alarm::Alarm;
 use crate::downstream::Downstream;
 use crate::http::upload::{Cap, UploadPace};
-use crate::http1_state::Turn;
+use crate::http1_state::Http1Turn;
 use crate::recording::Recording;
 use crate::rules::Timeouts;
 
@@ -232,14 +232,14 @@ impl Drop for HttpExchange {
         let conn = &self.down.conn;
         conn.return_alarm(std::mem::take(&mut self.alarm));
         if self.is_http1 {
-            let is_flushing = self.is_answered && conn.http1.turn() == Turn::Edge;
+            let is_flushing = self.is_answered && conn.http1.turn() == Http1Turn::Edge;
             match self.recording.take_unflushed(&conn.edge) {
                 Some(unflushed) if is_flushing => conn.http1.keep(unflushed),
                 Some(unflushed) => conn.record_cut(unflushed),
                 None => {}
             }
             if is_flushing {
-                conn.http1.set_turn(Turn::Flush);
+                conn.http1.set_turn(Http1Turn::Flush);
             }
         } else {
             self.recording.complete_http2(&conn.edge, conn.info.now());

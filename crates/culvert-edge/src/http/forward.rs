@@ -27,7 +27,7 @@ use crate::http::response_body::Source;
 use crate::http::upgrade;
 use crate::http::upgrade::Wanted;
 use crate::http::upload::{Awaited, UploadPace};
-use crate::http1::outbound::OutboundError;
+use crate::http1::client::Http1ClientError;
 use crate::http1_state::Broken;
 use crate::snapshot::group::Member;
 use crate::upstream::agent::{AgentRefused, refusal};
@@ -37,7 +37,7 @@ use crate::upstream::url::{DialError, Protocol};
 /// An agent that refuses a request is asked again after so long, twice as long each time, for as long
 /// as a request waits for a stream.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
-const REFUSED_PATIENCE: Duration = Duration::from_secs(5);
+const REFUSED_RETRY_WITHIN: Duration = Duration::from_secs(5);
 /// An agent that has just left, or was looked for at a node that it had left, is looked for again so
 /// often and for so long.
 const LOOK_FOR_AGENT_EVERY: Duration = Duration::from_millis(20);
@@ -141,7 +141,7 @@ async fn over_http1(
         meters.upstream_reused.up();
         match send(&mut lease, exchange, &down, &head, body).await? {
             Sent::Answered(head) => return Ok(take(head, lease)),
-            Sent::Failed(OutboundError::Io(error), Heard::Nothing)
+            Sent::Failed(Http1ClientError::Io(error), Heard::Nothing)
                 if can_be_repeated && is_lost(&error) =>
             {
                 meters.upstream_retries.up();
@@ -162,7 +162,7 @@ async fn over_http1(
     // The first whose agents had no room, which is waited for when nobody else is left.
     let mut busy: Option<Arc<Pool>> = None;
     let (mut in_turn, mut pause) = (false, REFUSED_PAUSE);
-    let patience = Instant::now() + REFUSED_PATIENCE;
+    let retry_until = Instant::now() + REFUSED_RETRY_WITHIN;
     loop {
         let next = stand_ins.next();
         let connected = match in_turn {
@@ -188,7 +188,7 @@ async fn over_http1(
         exchange.recording.upstream(lease.was_used());
         match (send(&mut lease, exchange, &down, &head, body).await?, next) {
             (Sent::Answered(head), _) => return Ok(take(head, lease)),
-            (Sent::Failed(OutboundError::Io(error), Heard::Nothing), next)
+            (Sent::Failed(Http1ClientError::Io(error), Heard::Nothing), next)
                 if refusal(&error).is_some() =>
             {
                 let refused = DialError::Agent(refusal(&error).unwrap_or(AgentRefused::Busy));
@@ -197,7 +197,7 @@ async fn over_http1(
                 }
                 let is_over = match refused.is_away() {
                     true => search.is_over(),
-                    false => Instant::now() >= patience,
+                    false => Instant::now() >= retry_until,
                 };
                 if !can_be_moved || (next.is_none() && is_over) {
                     return Err(Failure::Dial(refused));
@@ -225,7 +225,7 @@ async fn over_http1(
                 pool = down.pool(next);
             }
             // The connection to the agent, or to its node, was lost: another is about to stand.
-            (Sent::Failed(OutboundError::Io(error), Heard::Nothing), None)
+            (Sent::Failed(Http1ClientError::Io(error), Heard::Nothing), None)
                 if is_agents && can_be_repeated && is_lost(&error) && !search.has_failed() =>
             {
                 meters.upstream_retries.up();

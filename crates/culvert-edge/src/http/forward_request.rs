@@ -12,10 +12,10 @@ use http::header::{EXPECT, HOST, HeaderValue, TE};
 use http::{Method, Version, request};
 
 use crate::downstream::Downstream;
+use crate::http::body_memory::NotBuffered;
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::request_body::{RequestBody, Upload};
-use crate::http::room::NotHeld;
 use crate::http::upgrade::{self, Wanted};
 use crate::http::upload::UploadWatch;
 use crate::snapshot::group::Member;
@@ -67,7 +67,7 @@ impl ForwardRequest {
         &mut self,
         exchange: &mut HttpExchange,
         edits: &mut Edits,
-    ) -> Result<(), NotHeld> {
+    ) -> Result<(), NotBuffered> {
         let replacements = std::mem::take(&mut edits.replacements);
         if replacements.is_empty() || matches!(self.body, Upload::None) {
             return Ok(());
@@ -79,7 +79,7 @@ impl ForwardRequest {
         let bytes_max = replace::BODY_BYTES_MAX.min(most);
         let bytes = self.body.hold(bytes_max, &down.conn, received).await?;
         let made = replace::apply(&replacements, &mut self.parts.headers, bytes);
-        self.body.put(made.map_err(|_| NotHeld::TooLong)?);
+        self.body.put(made.map_err(|_| NotBuffered::TooLong)?);
         Ok(())
     }
 

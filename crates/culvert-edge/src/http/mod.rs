@@ -1,6 +1,7 @@
 //! HTTP: one connection ([`server`] for HTTP/1, [`streams`] for HTTP/2), one request ([`pipeline`]), and its
 //! steps.
 
+pub(crate) mod body_memory;
 pub(crate) mod call;
 pub(crate) mod encoded;
 pub(crate) mod exchange;
@@ -12,7 +13,6 @@ mod policy_chain;
 pub(crate) mod request_body;
 pub(crate) mod response;
 pub(crate) mod response_body;
-pub(crate) mod room;
 mod routing;
 mod send_response;
 pub(crate) mod server;

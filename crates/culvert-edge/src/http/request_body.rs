@@ -12,10 +12,10 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::conn_state::ConnState;
+use crate::http::body_memory::{BUFFERED_WITHIN, BodyReservation, NotBuffered};
 use crate::http::fields;
-use crate::http::room::{HELD_WITHIN, NotHeld, Room};
 use crate::http::upload::{Cap, UploadWatch};
-use crate::http1::inbound::InboundBody;
+use crate::http1::server::Http1Body;
 use crate::http2::stream::Receiver;
 
 /// A request's body, as the upstream's connection reads it.
@@ -49,7 +49,7 @@ pub(crate) enum Upload {
     /// Nowhere: there is none, or it has ended.
     None,
     /// A client that speaks HTTP/1.
-    Http1(Box<InboundBody>),
+    Http1(Box<Http1Body>),
     /// A client that speaks HTTP/2.
     Http2(Receiver),
     /// Here: it was read before.
@@ -61,7 +61,7 @@ pub(crate) enum Upload {
 pub(crate) struct Held {
     bytes: Bytes,
     trailers: Option<HeaderMap>,
-    room: Option<Room>,
+    room: Option<BodyReservation>,
 }
 
 impl Upload {
@@ -125,14 +125,14 @@ impl Upload {
         bytes_max: usize,
         conn: &Arc<ConnState>,
         received: impl FnOnce() -> Option<Arc<AtomicU64>>,
-    ) -> Result<Bytes, NotHeld> {
+    ) -> Result<Bytes, NotBuffered> {
         let mut incoming = match std::mem::replace(self, Self::None) {
             Self::None => return Ok(Bytes::new()),
             Self::Held(held) => {
                 let bytes = held.bytes.clone();
                 *self = Self::Held(held);
                 return if bytes.len() > bytes_max {
-                    Err(NotHeld::TooLong)
+                    Err(NotBuffered::TooLong)
                 } else {
                     Ok(bytes)
                 };
@@ -140,7 +140,7 @@ impl Upload {
             incoming => incoming,
         };
         if incoming.size_hint().lower() > bytes_max as u64 {
-            return Err(NotHeld::TooLong);
+            return Err(NotBuffered::TooLong);
         }
         let received = received();
         let mut held = Held {
@@ -149,9 +149,9 @@ impl Upload {
             room: None,
         };
         let reading = held.read(&mut incoming, bytes_max, conn, received.as_deref());
-        match tokio::time::timeout(HELD_WITHIN, reading).await {
+        match tokio::time::timeout(BUFFERED_WITHIN, reading).await {
             Ok(read) => read?,
-            Err(_) => return Err(NotHeld::TooSlow),
+            Err(_) => return Err(NotBuffered::TooSlow),
         }
         let bytes = held.bytes.clone();
         *self = Self::Held(Box::new(held));
@@ -173,11 +173,11 @@ impl Held {
         bytes_max: usize,
         conn: &Arc<ConnState>,
         received: Option<&AtomicU64>,
-    ) -> Result<(), NotHeld> {
-        let room = self.room.get_or_insert_with(|| Room::new(conn));
+    ) -> Result<(), NotBuffered> {
+        let room = self.room.get_or_insert_with(|| BodyReservation::new(conn));
         let mut whole = BytesMut::new();
         while let Some(frame) = poll_fn(|cx| incoming.poll_frame(cx)).await {
-            let frame = frame.map_err(|_| NotHeld::Broken)?;
+            let frame = frame.map_err(|_| NotBuffered::Broken)?;
             let data = match frame.into_data() {
                 Ok(data) => data,
                 Err(frame) => {
@@ -186,7 +186,7 @@ impl Held {
                 }
             };
             if whole.len() + data.len() > bytes_max {
-                return Err(NotHeld::TooLong);
+                return Err(NotBuffered::TooLong);
             }
             room.grow(data.len())?;
             if let Some(received) = received {

@@ -12,9 +12,9 @@ use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue};
 use http::{Method, Response, StatusCode, Version, request, response};
 
 use crate::conn_state::ConnState;
+use crate::http::body_memory::NotBuffered;
 use crate::http::encoded::Encoded;
 use crate::http::response_body::Source;
-use crate::http::room::NotHeld;
 use crate::overload::Level;
 
 /// The connection closes without a response.
@@ -91,10 +91,10 @@ impl PendingResponse {
         }
         let held = self.source.hold(replace::BODY_BYTES_MAX, conn);
         let (bytes, room) = held.await.map_err(|why| match why {
-            NotHeld::TooLong => Problem::AnswerTooLong,
-            NotHeld::NoRoom => Problem::NoRoom,
-            NotHeld::TooSlow => Problem::UpstreamTooSlow,
-            NotHeld::Broken => Problem::BadAnswer,
+            NotBuffered::TooLong => Problem::AnswerTooLong,
+            NotBuffered::MemoryFull => Problem::NoRoom,
+            NotBuffered::TooSlow => Problem::UpstreamTooSlow,
+            NotBuffered::Broken => Problem::BadAnswer,
         })?;
         let made = replace::apply(replacements, &mut self.head.headers, bytes);
         let made = made.map_err(|_| Problem::AnswerTooLong)?;

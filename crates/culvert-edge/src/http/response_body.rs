@@ -13,19 +13,19 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::conn_state::ConnState;
+use crate::http::body_memory::{BUFFERED_WITHIN, BodyReservation, NotBuffered};
 use crate::http::encoded::Encoded;
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
-use crate::http::room::{HELD_WITHIN, NotHeld, Room};
 use crate::http::upgrade::Tunnel;
-use crate::http1::outbound::OutboundError;
+use crate::http1::client::Http1ClientError;
 use crate::upstream::pool::{Http2Stream, Lease, OnBecoming};
 
 /// Why an answer's body broke off. The client sees a reset, never a clean end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     #[error("the upstream aborted the response: {0}")]
-    Http1(#[from] OutboundError),
+    Http1(#[from] Http1ClientError),
     #[error("the upstream aborted the response: {0}")]
     Http2(#[from] hyper::Error),
     #[error("idle timeout")]
@@ -56,7 +56,10 @@ pub(crate) enum Source {
     /// The edge itself.
     Edge(Bytes),
     /// The same, with its share of the memory for bodies that are held.
-    Held { bytes: Bytes, _room: Room },
+    Held {
+        bytes: Bytes,
+        _room: BodyReservation,
+    },
     /// An HTTP/1 upstream, with the connection that carries it.
     Http1(Lease),
     /// An HTTP/2 upstream, with the stream that carries it.
@@ -158,18 +161,18 @@ impl Source {
         &mut self,
         bytes_max: usize,
         conn: &Arc<ConnState>,
-    ) -> Result<(Bytes, Room), NotHeld> {
+    ) -> Result<(Bytes, BodyReservation), NotBuffered> {
         if self.size_hint().lower() > bytes_max as u64 {
-            return Err(NotHeld::TooLong);
+            return Err(NotBuffered::TooLong);
         }
         let reading = async {
-            let (mut whole, mut room) = (BytesMut::new(), Room::new(conn));
+            let (mut whole, mut room) = (BytesMut::new(), BodyReservation::new(conn));
             while let Some(frame) = poll_fn(|cx| self.poll(cx)).await {
-                let Ok(data) = frame.map_err(|_| NotHeld::Broken)?.into_data() else {
+                let Ok(data) = frame.map_err(|_| NotBuffered::Broken)?.into_data() else {
                     continue;
                 };
                 if whole.len() + data.len() > bytes_max {
-                    return Err(NotHeld::TooLong);
+                    return Err(NotBuffered::TooLong);
                 }
                 room.grow(data.len())?;
                 whole.extend_from_slice(&data);
@@ -177,8 +180,8 @@ impl Source {
             self.end();
             Ok((whole.freeze(), room))
         };
-        let held = tokio::time::timeout(HELD_WITHIN, reading).await;
-        held.unwrap_or(Err(NotHeld::TooSlow))
+        let held = tokio::time::timeout(BUFFERED_WITHIN, reading).await;
+        held.unwrap_or(Err(NotBuffered::TooSlow))
     }
 
     /// The upstream's part is complete.

@@ -22,7 +22,7 @@ use crate::http::request_body::Upload;
 use crate::http::response::Abandoned;
 use crate::http::response_body::ResponseBody;
 use crate::http::upgrade::Tunnel;
-use crate::http1::inbound::{Inbound, InboundBody, Next};
+use crate::http1::server::{Http1Body, Http1Server, Next};
 use crate::socket::Wire;
 use crate::tcp;
 
@@ -35,7 +35,7 @@ pub(super) const CLOSES_WITHIN: Duration = Duration::from_secs(2);
 /// While nothing is asked, what serving needs is given up: an idle connection is its socket, what is
 /// known of it, and this task.
 pub(crate) async fn http1(wire: Wire, down: Arc<Downstream>) {
-    let mut client = Inbound::new(wire, Arc::clone(&down.conn));
+    let mut client = Http1Server::new(wire, Arc::clone(&down.conn));
     loop {
         match Box::pin(session(&client, &down)).await {
             After::Next if doze(&client, &down).await => {}
@@ -67,7 +67,7 @@ enum After {
 }
 
 /// Serves requests until the connection ends, becomes something else, or rests.
-async fn session(client: &Inbound, down: &Arc<Downstream>) -> After {
+async fn session(client: &Http1Server, down: &Arc<Downstream>) -> After {
     let mut out = WriteBuffer::default();
     loop {
         let next = poll_fn(|cx| {
@@ -98,11 +98,11 @@ async fn session(client: &Inbound, down: &Arc<Downstream>) -> After {
 
 /// Answers one request.
 async fn answer(
-    client: &Inbound,
+    client: &Http1Server,
     down: &Arc<Downstream>,
     out: &mut WriteBuffer,
     head: Box<request::Parts>,
-    body: Option<InboundBody>,
+    body: Option<Http1Body>,
 ) -> After {
     let version = head.version;
     let with_trailers = has_token(&head.headers, &TE, b"trailers");
@@ -188,7 +188,7 @@ struct Unsent;
 /// exchange ends, before its last byte has left.
 fn poll_send(
     cx: &mut Context<'_>,
-    client: &Inbound,
+    client: &Http1Server,
     out: &mut WriteBuffer,
     sending: &mut BodyWriter,
     body: &mut Option<ResponseBody>,
@@ -227,7 +227,7 @@ fn poll_send(
 }
 
 /// Rests until the next request begins. False when none will.
-async fn doze(client: &Inbound, down: &Downstream) -> bool {
+async fn doze(client: &Http1Server, down: &Downstream) -> bool {
     poll_fn(|cx| {
         down.conn.driver.register(cx.waker());
         match client.poll_wake(cx) {
@@ -240,7 +240,7 @@ async fn doze(client: &Inbound, down: &Downstream) -> bool {
 }
 
 /// Says why, if the last message was refused, and closes so that the last answer arrives.
-async fn finish(client: &mut Inbound, down: &Downstream) {
+async fn finish(client: &mut Http1Server, down: &Downstream) {
     // What was refused inside a body has been answered by its exchange.
     let refusal = client
         .refused()

@@ -29,7 +29,7 @@ use crate::http::pipeline;
 use crate::http::request_body::Upload;
 use crate::http::response_body::ResponseBody;
 use crate::http::server::{CLOSES_WITHIN, discard_input};
-use crate::http2::inbound::{Inbound, Over};
+use crate::http2::server::{Http2Server, Over};
 use crate::http2::stream::{Receiver, Sender, Tunnelled};
 use crate::socket::Wire;
 use crate::tcp;
@@ -40,7 +40,7 @@ const SLOW_STREAMS_MAX: usize = 16;
 
 /// Serves HTTP/2 until the connection is over.
 pub(crate) async fn http2(wire: Wire, down: Arc<Downstream>) {
-    let client = Inbound::new(wire, Arc::clone(&down.conn));
+    let client = Http2Server::new(wire, Arc::clone(&down.conn));
     let last = drive(&client, &down).await;
     match last {
         Last::Silence => {}
@@ -60,7 +60,7 @@ enum Last {
 }
 
 /// Serves the streams of a connection until there will be no more.
-async fn drive(client: &Inbound, down: &Arc<Downstream>) -> Last {
+async fn drive(client: &Http2Server, down: &Arc<Downstream>) -> Last {
     let mut exchanges = FuturesUnordered::new();
     let mut watch = Watch::new(Instant::now());
     let last = poll_fn(|cx| {
@@ -140,7 +140,12 @@ impl Watch {
         }
     }
 
-    fn look(&mut self, cx: &mut Context<'_>, client: &Inbound, down: &Downstream) -> Poll<Last> {
+    fn look(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &Http2Server,
+        down: &Downstream,
+    ) -> Poll<Last> {
         let limits = &down.conn.rules.limits;
         if down.conn.is_hung_up() {
             return Poll::Ready(Last::Word(Reason::NO_ERROR));
@@ -203,7 +208,7 @@ impl Watch {
 }
 
 /// Sends what is left to be said, and closes so that the last answers arrive.
-async fn part(mut client: Inbound) {
+async fn part(mut client: Http2Server) {
     let close = async {
         poll_fn(|cx| client.poll_send(cx)).await?;
         client.shutdown().await?;

@@ -3,7 +3,7 @@
 //! In between it is the former.
 //!
 //! No byte of the client passes before the upstream's 101 with the right proof: until then
-//! [`Inbound`](crate::http1::inbound::Inbound) keeps them. Any other answer ends the connection, and what
+//! [`Http1Server`](crate::http1::server::Http1Server) keeps them. Any other answer ends the connection, and what
 //! the client sent ahead is forgotten.
 
 use base64::Engine;

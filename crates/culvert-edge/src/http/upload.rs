@@ -24,7 +24,7 @@ pub(crate) struct UploadPace {
     began: Instant,
     /// Since when the client is waited for, in milliseconds from the beginning and one; 0 if it is not.
     waits: AtomicU64,
-    /// Whether nothing more of it is read.
+    /// Whether nothing more of the body is read.
     is_over: AtomicBool,
     is_answered: AtomicBool,
     is_too_slow: AtomicBool,
@@ -71,7 +71,7 @@ impl UploadPace {
         self.is_answered.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nothing more of the body is read.
+    /// Whether nothing more of it is read.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }

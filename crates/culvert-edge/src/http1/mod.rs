@@ -1,4 +1,4 @@
-//! HTTP/1 connections: to clients ([`inbound`]) and to upstreams ([`outbound`]). [`culvert_http::http1`] parses and writes
+//! HTTP/1 connections: to clients ([`server`]) and to upstreams ([`client`]). [`culvert_http::http1`] parses and writes
 //! the messages.
 //!
 //! Neither has a task or a queue. The task that serves an exchange polls both, so it moves request and response from the
@@ -6,7 +6,7 @@
 //!
 //! Routing and the meaning of requests are in [`http`](crate::http).
 
-pub(crate) mod inbound;
-mod inbox;
-pub(crate) mod outbound;
+pub(crate) mod client;
+mod read_buffer;
+pub(crate) mod server;
 pub(crate) mod write;

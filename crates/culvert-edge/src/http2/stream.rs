@@ -15,7 +15,7 @@ use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use crate::http2::inbound::Conn;
+use crate::http2::server::Conn;
 
 /// The body of a request.
 #[derive(Debug)]

@@ -9,14 +9,14 @@ use crate::snapshot::endpoint::Endpoint;
 
 /// Where an endpoint is found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum EndpointAddress {
     /// By its public port alone: TCP.
     Port(u16),
     Host(Scheme, HostName),
     Internal(Arc<str>, Scheme, HostName, u16),
 }
 
-impl Place {
+impl EndpointAddress {
     pub(super) fn of(endpoint: &Endpoint) -> Self {
         let host = endpoint.host.clone();
         match endpoint.scheme {

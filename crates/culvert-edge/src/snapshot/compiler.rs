@@ -12,7 +12,7 @@ use rustls_pki_types::CertificateDer;
 
 use crate::challenges::{Answers, Prepared};
 use crate::route::Hosts;
-use crate::snapshot::address::Place;
+use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::change::Change;
 use crate::snapshot::endpoint::{Endpoint, Restriction};
 use crate::snapshot::group::{Group, Member};
@@ -29,20 +29,20 @@ fn read_data(endpoint: &Endpoint) -> Option<IpFields> {
 
 /// What outlives a snapshot.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct SnapshotCompiler {
     /// With how many endpoints forward to each.
     pools: HashMap<(Arc<str>, Upstream), (Arc<Pool>, usize)>,
     /// By certificate chain.
     presented: HashMap<Vec<CertificateDer<'static>>, Arc<ServerCertificate>>,
     prepared: Prepared,
     /// The endpoints at each place, in the order of their ids.
-    places: HashMap<Place, Vec<Arc<Endpoint>>>,
+    places: HashMap<EndpointAddress, Vec<Arc<Endpoint>>>,
     /// Where each endpoint is, by its id.
-    by_id: HashMap<String, Place>,
+    by_id: HashMap<String, EndpointAddress>,
     restrictions: HashMap<Arc<str>, Arc<Restriction>>,
 }
 
-impl Kept {
+impl SnapshotCompiler {
     /// Puts a snapshot into tables, reusing the pools and TLS settings of the one before, and
     /// forgetting those no longer named.
     pub(crate) fn compile(&mut self, snapshot: Snapshot) -> Result<Live, rustls::Error> {
@@ -63,7 +63,7 @@ impl Kept {
             if let Some(fields) = read_data(&endpoint) {
                 live.data_readers.insert(endpoint.id.clone(), fields);
             }
-            let place = Place::of(&endpoint);
+            let place = EndpointAddress::of(&endpoint);
             self.by_id.insert(endpoint.id.clone(), place.clone());
             self.places.entry(place).or_default().push(endpoint);
         }
@@ -89,7 +89,7 @@ impl Kept {
         if let Some(challenges) = change.challenges {
             live.answers = Arc::new(Answers::of(challenges, &mut self.prepared));
         }
-        let mut touched: HashSet<Place> = HashSet::new();
+        let mut touched: HashSet<EndpointAddress> = HashSet::new();
         let mut released = Vec::new();
         let put: Vec<Arc<Endpoint>> = change.put.into_iter().map(Arc::new).collect();
         // A pool that another endpoint takes over stays open.
@@ -117,7 +117,7 @@ impl Kept {
             if let Some(fields) = read_data(&endpoint) {
                 live.data_readers.insert(endpoint.id.clone(), fields);
             }
-            let place = Place::of(&endpoint);
+            let place = EndpointAddress::of(&endpoint);
             self.by_id.insert(endpoint.id.clone(), place.clone());
             let there = self.places.entry(place.clone()).or_default();
             let at = there.partition_point(|other| other.id < endpoint.id);
@@ -137,8 +137,8 @@ impl Kept {
     /// The ports of TCP endpoints among those with these ids.
     pub(crate) fn ports_of<'a>(&self, ids: impl Iterator<Item = &'a String>) -> Vec<u16> {
         let places = ids.filter_map(|id| self.by_id.get(id));
-        let port = |place: &Place| match place {
-            Place::Port(port) => Some(*port),
+        let port = |place: &EndpointAddress| match place {
+            EndpointAddress::Port(port) => Some(*port),
             _ => None,
         };
         places.filter_map(port).collect()
@@ -196,7 +196,7 @@ impl Kept {
     }
 
     /// The endpoints of a place as requests see them.
-    fn group(&self, place: &Place, endpoints: &[Arc<Endpoint>]) -> Option<Arc<Group>> {
+    fn group(&self, place: &EndpointAddress, endpoints: &[Arc<Endpoint>]) -> Option<Arc<Group>> {
         let member = |endpoint: &Arc<Endpoint>| {
             let pool = pool_key(endpoint).and_then(|key| self.pools.get(&key));
             Member {
@@ -207,7 +207,7 @@ impl Kept {
         };
         let restriction = |first: &Member| match place {
             // A client that gets there was admitted before.
-            Place::Internal(..) => None,
+            EndpointAddress::Internal(..) => None,
             _ => self.restrictions.get(&first.endpoint.account).cloned(),
         };
         Group::new(endpoints.iter().map(member).collect(), restriction).map(Arc::new)

@@ -9,7 +9,7 @@ use culvert_tls::server_certificate::ServerCertificate;
 
 use crate::challenges::Answers;
 use crate::route::Hosts;
-use crate::snapshot::address::Place;
+use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::group::Group;
 use crate::table::Table;
 
@@ -34,16 +34,16 @@ pub(crate) struct Live {
 
 impl Live {
     /// Puts a group at a place, or takes the one that is there away.
-    pub(super) fn set(&mut self, place: &Place, group: Option<Arc<Group>>) {
+    pub(super) fn set(&mut self, place: &EndpointAddress, group: Option<Arc<Group>>) {
         let (hosts, host) = match place {
-            Place::Port(port) => {
+            EndpointAddress::Port(port) => {
                 match group {
                     Some(group) => self.tcp.insert(*port, group),
                     None => self.tcp.remove(port),
                 }
                 return;
             }
-            Place::Internal(account, scheme, host, port) => {
+            EndpointAddress::Internal(account, scheme, host, port) => {
                 let key = (Arc::clone(account), *scheme, *port);
                 let mut hosts = self.internal.get(&key).cloned().unwrap_or_default();
                 match group {
@@ -57,9 +57,9 @@ impl Live {
                 }
                 return;
             }
-            Place::Host(Scheme::Http, host) => (&mut self.http, host),
-            Place::Host(Scheme::Https, host) => (&mut self.https, host),
-            Place::Host(_, host) => (&mut self.tls, host),
+            EndpointAddress::Host(Scheme::Http, host) => (&mut self.http, host),
+            EndpointAddress::Host(Scheme::Https, host) => (&mut self.https, host),
+            EndpointAddress::Host(_, host) => (&mut self.tls, host),
         };
         match group {
             Some(group) => hosts.insert(host, group),

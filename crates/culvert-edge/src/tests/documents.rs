@@ -12,7 +12,7 @@ use url::Url;
 
 use super::harness::{Client, Turns, certificate};
 use crate::upstream::fetch::Network;
-use crate::upstream::guard::Reach;
+use crate::upstream::guard::AddressGuard;
 use crate::upstream::url::Dialer;
 
 /// Bytes of a document.
@@ -53,17 +53,17 @@ async fn a_document_is_fetched_once_and_within_limits() {
             client.send(answer).await;
         }
     });
-    let reach = Reach::new(true, &[]);
+    let reach = AddressGuard::new(true, &[]);
     let dialer = Dialer::new(&[root], Duration::from_secs(5), reach).unwrap();
     let network = Arc::new(Network::new(dialer, Vec::new()));
-    let fetch = async |documents: &Documents, reach: services::Reach, path: &str| {
+    let fetch = async |documents: &Documents, reach: services::FetchScope, path: &str| {
         let url = Url::parse(&format!("https://localhost:{port}{path}")).unwrap();
         let got = documents.get(&*network, reach, &url).await;
         got.map(|document| document.len())
             .map_err(|error| error.to_string())
     };
     let documents = Documents::new();
-    let get = async |path: &str| fetch(&documents, services::Reach::Upstreams, path).await;
+    let get = async |path: &str| fetch(&documents, services::FetchScope::Upstreams, path).await;
 
     let both = tokio::join!(get("/a.pem?b"), get("/a.pem?b"));
     assert_eq!(both, (Ok(3), Ok(3)));
@@ -83,7 +83,7 @@ async fn a_document_is_fetched_once_and_within_limits() {
     let (before, document) = (asked.get(), get("/a.pem?b").await);
     assert_eq!((document, asked.get()), (Ok(3), before));
     let others = Documents::new();
-    let get_other = async || fetch(&others, services::Reach::Upstreams, "/a.pem?b").await;
+    let get_other = async || fetch(&others, services::FetchScope::Upstreams, "/a.pem?b").await;
     others.freeze(true);
     for count in 1..3 {
         assert_eq!((get_other().await, asked.get()), (Ok(3), before + count));
@@ -94,7 +94,7 @@ async fn a_document_is_fetched_once_and_within_limits() {
     }
 
     let before = asked.get();
-    let refused = fetch(&documents, services::Reach::Public, "/else").await;
+    let refused = fetch(&documents, services::FetchScope::Public, "/else").await;
     let error = refused.unwrap_err();
     assert!(error.contains("private"), "{error}");
     assert_eq!(asked.get(), before);

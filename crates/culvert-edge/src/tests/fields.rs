@@ -36,7 +36,7 @@ fn http_fields() -> Vec<(&'static str, &'static str, Value)> {
         ("conn.server_name", "peek", json!("app.example")),
         ("conn.server_port", "conn", Value::Null),
         ("conn.start_ts", "conn", Value::Null),
-        ("http.request.body_length", "http1/inbound", json!(2000)),
+        ("http.request.body_length", "http1/server", json!(2000)),
         ("http.request.headers", "recording", Value::Null),
         ("http.request.method", "recording", json!("post")),
         ("http.request.url.host", "authority", json!("app.example")),

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{ManualClock, Timestamp};
 use culvert_login::ACTIONS;
 use culvert_login::{
-    Entry, LoginKeys, LoginSettings, Logins, Noted, ProviderSettings, Revocations, Revoked,
+    JournalEntry, LoginKeys, LoginSettings, Logins, Noted, ProviderSettings, Revocations, Revoked,
     Sighting,
 };
 use culvert_policy::Scheme;
@@ -270,7 +270,7 @@ impl Scene {
         let seen_here = Arc::clone(&seen);
         rig.tasks.spawn(async move {
             while let Some(entry) = entries.recv().await {
-                if let Entry::Seen(sighting, answer) = entry {
+                if let JournalEntry::SignedIn(sighting, answer) = entry {
                     seen_here.lock().unwrap().push(*sighting);
                     drop(answer.send(noted.clone()));
                 }

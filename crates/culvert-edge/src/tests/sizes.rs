@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::harness::*;
 use crate::conn_state::ConnState;
 use crate::downstream::Downstream;
-use crate::http1::inbound::Inbound;
+use crate::http1::server::Http1Server;
 
 /// The whole of an idle connection: its task, what it is known by, and its timer. Protocol buffers
 /// are freed by then.
@@ -21,7 +21,7 @@ async fn an_idle_connection_is_small() {
     let socket = crate::socket::Counted::new(client, Arc::clone(&down.conn));
     let task = crate::http::server::http1(crate::socket::Wire::Plain(socket), Arc::clone(&down));
     let bytes =
-        size_of_val(&task) + size_of::<Downstream>() + size_of::<ConnState>() + Inbound::SIZE;
+        size_of_val(&task) + size_of::<Downstream>() + size_of::<ConnState>() + Http1Server::SIZE;
     // The rest is for the runtime's part of task, socket and timer, and for a TLS session.
     assert!(bytes < IDLE_BYTES_MAX / 8, "{bytes}");
 }

@@ -20,7 +20,7 @@ use ipnet::IpNet;
 use rustls_pki_types::CertificateDer;
 use url::{Position, Url};
 
-use crate::upstream::guard::Reach;
+use crate::upstream::guard::AddressGuard;
 use crate::upstream::url::{Dialer, Upstream};
 
 /// Sends requests to public addresses.
@@ -40,8 +40,8 @@ impl PublicClient {
         allow_networks: &[IpNet],
         own: impl IntoIterator<Item = SocketAddr>,
     ) -> Result<Self, Fault> {
-        let reach = Reach::new(false, allow_networks);
-        let dialer = Dialer::new(roots, connect, reach)
+        let guard = AddressGuard::new(false, allow_networks);
+        let dialer = Dialer::new(roots, connect, guard)
             .map_err(|error| Fault::new("reading root certificates", error))?;
         Ok(Self(dialer.to_public(own)))
     }
@@ -67,15 +67,17 @@ impl Network {
 impl Fetch for Network {
     fn fetch(
         &self,
-        reach: services::Reach,
+        scope: services::FetchScope,
         call: Call,
         bytes_max: usize,
     ) -> BoxFuture<'_, Result<(response::Parts, Bytes), Cause>> {
         Box::pin(async move {
             let dialer = self.dialer.load_full();
-            let dialer = match reach {
-                services::Reach::Upstreams => dialer,
-                services::Reach::Public => Arc::new(dialer.to_public(self.own.iter().copied())),
+            let dialer = match scope {
+                services::FetchScope::Upstreams => dialer,
+                services::FetchScope::Public => {
+                    Arc::new(dialer.to_public(self.own.iter().copied()))
+                }
             };
             let Call {
                 method,

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 /// What may be connected to.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Reach {
+pub(crate) struct AddressGuard {
     /// Whether addresses that are not public are.
     private: bool,
     /// What is besides. Metadata services need an entry that is exactly the one address.
@@ -20,7 +20,7 @@ pub(crate) struct Reach {
     own: Arc<[SocketAddr]>,
 }
 
-impl Reach {
+impl AddressGuard {
     pub(crate) fn new(private: bool, networks: &[IpNet]) -> Self {
         Self {
             private,
@@ -154,13 +154,13 @@ mod tests {
 
     #[test]
     fn one_bad_address_of_a_name_is_one_too_many() {
-        let public = Reach::new(true, &[]).to_public([]);
+        let public = AddressGuard::new(true, &[]).to_public([]);
         assert!(public.admits(&places(&["1.1.1.1", "2606:4700::1111"])));
         assert!(!public.admits(&places(&["1.1.1.1", "10.0.0.1"])));
         let networks = ["10.0.0.0/8".parse().unwrap()];
-        let reach = Reach::new(false, &networks);
-        assert!(reach.admits(&places(&["1.1.1.1", "10.0.0.1", "::ffff:10.0.0.2"])));
-        assert!(!reach.admits(&places(&["10.0.0.1", "11.0.0.1", "127.0.0.1"])));
+        let guard = AddressGuard::new(false, &networks);
+        assert!(guard.admits(&places(&["1.1.1.1", "10.0.0.1", "::ffff:10.0.0.2"])));
+        assert!(!guard.admits(&places(&["10.0.0.1", "11.0.0.1", "127.0.0.1"])));
     }
 
     #[test]
@@ -175,10 +175,10 @@ mod tests {
         ] {
             let there = places(&[address]);
             let wide = ["0.0.0.0/0", "::/0"].map(|network| network.parse().unwrap());
-            assert!(!Reach::new(true, &wide).admits(&there), "{address}");
+            assert!(!AddressGuard::new(true, &wide).admits(&there), "{address}");
             let plain = plain_address(address.parse().unwrap());
             assert!(
-                Reach::new(false, &[plain.into()]).admits(&there),
+                AddressGuard::new(false, &[plain.into()]).admits(&there),
                 "{address}"
             );
         }
@@ -188,19 +188,19 @@ mod tests {
     fn own_listeners_are_known_by_port_and_address() {
         let own: [SocketAddr; 2] = ["0.0.0.0:443", "192.0.2.1:80"].map(|own| own.parse().unwrap());
         let networks = ["127.0.0.0/8".parse().unwrap()];
-        let reach = Reach::new(true, &networks).to_public(own);
+        let guard = AddressGuard::new(true, &networks).to_public(own);
         for (place, is_own) in [
             ("127.0.0.1:443", true),
             ("127.0.0.1:80", false),
             ("192.0.2.1:80", true),
             ("192.0.2.1:443", false),
         ] {
-            assert_eq!(reach.is_own(place.parse().unwrap()), is_own, "{place}");
+            assert_eq!(guard.is_own(place.parse().unwrap()), is_own, "{place}");
         }
         let ends = |local: &str, peer: &str| (local.parse().unwrap(), peer.parse().unwrap());
         let (local, peer) = ends("192.0.2.1:5000", "192.0.2.1:443");
-        assert!(reach.is_own_by_now(local, peer));
+        assert!(guard.is_own_by_now(local, peer));
         let (local, peer) = ends("192.0.2.1:5000", "192.0.2.2:443");
-        assert!(!reach.is_own_by_now(local, peer));
+        assert!(!guard.is_own_by_now(local, peer));
     }
 }

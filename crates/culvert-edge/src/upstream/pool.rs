@@ -32,7 +32,7 @@ use tokio::time::Instant;
 
 use crate::edge_state::EdgeState;
 use crate::http::request_body::RequestBody;
-use crate::http1::outbound::{Outbound, OutboundError};
+use crate::http1::client::{Http1Client, Http1ClientError};
 use crate::lanes;
 use crate::overload::Level;
 use crate::upstream::connector::Connector;
@@ -87,7 +87,7 @@ pub(crate) struct Pool {
 /// One HTTP/1 connection.
 #[derive(Debug)]
 pub(crate) struct Http1 {
-    connection: Outbound,
+    connection: Http1Client,
     has_served: bool,
     received: Arc<AtomicU64>,
     idle_since: Instant,
@@ -274,7 +274,7 @@ pub(crate) enum Sent {
     /// The connection had been closed, and nothing was received: the request did not count.
     Stale,
     /// It failed.
-    Failed(OutboundError, Heard),
+    Failed(Http1ClientError, Heard),
 }
 
 /// Whether anything was received before an exchange failed.
@@ -290,11 +290,11 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Dial(DialError),
     #[error("the request failed: {0}")]
-    Http1(#[from] OutboundError),
+    Http1(#[from] Http1ClientError),
     #[error("the request failed: {0}")]
     Http2(#[from] hyper::Error),
     #[error("the agent's service closed the connection without a response: {0}")]
-    Silent(OutboundError),
+    Silent(Http1ClientError),
     #[error("the connection was closed, and the request cannot be repeated")]
     Closed,
     #[error("the response timed out")]
@@ -378,7 +378,7 @@ impl Pool {
         let link = Box::new(Http1 {
             has_served: false,
             received: wire.received(),
-            connection: Outbound::new(wire),
+            connection: Http1Client::new(wire),
             idle_since: Instant::now(),
             handovers: 0,
         });
@@ -682,7 +682,7 @@ impl Lease {
         let is_silent = link.received.load(Ordering::Relaxed) == before;
         match head {
             Ok(head) => Sent::Answered(head),
-            Err(OutboundError::Io(_) | OutboundError::Ended) if was_reused && is_silent => {
+            Err(Http1ClientError::Io(_) | Http1ClientError::Ended) if was_reused && is_silent => {
                 Sent::Stale
             }
             Err(error) if is_silent => Sent::Failed(error, Heard::Nothing),
@@ -694,7 +694,7 @@ impl Lease {
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, OutboundError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Http1ClientError>>> {
         self.link.connection.poll_frame(cx)
     }
 

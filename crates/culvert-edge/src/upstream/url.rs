@@ -22,7 +22,7 @@ use tokio_rustls::TlsConnector;
 use crate::proxy::{self, Ends};
 use crate::socket;
 use crate::upstream::agent::{AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion};
-use crate::upstream::guard::{Reach, is_private};
+use crate::upstream::guard::{AddressGuard, is_private};
 
 /// Addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 16;
@@ -252,7 +252,7 @@ pub(crate) struct Dialer {
     http1: TlsConnector_,
     http2: TlsConnector_,
     connect: Duration,
-    reach: Reach,
+    guard: AddressGuard,
 }
 
 /// The system's roots and further ones.
@@ -283,7 +283,7 @@ impl Dialer {
     pub(crate) fn new(
         extra: &[CertificateDer<'static>],
         connect: Duration,
-        reach: Reach,
+        guard: AddressGuard,
     ) -> Result<Self, rustls::Error> {
         let roots = trusted_roots(extra)?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -298,7 +298,7 @@ impl Dialer {
             http1: TlsConnector_(Arc::new(http1).into()),
             http2: TlsConnector_(Arc::new(http2).into()),
             connect,
-            reach,
+            guard,
         })
     }
 
@@ -306,7 +306,7 @@ impl Dialer {
     /// none where we listen ourselves.
     pub(crate) fn to_public(&self, own: impl IntoIterator<Item = SocketAddr>) -> Self {
         Self {
-            reach: self.reach.to_public(own),
+            guard: self.guard.to_public(own),
             ..self.clone()
         }
     }
@@ -364,18 +364,18 @@ impl Dialer {
                 .take(ADDRESSES_MAX)
                 .collect(),
         };
-        if !self.reach.admits(&addresses) {
+        if !self.guard.admits(&addresses) {
             return Err(DialError::Private);
         }
-        if addresses.iter().any(|place| self.reach.is_own(*place)) {
+        if addresses.iter().any(|place| self.guard.is_own(*place)) {
             return Err(DialError::OwnListener);
         }
         for address in addresses {
             match TcpStream::connect(address).await {
                 Ok(tcp) => {
-                    if self.reach.minds_own() {
+                    if self.guard.minds_own() {
                         let local = tcp.local_addr().map_err(DialError::Connect)?;
-                        if self.reach.is_own_by_now(local, address) {
+                        if self.guard.is_own_by_now(local, address) {
                             return Err(DialError::OwnListener);
                         }
                     }

@@ -16,10 +16,10 @@ use crate::session::Session;
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// The result of a refresh. Requests with the same session share it.
-pub(crate) type Refresh = SharedFuture<BoxFuture<'static, Asked>>;
+pub(crate) type Refresh = SharedFuture<BoxFuture<'static, RefreshOutcome>>;
 
 #[derive(Clone)]
-pub(crate) enum Asked {
+pub(crate) enum RefreshOutcome {
     /// The session continues: the provider confirmed the user, or is unavailable.
     Goes(Arc<Session>, bool),
     /// The provider no longer confirms the user.
@@ -34,11 +34,11 @@ impl SessionMiddleware {
         services: &Arc<PolicyServices>,
         visit: &Visit,
         session: Session,
-    ) -> Asked {
+    ) -> RefreshOutcome {
         let key = format!("{} {}", session.id, session.asked());
         let (middleware, account, now) = (Arc::clone(self), visit.account(), visit.now);
         let (its_services, app) = (Arc::clone(services), visit.app.clone());
-        let asking: BoxFuture<'static, Asked> = Box::pin(async move {
+        let asking: BoxFuture<'static, RefreshOutcome> = Box::pin(async move {
             middleware
                 .ask_now(&its_services, &account, &app, session, now)
                 .await
@@ -60,7 +60,7 @@ impl SessionMiddleware {
         app: &App,
         mut session: Session,
         now: Timestamp,
-    ) -> Asked {
+    ) -> RefreshOutcome {
         let asked = async {
             let turn = self.logins.calls.try_acquire();
             let _turn =
@@ -86,17 +86,17 @@ impl SessionMiddleware {
                     session.tokens = tokens;
                 }
                 session.told(&self.print, now);
-                Asked::Goes(Arc::new(session), was_told)
+                RefreshOutcome::Goes(Arc::new(session), was_told)
             }
             Err(Failed::Away(why)) => {
                 tracing::warn!(why, "refreshing user data failed");
                 session.postponed(self.options.spans, &self.print, ASK_AGAIN_AFTER, now);
-                Asked::Goes(Arc::new(session), false)
+                RefreshOutcome::Goes(Arc::new(session), false)
             }
             Err(failed) => {
                 tracing::info!(session = session.id, error = %failed, "a session ends");
                 self.end(account, &session).await;
-                Asked::Ends
+                RefreshOutcome::Ends
             }
         }
     }

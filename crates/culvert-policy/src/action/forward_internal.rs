@@ -7,7 +7,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
 
-use crate::Scheme;
 use crate::action_type::{ActionType, Ends};
 use crate::policy::context::PolicyContext;
 use crate::policy::phase::Phase;
@@ -15,6 +14,7 @@ use crate::policy::run::{Action, Exchange, Flow, Run};
 use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::problem::Problem;
+use crate::scheme::Scheme;
 
 /// Endpoints after the first.
 const HOPS_MAX: usize = 3;

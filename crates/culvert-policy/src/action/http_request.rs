@@ -14,7 +14,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
 
-use crate::Scheme;
 use crate::action_type::{ActionType, Ends};
 use crate::fields::{Field, FieldTemplates, is_framing};
 use crate::host::{Called, ConnContext, EndpointInfo, NotCalled};
@@ -25,6 +24,7 @@ use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::policy::variables;
 use crate::problem::Problem;
+use crate::scheme::Scheme;
 use crate::services::Call;
 
 const PARAMETERS_MAX: usize = 32;

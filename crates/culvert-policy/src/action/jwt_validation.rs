@@ -145,13 +145,13 @@ struct JwtValidation {
 #[derive(Debug)]
 struct Token {
     kind: Kind,
-    place: Place,
+    place: TokenLocation,
     name: String,
     prefix: String,
 }
 
 #[derive(Debug)]
-enum Place {
+enum TokenLocation {
     Header(HeaderName),
     Body,
 }
@@ -224,9 +224,9 @@ impl JwtValidation {
             context.length(&format!("{field}.name"), &token.name, VALUE_BYTES_MAX)?;
             context.length(&format!("{field}.prefix"), &token.prefix, VALUE_BYTES_MAX)?;
             let place = match token.method {
-                Method::Body if !token.name.is_empty() => Some(Place::Body),
+                Method::Body if !token.name.is_empty() => Some(TokenLocation::Body),
                 Method::Body => None,
-                Method::Header => token.name.parse().ok().map(Place::Header),
+                Method::Header => token.name.parse().ok().map(TokenLocation::Header),
             };
             tokens.push(Token {
                 kind: token.r#type,
@@ -392,7 +392,7 @@ impl Token {
             return Ok(Err(Invalid::Missing));
         };
         let text = match &self.place {
-            Place::Header(name) => {
+            TokenLocation::Header(name) => {
                 let mut values = request.headers.get_all(name).iter();
                 match (values.next(), values.next()) {
                     (None, _) => return Ok(Err(Invalid::Missing)),
@@ -400,7 +400,7 @@ impl Token {
                     (Some(_), Some(_)) => None,
                 }
             }
-            Place::Body => {
+            TokenLocation::Body => {
                 let body = x.read_body(BODY_BYTES_MAX).await?;
                 match in_body(&request.headers, &body, &self.name) {
                     None => return Ok(Err(Invalid::Missing)),
@@ -429,8 +429,8 @@ impl Token {
     fn result(&self, checked: Option<&Checked>) -> Value {
         let json = |part: Option<&Json>| part.map_or(map(Vec::new()), of_json);
         let location = match self.place {
-            Place::Header(_) => "header",
-            Place::Body => "body",
+            TokenLocation::Header(_) => "header",
+            TokenLocation::Body => "body",
         };
         let signature = checked.map(|checked| checked.signature.as_str());
         map(vec![

@@ -23,7 +23,7 @@ use crate::policy::run::{Action, Exchange, Flow, Run};
 use crate::policy::values::text;
 use crate::policy::variables;
 use crate::reply;
-use crate::shared_counts::{ASIDE_MAX, BUCKETS_MAX, Bucket, Place, window_of};
+use crate::shared_counts::{ASIDE_MAX, BUCKETS_MAX, Bucket, LazyTable, window_of};
 
 const NAME_BYTES_MAX: usize = 1023;
 const KEYS_MAX: usize = 10;
@@ -82,7 +82,7 @@ pub(crate) static TYPE: ActionType = ActionType {
                 Scope::Node => Counts::of_node(),
                 Scope::Cluster => Counts::Cluster {
                     fingerprint: site.fingerprint(),
-                    place: Place::new(),
+                    place: LazyTable::new(),
                 },
             },
         }))
@@ -143,7 +143,10 @@ enum Counts {
         hashers: [RandomState; 2],
     },
     /// Of all nodes, which know the buckets by the same hashes.
-    Cluster { fingerprint: [u8; 32], place: Place },
+    Cluster {
+        fingerprint: [u8; 32],
+        place: LazyTable,
+    },
 }
 
 impl Counts {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use culvert_base::sync::lock;
 use culvert_base::{Refusal, code};
 use culvert_tls::tls_policy::{
-    self, Authorities, Strategy, TlsPolicy, Trusted, Wishes, certificates, certified,
+    self, Authorities, Strategy, TlsPolicy, TlsSettings, Trusted, certificates, certified,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
@@ -13,12 +13,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::Scheme;
 use crate::action_type::ActionType;
 use crate::policy::context::PolicyContext;
 use crate::policy::phase::Phase;
 use crate::policy::run::{Action, Exchange, Flow, Run};
 use crate::policy::template::Template;
+use crate::scheme::Scheme;
 
 /// What certificate authorities are called by.
 const ID_PREFIX: &str = "ca";
@@ -115,7 +115,7 @@ fn compile(context: &PolicyContext<'_>) -> Result<TerminateTls, Refusal> {
     };
     if let Some((chain, key)) = &key
         && let (Some(chain), Some(key)) = (chain.constant(), key.constant())
-        && key != crate::REDACTED
+        && key != crate::policy::secret::REDACTED
         && certified(chain, key).is_none()
     {
         let why = "`server_certificate` must be a PEM chain and `server_private_key` the PEM key of its first certificate";
@@ -175,12 +175,12 @@ struct TerminateTls {
     strategy: Option<Strategy>,
     inline: Vec<Template>,
     named: Vec<Arc<Authorities>>,
-    kept: Mutex<Vec<Kept>>,
+    kept: Mutex<Vec<CachedTlsPolicy>>,
 }
 
 /// TLS policies that were made, and what of: that of the actions before, and the digests of the texts.
 #[derive(Debug)]
-struct Kept {
+struct CachedTlsPolicy {
     before: Option<Arc<TlsPolicy>>,
     texts: Vec<[u8; 32]>,
     tls_policy: Arc<TlsPolicy>,
@@ -200,7 +200,7 @@ impl TerminateTls {
             .iter()
             .map(|text| Sha256::digest(text).into())
             .collect();
-        let is_same = |kept: &Kept| {
+        let is_same = |kept: &CachedTlsPolicy| {
             kept.texts == digests
                 && match (&kept.before, &before) {
                     (None, None) => true,
@@ -224,7 +224,7 @@ impl TerminateTls {
             authorities.extend(certificates(pem)?);
         }
         let names_authorities = !(self.inline.is_empty() && self.named.is_empty());
-        let wishes = Wishes {
+        let settings = TlsSettings {
             min: self.min,
             max: self.max,
             key,
@@ -236,12 +236,12 @@ impl TerminateTls {
                 })
             }),
         };
-        let tls_policy = Arc::new(TlsPolicy::new(wishes, before.as_deref())?);
+        let tls_policy = Arc::new(TlsPolicy::new(settings, before.as_deref())?);
         let mut kept = lock(&self.kept);
         if kept.len() == KEPT_MAX {
             kept.remove(0);
         }
-        kept.push(Kept {
+        kept.push(CachedTlsPolicy {
             before,
             texts: digests,
             tls_policy: Arc::clone(&tls_policy),

@@ -18,7 +18,7 @@ use crate::policy::run::{Action, Exchange, Flow, Run};
 use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::problem::Problem;
-use crate::services::{PolicyServices, Reach};
+use crate::services::{FetchScope, PolicyServices};
 use crate::webhook::{self, Provider, Unverified, sns};
 
 /// Bytes of a webhook's body.
@@ -184,7 +184,7 @@ async fn by_certificate(
     now: Timestamp,
 ) -> Result<(), Unverified> {
     let message = sns::Message::read(body, now)?;
-    let certificate = services.document(Reach::Public, message.certificate());
+    let certificate = services.document(FetchScope::Public, message.certificate());
     let certificate = certificate.await;
     let certificate = certificate.map_err(|error| {
         tracing::warn!(%error, "cannot fetch the signing certificate of a webhook");

@@ -200,6 +200,7 @@ impl IpFields {
         Self(self.0 | others.0)
     }
 
+    /// A bit for each field.
     pub fn bits(self) -> u32 {
         self.0
     }

@@ -70,7 +70,7 @@ impl Policy {
     }
 
     /// Whether any of it reads what actions say of themselves.
-    pub fn reads_results(&self) -> bool {
+    pub(crate) fn reads_results(&self) -> bool {
         self.reads_results
     }
 

@@ -14,10 +14,10 @@ const VISITS_MAX: usize = 4;
 
 /// What the connection phases of policies made of a connection. Allocates nothing without one.
 #[derive(Debug, Default)]
-pub struct PolicyConnState(Mutex<Option<Box<Entry>>>);
+pub struct PolicyConnState(Mutex<Option<Box<PolicyResults>>>);
 
 #[derive(Debug, Default)]
-struct Entry {
+struct PolicyResults {
     /// Of HTTP endpoints, the last ones.
     visits: Vec<Visit>,
     is_http: bool,

@@ -17,13 +17,13 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::Scheme;
 use crate::address::IpPolicy;
 use crate::ipdata::IpData;
 use crate::policy::environments;
 use crate::policy::phase::Phase;
 use crate::policy::secrets::Secrets;
 use crate::policy::template::{Template, ValueTemplate};
+use crate::scheme::Scheme;
 
 /// Objects that policies may name.
 #[derive(Clone, Debug, Default)]
@@ -74,6 +74,7 @@ pub struct PolicyContext<'c> {
 }
 
 impl<'c> PolicyContext<'c> {
+    /// A context for the actions of one policy.
     pub fn new(
         phase: Phase,
         scheme: Scheme,
@@ -293,6 +294,7 @@ pub(crate) fn refusal(code: Code, place: &str, why: &str) -> Refusal {
 pub struct GoDuration(pub Duration);
 
 impl GoDuration {
+    /// A duration of whole seconds.
     pub const fn seconds(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
     }

@@ -15,6 +15,7 @@ pub struct Edits {
     headers: Vec<Edit>,
     /// Another target for the upstream, and the whole URL it is of.
     pub target: Option<Uri>,
+    /// The whole URL of the target.
     pub url: Option<String>,
     /// How the handshake is to be done, in the connection phase.
     pub tls_policy: Option<Arc<TlsPolicy>>,
@@ -31,10 +32,12 @@ enum Edit {
 }
 
 impl Edits {
+    /// Adds a field.
     pub fn add(&mut self, name: HeaderName, value: HeaderValue) {
         self.headers.push(Edit::Add(name, value));
     }
 
+    /// Removes all fields of a name.
     pub fn remove(&mut self, name: HeaderName) {
         self.headers.push(Edit::Remove(name));
     }

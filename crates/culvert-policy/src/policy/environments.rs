@@ -21,7 +21,7 @@ pub fn of(phase: Phase) -> &'static Env {
 }
 
 /// What a condition for trying again may name beside what its phase has.
-pub fn of_retries(phase: Phase) -> &'static Env {
+pub(crate) fn of_retries(phase: Phase) -> &'static Env {
     static ENVIRONMENTS: LazyLock<[Env; 3]> = LazyLock::new(|| {
         Phase::ALL.map(|phase| {
             let [attempts, last] = retry_slots();

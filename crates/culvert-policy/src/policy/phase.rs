@@ -1,6 +1,6 @@
 //! When rules run.
 
-use crate::Scheme;
+use crate::scheme::Scheme;
 
 /// When a rule runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,6 +14,7 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// Every phase, in order.
     pub const ALL: [Self; 3] = [Self::Connect, Self::Request, Self::Response];
 
     /// Its key in a policy.

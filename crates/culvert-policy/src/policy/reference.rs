@@ -6,11 +6,11 @@ use std::fmt::Write;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
-use crate::Scheme;
 use crate::action_type::{ActionType, Actions, Ends, NOT_BUILT};
 use crate::policy::functions;
 use crate::policy::phase::Phase;
 use crate::policy::variables;
+use crate::scheme::Scheme;
 
 /// `docs/reference/traffic-policy.md`.
 pub fn reference(actions: Actions) -> String {

@@ -44,7 +44,7 @@ struct Pair {
 
 /// What is replaced by what, ready to be worked out for an exchange.
 #[derive(Debug)]
-pub struct FindReplace {
+pub(crate) struct FindReplace {
     name: &'static str,
     pairs: Vec<(From, Template)>,
 }
@@ -58,7 +58,10 @@ enum From {
 
 impl FindReplace {
     /// Checks a configuration; `name` is that of the action's result.
-    pub fn compile(context: &PolicyContext<'_>, name: &'static str) -> Result<Self, Refusal> {
+    pub(crate) fn compile(
+        context: &PolicyContext<'_>,
+        name: &'static str,
+    ) -> Result<Self, Refusal> {
         let config: Config = context.config()?;
         let given = config.replacements;
         context.count("replacements", given.len(), REPLACEMENTS_MAX)?;
@@ -86,7 +89,8 @@ impl FindReplace {
         Ok(Self { name, pairs })
     }
 
-    pub fn slots(&self) -> Vec<Slot> {
+    /// Variables that the replacement reads.
+    pub(crate) fn slots(&self) -> Vec<Slot> {
         let of = |(from, to): &(From, Template)| {
             let from = match from {
                 From::Computed(template) => template.slots().collect(),
@@ -98,7 +102,7 @@ impl FindReplace {
     }
 
     /// Works the replacements out, for when the phase is over.
-    pub fn run<'a>(&'a self, x: &mut Exchange<'_>) -> Run<'a> {
+    pub(crate) fn run<'a>(&'a self, x: &mut Exchange<'_>) -> Run<'a> {
         for (from, to) in &self.pairs {
             let from = match from {
                 From::Pattern(pattern) => pattern.clone(),

@@ -89,9 +89,13 @@ impl From<Flow> for Run<'_> {
 /// One phase of one connection or exchange: what expressions read and actions work on.
 #[derive(Debug)]
 pub struct Exchange<'x> {
+    /// The phase that runs.
     pub phase: Phase,
+    /// The policy that runs.
     pub policy: &'x Policy,
+    /// The endpoint of the policy.
     pub endpoint: EndpointInfo<'x>,
+    /// The connection.
     pub conn: ConnContext<'x>,
     /// The request as received.
     pub request: Option<&'x request::Parts>,
@@ -103,6 +107,7 @@ pub struct Exchange<'x> {
     pub response: Option<&'x response::Parts>,
     /// The event of the exchange; a connection has none of its own yet.
     pub event: Option<&'x mut EventDraft>,
+    /// What outlives the phase.
     pub memory: &'x mut Memory,
     /// What is to be changed before it is sent on: the request's or the response's head, by phase.
     pub edits: Edits,
@@ -129,7 +134,7 @@ pub struct Memory {
     /// Whether the request is made by a policy rather than by a client.
     pub is_call: bool,
     /// What the result of a call takes of the memory for bodies.
-    pub call_room: Option<Reservation>,
+    pub(crate) call_room: Option<Reservation>,
     /// Cookies that the answer sets, whatever it is.
     pub cookies: Vec<HeaderValue>,
     /// Told what the upstream made of the request.
@@ -302,7 +307,7 @@ impl<'x> Exchange<'x> {
 
     /// The whole body of the request, which is sent on as it is. The rest of the phase waits for it;
     /// one that cannot be had ends the phase.
-    pub async fn read_body(&mut self, bytes_max: usize) -> Result<Bytes, Flow> {
+    pub(crate) async fn read_body(&mut self, bytes_max: usize) -> Result<Bytes, Flow> {
         let Some(body) = &mut self.body else {
             return Ok(Bytes::new());
         };
@@ -338,7 +343,7 @@ impl<'x> Exchange<'x> {
 
     /// Says what IP policies decided. A connection of an HTTP endpoint says it in each of its
     /// requests.
-    pub fn tell_admitted(&mut self, is_admitted: bool) {
+    pub(crate) fn tell_admitted(&mut self, is_admitted: bool) {
         let decision = if is_admitted { "allow" } else { "block" };
         if self.phase == Phase::Connect {
             self.conn.state.decide(decision);
@@ -367,7 +372,7 @@ impl<'x> Exchange<'x> {
     }
 
     /// Sets a variable of the phase.
-    pub fn set_var(&mut self, name: &str, value: Value) {
+    pub(crate) fn set_var(&mut self, name: &str, value: Value) {
         let vars = &mut self.memory.vars;
         match vars.iter_mut().find(|(known, _)| known == name) {
             Some((_, known)) => *known = value,
@@ -397,7 +402,7 @@ impl<'x> Exchange<'x> {
     }
 
     /// Reads the data of the operator.
-    pub fn with_ip_data<R>(&self, read: impl FnOnce(&IpData) -> R) -> R {
+    pub(crate) fn with_ip_data<R>(&self, read: impl FnOnce(&IpData) -> R) -> R {
         match &self.ip_data {
             Some(data) => read(data),
             None => read(&self.conn.services.ip_data.now()),

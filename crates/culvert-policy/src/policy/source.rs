@@ -5,7 +5,6 @@ use std::sync::Arc;
 use culvert_base::{Code, Meter, Refusal, code};
 use culvert_cel::{Limits, Predicate, Slot};
 
-use crate::Scheme;
 use crate::action_type::{ActionType, Actions, Ends, NOT_BUILT};
 use crate::document::{Node, Unreadable};
 use crate::ipdata::IpFields;
@@ -14,6 +13,7 @@ use crate::policy::context::{PolicyContext, Resources, refusal};
 use crate::policy::phase::Phase;
 use crate::policy::run::Action;
 use crate::policy::{environments, template, variables};
+use crate::scheme::Scheme;
 
 /// Rules of one phase.
 const RULES_MAX: usize = 100;

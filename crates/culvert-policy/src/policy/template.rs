@@ -61,7 +61,7 @@ impl Template {
     }
 
     /// The text, if it has no expression.
-    pub fn constant(&self) -> Option<&str> {
+    pub(crate) fn constant(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [] => Some(""),
             [Part::Text(text)] => Some(text),
@@ -70,7 +70,7 @@ impl Template {
     }
 
     /// Whether it is one expression and nothing else.
-    pub fn is_one_expression(&self) -> bool {
+    pub(crate) fn is_one_expression(&self) -> bool {
         matches!(self.parts.as_slice(), [Part::Expression(_)])
     }
 
@@ -94,7 +94,7 @@ impl Template {
     }
 
     /// The text. An expression that fails says nothing; the failure is counted and noted.
-    pub fn render(&self, x: &mut Exchange<'_>) -> Cow<'_, str> {
+    pub(crate) fn render(&self, x: &mut Exchange<'_>) -> Cow<'_, str> {
         if let Some(text) = self.constant() {
             return text.into();
         }
@@ -151,6 +151,7 @@ pub enum ValueTemplate {
 }
 
 impl ValueTemplate {
+    /// Parses the templates in a JSON value.
     pub fn parse(json: &Json, env: &Env) -> Result<Self, String> {
         Ok(match json {
             Json::Null => Self::Constant(Value::Null),
@@ -185,7 +186,7 @@ impl ValueTemplate {
         }
     }
 
-    pub fn render(&self, x: &mut Exchange<'_>) -> Value {
+    pub(crate) fn render(&self, x: &mut Exchange<'_>) -> Value {
         match self {
             Self::Constant(value) => value.clone(),
             Self::Text(template) => template.value(x),

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use culvert_base::Refusal;
 
-use crate::Scheme;
 use crate::action;
 use crate::action_type::Actions;
 use crate::address::IpPolicy;
@@ -14,6 +13,7 @@ use crate::policy::context::Resources;
 use crate::policy::phase::Phase;
 use crate::policy::source::Source;
 use crate::policy::variables;
+use crate::scheme::Scheme;
 
 /// The actions of this crate.
 const ACTIONS: Actions = Actions(&[action::ALL]);

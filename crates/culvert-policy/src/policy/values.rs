@@ -40,7 +40,7 @@ pub(crate) fn of_number(number: &Number) -> Value {
 }
 
 /// JSON as a value: integral numbers are ints.
-pub fn of_json(json: &Json) -> Value {
+pub(crate) fn of_json(json: &Json) -> Value {
     match json {
         Json::Null => Value::Null,
         Json::Bool(value) => Value::Bool(*value),
@@ -126,7 +126,7 @@ pub fn decoded(value: &http::HeaderValue) -> Cow<'_, str> {
 }
 
 /// Parameters of a query by name, decoded.
-pub fn query_parameters(query: &str) -> Value {
+pub(crate) fn query_parameters(query: &str) -> Value {
     let mut names: Vec<(String, Vec<Value>)> = Vec::new();
     for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
         let value = Value::from(&*value);

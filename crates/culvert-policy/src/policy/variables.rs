@@ -29,11 +29,15 @@ use crate::policy::values::{decoded, map, moment, query_parameters, text, texts}
 /// A variable.
 #[derive(Debug)]
 pub struct Variable {
+    /// Its name in expressions.
     pub path: Cow<'static, str>,
+    /// Its type.
     pub of: Type,
     /// The first phase that has it; later ones do too.
     pub since: Phase,
+    /// Its description in the reference.
     pub doc: &'static str,
+    /// When its value is known.
     pub filled: Filled,
     read: Reader,
 }
@@ -103,20 +107,20 @@ pub enum Read<'a> {
 }
 
 /// What set-vars set in this phase.
-pub const VARS: &str = "vars";
+pub(crate) const VARS: &str = "vars";
 /// What actions said of themselves.
 pub const ACTIONS: &str = "actions";
 /// Random bits, new at each reading. Not a name that an expression can write.
-pub const RANDOM: &str = "(random)";
+pub(crate) const RANDOM: &str = "(random)";
 
 /// Secrets of the account, by vault and name. Not a name that an expression can write.
-pub const SECRETS: &str = "(secrets)";
+pub(crate) const SECRETS: &str = "(secrets)";
 
 /// Every variable; its place is its slot.
 pub static ALL: LazyLock<Vec<Variable>> = LazyLock::new(all);
 
 /// The slots of `attempts` and `last_attempt`, which are no variables of a phase.
-pub fn retry_slots() -> [Slot; 2] {
+pub(crate) fn retry_slots() -> [Slot; 2] {
     let first = Slot::try_from(ALL.len()).expect("the table is short");
     [first, first + 1]
 }
@@ -138,7 +142,7 @@ pub fn data(slot: Slot) -> Option<(&'static Variable, IpField)> {
 }
 
 /// The variable of a slot, if it has no value in a phase, whatever comes.
-pub fn unfilled(slot: Slot, phase: Phase) -> Option<&'static Variable> {
+pub(crate) fn unfilled(slot: Slot, phase: Phase) -> Option<&'static Variable> {
     let variable = ALL.get(usize::from(slot))?;
     let is_unfilled = match variable.filled {
         Filled::Never => true,
@@ -470,7 +474,7 @@ fn list(headers: &HeaderMap, name: &HeaderName) -> Value {
 }
 
 /// The media type of a body, in lower case.
-pub fn media_type(headers: &HeaderMap) -> String {
+pub(crate) fn media_type(headers: &HeaderMap) -> String {
     let raw = text(first(headers, &CONTENT_TYPE).borrow());
     raw.split(';')
         .next()
@@ -542,7 +546,7 @@ impl Exchange<'_> {
     }
 
     /// What terminate-tls says of itself once the handshake is over, if a policy has it.
-    pub fn handshake_result(&self) -> Option<Value> {
+    pub(crate) fn handshake_result(&self) -> Option<Value> {
         self.conn.info.tls.get()?.tls_policy.as_ref()?;
         let handshake = self.handshake()?;
         let side = |der: &[u8], paths: &[&str]| {
@@ -597,7 +601,7 @@ impl Exchange<'_> {
     }
 
     /// The URL that is asked for: host and port as received, path and query as they are sent.
-    pub fn sent_url(&self) -> Option<String> {
+    pub(crate) fn sent_url(&self) -> Option<String> {
         let request = self.request?;
         let (scheme, authority, target) = (self.scheme(), authority(request), target(request));
         Some(format!("{scheme}://{authority}{target}"))

@@ -129,7 +129,7 @@ fn a_node_that_hears_nothing_goes_on_by_itself_and_learns_later() {
     let mut nodes = Nodes::new(2);
     let pass = |nodes: &Nodes, who| (0..20).filter(|_| nodes.take(who, 1, 1, 10)).count();
     assert_eq!(pass(&nodes, 0), 10);
-    // What was told while the other was away is lost.
+    // What was sent while the other was away is lost.
     nodes.nodes[0].outgoing();
     assert_eq!(pass(&nodes, 1), 10, "it has only its own counts");
     // It comes back, and says so.
@@ -242,7 +242,7 @@ fn more_nodes_than_a_bucket_has_room_for_are_refused_and_counted() {
 fn clocks_that_differ_a_little_do_no_harm() {
     let length = MINUTE;
     let mut bucket = Bucket::default();
-    let ahead = Passed {
+    let ahead = WindowCounts {
         window: 2,
         now: 3,
         before: 4,

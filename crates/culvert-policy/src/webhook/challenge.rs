@@ -22,7 +22,7 @@ const QUESTION_BYTES_MAX: usize = 512;
 
 /// The answer to a request that is a question of its provider; `None` if it is something else, or
 /// must not be answered. The verdict is that of [`verify`](super::verify).
-pub fn answer(
+pub(crate) fn answer(
     provider: Provider,
     secret: &str,
     request: &Request<'_>,

@@ -5,10 +5,10 @@ use std::fmt::Write;
 
 use culvert_base::Timestamp;
 
-use crate::webhook::place::Place::Header;
 use crate::webhook::request::{Request, Unverified};
 use crate::webhook::signature::Hash;
 use crate::webhook::signature::{Digester, check_stamp, from_hex, is_equal};
+use crate::webhook::value_location::ValueLocation::Header;
 
 const STAMP: &str = "x-contentful-timestamp";
 const SIGNED: &str = "x-contentful-signed-headers";

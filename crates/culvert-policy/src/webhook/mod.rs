@@ -10,66 +10,61 @@
 mod challenge;
 mod contentful;
 mod json;
-mod place;
 mod plivo;
 mod provider;
 mod request;
 mod sendgrid;
 mod signature;
-pub mod sns;
+pub(crate) mod sns;
 mod twilio;
+mod value_location;
 
 use culvert_base::Timestamp;
 
-pub use crate::webhook::challenge::answer;
+pub(crate) use crate::webhook::challenge::answer;
 use crate::webhook::provider::{Encoding, Key, Part, Row, Way};
 use crate::webhook::request::softened;
-pub use crate::webhook::request::{Request, Unverified};
+pub(crate) use crate::webhook::request::{Request, Unverified};
 use crate::webhook::signature::{Digester, check_stamp, from_base64, from_hex, is_equal};
 
 /// Someone who sends webhooks.
 #[derive(Clone, Copy, Debug)]
-pub struct Provider {
+pub(crate) struct Provider {
     /// The ways in which it signs; at least one.
     rows: &'static [Row],
 }
 
 /// Every provider, sorted by name.
-pub fn all() -> impl Iterator<Item = Provider> {
+pub(crate) fn all() -> impl Iterator<Item = Provider> {
     provider::TABLE
         .chunk_by(|a, b| a.provider == b.provider)
         .map(|rows| Provider { rows })
 }
 
 /// The provider of that name.
-pub fn find(name: &str) -> Option<Provider> {
+pub(crate) fn find(name: &str) -> Option<Provider> {
     all().find(|provider| provider.name() == name)
 }
 
 impl Provider {
     /// Its name in a policy.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         self.rows.first().map_or("", |row| row.provider)
     }
 
     /// Whether it signs with a key of its own, whose certificate a message names, instead of a
     /// secret: see [`sns`].
-    pub fn has_certificate(self) -> bool {
+    pub(crate) fn has_certificate(self) -> bool {
         self.rows
             .iter()
             .any(|row| matches!(row.way, Way::Certificate))
-    }
-
-    /// Whether its way of signing is not documented well enough to be relied on.
-    pub fn is_unconfirmed(self) -> bool {
-        provider::UNCONFIRMED.contains(&self.name())
     }
 
     /// Whether a secret can be one of this provider's.
     ///
     /// # Errors
     /// What it must be, as the end of a sentence.
-    pub fn check_secret(self, secret: &str) -> Result<(), &'static str> {
+    pub(crate) fn check_secret(self, secret: &str) -> Result<(), &'static str> {
         if self.has_certificate() {
             return Ok(());
         }
@@ -92,7 +87,7 @@ impl Provider {
 ///
 /// # Errors
 /// Why it is not.
-pub fn verify(
+pub(crate) fn verify(
     provider: Provider,
     secret: &str,
     request: &Request<'_>,

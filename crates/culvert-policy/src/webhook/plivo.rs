@@ -3,11 +3,11 @@
 use culvert_base::Timestamp;
 use http::Method;
 
-use crate::webhook::place::Place::Header;
 use crate::webhook::request::FORM_FIELDS_MAX;
 use crate::webhook::request::{Request, SIGNATURES_MAX, Unverified};
 use crate::webhook::signature::Hash;
 use crate::webhook::signature::{Digester, from_base64, is_equal};
+use crate::webhook::value_location::ValueLocation::Header;
 
 pub(super) fn verify(secret: &str, request: &Request<'_>, _: Timestamp) -> Result<(), Unverified> {
     let given = Header("x-plivo-signature-v3").values(request)?;

@@ -2,13 +2,15 @@
 
 use culvert_base::Timestamp;
 
-use crate::webhook::place::Place::{self, After, Each, Field, Header, Json, Listed};
 use crate::webhook::provider::Encoding::{Base64, Hex};
 use crate::webhook::provider::Part::{
     Body, Form, JsonOfBody, Method, Stamp, Text, Url, UrlSoftened, Value,
 };
 use crate::webhook::request::{Request, Unverified};
 use crate::webhook::signature::Hash::{self, PlainSha256, Sha1, Sha256, Sha512};
+use crate::webhook::value_location::ValueLocation::{
+    self, After, Each, Field, Header, Json, Listed,
+};
 use crate::webhook::{contentful, plivo, sendgrid, twilio};
 
 /// One way in which a provider signs. A provider with several has a row for each.
@@ -17,14 +19,14 @@ pub(super) struct Row {
     pub(super) provider: &'static str,
     pub(super) way: Way,
     /// Where the signatures are.
-    pub(super) signature: Place,
+    pub(super) signature: ValueLocation,
     /// What is signed, one after the other.
     pub(super) parts: &'static [Part],
     pub(super) hash: Hash,
     pub(super) encoding: Encoding,
     pub(super) key: Key,
     /// Where it says when it was signed, and by how many seconds that may differ from now.
-    pub(super) stamp: Option<(Place, u32)>,
+    pub(super) stamp: Option<(ValueLocation, u32)>,
 }
 
 /// Checks what no row describes.
@@ -53,7 +55,7 @@ pub(super) enum Part {
     Text(&'static str),
     /// The time as the request says it.
     Stamp,
-    Value(Place),
+    Value(ValueLocation),
     Method,
     Url,
     /// The URL with some characters in clear.
@@ -83,7 +85,7 @@ pub(super) enum Key {
 
 const fn mac(
     provider: &'static str,
-    signature: Place,
+    signature: ValueLocation,
     parts: &'static [Part],
     hash: Hash,
     encoding: Encoding,
@@ -100,7 +102,7 @@ const fn mac(
     }
 }
 
-const fn other(provider: &'static str, way: Way, signature: Place) -> Row {
+const fn other(provider: &'static str, way: Way, signature: ValueLocation) -> Row {
     Row {
         way,
         ..mac(provider, signature, &[], Sha256, Base64)
@@ -108,7 +110,7 @@ const fn other(provider: &'static str, way: Way, signature: Place) -> Row {
 }
 
 impl Row {
-    const fn stamped(self, place: Place, tolerance: u32) -> Self {
+    const fn stamped(self, place: ValueLocation, tolerance: u32) -> Self {
         Self {
             stamp: Some((place, tolerance)),
             ..self
@@ -157,7 +159,8 @@ const fn standard(provider: &'static str, key: Key) -> Row {
     .key(key)
 }
 
-/// Providers whose way of signing is not documented well enough to be relied on.
+/// Providers whose signatures are not documented well enough to rely on.
+#[cfg(test)]
 pub(super) static UNCONFIRMED: &[&str] = &["orbit", "vmware"];
 
 /// Sorted by name.

@@ -9,7 +9,7 @@ pub(super) const FORM_FIELDS_MAX: usize = 1000;
 
 /// A request, as its sender made it.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'r> {
+pub(crate) struct Request<'r> {
     /// Its method.
     pub method: &'r Method,
     /// The whole URL under which the sender knows this place, query and all.
@@ -22,7 +22,7 @@ pub struct Request<'r> {
 
 /// Why a request is not believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unverified {
+pub(crate) enum Unverified {
     /// The field that should carry the signature, or what is signed, is not there.
     #[error("the request has no `{0}`")]
     Missing(&'static str),

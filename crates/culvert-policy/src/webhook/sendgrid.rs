@@ -3,9 +3,9 @@
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, ParsedPublicKey};
 use culvert_base::Timestamp;
 
-use crate::webhook::place::Place::Header;
 use crate::webhook::request::{Request, Unverified};
 use crate::webhook::signature::{check_stamp, from_base64};
+use crate::webhook::value_location::ValueLocation::Header;
 
 const TOLERANCE: u32 = 300;
 

@@ -23,7 +23,7 @@ const URL_BYTES_MAX: usize = 512;
 
 /// A message that says who signed it, not yet checked.
 #[derive(Debug)]
-pub struct Message {
+pub(crate) struct Message {
     certificate: Url,
     signature: Vec<u8>,
     signed: String,
@@ -50,7 +50,7 @@ impl Message {
     ///
     /// # Errors
     /// When it is no message of SNS, or too old.
-    pub fn read(body: &[u8], now: Timestamp) -> Result<Self, Unverified> {
+    pub(crate) fn read(body: &[u8], now: Timestamp) -> Result<Self, Unverified> {
         let [
             kind,
             id,
@@ -105,7 +105,7 @@ impl Message {
     }
 
     /// Where the certificate of the signer is.
-    pub fn certificate(&self) -> &Url {
+    pub(crate) fn certificate(&self) -> &Url {
         &self.certificate
     }
 
@@ -113,7 +113,7 @@ impl Message {
     ///
     /// # Errors
     /// When it is not signed with the key of that certificate.
-    pub fn verify(&self, certificate: &[u8], now: Timestamp) -> Result<(), Unverified> {
+    pub(crate) fn verify(&self, certificate: &[u8], now: Timestamp) -> Result<(), Unverified> {
         let (_, pem) = parse_x509_pem(certificate).map_err(|_| Unverified::Certificate)?;
         let (_, certificate) =
             parse_x509_certificate(&pem.contents).map_err(|_| Unverified::Certificate)?;

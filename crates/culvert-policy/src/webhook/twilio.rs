@@ -6,10 +6,10 @@ use std::borrow::Cow;
 use aws_lc_rs::digest;
 use culvert_base::Timestamp;
 
-use crate::webhook::place::Place::Header;
 use crate::webhook::request::{Request, Unverified};
 use crate::webhook::signature::Hash;
 use crate::webhook::signature::{Digester, from_base64, from_hex, is_equal};
+use crate::webhook::value_location::ValueLocation::Header;
 
 pub(super) fn verify(secret: &str, request: &Request<'_>, _: Timestamp) -> Result<(), Unverified> {
     let given: Vec<Vec<u8>> = Header("x-twilio-signature")

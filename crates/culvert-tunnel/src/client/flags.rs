@@ -20,7 +20,7 @@ pub struct Flag {
     /// Whether it may be repeated.
     pub many: bool,
     /// Where it has a meaning.
-    pub reach: Reach,
+    pub scope: FlagScope,
     /// What it does, for people.
     pub doc: &'static str,
     /// Takes the value, which is the content where a file is named. An error is a sentence without
@@ -41,7 +41,7 @@ pub enum Given {
 
 /// Where a flag has a meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reach {
+pub struct FlagScope {
     /// http and https endpoints.
     pub http: bool,
     /// tcp endpoints.
@@ -52,7 +52,7 @@ pub struct Reach {
     pub ssh: bool,
 }
 
-impl Reach {
+impl FlagScope {
     /// Whether the endpoints of a command have it.
     pub const fn has(self, protocol: Protocol) -> bool {
         match protocol {
@@ -63,22 +63,22 @@ impl Reach {
     }
 }
 
-const EVERYWHERE: Reach = Reach {
+const EVERYWHERE: FlagScope = FlagScope {
     http: true,
     tcp: true,
     tls: true,
     ssh: true,
 };
-const AGENT: Reach = Reach {
+const AGENT: FlagScope = FlagScope {
     ssh: false,
     ..EVERYWHERE
 };
-const HTTP: Reach = Reach {
+const HTTP: FlagScope = FlagScope {
     tcp: false,
     tls: false,
     ..EVERYWHERE
 };
-const NAMED: Reach = Reach {
+const NAMED: FlagScope = FlagScope {
     tcp: false,
     ..EVERYWHERE
 };
@@ -246,8 +246,8 @@ fn truth(text: &str) -> Result<bool, String> {
 }
 
 macro_rules! texts {
-    ($($name:literal, $value:literal, $many:literal, $reach:expr, $doc:literal, $apply:expr;)*) => {
-        &[$(Flag { name: $name, given: kind($value), many: $many, reach: $reach, doc: $doc, apply: $apply }),*]
+    ($($name:literal, $value:literal, $many:literal, $scope:expr, $doc:literal, $apply:expr;)*) => {
+        &[$(Flag { name: $name, given: kind($value), many: $many, scope: $scope, doc: $doc, apply: $apply }),*]
     };
 }
 
@@ -269,7 +269,7 @@ pub static FLAGS: &[Flag] = texts![
         |to, text| { to.host = text.into(); Ok(()) };
     "subdomain", "LABEL", false, NAMED, "Subdomain of the platform domain",
         |to, text| { to.subdomain = text.into(); Ok(()) };
-    "remote-addr", "HOST:PORT", false, Reach { http: false, tls: false, ..EVERYWHERE },
+    "remote-addr", "HOST:PORT", false, FlagScope { http: false, tls: false, ..EVERYWHERE },
         "Reserved TCP address",
         |to, text| { to.remote_addr = text.into(); Ok(()) };
     "scheme", "SCHEME", false, HTTP, "Public scheme, `http` or `https` [default: https]",
@@ -294,7 +294,7 @@ pub static FLAGS: &[Flag] = texts![
             "1" | "2" => { to.opts.insert("ProxyProto".into(), i64::from(text == "2").saturating_add(1).into()); Ok(()) }
             other => Err(format!("the PROXY protocol version must be 1 or 2, not `{other}`")),
         };
-    "upstream-protocol", "PROTOCOL", false, Reach { ssh: false, ..HTTP }, "Protocol of the service, `http1` or `http2`",
+    "upstream-protocol", "PROTOCOL", false, FlagScope { ssh: false, ..HTTP }, "Protocol of the service, `http1` or `http2`",
         |to, text| match text {
             "http1" => { to.http2 = false; Ok(()) }
             "http2" => { to.http2 = true; Ok(()) }
@@ -367,7 +367,7 @@ pub static FLAGS: &[Flag] = texts![
             if truth(text)? { to.opts.insert("WebsocketTCPConverter".into(), json!({})); }
             Ok(())
         };
-    "mutual-tls-cas", "@", false, Reach { ssh: false, ..NAMED }, "PEM file of CAs; clients must present a certificate of one of them",
+    "mutual-tls-cas", "@", false, FlagScope { ssh: false, ..NAMED }, "PEM file of CAs; clients must present a certificate of one of them",
         |to, text| {
             let authorities = json!({"mutual_tls_ca": STANDARD.encode(text)});
             // http and tls have it under different names; the server reads the one it knows.
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(names.len(), FLAGS.len());
         for flag in FLAGS {
             assert!(
-                flag.reach.http || flag.reach.tcp || flag.reach.tls,
+                flag.scope.http || flag.scope.tcp || flag.scope.tls,
                 "{}",
                 flag.name
             );

@@ -29,7 +29,7 @@ const PROTECTED_MUTE: Duration = Duration::from_millis(250);
 
 /// How many connections a listener takes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct ConnectionLimits {
     /// In all; further ones wait to be accepted.
     pub connections: usize,
     /// Of them, those of strangers; for a further one another is closed, or the new one.
@@ -154,7 +154,7 @@ impl UnauthenticatedConnections {
     fn admit(
         self: &Arc<Self>,
         address: IpAddr,
-        room: Room,
+        room: ConnectionLimits,
         now: Instant,
     ) -> (Option<UnauthenticatedPermit>, bool) {
         let source = block_of(address);
@@ -220,7 +220,7 @@ impl Source {
 }
 
 impl Strangers {
-    fn decide(&self, source: IpAddr, room: Room, now: Instant) -> Decision {
+    fn decide(&self, source: IpAddr, room: ConnectionLimits, now: Instant) -> Decision {
         let own = self.sources.get(&source);
         let count = own.map_or(0, Source::count);
         if let Some(own) = own
@@ -293,7 +293,7 @@ pub(super) fn block_of(address: IpAddr) -> IpAddr {
 /// then is answered.
 pub async fn accept<F>(
     listener: &TcpListener,
-    room: Room,
+    room: ConnectionLimits,
     meters: Option<&Meters>,
     stop: &CancellationToken,
     mut serve: impl FnMut(TcpStream, SocketAddr, UnauthenticatedPermit) -> F,
@@ -330,7 +330,7 @@ where
 mod tests {
     use super::*;
 
-    const ROOM: Room = Room {
+    const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits {
         connections: 100,
         strangers: 6,
         strangers_per_source: 3,
@@ -346,7 +346,10 @@ mod tests {
     impl Door {
         fn comes(&self, began: Instant, address: &str) -> Option<UnauthenticatedPermit> {
             let now = began + self.past;
-            let stranger = self.book.admit(address.parse().unwrap(), ROOM, now).0;
+            let stranger = self
+                .book
+                .admit(address.parse().unwrap(), CONNECTION_LIMITS, now)
+                .0;
             stranger.inspect(UnauthenticatedPermit::has_begun)
         }
     }
@@ -391,7 +394,7 @@ mod tests {
         let begun = door.comes(began, "192.0.2.1").unwrap();
         let mute = [(); 2].map(|()| {
             let source = "192.0.2.1".parse().unwrap();
-            door.book.admit(source, ROOM, began).0.unwrap()
+            door.book.admit(source, CONNECTION_LIMITS, began).0.unwrap()
         });
         assert!(door.comes(began, "192.0.2.1").is_none());
         door.past = PROTECTED_MUTE;

@@ -18,7 +18,7 @@ use crate::wire::ProxyHeader;
 
 /// The connections of a session, and a connection among all that ever were.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Leg {
+pub(crate) struct SessionConnection {
     pub(crate) session_id: String,
     pub(crate) number: u32,
     /// Two connections never have the same, so one that was taken over cannot remove its heir.
@@ -51,7 +51,7 @@ struct Connected {
     serial: u64,
     session: Session,
     /// Where the reason goes if somebody here ends it.
-    told: Arc<OnceLock<EndReason>>,
+    end_reason: Arc<OnceLock<EndReason>>,
     abilities: Abilities,
     /// Ids of the endpoints that it serves.
     serves: BTreeSet<String>,
@@ -59,7 +59,7 @@ struct Connected {
 
 #[derive(Debug, Default)]
 struct Endpoint {
-    served_by: Vec<(Leg, Session)>,
+    served_by: Vec<(SessionConnection, Session)>,
     /// Whose turn it is.
     turn: usize,
 }
@@ -266,7 +266,7 @@ impl Bindings {
             let connected = connected.1;
             // The first reason stays.
             connected
-                .told
+                .end_reason
                 .get_or_init(|| EndReason::Stopped(why.to_owned()));
             sessions.push(connected.session.clone());
         }
@@ -279,7 +279,7 @@ impl Bindings {
     /// The endpoints of a session that it alone serves.
     pub(crate) fn endpoints_of(&self, session_id: &str) -> Vec<String> {
         let state = self.lock();
-        let is_its = |(leg, _): &(Leg, Session)| leg.session_id == session_id;
+        let is_its = |(leg, _): &(SessionConnection, Session)| leg.session_id == session_id;
         let is_alone = |id: &&String| {
             let endpoint = state.endpoints.get(*id);
             endpoint.is_some_and(|endpoint| endpoint.served_by.iter().all(is_its))
@@ -296,12 +296,12 @@ impl Bindings {
         session_id: &str,
         number: u32,
         session: Session,
-        told: Arc<OnceLock<EndReason>>,
+        end_reason: Arc<OnceLock<EndReason>>,
         abilities: Abilities,
-    ) -> Leg {
+    ) -> SessionConnection {
         let mut state = self.lock();
         state.serial += 1;
-        let leg = Leg {
+        let leg = SessionConnection {
             session_id: session_id.to_owned(),
             number,
             serial: state.serial,
@@ -310,12 +310,12 @@ impl Bindings {
         let connected = Connected {
             serial: leg.serial,
             session,
-            told,
+            end_reason,
             abilities,
             serves: BTreeSet::new(),
         };
         if let Some(former) = state.legs.insert(key, connected) {
-            let former_leg = Leg {
+            let former_leg = SessionConnection {
                 serial: former.serial,
                 ..leg.clone()
             };
@@ -331,7 +331,7 @@ impl Bindings {
 
     /// A connection has ended. Whether its session has none any more; not so if another has taken
     /// its place.
-    pub(crate) fn leave(&self, leg: &Leg) -> bool {
+    pub(crate) fn leave(&self, leg: &SessionConnection) -> bool {
         let mut state = self.lock();
         if !state.holds(leg) {
             return false;
@@ -345,7 +345,7 @@ impl Bindings {
     }
 
     /// A connection serves an endpoint, from now on.
-    pub(crate) fn bind(&self, endpoint: &str, leg: &Leg, session: &Session) {
+    pub(crate) fn bind(&self, endpoint: &str, leg: &SessionConnection, session: &Session) {
         let mut state = self.lock();
         let Some(connected) = state.connected(leg) else {
             // It was taken over while it asked.
@@ -359,7 +359,7 @@ impl Bindings {
     }
 
     /// A connection serves an endpoint no more. Whether another of its session goes on serving it.
-    pub(crate) fn unbind(&self, endpoint: &str, leg: &Leg) -> bool {
+    pub(crate) fn unbind(&self, endpoint: &str, leg: &SessionConnection) -> bool {
         let mut state = self.lock();
         let serves_more = state.connected(leg).is_some_and(|connected| {
             connected.serves.remove(endpoint);
@@ -368,7 +368,7 @@ impl Bindings {
         let Some(served) = state.endpoints.get_mut(endpoint) else {
             return false;
         };
-        let is_own = |(other, _): &mut (Leg, Session)| other == leg;
+        let is_own = |(other, _): &mut (SessionConnection, Session)| other == leg;
         let own = served.served_by.extract_if(.., is_own).last();
         let mut others = served.served_by.iter();
         let goes_on = others.any(|(other, _)| other.session_id == leg.session_id);
@@ -386,17 +386,24 @@ impl Bindings {
     }
 
     /// Connections of the sessions that `stays` does not name.
-    fn others(&self, stays: &BTreeSet<String>) -> Vec<(Leg, Session, Arc<OnceLock<EndReason>>)> {
+    fn others(
+        &self,
+        stays: &BTreeSet<String>,
+    ) -> Vec<(SessionConnection, Session, Arc<OnceLock<EndReason>>)> {
         let state = self.lock();
         let legs = state.legs.iter();
         legs.filter(|((id, _), _)| !stays.contains(id))
             .map(|((id, number), connected)| {
-                let leg = Leg {
+                let leg = SessionConnection {
                     session_id: id.clone(),
                     number: *number,
                     serial: connected.serial,
                 };
-                (leg, connected.session.clone(), Arc::clone(&connected.told))
+                (
+                    leg,
+                    connected.session.clone(),
+                    Arc::clone(&connected.end_reason),
+                )
             })
             .collect()
     }
@@ -413,8 +420,8 @@ impl Bindings {
     ) -> (usize, usize) {
         self.is_moving.store(true, Ordering::Relaxed);
         let mut leaving = FuturesUnordered::new();
-        for (leg, session, told) in self.others(stays) {
-            leaving.push(self.let_one_go(leg, session, told, deadline));
+        for (leg, session, end_reason) in self.others(stays) {
+            leaving.push(self.let_one_go(leg, session, end_reason, deadline));
         }
         let (mut count, mut cut) = (0, 0);
         while let Some(has_cut) = leaving.next().await {
@@ -427,9 +434,9 @@ impl Bindings {
     /// Whether something was cut off.
     async fn let_one_go(
         &self,
-        leg: Leg,
+        leg: SessionConnection,
         session: Session,
-        told: Arc<OnceLock<EndReason>>,
+        end_reason: Arc<OnceLock<EndReason>>,
         deadline: Instant,
     ) -> bool {
         session.rest_none();
@@ -440,7 +447,7 @@ impl Bindings {
         }
         let is_quiet = until(Instant::now() + LAST_STREAMS, || session.busy().is_empty()).await;
         // Its agent may come back to the session.
-        told.get_or_init(|| EndReason::Lost("the node is stopping".to_owned()));
+        end_reason.get_or_init(|| EndReason::Lost("the node is stopping".to_owned()));
         session.hang_up();
         let is_gone = || !self.lock().holds(&leg);
         until(Instant::now() + LAST_STREAMS, is_gone).await;
@@ -498,28 +505,28 @@ fn legs_of(session_id: &str) -> RangeInclusive<(String, u32)> {
 
 impl State {
     /// Whether the connection is the one that its session has under its number.
-    fn holds(&self, leg: &Leg) -> bool {
+    fn holds(&self, leg: &SessionConnection) -> bool {
         self.legs
             .get(&(leg.session_id.clone(), leg.number))
             .is_some_and(|connected| connected.serial == leg.serial)
     }
 
     /// The connection, if it is the one that its session has under its number.
-    fn connected(&mut self, leg: &Leg) -> Option<&mut Connected> {
+    fn connected(&mut self, leg: &SessionConnection) -> Option<&mut Connected> {
         self.legs
             .get_mut(&(leg.session_id.clone(), leg.number))
             .filter(|connected| connected.serial == leg.serial)
     }
 
     /// Takes a connection that goes on from all it serves. Whether it was the last for an endpoint.
-    fn lose_all(&mut self, leg: &Leg) -> bool {
+    fn lose_all(&mut self, leg: &SessionConnection) -> bool {
         let connected = self.connected(leg);
         let serves = connected.map(|connected| std::mem::take(&mut connected.serves));
         self.lose(leg, serves.unwrap_or_default())
     }
 
     /// Takes a connection that was lost from the endpoints it served. Whether it was the last for one.
-    fn lose(&mut self, leg: &Leg, serves: BTreeSet<String>) -> bool {
+    fn lose(&mut self, leg: &SessionConnection, serves: BTreeSet<String>) -> bool {
         let mut lost = Vec::new();
         for id in serves {
             let Some(endpoint) = self.endpoints.get_mut(&id) else {

@@ -44,7 +44,7 @@ pub(crate) async fn kind(stream: &mut Stream) -> Option<StreamType> {
 }
 
 /// Reads the request.
-pub(crate) async fn request(stream: &mut Stream, patience: ReadDeadline) -> Result<Value, Refusal> {
+pub(crate) async fn request(stream: &mut Stream, deadline: ReadDeadline) -> Result<Value, Refusal> {
     let (mut bytes, mut object) = (BytesMut::new(), Object::default());
     let reading = async {
         loop {
@@ -55,17 +55,17 @@ pub(crate) async fn request(stream: &mut Stream, patience: ReadDeadline) -> Resu
             }
             bytes.extend_from_slice(&piece);
             match object.scan(&bytes) {
-                Scanned::Whole(length) if length > patience.bytes => return Err(too_long()),
+                Scanned::Whole(length) if length > deadline.bytes => return Err(too_long()),
                 Scanned::Whole(length) => {
                     return serde_json::from_slice(&bytes[..length]).map_err(|_| unreadable());
                 }
                 Scanned::Nonsense => return Err(unreadable()),
-                Scanned::Part if bytes.len() > patience.bytes => return Err(too_long()),
+                Scanned::Part if bytes.len() > deadline.bytes => return Err(too_long()),
                 Scanned::Part => {}
             }
         }
     };
-    tokio::time::timeout(patience.time, reading)
+    tokio::time::timeout(deadline.time, reading)
         .await
         .unwrap_or_else(|_| Err(unreadable()))
 }

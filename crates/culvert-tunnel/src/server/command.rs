@@ -162,12 +162,12 @@ impl Bindings {
         }
     }
 
-    /// Asks every agent to connect again, and waits until those that agreed have left, for `patience` at
+    /// Asks every agent to connect again, and waits until those that agreed have left, for `timeout` at
     /// most. They find another node if this one takes no new connections. The connections of agents
     /// that cannot be asked, such as those of published libraries, are ended as gently as can be: they
     /// dial again at once. Clients of SSH do not, and stay to the end.
-    pub async fn ask_to_move(&self, patience: Duration) -> Moved {
-        let deadline = Instant::now() + patience;
+    pub async fn ask_to_move(&self, timeout: Duration) -> Moved {
+        let deadline = Instant::now() + timeout;
         let mut agreed = Vec::new();
         let asking = async {
             let ids = stream::iter(self.session_ids());
@@ -218,11 +218,11 @@ impl Bindings {
     /// Ends every connection of a session, as [`Self::hang_up`], after its agent was told of each of
     /// its endpoints why it is gone: an agent comes back to a connection that only ends. `false` if
     /// the session has none.
-    pub async fn dismiss(&self, session_id: &str, why: &str, told: &Refusal) -> bool {
+    pub async fn dismiss(&self, session_id: &str, why: &str, refusal: &Refusal) -> bool {
         if !self.is_connected(session_id) {
             return false;
         }
-        self.stop_endpoints(self.endpoints_of(session_id), told)
+        self.stop_endpoints(self.endpoints_of(session_id), refusal)
             .await;
         self.hang_up(session_id, why)
     }
@@ -244,7 +244,7 @@ impl Bindings {
             }
         }
         // Some agents never end such a stream.
-        let told = tokio::time::timeout(HEARD_WITHIN, telling.join_all()).await;
-        drop(told);
+        let outcome = tokio::time::timeout(HEARD_WITHIN, telling.join_all()).await;
+        drop(outcome);
     }
 }

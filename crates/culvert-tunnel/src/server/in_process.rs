@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 
 use super::authorizer::{AgentAuthRequest, Binding, EndReason, SessionEnd, SessionGrant, Wanted};
-use super::bindings::Leg;
+use super::bindings::SessionConnection;
 use super::call::{self, ReadDeadline};
 use super::command::Abilities;
 use super::session::{Server, decided};
@@ -32,12 +32,12 @@ const STREAMS_MAX: usize = 128;
 pub struct InProcessAgent {
     server: Arc<Server>,
     grant: Arc<SessionGrant>,
-    leg: Leg,
+    leg: SessionConnection,
     /// The server's end.
     session: Session,
     /// The guest's end.
     own: Session,
-    told: Arc<OnceLock<EndReason>>,
+    end_reason: Arc<OnceLock<EndReason>>,
     _drivers: JoinSet<()>,
 }
 
@@ -87,7 +87,7 @@ impl Server {
         let mut drivers = JoinSet::new();
         drivers.spawn(async { drop(driver.run().await) });
         drivers.spawn(async { drop(own_driver.run().await) });
-        let told = Arc::new(OnceLock::new());
+        let end_reason = Arc::new(OnceLock::new());
         let abilities = Abilities::of_guest(&AuthExtra {
             stop_unsupported: Some(String::new()),
             restart_unsupported: Some(restart.to_owned()),
@@ -98,7 +98,7 @@ impl Server {
             &grant.session_id,
             0,
             session.clone(),
-            Arc::clone(&told),
+            Arc::clone(&end_reason),
             abilities,
         );
         InProcessAgent {
@@ -107,7 +107,7 @@ impl Server {
             leg,
             session,
             own,
-            told,
+            end_reason,
             _drivers: drivers,
         }
     }
@@ -154,15 +154,15 @@ impl InProcessAgent {
     }
 
     /// Why somebody here ended the session, if that is so.
-    pub fn told(&self) -> Option<&EndReason> {
-        self.told.get()
+    pub fn end_reason(&self) -> Option<&EndReason> {
+        self.end_reason.get()
     }
 
     /// Ends the session. If somebody here ended it before, that reason counts.
     pub async fn leave(&self, reason: EndReason) {
         self.session.hang_up();
         if self.server.bindings().leave(&self.leg) {
-            let reason = self.told.get().cloned().unwrap_or(reason);
+            let reason = self.end_reason.get().cloned().unwrap_or(reason);
             let grant = Arc::clone(&self.grant);
             let end = SessionEnd {
                 grant,

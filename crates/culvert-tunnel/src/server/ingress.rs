@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use super::accept::{Room, UnauthenticatedPermit, accept};
+use super::accept::{ConnectionLimits, UnauthenticatedPermit, accept};
 use super::session::{Origin, Server};
 use crate::socket::Socket;
 
@@ -25,7 +25,7 @@ pub struct Ingress {
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     server: Arc<Server>,
-    room: Room,
+    room: ConnectionLimits,
 }
 
 impl Ingress {
@@ -34,7 +34,7 @@ impl Ingress {
         listener: TcpListener,
         tls: Arc<ServerConfig>,
         server: Arc<Server>,
-        room: Room,
+        room: ConnectionLimits,
     ) -> Self {
         Self {
             listener,

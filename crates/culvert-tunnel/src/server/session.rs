@@ -21,7 +21,7 @@ use super::authorizer::{
     About, AgentAuthRequest, AgentAuthorizer, EndReason, Former, Proof, SessionEnd, SessionGrant,
     Transport, Wanted,
 };
-use super::bindings::Leg;
+use super::bindings::SessionConnection;
 use super::call::{self, ReadDeadline};
 use super::command::Abilities;
 use super::meters::Meters;
@@ -162,7 +162,7 @@ impl Server {
             origin,
             session,
             beat_at: Mutex::new(Instant::now()),
-            told: Arc::default(),
+            end_reason: Arc::default(),
         };
         let conversation = async {
             Arc::new(connection).converse(stranger, stop).await;
@@ -179,13 +179,13 @@ struct Connection {
     /// When the agent last showed that it is there.
     beat_at: Mutex<Instant>,
     /// Why somebody here ended it.
-    told: Arc<OnceLock<EndReason>>,
+    end_reason: Arc<OnceLock<EndReason>>,
 }
 
 /// An admitted connection.
 struct Admitted {
     grant: Arc<SessionGrant>,
-    leg: Leg,
+    leg: SessionConnection,
     silence: Duration,
     /// For endpoints, those that are being asked for among them.
     places: Arc<Semaphore>,
@@ -256,7 +256,7 @@ impl Connection {
                     None => {
                         let ending = self.session.ended().await;
                         let why = || how_it_ended(&ending, self.session.failure());
-                        break self.told.get().cloned().unwrap_or_else(why);
+                        break self.end_reason.get().cloned().unwrap_or_else(why);
                     }
                 },
                 Some(done) = tasks.join_next() => done.unwrap_or(Done::Nothing),
@@ -366,7 +366,7 @@ impl Connection {
             &grant.session_id,
             auth.extra.leg,
             self.session.clone(),
-            Arc::clone(&self.told),
+            Arc::clone(&self.end_reason),
             Abilities::of(&auth.extra),
         );
         Arc::new(Admitted {

@@ -195,7 +195,7 @@ fn endpoint(part: EndpointPart, folder: &Path) -> Result<Endpoint, Failure> {
     let kind = kind(&part.url, &upstream);
     let mut wanted = Wanted::default();
     let mut set = |name: &str, value: &str| match FLAGS.iter().find(|flag| flag.name == name) {
-        Some(flag) if flag.reach.has(kind) => {
+        Some(flag) if flag.scope.has(kind) => {
             (flag.apply)(&mut wanted, value).map_err(Failure::Usage)
         }
         _ => Err(Failure::Usage(format!(

@@ -71,7 +71,7 @@ pub fn with_endpoint(command: Command, kind: Protocol) -> Command {
             .value_name("UPSTREAM")
             .help("Service: a port, `host:port`, or a URL"),
     );
-    for flag in FLAGS.iter().filter(|flag| flag.reach.has(kind)) {
+    for flag in FLAGS.iter().filter(|flag| flag.scope.has(kind)) {
         let mut arg = Arg::new(flag.name).long(flag.name).help(flag.doc);
         arg = match flag.given {
             Given::Switch => arg
@@ -115,7 +115,7 @@ pub fn plan_of(matches: &ArgMatches, kind: Protocol) -> Result<Plan, Failure> {
 
 fn endpoint_of(matches: &ArgMatches, kind: Protocol) -> Result<Endpoint, Failure> {
     let mut wanted = Wanted::default();
-    for flag in FLAGS.iter().filter(|flag| flag.reach.has(kind)) {
+    for flag in FLAGS.iter().filter(|flag| flag.scope.has(kind)) {
         let usage = |why| Failure::Usage(format!("`--{}`: {why}", flag.name));
         if flag.given == Given::File {
             if let Some(path) = matches.get_one::<PathBuf>(flag.name) {

@@ -1,7 +1,7 @@
 //! Limits for agents, in total and for each.
 
 use culvert_control::AgentLimits;
-use culvert_tunnel::server::Room;
+use culvert_tunnel::server::ConnectionLimits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -92,17 +92,17 @@ impl Limits {
     }
 
     /// The connection limits of the agent listener, for sessions with up to `legs` connections each.
-    pub(crate) fn agent_room(&self, legs: usize) -> Room {
+    pub(crate) fn agent_room(&self, legs: usize) -> ConnectionLimits {
         self.room(self.sessions_max as usize * legs.max(1) + self.handshakes_max as usize)
     }
 
     /// The connection limits of the SSH listener.
-    pub(crate) fn ssh_room(&self) -> Room {
+    pub(crate) fn ssh_room(&self) -> ConnectionLimits {
         self.room(self.ssh_connections_max as usize)
     }
 
-    fn room(&self, connections: usize) -> Room {
-        Room {
+    fn room(&self, connections: usize) -> ConnectionLimits {
+        ConnectionLimits {
             connections,
             strangers: self.handshakes_max as usize,
             strangers_per_source: self.handshakes_per_source_max as usize,

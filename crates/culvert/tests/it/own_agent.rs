@@ -7,8 +7,8 @@ use std::time::Duration;
 use culvert_base::{BoxFuture, Refusal, code};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
-    AgentAuthRequest, AgentAuthorizer, Binding, Bindings, Ingress, Proof, Room, Server, SessionEnd,
-    SessionGrant, Wanted,
+    AgentAuthRequest, AgentAuthorizer, Binding, Bindings, ConnectionLimits, Ingress, Proof, Server,
+    SessionEnd, SessionGrant, Wanted,
 };
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest, ProxyHeader};
 use serde_json::Value;
@@ -110,7 +110,7 @@ impl Stage {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut tasks = JoinSet::new();
-        let room = Room {
+        let room = ConnectionLimits {
             connections: 100,
             strangers: 16,
             strangers_per_source: 16,

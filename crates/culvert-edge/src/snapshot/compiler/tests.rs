@@ -9,14 +9,14 @@ use crate::rules::Timeouts;
 /// What is found at every place of `places`: ids of the endpoints, and the pools of their upstreams.
 fn found(
     live: &Live,
-    places: &BTreeMap<String, Place>,
+    places: &BTreeMap<String, EndpointAddress>,
 ) -> BTreeMap<String, BTreeSet<(String, bool)>> {
-    let group = |place: &Place| match place {
-        Place::Port(port) => live.tcp.get(port),
-        Place::Host(Scheme::Http, host) => live.http.find(host),
-        Place::Host(Scheme::Https, host) => live.https.find(host),
-        Place::Host(_, host) => live.tls.find(host),
-        Place::Internal(account, scheme, host, port) => {
+    let group = |place: &EndpointAddress| match place {
+        EndpointAddress::Port(port) => live.tcp.get(port),
+        EndpointAddress::Host(Scheme::Http, host) => live.http.find(host),
+        EndpointAddress::Host(Scheme::Https, host) => live.https.find(host),
+        EndpointAddress::Host(_, host) => live.tls.find(host),
+        EndpointAddress::Internal(account, scheme, host, port) => {
             live.internal(account, *scheme, host, *port)
         }
     };
@@ -57,8 +57,8 @@ fn endpoint(id: usize, n: usize) -> Endpoint {
 
 #[test]
 fn changes_lead_where_a_whole_snapshot_does() {
-    let mut kept = Kept::default();
-    let mut live = kept.compile(Snapshot::default()).unwrap();
+    let mut compiler = SnapshotCompiler::default();
+    let mut live = compiler.compile(Snapshot::default()).unwrap();
     let mut snapshot = Snapshot::default();
     let mut places = BTreeMap::new();
     let mut seed: usize = 7;
@@ -77,42 +77,42 @@ fn changes_lead_where_a_whole_snapshot_does() {
                 again.remove(format!("ep_{id:02}"));
             } else {
                 let one = endpoint(id, next(1_000));
-                let place = Place::of(&one);
+                let place = EndpointAddress::of(&one);
                 places.insert(format!("{place:?}"), place);
                 change.put(one.clone());
                 again.put(one);
             }
         }
-        live = kept.apply(&live, change).unwrap();
+        live = compiler.apply(&live, change).unwrap();
         snapshot = snapshot.changed(again);
-        let mut whole = Kept::default();
+        let mut whole = SnapshotCompiler::default();
         let expected = whole.compile(snapshot.clone()).unwrap();
         assert_eq!(found(&live, &places), found(&expected, &places), "{round}");
-        let pools = |kept: &Kept| -> BTreeMap<String, usize> {
-            let pools = kept.pools.iter();
+        let pools = |compiler: &SnapshotCompiler| -> BTreeMap<String, usize> {
+            let pools = compiler.pools.iter();
             pools
                 .map(|(key, (_, count))| (format!("{key:?}"), *count))
                 .collect()
         };
-        assert_eq!(pools(&kept), pools(&whole), "{round}");
+        assert_eq!(pools(&compiler), pools(&whole), "{round}");
     }
     assert!(places.len() > 50, "{}", places.len());
 }
 
 #[test]
 fn a_pool_outlives_a_change_of_its_endpoint() {
-    let mut kept = Kept::default();
-    let live = kept
+    let mut compiler = SnapshotCompiler::default();
+    let live = compiler
         .compile(Snapshot::builder().endpoint(endpoint(1, 1)).build())
         .unwrap();
-    let pool = Arc::clone(kept.pools().next().unwrap());
+    let pool = Arc::clone(compiler.pools().next().unwrap());
     let mut change = Change::default();
     // Another address, the same account and upstream.
     change.put(endpoint(1, 1 + 4 * 7 * 15 * 11 * 4));
-    let live = kept.apply(&live, change).unwrap();
-    assert!(Arc::ptr_eq(&pool, kept.pools().next().unwrap()));
+    let live = compiler.apply(&live, change).unwrap();
+    assert!(Arc::ptr_eq(&pool, compiler.pools().next().unwrap()));
     let mut change = Change::default();
     change.remove("ep_01".to_owned());
-    kept.apply(&live, change).unwrap();
-    assert_eq!(kept.pools().count(), 0);
+    compiler.apply(&live, change).unwrap();
+    assert_eq!(compiler.pools().count(), 0);
 }

@@ -9,7 +9,7 @@ use crate::webhook::request::{Request, SIGNATURES_MAX, Unverified};
 
 /// A place in a request. It may hold several values.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum ValueLocation {
     /// The value of a header field.
     Header(&'static str),
     /// What stands in a header field after this.
@@ -25,7 +25,7 @@ pub(super) enum Place {
     Json(&'static [&'static str]),
 }
 
-impl Place {
+impl ValueLocation {
     /// All that stands there; at least one.
     pub(super) fn values<'r>(self, request: &Request<'r>) -> Result<Vec<Cow<'r, str>>, Unverified> {
         let found: Vec<Cow<'r, str>> = match self {

@@ -12,22 +12,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::conn_state::ConnState;
 
 /// How long buffering a body may take.
-pub(crate) const HELD_WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const BUFFERED_WITHIN: Duration = Duration::from_secs(60);
 
 /// What a body takes of that memory, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct BodyReservation {
     /// Weak, since a body may be the upstream's a moment longer than the client's connection is open.
     conn: Weak<ConnState>,
     bodies: Arc<Semaphore>,
     taken: Option<OwnedSemaphorePermit>,
 }
 
-/// Too many bodies are held at once.
+/// Too many are held already.
 #[derive(Debug)]
-pub(crate) struct NoRoom;
+pub(crate) struct BodyMemoryFull;
 
-impl Room {
+impl BodyReservation {
     /// For a body of an exchange on this connection. Nothing yet.
     pub(crate) fn new(conn: &Arc<ConnState>) -> Self {
         Self {
@@ -42,10 +42,10 @@ impl Room {
     /// # Errors
     ///
     /// When there are not as many.
-    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
-        let permits = u32::try_from(bytes).map_err(|_| NoRoom)?;
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), BodyMemoryFull> {
+        let permits = u32::try_from(bytes).map_err(|_| BodyMemoryFull)?;
         let permit = Arc::clone(&self.bodies).try_acquire_many_owned(permits);
-        let permit = permit.map_err(|_| NoRoom)?;
+        let permit = permit.map_err(|_| BodyMemoryFull)?;
         match &mut self.taken {
             Some(taken) => taken.merge(permit),
             none => *none = Some(permit),
@@ -57,7 +57,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for BodyReservation {
     fn drop(&mut self) {
         if let (Some(conn), Some(taken)) = (self.conn.upgrade(), &self.taken) {
             let bytes = taken.num_permits();
@@ -68,31 +68,31 @@ impl Drop for Room {
 
 /// Why a body was not read to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotHeld {
+pub(crate) enum NotBuffered {
     /// It is longer than its reader takes.
     TooLong,
-    /// Too many are held already.
-    NoRoom,
+    /// Too many bodies are held at once.
+    MemoryFull,
     /// It did not come in time.
     TooSlow,
     /// Its sender broke off.
     Broken,
 }
 
-impl NotHeld {
+impl NotBuffered {
     /// What the client is told of its request's body. `None` where it broke off: it is not there.
     pub(crate) fn problem(self) -> Option<Problem> {
         match self {
             Self::TooLong => Some(Problem::BodyTooLong),
-            Self::NoRoom => Some(Problem::NoRoom),
+            Self::MemoryFull => Some(Problem::NoRoom),
             Self::TooSlow => Some(Problem::Violation(Violation::TooSlow)),
             Self::Broken => None,
         }
     }
 }
 
-impl From<NoRoom> for NotHeld {
-    fn from(_: NoRoom) -> Self {
-        Self::NoRoom
+impl From<BodyMemoryFull> for NotBuffered {
+    fn from(_: BodyMemoryFull) -> Self {
+        Self::MemoryFull
     }
 }

@@ -13,14 +13,14 @@ const READ_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes that were read and not consumed.
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub(crate) struct ReadBuffer {
     bytes: BytesMut,
     /// Size of the first reads, and of the next: it grows while the buffer fills.
     read_bytes_min: usize,
     read_bytes: usize,
 }
 
-impl Inbox {
+impl ReadBuffer {
     /// An empty buffer without memory.
     pub(crate) fn new(read_bytes_min: usize) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Inbox {
     }
 }
 
-impl Deref for Inbox {
+impl Deref for ReadBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {

@@ -25,7 +25,7 @@ const UNSENT_BYTES_MAX: usize = 64 << 10;
 
 /// A client's connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Inbound(Arc<Mutex<Conn>>);
+pub(crate) struct Http2Server(Arc<Mutex<Conn>>);
 
 /// Why no more requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(super) struct Conn {
     handed_out: u64,
 }
 
-impl Inbound {
+impl Http2Server {
     pub(crate) fn new(wire: Wire, state: Arc<ConnState>) -> Self {
         let now = Instant::now();
         Self(Arc::new(Mutex::new(Conn {
@@ -215,7 +215,7 @@ impl Conn {
 }
 
 /// Raw bytes, to close the connection.
-impl AsyncRead for Inbound {
+impl AsyncRead for Http2Server {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -225,7 +225,7 @@ impl AsyncRead for Inbound {
     }
 }
 
-impl AsyncWrite for Inbound {
+impl AsyncWrite for Http2Server {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

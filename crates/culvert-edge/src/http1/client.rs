@@ -16,7 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::http::request_body::{RequestBody, UploadError};
-use crate::http1::inbox::Inbox;
+use crate::http1::read_buffer::ReadBuffer;
 use crate::http1::write;
 use crate::upstream::url::UpWire;
 
@@ -25,9 +25,9 @@ const READ_BYTES_MIN: usize = 8 << 10;
 
 /// A connection to an upstream.
 #[derive(Debug)]
-pub(crate) struct Outbound {
+pub(crate) struct Http1Client {
     wire: UpWire,
-    inbox: Inbox,
+    inbox: ReadBuffer,
     reader: ResponseReader,
     outbox: WriteBuffer,
     /// The body of the request, until all of it is in the write buffer.
@@ -39,7 +39,7 @@ pub(crate) struct Outbound {
 
 /// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum OutboundError {
+pub(crate) enum Http1ClientError {
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
     #[error("the connection ended before the response was complete")]
@@ -52,11 +52,11 @@ pub(crate) enum OutboundError {
     WrongLength(#[from] WrongLength),
 }
 
-impl Outbound {
+impl Http1Client {
     pub(crate) fn new(wire: UpWire) -> Self {
         Self {
             wire,
-            inbox: Inbox::new(READ_BYTES_MIN),
+            inbox: ReadBuffer::new(READ_BYTES_MIN),
             reader: ResponseReader::default(),
             outbox: WriteBuffer::default(),
             upload: None,
@@ -77,11 +77,11 @@ impl Outbound {
         &mut self,
         cx: &mut Context<'_>,
         mut inform: impl FnMut(response::Parts),
-    ) -> Poll<Result<response::Parts, OutboundError>> {
+    ) -> Poll<Result<response::Parts, Http1ClientError>> {
         self.poll_upload(cx)?;
         loop {
             let head = self.reader.head(self.inbox.bytes());
-            match head.map_err(OutboundError::Malformed)? {
+            match head.map_err(Http1ClientError::Malformed)? {
                 Some(ResponseHead::Final(parts)) => return Poll::Ready(Ok(parts)),
                 Some(ResponseHead::Interim(parts)) => {
                     inform(parts);
@@ -91,8 +91,8 @@ impl Outbound {
             }
             if ready!(self.poll_fill(cx))? == 0 {
                 return Poll::Ready(Err(match self.failed.take() {
-                    Some(error) => OutboundError::Io(error),
-                    None => OutboundError::Ended,
+                    Some(error) => Http1ClientError::Io(error),
+                    None => Http1ClientError::Ended,
                 }));
             }
         }
@@ -102,11 +102,11 @@ impl Outbound {
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, OutboundError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Http1ClientError>>> {
         self.poll_upload(cx)?;
         loop {
             let part = self.reader.body(self.inbox.bytes());
-            match part.map_err(OutboundError::Malformed)? {
+            match part.map_err(Http1ClientError::Malformed)? {
                 Part::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
                 Part::Trailers(trailers) => {
                     return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
@@ -115,7 +115,7 @@ impl Outbound {
                 Part::More => {}
             }
             if ready!(self.poll_fill(cx))? == 0 && !self.reader.close() {
-                return Poll::Ready(Some(Err(OutboundError::Ended)));
+                return Poll::Ready(Some(Err(Http1ClientError::Ended)));
             }
         }
     }
@@ -186,7 +186,7 @@ impl Outbound {
     }
 
     /// Sends the request as far as possible.
-    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), OutboundError> {
+    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), Http1ClientError> {
         while let Some(upload) = &mut self.upload {
             let out = &mut self.outbox;
             match write::poll_room(out, &mut self.wire, cx, &mut 0) {

@@ -3,7 +3,7 @@
 //! A [`RequestReader`] frames the messages; this file moves the bytes and keeps the deadlines. Bytes after a message are
 //! not read before that message was answered, so early bytes of an upgrade stay here until the 101.
 //!
-//! The body of a request ([`InboundBody`]) reads from the same connection, possibly in another task. Until it ends or is
+//! The body of a request ([`Http1Body`]) reads from the same connection, possibly in another task. Until it ends or is
 //! dropped, nothing else reads.
 
 use std::io;
@@ -24,9 +24,9 @@ use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 use crate::conn_state::ConnState;
-use crate::http1::inbox::Inbox;
+use crate::http1::read_buffer::ReadBuffer;
 use crate::http1::write;
-use crate::http1_state::{Broken, Turn};
+use crate::http1_state::{Broken, Http1Turn};
 use crate::socket::Wire;
 
 /// Initial size of a read.
@@ -38,13 +38,13 @@ const UNWANTED_BYTES_MAX: usize = 64 << 10;
 
 /// A client's connection.
 #[derive(Debug)]
-pub(crate) struct Inbound(Arc<Mutex<Conn>>);
+pub(crate) struct Http1Server(Arc<Mutex<Conn>>);
 
 /// The result of waiting for a request.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// A head, and a body if there is one.
-    Request(Box<request::Parts>, Option<InboundBody>),
+    Request(Box<request::Parts>, Option<Http1Body>),
     /// Nothing yet: the connection is idle.
     Rest,
     /// The connection ends: the client has closed it, timed out, or is refused.
@@ -53,7 +53,7 @@ pub(crate) enum Next {
 
 /// The body of a request.
 #[derive(Debug)]
-pub(crate) struct InboundBody {
+pub(crate) struct Http1Body {
     conn: Arc<Mutex<Conn>>,
     hint: SizeHint,
     is_ended: bool,
@@ -69,7 +69,7 @@ struct Conn {
     wire: Wire,
     state: Arc<ConnState>,
     reading: RequestReader,
-    inbox: Inbox,
+    inbox: ReadBuffer,
     /// Whether the body is being read.
     has_reader: bool,
     /// Whether the client waits for 100 (Continue) before it sends the body (RFC 9110 10.1.1).
@@ -88,7 +88,7 @@ struct Conn {
     ahead: Option<(Instant, u64)>,
 }
 
-impl Inbound {
+impl Http1Server {
     /// Bytes of memory of an idle connection.
     #[cfg(test)]
     pub(crate) const SIZE: usize = size_of::<Conn>();
@@ -99,7 +99,7 @@ impl Inbound {
             write_limit: state.rules.limits.write_stall,
             state,
             reading: RequestReader::default(),
-            inbox: Inbox::new(READ_BYTES_MIN),
+            inbox: ReadBuffer::new(READ_BYTES_MIN),
             has_reader: false,
             owes_continue: false,
             interim: WriteBuffer::default(),
@@ -123,7 +123,7 @@ impl Inbound {
             conn.has_reader = true;
             conn.owes_continue =
                 parts.version == Version::HTTP_11 && parts.headers.contains_key(EXPECT);
-            InboundBody {
+            Http1Body {
                 hint: conn.reading.payload().size_hint(),
                 conn: Arc::clone(&self.0),
                 is_ended: false,
@@ -221,7 +221,7 @@ impl Inbound {
         conn.has_served = true;
         conn.since = Instant::now();
         conn.ahead = None;
-        conn.state.http1.set_turn(Turn::Client);
+        conn.state.http1.set_turn(Http1Turn::Client);
         conn.state.idles();
     }
 
@@ -316,7 +316,7 @@ impl Conn {
                 }
                 match self.reading.head(self.inbox.bytes()) {
                     Ok(Some(parts)) => {
-                        self.state.http1.set_turn(Turn::Edge);
+                        self.state.http1.set_turn(Http1Turn::Edge);
                         self.state.http1.set_payload(0);
                         return Poll::Ready(Ok(parts));
                     }
@@ -403,7 +403,7 @@ impl Conn {
     fn refuse(&mut self, violation: Violation) {
         self.state.edge.meters.requests_refused.up();
         self.reading.refuse(violation);
-        if self.state.http1.turn() != Turn::Client {
+        if self.state.http1.turn() != Http1Turn::Client {
             self.state.http1.broke(Broken::Refused(violation));
         }
         self.inbox.rest();
@@ -452,7 +452,7 @@ impl Conn {
 }
 
 /// Raw bytes: for the last response, and for upgraded connections.
-impl AsyncRead for Inbound {
+impl AsyncRead for Http1Server {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -462,7 +462,7 @@ impl AsyncRead for Inbound {
     }
 }
 
-impl AsyncWrite for Inbound {
+impl AsyncWrite for Http1Server {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -482,12 +482,12 @@ impl AsyncWrite for Inbound {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        self.state.http1.set_turn(Turn::Over);
+        self.state.http1.set_turn(Http1Turn::Over);
         self.state.cut();
     }
 }
 
-impl InboundBody {
+impl Http1Body {
     /// The next part.
     pub(crate) fn poll_frame(
         &mut self,
@@ -517,7 +517,7 @@ impl InboundBody {
     }
 }
 
-impl Drop for InboundBody {
+impl Drop for Http1Body {
     fn drop(&mut self) {
         if !self.is_ended {
             lock(&self.conn).stop_reading();
