@@ -1,0 +1,325 @@
+//! What a browser goes through until it is signed in, and what is checked on the way.
+
+use super::*;
+
+#[tokio::test]
+async fn a_user_logs_in_and_events_tell_who() {
+    let scene = Scene::start("").await;
+    let mut browser = Browser::default();
+    let answer = browser.get(&scene.rig, "/a/b?c=d").await;
+    assert_eq!(answer.status, 302);
+    assert_eq!(answer.header("cache-control"), Some("no-store"));
+    let sent = sent_to(&answer);
+    assert!(
+        answer
+            .header("location")
+            .unwrap()
+            .starts_with(&format!("{}/authorize?hint=x&", scene.idp.url))
+    );
+    for (name, value) in [
+        ("response_type", "code"),
+        ("client_id", "app"),
+        ("scope", "openid profile email"),
+        ("redirect_uri", "http://app.example/culvert/oauth2/callback"),
+        ("code_challenge_method", "S256"),
+    ] {
+        assert_eq!(sent[name], value);
+    }
+    assert!(!sent.contains_key("prompt"));
+    let nobody =
+        json!({"app_client_id": "app", "decision": "block", "user": {"id": null, "name": null}});
+    assert_eq!(scene.told(2).await, nobody);
+
+    scene
+        .idp
+        .tell(|script| script.nonce = sent["nonce"].clone());
+    let back = format!(
+        "/culvert/oauth2/callback?code=c%201&state={}",
+        sent["state"]
+    );
+    let answer = browser.get(&scene.rig, &back).await;
+    assert_eq!(answer.status, 302, "{}", answer.text());
+    assert_eq!(
+        answer.header("location"),
+        Some("http://app.example/a/b?c=d")
+    );
+    let ann = |decision: &str| json!({"app_client_id": "app", "decision": decision, "user": {"id": "u7", "name": "Ann"}});
+    assert_eq!(scene.told(4).await, ann("block"));
+    let asked = scene.idp.asked();
+    let (head, form) = &asked[0];
+    // `app:a+b`, each encoded.
+    assert!(
+        head.contains("authorization: Basic YXBwOmElMkJi\r\n"),
+        "{head}"
+    );
+    let form: BTreeMap<String, String> = url::form_urlencoded::parse(form.as_bytes())
+        .into_owned()
+        .collect();
+    assert_eq!(form["grant_type"], "authorization_code");
+    assert_eq!(form["code"], "c 1");
+    assert_eq!(form["redirect_uri"], sent["redirect_uri"]);
+    let challenge = URL_SAFE_NO_PAD.encode(sha2::Sha256::digest(&form["code_verifier"]));
+    assert_eq!(challenge, sent["code_challenge"]);
+    assert!(!form.contains_key("client_secret"));
+    assert!(asked[1].0.contains("authorization: Bearer at1\r\n"));
+
+    browser.jar.insert("mine".to_owned(), "1".to_owned());
+    let answer = browser.get(&scene.rig, "/").await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let received = answer.text();
+    assert!(
+        received.contains("x-who: ann@x.example au_1 at1 false\r\n"),
+        "{received}"
+    );
+    // The upstream could come back as this user otherwise.
+    assert!(
+        received.contains("cookie: mine=1\r\n") && !received.contains("culvert."),
+        "{received}"
+    );
+    assert_eq!(scene.told(6).await, ann("allow"));
+    let seen = scene.seen.lock().unwrap().clone();
+    assert_eq!(seen.len(), 1);
+    assert_eq!(seen[0].person.provider_user_id, "u7");
+    assert_eq!(seen[0].public_url, "http://app.example");
+    assert_eq!(seen[0].ip_address, "127.0.0.1");
+    assert!(seen[0].session.starts_with("as_") && seen[0].session.len() == 30);
+    assert_eq!(scene.rig.edge.meters().policy.logins.get(), 1);
+
+    // Another tab that began before comes back, too.
+    let mut tabs = Browser::default();
+    let first = tabs.begin(&scene.rig, &scene.idp, "/1").await;
+    let nonce = scene.idp.script.lock().unwrap().nonce.clone();
+    tabs.begin(&scene.rig, &scene.idp, "/2").await;
+    scene.idp.tell(|script| script.nonce = nonce);
+    let answer = tabs.get(&scene.rig, &first).await;
+    assert_eq!(answer.header("location"), Some("http://app.example/1"));
+}
+
+#[tokio::test]
+async fn what_comes_back_is_checked() {
+    let scene = Scene::start("").await;
+    let (rig, idp) = (&scene.rig, &*scene.idp);
+    let mut browser = Browser::default();
+    let back = browser.begin(rig, idp, "/").await;
+    let state = back.split("state=").nth(1).unwrap();
+    let mut tampered = state.to_owned();
+    let last = tampered.pop().unwrap();
+    tampered.push(if last == 'A' { 'B' } else { 'A' });
+    let nonce_cookie = browser.jar["culvert.nonce"].clone();
+    let long = "x".repeat(5000);
+    for (why, query, code) in [
+        ("no state", "code=c1".to_owned(), "3120"),
+        (
+            "two states",
+            format!("code=c1&state={state}&state={state}"),
+            "3120",
+        ),
+        ("tampered", format!("code=c1&state={tampered}"), "3108"),
+        (
+            "a cookie for a state",
+            format!("code=c1&state={nonce_cookie}"),
+            "3108",
+        ),
+        ("a long one", format!("code=c1&state={long}"), "3108"),
+    ] {
+        let answer = browser
+            .get(rig, &format!("/culvert/oauth2/callback?{query}"))
+            .await;
+        let code = format!("ERR_NGROK_{code}");
+        assert_eq!(problem(&answer), (400, Some(code.as_str())), "{why}");
+        assert_eq!(
+            answer.header("x-gone"),
+            Some(format!("false false {code}").as_str())
+        );
+    }
+    // Another browser has not begun this log-in; nor has one with a cookie of its own.
+    let answer = Browser::default().get(rig, &back).await;
+    assert_eq!(problem(&answer), (400, Some("ERR_NGROK_3107")));
+    let mut other = Browser::default();
+    other.begin(rig, idp, "/").await;
+    assert_eq!(
+        problem(&other.get(rig, &back).await),
+        (400, Some("ERR_NGROK_3107"))
+    );
+    assert!(idp.asked().is_empty());
+
+    // Once is often enough, but who is in goes on.
+    idp.tell(|script| script.nonce = String::new());
+    let back = browser.begin(rig, idp, "/x").await;
+    let before = browser.clone();
+    assert_eq!(browser.get(rig, &back).await.status, 302);
+    assert_eq!(idp.asked().len(), 2);
+    let answer = before.clone().get(rig, &back).await;
+    assert_eq!(problem(&answer), (400, Some("ERR_NGROK_3108")));
+    let answer = browser.get(rig, &back).await;
+    assert_eq!(
+        (answer.status, answer.header("location")),
+        (302, Some("http://app.example/x"))
+    );
+    assert!(idp.asked().is_empty());
+
+    for (query, status, code) in [
+        ("error=access_denied", 403, "3125"),
+        ("error=temporarily_unavailable", 502, "5536"),
+        ("iss=http%3A%2F%2Fevil.example&code=c1", 400, "3108"),
+        ("code=", 400, "3108"),
+    ] {
+        let mut browser = Browser::default();
+        let back = browser.begin(rig, idp, "/").await.replace("code=c1", query);
+        let answer = browser.get(rig, &back).await;
+        let code = format!("ERR_NGROK_{code}");
+        assert_eq!(problem(&answer), (status, Some(code.as_str())), "{query}");
+    }
+    let mut late = Browser::default();
+    let back = late.begin(rig, idp, "/").await;
+    scene.clock.advance(Duration::from_secs(901));
+    assert_eq!(
+        problem(&late.get(rig, &back).await),
+        (400, Some("ERR_NGROK_3108"))
+    );
+    assert!(idp.asked().is_empty());
+}
+
+#[tokio::test]
+async fn id_tokens_are_checked() {
+    let scene = Scene::start("").await;
+    let (rig, idp) = (&scene.rig, &*scene.idp);
+    for (claims, status) in [
+        (json!({}), 302),
+        (json!({"aud": ["app", "other"], "azp": "app"}), 302),
+        (json!({"exp": NOW - 30}), 302),
+        (json!({"nonce": "another"}), 403),
+        (json!({"nonce": null}), 403),
+        (json!({"iss": "http://evil.example"}), 403),
+        (json!({"iss": null}), 403),
+        (json!({"aud": "other"}), 403),
+        (json!({"aud": ["app", "other"]}), 403),
+        (json!({"azp": "other"}), 403),
+        (json!({"exp": NOW - 61}), 403),
+        (json!({"exp": null}), 403),
+        (json!({"nbf": NOW + 100}), 403),
+        (json!({"sub": "u8"}), 403),
+        (json!({"sub": null}), 403),
+    ] {
+        idp.tell(|script| script.claims = claims.clone());
+        let answer = Browser::default().log_in(rig, idp).await;
+        assert_eq!(answer.status, status, "{claims}");
+    }
+    // Signed by somebody else, or by nobody.
+    let stranger = Issuer::ec("k1");
+    for forge in ["stranger", "none", "nothing"] {
+        let mut browser = Browser::default();
+        let back = browser.begin(rig, idp, "/").await;
+        let nonce = idp.script.lock().unwrap().nonce.clone();
+        let claims =
+            json!({"iss": idp.url, "aud": "app", "sub": "u7", "exp": NOW + 600, "nonce": nonce});
+        let token = match forge {
+            "stranger" => stranger.sign(&claims),
+            "none" => format!(
+                "{}.{}.",
+                URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#),
+                URL_SAFE_NO_PAD.encode(claims.to_string())
+            ),
+            _ => String::new(),
+        };
+        idp.tell(|script| {
+            script.refusal = Some((200, json!({"access_token": "at", "id_token": token})));
+        });
+        let answer = browser.get(rig, &back).await;
+        assert_eq!(problem(&answer), (403, Some("ERR_NGROK_3303")), "{forge}");
+    }
+    for (status, event, expected) in [
+        (400, json!({"error": "invalid_grant"}), (403, "3125")),
+        (401, json!({"error": "invalid_client"}), (403, "3125")),
+        (500, json!({"error": "oops"}), (502, "5536")),
+        (200, json!({"token_type": "bearer"}), (502, "5536")),
+    ] {
+        idp.tell(|state| state.refusal = Some((status, event.clone())));
+        let answer = Browser::default().log_in(rig, idp).await;
+        let code = format!("ERR_NGROK_{}", expected.1);
+        assert_eq!(
+            problem(&answer),
+            (expected.0, Some(code.as_str())),
+            "{event}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_sent_elsewhere() {
+    let scene = Scene::start("").await;
+    let (rig, idp) = (&scene.rig, &*scene.idp);
+    for (target, path) in [
+        ("/culvert/login", "/"),
+        ("/culvert/login?redirect_path=/a%3Fb", "/a?b"),
+        ("//evil.example/x", "/evil.example/x"),
+        ("/\\evil.example", "/evil.example"),
+    ] {
+        let mut browser = Browser::default();
+        let back = browser.begin(rig, idp, target).await;
+        let answer = browser.get(rig, &back).await;
+        let location = format!("http://app.example{path}");
+        assert_eq!(
+            answer.header("location"),
+            Some(location.as_str()),
+            "{target}"
+        );
+    }
+    for path in [
+        "//evil.example",
+        "https://evil.example",
+        "/%5Cevil.example",
+        "evil",
+        "/%0d%0aSet-Cookie:%20a=b",
+    ] {
+        for own in ["login", "logout"] {
+            let target = format!("/culvert/{own}?redirect_path={path}");
+            let answer = Browser::default().get(rig, &target).await;
+            assert_eq!(problem(&answer), (400, Some("ERR_NGROK_3106")), "{target}");
+        }
+    }
+    // Asked for, the log-in is one, whatever session the provider has.
+    let answer = Browser::default().get(rig, "/culvert/login").await;
+    assert_eq!(sent_to(&answer)["prompt"], "login");
+    // Of another action, it is a path like others.
+    let answer = Browser::default()
+        .get(rig, "/culvert/login?auth_id=other")
+        .await;
+    assert!(!sent_to(&answer).contains_key("prompt"));
+}
+
+#[tokio::test]
+async fn what_is_no_page_is_refused() {
+    let scene = Scene::start(", allow_cors_preflight: true").await;
+    let (rig, idp) = (&scene.rig, &*scene.idp);
+    let ask = "Origin: https://b.example\r\nAccess-Control-Request-Method: POST\r\n";
+    let answer = Browser::default().ask(rig, "OPTIONS", "/", ask).await;
+    assert_eq!(answer.status, 200);
+    let event =
+        json!({"app_client_id": "app", "decision": "allow", "user": {"id": null, "name": null}});
+    assert_eq!(scene.told(2).await, event);
+    for (method, fields) in [
+        ("OPTIONS", "Origin: https://b.example\r\n"),
+        ("POST", "content-length: 0\r\n"),
+        ("HEAD", ""),
+        ("POST", ask),
+    ] {
+        let answer = Browser::default().ask(rig, method, "/", fields).await;
+        assert_eq!(problem(&answer), (401, Some("ERR_NGROK_3100")), "{method}");
+        assert!(
+            answer
+                .header("www-authenticate")
+                .unwrap()
+                .starts_with("Cookie ")
+        );
+    }
+    let mut browser = scene.logged_in().await;
+    let answer = browser.ask(rig, "POST", "/", "content-length: 0\r\n").await;
+    assert_eq!(answer.status, 200);
+    let scene = Scene::start("").await;
+    let answer = Browser::default()
+        .ask(&scene.rig, "OPTIONS", "/", ask)
+        .await;
+    assert_eq!(answer.status, 401);
+    drop(idp.asked());
+}
