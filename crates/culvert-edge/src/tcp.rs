@@ -1,4 +1,4 @@
-//! Bytes passed both ways without looking: TCP endpoints, TLS passed through, upgraded connections.
+//! Relays bytes in both directions: TCP endpoints, TLS passed through, upgraded connections.
 
 use std::future::poll_fn;
 use std::io;
@@ -25,18 +25,17 @@ use crate::upstream::agent::refusal;
 use crate::upstream::pool::Pool;
 use crate::upstream::url::{DialError, UpWire};
 
-/// What a client sent is kept up to this, until its upstream says something.
+/// Most bytes of a client that are kept until the upstream's first byte.
 const KEPT_BYTES_MAX: usize = 64 << 10;
-/// A connection that an agent refuses is taken to another after so long, twice as long each time, for
-/// as long as a client waits for a stream.
+/// The first pause before a connection that an agent refused goes to another, which doubles each time, and the time
+/// limit of these attempts.
 const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 const REFUSED_RETRY_WITHIN: Duration = Duration::from_secs(5);
-/// How long nothing may move when one end has said all it has to say: whether it is still there to hear
-/// the other is not known.
+/// The idle limit of a half-closed connection, where it is unknown whether the closed side still reads.
 const HALF_CLOSED_MAX: Duration = Duration::from_secs(3600);
 
-/// Serves a connection to a TCP or TLS endpoint: `ahead` was read from it already. Where the endpoint
-/// shares its address with others, they are tried when its upstream takes no connection.
+/// Serves a connection to a TCP or TLS endpoint, from which `ahead` was read. If its upstream is unreachable, the other
+/// endpoints of the address are tried.
 pub(crate) async fn endpoint<S>(
     mut socket: S,
     ahead: &[u8],
@@ -59,16 +58,15 @@ pub(crate) async fn endpoint<S>(
     };
     let is_agents = |pool: &Arc<Pool>| pool.upstream().agents_endpoint().is_some();
     let mut wire = match pools.iter().any(is_agents) {
-        true => Movable::new(wire, pools, member, limit, down),
-        false => Movable::fixed(wire),
+        true => RetryingUpstream::new(wire, pools, member, limit, down),
+        false => RetryingUpstream::fixed(wire),
     };
     if wire.write_all(ahead).await.is_ok() {
         relay(&mut socket, &mut wire, timeouts, down).await;
     }
 }
 
-/// A connection to the first upstream that takes one. Where all that could are busy, waits for the
-/// first of those.
+/// A connection to the first upstream that accepts one. If all reachable agents are busy, waits for the first.
 async fn connected(
     pools: &[Arc<Pool>],
     endpoint: &str,
@@ -97,24 +95,24 @@ async fn connected(
         .ok()
 }
 
-/// A connection to an upstream behind agents. One that an agent refuses begins again at the next agent: what
-/// the client sent is kept until the first byte comes back.
-struct Movable {
-    way: Way,
-    /// What the upstream was sent; `None` where it cannot begin again.
+/// A connection to an upstream behind agents. If an agent refuses it, it starts again at the next one: the client's
+/// bytes are kept until the first byte of the upstream.
+struct RetryingUpstream {
+    state: UpstreamState,
+    /// The bytes sent to the upstream; `None` if it cannot start again.
     sent: Option<Vec<u8>>,
-    /// The client has nothing more to say.
+    /// Whether the client has closed its side.
     is_shut: bool,
-    again: Option<Again>,
+    retry: Option<RetryPlan>,
 }
 
-enum Way {
-    There(UpWire),
-    Moving(BoxFuture<'static, Option<UpWire>>),
+enum UpstreamState {
+    Connected(UpWire),
+    Connecting(BoxFuture<'static, Option<UpWire>>),
 }
 
-/// How to begin again.
-struct Again {
+/// How to start again.
+struct RetryPlan {
     pools: Vec<Arc<Pool>>,
     endpoint: String,
     limit: Duration,
@@ -123,7 +121,7 @@ struct Again {
     pause: Duration,
 }
 
-impl Movable {
+impl RetryingUpstream {
     fn new(
         wire: UpWire,
         pools: Vec<Arc<Pool>>,
@@ -131,7 +129,7 @@ impl Movable {
         limit: Duration,
         down: &Arc<Downstream>,
     ) -> Self {
-        let again = Again {
+        let retry = RetryPlan {
             pools,
             endpoint: member.endpoint.id.to_string(),
             limit,
@@ -140,25 +138,25 @@ impl Movable {
             pause: REFUSED_PAUSE,
         };
         Self {
-            way: Way::There(wire),
+            state: UpstreamState::Connected(wire),
             sent: Some(Vec::new()),
             is_shut: false,
-            again: Some(again),
+            retry: Some(retry),
         }
     }
 
     fn fixed(wire: UpWire) -> Self {
         Self {
-            way: Way::There(wire),
+            state: UpstreamState::Connected(wire),
             sent: None,
             is_shut: false,
-            again: None,
+            retry: None,
         }
     }
 
-    /// From now on it stays where it is.
+    /// Stops keeping bytes: it cannot start again.
     fn settle(&mut self) {
-        (self.sent, self.again) = (None, None);
+        (self.sent, self.retry) = (None, None);
     }
 
     fn keep(&mut self, bytes: &[u8]) {
@@ -168,22 +166,22 @@ impl Movable {
         }
     }
 
-    /// Begins again elsewhere, if it can.
-    fn begin_again(&mut self) -> bool {
-        let (Some(sent), Some(again)) = (&self.sent, &mut self.again) else {
+    /// Starts again at another agent, if possible.
+    fn retry_elsewhere(&mut self) -> bool {
+        let (Some(sent), Some(retry)) = (&self.sent, &mut self.retry) else {
             return false;
         };
-        if Instant::now() >= again.until {
+        if Instant::now() >= retry.until {
             return false;
         }
-        again.down.edge.state.meters.upstream_retries.up();
-        // Another has its turn.
-        again.pools.rotate_left(1);
-        let (pools, endpoint) = (again.pools.clone(), again.endpoint.clone());
-        let (limit, down, pause) = (again.limit, Arc::clone(&again.down), again.pause);
-        again.pause = pause * 2;
+        retry.down.edge.state.meters.upstream_retries.up();
+        // The next agent in turn.
+        retry.pools.rotate_left(1);
+        let (pools, endpoint) = (retry.pools.clone(), retry.endpoint.clone());
+        let (limit, down, pause) = (retry.limit, Arc::clone(&retry.down), retry.pause);
+        retry.pause = pause * 2;
         let (sent, is_shut) = (sent.clone(), self.is_shut);
-        self.way = Way::Moving(Box::pin(async move {
+        self.state = UpstreamState::Connecting(Box::pin(async move {
             tokio::time::sleep(pause).await;
             let mut wire = connected(&pools, &endpoint, limit, &down).await?;
             wire.write_all(&sent).await.ok()?;
@@ -196,19 +194,19 @@ impl Movable {
     }
 
     fn poll_wire(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut UpWire>> {
-        if let Way::Moving(moving) = &mut self.way {
+        if let UpstreamState::Connecting(moving) = &mut self.state {
             let wire = ready!(moving.as_mut().poll(cx));
             let wire = wire.ok_or(io::ErrorKind::ConnectionRefused)?;
-            self.way = Way::There(wire);
+            self.state = UpstreamState::Connected(wire);
         }
-        match &mut self.way {
-            Way::There(wire) => Poll::Ready(Ok(wire)),
-            Way::Moving(_) => Poll::Pending,
+        match &mut self.state {
+            UpstreamState::Connected(wire) => Poll::Ready(Ok(wire)),
+            UpstreamState::Connecting(_) => Poll::Pending,
         }
     }
 }
 
-impl AsyncRead for Movable {
+impl AsyncRead for RetryingUpstream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -217,7 +215,7 @@ impl AsyncRead for Movable {
         loop {
             let wire = ready!(self.poll_wire(cx))?;
             match ready!(Pin::new(wire).poll_read(cx, buf)) {
-                Err(error) if refusal(&error).is_some() && self.begin_again() => {}
+                Err(error) if refusal(&error).is_some() && self.retry_elsewhere() => {}
                 read => {
                     self.settle();
                     return Poll::Ready(read);
@@ -227,7 +225,7 @@ impl AsyncRead for Movable {
     }
 }
 
-impl AsyncWrite for Movable {
+impl AsyncWrite for RetryingUpstream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -236,7 +234,7 @@ impl AsyncWrite for Movable {
         loop {
             let wire = ready!(self.poll_wire(cx))?;
             match ready!(Pin::new(wire).poll_write(cx, bytes)) {
-                Err(error) if refusal(&error).is_some() && self.begin_again() => {}
+                Err(error) if refusal(&error).is_some() && self.retry_elsewhere() => {}
                 Ok(count) => {
                     self.keep(bytes.get(..count).unwrap_or_default());
                     return Poll::Ready(Ok(count));
@@ -256,14 +254,14 @@ impl AsyncWrite for Movable {
         let shut = ready!(Pin::new(wire).poll_shutdown(cx));
         self.is_shut = true;
         match shut {
-            // The refusal is met by who reads.
-            Err(error) if refusal(&error).is_some() && self.again.is_some() => Poll::Ready(Ok(())),
+            // The reader handles the refusal.
+            Err(error) if refusal(&error).is_some() && self.retry.is_some() => Poll::Ready(Ok(())),
             shut => Poll::Ready(shut),
         }
     }
 }
 
-/// Passes bytes of an upgraded connection: `early` came from the client ahead of the 101.
+/// Relays an upgraded connection. The client has sent `early` before the 101.
 pub(crate) async fn tunnel(
     client: &mut Http1Server,
     early: &[u8],
@@ -287,7 +285,7 @@ pub(crate) async fn tunnel(
     exchange.tunnel_closed();
 }
 
-/// Passes bytes of a stream of HTTP/2 that was upgraded. It ends with its connection, if not before.
+/// Relays an upgraded stream of HTTP/2. It ends with its connection at the latest.
 pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
     let Tunnel {
         upstream,
@@ -295,7 +293,7 @@ pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
         exchange,
     } = tunnel;
     let (idle, write) = (exchange.idle_limit(), exchange.write_limit());
-    let mut upstream = Moving {
+    let mut upstream = CountedUpstream {
         io: upstream,
         moved: Arc::default(),
     };
@@ -308,7 +306,7 @@ pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
     exchange.tunnel_closed();
 }
 
-/// Passes bytes of a whole connection, until the edge cuts at the latest.
+/// Relays a whole connection, until the edge cuts it at the latest.
 async fn relay<A, B>(client: &mut A, upstream: &mut B, timeouts: Timeouts, down: &Arc<Downstream>)
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -328,8 +326,8 @@ where
     pass(client, upstream, Some(down), (idle, write), moved, is_cut).await;
 }
 
-/// Passes bytes until both directions are closed, one breaks, nothing moved for the idle time, the client
-/// is too slow to take what waits for it, or it is cut.
+/// Relays until both directions are closed, one fails, the idle timeout expires, the client reads too slowly, or the
+/// connection is cut.
 async fn pass<A, B>(
     client: &mut A,
     upstream: &mut B,
@@ -344,7 +342,7 @@ async fn pass<A, B>(
     let mut alarm = Alarm::default();
     let mut seen = moved();
     let mut since = Instant::now();
-    let mut client = Judged {
+    let mut client = PacedClient {
         io: client,
         down,
         taken: 0,
@@ -378,20 +376,20 @@ async fn pass<A, B>(
     .await;
 }
 
-/// A client's end, which must take what waits for it.
-struct Judged<'a, T> {
+/// The client's side, with a check that it reads fast enough.
+struct PacedClient<'a, T> {
     io: &'a mut T,
-    /// Its connection, if it is all of it.
+    /// The connection, if the relay uses all of it.
     down: Option<&'a Arc<Downstream>>,
     taken: u64,
     reader: SlowReader,
     write: Duration,
     alarm: Alarm,
-    /// Whether one of the two ends has nothing more to say.
+    /// Whether one side has closed.
     is_half: Arc<AtomicBool>,
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Judged<'_, T> {
+impl<T: AsyncRead + Unpin> AsyncRead for PacedClient<'_, T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -406,8 +404,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Judged<'_, T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> Judged<'_, T> {
-    /// What is to be done about bytes that wait.
+impl<T: AsyncWrite + Unpin> PacedClient<'_, T> {
+    /// Waits for the client to read, or fails if it is too slow.
     fn waits<R>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<R>> {
         let waits = self
             .reader
@@ -424,7 +422,7 @@ impl<T: AsyncWrite + Unpin> Judged<'_, T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Judged<'_, T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for PacedClient<'_, T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -442,7 +440,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Judged<'_, T> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match Pin::new(&mut *self.io).poll_flush(cx) {
-            // It is flushed when there is nothing more to be written.
+            // A flush follows the last write.
             Poll::Ready(Ok(())) => {
                 let (taken, write) = (self.taken, self.write);
                 if self.reader.is_waiting() {
@@ -462,13 +460,13 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Judged<'_, T> {
     }
 }
 
-/// An upstream's end, with a count of the bytes that pass.
-struct Moving<T> {
+/// The upstream's side, with a byte counter.
+struct CountedUpstream<T> {
     io: T,
     moved: Arc<AtomicU64>,
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Moving<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for CountedUpstream<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -482,7 +480,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Moving<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Moving<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for CountedUpstream<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
