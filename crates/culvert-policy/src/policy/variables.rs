@@ -1,9 +1,9 @@
 //! The variables of policy expressions: one table, for the checker, for evaluation and for the
 //! reference.
 //!
-//! A variable is had when an expression reads it, and then once per phase. What is borrowed costs
-//! nothing; what must be made (maps of headers, say) is made for the policies that read it alone.
-//! Messages are shown as they arrived: what actions change is seen by those it is sent to.
+//! A variable is evaluated when an expression first reads it in a phase. Borrowed values cost nothing; others, such as
+//! maps of header fields, are built only for policies that read them. Variables show messages as received, without the
+//! changes of actions.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -42,40 +42,40 @@ pub struct Variable {
     read: Reader,
 }
 
-/// Where a variable has a value. Elsewhere a text, list or map is empty, a number is 0, a bool is false, and what has
-/// no such value is absent.
+/// When a variable has a value. Otherwise a string, list or map is empty, a number is 0, a bool is false, and other
+/// types are absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
     /// On every connection, in every phase that has it.
     Always,
     /// Where the setting `region` is set.
     Region,
-    /// On connections with TLS, if the client names a host: endpoints with the scheme https and tls.
+    /// On TLS connections, if the client sends SNI: endpoints with the scheme https or tls.
     ServerName,
     /// On connections to https endpoints.
     Tls,
-    /// On such connections that continue a TLS session.
+    /// On such connections that resume a TLS session.
     Resumed,
-    /// On such connections, as far as the certificate that the edge presented has it.
+    /// On such connections, if the edge's certificate has it.
     ServerCertificate,
-    /// On such connections, as far as the client showed a certificate that has it.
+    /// On such connections, if the client presents a certificate that has it.
     ClientCertificate,
-    /// Where the data of the operator has it.
+    /// If the IP data has it.
     Data(IpField),
-    /// As far as the request or the response has it.
+    /// If the request or the response has it.
     Message,
-    /// Once an action set it.
+    /// After the action that sets it.
     Actions,
-    /// In the response phase, as far as the request had it.
+    /// In the response phase, if the request has it.
     Answered,
-    /// Never: this build does not fill it. Policies that name it are refused when they are written.
+    /// Never: this build does not support it, and rejects policies that name it.
     Never,
-    /// No variable that a policy can name.
+    /// Policies cannot name it.
     Hidden,
 }
 
 impl Filled {
-    /// For the reference.
+    /// Its text in the reference.
     pub fn text(self) -> Cow<'static, str> {
         match self {
             Self::Always => "always".into(),
@@ -97,33 +97,8 @@ impl Filled {
     }
 }
 
-type Reader = for<'a, 'x> fn(&'a Exchange<'x>) -> Option<Read<'a>>;
-
-/// A value that is there, or one that was made and is kept.
-#[derive(Debug)]
-pub enum Read<'a> {
-    There(ValueRef<'a>),
-    Made(Value),
-}
-
-/// What set-vars set in this phase.
-pub(crate) const VARS: &str = "vars";
-/// What actions said of themselves.
-pub const ACTIONS: &str = "actions";
-/// Random bits, new at each reading. Not a name that an expression can write.
-pub(crate) const RANDOM: &str = "(random)";
-
-/// Secrets of the account, by vault and name. Not a name that an expression can write.
-pub(crate) const SECRETS: &str = "(secrets)";
-
-/// Every variable; its place is its slot.
+/// Every variable. Its index is its slot.
 pub static ALL: LazyLock<Vec<Variable>> = LazyLock::new(all);
-
-/// The slots of `attempts` and `last_attempt`, which are no variables of a phase.
-pub(crate) fn retry_slots() -> [Slot; 2] {
-    let first = Slot::try_from(ALL.len()).expect("the table is short");
-    [first, first + 1]
-}
 
 /// The slot of a variable of the table.
 pub fn slot(path: &str) -> Slot {
@@ -132,7 +107,12 @@ pub fn slot(path: &str) -> Slot {
     Slot::try_from(place).expect("the table is short")
 }
 
-/// The operator's data that a slot reads.
+/// The value of a slot.
+pub fn read<'a>(slot: Slot, x: &'a Exchange<'_>) -> Option<Read<'a>> {
+    (ALL.get(usize::from(slot))?.read)(x)
+}
+
+/// The field of the IP data that a slot reads.
 pub fn data(slot: Slot) -> Option<(&'static Variable, IpField)> {
     let variable = ALL.get(usize::from(slot))?;
     match variable.filled {
@@ -141,7 +121,7 @@ pub fn data(slot: Slot) -> Option<(&'static Variable, IpField)> {
     }
 }
 
-/// The variable of a slot, if it has no value in a phase, whatever comes.
+/// The variable of a slot, if it never has a value in a phase.
 pub(crate) fn unfilled(slot: Slot, phase: Phase) -> Option<&'static Variable> {
     let variable = ALL.get(usize::from(slot))?;
     let is_unfilled = match variable.filled {
@@ -152,37 +132,30 @@ pub(crate) fn unfilled(slot: Slot, phase: Phase) -> Option<&'static Variable> {
     is_unfilled.then_some(variable)
 }
 
-/// The value of a slot.
-pub fn read<'a>(slot: Slot, x: &'a Exchange<'_>) -> Option<Read<'a>> {
-    (ALL.get(usize::from(slot))?.read)(x)
+/// The slots of `attempts` and `last_attempt`, which exist in retry conditions only.
+pub(crate) fn retry_slots() -> [Slot; 2] {
+    let first = Slot::try_from(ALL.len()).expect("the table is short");
+    [first, first + 1]
 }
 
-fn there<'a>(value: &'a str) -> Option<Read<'a>> {
-    Some(Read::There(ValueRef::String(value)))
+/// A borrowed value, or a computed one.
+#[derive(Debug)]
+pub enum Read<'a> {
+    There(ValueRef<'a>),
+    Made(Value),
 }
 
-fn int<'a>(value: impl TryInto<i64>) -> Option<Read<'a>> {
-    value
-        .try_into()
-        .ok()
-        .map(|value| Read::There(ValueRef::Int(value)))
-}
+/// The variables of `set-vars` in this phase.
+pub(crate) const VARS: &str = "vars";
+/// The results of actions.
+pub const ACTIONS: &str = "actions";
+/// Random bits, new at each reading. Expressions cannot name it.
+pub(crate) const RANDOM: &str = "(random)";
 
-fn flag<'a>(value: bool) -> Option<Read<'a>> {
-    Some(Read::There(ValueRef::Bool(value)))
-}
+/// Secrets of the account, by vault and name. Expressions cannot name it.
+pub(crate) const SECRETS: &str = "(secrets)";
 
-fn made<'a>(value: Value) -> Option<Read<'a>> {
-    Some(Read::Made(value))
-}
-
-fn owned<'a>(value: impl AsRef<str>) -> Option<Read<'a>> {
-    made(Value::from(value.as_ref()))
-}
-
-fn none<'a>() -> Option<Read<'a>> {
-    there("")
-}
+type Reader = for<'a, 'x> fn(&'a Exchange<'x>) -> Option<Read<'a>>;
 
 fn all() -> Vec<Variable> {
     let mut rows: Vec<Variable> = Vec::new();
@@ -209,10 +182,10 @@ fn all() -> Vec<Variable> {
     certificates(&mut |path, of, doc, filled, read| {
         row(Phase::Request, path.into(), of, doc, filled, read)
     });
-    asked(&mut |path, of, doc, filled, read| {
+    of_requests(&mut |path, of, doc, filled, read| {
         row(Phase::Request, path.into(), of, doc, filled, read)
     });
-    answered(&mut |path, of, doc, filled, read| {
+    of_responses(&mut |path, of, doc, filled, read| {
         row(Phase::Response, path.into(), of, doc, filled, read)
     });
     rows
@@ -351,7 +324,7 @@ fn certificates(row: Row<'_>) {
 
 /// `req`.
 #[rustfmt::skip]
-fn asked(row: Row<'_>) {
+fn of_requests(row: Row<'_>) {
     row("req.method", "string", "Method as received.", Filled::Always, |x| there(x.request?.method.as_str()));
     row("req.version", "string", "`HTTP/1.1` or `HTTP/2.0`.", Filled::Always, |x| there(match x.request?.version {
         Version::HTTP_2 => "HTTP/2.0",
@@ -397,7 +370,7 @@ fn asked(row: Row<'_>) {
 
 /// `res`.
 #[rustfmt::skip]
-fn answered(row: Row<'_>) {
+fn of_responses(row: Row<'_>) {
     row("res.status_code", "int", "Status of the response.", Filled::Always, |x| int(x.response?.status.as_u16()));
     row("res.headers", "map(string, list(string))", "Header fields; names in lower case.", Filled::Always, |x| made(headers(&x.response?.headers)));
     row("res.trailers", "map(string, list(string))", "Trailer fields. Absent in practice, because no phase waits for the end of the body.", Filled::Never, |_| made(map(Vec::new())));
@@ -408,6 +381,33 @@ fn answered(row: Row<'_>) {
     row("res.content_type.raw", "string", "The full field value.", Filled::Message, |x| made(first(&x.response?.headers, &CONTENT_TYPE)));
     row("res.location", "string", "Location header; empty without one.", Filled::Message, |x| made(first(&x.response?.headers, &LOCATION)));
     row("res.cookies", "map(string, list(dyn))", "Cookies that the response sets, by name, longest path first.", Filled::Message, |x| made(cookies::of_response(x.response?.headers.get_all(SET_COOKIE).iter().map(decoded))));
+}
+
+fn there<'a>(value: &'a str) -> Option<Read<'a>> {
+    Some(Read::There(ValueRef::String(value)))
+}
+
+fn int<'a>(value: impl TryInto<i64>) -> Option<Read<'a>> {
+    value
+        .try_into()
+        .ok()
+        .map(|value| Read::There(ValueRef::Int(value)))
+}
+
+fn flag<'a>(value: bool) -> Option<Read<'a>> {
+    Some(Read::There(ValueRef::Bool(value)))
+}
+
+fn made<'a>(value: Value) -> Option<Read<'a>> {
+    Some(Read::Made(value))
+}
+
+fn owned<'a>(value: impl AsRef<str>) -> Option<Read<'a>> {
+    made(Value::from(value.as_ref()))
+}
+
+fn none<'a>() -> Option<Read<'a>> {
+    there("")
 }
 
 /// Host and port as received.
