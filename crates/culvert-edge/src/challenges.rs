@@ -1,4 +1,4 @@
-//! What the edge shows an authority that looks at a name: a file over HTTP, a certificate over TLS.
+//! Responses to the challenges of certificate authorities: a file over HTTP, a certificate over TLS.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use rustls::server::{Acceptor, NoServerSessionStorage};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-/// Where the files are looked for.
+/// The path of the files.
 const FOLDER: &str = "/.well-known/acme-challenge/";
-/// The protocol that is asked for instead of HTTP (RFC 8737).
+/// The ALPN protocol of challenges (RFC 8737).
 const PROTOCOL: &[u8] = b"acme-tls/1";
 
 /// The answers of one snapshot, by host.
@@ -28,11 +28,11 @@ pub(crate) struct Answers {
     certificates: HashMap<String, Arc<ServerConfig>>,
 }
 
-/// Certificates that were made for challenges, so that a snapshot with the same ones makes none.
+/// Certificates of challenges, which later snapshots with the same challenges reuse.
 pub(crate) type Prepared = Vec<(Challenge, Arc<ServerConfig>)>;
 
 impl Answers {
-    /// Puts challenges into tables. What was prepared for others is forgotten.
+    /// Puts challenges into tables. Drops the certificates of others.
     pub(crate) fn of(challenges: Vec<Challenge>, prepared: &mut Prepared) -> Self {
         let mut answers = Self::default();
         let before = std::mem::take(prepared);
@@ -66,7 +66,7 @@ impl Answers {
         answers
     }
 
-    /// The file that a plain request asks for, if it is one of a pending challenge of its host.
+    /// The file of a plain request, if it belongs to a pending challenge of its host.
     pub(crate) fn file(&self, parts: &request::Parts) -> Option<Bytes> {
         if self.files.is_empty() || !(parts.method == Method::GET || parts.method == Method::HEAD) {
             return None;
@@ -81,8 +81,7 @@ impl Answers {
         files.find_map(|(known, file)| (known == token).then(|| file.clone()))
     }
 
-    /// The settings a challenge is answered with, if this ClientHello asks for that of a name which
-    /// has one pending.
+    /// The TLS settings for a challenge, if this ClientHello is for a name with a pending one.
     pub(crate) fn handshake(&self, name: &str, hello: &[u8]) -> Option<Arc<ServerConfig>> {
         let config = self.certificates.get(name)?;
         asks_for_a_challenge(hello).then(|| Arc::clone(config))
@@ -108,7 +107,7 @@ fn asks_for_a_challenge(mut hello: &[u8]) -> bool {
     false
 }
 
-/// A certificate signed by itself that says nothing but the answer, and the settings to show it.
+/// A self-signed certificate with the answer to a challenge, and its TLS settings.
 fn certificate(
     challenge: &Challenge,
 ) -> Result<Arc<ServerConfig>, Box<dyn std::error::Error + Send + Sync>> {

@@ -55,7 +55,7 @@ pub(crate) struct ConnState {
     /// When its last request ended, in milliseconds since its start plus one; 0 while a request is open and
     /// before the first.
     idle_since: AtomicU64,
-    /// Whether its socket closes without a farewell.
+    /// Whether its socket closes with a reset.
     is_reset: AtomicBool,
     /// Whether it closes to free memory, if it is still idle.
     is_shed: AtomicBool,
@@ -110,7 +110,7 @@ impl ConnState {
         conn
     }
 
-    /// Says whose connection it is. The first word counts.
+    /// Attributes the connection to an account. The first call counts.
     pub(crate) fn attribute(&self, account: &Arc<str>, server_name: &str) {
         if self.attribution.get().is_none() {
             // Two exchanges of an HTTP/2 connection may race; either is the first.
@@ -121,7 +121,7 @@ impl ConnState {
         }
     }
 
-    /// Notes that the socket is gone.
+    /// Records when the socket closed.
     pub(crate) fn closed(&self) {
         let nanos = u64::try_from(self.info.started().elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.closed_after.store(nanos.max(1), Ordering::Relaxed);
@@ -152,15 +152,15 @@ impl ConnState {
         );
     }
 
-    /// Has an answer before the answer sent, by the driver of the exchange that brings it.
+    /// Passes an interim response to the driver, which sends it.
     pub(crate) fn inform(&self, head: response::Parts) {
         lock(&self.interim).push(head);
         self.has_interim.store(true, Ordering::Release);
     }
 
-    /// What is to be sent before the answer.
+    /// Takes the interim responses that wait.
     pub(crate) fn take_interim(&self) -> Vec<response::Parts> {
-        // Read first: to swap is dearer, and hardly ever needed.
+        // A load first: a swap costs more, and is rarely needed.
         if self.has_interim.load(Ordering::Acquire)
             && self.has_interim.swap(false, Ordering::AcqRel)
         {
@@ -170,22 +170,22 @@ impl ConnState {
         }
     }
 
-    /// A timer, armed or not.
+    /// Takes the timer of the last exchange, or a new one.
     pub(crate) fn borrow_alarm(&self) -> Alarm {
         lock(&self.alarm).take().unwrap_or_default()
     }
 
-    /// Gives a timer to the next exchange.
+    /// Keeps a timer for the next exchange.
     pub(crate) fn return_alarm(&self, alarm: Alarm) {
         *lock(&self.alarm) = Some(alarm);
     }
 
-    /// Notes that the connection is closed because its address is not admitted.
+    /// Records that an IP restriction closed the connection.
     pub(crate) fn block(&self) {
         self.is_blocked.store(true, Ordering::Relaxed);
     }
 
-    /// What IP policies and restrictions decided, for the connection's own event.
+    /// The decision of IP policies and restrictions, for the connection's event.
     pub(crate) fn decision(&self) -> Option<&'static str> {
         if self.is_blocked.load(Ordering::Relaxed) {
             return Some("block");
@@ -193,20 +193,20 @@ impl ConnState {
         self.policy.decision_for_connection()
     }
 
-    /// Notes an endpoint's limit for a client that takes nothing.
+    /// Records the write timeout of an endpoint.
     pub(crate) fn allow_write(&self, limit: Duration) {
         let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         self.write_ms.fetch_max(millis, Ordering::Relaxed);
     }
 
-    /// The longest that its client may take nothing, whatever the exchange.
+    /// The longest write timeout of its exchanges.
     pub(crate) fn write_max(&self) -> Duration {
         let noted = Duration::from_millis(self.write_ms.load(Ordering::Relaxed));
         self.rules.limits.write_stall.max(noted)
     }
 
-    /// The client is too slow to take what waits for it. What the system still has for it is not sent: that
-    /// would go on for as long.
+    /// The client reads too slowly. The socket closes with a reset, because sending the kernel's buffer would take as
+    /// long again.
     pub(crate) fn too_slow(&self) {
         self.edge.meters.slow_readers.up();
         self.is_reset.store(true, Ordering::Relaxed);
@@ -217,7 +217,7 @@ impl ConnState {
         self.is_reset.load(Ordering::Relaxed)
     }
 
-    /// Nothing is asked of it any more.
+    /// No request is open any more.
     pub(crate) fn idles(&self) {
         if self.idle_since.load(Ordering::Relaxed) == 0 {
             let millis =
@@ -227,47 +227,47 @@ impl ConnState {
         }
     }
 
-    /// Something is asked of it.
+    /// A request begins.
     pub(crate) fn works(&self) {
         if self.idle_since.swap(0, Ordering::Relaxed) != 0 {
             self.is_shed.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Since when it is idle, if it is.
+    /// When it became idle, if it is.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         let millis = self.idle_since.load(Ordering::Relaxed).checked_sub(1)?;
         Some(self.info.started() + Duration::from_millis(millis))
     }
 
-    /// Has it close, if it is still idle when it hears of it.
+    /// Closes it, if it is still idle by then.
     pub(crate) fn shed(&self) {
         self.is_shed.store(true, Ordering::Relaxed);
         self.driver.wake();
     }
 
-    /// Whether it is to close if it is idle.
+    /// Whether it closes if it is idle.
     pub(crate) fn is_shed(&self) -> bool {
         self.is_shed.load(Ordering::Relaxed)
     }
 
-    /// Ends the connection with all that is open on it.
+    /// Ends the connection with all its exchanges.
     pub(crate) fn hang_up(&self) {
         self.is_hung_up.store(true, Ordering::Release);
         self.driver.wake();
     }
 
-    /// Whether it is to end.
+    /// Whether it ends.
     pub(crate) fn is_hung_up(&self) -> bool {
         self.is_hung_up.load(Ordering::Acquire)
     }
 
-    /// Whether it is to end at once: for itself, or with the edge.
+    /// Whether it ends immediately, alone or with the edge.
     pub(crate) fn is_cut(&self) -> bool {
         self.is_hung_up() || self.edge.phase() == Phase::Cut
     }
 
-    /// An answer of the edge to a request on it.
+    /// The edge's response to a request on it.
     pub(crate) fn answer(&self, problem: Problem, accept: Option<&HeaderValue>) -> Response<Bytes> {
         problem.answer(accept, &self.info, &self.counters)
     }

@@ -1,4 +1,4 @@
-//! The connection phase: whether a connection may go on at all, where to, and how its handshake is done.
+//! The connection phase: whether a connection is accepted, its endpoint, and its TLS handshake.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::snapshot::group::Member;
 /// The decision about a connection.
 #[derive(Debug)]
 pub(crate) enum Admission {
-    /// It goes on, with a handshake under this TLS policy if there are some.
+    /// It is accepted, with a handshake under this TLS policy if there is one.
     Accept(Option<Arc<TlsPolicy>>),
     /// It goes to another endpoint.
     Forward(Arc<Member>, Option<Arc<TlsPolicy>>),

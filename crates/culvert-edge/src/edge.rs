@@ -1,4 +1,4 @@
-//! The edge as a whole: its listeners, and its life from bind to drain.
+//! The edge: its listeners, its configuration, and its lifecycle from bind to drain.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -35,11 +35,11 @@ use crate::snapshot::compiler::SnapshotCompiler;
 use crate::snapshot::input::Snapshot;
 use crate::upstream::fetch::Network;
 
-/// How long tasks may take to end once everything is cut.
+/// How long tasks may take to end after the cut.
 const CUT_WITHIN: Duration = Duration::from_secs(5);
-/// Connections at once whose PROXY header is not whole. They count among no source yet.
+/// Most connections with an incomplete PROXY header. They have no source yet.
 const ANNOUNCEMENTS_MAX: usize = 1_024;
-/// How often pools are looked through.
+/// How often pools close idle connections.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// The traffic plane. Clones are handles to the same edge.
@@ -52,14 +52,14 @@ pub struct Edge {
     https_addr: Option<SocketAddr>,
 }
 
-/// What only a change of snapshot touches.
+/// State that only configuration changes use.
 #[derive(Debug)]
 struct Ports {
     compiler: SnapshotCompiler,
     tcp_bind_ip: IpAddr,
     inherited: Inherited,
     open: HashMap<u16, CancellationToken>,
-    /// Those that could not be listened on; each change tries again.
+    /// Ports that could not be bound; each change tries again.
     failed: BTreeSet<u16>,
 }
 
@@ -153,29 +153,29 @@ impl Edge {
         })
     }
 
-    /// Where plain HTTP is accepted.
+    /// The address of the plain HTTP listener.
     pub fn http_addr(&self) -> Option<SocketAddr> {
         self.http_addr
     }
 
-    /// Where TLS is accepted.
+    /// The address of the TLS listener.
     pub fn https_addr(&self) -> Option<SocketAddr> {
         self.https_addr
     }
 
-    /// What its connections share.
+    /// The state that its connections share.
     #[cfg(test)]
     pub(crate) fn shared(&self) -> Arc<EdgeContext> {
         Arc::clone(&self.shared)
     }
 
-    /// What the edge counts.
+    /// The counters of the edge.
     pub fn meters(&self) -> &Meters {
         &self.shared.state.meters
     }
 
-    /// Takes other settings into use, all but the addresses: for new connections, and for
-    /// certificates and roots from the next handshake on. How many handshakes run at once stays.
+    /// Applies new settings, except for addresses and the number of concurrent handshakes: to new connections, and for
+    /// certificates and roots from the next handshake on.
     ///
     /// # Errors
     ///
@@ -188,22 +188,20 @@ impl Edge {
         Ok(())
     }
 
-    /// The data of the operator that policies in use read and no file has. Their endpoints refuse traffic.
+    /// IP data that policies in use read and no file has. Their endpoints reject traffic.
     pub fn missing_data(&self) -> IpFields {
         self.shared.missing_data(&self.shared.live.load()).0
     }
 
-    /// Logs the endpoints whose policies read data that no file has, after the data has changed.
+    /// Logs the endpoints whose policies lack IP data, after the data has changed.
     pub fn tell_missing_data(&self) {
         self.shared.tell_missing_data(&self.shared.live.load());
     }
 
-    /// Takes a snapshot into use: when this returns, new requests and connections see it, ports of
-    /// new TCP endpoints accept and those of removed ones do not. What is under way goes on with
-    /// what it began with.
+    /// Applies a snapshot. When this returns, new requests and connections use it, and the ports of TCP endpoints are
+    /// open or closed accordingly. Running exchanges keep the snapshot that they began with.
     ///
-    /// A port that cannot be listened on is logged and counted, and tried again with the next
-    /// snapshot.
+    /// A port that cannot be bound is logged and counted, and tried again with the next snapshot.
     pub async fn publish(&self, snapshot: Snapshot) {
         let mut ports = self.ports.lock().await;
         let live = match ports.compiler.compile(snapshot) {
@@ -230,8 +228,8 @@ impl Edge {
         self.shared.state.meters.snapshots.up();
     }
 
-    /// Takes a change of the snapshot into use, as [`Edge::publish`] does with a whole one. Takes time
-    /// with the change and not with the snapshot.
+    /// Applies a change, as [`Edge::publish`] does a snapshot. The time depends on the size of the change, not of the
+    /// snapshot.
     pub async fn apply(&self, change: Change) {
         let mut ports = self.ports.lock().await;
         let ids: Vec<String> = change.ids().cloned().collect();
@@ -257,7 +255,7 @@ impl Edge {
         self.shared.state.meters.snapshots.up();
     }
 
-    /// Accepts at the port of a TCP endpoint, if that is not done already.
+    /// Opens the port of a TCP endpoint, unless it is open.
     fn open_port(&self, ports: &mut Ports, port: u16) {
         if ports.open.contains_key(&port) {
             return;
@@ -277,14 +275,13 @@ impl Edge {
         }
     }
 
-    /// Waits while the edge is too tight for new agents, which are to be held meanwhile (reliability 5).
+    /// Waits while the overload level holds new agents back (reliability 5).
     pub async fn takes_agents(&self) {
         self.shared.state.takes_agents().await;
     }
 
-    /// Serves until `cancel`, then drains: stops accepting, lets what has begun finish within the
-    /// drain time, and cuts the rest. When this returns every connection is closed and its events
-    /// are offered.
+    /// Serves until `cancel`, then drains: stops accepting, lets open exchanges finish within the drain time, and cuts
+    /// the rest. When this returns, every connection is closed and its events are offered.
     pub async fn run(self, cancel: CancellationToken) {
         let shared = &self.shared;
         let listeners = std::mem::take(&mut *lock(&self.listeners));
@@ -328,7 +325,7 @@ impl Edge {
         };
         let until = Instant::now() + drain;
         shared.enter(Phase::Parting);
-        // A request that was on its way when the end began is still answered.
+        // Requests that are on their way are still served.
         drop(tokio::time::timeout(parting, shared.drained()).await);
         shared.enter(Phase::Draining);
         shared.state.tasks.close();
@@ -342,7 +339,7 @@ impl Edge {
             );
         }
         shared.enter(Phase::Cut);
-        // Connections to upstreams end with the pools that share them.
+        // Upstream connections close with their pools.
         shared.live.store(Arc::default());
         self.ports.lock().await.compiler = SnapshotCompiler::default();
         if tokio::time::timeout(CUT_WITHIN, shared.state.tasks.wait())
@@ -355,7 +352,7 @@ impl Edge {
 }
 
 impl Edge {
-    /// Closes connections to upstreams that rest for too long, or are too many.
+    /// Closes upstream connections that are idle for too long, or too many.
     async fn sweep(&self) {
         let level = self.shared.state.level();
         for pool in self.ports.lock().await.compiler.pools() {

@@ -1,6 +1,6 @@
-//! What all connections of an edge share: its tables, its limits, its counters, and how far it is in its life.
+//! What all connections of an edge share: its tables, its limits, its policies' services and its upstreams.
 //!
-//! Not here: listeners and the life of the edge ([`Edge`](crate::Edge)).
+//! Not here: listeners, startup and shutdown ([`Edge`](crate::edge::Edge)).
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,13 +33,13 @@ pub(crate) struct EdgeContext {
     pub(crate) state: Arc<EdgeState>,
     pub(crate) live: ArcSwap<Live>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// What new connections are held to.
+    /// The rules of new connections.
     pub(crate) rules: ArcSwap<Rules>,
-    /// The way to upstreams, and to hosts that policies name.
+    /// Connects to upstreams, and to hosts that policies name.
     pub(crate) network: Arc<Network>,
     /// What all policies share.
     pub(crate) policy: Arc<PolicyServices>,
-    /// Tells how long the store takes to write, if there is one.
+    /// Measures the write latency of the store, if there is one.
     pub(crate) write_delay: Option<WriteDelay>,
     /// Opens streams to agents, if there are any.
     pub(crate) agents: Option<Arc<dyn Dial>>,
@@ -49,7 +49,7 @@ pub(crate) struct EdgeContext {
     pub(crate) handshakes: HandshakeTurns,
     /// Connections whose PROXY header is being read.
     pub(crate) announcements: Semaphore,
-    /// What [`Self::tell_missing_data`] said last.
+    /// What [`Self::tell_missing_data`] logged last.
     pub(crate) missing_data: AtomicU64,
     pub(crate) supervisor: Supervisor,
     pub(crate) lanes: Lanes,
@@ -64,7 +64,7 @@ impl EdgeContext {
         self.agents.as_deref()
     }
 
-    /// Data that policies read and no file has, how many endpoints need it, and the id of one.
+    /// IP data that policies read and no file has, the number of endpoints that need it, and the ID of one.
     pub(crate) fn missing_data<'l>(&self, live: &'l Live) -> (IpFields, u32, &'l str) {
         let data = self.policy.ip_data.now();
         let (mut all, mut count, mut first) = (IpFields::default(), 0, "");
@@ -79,7 +79,7 @@ impl EdgeContext {
         (all, count, first)
     }
 
-    /// Logs what is missing, if that is not what it was.
+    /// Logs the missing data, if it has changed.
     pub(crate) fn tell_missing_data(&self, live: &Live) {
         let (missing, endpoints, first) = self.missing_data(live);
         let said = u64::from(missing.bits()) << 32 | u64::from(endpoints);
@@ -98,7 +98,7 @@ impl EdgeContext {
         );
     }
 
-    /// Takes note of a decision, and tells every connection when the level changes. Whether it does.
+    /// Applies a decision, and wakes all connections if the level changes. Whether it changes.
     pub(crate) fn press(&self, decision: Decision, shares: Shares) -> bool {
         let level = decision.level;
         let pressure = &self.state.meters.pressure;
@@ -124,7 +124,7 @@ impl EdgeContext {
         before != level as u8
     }
 
-    /// Has idle connections close, as many as it takes.
+    /// Closes as many idle connections as necessary.
     pub(crate) fn shed_idle(&self, memory: u64, files_max: u64) {
         let connections_max = self.rules.load().limits.connections;
         let open = usize::try_from(self.state.meters.connections.get()).unwrap_or(usize::MAX);
@@ -157,7 +157,7 @@ impl EdgeContext {
         }
     }
 
-    /// Ends the exchange that holds most, with its connection.
+    /// Ends the exchange that holds most memory, with its connection.
     fn end_largest(&self) {
         let held = |conn: &Arc<ConnState>| conn.counters.held_bytes.load(Ordering::Relaxed);
         let largest = self.census.open().into_iter().max_by_key(held);
@@ -167,7 +167,7 @@ impl EdgeContext {
         }
     }
 
-    /// Sees how long a task waits on a lane, or on the runtime that all share if there are none.
+    /// Measures how long a task waits on a lane, or on the shared runtime if there are no lanes.
     pub(crate) fn probe(&self, lane: usize, waited: Waited) {
         let sent = Instant::now();
         let probe = async move { waited.ran(sent.elapsed()) };
@@ -177,7 +177,7 @@ impl EdgeContext {
         };
     }
 
-    /// Enters a phase and tells every connection.
+    /// Enters a phase and wakes all connections.
     pub(crate) fn enter(&self, phase: Phase) {
         self.state.set_phase(phase);
         self.tell();
@@ -198,8 +198,7 @@ impl EdgeContext {
         }
     }
 
-    /// The settings that TLS is served with for a name: its owner's certificate, else one of the
-    /// operator's files, else the installation's own.
+    /// The server certificate for a name: its owner's, else one of the operator's files, else the installation's.
     pub(crate) fn certificate(&self, live: &Live, name: &str) -> Option<Arc<ServerCertificate>> {
         let files = self.files.load();
         live.certificates

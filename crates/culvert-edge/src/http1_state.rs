@@ -8,25 +8,25 @@ use culvert_http::http1::Violation;
 
 use crate::recording::Unflushed;
 
-/// Whose turn it is on an HTTP/1 connection.
+/// Which side acts next on an HTTP/1 connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Http1Turn {
-    /// The client's: no request is open.
+    /// The client: no request is open.
     Client = 0,
-    /// Ours: a request is open.
+    /// The edge: a request is open.
     Edge = 1,
-    /// Ours: the answer is complete but may not have left the process.
+    /// The edge: the response is complete and may not have left the process.
     Flush = 2,
-    /// Nobody's: the connection is being taken down.
+    /// Neither: the connection is closing.
     Over = 3,
 }
 
-/// Why a request's body broke off.
+/// Why a request's body is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
-    /// The client went away.
+    /// The client has gone.
     Left,
-    /// What came is refused.
+    /// The body is malformed or too slow.
     Refused(Violation),
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Http1State {
     turn: AtomicU8,
     /// Payload bytes of the open request.
     payload: AtomicU64,
-    /// The record of an answered exchange, until its last byte left.
+    /// The record of an answered exchange, until its last byte has left.
     unflushed: Mutex<Option<Unflushed>>,
     broken: OnceLock<Broken>,
 }
@@ -63,22 +63,22 @@ impl Http1State {
         self.payload.store(bytes, Ordering::Relaxed);
     }
 
-    /// Keeps the record of an answered exchange until the answer has left.
+    /// Keeps the record of an answered exchange until the response has left.
     pub(crate) fn keep(&self, record: Unflushed) {
         *lock(&self.unflushed) = Some(record);
     }
 
-    /// The record that was kept, if there is one.
+    /// Takes the record that was kept.
     pub(crate) fn take_kept(&self) -> Option<Unflushed> {
         lock(&self.unflushed).take()
     }
 
-    /// Notes why the open request's body broke off. The first word counts.
+    /// Records why the open request's body is incomplete. The first reason counts.
     pub(crate) fn broke(&self, why: Broken) {
         self.broken.get_or_init(|| why);
     }
 
-    /// Why the open request's body broke off, if it did.
+    /// Why the open request's body is incomplete, if it is.
     pub(crate) fn broken(&self) -> Option<Broken> {
         self.broken.get().copied()
     }

@@ -1,9 +1,8 @@
 //! Threads that each serve their own connections.
 //!
-//! A connection, its exchanges and the upstream connections that these use stay on one lane: no task is
-//! stolen, and readiness of a socket wakes the thread that serves it, never another. What everybody
-//! shares (the listeners, drains, what is fetched for policies) stays on the runtime that the edge was
-//! started on.
+//! A connection, its exchanges and their upstream connections stay on one lane: no task is stolen, and a ready socket
+//! wakes only the thread that serves it. Shared tasks (listeners, drains, fetches of policies) stay on the runtime that
+//! the edge was started on.
 
 use std::cell::Cell;
 use std::io;
@@ -17,21 +16,21 @@ thread_local! {
     static IS_LANE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The lanes of an edge. None at all means: everything on the runtime the edge was started on.
+/// The lanes of an edge. Without lanes, everything stays on the runtime that the edge was started on.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     handles: Vec<Handle>,
     next: AtomicUsize,
-    /// They end with this.
+    /// Ends the threads when dropped.
     _end: DropGuard,
 }
 
 impl Lanes {
-    /// Starts so many.
+    /// Starts `count` lanes.
     ///
     /// # Errors
     ///
-    /// When the system gives no more threads or files.
+    /// When the system has no more threads or files.
     pub(crate) fn start(count: usize) -> Result<Self, Fault> {
         let end = CancellationToken::new();
         let start = || -> io::Result<Vec<Handle>> {
@@ -48,7 +47,7 @@ impl Lanes {
             };
             (0..count).map(lane).collect()
         };
-        // Dropped with an error, the guard ends those that were started.
+        // If starting fails, dropping the guard ends those that were started.
         let guard = end.clone().drop_guard();
         let handles = start().map_err(|error| Fault::new("starting the edge's threads", error))?;
         Ok(Self {

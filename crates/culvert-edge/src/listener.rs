@@ -1,4 +1,4 @@
-//! Accepts connections, and finds out what each of them is.
+//! Accepts connections, and determines the endpoint of each.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -30,11 +30,11 @@ use crate::snapshot::group::Group;
 use crate::socket::{self, Counted, Replay, Wire};
 use crate::tcp;
 
-/// How long accepting rests after it failed, as it does when files run out.
+/// The pause after a failed accept, for example without free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const BACKLOG: i32 = 1024;
 
-/// Listens on an address, with a socket that is already there if one is.
+/// Listens on an address, with an inherited socket if there is one.
 pub(crate) fn bind(address: SocketAddr, inherited: &Inherited) -> std::io::Result<TcpListener> {
     if let Some(socket) = inherited.take(address) {
         let socket = socket?;
@@ -79,7 +79,7 @@ fn hand_over(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: 
     let Some(lane) = edge.lanes.next() else {
         return admit(edge, tcp, client, kind);
     };
-    // What the one runtime watched, the other is to watch.
+    // The socket moves to the reactor of the other runtime.
     let Ok(tcp) = tcp.into_std() else { return };
     let shared = Arc::clone(edge);
     let admitting = async move {
@@ -91,7 +91,7 @@ fn hand_over(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: 
     edge.state.tasks.spawn_on(admitting, lane);
 }
 
-/// Takes a connection in.
+/// Checks the overload level, and serves the connection.
 fn admit(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: Kind) {
     edge.state.meters.accepted.up();
     if edge.state.level() == Level::Full {
@@ -127,7 +127,7 @@ async fn announced(edge: Arc<EdgeContext>, mut tcp: TcpStream, own: Ends, kind: 
     }
 }
 
-/// Reads a PROXY header and not one byte more. `None` when it is none.
+/// Reads a PROXY header and no byte after it. `None` if it is malformed.
 async fn read_header(tcp: &mut TcpStream) -> Option<Option<Ends>> {
     let mut bytes = Vec::new();
     loop {
@@ -143,7 +143,7 @@ async fn read_header(tcp: &mut TcpStream) -> Option<Option<Ends>> {
     }
 }
 
-/// Serves a connection, if there is room for it.
+/// Serves a connection, unless a limit is reached.
 fn serve(edge: &Arc<EdgeContext>, tcp: TcpStream, ends: Ends, kind: Kind) {
     let Ends { client, server } = ends;
     let Some(down) = Downstream::accept(edge, client, server) else {
@@ -176,8 +176,8 @@ async fn raw(socket: Counted, down: Arc<Downstream>, port: u16) {
     }
 }
 
-/// Passes a connection of a TCP or TLS endpoint on, from endpoint to endpoint as their policies say, and
-/// in clear if one of them ends its TLS. `ahead` was read from it already.
+/// Forwards a connection of a TCP or TLS endpoint, through further endpoints if policies say so, and decrypted if one of
+/// them terminates its TLS. `ahead` was read from it.
 async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: &Arc<Downstream>) {
     let mut member = Arc::clone(group.pick(down.edge.agents()));
     let mut timeouts = member.endpoint.timeouts;
@@ -217,7 +217,7 @@ async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: 
     }
 }
 
-/// Terminates a client's TLS. Handshakes take turns, and under load one that has to wait for long is refused.
+/// Terminates a client's TLS. Handshakes take turns; under load one that waits too long is rejected.
 ///
 /// A session that is resumed carries the certificate that the client showed when it began. `clients` verifies
 /// it again, because it may have expired since (RFC 8446 section 4.6.1).
@@ -264,7 +264,7 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
         let handshake = shake(config, None, Replay::new(ahead, socket), &down);
         if let Ok(Some(mut stream)) = tokio::time::timeout_at(deadline, handshake).await {
             meters.challenges_answered.up();
-            // The authority has seen what it came for.
+            // The authority has its answer.
             drop(tokio::time::timeout_at(deadline, stream.shutdown()).await);
         }
         return;
@@ -279,7 +279,7 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
         return;
     }
     drop(live);
-    // What lasts a moment or is rare is boxed, so that an idle connection is not as large as it.
+    // Short or rare steps are boxed, so that idle connections are small.
     let Some(stream) = Box::pin(terminate(socket, ahead, &down, deadline)).await else {
         return;
     };
@@ -296,7 +296,7 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
     }
 }
 
-/// Ends the TLS of a connection to an https endpoint, as the endpoint's policy says.
+/// Terminates the TLS of a connection to an https endpoint, under the endpoint's policy.
 async fn terminate(
     mut socket: Counted,
     ahead: Vec<u8>,
@@ -311,7 +311,7 @@ async fn terminate(
         (down.edge.certificate(&live, name), group)
     };
     let mut tls_policy = None;
-    // A policy may have a certificate where there is no other.
+    // A policy may have a certificate if there is no other.
     if let Some(group) = &group
         && (own.is_some() || group.has_tls_policy())
     {

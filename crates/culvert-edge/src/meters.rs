@@ -1,11 +1,11 @@
-//! What the edge counts. Plain atomics that others may read; how they are exported is not known here.
+//! The counters of the edge: plain atomics. Other crates export them.
 
 use std::sync::Arc;
 
 use culvert_base::Meter;
 use culvert_policy::services::PolicyMeters;
 
-/// Shares that make the level of overload, in percent.
+/// The usage that determines the overload level, in percent.
 #[derive(Debug, Default)]
 pub struct Pressure {
     /// Of the memory.
@@ -18,28 +18,28 @@ pub struct Pressure {
     pub store: Meter,
 }
 
-/// Everything the edge counts.
+/// All counters of the edge.
 #[derive(Debug, Default)]
 pub struct Meters {
     /// Connections open now.
     pub connections: Meter,
     /// Connections accepted.
     pub accepted: Meter,
-    /// Connections closed at accept: the edge has as many as it takes.
+    /// Connections closed at accept because the edge has reached its limit.
     pub refused_full: Meter,
-    /// Connections closed at accept: their source has as many as it may.
+    /// Connections closed at accept because their source has reached its limit.
     pub refused_source: Meter,
-    /// Connections closed because they did not begin with the PROXY header they had to.
+    /// Connections closed because they lacked the required PROXY header.
     pub refused_announcements: Meter,
-    /// TLS connections that asked for a name nobody has here, or for none.
+    /// TLS connections with an unknown name, or without one.
     pub unknown_names: Meter,
     /// TLS handshakes that failed or took too long.
     pub handshakes_failed: Meter,
-    /// Requests whose head was believed.
+    /// Requests with a valid head.
     pub requests: Meter,
-    /// Requests refused for what is on the wire.
+    /// Requests rejected because of the bytes on the wire.
     pub requests_refused: Meter,
-    /// The level of overload now, 0 to 3.
+    /// The current overload level, 0 to 3.
     pub overload_level: Meter,
     /// Connections closed at accept for overload.
     pub shed_connections: Meter,
@@ -47,24 +47,23 @@ pub struct Meters {
     pub shed_requests: Meter,
     /// Idle connections closed early for overload.
     pub shed_idle: Meter,
-    /// Connections and streams cut because the client took too little of what waited for it.
+    /// Connections and streams closed because the client read too slowly.
     pub slow_readers: Meter,
-    /// TLS handshakes that had no turn in time for overload.
+    /// TLS handshakes rejected for overload.
     pub shed_handshakes: Meter,
-    /// Agents that waited for overload.
+    /// Agents that waited because of overload.
     pub held_agents: Meter,
     /// Events dropped for overload.
     pub shed_events: Meter,
-    /// Exchanges ended for overload, each for what it held.
+    /// Exchanges ended for overload because of the memory that they held.
     pub shed_exchanges: Meter,
-    /// Events without header maps and policy logs for overload.
+    /// Events that lack header maps and policy logs because of overload.
     pub events_trimmed: Meter,
-    /// What is used, in percent of what may be: memory, files, the time tasks wait before they run, the
-    /// time the store takes to write.
+    /// Usage in percent of the limits: memory, files, scheduling delay of tasks, and write latency of the store.
     pub pressure: Pressure,
     /// HTTP/2 connections cut because too many streams were reset.
     pub floods_resets: Meter,
-    /// HTTP/2 connections cut because too many frames brought nothing forward.
+    /// HTTP/2 connections cut because of too many frames without progress.
     pub floods_idle_frames: Meter,
     /// HTTP/2 connections cut because a field section came in too many pieces.
     pub floods_continuations: Meter,
@@ -72,19 +71,19 @@ pub struct Meters {
     pub http2_errors: Meter,
     /// Requests for a host without an endpoint.
     pub unknown_hosts: Meter,
-    /// Looks of a certificate authority that were answered: requests and handshakes.
+    /// Challenges of certificate authorities that were answered: requests and handshakes.
     pub challenges_answered: Meter,
     /// Connections made to upstreams.
     pub upstream_connects: Meter,
     /// Connections to upstreams that failed.
     pub upstream_connects_failed: Meter,
-    /// Requests carried by an upstream connection that had carried one before.
+    /// Requests on reused upstream connections.
     pub upstream_reused: Meter,
-    /// Requests sent again because a reused connection turned out closed.
+    /// Requests sent again because a reused connection had closed.
     pub upstream_retries: Meter,
-    /// Upstream answers that could not be taken.
+    /// Upstream requests that failed.
     pub upstream_failed: Meter,
-    /// What policies count.
+    /// Counters of policies.
     pub policy: Arc<PolicyMeters>,
     /// TCP ports of endpoints that could not be listened on.
     pub ports_failed: Meter,

@@ -1,11 +1,10 @@
-//! How near the process is to the end of what it has, and what the edge stops doing for it (reliability 5).
+//! Overload: how much of its resources the process uses, and what the edge sheds (reliability 5).
 //!
-//! Four shares are looked at, and the largest counts: memory, open files, how long tasks wait before they
-//! run, how long the store takes to write. The store alone never makes the edge refuse anybody: traffic needs
-//! no store.
+//! The highest of four measures counts: memory, open files, scheduling delay of tasks, write latency of the store.
+//! The store alone never makes the edge reject traffic, which needs no store.
 //!
-//! A level is entered the moment a share is reached, and left one at a time, when the share was ten
-//! points lower for two seconds.
+//! A level is entered as soon as its threshold is reached. It drops by one when usage was ten points below the
+//! threshold for two seconds.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -17,37 +16,36 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How often the shares are looked at.
+/// How often usage is measured.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long the share must be lower before a level is left.
+/// How long usage must be lower before the level drops.
 const CALM_FOR: Duration = Duration::from_secs(2);
-/// Points below its entry at which a level may be left.
+/// Points below its threshold at which a level may drop.
 const CALM_BELOW: u64 = 10;
-/// Looks over which tasks must have waited: one that was held up once makes no overload.
+/// Measurements in which tasks must have waited: a single delay is no overload.
 const LOOKS_RECENT: usize = 10;
-/// The highest percentage that a slow store counts for: short of [`Level::Full`].
+/// The highest percentage of a slow store, below [`Level::Full`].
 const STORE_PERCENT_MAX: u64 = 94;
-/// How long the share is [`Level::Full`] before events are dropped.
+/// How long usage is [`Level::Full`] before events are dropped.
 const DROPS_AFTER: Duration = Duration::from_secs(1);
-/// How long the memory is, before the exchange that holds most of it ends, and how long after one the next.
+/// How long memory is [`Level::Full`] before the exchange that holds most memory ends, and the pause before the next.
 const ENDS_AFTER: Duration = Duration::from_secs(2);
 const ENDS_EVERY: Duration = Duration::from_secs(1);
 /// How long a TLS handshake waits for its turn at [`Level::Tight`].
 pub(crate) const TURN_WHEN_TIGHT: Duration = Duration::from_secs(1);
 
-/// How far the edge is under pressure, and what it sheds.
+/// The overload level, and what the edge sheds at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     /// Nothing is shed.
     Calm = 0,
     /// Half as many idle connections to upstreams are kept. Nothing new is compressed or cached.
     Busy = 1,
-    /// Idle connections are closed, as many as it takes: the oldest of the greediest source first. Events
-    /// go without header maps and policy logs, TLS handshakes wait a moment only, new agents until the
-    /// level is left.
+    /// Idle connections close as necessary, the oldest of the source with the most connections first. Events lack header
+    /// maps and policy logs, TLS handshakes wait only briefly, and new agents wait until the level drops.
     Tight = 2,
-    /// New requests are answered 503, new connections closed. After a while at it no events are made, and
-    /// exchanges end, those that hold most first.
+    /// New requests get 503, and new connections are closed. After some time events are dropped, and exchanges end, those
+    /// that hold most memory first.
     Full = 3,
 }
 
@@ -90,16 +88,16 @@ impl Level {
 #[derive(Debug)]
 pub(crate) struct Pressure {
     level: Level,
-    /// Since when the share is low enough to leave the level.
+    /// When usage became low enough for the level to drop.
     calm_since: Option<Instant>,
-    /// Since when the share, and that of memory alone, is that of [`Level::Full`].
+    /// When usage, and that of memory alone, reached [`Level::Full`].
     full_since: Option<Instant>,
     memory_full_since: Option<Instant>,
     /// When an exchange was ended.
     ended_at: Option<Instant>,
 }
 
-/// What a look at the shares decides.
+/// The decision after a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) level: Level,
@@ -122,7 +120,7 @@ impl Default for Pressure {
 }
 
 impl Pressure {
-    /// What follows from a look that found this used.
+    /// Decides after a measurement.
     pub(crate) fn observe(&mut self, shares: Shares, now: Instant) -> Decision {
         let level = self.level(shares.largest(), now);
         let since = |since: &mut Option<Instant>, percent| {
@@ -164,10 +162,10 @@ impl Pressure {
     }
 }
 
-/// Tells how long a write to the store takes now.
+/// Returns the current write latency of the store.
 pub type WriteDelay = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// Shares of what the process may use, in percent.
+/// Usage in percent of the limits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shares {
     pub(crate) memory: u64,
@@ -177,7 +175,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// What of its memory and files the process uses. What the system does not tell counts as nothing.
+    /// The usage of memory and files. A value that the system does not report counts as 0.
     pub(crate) fn of_process(memory_bytes: u64, files: u64) -> Self {
         let percent = |used: Option<u64>, of| used.map_or(0, |used| percent(used.into(), of));
         Self {
@@ -187,7 +185,7 @@ impl Shares {
         }
     }
 
-    /// The same, with how long tasks wait and writes take, each beside how long it may.
+    /// The same with the scheduling delay of tasks and the write latency, each beside its limit.
     pub(crate) fn and_waits(
         self,
         (run_queue, run_queue_max): (Duration, Duration),
@@ -201,7 +199,7 @@ impl Shares {
         }
     }
 
-    /// The one that counts.
+    /// The highest.
     pub(crate) fn largest(self) -> u64 {
         let Self {
             memory,
@@ -239,22 +237,22 @@ pub(crate) struct Idle {
     pub(crate) since: Instant,
 }
 
-/// How many idle connections are to be closed for want of room.
+/// What determines how many idle connections close.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand {
-    /// Files open, and how many there may be.
+    /// Open files, and their limit.
     pub(crate) files: (u64, u64),
     /// Percent of the memory in use.
     pub(crate) memory: u64,
-    /// Whether [`Level::Tight`] was reached and is not left: then there is less that may stay.
+    /// Whether the level is at least [`Level::Tight`]: then fewer connections may stay.
     pub(crate) is_tight: bool,
-    /// Connections open, and how many there may be.
+    /// Open connections, and their limit.
     pub(crate) connections: (usize, usize),
 }
 
 impl Demand {
-    /// As many as bring the files back to where the level is left; of a table that is nearly full, as
-    /// many as leave room for new ones; for want of memory, some and then a look at what that gave.
+    /// The number that lets the level of files drop, or that leaves capacity for new connections if the limit is near.
+    /// For memory, some at a time until the next measurement.
     pub(crate) fn excess(self) -> usize {
         let (open, most) = self.files;
         let (entry, left) = (Level::Tight.entry(), Level::Tight.entry() - CALM_BELOW);
@@ -282,8 +280,8 @@ impl Demand {
     }
 }
 
-/// Which of the idle connections are closed when `count` of them have to be: always the one that is idle
-/// longest of the source that holds most connections by then. `held` says how many each source holds.
+/// The `count` idle connections that close: repeatedly the one that is idle longest, of the source with the most
+/// connections. `held` has the number of connections of each source.
 pub(crate) fn victims(idle: &[Idle], held: &HashMap<IpAddr, usize>, count: usize) -> Vec<usize> {
     let mut by_source: HashMap<IpAddr, Vec<usize>> = HashMap::new();
     for (at, one) in idle.iter().enumerate() {
@@ -313,22 +311,22 @@ pub(crate) fn victims(idle: &[Idle], held: &HashMap<IpAddr, usize>, count: usize
     chosen
 }
 
-/// How long tasks wait before they run, on the thread where they wait longest: the least of the last
-/// second, so that only a queue that stands counts.
+/// The scheduling delay of tasks, on the slowest thread: the minimum of the last second, so that only a standing queue
+/// counts.
 #[derive(Debug)]
 pub(crate) struct RunQueue {
     probes: Vec<Probe>,
     recent: VecDeque<Duration>,
 }
 
-/// One task that does nothing but say when it ran.
+/// A task that records when it runs.
 #[derive(Debug)]
 struct Probe {
     sent: Instant,
     waited: Waited,
 }
 
-/// Where a probe leaves how long it waited.
+/// Records how long a probe waited.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waited(Arc<AtomicU64>);
 
@@ -359,7 +357,7 @@ impl RunQueue {
         }
     }
 
-    /// How long tasks wait now. Sends the next probes, each to the thread of its number.
+    /// The current delay. Sends the next probes, one to each thread.
     pub(crate) fn look(&mut self, now: Instant, send: impl Fn(usize, Waited)) -> Duration {
         let mut longest = Duration::ZERO;
         for (thread, probe) in self.probes.iter_mut().enumerate() {
@@ -384,7 +382,7 @@ impl RunQueue {
     }
 }
 
-/// Bytes of memory that are the process's own.
+/// Private memory of the process, in bytes.
 fn memory() -> Option<u64> {
     const PAGE_BYTES: u64 = 4096;
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
@@ -393,7 +391,7 @@ fn memory() -> Option<u64> {
     Some(resident.saturating_sub(shared).saturating_mul(PAGE_BYTES))
 }
 
-/// Half of what the machine or its control group gives, whichever is less.
+/// Half of the memory of the machine or its control group, whichever is less.
 pub(crate) fn memory_max() -> u64 {
     let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
     let group = group.trim().parse::<u64>().ok();
@@ -410,12 +408,12 @@ pub(crate) fn memory_max() -> u64 {
         .fold(u64::MAX, |least, given| least.min(given / 2))
 }
 
-/// Files that are open, where the system counts them.
+/// The number of open files, if the system reports it.
 pub(crate) fn open_files() -> Option<u64> {
     Some(std::fs::metadata("/proc/self/fd").ok()?.len())
 }
 
-/// Files the process may use: four fifths of what it may open, the rest is a reserve.
+/// The limit of open files: four fifths of the system's limit, the rest is a reserve.
 pub(crate) fn files_max() -> u64 {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let soft = limits

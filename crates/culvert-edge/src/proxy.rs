@@ -1,9 +1,8 @@
-//! The PROXY protocol, versions 1 and 2: what a load balancer says of the client, in front of the
-//! client's own first byte. The edge reads what balancers say to it, and says the same to services
-//! behind agents that want it.
+//! The PROXY protocol, versions 1 and 2: the client's addresses, which a load balancer sends before the client's first
+//! byte. The edge reads headers of load balancers, and writes headers for services behind agents.
 //!
-//! A pure reading and writing of bytes. A header that is not whole names how many bytes it surely still has, so
-//! that its reader never takes a byte of what follows.
+//! No I/O. For an incomplete header the parser returns how many bytes are certainly missing, so that its caller never
+//! reads a byte after the header.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
@@ -18,20 +17,19 @@ const LINE_BYTES_MAX: usize = 107;
 const LINE_BYTES_MIN: usize = 15;
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// The two ends of the client's connection.
+/// The two addresses of the client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ends {
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
 }
 
-/// What bytes are, as the beginning of a connection.
+/// The result of parsing the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Header {
-    /// At least so many bytes are missing.
+    /// At least this many bytes are missing.
     Partial(usize),
-    /// A whole header. Without ends the connection is the balancer's own, or of a kind that has no
-    /// addresses.
+    /// A complete header. Without addresses, the connection is the load balancer's own, or of a family without addresses.
     Whole(Option<Ends>),
     /// No header.
     Malformed,
@@ -50,7 +48,7 @@ pub(crate) fn header(bytes: &[u8]) -> Header {
     verdict.unwrap_or(Header::Malformed)
 }
 
-/// Version 1: a line of text. `None` when it is none.
+/// Version 1, a line of text. `None` if it is malformed.
 fn first(bytes: &[u8]) -> Option<Header> {
     const WORD: &[u8] = b"PROXY ";
     let known = bytes.len().min(WORD.len());
@@ -79,7 +77,7 @@ fn first(bytes: &[u8]) -> Option<Header> {
     let mut words = line.split(' ');
     let (_, family) = (words.next()?, words.next()?);
     let ends = match family {
-        // What follows is not to be looked at.
+        // The rest is ignored.
         "UNKNOWN" => return Some(Header::Whole(None)),
         "TCP4" => line_ends::<Ipv4Addr>(&mut words)?,
         "TCP6" => line_ends::<Ipv6Addr>(&mut words)?,
@@ -105,7 +103,7 @@ fn line_ends<'a, A: FromStr + Into<IpAddr>>(
     })
 }
 
-/// Version 2: binary. `None` when it is none.
+/// Version 2, binary. `None` if it is malformed.
 fn second(bytes: &[u8]) -> Option<Header> {
     let Some((head, rest)) = bytes.split_at_checked(16) else {
         return Some(Header::Partial(16 - bytes.len()));
@@ -123,7 +121,7 @@ fn second(bytes: &[u8]) -> Option<Header> {
     }
     let is_local = command == 0x20;
     let (ends, after) = match family {
-        // Not to be looked at.
+        // Ignored.
         _ if is_local => return Some(Header::Whole(None)),
         0x00 => return Some(Header::Whole(None)),
         // TCP over IPv4 and IPv6, a stream of a Unix socket.
@@ -135,7 +133,7 @@ fn second(bytes: &[u8]) -> Option<Header> {
     are_records(after).then_some(Header::Whole(ends))
 }
 
-/// Two addresses of `N` bytes, two ports, and what follows them.
+/// Two addresses of `N` bytes, two ports, and the rest.
 fn binary_ends<const N: usize>(bytes: &[u8]) -> Option<(Option<Ends>, &[u8])>
 where
     [u8; N]: Into<IpAddr>,
@@ -151,7 +149,7 @@ where
     Some((Some(ends), rest))
 }
 
-/// Whether bytes are records of type, length and value, to the last byte.
+/// Whether all bytes are records of type, length and value.
 fn are_records(mut bytes: &[u8]) -> bool {
     while let Some((&[_, high, low], rest)) = bytes.split_first_chunk::<3>() {
         let length = usize::from(u16::from_be_bytes([high, low]));
@@ -163,9 +161,9 @@ fn are_records(mut bytes: &[u8]) -> bool {
     bytes.is_empty()
 }
 
-/// The header that tells of `ends`.
+/// The header with these addresses.
 pub(crate) fn written(version: ProxyVersion, ends: Ends) -> Vec<u8> {
-    // Both ends are of one family in a header.
+    // A header has addresses of one family.
     let (client, server) = match (ends.client.ip(), ends.server.ip()) {
         (IpAddr::V4(client), IpAddr::V4(server)) => (client.into(), server.into()),
         (client, server) => (as_v6(client), as_v6(server)),

@@ -1,36 +1,36 @@
-//! What connections are held to: times, counts and sizes, with their defaults (reliability 4.1, 4.2).
+//! The limits of connections: times, counts and sizes, with their defaults (reliability 4.1, 4.2).
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use culvert_events::HeaderRules;
 
-/// What arrives at a listener.
+/// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// HTTP in clear.
+    /// Plain HTTP.
     Http,
-    /// TLS: ended here, or passed through.
+    /// TLS, terminated here or passed through.
     Tls,
     /// Raw TCP for the endpoint of this public port.
     Tcp(u16),
 }
 
-/// Who says in front of a connection whose it is. A peer elsewhere is its own client, and what it
-/// sends is not looked at for a header.
+/// The peers whose connections begin with a PROXY header. Other peers are clients themselves, and no header is
+/// read from them.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyProtocol {
     /// Networks whose connections begin with a header, of version 1 or 2.
     pub from: Vec<ipnet::IpNet>,
-    /// Whether they do so where plain HTTP is accepted.
+    /// Whether this applies to the plain HTTP listener.
     pub http: bool,
-    /// Where TLS is accepted.
+    /// Whether this applies to the TLS listener.
     pub https: bool,
-    /// At the ports of TCP endpoints.
+    /// Whether this applies to the ports of TCP endpoints.
     pub tcp: bool,
 }
 
-/// What a connection is held to, as it was when the connection was accepted.
+/// The rules of a connection, as of its accept.
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub(crate) limits: Limits,
@@ -56,7 +56,7 @@ impl Rules {
         is_on && announced.from.iter().any(|network| network.contains(&peer))
     }
 
-    /// Whether forwarding headers of this peer are believed.
+    /// Whether forwarding headers of this peer are trusted.
     pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
         self.trusted_proxies
             .iter()
@@ -64,25 +64,25 @@ impl Rules {
     }
 }
 
-/// Times that an endpoint has of its own. What is `None` is as the settings say.
+/// The timeouts of an endpoint. `None` means the value of the settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeouts {
-    /// To connect to the upstream, TLS and all. Agents are always connected.
+    /// To connect to the upstream, including TLS. Agents are always connected.
     pub connect: Option<Duration>,
-    /// From a whole request to the head of its answer. Calls of gRPC, whose servers may send the head
-    /// with the first message, are held to `idle` unless the endpoint sets this.
+    /// From a complete request to the head of its response. For gRPC calls, whose servers may send the head with the
+    /// first message, `idle` applies unless the endpoint sets this.
     pub first_byte: Option<Duration>,
-    /// Without a byte either way while an answer is on its way, or through a tunnel.
+    /// Without a byte in either direction during a response, or through a tunnel.
     pub idle: Option<Duration>,
-    /// The longest that the client may take nothing of what waits for it.
+    /// While the client reads nothing of waiting data.
     pub write: Option<Duration>,
-    /// Without a byte of the request's body, until its answer begins. Calls of gRPC, whose clients
-    /// pause as they like, are held to `idle`.
+    /// Without a byte of the request's body, until the response begins. For gRPC calls, whose clients may pause,
+    /// `idle` applies.
     pub request: Option<Duration>,
 }
 
 impl Timeouts {
-    /// These, and what they leave open as `others` have it.
+    /// These timeouts; those that are not set come from `others`.
     pub(crate) fn or(self, others: Self) -> Self {
         Self {
             connect: self.connect.or(others.connect),

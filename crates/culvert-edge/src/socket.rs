@@ -1,4 +1,4 @@
-//! The client's socket, counted, and the two shapes in which the rest of the edge sees it.
+//! The client's socket with byte counters, plain or with TLS.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -13,14 +13,13 @@ use tokio::net::TcpStream;
 
 use crate::conn_state::ConnState;
 
-/// When nothing has moved for so long, the system asks whether the other side is still there: so many
-/// times, at such intervals. A side that is gone without a word is known to be after two minutes, and
-/// silence needs no other limit.
+/// TCP keep-alive: idle time, interval and number of probes. A peer that has vanished is detected within two
+/// minutes, so silence needs no other limit.
 const PROBE_AFTER: Duration = Duration::from_secs(60);
 const PROBE_EVERY: Duration = Duration::from_secs(15);
 const PROBES: u32 = 4;
 
-/// Has the system ask, for a connection that may be silent for long.
+/// Enables keep-alive, for a connection that may be silent for long.
 pub(crate) fn probe(tcp: &TcpStream) {
     let probes = TcpKeepalive::new()
         .with_time(PROBE_AFTER)
@@ -31,8 +30,7 @@ pub(crate) fn probe(tcp: &TcpStream) {
     }
 }
 
-/// Has the system keep little of what is written to a client and not sent, so that it shows how fast
-/// the client takes it (`TCP_NOTSENT_LOWAT`).
+/// Limits unsent bytes in the kernel's buffer (`TCP_NOTSENT_LOWAT`), so that writes show how fast the client reads.
 pub(crate) fn keep_little(tcp: &TcpStream) {
     #[cfg(target_os = "linux")]
     if let Err(error) = SockRef::from(tcp).set_tcp_notsent_lowat(UNSENT_BYTES) {
@@ -42,8 +40,7 @@ pub(crate) fn keep_little(tcp: &TcpStream) {
     let _ = (tcp, UNSENT_BYTES);
 }
 
-/// A client's TCP socket. Counts the bytes that pass, and notes the moment it is dropped, whoever
-/// drops it: the connection's end hangs on that and on nothing else.
+/// A client's TCP socket. Counts its bytes. Its drop is the end of the connection, and records the time.
 #[derive(Debug)]
 pub(crate) struct Counted {
     tcp: TcpStream,
@@ -62,7 +59,7 @@ impl Counted {
         }
     }
 
-    /// Has it close without a farewell: what was sent may be lost, and the client sees a reset.
+    /// Makes it close with a reset, which may lose data that was sent.
     pub(crate) fn reset(&self) {
         let linger = SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
         if let Err(error) = linger {
@@ -137,7 +134,7 @@ impl AsyncWrite for Counted {
     }
 }
 
-/// A socket some of whose bytes were read ahead and are read again first.
+/// A socket that first returns bytes that were read ahead.
 #[derive(Debug)]
 pub(crate) struct Replay {
     ahead: Vec<u8>,
@@ -207,7 +204,7 @@ impl AsyncWrite for Replay {
     }
 }
 
-/// A client's connection as HTTP sees it: in clear, or with TLS ended here.
+/// A client's connection for HTTP: plain, or with TLS terminated here.
 #[derive(Debug)]
 pub(crate) enum Wire {
     Plain(Counted),

@@ -1,4 +1,4 @@
-//! Kinds of actions: what each is called, where it may stand, and how it is compiled.
+//! Types of actions: their names, their phases and endpoints, and how they are compiled.
 
 use std::fmt;
 
@@ -33,28 +33,28 @@ impl Actions {
 pub struct ActionType {
     /// Its `type` in a policy.
     pub name: &'static str,
-    /// Sentences for the reference.
+    /// The text of the reference.
     pub doc: &'static str,
-    /// Where it may stand.
+    /// The phases that may have it.
     pub phases: &'static [Phase],
-    /// The endpoints it makes sense for.
+    /// The schemes of endpoints that may have it.
     pub schemes: &'static [Scheme],
     /// Whether it ends its phase.
     pub ends: Ends,
-    /// Whether it logs people in; a policy has one such action.
+    /// Whether it signs users in; a policy has one such action.
     pub is_login: bool,
-    /// Fields of the configuration whose texts are sealed at rest and never shown.
+    /// Fields of the configuration that are encrypted at rest and never shown.
     pub secrets: &'static [&'static str],
-    /// Fields that list ids of other objects, with the prefix of those ids.
+    /// Fields with IDs of other objects, and the prefix of those IDs.
     pub references: &'static [(&'static str, &'static str)],
     /// Of the configuration; `None` if it takes none.
     pub schema: Option<fn(&mut SchemaGenerator) -> Schema>,
-    /// Checks the configuration and makes it ready to run.
+    /// Compiles the configuration.
     pub compile: fn(&PolicyContext<'_>) -> Result<Box<dyn Action>, Refusal>,
 }
 
 impl ActionType {
-    /// What most actions are; each names the rest.
+    /// The defaults of an action type.
     pub const PLAIN: Self = Self {
         name: "",
         doc: "",
@@ -80,20 +80,20 @@ impl fmt::Debug for ActionType {
 /// Whether an action ends its phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// It never does.
+    /// Never.
     Never,
-    /// It does when it refuses, or redirects.
+    /// If it rejects or redirects.
     Sometimes,
-    /// It always does: nothing may stand behind it.
+    /// Always: no action may follow it.
     Always,
 }
 
-/// An action that other implementations of the language have and this one does not.
+/// An action of other implementations that this one does not have.
 #[derive(Debug)]
 pub(crate) struct NotBuilt {
     /// Its `type`.
     pub name: &'static str,
-    /// Answered when a policy uses it.
+    /// The code of the refusal.
     pub code: Code,
     /// The end of a sentence that begins with its name.
     pub reason: &'static str,

@@ -17,6 +17,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
+    /// A policy with these rules.
     pub fn of(rules: Vec<(Verdict, Prefix)>) -> Self {
         let only = |wanted: Verdict| {
             let prefixes = rules.iter().filter(move |(verdict, _)| *verdict == wanted);
@@ -30,10 +31,12 @@ impl Addresses {
         }
     }
 
+    /// Whether a rule allows an address.
     pub fn allows(&self, address: IpAddr) -> bool {
         self.allowed.contains(address)
     }
 
+    /// Whether a rule denies an address.
     pub fn denies(&self, address: IpAddr) -> bool {
         !self.is_known || self.denied.contains(address)
     }
@@ -69,6 +72,7 @@ impl IpPolicy {
         self.0.store(std::sync::Arc::default());
     }
 
+    /// The current rules.
     pub fn now(&self) -> arc_swap::Guard<std::sync::Arc<Addresses>> {
         self.0.load()
     }

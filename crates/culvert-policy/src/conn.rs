@@ -23,19 +23,19 @@ pub struct ConnInfo {
     pub is_trusted: bool,
     started_at: Timestamp,
     started: Instant,
-    /// The name that the client asked for in its ClientHello (RFC 6066 section 3), in lower case. Set before any
-    /// rule of a policy runs; empty without TLS or without a name.
+    /// The SNI of the ClientHello (RFC 6066 section 3), in lower case. Set before any rule of a policy runs; empty without
+    /// TLS or SNI.
     sni: OnceLock<String>,
-    /// Empty in clear.
+    /// Empty without TLS.
     pub tls: OnceLock<TlsInfo>,
     client_value: OnceLock<HeaderValue>,
     addresses: OnceLock<(String, String)>,
 }
 
-/// What the TLS handshake settled.
+/// The result of the TLS handshake.
 #[derive(Debug)]
 pub struct TlsInfo {
-    /// What was presented: one per certificate, and per TLS policy.
+    /// The server certificate: one for each certificate and TLS policy.
     pub certificate: Arc<ServerCertificate>,
     /// The TLS policy of a traffic policy that the handshake ran under.
     pub tls_policy: Option<Arc<TlsPolicy>>,
@@ -44,7 +44,7 @@ pub struct TlsInfo {
 }
 
 impl ConnInfo {
-    /// A connection that was accepted just now, at `started_at` by the server's clock.
+    /// A connection that is accepted now, at `started_at` by the server's clock.
     pub fn new(
         client: SocketAddr,
         server: SocketAddr,
@@ -69,22 +69,22 @@ impl ConnInfo {
         self.started_at
     }
 
-    /// The same by the clock that only moves forward.
+    /// The same by the monotonic clock.
     pub fn started(&self) -> Instant {
         self.started
     }
 
-    /// The present moment, never before the accept.
+    /// The current time, never before the accept.
     pub fn now(&self) -> Timestamp {
         self.started_at.plus(self.started.elapsed())
     }
 
-    /// Notes the name that the ClientHello asks for. The first one counts.
+    /// Sets the SNI. The first call counts.
     pub fn set_sni(&self, name: String) -> &str {
         self.sni.get_or_init(|| name)
     }
 
-    /// The name that the ClientHello asks for; empty without TLS or without a name.
+    /// The SNI; empty without TLS or SNI.
     pub fn sni(&self) -> &str {
         self.sni.get().map_or("", String::as_str)
     }
@@ -99,7 +99,7 @@ impl ConnInfo {
             .clone()
     }
 
-    /// The client's and the server's address as events show them.
+    /// The client's and the server's address as text for events.
     pub fn addresses(&self) -> (&str, &str) {
         let (client, server) = self
             .addresses
@@ -120,30 +120,30 @@ pub struct ConnCounters {
     bytes_out: AtomicU64,
     /// Bytes handed to the socket or to TLS.
     handed_out: AtomicU64,
-    /// Exchanges open now.
+    /// Open exchanges.
     pub open: AtomicUsize,
-    /// Exchanges begun so far.
+    /// Exchanges so far.
     pub begun: AtomicU64,
-    /// Header bytes of the HTTP/2 requests that are open.
+    /// Header bytes of the open HTTP/2 requests.
     pub header_bytes: AtomicUsize,
-    /// Bytes of bodies that its exchanges hold whole.
+    /// Bytes of buffered bodies.
     pub held_bytes: AtomicUsize,
     /// HTTP/2 streams that were reset because the client did not read them.
     pub slow_streams: AtomicUsize,
 }
 
 impl ConnCounters {
-    /// Notes how many bytes were read from the client's socket so far.
+    /// Sets how many bytes were read from the client's socket.
     pub fn set_bytes_in(&self, bytes: u64) {
         self.bytes_in.store(bytes, Ordering::Relaxed);
     }
 
-    /// Notes how many bytes were written to it so far.
+    /// Sets how many bytes were written to it.
     pub fn set_bytes_out(&self, bytes: u64) {
         self.bytes_out.store(bytes, Ordering::Relaxed);
     }
 
-    /// Notes how many bytes were handed to the socket or to TLS so far.
+    /// Sets how many bytes were handed to the socket or to TLS.
     pub fn set_handed_out(&self, bytes: u64) {
         self.handed_out.store(bytes, Ordering::Relaxed);
     }
@@ -173,7 +173,7 @@ pub fn source(client: IpAddr) -> IpAddr {
     }
 }
 
-/// The same block as a number, which is the same on every node.
+/// The same block as a number, equal on every node.
 pub fn source_number(client: IpAddr) -> u64 {
     match client {
         // No network of IPv6 begins with 32 zeros.

@@ -35,7 +35,9 @@ pub(crate) enum Node {
 /// A text, and the bytes of the source that say it, where that is known.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Text {
+    /// The text.
     pub value: String,
+    /// Its position in the source.
     pub at: Option<Range<usize>>,
 }
 

@@ -1,8 +1,8 @@
-//! Documents that policies need from elsewhere, such as the certificates of signers: fetched when
-//! first asked for, and kept for a while.
+//! Remote documents that policies need, such as the certificates of signers. They are fetched on first use and
+//! cached.
 //!
-//! A fetch goes where its dialer goes, follows no redirect, and has a limit on everything. Who asks
-//! names no address of a stranger's making without having judged it first.
+//! A fetch connects where its dialer may connect, follows no redirect, and has limits on time and size. A caller
+//! must check a URL that a client has supplied.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,24 +18,24 @@ use url::Url;
 
 use crate::services::{Call, Cause, Fetch, FetchScope};
 
-/// Documents that are kept.
+/// Most cached documents.
 const DOCUMENTS_MAX: u64 = 256;
-/// Bytes of one.
+/// Largest document, in bytes.
 const BYTES_MAX: usize = 64 << 10;
-/// How long one is kept.
+/// How long a document is cached.
 const KEPT_FOR: Duration = Duration::from_secs(15 * 60);
-/// Fetches at once; who comes later goes without.
+/// Most concurrent fetches; further ones fail.
 const FETCHES_MAX: usize = 16;
-/// From the name's lookup to the last byte.
+/// Time limit of a fetch, from the name's lookup to the last byte.
 pub const FETCH_WITHIN: Duration = Duration::from_secs(5);
-/// A document younger than this is not fetched anew, whoever wants it fresh.
+/// A document younger than this is not fetched again.
 const FRESH_FOR: Duration = Duration::from_secs(30);
 
-/// The documents that are here, by their address.
+/// The cached documents, by URL.
 #[derive(Debug)]
 pub struct Documents {
     kept: Cache<String, CachedDocument>,
-    /// Whether no more are to be kept than there are.
+    /// Whether the cache accepts no more documents.
     is_frozen: AtomicBool,
     fetches: Semaphore,
 }
@@ -46,7 +46,7 @@ struct CachedDocument {
     since: Instant,
 }
 
-/// Why a document is not to be had.
+/// Why a document is unavailable.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("fetching {host}: {why}")]
 pub struct NotFetched {
@@ -73,7 +73,7 @@ impl Documents {
         }
     }
 
-    /// The document at an `https` address. Those who ask for the same at once share a fetch.
+    /// The document at an `https` URL. Concurrent calls for one document share a fetch.
     pub async fn get(
         &self,
         network: &dyn Fetch,
@@ -89,7 +89,7 @@ impl Documents {
         fetched.await.map(|kept| kept.document)
     }
 
-    /// Says whether no more are to be kept than there are: others are fetched each time.
+    /// Sets whether the cache accepts no more documents; others are then fetched each time.
     pub fn freeze(&self, is_frozen: bool) {
         self.is_frozen.store(is_frozen, Ordering::Relaxed);
     }
@@ -118,8 +118,7 @@ impl Documents {
         })
     }
 
-    /// Forgets a document, so that it is fetched when it is asked for next; not one that was fetched
-    /// a moment ago.
+    /// Removes a document from the cache, unless it is recent. The next use fetches it.
     pub async fn expire(&self, url: &str) {
         let kept = self.kept.get(url).await;
         if kept.is_some_and(|kept| kept.since.elapsed() >= FRESH_FOR) {
@@ -127,7 +126,7 @@ impl Documents {
         }
     }
 
-    /// Puts a document here as if it had been fetched.
+    /// Puts a document into the cache.
     pub async fn put(&self, url: &str, document: Bytes) {
         let kept = CachedDocument {
             document,

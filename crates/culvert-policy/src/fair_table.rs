@@ -1,9 +1,8 @@
-//! Counts by key, where strangers choose the keys and each stranger has a share of the room.
+//! Counts by key, where clients choose the keys and each client has a share of the table.
 //!
-//! The table has room for a fixed number of keys, and each call costs the same however full it is. A count is
-//! forgotten when it limits nothing any more. When every place is taken by one that still does, the source
-//! that holds the most places loses its oldest one. So a client that asks with ever new keys displaces its own,
-//! and a new key of another client finds a place.
+//! The table has a fixed number of buckets, and each call costs the same however full it is. A bucket is freed when its
+//! count limits nothing any more. If all buckets are in use, the source with the most buckets loses its oldest one. So a
+//! client that keeps sending new keys displaces its own, and a new key of another client gets a bucket.
 //!
 //! A count that is displaced goes on limiting. Every further key of the source that lost it begins with the
 //! highest of the counts that this source lost, so that no source resets a limit by asking with many keys. It is
@@ -17,19 +16,19 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-/// Counts that are looked at for being over, in one call.
+/// Counts that one call checks for expiry.
 const FORGOTTEN_MAX: usize = 2;
 /// Places of a source that others leave to it.
 const LEAST: u32 = 1;
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 
-/// What is kept by key.
+/// A count of a key.
 pub(crate) trait Count: Clone + Default {
     /// What a count is judged by.
     type Now: Copy;
 
-    /// Whether it limits nothing any more. A count that was asked for later than another is not over before it.
+    /// Whether it limits nothing any more. A count that was used later than another does not expire before it.
     fn is_over(&self, now: Self::Now) -> bool;
 
     /// Counts at least as much as the other one from here on.

@@ -28,7 +28,9 @@ pub(crate) struct FieldTemplates(Vec<(HeaderName, Template)>);
 /// A header field that a policy makes.
 #[derive(Debug)]
 pub(crate) struct Field {
+    /// The name of the field.
     pub name: HeaderName,
+    /// The value of the field.
     pub value: HeaderValue,
 }
 

@@ -1,4 +1,4 @@
-//! The ports of a connection or exchange: to the endpoints of its account, and to the bodies of messages.
+//! The ports of a connection or exchange: to the endpoints of its account, and to message bodies.
 
 use std::any::Any;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::problem::{ERROR_CODE, Problem};
 use crate::scheme::Scheme;
 use crate::services::{Call, PolicyServices};
 
-/// Bytes of the body of a response to a policy's request.
+/// Largest body of a response to a policy's request, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 256 << 10;
 
 /// A connection as policies see it.
@@ -30,13 +30,13 @@ pub struct ConnContext<'x> {
     pub services: &'x Arc<PolicyServices>,
     /// Finds and calls endpoints.
     pub host: &'x dyn PolicyHost,
-    /// Whether a rule that cannot be decided refuses the request.
+    /// Whether a rule that cannot be evaluated rejects the request.
     pub refuses_undecided: bool,
     /// Whether policies may call public hosts now.
     pub allows_public_calls: bool,
 }
 
-/// What policies know of the endpoint whose traffic they see.
+/// The endpoint whose traffic a policy handles.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointInfo<'x> {
     /// Its ID, `ep_…`.
@@ -47,7 +47,7 @@ pub struct EndpointInfo<'x> {
     pub scheme: Scheme,
     /// Whether only policies of its account reach it.
     pub is_internal: bool,
-    /// Finds and calls endpoints.
+    /// Its host name.
     pub host: &'x str,
     /// Its port; 0 for the default.
     pub port: u16,
@@ -67,17 +67,17 @@ impl EndpointInfo<'_> {
     }
 }
 
-/// An endpoint that traffic goes on to. Policies hand it back to its maker.
+/// An endpoint that traffic is forwarded to. It is opaque to policies.
 #[derive(Clone, Debug)]
 pub struct NextEndpoint(Arc<dyn Any + Send + Sync>);
 
 impl NextEndpoint {
-    /// What stands for the endpoint where it was found.
+    /// Wraps an endpoint.
     pub fn new<T: Any + Send + Sync>(endpoint: Arc<T>) -> Self {
         Self(endpoint)
     }
 
-    /// The same again; `None` if it was made of another type.
+    /// The wrapped endpoint; `None` if it has another type.
     pub fn endpoint<T: Any + Send + Sync>(self) -> Option<Arc<T>> {
         self.0.downcast().ok()
     }
@@ -127,13 +127,13 @@ pub enum NotCalled {
     NoRoom,
     #[error("the request timed out")]
     TooSlow,
-    /// With nothing that tells of the network behind the name.
+    /// Without details that would reveal the network behind the name.
     #[error("the host is unreachable, or its response is invalid")]
     Elsewhere,
 }
 
 impl Called {
-    /// The code of an answer that the edge itself made, rather than a policy or an upstream.
+    /// The code of a response that the edge made, and not a policy or an upstream.
     pub fn code(&self) -> Option<&str> {
         self.head.headers.get(ERROR_CODE)?.to_str().ok()
     }
@@ -141,7 +141,7 @@ impl Called {
 
 /// Finds and calls the endpoints that policies name, on behalf of one connection.
 pub trait PolicyHost: Send + Sync + fmt::Debug {
-    /// The internal endpoint of an account whose turn it is at an address.
+    /// The next internal endpoint of an account at an address.
     fn internal(
         &self,
         account: &Arc<str>,
@@ -150,7 +150,7 @@ pub trait PolicyHost: Send + Sync + fmt::Debug {
         port: u16,
     ) -> Option<NextEndpoint>;
 
-    /// Sends a request to an internal endpoint, which answers as it would answer one that was forwarded to it.
+    /// Sends a request to an internal endpoint, which handles it like a forwarded one.
     fn call(&self, to: NextEndpoint, call: Call) -> BoxFuture<'_, Result<Called, NotCalled>>;
 
     /// Sends a request to a public host.
@@ -159,7 +159,7 @@ pub trait PolicyHost: Send + Sync + fmt::Debug {
 
 /// The body of a request that may still be on its way.
 pub trait BodyReader: Send + fmt::Debug {
-    /// Buffers the whole body, which is sent on unchanged.
+    /// Buffers the whole body, which is forwarded unchanged.
     fn read(&mut self, bytes_max: usize) -> BoxFuture<'_, Result<Bytes, Unread>>;
 }
 
@@ -168,6 +168,6 @@ pub trait BodyReader: Send + fmt::Debug {
 pub enum Unread {
     /// The client gets this response.
     Problem(Problem),
-    /// The client broke it off.
+    /// The client aborted it.
     Broken,
 }

@@ -1,9 +1,9 @@
 //! Signed tokens (RFC 7515, 7519): the keys of an issuer, and whether a token is signed with one.
 //!
-//! Keys are public ones, from key sets that are fetched (RFC 7517). Whether a token is expired is
-//! judged by the edge's own clock.
+//! Keys are public keys from key sets that are fetched (RFC 7517). The edge's own clock decides whether a token
+//! is expired.
 //!
-//! Not here: where a token was found, and what is made of its claims.
+//! Not here: finding tokens in requests, and the use of their claims.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -20,14 +20,14 @@ use url::Url;
 use crate::documents::NotFetched;
 use crate::services::{FetchScope, PolicyServices};
 
-/// Bytes of a token.
+/// Largest token, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 16 << 10;
-/// Keys of a set that are looked at.
+/// Most keys of a set that are used.
 const KEYS_MAX: usize = 64;
 /// Seconds by which the clocks of an issuer and of the edge may differ.
 const LEEWAY: i64 = 60;
 
-/// What can be checked by a key that everyone may see.
+/// Algorithms whose keys are public.
 pub(crate) const ALGORITHMS: [&str; 9] = [
     "ES256", "ES384", "EdDSA", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512",
 ];
@@ -37,24 +37,24 @@ pub fn algorithm(name: &str) -> Option<Algorithm> {
     name.parse().ok().filter(|_| ALGORITHMS.contains(&name))
 }
 
-/// Why a token is not believed.
+/// Why a token is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unbelieved {
-    /// It is not signed with a key that is known.
+    /// It is not signed with a known key.
     Signature,
-    /// It is another issuer's.
+    /// It has another issuer.
     Issuer,
-    /// It is for somebody else.
+    /// It has another audience.
     Audience,
-    /// It is expired, or says not when it does.
+    /// It is expired, or has no expiry.
     Expired,
     /// It is not valid yet.
     Early,
-    /// The keys cannot be had.
+    /// The keys are unavailable.
     NoKeys,
 }
 
-/// Issuers and audiences that are believed.
+/// The issuers and audiences that are accepted.
 pub fn validation(issuers: &[String], audiences: &[String]) -> Validation {
     let mut validation = Validation::new(Algorithm::RS256);
     validation.set_issuer(issuers);
@@ -66,8 +66,8 @@ pub fn validation(issuers: &[String], audiences: &[String]) -> Validation {
     validation
 }
 
-/// What a token says that is signed with a key of these sets. Its algorithm, from its `header`, was
-/// judged before.
+/// The claims of a token that is signed with a key of these sets. The caller has checked the algorithm in its
+/// `header`.
 pub async fn claims(
     services: &PolicyServices,
     sources: &[KeySet],
@@ -94,7 +94,7 @@ pub async fn claims(
     Err(why)
 }
 
-/// The same by the keys of one set.
+/// The same with the keys of one set.
 pub fn claims_by(
     keys: &[PublicKey],
     header: &Header,
@@ -122,7 +122,7 @@ pub fn claims_by(
     Err(Unbelieved::Signature)
 }
 
-/// Whether a token is neither expired nor of the future.
+/// Whether a token is valid now.
 fn in_time(claims: &Json, now: Timestamp) -> Result<(), Unbelieved> {
     let now = now.unix_seconds() as f64;
     let leeway = LEEWAY as f64;
@@ -138,14 +138,14 @@ fn in_time(claims: &Json, now: Timestamp) -> Result<(), Unbelieved> {
     }
 }
 
-/// A set of keys at an address, and what was made of it when it was last looked at.
+/// A set of keys at a URL, and its parsed form as of the last fetch.
 #[derive(Debug)]
 pub struct KeySet {
     url: Url,
     last: Mutex<Option<(Bytes, Arc<[PublicKey]>)>>,
 }
 
-/// A key that tokens may be signed with.
+/// A key that signs tokens.
 pub struct PublicKey {
     id: Option<String>,
     algorithm: Option<KeyAlgorithm>,
@@ -169,13 +169,12 @@ impl KeySet {
         }
     }
 
-    /// The keys, fetched if need be; `None` if they cannot be had.
+    /// The keys, fetched if necessary; `None` if they are unavailable.
     pub async fn keys(&self, services: &PolicyServices) -> Option<Arc<[PublicKey]>> {
         self.read(services.document(FetchScope::Upstreams, &self.url).await)
     }
 
-    /// The keys as they are now, unless they were fetched just before: for a token whose key is not
-    /// among those that are here.
+    /// The keys, fetched again unless they are recent: for a token whose key is unknown.
     pub async fn fresh_keys(&self, services: &PolicyServices) -> Option<Arc<[PublicKey]>> {
         services.documents.expire(self.url.as_str()).await;
         self.keys(services).await
@@ -208,7 +207,7 @@ impl KeySet {
 }
 
 impl PublicKey {
-    /// The key, unless it is for something else or of a kind that is not known.
+    /// The key, unless its use or kind is not supported.
     fn of(jwk: &Jwk) -> Option<Self> {
         let signs = matches!(
             jwk.common.public_key_use,

@@ -1,4 +1,4 @@
-//! What the edge answers in the place of an upstream: one table, for the answers and for their
+//! The responses that the edge makes instead of an upstream: one table, for the responses and for their
 //! reference.
 
 use std::fmt::Write;
@@ -7,25 +7,25 @@ use culvert_http::http1::Violation;
 use http::StatusCode;
 use http::header::HeaderName;
 
-/// Code of an answer the edge made itself. Removed from what upstreams send, so its presence proves
-/// that the edge answered.
+/// The field with the code of a response that the edge made. It is removed from responses of upstreams, so its
+/// presence proves that the edge made the response.
 pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static(ERROR_CODE_NAME);
 /// The name of [`ERROR_CODE`].
 pub const ERROR_CODE_NAME: &str = "ngrok-error-code";
 
-/// A table of problems: what each is, and status, number of the code and sentence of its answer.
+/// A table of problems with the status, the number of the code and the sentence of each response.
 macro_rules! problems {
     ($($(#[$doc:meta])* $name:ident: $status:ident $number:literal $text:literal;)*) => {
-        /// Why the edge answers in the place of an upstream.
+        /// Why the edge responds instead of an upstream.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Problem {
-            /// What is on the wire is refused.
+            /// The bytes on the wire are rejected.
             Violation(Violation),
             $($(#[$doc])* $name,)*
         }
 
         impl Problem {
-            /// One of each answer.
+            /// One of each response.
             pub const ALL: &[Self] = &[
                 Self::Violation(Violation::TargetTooLong),
                 Self::Violation(Violation::FieldsTooLarge),
@@ -65,92 +65,92 @@ macro_rules! problems {
 problems! {
     /// The request names no host, or more than one.
     Authority: BAD_REQUEST 3606 "The request must name exactly one host.";
-    /// The target or a field is not acceptable.
+    /// The target or a field is malformed.
     Malformed: BAD_REQUEST 3601 "The request is malformed.";
     /// No endpoint has this host.
     UnknownHost: NOT_FOUND 3200 "No endpoint is online at this host.";
-    /// The client's address is not admitted.
+    /// An IP restriction blocks the client's address.
     Restricted: FORBIDDEN 3205 "An IP restriction blocks the client's address.";
     /// The connection is for another endpoint.
     Misdirected: MISDIRECTED_REQUEST 3607 "The connection was established for another host.";
-    /// A method that is not served.
+    /// The method is not supported.
     Method: METHOD_NOT_ALLOWED 3604 "The method is not supported.";
     /// An expectation other than `100-continue`.
     Expectation: EXPECTATION_FAILED 3608 "The server cannot meet the `Expect` header.";
-    /// An upgrade to WebSocket that is not one.
+    /// A malformed WebSocket handshake.
     Upgrade: BAD_REQUEST 3609 "The WebSocket handshake is invalid.";
-    /// The upstream does not take connections.
+    /// The upstream accepts no connections.
     Unreachable: BAD_GATEWAY 8012 "The endpoint is online, but the edge cannot connect to its upstream.";
-    /// The upstream's answer broke off or cannot be taken.
+    /// The upstream's response is incomplete or invalid.
     BadAnswer: BAD_GATEWAY 3004 "The upstream's response is incomplete or not valid HTTP.";
-    /// The upstream did not answer in time.
+    /// The upstream did not respond in time.
     UpstreamTooSlow: GATEWAY_TIMEOUT 3610 "The upstream did not respond in time.";
-    /// The endpoint's upstream cannot be spoken to like this.
+    /// The upstream's protocol does not support the request.
     Unsuited: SERVICE_UNAVAILABLE 3611 "The endpoint's upstream does not support this kind of request.";
-    /// The traffic policy does not admit the client's address.
+    /// The traffic policy blocks the client's address.
     NotAdmitted: FORBIDDEN 3203 "The traffic policy blocks the client's address.";
-    /// The traffic policy leaves the upstream alone for now.
+    /// The circuit breaker of the traffic policy is open.
     BreakerOpen: SERVICE_UNAVAILABLE 3202 "The circuit breaker is open because the upstream failed too often.";
-    /// The body is longer than the edge takes.
+    /// The body exceeds the limit of the edge.
     Oversized: PAYLOAD_TOO_LARGE 3616 "The request body exceeds the edge's size limit.";
-    /// An action of the traffic policy has to see the whole body, and it is too long.
+    /// The body is too long for the action that buffers it.
     BodyTooLong: PAYLOAD_TOO_LARGE 3612 "The request body is too long for the traffic policy.";
-    /// The same for the upstream's answer.
+    /// The upstream's response is too long for the action that buffers it.
     AnswerTooLong: BAD_GATEWAY 3614 "The upstream's response body is too long for the traffic policy.";
-    /// The same, and too many are held.
+    /// The memory for buffered bodies is full.
     NoRoom: SERVICE_UNAVAILABLE 3613 "Too many request bodies are being buffered.";
     /// A webhook is not signed by its provider.
     Webhook: FORBIDDEN 3204 "The webhook signature is missing or invalid.";
     /// There is no signed token.
     NoToken: UNAUTHORIZED 3401 "The request has no token.";
-    /// There is something else in its place.
+    /// The token is malformed.
     BadToken: UNAUTHORIZED 3406 "The token is not a signed JWT.";
-    /// The token is not one that is let in.
+    /// The token is not accepted.
     TokenRefused: FORBIDDEN 3403 "The token is not accepted.";
-    /// The keys to check tokens by cannot be had.
+    /// The keys that verify tokens are unavailable.
     NoKeys: BAD_GATEWAY 3422 "The edge cannot fetch the keys that verify the token.";
-    /// The traffic policy forwards to an internal endpoint that is not there.
+    /// The traffic policy forwards to an internal endpoint that does not exist.
     NoInternal: BAD_GATEWAY 3615 "The internal endpoint that the traffic policy forwards to is offline.";
-    /// A request that the traffic policy makes has no answer.
+    /// A request of the traffic policy got no response.
     Call: BAD_GATEWAY 3617 "A service that the traffic policy calls did not respond.";
     /// The traffic policies of internal endpoints forward too often.
     Hops: BAD_GATEWAY 3501 "The traffic policies forwarded the request between endpoints too many times.";
-    /// Nobody is logged in, and the request is no page that a log-in could come back to.
+    /// There is no session, and the request is not one that can be redirected to a sign-in.
     LoginFirst: UNAUTHORIZED 3100 "Sign in first.";
-    /// Where to go after the log-in is no path of this host.
+    /// The target after the sign-in is not a path of this host.
     LoginPath: BAD_REQUEST 3106 "The `redirect_path` is not a path on this host.";
-    /// A user comes back without the cookie that the log-in began with.
+    /// The callback has no cookie of a sign-in.
     LoginCookie: BAD_REQUEST 3107 "This browser did not start the sign-in or did not keep its cookie; start again.";
-    /// Without the state.
+    /// The callback has no state.
     LoginNoState: BAD_REQUEST 3120 "The identity provider did not return the `state` parameter; start again.";
-    /// With a state that is not ours, too old, or was used.
+    /// The state is invalid, expired or already used.
     LoginState: BAD_REQUEST 3108 "The sign-in is invalid, expired or already complete; start again.";
-    /// With a state of another host.
+    /// The state is for another host.
     LoginOtherHost: BAD_REQUEST 3124 "The sign-in started on another host; start again.";
-    /// The provider does not let the user in.
+    /// The provider denied access.
     LoginDenied: FORBIDDEN 3125 "Your identity provider denied the sign-in.";
-    /// The provider gives no e-mail address.
+    /// The provider returned no e-mail address.
     LoginNoEmail: FORBIDDEN 3109 "Your identity provider returned no verified e-mail address.";
-    /// The provider does not say who the user is.
+    /// The provider returned no user ID.
     LoginNobody: FORBIDDEN 3110 "Your identity provider returned no user ID.";
-    /// The provider's ID token is not to be believed.
+    /// The provider's ID token is invalid.
     LoginToken: FORBIDDEN 3303 "The identity provider's ID token is invalid.";
-    /// The provider cannot be asked.
+    /// The provider is unavailable.
     LoginProvider: BAD_GATEWAY 5536 "The edge cannot reach the identity provider or parse its response.";
-    /// Too many log in at once, or have.
+    /// Too many sign-ins or sessions.
     LoginBusy: SERVICE_UNAVAILABLE 3127 "Too many sign-ins are in progress; try again shortly.";
     /// An action of the traffic policy failed.
     Policy: INTERNAL_SERVER_ERROR 2300 "An action of the traffic policy failed.";
-    /// The traffic policy is at its end and the endpoint has no upstream.
+    /// No action of the traffic policy responded, and the endpoint has no upstream.
     Unhandled: SERVICE_UNAVAILABLE 6029 "The traffic policy did not handle the request, and the endpoint has no upstream.";
-    /// The edge has no room for the request now.
+    /// The edge is overloaded.
     Overloaded: SERVICE_UNAVAILABLE 3620 "The edge is overloaded; try again shortly.";
-    /// The agents that serve the endpoint have no room for it.
+    /// All agents of the endpoint are busy.
     AgentBusy: SERVICE_UNAVAILABLE 3621 "The endpoint's agent has reached its connection limit; try again shortly.";
 }
 
 impl Problem {
-    /// Whether the upstream is to blame.
+    /// Whether the upstream caused it.
     pub fn is_upstreams(self) -> bool {
         matches!(
             self,
@@ -158,7 +158,7 @@ impl Problem {
         )
     }
 
-    /// A request that is not acceptable.
+    /// A malformed request.
     pub fn malformed(what: &'static str) -> Self {
         Self::Violation(Violation::Malformed(what))
     }
@@ -168,17 +168,17 @@ impl Problem {
         format!("ERR_NGROK_{}", self.row().1)
     }
 
-    /// What it says.
+    /// Its sentence.
     pub fn sentence(self) -> &'static str {
         self.row().2
     }
 
-    /// The status it is answered with.
+    /// The status of its response.
     pub fn status(self) -> StatusCode {
         self.row().0
     }
 
-    /// Whether it is over in a moment, so that the answer says when to come back.
+    /// Whether it is temporary, so that the response has `retry-after`.
     pub(crate) fn is_brief(self) -> bool {
         matches!(self, Self::Overloaded | Self::AgentBusy | Self::LoginBusy)
     }

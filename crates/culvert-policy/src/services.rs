@@ -1,4 +1,4 @@
-//! What all policies of an edge share, with their ports to the network and to the runtime.
+//! Services that all policies of an edge share, with their ports to the network and to the runtime.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use crate::documents::{Documents, NotFetched};
 use crate::ipdata::IpDatabases;
 use crate::shared_counts::SharedCounts;
 
-/// Requests at once that policies make on their own account.
+/// Most concurrent requests of policies.
 pub const CALLS_MAX: usize = 256;
-/// Bytes of a response's body, where nothing else is said.
+/// Default limit of a response's body, in bytes.
 const RESPONSE_BYTES_MAX: usize = 64 << 10;
 
-/// What all policies of an edge share.
+/// Services that all policies of an edge share.
 #[derive(Debug)]
 pub struct PolicyServices {
     /// The clock of decisions and records.
     pub clock: Arc<dyn Clock>,
     /// Random bytes.
     pub entropy: Arc<dyn Entropy>,
-    /// What the operator's files say of addresses.
+    /// IP data of the operator's files.
     pub ip_data: IpDatabases,
-    /// What rate limits of the cluster count.
+    /// Counts of rate limits with `scope: cluster`.
     pub counts: SharedCounts,
-    /// What was fetched for policies.
+    /// Documents that were fetched for policies.
     pub documents: Documents,
     /// The region of this node.
     pub region: String,
-    /// Requests that policies make on their own account.
+    /// Permits for requests of policies.
     pub calls: Semaphore,
     /// Counters.
     pub meters: Arc<PolicyMeters>,
@@ -44,25 +44,25 @@ pub struct PolicyServices {
     pub tasks: Box<dyn Spawn>,
 }
 
-/// Everything policies count.
+/// The counters of policies.
 #[derive(Debug, Default)]
 pub struct PolicyMeters {
     /// Expressions of traffic policies that failed, and header fields they could not make.
     pub failures: Meter,
-    /// Users who logged in.
+    /// Completed sign-ins.
     pub logins: Meter,
 }
 
-/// Which addresses a request may go to.
+/// The addresses that a request may go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchScope {
-    /// Those that upstreams may have.
+    /// Those of upstreams.
     Upstreams,
-    /// Public ones, and none where this process listens: for hosts that strangers name.
+    /// Public addresses, except those where this process listens: for URLs from third parties.
     Public,
 }
 
-/// A request of a policy. The fields are those that travel, but for the host.
+/// A request of a policy.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// The method.
@@ -97,7 +97,7 @@ pub trait Spawn: Send + Sync + fmt::Debug {
 }
 
 impl PolicyServices {
-    /// The document at an `https` address, fetched unless it is here.
+    /// The document at an `https` URL, from the cache or the network.
     ///
     /// # Errors
     ///

@@ -1,12 +1,11 @@
-//! Counts of rate limits with `scope: cluster`, which nodes tell each other.
+//! Counts of rate limits with `scope: cluster`, which nodes exchange.
 //!
-//! Every node counts what it lets pass itself, and tells the others those of its counts that moved. It decides by
-//! its own counts and by what it has heard. Nothing here waits for another node, so nodes that decide at the same
-//! moment do not know of each other: together they let at most so many requests more pass than the limit as the
-//! other nodes let pass in the time that a count takes to arrive.
+//! Each node counts the requests that it admits, and sends its changed counts to the others. It decides by its own
+//! counts and those it has received. Nothing here waits for another node, so the nodes together may exceed a limit
+//! by the requests that the other nodes admit while a count travels.
 //!
-//! What is sent are whole counts and no differences. A message that is lost or comes twice does no harm beyond its
-//! time, and a node that comes back asks the others to say everything again.
+//! Messages have whole counts, not differences. A message that is lost or arrives twice has no lasting effect, and
+//! a node that reconnects asks the others for all counts.
 //!
 //! This module knows no network: its owner carries messages, at most [`MESSAGE_BYTES_MAX`] bytes each, from
 //! [`SharedCounts::outgoing`] of each node to [`SharedCounts::hear`] of all. Windows begin at the same moments
@@ -23,17 +22,17 @@ use culvert_base::{Clock, Entropy, Meter};
 
 use crate::fair_table::{Count, FairTable};
 
-/// How often nodes tell each other what moved.
+/// How often nodes send their changed counts.
 pub const TELL_EVERY: Duration = Duration::from_millis(200);
 /// Bytes of a message.
 pub const MESSAGE_BYTES_MAX: usize = 5_800;
-/// Messages of a node in one turn.
+/// Most messages of a node each time.
 pub const MESSAGES_MAX: usize = 32;
 
 /// Buckets of one action that have a place, and counts aside for those that lost theirs or found none.
 pub(crate) const BUCKETS_MAX: usize = 65_536;
 pub(crate) const ASIDE_MAX: usize = 16_384;
-/// Other nodes of which one bucket knows.
+/// Most other nodes that a bucket has counts of.
 const RUNS_MAX: usize = 64;
 /// Tables that other nodes can make us hold. One is made for each action that has let a request pass somewhere.
 const TABLES_MAX: usize = 4_096;
@@ -46,7 +45,7 @@ const HELLO: u8 = 1;
 const GROUP_BYTES: usize = 22;
 const ITEM_BYTES: usize = 36;
 
-/// Requests that one node let pass in a window, and in the one before.
+/// Requests that one node admitted in a window, and in the one before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct WindowCounts {
     window: u64,
@@ -101,7 +100,7 @@ pub struct Bucket {
 impl Count for Bucket {
     type Now = u64;
 
-    /// After a whole window without a request nothing counts.
+    /// A whole window without a request resets the count.
     fn is_over(&self, window: u64) -> bool {
         let mut all = self.others.iter().map(|(_, passed)| passed);
         self.own.window + 1 < window && all.all(|passed| passed.window + 1 < window)
@@ -123,7 +122,7 @@ impl Count for Bucket {
 }
 
 impl Bucket {
-    /// Takes one request, or says how long to wait.
+    /// Admits one request, or returns how long to wait.
     ///
     /// The window before counts by the part of it that is not over yet, as if its requests had been
     /// spread evenly.
@@ -150,7 +149,7 @@ impl Bucket {
         Err(fades.map_or(left, |fades| fades.min(left)))
     }
 
-    /// Notes what another node counted. Its counts do not go back.
+    /// Records the counts of another node, which never decrease.
     fn hear(&mut self, run: u64, passed: WindowCounts) -> bool {
         if let Some((_, known)) = self.others.iter_mut().find(|(of, _)| *of == run) {
             known.cover(passed);
@@ -198,7 +197,7 @@ impl SharedTable {
         }
     }
 
-    /// Writes what moved, while there is room. Whether everything was written.
+    /// Writes the changed counts as far as they fit. Whether all were written.
     fn tell(&self, out: &mut Outgoing) -> bool {
         let mut state = lock(&self.state);
         let State { buckets, moved } = &mut *state;
@@ -244,14 +243,14 @@ fn note_moved(bucket: &mut Bucket, key: u128, moved: &mut VecDeque<u128>) {
     }
 }
 
-/// What is counted of the exchange.
+/// Counters of the exchange.
 #[derive(Debug, Default)]
 pub struct CountMeters {
     /// Counts sent to other nodes.
     pub sent: Meter,
-    /// Counts heard from other nodes.
+    /// Counts received from other nodes.
     pub heard: Meter,
-    /// Counts and messages of other nodes that are not understood, or have no room.
+    /// Counts and messages of other nodes that are invalid or do not fit.
     pub refused: Meter,
     /// 1 while the exchange works.
     pub is_up: Meter,
@@ -265,9 +264,9 @@ struct Inner {
     clock: Arc<dyn Clock>,
     /// This process, among all that count.
     run: u64,
-    /// Whether there is anyone to tell.
+    /// Whether there are other nodes.
     is_joined: AtomicBool,
-    /// Whether another node asked for everything.
+    /// Whether another node asked for all counts.
     is_asked: AtomicBool,
     tables: Mutex<HashMap<u128, Arc<SharedTable>>>,
     /// How often it was asked for messages.
@@ -302,14 +301,14 @@ impl SharedCounts {
         &self.0.meters
     }
 
-    /// From now on there are others to tell, with this message first: it asks them to tell everything.
+    /// Starts the exchange. The returned message asks the other nodes for all counts.
     pub fn join(&self) -> Vec<u8> {
         self.0.is_joined.store(true, Ordering::Relaxed);
         self.0.is_asked.store(true, Ordering::Relaxed);
         self.head(HELLO)
     }
 
-    /// A message that says nothing, for the owner to see that messages arrive.
+    /// An empty message, with which the owner checks that messages arrive.
     pub fn beat(&self) -> Vec<u8> {
         self.head(COUNTS)
     }
@@ -321,7 +320,7 @@ impl SharedCounts {
         message
     }
 
-    /// Messages about what moved, for all other nodes. What finds no room waits for the next turn.
+    /// Messages with the changed counts, for all other nodes. Counts that do not fit wait for the next call.
     pub fn outgoing(&self) -> Vec<Vec<u8>> {
         let mut tables: Vec<Arc<SharedTable>> = {
             let mut tables = lock(&self.0.tables);
@@ -365,7 +364,7 @@ impl SharedCounts {
         out.messages
     }
 
-    /// Takes in the message of a node, its own included. What is wrong with a message ends it there.
+    /// Processes the message of a node, also of this one. An error in a message ends its processing.
     pub fn hear(&self, message: &[u8]) {
         if self.read(message).is_none() {
             self.0.meters.refused.up();
@@ -441,7 +440,7 @@ impl SharedCounts {
         tables.entry(id).or_insert_with(made).clone()
     }
 
-    /// Takes one request of a key that a source asks with, or says how long to wait.
+    /// Admits one request of a source for a key, or returns how long to wait.
     pub fn take(
         &self,
         table: &SharedTable,
@@ -472,7 +471,7 @@ struct Outgoing<'c> {
     messages: Vec<Vec<u8>>,
     /// Where the number of items of the group stands that is being written, in the last message.
     group: Option<(usize, u16)>,
-    /// How many more the table may tell.
+    /// How many more items the table may write.
     sent: usize,
 }
 
@@ -524,7 +523,7 @@ fn take<'m, const N: usize>(rest: &mut &'m [u8]) -> Option<&'m [u8; N]> {
     Some(taken)
 }
 
-/// The place of a shared table in an action, which finds it with its first request.
+/// The shared table of an action, which is created with its first request.
 pub type LazyTable = OnceLock<Arc<SharedTable>>;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Memory for bodies that are read whole before they go on. All exchanges share a limited amount, and of
-//! each connection is known what its own take of it.
+//! Memory for bodies that are buffered as a whole. All exchanges share a limited amount, and each connection counts
+//! its share.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -14,21 +14,21 @@ use crate::conn_state::ConnState;
 /// How long buffering a body may take.
 pub(crate) const BUFFERED_WITHIN: Duration = Duration::from_secs(60);
 
-/// What a body takes of that memory, until this is dropped.
+/// The memory that a body occupies, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct BodyReservation {
-    /// Weak, since a body may be the upstream's a moment longer than the client's connection is open.
+    /// Weak, because the upstream's task may keep a body a little longer than the client's connection is open.
     conn: Weak<ConnState>,
     bodies: Arc<Semaphore>,
     taken: Option<OwnedSemaphorePermit>,
 }
 
-/// Too many are held already.
+/// The memory for buffered bodies is full.
 #[derive(Debug)]
 pub(crate) struct BodyMemoryFull;
 
 impl BodyReservation {
-    /// For a body of an exchange on this connection. Nothing yet.
+    /// An empty reservation for a body on this connection.
     pub(crate) fn new(conn: &Arc<ConnState>) -> Self {
         Self {
             conn: Arc::downgrade(conn),
@@ -37,11 +37,11 @@ impl BodyReservation {
         }
     }
 
-    /// Takes so many bytes more.
+    /// Reserves further bytes.
     ///
     /// # Errors
     ///
-    /// When there are not as many.
+    /// When the memory is full.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), BodyMemoryFull> {
         let permits = u32::try_from(bytes).map_err(|_| BodyMemoryFull)?;
         let permit = Arc::clone(&self.bodies).try_acquire_many_owned(permits);
@@ -66,21 +66,21 @@ impl Drop for BodyReservation {
     }
 }
 
-/// Why a body was not read to its end.
+/// Why a body was not buffered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotBuffered {
-    /// It is longer than its reader takes.
+    /// It exceeds the limit of its reader.
     TooLong,
-    /// Too many bodies are held at once.
+    /// The memory for buffered bodies is full.
     MemoryFull,
-    /// It did not come in time.
+    /// It did not arrive in time.
     TooSlow,
-    /// Its sender broke off.
+    /// Its sender aborted it.
     Broken,
 }
 
 impl NotBuffered {
-    /// What the client is told of its request's body. `None` where it broke off: it is not there.
+    /// The problem that the client gets for its request's body. `None` if the client aborted it.
     pub(crate) fn problem(self) -> Option<Problem> {
         match self {
             Self::TooLong => Some(Problem::BodyTooLong),

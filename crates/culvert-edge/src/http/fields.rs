@@ -1,5 +1,4 @@
-//! Header fields that do not simply pass: those of one hop, those that say who is calling, and those
-//! a trailer may not hold.
+//! Header fields that the edge changes: hop-by-hop fields, forwarding fields, and fields that are banned in trailers.
 
 use culvert_http::fields::{
     folded, has_token, is_banned_in_trailers, is_of_one_hop, is_plain, plain_number, strip,
@@ -12,14 +11,14 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub(crate) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// Whether a field says who is calling.
+/// Whether it is a forwarding field.
 fn says_who_calls(name: &str) -> bool {
     name == "forwarded" || name == "x-real-ip" || name.starts_with("x-forwarded-")
 }
 
-/// Makes a client's fields those of our own request: strips what is of its hop, and says who calls.
+/// Turns a client's fields into those of the edge's request: removes hop-by-hop fields and adds forwarding fields.
 ///
-/// `authority` is what the client asked for, as received.
+/// `authority` is the client's authority, as received.
 pub(crate) fn to_upstream(headers: &mut HeaderMap, info: &ConnInfo, authority: HeaderValue) {
     let takes_trailers = has_token(headers, &TE, b"trailers");
     let trusted = info.is_trusted;
@@ -32,7 +31,7 @@ pub(crate) fn to_upstream(headers: &mut HeaderMap, info: &ConnInfo, authority: H
     if takes_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    // Of others nothing is left.
+    // Those of untrusted peers were removed.
     let has = |headers: &HeaderMap, name: HeaderName| trusted && headers.contains_key(name);
     let mut client = info.client_value();
     if has(headers, X_FORWARDED_FOR) {
@@ -53,7 +52,7 @@ pub(crate) fn to_upstream(headers: &mut HeaderMap, info: &ConnInfo, authority: H
     headers.insert(HOST, authority);
 }
 
-/// What a trusted proxy said of those before it, and the proxy itself.
+/// The chain of a trusted proxy, with the proxy itself.
 fn joined(headers: &HeaderMap, client: &HeaderValue) -> HeaderValue {
     let mut all = Vec::new();
     for value in headers.get_all(X_FORWARDED_FOR) {
@@ -64,7 +63,7 @@ fn joined(headers: &HeaderMap, client: &HeaderValue) -> HeaderValue {
     HeaderValue::from_bytes(&all).unwrap_or_else(|_| client.clone())
 }
 
-/// Whether a field is the edge's own to say, or to act upon.
+/// Whether the edge sets or interprets a field.
 fn is_ours(name: &str) -> bool {
     let is_other = matches!(name, "content-length" | "expect" | "host" | "trailer");
     is_other
@@ -74,8 +73,8 @@ fn is_ours(name: &str) -> bool {
         || name.starts_with("sec-websocket-")
 }
 
-/// Removes a client's fields that servers may take for others: names with an underscore, unless those are kept, and
-/// names with other characters that read like a field of ours or like another one of the message.
+/// Removes a client's fields that servers may confuse with others: names with an underscore, unless those are kept, and
+/// names with other characters that fold to a field of the edge or to another field of the message.
 pub(crate) fn strip_mixed_up(headers: &mut HeaderMap, keeps_underscores: bool) {
     if headers.keys().all(is_plain) {
         return;
@@ -99,13 +98,13 @@ pub(crate) fn strip_mixed_up(headers: &mut HeaderMap, keeps_underscores: bool) {
     }
 }
 
-/// Makes an upstream's fields those of our own answer.
+/// Turns an upstream's fields into those of the edge's response.
 pub(crate) fn to_client(headers: &mut HeaderMap) {
     strip(headers, |name| name == ERROR_CODE_NAME);
 }
 
-/// Removes what may not be said after a body: framing, routing, credentials, and what changes how
-/// the body is read.
+/// Removes fields that trailers must not have: framing, routing, credentials, and fields that change how the body is
+/// read.
 pub(crate) fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers, |name| {
         is_banned_in_trailers(name) || says_who_calls(name) || name == ERROR_CODE_NAME

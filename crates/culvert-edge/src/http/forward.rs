@@ -1,7 +1,7 @@
-//! Sends one request to its upstream and takes the head of the answer.
+//! Sends one request to its upstream and receives the head of the response.
 //!
-//! A request is sent a second time only over a new connection, only when a kept one turned out
-//! closed without a byte of an answer, and only when it had not begun or may be repeated.
+//! A request is sent again only on a new connection, only if a reused one had closed without a byte of a
+//! response, and only if the request had not begun or is idempotent.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -34,12 +34,12 @@ use crate::upstream::agent::{AgentRefused, refusal};
 use crate::upstream::pool::{Failure, Heard, Lease, OnBecoming, Pool, Sent};
 use crate::upstream::url::{DialError, Protocol};
 
-/// An agent that refuses a request is asked again after so long, twice as long each time, for as long
-/// as a request waits for a stream.
+/// The first pause before a request goes to a busy agent again, which doubles each time, and the time limit of
+/// these attempts.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 const REFUSED_RETRY_WITHIN: Duration = Duration::from_secs(5);
-/// An agent that has just left, or was looked for at a node that it had left, is looked for again so
-/// often and for so long.
+/// The pause between lookups of an agent that has just disconnected or changed its node, and the time limit of
+/// these lookups.
 const LOOK_FOR_AGENT_EVERY: Duration = Duration::from_millis(20);
 const LOOK_FOR_AGENT_WITHIN: Duration = Duration::from_secs(2);
 
@@ -114,11 +114,11 @@ fn problem_of(failure: &Failure, down: &Downstream, member: &Member) -> Problem 
     }
 }
 
-/// An answer's head, and where its body comes from.
+/// The head of a response, and the source of its body.
 type UpstreamResponse = (response::Parts, Source);
 
-/// Forwards over HTTP/1.1. Where nobody is behind `pool`, or goes away without a word, one of the
-/// `stand_ins` is asked.
+/// Forwards over HTTP/1.1. If the upstream of `pool` is unreachable or closes without a response, the request
+/// goes to one of the `stand_ins`.
 async fn over_http1(
     pool: &Arc<Pool>,
     stand_ins: &[Arc<Pool>],
@@ -155,11 +155,11 @@ async fn over_http1(
     }
     let is_agents = pool.upstream().agents_endpoint().is_some();
     let connect = exchange.connect_limit();
-    // Nothing of a request that an agent refused was used.
+    // A refused agent has read nothing of the request.
     let can_be_moved = body.is_end_stream();
     let mut stand_ins = stand_ins.iter();
     let mut pool = Arc::clone(pool);
-    // The first whose agents had no room, which is waited for when nobody else is left.
+    // The first pool whose agents were busy. The request waits for it if no other is left.
     let mut busy: Option<Arc<Pool>> = None;
     let (mut in_turn, mut pause) = (false, REFUSED_PAUSE);
     let retry_until = Instant::now() + REFUSED_RETRY_WITHIN;
@@ -218,13 +218,13 @@ async fn over_http1(
                     }
                 }
             }
-            // The agent went away with a request that another can serve.
+            // The agent disconnected, and another can serve the request.
             (Sent::Failed(_, Heard::Nothing), Some(next)) if can_be_repeated => {
                 meters.upstream_retries.up();
                 body = RequestBody::empty();
                 pool = down.pool(next);
             }
-            // The connection to the agent, or to its node, was lost: another is about to stand.
+            // The connection to the agent or its node was lost, and is about to be replaced.
             (Sent::Failed(Http1ClientError::Io(error), Heard::Nothing), None)
                 if is_agents && can_be_repeated && is_lost(&error) && !search.has_failed() =>
             {
@@ -237,7 +237,7 @@ async fn over_http1(
                 return Err(Failure::Silent(error));
             }
             (Sent::Failed(error, _), _) => return Err(error.into()),
-            // A connection of another request that was closed meanwhile.
+            // A reused connection that has closed meanwhile.
             (Sent::Stale, _) if can_be_repeated => {
                 meters.upstream_retries.up();
                 body = RequestBody::empty();
@@ -252,10 +252,10 @@ fn is_lost(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::ConnectionAborted
 }
 
-/// Looks for an agent that is about to come back, or to be known at another node.
+/// Repeated lookups of an agent that is about to reconnect, here or at another node.
 struct Search {
     until: Instant,
-    /// Whether it was looked for where it had just been.
+    /// Whether a request went to a node that the agent had just left.
     is_begun: bool,
 }
 
@@ -267,7 +267,7 @@ impl Search {
         }
     }
 
-    /// The agent was looked for where it had just been. The time begins with the first such failure.
+    /// Starts the time limit, with the first request that went to a node that the agent had just left.
     fn begin(&mut self) {
         if !std::mem::replace(&mut self.is_begun, true) {
             self.until = Instant::now() + LOOK_FOR_AGENT_WITHIN;
@@ -278,12 +278,12 @@ impl Search {
         Instant::now() >= self.until
     }
 
-    /// Whether it was looked for again for as long as may be.
+    /// Whether the time limit is reached.
     fn has_failed(&self) -> bool {
         self.is_begun && self.is_over()
     }
 
-    /// Waits a little if dialling failed because the agent is away and it may help to look again.
+    /// Waits before another lookup, if the agent is away and may return.
     async fn goes_on(&self, error: &DialError, pool: &Pool, down: &Downstream) -> bool {
         let may_return = || {
             let id = pool.upstream().agents_endpoint();
@@ -299,7 +299,7 @@ impl Search {
     }
 }
 
-/// Forwards over HTTP/2. Where nobody is behind `pool`, one of the `stand_ins` is asked.
+/// Forwards over HTTP/2. If the upstream of `pool` is unreachable, the request goes to one of the `stand_ins`.
 async fn over_http2(
     pool: &Arc<Pool>,
     stand_ins: &[Arc<Pool>],
@@ -339,7 +339,7 @@ async fn over_http2(
         *request.uri_mut() = target.ok_or(Failure::Unacceptable("no target"))?;
         exchange.recording.upstream(was_used);
         let sent = async {
-            // Waits while the upstream takes no more streams.
+            // Waits while the upstream accepts no more streams.
             match sender.ready().await {
                 Ok(()) => sender.try_send_request(request).await,
                 Err(error) => return Err((error, Some(request))),
@@ -375,7 +375,7 @@ async fn over_http2(
     }
 }
 
-/// The target as HTTP/2 has it: with scheme and authority.
+/// The target in the form of HTTP/2: with scheme and authority.
 fn absolute(pool: &Pool, host: &HeaderValue, target: &Uri) -> Option<Uri> {
     let scheme = if pool.upstream().is_tls() {
         Scheme::HTTPS
@@ -400,7 +400,7 @@ async fn send(
 ) -> Result<Sent, Failure> {
     let takes_more = exchange.takes_interim();
     let inform = |mut head: response::Parts| {
-        // A client that waits to be told to go on was told by us.
+        // The edge has sent 100 (Continue) itself.
         if takes_more && head.status != StatusCode::CONTINUE {
             fields::to_client(&mut head.headers);
             down.conn.inform(head);
@@ -409,8 +409,8 @@ async fn send(
     in_time(exchange, lease.send(head, body, inform)).await
 }
 
-/// Waits for an answer's head, as long as the one who is to move may be waited for: the client while it
-/// owes more of its request, else the upstream. Bytes from the client, such as a long upload, are progress.
+/// Waits for the head of a response, within the timeout of the side that has to act: the client while its
+/// request is incomplete, else the upstream. Bytes from the client count as progress.
 async fn in_time<F: Future>(exchange: &mut HttpExchange, future: F) -> Result<F::Output, Failure> {
     let (first_byte, request) = (exchange.first_byte_limit(), exchange.request_limit());
     let idle = exchange.idle_limit();
@@ -430,7 +430,7 @@ async fn in_time<F: Future>(exchange: &mut HttpExchange, future: F) -> Result<F:
                 Awaited::Client(waits) => waits + request,
                 Awaited::Stream(waits) => since.max(waits) + idle,
             };
-            // Another task may read the body: that it waits for more is not heard of here.
+            // Another task may read the body, and does not wake this one when it starts to wait.
             let look = match upload {
                 Some(upload) if !upload.is_over() => deadline.min(Instant::now() + request),
                 _ => deadline,
@@ -459,7 +459,7 @@ async fn in_time<F: Future>(exchange: &mut HttpExchange, future: F) -> Result<F:
     output
 }
 
-/// An HTTP/1 answer, with the connection given back at once if nothing follows the head.
+/// An HTTP/1 response. Its connection returns to the pool immediately if there is no body.
 fn take(head: response::Parts, lease: Lease) -> UpstreamResponse {
     if !lease.is_spent() || head.status == StatusCode::SWITCHING_PROTOCOLS {
         return (head, Source::Http1(lease));

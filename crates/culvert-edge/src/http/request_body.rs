@@ -24,15 +24,15 @@ pub(crate) struct RequestBody {
     source: Upload,
     received: Option<Arc<AtomicU64>>,
     cap: Option<Cap>,
-    /// Set when the client breaks it off.
+    /// Set when the client aborts it.
     is_cut: Option<Arc<AtomicBool>>,
-    /// Whether trailers may have underscores in their names; `None` where they are not looked at.
+    /// Whether trailers may have underscores in their names; `None` if their names are not checked.
     keeps_underscores: Option<bool>,
-    /// Judges how fast the client sends it.
+    /// Measures how fast the client sends it.
     watch: Option<UploadWatch>,
 }
 
-/// Why a request's body broke off.
+/// Why a request's body is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UploadError {
     #[error("the client aborted the request")]
@@ -43,20 +43,20 @@ pub(crate) enum UploadError {
     TooSlow,
 }
 
-/// Where a request's body comes from.
+/// The source of a request's body.
 #[derive(Debug)]
 pub(crate) enum Upload {
-    /// Nowhere: there is none, or it has ended.
+    /// None: there is no body, or it has ended.
     None,
     /// A client that speaks HTTP/1.
     Http1(Box<Http1Body>),
     /// A client that speaks HTTP/2.
     Http2(Receiver),
-    /// Here: it was read before.
+    /// A buffer.
     Held(Box<Held>),
 }
 
-/// A body that was read before it is sent on.
+/// A buffered body.
 #[derive(Debug)]
 pub(crate) struct Held {
     bytes: Bytes,
@@ -65,7 +65,7 @@ pub(crate) struct Held {
 }
 
 impl Upload {
-    /// The next part.
+    /// The next frame.
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -85,7 +85,7 @@ impl Upload {
         }
     }
 
-    /// Whether nothing more is to come.
+    /// Whether it has ended.
     pub(crate) fn is_ended(&self) -> bool {
         match self {
             Self::None => true,
@@ -95,19 +95,19 @@ impl Upload {
         }
     }
 
-    /// Bytes that are to come.
+    /// The bytes that are left.
     pub(crate) fn size_hint(&self) -> SizeHint {
         match self {
             Self::None => SizeHint::with_exact(0),
             Self::Http1(inbound) => inbound.size_hint(),
             Self::Http2(stream) => stream.size_hint(),
-            // Before trailers a length could not be told.
+            // With trailers the body is chunked and has no length.
             Self::Held(held) if held.trailers.is_some() => SizeHint::default(),
             Self::Held(held) => SizeHint::with_exact(held.bytes.len() as u64),
         }
     }
 
-    /// One that nobody has to send first.
+    /// A buffered body with these bytes.
     pub(crate) fn made(bytes: Bytes) -> Self {
         if bytes.is_empty() {
             return Self::None;
@@ -119,7 +119,7 @@ impl Upload {
         }))
     }
 
-    /// The whole body, read once and kept until it is sent on.
+    /// Buffers the whole body, until it is forwarded.
     pub(crate) async fn hold(
         &mut self,
         bytes_max: usize,
@@ -158,7 +158,7 @@ impl Upload {
         Ok(bytes)
     }
 
-    /// Has other bytes in the place of those that are held.
+    /// Replaces the buffered bytes.
     pub(crate) fn put(&mut self, bytes: Bytes) {
         if let Self::Held(held) = self {
             held.bytes = bytes;
@@ -211,7 +211,7 @@ impl RequestBody {
         }
     }
 
-    /// What comes from the client is counted in `received`, and may not be more than `cap` says.
+    /// Counts the bytes of the client in `received`, and limits them to `cap`.
     pub(crate) fn new(source: Upload, received: Option<Arc<AtomicU64>>, cap: Option<Cap>) -> Self {
         Self {
             source,
@@ -223,7 +223,7 @@ impl RequestBody {
         }
     }
 
-    /// Whether trailers may have underscores in their names; with `None` they are not looked at.
+    /// Sets whether trailers may have underscores in their names; with `None` their names are not checked.
     pub(crate) fn underscores(self, keeps_underscores: Option<bool>) -> Self {
         Self {
             keeps_underscores,
@@ -231,7 +231,7 @@ impl RequestBody {
         }
     }
 
-    /// Says in `is_cut` when the client breaks it off.
+    /// Sets `is_cut` when the client aborts it.
     pub(crate) fn cut(self, is_cut: Option<Arc<AtomicBool>>) -> Self {
         Self { is_cut, ..self }
     }
@@ -277,7 +277,7 @@ impl Body for RequestBody {
                         fields::strip_mixed_up(trailers, keeps_underscores);
                     }
                 }
-                // Its reader may not ask for what comes behind the end.
+                // The reader may not poll again after the end.
                 if let (Some(watch), true) = (&this.watch, this.source.is_ended()) {
                     watch.is_whole();
                 }

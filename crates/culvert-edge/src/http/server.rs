@@ -26,14 +26,13 @@ use crate::http1::server::{Http1Body, Http1Server, Next};
 use crate::socket::Wire;
 use crate::tcp;
 
-/// How much of an unread request is read, and for how long, so that the answer is not lost.
+/// How much of an unread request is read, and for how long, so that the response is not lost.
 const DISCARDED_BYTES_MAX: usize = 64 << 10;
 pub(super) const CLOSES_WITHIN: Duration = Duration::from_secs(2);
 
-/// Serves HTTP/1 until the connection is over.
+/// Serves HTTP/1 until the connection ends.
 ///
-/// While nothing is asked, what serving needs is given up: an idle connection is its socket, what is
-/// known of it, and this task.
+/// An idle connection has no buffers: it consists of its socket, its state and this task.
 pub(crate) async fn http1(wire: Wire, down: Arc<Downstream>) {
     let mut client = Http1Server::new(wire, Arc::clone(&down.conn));
     loop {
@@ -54,24 +53,24 @@ pub(crate) async fn http1(wire: Wire, down: Arc<Downstream>) {
     }
 }
 
-/// What follows an exchange, or a session of them.
+/// What follows an exchange, or a series of them.
 enum After {
-    /// The next request, whenever it comes.
+    /// The next request.
     Next,
     /// The end of the connection.
     Close,
-    /// Something else than HTTP.
+    /// Another protocol than HTTP.
     Tunnel(Box<Tunnel>),
-    /// Nothing: the edge cuts.
+    /// Nothing: the edge cuts the connection.
     Cut,
 }
 
-/// Serves requests until the connection ends, becomes something else, or rests.
+/// Serves requests until the connection ends, changes its protocol, or is idle.
 async fn session(client: &Http1Server, down: &Arc<Downstream>) -> After {
     let mut out = WriteBuffer::default();
     loop {
         let next = poll_fn(|cx| {
-            // What already arrived is served before the connection hears of the end.
+            // Requests that have arrived are served before the connection closes.
             if let Poll::Ready(next) = client.poll_request(cx) {
                 return Poll::Ready(Some(next));
             }
@@ -96,7 +95,7 @@ async fn session(client: &Http1Server, down: &Arc<Downstream>) -> After {
     }
 }
 
-/// Answers one request.
+/// Serves one request.
 async fn answer(
     client: &Http1Server,
     down: &Arc<Downstream>,
@@ -127,7 +126,7 @@ async fn answer(
     });
     let (head, mut body) = match answered.await {
         Some(Ok(response)) => response.into_parts(),
-        // Nobody is there, or nobody is to be answered.
+        // The client has gone, or gets no response.
         Some(Err(Abandoned)) => return After::Close,
         None if down.conn.is_cut() => return After::Cut,
         None => return After::Close,
@@ -169,7 +168,7 @@ async fn answer(
         down.conn.driver.register(cx.waker());
         match client.poll_past(cx) {
             Poll::Pending if down.conn.is_cut() => Poll::Ready(false),
-            // The body's reader may have let go before it could wake anybody.
+            // The reader of the body may have stopped before this task was registered.
             goes_on => goes_on,
         }
     });
@@ -180,12 +179,12 @@ async fn answer(
     }
 }
 
-/// An answer was not sent whole.
+/// A response was not sent completely.
 #[derive(Debug)]
 struct Unsent;
 
-/// Moves an answer to the client. Its body is given up when it has been passed on, and with it the
-/// exchange ends, before its last byte has left.
+/// Sends a response to the client. Its body is dropped when all of it is buffered. This ends the exchange before
+/// the last byte has left.
 fn poll_send(
     cx: &mut Context<'_>,
     client: &Http1Server,
@@ -213,7 +212,7 @@ fn poll_send(
                 sending.end(None, out).map_err(|_| Unsent)?;
             }
             Poll::Ready(Some(Err(_))) => {
-                // What came before it broke off is sent first, as far as the client takes it.
+                // The data before the error is sent first, as far as the client reads it.
                 drop(client.poll_write(cx, out));
                 return Poll::Ready(Err(Unsent));
             }
@@ -226,7 +225,7 @@ fn poll_send(
     client.poll_write(cx, out).map_err(|_| Unsent)
 }
 
-/// Rests until the next request begins. False when none will.
+/// Waits without buffers until the next request begins. False if there is none.
 async fn doze(client: &Http1Server, down: &Downstream) -> bool {
     poll_fn(|cx| {
         down.conn.driver.register(cx.waker());
@@ -239,9 +238,9 @@ async fn doze(client: &Http1Server, down: &Downstream) -> bool {
     .await
 }
 
-/// Says why, if the last message was refused, and closes so that the last answer arrives.
+/// Sends the reason if the last message was rejected, and closes in a way that the last response arrives.
 async fn finish(client: &mut Http1Server, down: &Downstream) {
-    // What was refused inside a body has been answered by its exchange.
+    // If a body was rejected, its exchange has sent the response.
     let refusal = client
         .refused()
         .filter(|_| down.conn.http1.broken().is_none());
@@ -258,11 +257,11 @@ async fn finish(client: &mut Http1Server, down: &Downstream) {
         }
         discard_input(client).await
     };
-    // Whatever goes wrong here, the connection is over.
+    // Errors do not matter: the connection ends in any case.
     drop(tokio::time::timeout(CLOSES_WITHIN, close).await);
 }
 
-/// Reads some of what nobody wants any more: closed before, the last words might not arrive.
+/// Reads and discards some input. Closing with unread input could lose the last response.
 pub(super) async fn discard_input(client: &mut (impl AsyncRead + Unpin)) -> std::io::Result<()> {
     let mut room = [0; 4096];
     let mut read = 0;
@@ -275,7 +274,7 @@ pub(super) async fn discard_input(client: &mut (impl AsyncRead + Unpin)) -> std:
     Ok(())
 }
 
-/// An answer as HTTP/1 bytes, for a connection that is closed after it.
+/// A response as HTTP/1 bytes, for a connection that closes after it.
 fn last_answer(problem: Problem, down: &Downstream) -> Vec<u8> {
     let (mut head, body) = down.conn.answer(problem, None).into_parts();
     let close = HeaderValue::from_static("close");

@@ -1,7 +1,7 @@
 //! Drives one HTTP/2 connection and the exchanges of its streams, from the preface to the close.
 //!
-//! One task does all of it: it reads frames, lets the exchanges they concern go on, and sends what came
-//! of that together.
+//! One task does all of it: it reads frames, polls the exchanges that they concern, and sends their output
+//! together.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -38,7 +38,7 @@ use crate::tcp;
 /// connection ends.
 const SLOW_STREAMS_MAX: usize = 16;
 
-/// Serves HTTP/2 until the connection is over.
+/// Serves HTTP/2 until the connection ends.
 pub(crate) async fn http2(wire: Wire, down: Arc<Downstream>) {
     let client = Http2Server::new(wire, Arc::clone(&down.conn));
     let last = drive(&client, &down).await;
@@ -48,18 +48,18 @@ pub(crate) async fn http2(wire: Wire, down: Arc<Downstream>) {
     }
 }
 
-/// What comes last on a connection.
+/// How a connection ends.
 #[derive(Clone, Copy, Debug)]
 enum Last {
-    /// Nothing: nobody is there, or the edge cuts.
+    /// Without a message: the client has gone, or the edge cuts the connection.
     Silence,
-    /// Its close.
+    /// With a close.
     Close,
-    /// The reason, and its close.
+    /// With a GOAWAY for this reason, and a close.
     Word(Reason),
 }
 
-/// Serves the streams of a connection until there will be no more.
+/// Serves the streams of a connection until there are no more.
 async fn drive(client: &Http2Server, down: &Arc<Downstream>) -> Last {
     let mut exchanges = FuturesUnordered::new();
     let mut watch = Watch::new(Instant::now());
@@ -83,7 +83,7 @@ async fn drive(client: &Http2Server, down: &Arc<Downstream>) -> Last {
                 Poll::Ready(Err(_)) => return Poll::Ready(Last::Silence),
                 Poll::Pending => break,
             }
-            // In turn, so that each stream has its share of what the client takes.
+            // In turn, so that each stream gets its share of the bandwidth.
             if !client.wake_next() && !is_held_back {
                 break;
             }
@@ -95,13 +95,13 @@ async fn drive(client: &Http2Server, down: &Arc<Downstream>) -> Last {
     })
     .await;
     if let Last::Word(reason) = last {
-        // Before its exchanges end, so that their streams are reset for this reason.
+        // Before the exchanges are dropped, so that their streams are reset for this reason.
         client.close_connection(reason);
     }
     last
 }
 
-/// What is said last, and counted, when a connection goes no further.
+/// Counts why a connection accepts no more requests, and decides how it ends.
 fn last(over: Over, down: &Downstream) -> Last {
     let meters = &down.edge.state.meters;
     match over {
@@ -121,7 +121,7 @@ fn last(over: Over, down: &Downstream) -> Last {
     Last::Word(end.reason())
 }
 
-/// The deadlines of a connection, and its end for reasons of the edge.
+/// The deadlines of a connection, and the reasons of the edge to end it.
 #[derive(Debug)]
 struct Watch {
     alarm: Alarm,
@@ -153,8 +153,7 @@ impl Watch {
         if down.edge.state.phase() == Phase::Cut {
             return Poll::Ready(Last::Silence);
         }
-        // A client that takes nothing of what waits for it, or too little. One that takes none of one
-        // stream has that stream reset.
+        // A client that reads nothing, or too slowly. If it neglects a single stream, that stream is reset.
         let (_, taken) = down.conn.counters.bytes();
         let write_max = down.conn.write_max();
         if client.is_waiting() {
@@ -194,7 +193,7 @@ impl Watch {
         if !self.has_sent_goaway && (is_due || is_unwelcome || is_parting || is_used_up) {
             self.has_sent_goaway = true;
             client.send_graceful_goaway();
-            // What that left to be sent is sent on the way round.
+            // The next poll sends the GOAWAY.
             cx.waker().wake_by_ref();
         }
         if let Some(goaway_ack_deadline) = client.goaway_ack_deadline()
@@ -207,25 +206,25 @@ impl Watch {
     }
 }
 
-/// Sends what is left to be said, and closes so that the last answers arrive.
+/// Sends the remaining output, and closes in a way that the last responses arrive.
 async fn part(mut client: Http2Server) {
     let close = async {
         poll_fn(|cx| client.poll_send(cx)).await?;
         client.shutdown().await?;
         discard_input(&mut client).await
     };
-    // Whatever goes wrong here, the connection is over.
+    // Errors do not matter: the connection ends in any case.
     drop(tokio::time::timeout(CLOSES_WITHIN, close).await);
 }
 
-/// Answers one request.
+/// Serves one request.
 async fn exchange(
     down: Arc<Downstream>,
     incoming: IncomingRequest,
     receiver: Option<Receiver>,
     sender: Sender,
 ) {
-    // What comes on a stream that is to carry bytes is for whom it is opened to.
+    // The data of an extended CONNECT is for the tunnel and no body.
     let is_stream = incoming.head.extensions.get::<Protocol>().is_some();
     let (upload, carried) = match receiver {
         Some(receiver) if !is_stream => (Upload::Http2(receiver), None),
@@ -235,14 +234,14 @@ async fn exchange(
     let mut exchange = pin!(pipeline::serve(Arc::clone(&down), head, upload));
     let answered = poll_fn(|cx| {
         let answered = exchange.as_mut().poll(cx);
-        // Whatever is there now this exchange has brought.
+        // All interim responses that are present come from this exchange.
         for interim in down.conn.take_interim() {
             sender.inform(&interim);
         }
         answered
     });
     let answered = sender.unless_closed(answered).await;
-    // Without an answer the stream is reset.
+    // Without a response the stream is reset.
     let Ok(Ok(answer)) = answered else { return };
     let (head, mut body) = answer.into_parts();
     let tunnel = body.take_tunnel();
@@ -253,12 +252,12 @@ async fn exchange(
     drop(head);
     match tunnel {
         Some(tunnel) => tcp::stream(Tunnelled::new(carried, sender), *tunnel).await,
-        // Whoever reads the stream hears of it when it breaks off.
+        // An incomplete body resets the stream, which the client sees.
         None => drop(send(&sender, body, &down).await),
     }
 }
 
-/// An answer's body broke off, or the stream did.
+/// The body of a response is incomplete, or its stream was reset.
 #[derive(Debug)]
 struct BrokeOff;
 
@@ -268,7 +267,7 @@ impl From<StreamClosed> for BrokeOff {
     }
 }
 
-/// Sends a body as fast as the client takes it.
+/// Sends a body as fast as the client reads it.
 async fn send(sender: &Sender, body: ResponseBody, down: &Downstream) -> Result<(), BrokeOff> {
     let write_limit = body.write_limit();
     let mut sending = Sending {
@@ -283,13 +282,14 @@ async fn send(sender: &Sender, body: ResponseBody, down: &Downstream) -> Result<
     poll_fn(|cx| sending.poll(cx, sender, down)).await
 }
 
-/// A body on its way. What it gave and the client had no window for is told when it is dropped.
+/// A body on its way. When it is dropped, the bytes that it produced and did not send are subtracted from the
+/// record.
 struct Sending {
     body: ResponseBody,
     rest: Bytes,
-    /// What comes behind the data; for it no window is needed.
+    /// The end of the body, which needs no window.
     last: Option<Ending>,
-    /// Bytes that the client had a window for, and how it gives one.
+    /// Bytes that fit into the client's window, and how the client enlarges it.
     taken: u64,
     reader: SlowReader,
     write_limit: Option<Duration>,
@@ -309,12 +309,12 @@ impl Sending {
         sender: &Sender,
         down: &Downstream,
     ) -> Poll<Result<(), BrokeOff>> {
-        // A body that is silent would not notice.
+        // A body that waits for data would not notice.
         if let Poll::Ready(closed) = sender.poll_closed(cx) {
             return Poll::Ready(Err(closed.into()));
         }
         loop {
-            // The body is asked for more only when all that it gave was sent.
+            // The body is polled only after all its data was sent.
             if self.rest.is_empty() && self.last.is_none() {
                 match std::task::ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                     None => self.last = Some(Ending::Plain),
@@ -365,7 +365,7 @@ impl Sending {
             .unwrap_or(down.conn.rules.limits.write_stall)
     }
 
-    /// The client gives no window for what waits for it. Ready when it is too slow.
+    /// The client gives no window for waiting data. Ready when it is too slow.
     fn waits(
         &mut self,
         cx: &mut Context<'_>,
@@ -393,7 +393,7 @@ impl Sending {
         Poll::Pending
     }
 
-    /// So many bytes are on their way to the client.
+    /// Records that bytes were sent to the client.
     fn took(&mut self, bytes: usize, down: &Downstream) {
         self.taken = self.taken.saturating_add(bytes as u64);
         if self.rest.is_empty() && self.reader.is_waiting() {

@@ -1,8 +1,8 @@
-//! How a client sends the body of its request: whether it is waited for, and whether it is too slow.
+//! The progress of a request's body: whether the client has to send more, and whether it is too slow.
 //!
-//! The body may be read by another task than the one that waits for the answer, so what both must know is
-//! here. A client owes its body until the answer begins. From then on it may pause as it likes, as clients
-//! of streams in both directions do; those of gRPC may from the start.
+//! Another task than the one that waits for the response may read the body; both share this state. The timeouts of
+//! the body apply until the response begins. After that the client may pause, as clients of bidirectional streams
+//! do; gRPC clients may pause from the start.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,36 +11,36 @@ use std::time::Duration;
 use culvert_http::slow_reader::RATE_MIN;
 use tokio::time::Instant;
 
-/// How much of a body may still come, and whether more came.
+/// The bytes that a body may still have, and whether it had more.
 #[derive(Debug)]
 pub(crate) struct Cap {
     pub(crate) left: u64,
     pub(crate) is_over: Arc<AtomicBool>,
 }
 
-/// What the reader of a request's body and the one who waits for the answer share.
+/// The state that the reader of the body and the task that waits for the response share.
 #[derive(Debug)]
 pub(crate) struct UploadPace {
     began: Instant,
-    /// Since when the client is waited for, in milliseconds from the beginning and one; 0 if it is not.
+    /// When waiting for the client began, in milliseconds since the start plus one; 0 if the edge does not wait.
     waits: AtomicU64,
-    /// Whether nothing more of the body is read.
+    /// Whether the body is no longer read.
     is_over: AtomicBool,
     is_answered: AtomicBool,
     is_too_slow: AtomicBool,
     is_grpc: bool,
-    /// When the whole body had arrived.
+    /// When the body was complete.
     whole: OnceLock<Instant>,
 }
 
-/// What an exchange without an answer waits for.
+/// What an exchange without a response waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
-    /// The upstream: the request is whole, or the upstream takes no more of it.
+    /// The upstream: the request is complete, or the upstream reads no more of it.
     Upstream,
     /// More of the request's body, since this moment.
     Client(Instant),
-    /// The same, from a client that may pause as it likes.
+    /// The same, from a client that may pause.
     Stream(Instant),
 }
 
@@ -66,22 +66,22 @@ impl UploadPace {
         self.is_grpc
     }
 
-    /// The answer has begun.
+    /// The response has begun.
     pub(crate) fn answered(&self) {
         self.is_answered.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nothing more of it is read.
+    /// Whether the body is no longer read.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Whether the body broke off because it came too slowly.
+    /// Whether the body was aborted because the client was too slow.
     pub(crate) fn is_too_slow(&self) -> bool {
         self.is_too_slow.load(Ordering::Acquire)
     }
 
-    /// What is waited for.
+    /// What the exchange waits for.
     pub(crate) fn awaited(&self) -> Awaited {
         let waits = self.waits.load(Ordering::Relaxed);
         match waits.checked_sub(1) {
@@ -98,25 +98,25 @@ impl UploadPace {
         }
     }
 
-    /// Whether the client may send as slowly as it likes.
+    /// Whether the client may pause.
     fn is_free(&self) -> bool {
         self.is_grpc || self.is_answered.load(Ordering::Relaxed)
     }
 }
 
-/// The end of it that reads.
+/// The reader's side.
 #[derive(Debug)]
 pub(crate) struct UploadWatch {
     pace: Arc<UploadPace>,
     since: Option<Instant>,
-    /// How long the client was waited for since the rate was last judged, and what it sent meanwhile.
+    /// The waiting time since the last rate check, and the bytes in that time.
     waited: Duration,
     bytes: u64,
     judged_over: Duration,
 }
 
 impl UploadWatch {
-    /// The rate is judged over `judged_over` of waiting.
+    /// The rate is checked after each `judged_over` of waiting.
     pub(crate) fn new(pace: Arc<UploadPace>, judged_over: Duration) -> Self {
         Self {
             pace,
@@ -127,7 +127,7 @@ impl UploadWatch {
         }
     }
 
-    /// The whole body has come.
+    /// The body is complete.
     pub(crate) fn is_whole(&self) {
         self.pace.whole.get_or_init(Instant::now);
     }
@@ -143,7 +143,7 @@ impl UploadWatch {
         }
     }
 
-    /// So many bytes came. False when the client was too slow.
+    /// Counts received bytes. False if the client was too slow.
     pub(crate) fn came(&mut self, bytes: usize) -> bool {
         self.bytes = self.bytes.saturating_add(bytes as u64);
         let Some(since) = self.since.take() else {

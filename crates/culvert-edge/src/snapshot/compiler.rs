@@ -21,16 +21,16 @@ use crate::snapshot::live::Live;
 use crate::upstream::pool::Pool;
 use crate::upstream::url::Upstream;
 
-/// The data of the operator that an endpoint's policy reads, if it reads any.
+/// The IP data that an endpoint's policy reads, if it reads any.
 fn read_data(endpoint: &Endpoint) -> Option<IpFields> {
     let fields = endpoint.policy.as_ref()?.ip_fields();
     (!fields.is_empty()).then_some(fields)
 }
 
-/// What outlives a snapshot.
+/// Compiles snapshots, and keeps what outlives one.
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotCompiler {
-    /// With how many endpoints forward to each.
+    /// With the number of endpoints that forward to each.
     pools: HashMap<(Arc<str>, Upstream), (Arc<Pool>, usize)>,
     /// By certificate chain.
     presented: HashMap<Vec<CertificateDer<'static>>, Arc<ServerCertificate>>,
@@ -43,8 +43,8 @@ pub(crate) struct SnapshotCompiler {
 }
 
 impl SnapshotCompiler {
-    /// Puts a snapshot into tables, reusing the pools and TLS settings of the one before, and
-    /// forgetting those no longer named.
+    /// Compiles a snapshot into tables. Reuses the pools and TLS settings of the one before, and drops those that are
+    /// no longer named.
     pub(crate) fn compile(&mut self, snapshot: Snapshot) -> Result<Live, rustls::Error> {
         let mut live = Live::default();
         self.present(&mut live, snapshot.certificates, snapshot.fallback)?;
@@ -78,7 +78,7 @@ impl SnapshotCompiler {
         Ok(live)
     }
 
-    /// The tables of `live` with a change. Takes time with the change and not with the tables.
+    /// The tables of `live` with a change. The time depends on the size of the change, not of the tables.
     pub(crate) fn apply(&mut self, live: &Live, change: Change) -> Result<Live, rustls::Error> {
         let mut live = live.clone();
         if let Some((certificates, fallback)) = change.certificates {
@@ -92,7 +92,7 @@ impl SnapshotCompiler {
         let mut touched: HashSet<EndpointAddress> = HashSet::new();
         let mut released = Vec::new();
         let put: Vec<Arc<Endpoint>> = change.put.into_iter().map(Arc::new).collect();
-        // A pool that another endpoint takes over stays open.
+        // A pool stays open if another endpoint takes it over.
         for endpoint in &put {
             if let Some(key) = pool_key(endpoint) {
                 self.acquire(key, None);
@@ -195,7 +195,7 @@ impl SnapshotCompiler {
         }
     }
 
-    /// The endpoints of a place as requests see them.
+    /// The group of the endpoints at an address.
     fn group(&self, place: &EndpointAddress, endpoints: &[Arc<Endpoint>]) -> Option<Arc<Group>> {
         let member = |endpoint: &Arc<Endpoint>| {
             let pool = pool_key(endpoint).and_then(|key| self.pools.get(&key));
@@ -206,20 +206,20 @@ impl SnapshotCompiler {
             }
         };
         let restriction = |first: &Member| match place {
-            // A client that gets there was admitted before.
+            // The endpoint that forwards has checked the client.
             EndpointAddress::Internal(..) => None,
             _ => self.restrictions.get(&first.endpoint.account).cloned(),
         };
         Group::new(endpoints.iter().map(member).collect(), restriction).map(Arc::new)
     }
 
-    /// The pools in use, for upkeep.
+    /// The pools in use.
     pub(crate) fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
         self.pools.values().map(|(pool, _)| pool)
     }
 }
 
-/// By what the pool of an endpoint is found.
+/// The key of an endpoint's pool.
 fn pool_key(endpoint: &Endpoint) -> Option<(Arc<str>, Upstream)> {
     let upstream = endpoint.upstream.clone()?;
     Some((Arc::clone(&endpoint.account), upstream))

@@ -1,4 +1,4 @@
-//! What the edge serves: endpoints, and the addresses from which an account's endpoints are reached.
+//! Endpoints, and the client addresses that may reach an account's endpoints.
 
 use std::sync::Arc;
 
@@ -11,35 +11,33 @@ use culvert_policy::scheme::Scheme;
 use crate::rules::Timeouts;
 use crate::upstream::url::Upstream;
 
-/// An address at which traffic arrives, and where it goes.
+/// An address at which traffic arrives, and its upstream.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     /// `ep_…`, for the log.
     pub id: String,
     /// `ac_…` of the account whose events its traffic makes.
     pub account: Arc<str>,
-    /// How it is spoken to.
+    /// Its scheme.
     pub scheme: Scheme,
-    /// Whether it is reached through the policies of its account's endpoints only.
+    /// Whether only policies of its account's endpoints reach it.
     pub is_internal: bool,
     /// Its host; a wildcard covers names of any depth below it.
     pub host: HostName,
     /// The public port of a TCP endpoint, or the port of an internal one; nominal for the others.
     pub port: u16,
-    /// Where its traffic goes, as far as the policy lets it; `None` when the policy answers all.
+    /// Where its traffic goes; `None` if the policy responds to all of it.
     pub upstream: Option<Upstream>,
-    /// What is done with its traffic on the way.
+    /// The policy of its traffic.
     pub policy: Option<Arc<Policy>>,
-    /// Whether `//` in a request's path becomes `/`. Endpoints that share an address keep it only if all
-    /// of them do.
+    /// Whether `//` in a request's path becomes `/`. Endpoints that share an address keep `//` only if all of them do.
     pub merge_slashes: bool,
-    /// Times of its own. Those of an internal endpoint that are not set are as the endpoint has them
-    /// whose policy forwards to it.
+    /// Its timeouts. An internal endpoint inherits those it does not set from the endpoint that forwards to it.
     pub timeouts: Timeouts,
 }
 
 impl Endpoint {
-    /// What policies know of it.
+    /// Its properties for policies.
     pub(crate) fn info(&self) -> EndpointInfo<'_> {
         EndpointInfo {
             id: &self.id,
@@ -53,15 +51,15 @@ impl Endpoint {
     }
 }
 
-/// The addresses from which the endpoints of an account are reached.
+/// The client addresses that may reach the endpoints of an account.
 #[derive(Clone, Debug)]
 pub struct Restriction {
     /// `ipx_…`, for the log.
     pub id: String,
-    /// `ac_…` of the account whose endpoints it is about.
+    /// `ac_…` of the account whose endpoints it restricts.
     pub account: Arc<str>,
-    /// Whether others are refused, or only logged.
+    /// Whether other addresses are rejected, or only logged.
     pub enforced: bool,
-    /// Who is admitted.
+    /// The allowed addresses.
     pub admitted: Arc<IpSet>,
 }

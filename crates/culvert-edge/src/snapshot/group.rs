@@ -23,19 +23,19 @@ pub(crate) struct Group {
 pub(crate) struct Member {
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) pool: Option<Arc<Pool>>,
-    /// Where its traffic goes when its agent is away or its upstream takes no connection: others of the
-    /// same address, whose endpoints treat it the same.
+    /// Where its traffic goes if its agent is disconnected or its upstream unreachable: other endpoints of the same
+    /// address with the same policy.
     pub(crate) stand_ins: Vec<Arc<Pool>>,
 }
 
-/// Agents or upstreams that are tried in the place of one.
+/// Most stand-ins of an endpoint.
 const STAND_INS_MAX: usize = 3;
 
-/// How often a request that waits for an agent looks whether it is back.
+/// How often a waiting request checks whether the agent has reconnected.
 const LOOK_FOR_AGENT_EVERY: Duration = Duration::from_millis(20);
 
 impl Member {
-    /// Waits while its agent, which just lost its connection, may come back, and no other stands in.
+    /// Waits while its agent, which has just lost its connection, may reconnect and no other stands in.
     pub(crate) async fn wait_for_agent(&self, agents: Option<&dyn Dial>) {
         let endpoint = self
             .pool
@@ -49,7 +49,7 @@ impl Member {
         }
     }
 
-    /// Whether there is nobody behind it now.
+    /// Whether its agent is disconnected or its upstream unreachable.
     fn is_away(&self, agents: Option<&dyn Dial>) -> bool {
         let endpoint = self
             .pool
@@ -62,7 +62,7 @@ impl Member {
         }
     }
 
-    /// Whether `other` does with traffic what this one does.
+    /// Whether `other` has the same policy.
     fn is_like(&self, other: &Self) -> bool {
         match (&self.endpoint.policy, &other.endpoint.policy) {
             (None, None) => true,
@@ -71,8 +71,8 @@ impl Member {
         }
     }
 
-    /// Says who stands in for each of the endpoints at one address: agents for agents, and for the rest
-    /// those that speak as they do.
+    /// Sets the stand-ins of the endpoints at one address: agents for agents, and upstreams of the same protocol for
+    /// upstreams.
     fn introduce(members: &mut [Self]) {
         for index in 0..members.len() {
             let (before, rest) = members.split_at_mut(index);
@@ -122,7 +122,7 @@ impl Group {
         &self.first.endpoint.account
     }
 
-    /// Whether a policy says how handshakes with its endpoints are done.
+    /// Whether a policy configures the TLS handshake.
     pub(crate) fn has_tls_policy(&self) -> bool {
         self.members().any(|member| {
             let policy = member.endpoint.policy.as_ref();
@@ -130,8 +130,8 @@ impl Group {
         })
     }
 
-    /// Whether a policy has rules that depend on the name a connection was made for: any of its first phase,
-    /// or one that reads `conn.tls.sni`.
+    /// Whether a policy has rules that depend on the name of a connection: rules of the connection phase, or one that
+    /// reads `conn.tls.sni`.
     pub(crate) fn judges_connections(&self) -> bool {
         self.members().any(|member| {
             let policy = member.endpoint.policy.as_ref();
@@ -172,13 +172,13 @@ impl Group {
         !restriction.enforced
     }
 
-    /// One of its endpoints, for what happens before a turn is taken.
+    /// One of its endpoints, for decisions before one is picked.
     pub(crate) fn first(&self) -> &Arc<Member> {
         &self.first
     }
 
-    /// The endpoint whose turn it is. One whose agent is away, or whose upstream could not be reached a
-    /// moment ago, is passed over.
+    /// The next endpoint in turn. Those with a disconnected agent or an upstream that was recently unreachable are
+    /// skipped.
     pub(crate) fn pick(&self, agents: Option<&dyn Dial>) -> &Arc<Member> {
         if self.others.is_empty() {
             return &self.first;

@@ -1,7 +1,6 @@
-//! Upstreams behind an agent: the port to whoever holds the connections of agents.
+//! Upstreams behind an agent: the port to the owner of the agents' connections.
 //!
-//! The edge names an endpoint and says who its client is; it gets a stream and knows nothing of how
-//! that travels.
+//! The edge names an endpoint and a client, and gets a stream. It does not know the transport.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,67 +18,66 @@ pub enum ProxyVersion {
     Two,
 }
 
-/// A stream to a service behind an agent is wanted.
+/// A request for a stream to a service behind an agent.
 #[derive(Clone, Copy, Debug)]
 pub struct AgentCall<'a> {
     /// Id of the endpoint the agent serves.
     pub endpoint: &'a str,
-    /// How the endpoint is spoken to.
+    /// The scheme of the endpoint.
     pub scheme: Scheme,
-    /// Whose connection it is for; `None` if it will carry the requests of many clients.
+    /// The client; `None` if the stream carries requests of many clients.
     pub client: Option<SocketAddr>,
     /// Whether the bytes are TLS from end to end.
     pub passes_tls: bool,
 }
 
-/// A stream to a service behind an agent. An agent takes only so many, so each is held no longer than
-/// there is use for it.
+/// A stream to a service behind an agent. The number of streams of an agent is limited, so each is kept no longer
+/// than necessary.
 ///
-/// Reading from a stream that was refused gives an error that holds an [`AgentRefused`]: the agent was
-/// busy, or is away from where the stream looked for it.
+/// Reading from a refused stream returns an error with an [`AgentRefused`]: the agent was busy, or is not connected
+/// to the node that was asked.
 pub trait AgentIo: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {
-    /// Its user keeps it for later: nothing is on its way in either direction. It may be ended
-    /// meanwhile where streams run short. `false` if it cannot serve again.
+    /// Marks it as idle: no data is in flight. It may be closed if streams run short. `false` if it cannot be used
+    /// again.
     fn rest(&mut self) -> bool {
         true
     }
 
-    /// Its user wants it again. `false` if it was ended meanwhile.
+    /// Takes it into use again. `false` if it was closed meanwhile.
     fn resume(&mut self) -> bool {
         true
     }
 
-    /// Its user needs it no more, and all that was to be said in either direction was.
+    /// Closes it, after both directions are complete.
     fn end(&mut self) {}
 }
 
-/// Why there is no stream.
+/// Why a stream was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AgentRefused {
     /// No agent serves the endpoint.
     #[error("no agent serves the endpoint")]
     Away,
-    /// Each agent that serves it has as many streams as it stands.
+    /// All agents that serve it have reached their stream limits.
     #[error("all agents of the endpoint are busy")]
     Busy,
 }
 
-/// Why a stream was refused after it was opened, if it was. Nothing of it was used then.
+/// The refusal in an error of a stream, if there is one. The agent has then used nothing of the stream.
 pub(crate) fn refusal(error: &std::io::Error) -> Option<AgentRefused> {
     error.get_ref()?.downcast_ref().copied()
 }
 
 /// Opens streams to services behind agents.
 pub trait Dial: fmt::Debug + Send + Sync {
-    /// Opens one at once.
+    /// Opens a stream immediately.
     ///
     /// # Errors
     ///
     /// When no agent takes it.
     fn dial(&self, call: &AgentCall<'_>) -> Result<Box<dyn AgentIo>, AgentRefused>;
 
-    /// Opens one as soon as an agent has room. Those who wait have their turn one after the other, and
-    /// none waits for more than a few seconds.
+    /// Opens a stream as soon as an agent has capacity. Callers wait in a queue, for a few seconds at most.
     ///
     /// # Errors
     ///
@@ -92,8 +90,8 @@ pub trait Dial: fmt::Debug + Send + Sync {
     /// Whether an agent serves the endpoint.
     fn is_online(&self, endpoint: &str) -> bool;
 
-    /// Whether the last agent of the endpoint lost its connection a moment ago and may come back: a
-    /// request that waits until this says no more meets it. It says so for two seconds at most.
+    /// Whether the last agent of the endpoint has just lost its connection and may reconnect. True for two seconds at
+    /// most; a request waits while it is.
     fn may_return(&self, _endpoint: &str) -> bool {
         false
     }

@@ -1,7 +1,7 @@
-//! Which addresses our own connections may go to (reliability 9).
+//! Which addresses the edge may connect to (reliability 9).
 //!
-//! All answers of a resolver are judged, not the one that suits, and connections go to exactly what
-//! was judged. Names are never looked up a second time.
+//! All addresses that a resolver returns are checked, and connections go only to checked addresses. A name is never
+//! resolved a second time.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use std::sync::Arc;
 use culvert_base::net::plain_address;
 use ipnet::IpNet;
 
-/// What may be connected to.
+/// The addresses that may be connected to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AddressGuard {
-    /// Whether addresses that are not public are.
+    /// Whether private addresses are allowed.
     private: bool,
-    /// What is besides. Metadata services need an entry that is exactly the one address.
+    /// Networks that are allowed in any case. A metadata service needs an entry for exactly its address.
     networks: Arc<[IpNet]>,
-    /// Where we listen ourselves: nowhere to go for what strangers name.
+    /// The listeners of this process, which URLs from third parties must not reach.
     own: Arc<[SocketAddr]>,
 }
 
@@ -29,8 +29,8 @@ impl AddressGuard {
         }
     }
 
-    /// The same, but without addresses that are not public, unless a network has them, and without our
-    /// own listeners.
+    /// The same for URLs from third parties: no private addresses outside of the allowed networks, and not the
+    /// listeners of this process.
     pub(crate) fn to_public(&self, own: impl IntoIterator<Item = SocketAddr>) -> Self {
         Self {
             private: false,
@@ -51,7 +51,7 @@ impl AddressGuard {
         })
     }
 
-    /// Whether a listener of ours is there, as far as that can be told from the address.
+    /// Whether this process listens there, as far as the address shows.
     pub(crate) fn is_own(&self, place: SocketAddr) -> bool {
         self.own.iter().any(|own| {
             own.port() == place.port()
@@ -61,13 +61,13 @@ impl AddressGuard {
         })
     }
 
-    /// Whether a connection is to be looked at once it is there.
+    /// Whether established connections are to be checked.
     pub(crate) fn minds_own(&self) -> bool {
         !self.own.is_empty()
     }
 
-    /// The same once there is a connection, from `local` to `peer`: who listens everywhere is reached
-    /// at each address of the machine.
+    /// The same for an established connection from `local` to `peer`: a listener on all addresses is reached at each
+    /// address of the machine.
     pub(crate) fn is_own_by_now(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         let mut own = self.own.iter();
         local.ip() == peer.ip()
@@ -80,7 +80,7 @@ fn is_exactly(network: &IpNet, address: IpAddr) -> bool {
     network.prefix_len() == network.max_prefix_len() && network.addr() == address
 }
 
-/// Whether a cloud answers there with credentials.
+/// Whether it is the address of a cloud's metadata service, which has credentials.
 fn is_metadata(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => matches!(
@@ -91,7 +91,7 @@ fn is_metadata(address: IpAddr) -> bool {
     }
 }
 
-/// Whether an address belongs to no one on the public internet, by ranges.
+/// Whether an address is in a range that is not public.
 pub(crate) fn is_private(address: IpAddr) -> bool {
     match plain_address(address) {
         IpAddr::V4(v4) => {

@@ -1,5 +1,4 @@
-//! Upstreams given as a URL: reading the URL, and connecting to it. And what has the same form: an
-//! upstream behind an agent, which somebody else connects to.
+//! Upstreams: parsing their URLs and connecting to them, directly or through an agent.
 
 use std::fmt;
 use std::io;
@@ -24,11 +23,11 @@ use crate::socket;
 use crate::upstream::agent::{AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion};
 use crate::upstream::guard::{AddressGuard, is_private};
 
-/// Addresses of one name that are tried.
+/// Most addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
-/// A service that traffic is forwarded to: scheme, host and port of a URL, or an agent that serves an
-/// endpoint; and how HTTP is spoken there.
+/// A service that traffic is forwarded to: scheme, host and port of a URL, or the agents of an endpoint; and its
+/// HTTP version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Upstream {
     scheme: UpstreamScheme,
@@ -46,17 +45,17 @@ enum UpstreamScheme {
     Agent(Scheme, Option<ProxyVersion>, Clients),
 }
 
-/// Whose requests a stream to an agent carries.
+/// The clients that share a stream to an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Clients {
-    /// Those of one client each: the agent is told whose.
+    /// Each stream has one client, whose address the agent gets.
     Apart,
-    /// Those of any client, one after the other: the agent hands streams to a service that reads
-    /// addresses in the fields of requests, if at all.
+    /// Requests of any clients use a stream in sequence: the service reads client addresses from header fields, if at
+    /// all.
     Shared,
 }
 
-/// How HTTP is spoken to an upstream.
+/// The HTTP version of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// HTTP/1.1.
@@ -71,7 +70,7 @@ impl Upstream {
     ///
     /// # Errors
     ///
-    /// Code 18014 with a sentence saying what is wrong.
+    /// Code 18014 with a sentence that describes the error.
     pub fn parse(url: &str, protocol: &str) -> Result<Self, Refusal> {
         let wrong = |why: &str| {
             Refusal::new(
@@ -127,10 +126,9 @@ impl Upstream {
         })
     }
 
-    /// The service behind the agents that serve the endpoint with this id, which is spoken to with
-    /// `scheme`. With `proxy`, each connection begins with a header that tells of the client; such
-    /// connections are those of one client each, whatever `clients` says, and so are those that do
-    /// not carry HTTP/1.
+    /// The service behind the agents of the endpoint with this ID. With `proxy`, each connection begins with a PROXY
+    /// header. Such connections have one client each whatever `clients` is, and so do connections that do not carry
+    /// HTTP/1.
     pub fn agent(
         endpoint: &str,
         scheme: Scheme,
@@ -160,7 +158,7 @@ impl Upstream {
         matches!(self.scheme, UpstreamScheme::Agent(_, _, Clients::Apart))
     }
 
-    /// How HTTP is spoken there.
+    /// Its HTTP version.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
@@ -170,7 +168,7 @@ impl Upstream {
         self.scheme == UpstreamScheme::Https
     }
 
-    /// Whether it speaks HTTP, rather than carrying bytes.
+    /// Whether it speaks HTTP and not raw TCP.
     pub fn is_http(&self) -> bool {
         match self.scheme {
             UpstreamScheme::Http | UpstreamScheme::Https => true,
@@ -179,8 +177,7 @@ impl Upstream {
         }
     }
 
-    /// Whether it is named by an address that is not public, or as `localhost`. Names are judged
-    /// again by what they resolve to, when they are dialled.
+    /// Whether its host is a private address or `localhost`. The addresses of a name are checked when it is dialled.
     pub fn is_private(&self) -> bool {
         match self.host.parse() {
             Ok(address) => is_private(address),
@@ -215,7 +212,7 @@ impl fmt::Display for Upstream {
     }
 }
 
-/// Why there is no connection.
+/// Why connecting failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
     #[error("the name has no address")]
@@ -260,7 +257,7 @@ fn trusted_roots(
     extra: &[CertificateDer<'static>],
 ) -> Result<rustls::RootCertStore, rustls::Error> {
     let mut roots = rustls::RootCertStore::empty();
-    // A system without roots is one that trusts nobody else; dialling says so.
+    // Without system roots only the extra ones are trusted; failures show when dialling.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     for root in extra {
         roots.add(root.clone())?;
@@ -268,7 +265,7 @@ fn trusted_roots(
     Ok(roots)
 }
 
-/// A connector that can be shown.
+/// A connector with `Debug`.
 #[derive(Clone)]
 struct TlsConnector_(TlsConnector);
 

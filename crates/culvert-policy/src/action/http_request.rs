@@ -1,4 +1,4 @@
-//! http-request: asks another service, and goes on with what it answers.
+//! `http-request`: sends a request to another service and keeps the response for later expressions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,9 +34,9 @@ const HEADERS_MAX: usize = 10;
 const BODY_BYTES_MAX: usize = 64 << 10;
 const REDIRECTS_MAX: u8 = 5;
 const ATTEMPTS_MAX: i64 = 3;
-/// Between one attempt and the next, times the attempts made.
+/// The pause before a retry, multiplied by the attempts made.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Bytes of a URL that is made.
+/// Longest URL, in bytes.
 const URL_BYTES_MAX: usize = 16 << 10;
 
 pub(crate) static TYPE: ActionType = ActionType {
@@ -120,7 +120,7 @@ struct HttpRequest {
     goes_on: bool,
 }
 
-/// Whom a URL names.
+/// The host that a URL names.
 #[derive(Debug, PartialEq, Eq)]
 enum Whom {
     Internal(Scheme, HostName, u16),
@@ -130,7 +130,7 @@ enum Whom {
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 enum Failed {
-    /// An expression failed that says what to ask for.
+    /// An expression of the request failed.
     #[error("an expression of the request failed")]
     Template,
     #[error("the URL is not the URL of an internal endpoint")]
@@ -240,7 +240,7 @@ impl HttpRequest {
         })
     }
 
-    /// Asks, again where that is wanted, and says what came of it.
+    /// Sends the request with retries, and returns the result.
     async fn ask(&self, x: &mut Exchange<'_>) -> Flow {
         let services = Arc::clone(x.conn.services);
         let mut attempts = 0;
@@ -290,7 +290,7 @@ impl HttpRequest {
         }
     }
 
-    /// Whether to ask once more. A condition that fails wants nothing.
+    /// Whether to retry. A condition that fails does not.
     fn wants_another(
         &self,
         x: &mut Exchange<'_>,
@@ -308,7 +308,7 @@ impl HttpRequest {
         })
     }
 
-    /// What is asked, as far as expressions say it.
+    /// The request, with its expressions evaluated.
     fn call(&self, x: &mut Exchange<'_>) -> Result<Call, Failed> {
         let text = self.url.strict(x).map_err(|_| Failed::Template)?;
         let mut url = parse(&text).ok_or(Failed::Target)?;
@@ -339,7 +339,7 @@ impl HttpRequest {
         })
     }
 
-    /// Asks once, and further where the answer says that it is elsewhere.
+    /// Sends the request once, and follows redirects.
     async fn attempt(
         &self,
         conn: ConnContext<'_>,
@@ -363,13 +363,13 @@ async fn send(conn: ConnContext<'_>, from: EndpointInfo<'_>, call: Call) -> Resu
             let to = conn.host.internal(from.account, scheme, &host, port);
             Ok(conn.host.call(to.ok_or(Failed::Nobody)?, call).await?)
         }
-        // What was allowed when the policy was written may not be any more.
+        // Public calls may have been disabled since the policy was written.
         Some(Whom::Public) if conn.allows_public_calls => Ok(conn.host.call_public(call).await?),
         Some(Whom::Public) | None => Err(Failed::Target),
     }
 }
 
-/// A URL that can be asked for.
+/// A URL that can be requested.
 fn parse(text: &str) -> Option<Url> {
     let mut url = Url::parse(text).ok()?;
     let is_bare = url.username().is_empty() && url.password().is_none();
@@ -391,7 +391,7 @@ fn whom(url: &Url) -> Option<Whom> {
     is_one.then_some(Whom::Internal(scheme, name, url.port_or_known_default()?))
 }
 
-/// Makes a request the one that a redirect asks for; false where there is none.
+/// Changes a request as a redirect demands; false if there is no redirect.
 fn follow(call: &mut Call, called: &Called) -> bool {
     let keeps = match called.head.status {
         StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => true,
@@ -406,12 +406,12 @@ fn follow(call: &mut Call, called: &Called) -> bool {
         .and_then(|url| parse(url.as_str()))
         .filter(|url| url.as_str().len() <= URL_BYTES_MAX);
     let Some(url) = place else { return false };
-    // Who is outside does not choose what is asked inside.
+    // A public host must not choose an internal target.
     if whom(&call.url) == Some(Whom::Public) && whom(&url) != Some(Whom::Public) {
         return false;
     }
     if url.origin() != call.url.origin() {
-        // What was meant for one is not told to another.
+        // Credentials for one host are not sent to another.
         call.headers.remove(AUTHORIZATION);
         call.headers.remove(COOKIE);
     }
@@ -424,7 +424,7 @@ fn follow(call: &mut Call, called: &Called) -> bool {
     true
 }
 
-/// An answer, or its absence, in the expression language.
+/// A response, or its absence, in the expression language.
 fn shown(asked: Result<&Called, &Failed>) -> Vec<(&'static str, Value)> {
     let (mut code, mut message) = (String::new(), String::new());
     let mut fields = Vec::new();
@@ -457,7 +457,7 @@ fn shown(asked: Result<&Called, &Failed>) -> Vec<(&'static str, Value)> {
     fields
 }
 
-/// What a condition for another attempt reads.
+/// What the condition of a retry reads.
 struct Attempt<'a, 'x> {
     x: &'a Exchange<'x>,
     made: i64,

@@ -1,4 +1,4 @@
-//! A policy, ready to run.
+//! A compiled policy.
 
 use std::sync::{Arc, LazyLock};
 
@@ -20,21 +20,24 @@ pub struct Policy {
     /// Slots of the variables it reads, ascending.
     pub(crate) reads: Box<[Slot]>,
     pub(crate) reads_results: bool,
-    /// The data of the operator that it reads.
+    /// The fields of IP data that it reads.
     pub(crate) ip_fields: IpFields,
-    /// Of the account, if it reads any.
+    /// Secrets of the account, if it reads any.
     pub(crate) secrets: Option<Arc<Secrets>>,
 }
 
-/// What to do when all expressions hold.
+/// Actions that run if all expressions are true.
 #[derive(Debug)]
 pub struct Rule {
+    /// Its name, which may be empty.
     pub name: String,
+    /// Its conditions, all of which must hold.
     pub expressions: Box<[Predicate]>,
+    /// Its actions, in order.
     pub actions: Box<[Box<dyn Action>]>,
-    /// Whether an action of it says how a TLS handshake is done.
+    /// Whether it has an action that configures TLS handshakes.
     pub terminates_tls: bool,
-    /// How often an expression of it failed.
+    /// Counts expressions that failed.
     pub failures: Meter,
 }
 
@@ -48,12 +51,12 @@ impl Policy {
         }
     }
 
-    /// The variables any of it reads.
+    /// The slots of the variables that it reads.
     pub fn reads(&self) -> &[Slot] {
         &self.reads
     }
 
-    /// The place of a variable among those it reads.
+    /// The index of a variable among those it reads.
     pub fn cell(&self, slot: Slot) -> Option<usize> {
         self.reads.binary_search(&slot).ok()
     }
@@ -64,28 +67,28 @@ impl Policy {
         secrets.map_or(culvert_cel::Value::Null, |secrets| secrets.now())
     }
 
-    /// The data of the operator that any of it reads. Without all of it, it refuses traffic.
+    /// The fields of IP data that it reads. Without all of them, it rejects traffic.
     pub fn ip_fields(&self) -> IpFields {
         self.ip_fields
     }
 
-    /// Whether any of it reads what actions say of themselves.
+    /// Whether it reads the results of actions.
     pub(crate) fn reads_results(&self) -> bool {
         self.reads_results
     }
 
-    /// Whether any of it depends on the name that a connection was made for.
+    /// Whether it depends on the SNI of a connection.
     pub fn judges_connections(&self) -> bool {
         static SNI: LazyLock<Slot> = LazyLock::new(|| variables::slot("conn.tls.sni"));
         !self.connect.is_empty() || self.cell(*SNI).is_some()
     }
 
-    /// Whether it says how a TLS handshake is done.
+    /// Whether it configures TLS handshakes.
     pub fn terminates_tls(&self) -> bool {
         self.connect.iter().any(|rule| rule.terminates_tls)
     }
 
-    /// How often an expression of one of its rules failed, since it is in use.
+    /// How many expressions of each rule have failed.
     pub fn failures(&self) -> u64 {
         Phase::ALL
             .iter()

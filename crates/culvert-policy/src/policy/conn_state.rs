@@ -1,4 +1,4 @@
-//! What policies made of a connection.
+//! The results of a connection's policies.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,20 +8,20 @@ use serde_json::{Map, Value};
 use crate::event::push_log;
 use crate::policy::compiled::Policy;
 
-/// Policies whose connection phase is remembered: those of an endpoint and of the internal ones that
-/// it forwards to.
+/// Most policies whose connection phase is remembered: those of an endpoint and of the internal endpoints that it
+/// forwards to.
 const VISITS_MAX: usize = 4;
 
-/// What the connection phases of policies made of a connection. Allocates nothing without one.
+/// The results of the connection phases of a connection's policies. Allocates nothing without one.
 #[derive(Debug, Default)]
 pub struct PolicyConnState(Mutex<Option<Box<PolicyResults>>>);
 
 #[derive(Debug, Default)]
 struct PolicyResults {
-    /// Of HTTP endpoints, the last ones.
+    /// The last policies of HTTP endpoints.
     visits: Vec<Visit>,
     is_http: bool,
-    /// What IP policies decided.
+    /// The decision of IP policies.
     decision: Option<&'static str>,
     logs: Vec<Map<String, Value>>,
 }
@@ -30,15 +30,14 @@ struct PolicyResults {
 #[derive(Debug)]
 struct Visit {
     policy: Arc<Policy>,
-    /// Whether it let the connection in.
+    /// Whether it accepted the connection.
     is_in: bool,
     decision: Option<&'static str>,
 }
 
 impl PolicyConnState {
-    /// Whether a policy's connection phase let the connection in, if that is one of those that ran
-    /// last: what IP policies decided then counts again. If not it is about to run, and what the one
-    /// before decided is forgotten.
+    /// Whether a policy's connection phase accepted the connection, if it is one of the last that ran; the decision of IP
+    /// policies then applies again. Otherwise the phase is about to run, and the previous decision is reset.
     pub fn entered(&self, policy: &Arc<Policy>) -> Option<bool> {
         let mut entry = lock(&self.0);
         let entry = entry.get_or_insert_default();
@@ -48,7 +47,7 @@ impl PolicyConnState {
         known.map(|visit| visit.is_in)
     }
 
-    /// Notes whether a policy's connection phase let the connection in.
+    /// Records whether a policy's connection phase accepted the connection.
     pub fn enter(&self, policy: &Arc<Policy>, is_in: bool) {
         let mut entry = lock(&self.0);
         let entry = entry.get_or_insert_default();
@@ -62,35 +61,34 @@ impl PolicyConnState {
         });
     }
 
-    /// Notes whether requests tell what policies decide about the connection.
+    /// Records whether the events of requests have the decision.
     pub fn speaks_http(&self, is_http: bool) {
         lock(&self.0).get_or_insert_default().is_http = is_http;
     }
 
-    /// Notes what IP policies decided about the connection.
+    /// Records the decision of IP policies about the connection.
     pub fn decide(&self, decision: &'static str) {
         lock(&self.0).get_or_insert_default().decision = Some(decision);
     }
 
-    /// Keeps an entry of the connection's log.
+    /// Adds an entry to the connection's log.
     pub fn log(&self, entry: Map<String, Value>) {
         push_log(&mut lock(&self.0).get_or_insert_default().logs, entry);
     }
 
-    /// What IP policies decided, for each request on the connection.
+    /// The decision of IP policies, for each request on the connection.
     pub fn decision_for_requests(&self) -> Option<&'static str> {
         lock(&self.0).as_ref()?.decision
     }
 
-    /// The same for the connection's own event, which leaves it to those of requests where there are
-    /// some.
+    /// The same for the connection's event. On HTTP connections the events of requests have it instead.
     pub fn decision_for_connection(&self) -> Option<&'static str> {
         let entry = lock(&self.0);
         let entry = entry.as_ref().filter(|entry| !entry.is_http);
         entry.and_then(|entry| entry.decision)
     }
 
-    /// Shows the connection's log, if it has one.
+    /// Passes the connection's log to `show`, if there is one.
     pub fn with_logs(&self, show: impl FnOnce(&[Map<String, Value>])) {
         if let Some(entry) = &*lock(&self.0)
             && !entry.logs.is_empty()

@@ -1,4 +1,4 @@
-//! Where an action stands while it is compiled, and what it may ask there.
+//! The context in which an action is compiled.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -28,21 +28,21 @@ use crate::scheme::Scheme;
 /// Objects that policies may name.
 #[derive(Clone, Debug, Default)]
 pub struct Resources {
-    /// IP policies by id; what they admit is read when a request comes.
+    /// IP policies by ID; their rules are read for each request.
     pub ip_policies: HashMap<String, Arc<IpPolicy>>,
-    /// Certificate authorities by id; whom they trust is read when a connection comes.
+    /// Certificate authorities by ID; their certificates are read for each connection.
     pub authorities: HashMap<String, Arc<Authorities>>,
-    /// Secrets of the account; their values are read when an expression asks for one.
+    /// Secrets of the account; an expression reads the current value.
     pub secrets: Arc<Secrets>,
-    /// What log-ins share; without it there are none.
+    /// The state of sign-ins; without it sign-in actions are rejected.
     pub logins: Option<LoginService>,
-    /// The host of the endpoint, where it is to be judged.
+    /// The host of the endpoint, if it is to be checked.
     pub host: Option<HostName>,
-    /// Of its parents those that are the account's own, where that is to be judged.
+    /// Its parent domains that the account owns, if that is to be checked.
     pub own_domains: Option<Vec<String>>,
-    /// What is known of addresses, where it is to be judged whether a policy's variables have data.
+    /// The IP data, if the variables of a policy are to be checked against it.
     pub ip_data: Option<Arc<IpData>>,
-    /// Whether `http-request` may go to public hosts, rather than to internal endpoints alone.
+    /// Whether `http-request` may call public hosts, and not internal endpoints alone.
     pub allows_public_calls: bool,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Debug for LoginService {
     }
 }
 
-/// What an action is compiled in: its place, its configuration, and the objects that it may name.
+/// The context of one action: its position, its configuration, and the objects that it may name.
 #[derive(Debug)]
 pub struct PolicyContext<'c> {
     phase: Phase,
@@ -91,12 +91,12 @@ impl<'c> PolicyContext<'c> {
         }
     }
 
-    /// The phase it is in.
+    /// The phase of the action.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Tells this action from every other one of its policy, in the same way on every node.
+    /// Identifies this action in its policy; the same on every node.
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(self.phase.name());
@@ -133,7 +133,7 @@ impl<'c> PolicyContext<'c> {
         })
     }
 
-    /// A refusal at this place; `why` is a sentence without a full stop.
+    /// A refusal for this action; `why` is a sentence without a full stop.
     pub fn refuse(&self, code: Code, why: &str) -> Refusal {
         refusal(code, self.place, why)
     }
@@ -143,7 +143,7 @@ impl<'c> PolicyContext<'c> {
         environments::of(self.phase)
     }
 
-    /// When something is to be tried again (2200).
+    /// The condition of a retry (2200).
     pub fn retry_condition(&self, field: &str, text: &str) -> Result<Predicate, Refusal> {
         environments::of_retries(self.phase)
             .compile_predicate(text)
@@ -155,7 +155,7 @@ impl<'c> PolicyContext<'c> {
             })
     }
 
-    /// Whether policies may call hosts that are no endpoints of ours.
+    /// Whether policies may call public hosts.
     pub fn allows_public_calls(&self) -> bool {
         self.resources.allows_public_calls
     }
@@ -224,7 +224,7 @@ impl<'c> PolicyContext<'c> {
         })
     }
 
-    /// What log-ins share (2201).
+    /// The state of sign-ins (2201).
     pub fn logins<T: Any + Send + Sync>(&self) -> Result<Arc<T>, Refusal> {
         let logins = self.resources.logins.clone();
         logins
@@ -232,8 +232,7 @@ impl<'c> PolicyContext<'c> {
             .ok_or_else(|| self.refuse(code::POLICY_ACTION_UNKNOWN, "sign-ins are not available"))
     }
 
-    /// A domain that cookies may be for: the endpoint's host, or one above it that is the account's
-    /// (2204).
+    /// A domain for cookies: the endpoint's host, or a parent domain that the account owns (2204).
     pub fn cookie_domain(&self, field: &str, text: &str) -> Result<String, Refusal> {
         let wrong =
             |why: &str| self.refuse(code::POLICY_VALUE_INVALID, &format!("`{field}` {why}"));
@@ -270,7 +269,7 @@ impl<'c> PolicyContext<'c> {
     }
 }
 
-/// What a reader says, without the value it quotes: that may be a secret in the wrong place.
+/// The message of a parser without the value it quotes, which may be a misplaced secret.
 fn quoteless(message: &str) -> String {
     let said = match message.split_once(", expected ") {
         Some((found, _)) if found.starts_with("unknown field") => message.to_owned(),
@@ -280,7 +279,7 @@ fn quoteless(message: &str) -> String {
     said.trim_end_matches('.').chars().take(300).collect()
 }
 
-/// What is wrong where; places are counted from 1.
+/// The error and its position, counted from 1.
 pub(crate) fn refusal(code: Code, place: &str, why: &str) -> Refusal {
     let colon = if place.is_empty() { "" } else { ": " };
     Refusal::new(
@@ -289,7 +288,7 @@ pub(crate) fn refusal(code: Code, place: &str, why: &str) -> Refusal {
     )
 }
 
-/// A span of time as Go writes it: `10s`, `1m30s`.
+/// A duration in Go's notation: `10s`, `1m30s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub struct GoDuration(pub Duration);
 

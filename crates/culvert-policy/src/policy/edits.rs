@@ -1,4 +1,4 @@
-//! What a policy changes in a message before it is sent on.
+//! The changes of a policy to a message before it is forwarded.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use regex::bytes::Regex;
 #[derive(Debug, Default)]
 pub struct Edits {
     headers: Vec<Edit>,
-    /// Another target for the upstream, and the whole URL it is of.
+    /// Another target for the upstream.
     pub target: Option<Uri>,
     /// The whole URL of the target.
     pub url: Option<String>,
-    /// How the handshake is to be done, in the connection phase.
+    /// The TLS policy of the handshake, in the connection phase.
     pub tls_policy: Option<Arc<TlsPolicy>>,
-    /// What is to be replaced in the body.
+    /// Replacements in the body.
     pub replacements: Vec<Replacement>,
-    /// How the response's body is to be encoded.
+    /// The content coding of the response.
     pub coding: Option<Coding>,
 }
 
@@ -42,7 +42,7 @@ impl Edits {
         self.headers.push(Edit::Remove(name));
     }
 
-    /// Makes the changes to the fields of a request, which has no other spelling of them afterwards.
+    /// Applies the changes to the fields of a request, and removes other spellings of the changed fields.
     pub fn apply_to_request(&mut self, headers: &mut HeaderMap) {
         let names = self.headers.iter().map(|edit| match edit {
             Edit::Add(name, _) | Edit::Remove(name) => name,
@@ -51,7 +51,7 @@ impl Edits {
         self.apply(headers);
     }
 
-    /// Makes the changes to the fields, in their order. A message has one host.
+    /// Applies the changes to the fields in order. A message has one host.
     pub fn apply(&mut self, headers: &mut HeaderMap) {
         for edit in self.headers.drain(..) {
             match edit {

@@ -1,9 +1,9 @@
 //! Traffic policies: rules that see a connection, a request or a response, and act on it.
 //!
-//! A policy is text that a user wrote. [`Source::read`] takes it apart and [`Source::compile`] makes
-//! it ready to run; whoever stores policies calls both before, so that what is stored runs. A
-//! compiled [`Policy`] is immutable, but for what its actions count, and shared by all exchanges of
-//! its endpoint.
+//! A policy is text that a user wrote. [`Source::read`](source::Source::read) parses it and
+//! [`Source::compile`](source::Source::compile) makes it ready to run. Control calls both before it stores a policy, so
+//! that each stored policy runs. A compiled [`Policy`](compiled::Policy) is immutable, except for the counts of its
+//! actions, and all exchanges of its endpoint share it.
 //!
 //! Not here: what the actions do ([`action`](crate::action)).
 

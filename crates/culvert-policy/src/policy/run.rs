@@ -1,4 +1,4 @@
-//! A policy at work: what an action may see and change, and how a phase runs.
+//! Runs a phase of a policy, and defines what its actions may read and change.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -23,36 +23,36 @@ use crate::policy::values::map;
 use crate::policy::variables::{self, Read};
 use crate::problem::Problem;
 
-/// What an action is made to do. It is shared by all exchanges of its endpoint.
+/// A compiled action. All exchanges of its endpoint share it.
 pub trait Action: Send + Sync + fmt::Debug {
-    /// Does it, at once or later.
+    /// Runs the action, immediately or as a future.
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a>;
 
-    /// Whether it always ends its phase, although others of its type may not.
+    /// Whether this action always ends its phase, where others of its type may not.
     fn is_final(&self) -> bool {
         false
     }
 
-    /// Whether it says how a TLS handshake is done.
+    /// Whether it configures TLS handshakes.
     fn terminates_tls(&self) -> bool {
         false
     }
 
-    /// Whether, run without conditions, it answers all traffic although it may let some pass.
+    /// Whether it responds to all traffic if its rule has no conditions.
     fn handles(&self) -> bool {
         false
     }
 
-    /// The variables its templates read.
+    /// The variables that its templates read.
     fn slots(&self) -> Vec<Variable> {
         Vec::new()
     }
 }
 
-/// What an action gives.
+/// The result of an action.
 pub enum Run<'a> {
     Done(Flow),
-    /// It has to wait for something.
+    /// It waits for something.
     Later(BoxFuture<'a, Flow>),
 }
 
@@ -65,18 +65,18 @@ impl fmt::Debug for Run<'_> {
     }
 }
 
-/// Where an exchange goes from here.
+/// What follows an action.
 #[derive(Debug)]
 pub enum Flow {
-    /// To the next action.
+    /// The next action.
     Continue,
-    /// Back to the client, with this answer.
+    /// This response to the client.
     Reply(Box<Response<Bytes>>),
-    /// To another endpoint of the account.
+    /// Another endpoint of the account.
     Forward(NextEndpoint),
-    /// Nowhere: the connection is closed.
+    /// The end of the connection.
     Close,
-    /// Nowhere: the client broke the request off.
+    /// Nothing: the client aborted the request.
     Broken,
 }
 
@@ -86,7 +86,7 @@ impl From<Flow> for Run<'_> {
     }
 }
 
-/// One phase of one connection or exchange: what expressions read and actions work on.
+/// One phase of one connection or exchange: what expressions read and actions change.
 #[derive(Debug)]
 pub struct Exchange<'x> {
     /// The phase that runs.
@@ -105,50 +105,51 @@ pub struct Exchange<'x> {
     pub body_whole_at: Option<Instant>,
     /// The response as received, or as the edge made it.
     pub response: Option<&'x response::Parts>,
-    /// The event of the exchange; a connection has none of its own yet.
+    /// The event of the exchange; connections have none.
     pub event: Option<&'x mut EventDraft>,
-    /// What outlives the phase.
+    /// The state that outlives the phase.
     pub memory: &'x mut Memory,
-    /// What is to be changed before it is sent on: the request's or the response's head, by phase.
+    /// The changes to the head of the request or the response, depending on the phase.
     pub edits: Edits,
-    /// The values made so far, in the order of the slots that the policy reads.
+    /// The values computed so far, in the order of the slots that the policy reads.
     values: Box<[OnceCell<Value>]>,
     /// The first failure of a template in the action that runs.
     failure: Option<EvalError>,
-    /// The data of the operator, the same for the whole phase, if the policy reads any.
+    /// The IP data of this phase, if the policy reads any.
     ip_data: Option<Arc<IpData>>,
-    /// Whether a template named an object that does not exist.
+    /// Whether a template referred to an object that does not exist.
     is_missing: bool,
 }
 
-/// What lasts from phase to phase of one exchange.
+/// The state of an exchange that outlives a phase.
 #[derive(Debug)]
 pub struct Memory {
-    /// When it began.
+    /// When the exchange began.
     pub began: Timestamp,
-    /// Set by set-vars, for the rest of the phase.
+    /// Variables of `set-vars`, for the rest of the phase.
     pub vars: Vec<(String, Value)>,
     results: Vec<(&'static str, Value)>,
-    /// Endpoints that it passed before this one.
+    /// How many endpoints it has passed before this one.
     pub hops: usize,
-    /// Whether the request is made by a policy rather than by a client.
+    /// Whether a policy makes the request, and not the client.
     pub is_call: bool,
-    /// What the result of a call takes of the memory for bodies.
+    /// The memory that the result of a call occupies.
     pub(crate) call_room: Option<Reservation>,
-    /// Cookies that the answer sets, whatever it is.
+    /// Cookies that the response sets, even if another action replaces it.
     pub cookies: Vec<HeaderValue>,
-    /// Told what the upstream made of the request.
+    /// Notified of the upstream's status.
     watches: Vec<Box<dyn Watch>>,
 }
 
-/// An action that wants to know what the upstream answered. One that is dropped without a word was
-/// never answered for a reason that is not the upstream's.
+/// Receives the status of the upstream. It is dropped without a call if the request failed for a reason that is
+/// not the upstream's.
 pub trait Watch: Send + fmt::Debug {
-    /// The status of the upstream's answer, `None` if it gave no valid one.
+    /// The status of the upstream's response; `None` if the response was invalid or missing.
     fn answered(&mut self, status: Option<http::StatusCode>);
 }
 
 impl Memory {
+    /// The memory of an exchange that began at this time.
     pub fn new(began: Timestamp) -> Self {
         Self {
             began,
@@ -162,12 +163,12 @@ impl Memory {
         }
     }
 
-    /// Asks to be told what the upstream answers.
+    /// Registers for the upstream's status.
     pub fn watch(&mut self, watch: Box<dyn Watch>) {
         self.watches.push(watch);
     }
 
-    /// The upstream answered, or failed to.
+    /// Reports the upstream's status; `None` if it failed.
     pub fn answered(&mut self, status: Option<http::StatusCode>) {
         for mut watch in self.watches.drain(..) {
             watch.answered(status);
@@ -186,6 +187,7 @@ impl Memory {
 }
 
 impl<'x> Exchange<'x> {
+    /// Prepares a phase.
     pub fn new(
         phase: Phase,
         policy: &'x Policy,
@@ -218,7 +220,7 @@ impl<'x> Exchange<'x> {
         let policy = self.policy;
         if !policy.ip_fields().is_empty() {
             let data = self.conn.services.ip_data.now();
-            // It was there when the policy was written. Without it no rule can be decided.
+            // The data existed when the policy was written. Without it no rule can be evaluated.
             if !data.missing(policy.ip_fields()).is_empty() {
                 self.conn.services.meters.failures.up();
                 tracing::debug!(
@@ -247,7 +249,7 @@ impl<'x> Exchange<'x> {
                     Run::Done(flow) => flow,
                     Run::Later(flow) => flow.await,
                 };
-                // What was made without a secret that it needs goes no further.
+                // A value that lacks its secret must not be sent.
                 if self.is_missing {
                     return self.fault();
                 }
@@ -287,12 +289,12 @@ impl<'x> Exchange<'x> {
         Some(true)
     }
 
-    /// Ends the phase because something of ours went wrong.
+    /// Ends the phase because of an internal error.
     pub fn fault(&self) -> Flow {
         self.refuse(Problem::Policy)
     }
 
-    /// Ends the phase with an answer of the edge; a connection is closed.
+    /// Ends the phase with a response of the edge; a connection is closed.
     pub fn refuse(&self, problem: Problem) -> Flow {
         let Some(request) = self.request else {
             return Flow::Close;
@@ -305,8 +307,8 @@ impl<'x> Exchange<'x> {
         Flow::Reply(Box::new(answer))
     }
 
-    /// The whole body of the request, which is sent on as it is. The rest of the phase waits for it;
-    /// one that cannot be had ends the phase.
+    /// Buffers the whole body of the request, which is forwarded unchanged. The rest of the phase waits for it. If
+    /// the body cannot be read, the phase ends.
     pub(crate) async fn read_body(&mut self, bytes_max: usize) -> Result<Bytes, Flow> {
         let Some(body) = &mut self.body else {
             return Ok(Bytes::new());
@@ -334,15 +336,14 @@ impl<'x> Exchange<'x> {
         }
     }
 
-    /// Says what a module decided that may run more than once: to block is final.
+    /// Records the decision of a module that may run more than once. A block is final.
     fn decide(&mut self, slot: Slot<Text>, decision: &str) {
         if let Some(event) = &mut self.event {
             event.decide(slot, decision);
         }
     }
 
-    /// Says what IP policies decided. A connection of an HTTP endpoint says it in each of its
-    /// requests.
+    /// Records the decision of IP policies. For a connection of an HTTP endpoint, each request's event has it.
     pub(crate) fn tell_admitted(&mut self, is_admitted: bool) {
         let decision = if is_admitted { "allow" } else { "block" };
         if self.phase == Phase::Connect {
@@ -352,7 +353,7 @@ impl<'x> Exchange<'x> {
         }
     }
 
-    /// Keeps what an action says of itself, for the expressions behind it.
+    /// Keeps the result of an action, for later expressions.
     pub fn result(&mut self, action: &'static str, fields: Vec<(&str, Value)>) {
         if !self.policy.reads_results() {
             return;
@@ -366,7 +367,7 @@ impl<'x> Exchange<'x> {
         self.forget(variables::ACTIONS);
     }
 
-    /// Whether any expression of the policy reads what actions say of themselves.
+    /// Whether any expression of the policy reads results of actions.
     pub fn wants_results(&self) -> bool {
         self.policy.reads_results()
     }
@@ -381,14 +382,14 @@ impl<'x> Exchange<'x> {
         self.forget(variables::VARS);
     }
 
-    /// Notes that a template failed.
+    /// Records that a template failed.
     pub fn failed(&mut self, error: &EvalError) {
         self.conn.services.meters.failures.up();
         self.is_missing |= error.kind == EvalErrorKind::Missing;
         self.failure.get_or_insert(*error);
     }
 
-    /// The first failure of a template in this action, as its result shows it.
+    /// The first failure of a template in this action, for its result.
     pub fn error(&self) -> (&'static str, Value) {
         let message = self.failure.map(|error| error.to_string());
         let fields = vec![
@@ -409,7 +410,7 @@ impl<'x> Exchange<'x> {
         }
     }
 
-    /// When the request's whole body had arrived, if it has.
+    /// When the request's body was complete, if it is.
     pub fn body_received(&self) -> Option<Timestamp> {
         let since = self.body_whole_at?.elapsed();
         let since = i64::try_from(since.as_nanos()).ok()?;

@@ -35,6 +35,7 @@ impl Secrets {
         self.0.store(Some(Arc::new(map(vaults.collect()))));
     }
 
+    /// The current values, by vault and name.
     pub fn now(&self) -> Value {
         match &*self.0.load() {
             Some(value) => (**value).clone(),

@@ -1,4 +1,4 @@
-//! The text of a policy, taken apart, checked and compiled.
+//! Parses, checks and compiles the text of a policy.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use crate::policy::run::Action;
 use crate::policy::{environments, template, variables};
 use crate::scheme::Scheme;
 
-/// Rules of one phase.
+/// Most rules of a phase.
 const RULES_MAX: usize = 100;
-/// Actions, and expressions, of one rule.
+/// Most actions, and most expressions, of a rule.
 const PER_RULE_MAX: usize = 20;
-/// Bytes of a rule's name.
+/// Longest name of a rule, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// The text of a policy, taken apart.
+/// The parsed text of a policy.
 #[derive(Clone, Debug)]
 pub struct Source {
     pub(crate) text: String,
@@ -33,17 +33,17 @@ pub struct Source {
 /// An object that a policy names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Prefix that its id must have, such as `ipp`.
+    /// The prefix of its ID, such as `ipp`.
     pub prefix: &'static str,
-    /// As it is written.
+    /// The reference as written.
     pub id: String,
 }
 
 impl Source {
-    /// Reads YAML or JSON. `actions` are those that a policy may have.
+    /// Parses YAML or JSON. `actions` are those that a policy may have.
     ///
     /// # Errors
-    /// When the text is neither, or is no policy at all (2236).
+    /// If the text is neither, or not a policy (2236).
     pub fn read(text: &str, actions: Actions) -> Result<Self, Refusal> {
         let root = Node::parse(text)
             .map_err(|Unreadable(why)| refusal(code::POLICY_UNREADABLE, "", &why))?;
@@ -58,17 +58,17 @@ impl Source {
         })
     }
 
-    /// The whole text, secrets and all.
+    /// The whole text, including secrets.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// As JSON, aliases followed.
+    /// The text as JSON, with resolved aliases.
     pub fn to_json(&self) -> serde_json::Value {
         self.root.to_json()
     }
 
-    /// The objects it names, each once.
+    /// The objects that it refers to, each once.
     pub fn references(&self) -> Vec<Reference> {
         let mut found: Vec<Reference> = Vec::new();
         for (ty, action) in self.actions() {
@@ -96,8 +96,8 @@ impl Source {
         found
     }
 
-    /// The secrets that its expressions read by names that are written out: vault and name, each
-    /// once. Names that an expression computes are known only when it runs.
+    /// The secrets that its expressions read by literal names: vault and name, each once. Computed names are known only
+    /// when an expression runs.
     pub fn secrets(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
         expressions(&self.root, false, &mut |source| {
@@ -112,8 +112,7 @@ impl Source {
         found
     }
 
-    /// Whether its expressions read secrets by names that are not written out, which [`Self::secrets`]
-    /// cannot tell.
+    /// Whether its expressions read secrets by computed names, which [`Self::secrets`] does not have.
     pub fn computes_secret_names(&self) -> bool {
         let mut computes = false;
         expressions(&self.root, false, &mut |source| {
@@ -122,10 +121,10 @@ impl Source {
         computes
     }
 
-    /// Makes it ready to run for an endpoint.
+    /// Compiles it for an endpoint.
     ///
     /// # Errors
-    /// The first thing that is wrong with it, by the codes of the contract (traffic policy 11).
+    /// The first error, with a code of the contract (traffic policy 11).
     pub fn compile(
         &self,
         scheme: Scheme,
@@ -236,10 +235,10 @@ impl Source {
     }
 }
 
-/// Keys whose texts are expressions; other texts have expressions between `${` and `}`.
+/// Keys whose values are expressions; other values have expressions between `${` and `}`.
 const EXPRESSIONS: [&str; 2] = ["expressions", "retry_condition"];
 
-/// Shows each expression of a node that has the word `secrets` in it.
+/// Passes on each expression of a node that contains `secrets`.
 fn expressions(node: &Node, is_expression: bool, look: &mut dyn FnMut(&str)) {
     match node {
         Node::Null | Node::Bool(_) | Node::Number(_) => {}
@@ -268,7 +267,7 @@ fn expressions(node: &Node, is_expression: bool, look: &mut dyn FnMut(&str)) {
     }
 }
 
-/// Reads rules.
+/// Compiles rules.
 struct Reader<'c> {
     actions: Actions,
     scheme: Scheme,
@@ -279,7 +278,7 @@ struct Reader<'c> {
 }
 
 impl Reader<'_> {
-    /// A rule, and whether its actions answer all traffic.
+    /// A rule, and whether its actions respond to all traffic.
     fn rule(&mut self, phase: Phase, index: usize, item: &Node) -> Result<(Rule, bool), Refusal> {
         let mut place = format!("{}, rule {}", phase.name(), index + 1);
         let Node::Object(entries) = item else {
@@ -388,8 +387,7 @@ impl Reader<'_> {
         Ok(compiled)
     }
 
-    /// Refuses variables whose data is not loaded: a rule that can never match is a mistake, and a dangerous one
-    /// where it denies.
+    /// Rejects variables whose IP data is not loaded: a rule that never matches is a mistake, and dangerous if it denies.
     fn has_data(
         &self,
         phase: Phase,

@@ -1,7 +1,7 @@
-//! `${ … }` in configuration values: text with expressions in it.
+//! Templates: configuration values with expressions in `${ … }`.
 //!
-//! A template is read once. Where an expression fails, nothing stands in its place, and the failure
-//! is handed back: what is security relevant asks for [`Template::strict`] and gets no text at all.
+//! A template is parsed once. An expression that fails yields an empty string, and the failure is returned.
+//! Security-relevant callers use [`Template::strict`], which then returns no text.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ enum Part {
 }
 
 impl Template {
-    /// Reads a template; what is wrong is a sentence without a full stop.
+    /// Parses a template. The error is a sentence without a full stop.
     pub fn parse(text: &str, env: &Env) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut plain = String::new();
@@ -69,7 +69,7 @@ impl Template {
         }
     }
 
-    /// Whether it is one expression and nothing else.
+    /// Whether it is a single expression.
     pub(crate) fn is_one_expression(&self) -> bool {
         matches!(self.parts.as_slice(), [Part::Expression(_)])
     }
@@ -93,7 +93,7 @@ impl Template {
             .copied()
     }
 
-    /// The text. An expression that fails says nothing; the failure is counted and noted.
+    /// The text. An expression that fails yields an empty string; the failure is counted and recorded.
     pub(crate) fn render(&self, x: &mut Exchange<'_>) -> Cow<'_, str> {
         if let Some(text) = self.constant() {
             return text.into();
@@ -129,7 +129,7 @@ impl Template {
         Ok(out.into())
     }
 
-    /// The value: of its own type if it is one expression, else the text.
+    /// The value: that of the expression if it is a single one, else the text.
     fn value(&self, x: &mut Exchange<'_>) -> Value {
         if let [Part::Expression(program)] = self.parts.as_slice() {
             return program.eval(&*x).unwrap_or_else(|error| {
@@ -141,7 +141,7 @@ impl Template {
     }
 }
 
-/// Any value with templates in its texts.
+/// A JSON value whose strings are templates.
 #[derive(Debug)]
 pub enum ValueTemplate {
     Constant(Value),
@@ -199,7 +199,7 @@ impl ValueTemplate {
     }
 }
 
-/// The expressions of a template, as they are written; those before a mistake.
+/// The expressions of a template as written, up to the first error.
 pub fn sources(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -218,7 +218,7 @@ pub fn sources(text: &str) -> Vec<&str> {
     found
 }
 
-/// Where the expression that begins here ends: at the `}` that closes it, outside of literals.
+/// The end of the expression that begins here: the closing `}` outside of literals.
 fn end_of_expression(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut open = 0_usize;

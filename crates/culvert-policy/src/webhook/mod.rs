@@ -1,11 +1,9 @@
-//! Webhooks: whether a request is from the provider it says it is from.
+//! Verification of webhooks: whether a request comes from its provider.
 //!
-//! Most providers sign alike, with a keyed hash over parts of the request, and are rows of a table
-//! (`provider`). The odd ones have a file each. A request may carry several signatures, as it does
-//! while a secret is being replaced: one that matches is enough.
+//! Most providers sign with a keyed hash over parts of the request, and are rows of a table (`provider`). The others have
+//! a file each. A request may have several signatures, for example during a change of the secret: one match is enough.
 //!
-//! Pure: no socket and no clock. Secrets are compared in constant time, and what a request says of
-//! its own time is believed only where it is signed.
+//! No I/O and no clock. Secrets are compared in constant time, and the time of a request counts only if it is signed.
 
 mod challenge;
 mod contentful;
@@ -27,7 +25,7 @@ use crate::webhook::request::softened;
 pub(crate) use crate::webhook::request::{Request, Unverified};
 use crate::webhook::signature::{Digester, check_stamp, from_base64, from_hex, is_equal};
 
-/// Someone who sends webhooks.
+/// A sender of webhooks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Provider {
     /// The ways in which it signs; at least one.
@@ -52,8 +50,7 @@ impl Provider {
         self.rows.first().map_or("", |row| row.provider)
     }
 
-    /// Whether it signs with a key of its own, whose certificate a message names, instead of a
-    /// secret: see [`sns`].
+    /// Whether it signs with a private key, whose certificate a message names, and not with a secret: see [`sns`].
     pub(crate) fn has_certificate(self) -> bool {
         self.rows
             .iter()
@@ -63,7 +60,7 @@ impl Provider {
     /// Whether a secret can be one of this provider's.
     ///
     /// # Errors
-    /// What it must be, as the end of a sentence.
+    /// The required form, as the end of a sentence.
     pub(crate) fn check_secret(self, secret: &str) -> Result<(), &'static str> {
         if self.has_certificate() {
             return Ok(());
@@ -100,7 +97,7 @@ pub(crate) fn verify(
     for row in provider.rows {
         match row.verify(secret, request, now) {
             Ok(()) => return Ok(()),
-            // A way that was tried says more than one that was not.
+            // The error of a scheme that was tried is more specific.
             Err(Unverified::Missing(_)) if why.is_some() => {}
             Err(error) => {
                 if matches!(why, None | Some(Unverified::Missing(_))) {

@@ -1,4 +1,4 @@
-//! The table of providers: what each signs, with what, and where it says so.
+//! The table of providers: what each signs, with which key, and where the signature is.
 
 use culvert_base::Timestamp;
 
@@ -13,23 +13,23 @@ use crate::webhook::value_location::ValueLocation::{
 };
 use crate::webhook::{contentful, plivo, sendgrid, twilio};
 
-/// One way in which a provider signs. A provider with several has a row for each.
+/// A signature scheme of a provider. A provider with several has a row for each.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) provider: &'static str,
     pub(super) way: Way,
     /// Where the signatures are.
     pub(super) signature: ValueLocation,
-    /// What is signed, one after the other.
+    /// The signed parts, in order.
     pub(super) parts: &'static [Part],
     pub(super) hash: Hash,
     pub(super) encoding: Encoding,
     pub(super) key: Key,
-    /// Where it says when it was signed, and by how many seconds that may differ from now.
+    /// Where the time of the signature is, and by how many seconds it may differ from the current time.
     pub(super) stamp: Option<(ValueLocation, u32)>,
 }
 
-/// Checks what no row describes.
+/// Verifies schemes that no row describes.
 pub(super) type Check = fn(&str, &Request<'_>, Timestamp) -> Result<(), Unverified>;
 
 #[derive(Clone, Copy, Debug)]
@@ -46,19 +46,19 @@ pub(super) enum Way {
     Certificate,
 }
 
-/// A part of what is signed.
+/// A signed part.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
     Body,
     /// The body, as a JSON string.
     JsonOfBody,
     Text(&'static str),
-    /// The time as the request says it.
+    /// The time as written in the request.
     Stamp,
     Value(ValueLocation),
     Method,
     Url,
-    /// The URL with some characters in clear.
+    /// The URL with some characters unescaped.
     UrlSoftened,
     /// Names and values of a form, sorted.
     Form,
@@ -70,7 +70,7 @@ pub(super) enum Encoding {
     Base64,
 }
 
-/// What a secret says of the key.
+/// The form of the secret.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Key {
     /// It is the key.

@@ -1,18 +1,18 @@
-//! A request as its sender made it, and why it is not verified.
+//! A webhook request as its sender signed it, and why it is not verified.
 
 use http::{HeaderMap, Method};
 
-/// Most signatures of one request that are looked at.
+/// Most signatures of a request that are checked.
 pub(super) const SIGNATURES_MAX: usize = 32;
-/// Most fields of a form that are looked at.
+/// Most fields of a form that are read.
 pub(super) const FORM_FIELDS_MAX: usize = 1000;
 
-/// A request, as its sender made it.
+/// A request as its sender signed it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'r> {
     /// Its method.
     pub method: &'r Method,
-    /// The whole URL under which the sender knows this place, query and all.
+    /// The whole URL that the sender used, with the query.
     pub url: &'r str,
     /// Its fields.
     pub headers: &'r HeaderMap,
@@ -20,7 +20,7 @@ pub(crate) struct Request<'r> {
     pub body: &'r [u8],
 }
 
-/// Why a request is not believed.
+/// Why a request is not verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unverified {
     /// The field that should carry the signature, or what is signed, is not there.
@@ -29,16 +29,16 @@ pub(crate) enum Unverified {
     /// What should carry the signature is not in the form of the provider.
     #[error("the request does not have the provider's format")]
     Malformed,
-    /// It was signed too long ago, or will be.
+    /// Its signature is too old, or from the future.
     #[error("the request was signed too long ago, or in the future")]
     Stale,
-    /// It was signed with something else, or for something else.
+    /// Its signature does not match.
     #[error("the signature does not match")]
     Mismatch,
-    /// The secret is none of this provider.
+    /// The secret does not have the provider's form.
     #[error("the secret is not a valid secret of the provider")]
     Secret,
-    /// The certificate of the signer could not be had, or is not one.
+    /// The signer's certificate is unavailable or invalid.
     #[error("the signing certificate cannot be fetched")]
     Certificate,
 }
