@@ -787,7 +787,7 @@ async fn a_killed_node_costs_an_agent_of_two_nodes_nothing() {
     const HOST: &str = "two.culvert.localhost";
     const CLIENTS: usize = 4;
     const FAILURES_END_WITHIN: Duration = Duration::from_millis(100);
-    let Some(backend) = shared().await else {
+    let Some(backend) = cluster().await else {
         return;
     };
     let one = Harness::start(&backend).await;
