@@ -16,6 +16,7 @@ mod auth;
 mod body;
 mod console;
 mod cors;
+mod follow;
 mod health;
 mod limits;
 pub mod openapi;
@@ -36,7 +37,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::{Clock, Entropy, Fault, IdMaker, Refusal, code};
-use culvert_control::{Call, Caller, Control, Operation, Reply, operations};
+use culvert_control::{Call, Caller, Control, EVENTS_PATH, Operation, Reply, follows, operations};
 use futures_util::FutureExt;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN};
 use http::request::Parts;
@@ -44,6 +45,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use hyper::body::Incoming;
 use ipnet::IpNet;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -180,6 +182,8 @@ pub struct Api {
     failures: Option<Failures>,
     rolling: Option<Rolling>,
     sources: PerSource,
+    /// Of streams of kept events.
+    followers: Arc<Semaphore>,
     stopping: CancellationToken,
     meters: Arc<Meters>,
 }
@@ -214,6 +218,7 @@ impl Api {
             failures: Failures::new(limits.failed_authentications),
             rolling: limits.account_window.map(Rolling::new),
             sources: PerSource::default(),
+            followers: Arc::new(Semaphore::new(follow::FOLLOWERS_MAX)),
             stopping: CancellationToken::new(),
             meters: Arc::default(),
             settings,
@@ -360,6 +365,14 @@ impl Api {
             return Err(known(self.full()));
         };
         match asked {
+            Ok(Some(operation)) if operation.path == EVENTS_PATH => {
+                match query::parse(parts.uri.query().unwrap_or_default()) {
+                    Ok(query) if follows(&query) => {
+                        self.follow(caller, is_by_cookie, query, arrival).await
+                    }
+                    _ => self.operate(operation, caller, values, arrival).await,
+                }
+            }
             Ok(Some(operation)) => self.operate(operation, caller, values, arrival).await,
             Ok(None) => self.tail(caller, is_by_cookie, arrival).await,
             Err(refusal) => Err(refusal.into()),

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use culvert_control::{Operation, Parameter, Status};
+use culvert_control::{EVENTS_PATH, Operation, Parameter, Status};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -34,6 +34,14 @@ pub fn openapi(operations: &[Operation]) -> Value {
             .entry(&operation.path)
             .or_default()
             .insert(method, described(operation, body, view));
+    }
+    let listed = paths
+        .get_mut(EVENTS_PATH)
+        .and_then(|path| path.get_mut("get"));
+    if let Some(listed) = listed {
+        // With `follow`.
+        listed["responses"]["200"]["content"]["text/event-stream"] =
+            json!({"schema": {"type": "string"}});
     }
     paths.insert(TAIL_PATH, [("get", tail())].into());
 

@@ -31,9 +31,9 @@ use crate::answer::{Body, NO_STORE};
 use crate::problem::Problem;
 use crate::{Api, Arrival, Meters, query};
 
-const COMMENT_EVERY: Duration = Duration::from_secs(15);
-const OPENING: &str = ": following\n\n";
-const COMMENT: &str = ": still here\n\n";
+pub(crate) const COMMENT_EVERY: Duration = Duration::from_secs(15);
+pub(crate) const OPENING: &str = ": following\n\n";
+pub(crate) const COMMENT: &str = ": still here\n\n";
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 
 /// The query parameters of the tail.
@@ -69,17 +69,7 @@ impl Api {
         arrival.read().await?;
         let spec = spec(arrival.parts.uri.query().unwrap_or_default())?;
         let tail = self.control.tail(&caller, spec)?;
-        let cookie = is_by_cookie
-            .then(|| self.session_cookie(&arrival))
-            .flatten();
-        let rights = Rights {
-            revision: self.control.revision(),
-            checked_at: Instant::now(),
-            address: self.client(&arrival),
-            cookie: cookie.map(|cookie| Secret::new(cookie.to_owned())),
-            control: Arc::clone(&self.control),
-            caller,
-        };
+        let rights = self.rights(caller, is_by_cookie, &arrival);
         self.meters.tails.fetch_add(1, Ordering::Relaxed);
         let reader = Reader {
             tail,
@@ -92,12 +82,35 @@ impl Api {
             let text = reader.next().await?;
             Some((Ok::<_, Infallible>(Frame::data(text)), reader))
         });
-        let mut response = Response::new(Body::stream(StreamBody::new(frames)));
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, EVENT_STREAM);
-        headers.insert(CACHE_CONTROL, NO_STORE);
-        Ok(response)
+        Ok(event_stream(Body::stream(StreamBody::new(frames))))
     }
+
+    /// The rights of a stream's caller, as of now.
+    pub(crate) fn rights(
+        &self,
+        caller: Caller,
+        is_by_cookie: bool,
+        arrival: &Arrival<'_>,
+    ) -> Rights {
+        let cookie = is_by_cookie.then(|| self.session_cookie(arrival)).flatten();
+        Rights {
+            revision: self.control.revision(),
+            checked_at: Instant::now(),
+            address: self.client(arrival),
+            cookie: cookie.map(|cookie| Secret::new(cookie.to_owned())),
+            control: Arc::clone(&self.control),
+            caller,
+        }
+    }
+}
+
+/// A response whose body is a stream of server-sent events.
+pub(crate) fn event_stream(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, EVENT_STREAM);
+    headers.insert(CACHE_CONTROL, NO_STORE);
+    response
 }
 
 fn spec(query: &str) -> Result<TailSpec, Refusal> {
@@ -124,7 +137,7 @@ fn listed(value: &str) -> impl Iterator<Item = String> {
 }
 
 /// The permissions of a stream's caller.
-struct Rights {
+pub(crate) struct Rights {
     control: Arc<Control>,
     /// The caller when the stream was opened.
     caller: Caller,
@@ -138,7 +151,7 @@ struct Rights {
 impl Rights {
     /// Whether the caller still has the permission. Checks again only after a commit, or after a while, because
     /// sessions expire.
-    async fn hold(&mut self) -> bool {
+    pub(crate) async fn hold(&mut self) -> bool {
         let is_old = self.checked_at.elapsed() >= COMMENT_EVERY;
         if !is_old && !self.revision.has_changed().unwrap_or(false) {
             return true;

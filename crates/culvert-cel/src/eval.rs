@@ -48,6 +48,22 @@ impl Predicate {
         }
     }
 
+    /// Like [`Predicate::test`], and returns the cost in units too.
+    pub fn test_metered<R: Resolver + ?Sized>(
+        &self,
+        variables: &R,
+    ) -> (Result<bool, EvalError>, u64) {
+        match &self.program.root {
+            Node::Condition { units, .. } => (self.test(variables), *units),
+            root => {
+                let mut walk = Walk::new(&self.program, variables);
+                let result = walk.test(root);
+                let units = self.program.limits.cost_max - walk.meter.units_left();
+                (result, units)
+            }
+        }
+    }
+
     /// The slots of the variables that it may read, without duplicates, in ascending order.
     pub fn slots(&self) -> &[Slot] {
         self.program.slots()

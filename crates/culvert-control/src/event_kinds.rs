@@ -121,6 +121,18 @@ pub(crate) fn is_private(name: &str) -> bool {
     }) || [AGENT_SESSION_START, AGENT_SESSION_STOP].contains(&name)
 }
 
+/// Refuses the name of a kind that does not exist.
+pub(crate) fn known(name: &str) -> Result<(), Refusal> {
+    if is_kind(name) || traffic_kinds().any(|kind| kind.name == name) {
+        return Ok(());
+    }
+    let name: String = name.chars().take(64).collect();
+    Err(Refusal::new(
+        code::EVENT_TYPE_UNKNOWN,
+        format!("The event type `{name}` does not exist."),
+    ))
+}
+
 /// Refuses events about keys and credentials to anybody but admins (630).
 pub(crate) fn may_follow(caller: &Caller, name: &str) -> Result<(), Refusal> {
     if caller.role == Role::Admin || !is_private(name) {

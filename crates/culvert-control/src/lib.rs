@@ -24,6 +24,7 @@ mod cx;
 mod destination_operations;
 pub mod error;
 mod event_kinds;
+mod event_query;
 mod host;
 mod informer_cache;
 mod input;
@@ -73,6 +74,7 @@ pub use crate::caller::{Caller, OwnerKind, Role};
 pub use crate::console_session::{CONSOLE_SESSION_MAX, ConsoleSession};
 pub use crate::control::{Control, Parts};
 pub use crate::error::Error;
+pub use crate::event_query::{EVENTS_PATH, Followed, Message, follows};
 pub use crate::nodes::node_identity;
 pub use crate::operation::{
     BodySpec, Call, Handler, Method, Operation, Reply, ResponseSpec, SchemaOf, Status,

@@ -7,14 +7,18 @@ use culvert_store::Texts;
 
 use crate::operation::{BodySpec, Method, Operation, ResponseSpec, Status};
 use crate::resource::resource_type::{Life, ResourceType};
-use crate::{resource, root};
+use crate::{event_query, resource, root};
 
 /// Every operation, collection by collection.
 pub fn operations() -> &'static [Operation] {
     static OPERATIONS: OnceLock<Vec<Operation>> = OnceLock::new();
     OPERATIONS.get_or_init(|| {
         let of_resources = resource::ALL.iter().flat_map(|ty| of_resource(ty));
-        root::operations().into_iter().chain(of_resources).collect()
+        root::operations()
+            .into_iter()
+            .chain(event_query::operations())
+            .chain(of_resources)
+            .collect()
     })
 }
 

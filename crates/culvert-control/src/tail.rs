@@ -1,10 +1,9 @@
 //! Following events as they happen.
 
 use crate::event_kinds;
-use culvert_base::{Refusal, code};
+use culvert_base::Refusal;
 use culvert_delivery::{Tail, TailSpec};
 
-use crate::audit_kinds::catalogue;
 use crate::caller::{Caller, Role};
 use crate::control::Control;
 
@@ -12,13 +11,8 @@ impl Control {
     /// Follows events of the caller's account as they happen. Events about keys and credentials are for
     /// admins alone.
     pub fn tail(&self, caller: &Caller, spec: TailSpec) -> Result<Tail, Refusal> {
-        let known = |name: &String| catalogue().find(name).is_some();
-        if let Some(name) = spec.kinds.iter().find(|name| !known(name)) {
-            let name: String = name.chars().take(64).collect();
-            return Err(Refusal::new(
-                code::EVENT_TYPE_UNKNOWN,
-                format!("The event type `{name}` does not exist."),
-            ));
+        for name in &spec.kinds {
+            event_kinds::known(name)?;
         }
         for name in &spec.kinds {
             event_kinds::may_follow(caller, name)?;

@@ -127,6 +127,11 @@ impl OpenBatch {
         u16::try_from(index).expect("the number of subscriptions is kept below 65,535")
     }
 
+    /// The subscriptions of its events, each once.
+    pub fn subscriptions(&self) -> &[Arc<str>] {
+        &self.subscriptions
+    }
+
     /// Events so far.
     pub fn len(&self) -> u32 {
         u32::try_from(self.entries.len()).unwrap_or(u32::MAX)

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +18,7 @@ use crate::buffer_pool::BufferPool;
 use crate::cluster::{self, ClusterHealth};
 use crate::dispatcher::Dispatcher;
 use crate::event_log::{EventLog, JetStream};
+use crate::event_query::{self, Cursor, EventPage, EventQuery};
 use crate::followers::TailSpec;
 use crate::health::{AllCounters, Health};
 use crate::losses::{self, Losses};
@@ -46,10 +47,15 @@ const TEST_DEADLINE: Duration = Duration::from_secs(10);
 /// Records after which the flusher is woken: few enough to be in the processor's cache still.
 const WAKE_RECORDS: usize = 128;
 
+/// Maximum number of concurrent searches of the retained events; others wait.
+const QUERIES_MAX: usize = 2;
+
 /// The delivery plane.
 #[derive(Debug)]
 pub struct Delivery {
     pub(crate) plane: Arc<Plane>,
+    /// Limits concurrent searches of the retained events.
+    queries: Semaphore,
 }
 
 impl Delivery {
@@ -79,6 +85,7 @@ impl Delivery {
             )),
         };
         Arc::new(Self {
+            queries: Semaphore::new(QUERIES_MAX),
             plane: Arc::new(Plane {
                 log,
                 queue,
@@ -247,7 +254,26 @@ impl Delivery {
         Ok(value.max(range.first.saturating_sub(1)))
     }
 
-    /// Whether this server retains traffic events for replays.
+    /// A page of the retained events.
+    ///
+    /// # Errors
+    /// A store or queue that fails.
+    pub async fn events(&self, query: &EventQuery) -> Result<EventPage, Fault> {
+        let doing = "reading the retained events";
+        let turn = self.queries.acquire().await;
+        let _turn = turn.map_err(|closed| Fault::new(doing, closed))?;
+        event_query::page(&self.plane, query).await
+    }
+
+    /// Where following the retained events begins: behind all there are now.
+    ///
+    /// # Errors
+    /// A store or queue that fails.
+    pub async fn events_end(&self) -> Result<Cursor, Fault> {
+        event_query::end(&self.plane).await
+    }
+
+    /// Whether this server retains traffic events.
     pub fn retains_traffic(&self) -> bool {
         self.plane.retains_traffic()
     }

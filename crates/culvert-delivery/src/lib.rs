@@ -24,6 +24,7 @@ mod delivery;
 mod destination_ids;
 mod dispatcher;
 mod event_log;
+mod event_query;
 pub mod failure;
 #[cfg(test)]
 mod fake;
@@ -59,6 +60,7 @@ mod worker_notifier;
 pub use cluster::{ClusterHealth, NodeHealth};
 pub use delivery::Delivery;
 pub use event_log::{JetStreamSettings, NatsServers, STREAM_LEASE};
+pub use event_query::{AuditPlace, Cursor, EventPage, EventQuery, LoggedEvent};
 pub use followers::{TAIL_BYTES_MAX, TAIL_LINES_MAX, TailSpec, Tailed};
 pub use health::{Health, State};
 pub use meters::Meters;

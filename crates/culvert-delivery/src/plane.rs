@@ -102,7 +102,7 @@ impl Plane {
             .set_captures(wanted.chain(retained.into_iter().flatten()));
     }
 
-    /// Whether traffic events are retained for replays.
+    /// Whether traffic events are retained.
     pub(crate) fn retains_traffic(&self) -> bool {
         !self.settings.traffic_retention.is_zero()
     }

@@ -42,7 +42,7 @@ pub(crate) struct Flusher {
     n_taken: u64,
     note: Option<Note>,
     is_stopping: bool,
-    /// The selection of each kind that is retained for replays.
+    /// The selection of each kind that is retained.
     retained: Vec<Selection>,
     piece: Option<OpenPiece>,
 }
@@ -222,7 +222,7 @@ impl Flusher {
         count_truncated(&self.plane.meters, truncated);
         let at = record.at();
         let piece = self.piece.get_or_insert_with(|| OpenPiece::new(at));
-        piece.push(at, &self.scratch);
+        piece.push(at, record.endpoint(), &self.scratch);
         self.held_events += 1;
         self.held_bytes += self.scratch.len() + 1;
     }

@@ -1,10 +1,12 @@
-//! The traffic log: traffic events retained for replays, each once with every field.
+//! The traffic log: traffic events retained for searches and replays, each once with every field.
 //!
-//! The recorder fills pieces (`retained_pieces`), and a task here writes them, so traffic and its delivery never wait
-//! for the disk. Pieces that cannot be written stay in bounded memory and are tried again; events beyond the limit are
+//! The recorder fills pieces (`retained_pieces`), and a task here joins and writes them, together after less than a second, so
+//! traffic and its delivery never wait for the disk. Pieces that cannot be written stay in bounded memory and are tried again; events beyond the limit are
 //! not retained, and counted. A crash loses what is in memory.
 //!
-//! Not here: how a replay reads them (`replayer`), how the queue stores pieces.
+//! Where a batch has the subscription of an event, a piece has its endpoint.
+//!
+//! Not here: how searches and replays read them (`event_query`, `replayer`), how the queue stores pieces.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,11 +26,8 @@ const PIECES: u32 = 4;
 
 /// Writes pieces until the recorder is done.
 pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
-    while let Some((pieces, events, bytes)) = plane.pieces.take() {
-        if pieces.is_empty() {
-            plane.pieces.wake.notified().await;
-            continue;
-        }
+    while plane.pieces.wait(plane.settings.keep_after).await {
+        let (pieces, events, bytes) = plane.pieces.take();
         let mut pause = Duration::from_millis(50);
         loop {
             let Err(fault) = plane.queue.keep_traffic(pieces.clone()).await else {

@@ -2,14 +2,16 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use culvert_base::Timestamp;
 use culvert_events::{Capture, Family, Kind, Selection, kinds};
 use culvert_store::NewPiece;
 
-use crate::batch::OpenBatch;
+use crate::batch::{BatchLimits, OpenBatch};
 use crate::meters::Meters;
 
 /// Maximum bytes of pieces in memory.
@@ -17,6 +19,12 @@ const HELD_BYTES_MAX: u64 = 16 << 20;
 
 /// Bytes written together; one piece more at most.
 const WRITE_BYTES: u64 = 4 << 20;
+
+/// Limits of a piece that others are joined to.
+const JOINED: BatchLimits = BatchLimits {
+    events_max: 4096,
+    bytes_max: 512 << 10,
+};
 
 /// Every retained kind, with all its fields.
 pub(crate) fn captures() -> impl Iterator<Item = (&'static Kind, Capture)> {
@@ -39,7 +47,8 @@ pub(crate) struct OpenPiece {
     batch: OpenBatch,
     first_at: Timestamp,
     last_at: Timestamp,
-    nobody: Arc<str>,
+    /// Stands for the endpoint of an event without one.
+    no_endpoint: Arc<str>,
 }
 
 impl OpenPiece {
@@ -48,14 +57,37 @@ impl OpenPiece {
             batch: OpenBatch::default(),
             first_at: at,
             last_at: at,
-            nobody: Arc::from(""),
+            no_endpoint: Arc::from(""),
         }
     }
 
-    pub(crate) fn push(&mut self, at: Timestamp, envelope: &[u8]) {
-        self.batch.push(&self.nobody, envelope);
+    pub(crate) fn push(&mut self, at: Timestamp, endpoint: Option<&Arc<str>>, envelope: &[u8]) {
+        let endpoint = endpoint.unwrap_or(&self.no_endpoint);
+        self.batch.push(endpoint, envelope);
         self.first_at = self.first_at.min(at);
         self.last_at = self.last_at.max(at);
+    }
+
+    /// Adds all events of `other` if there is room. Whether there was.
+    fn join(&mut self, other: &Self) -> bool {
+        let fits = self.batch.has_room_for(&other.batch, JOINED);
+        if fits {
+            self.batch.join(&other.batch);
+            self.first_at = self.first_at.min(other.first_at);
+            self.last_at = self.last_at.max(other.last_at);
+        }
+        fits
+    }
+
+    fn finish(self) -> NewPiece {
+        let endpoints = self.batch.subscriptions().iter();
+        let endpoints = endpoints.filter(|endpoint| !endpoint.is_empty());
+        NewPiece {
+            first_at: self.first_at,
+            last_at: self.last_at,
+            endpoints: endpoints.map(|endpoint| endpoint.to_string()).collect(),
+            body: self.batch.finish().stored,
+        }
     }
 }
 
@@ -63,13 +95,15 @@ impl OpenPiece {
 #[derive(Debug, Default)]
 pub(crate) struct PieceQueue {
     held: Mutex<QueuedPieces>,
-    pub(crate) wake: Notify,
+    wake: Notify,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct QueuedPieces {
     pieces: VecDeque<OpenPiece>,
     pub(crate) bytes: u64,
+    /// Since when the oldest piece waits.
+    since: Option<Instant>,
     /// The recorder will add no more.
     is_last: bool,
 }
@@ -84,6 +118,7 @@ impl PieceQueue {
             return;
         }
         held.bytes += bytes;
+        held.since.get_or_insert_with(Instant::now);
         held.pieces.push_back(piece);
         drop(held);
         self.wake.notify_one();
@@ -95,22 +130,46 @@ impl PieceQueue {
         self.wake.notify_one();
     }
 
-    /// Takes the next pieces, with their events and bytes; `None` after the last.
-    pub(crate) fn take(&self) -> Option<(Vec<NewPiece>, u64, u64)> {
+    /// Waits until pieces are due: `keep_after` the oldest, or when there are enough. False after the last.
+    pub(crate) async fn wait(&self, keep_after: Duration) -> bool {
+        loop {
+            let notified = self.wake.notified();
+            let (is_enough, is_last, since) = {
+                let held = self.lock();
+                let is_enough = held.bytes >= WRITE_BYTES;
+                (is_enough, held.is_last, held.since)
+            };
+            match since {
+                Some(_) if is_enough || is_last => return true,
+                Some(since) if since.elapsed() >= keep_after => return true,
+                Some(since) => tokio::select! {
+                    () = notified => {}
+                    () = tokio::time::sleep_until(since + keep_after) => {}
+                },
+                None if is_last => return false,
+                None => notified.await,
+            }
+        }
+    }
+
+    /// Takes the next pieces, with their events and bytes.
+    pub(crate) fn take(&self) -> (Vec<NewPiece>, u64, u64) {
         let mut held = self.lock();
-        let (mut pieces, mut events, mut bytes) = (Vec::new(), 0, 0);
+        let (mut pieces, mut events, mut bytes) = (Vec::<OpenPiece>::new(), 0, 0);
         while bytes < WRITE_BYTES
             && let Some(piece) = held.pieces.pop_front()
         {
             events += u64::from(piece.batch.len());
             bytes += bytes_of(&piece);
-            pieces.push(NewPiece {
-                first_at: piece.first_at,
-                last_at: piece.last_at,
-                body: piece.batch.finish().stored,
-            });
+            let is_joined = pieces.last_mut().is_some_and(|open| open.join(&piece));
+            if !is_joined {
+                pieces.push(piece);
+            }
         }
-        (!pieces.is_empty() || !held.is_last).then_some((pieces, events, bytes))
+        held.since = (!held.pieces.is_empty()).then(Instant::now);
+        drop(held);
+        let pieces = pieces.into_iter().map(OpenPiece::finish);
+        (pieces.collect(), events, bytes)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, QueuedPieces> {

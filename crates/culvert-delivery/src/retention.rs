@@ -50,6 +50,10 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
                 tracing::error!(cause = %fault.chain(), "cannot prune the traffic log");
             }
         }
+        // Rows that a node of an older version wrote.
+        if let Err(fault) = plane.store.index_events().await {
+            tracing::error!(cause = %fault.chain(), "cannot index the audit log");
+        }
         match plane.store.audit_log().extent().await {
             Ok(extent) => {
                 plane.meters.audit_events.set(extent.events());

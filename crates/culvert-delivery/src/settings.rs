@@ -62,8 +62,10 @@ pub struct Settings {
     pub lease: Duration,
     /// How long the audit log retains events.
     pub audit_retention: Duration,
-    /// How long traffic events are retained for replays. Zero: they are not retained.
+    /// How long traffic events are retained for searches and replays. Zero: they are not retained.
     pub traffic_retention: Duration,
+    /// Retained traffic events are written this long after they were recorded, together.
+    pub keep_after: Duration,
     /// Maximum number of bytes of retained traffic events.
     pub traffic_retention_bytes: u64,
     /// Time limit of a clean stop.
@@ -99,6 +101,7 @@ impl Default for Settings {
             lease: Duration::from_secs(60),
             audit_retention: Duration::from_secs(365 * 24 * 60 * 60),
             traffic_retention: Duration::ZERO,
+            keep_after: Duration::from_millis(750),
             traffic_retention_bytes: 1 << 30,
             drain: Duration::from_secs(10),
             schedule: retry::Schedule::default(),

@@ -6,6 +6,7 @@ mod cluster;
 mod crashes;
 mod direct;
 mod drained;
+mod event_query;
 mod gathered;
 mod refused;
 mod retained;

@@ -40,6 +40,8 @@ pub(crate) struct ConnState {
     pub(crate) http1: Http1State,
     /// The results of its policies' connection phases.
     pub(crate) policy: PolicyConnState,
+    /// The id of the endpoint that serves a connection without requests.
+    served_by: OnceLock<Arc<str>>,
     attribution: OnceLock<Attribution>,
     /// Nanoseconds from accept to the socket's close; 0 while open.
     closed_after: AtomicU64,
@@ -70,6 +72,7 @@ pub(crate) struct ConnState {
 #[derive(Debug)]
 struct Attribution {
     account: Arc<str>,
+    endpoint: Arc<str>,
     server_name: String,
 }
 
@@ -90,6 +93,7 @@ impl ConnState {
             counters: ConnCounters::default(),
             http1: Http1State::default(),
             policy: PolicyConnState::default(),
+            served_by: OnceLock::new(),
             attribution: OnceLock::new(),
             closed_after: AtomicU64::new(0),
             interim: Mutex::new(Vec::new()),
@@ -110,15 +114,21 @@ impl ConnState {
         conn
     }
 
-    /// Attributes the connection to an account. The first call counts.
-    pub(crate) fn attribute(&self, account: &Arc<str>, server_name: &str) {
+    /// Attributes the connection to an account and an endpoint at its address. The first call counts.
+    pub(crate) fn attribute(&self, account: &Arc<str>, endpoint: &Arc<str>, server_name: &str) {
         if self.attribution.get().is_none() {
             // Two exchanges of an HTTP/2 connection may race; either is the first.
             drop(self.attribution.set(Attribution {
                 account: Arc::clone(account),
+                endpoint: Arc::clone(endpoint),
                 server_name: server_name.to_owned(),
             }));
         }
+    }
+
+    /// Records the ID of the endpoint that serves the connection. The first call counts.
+    pub(crate) fn served_by(&self, endpoint: &Arc<str>) {
+        self.served_by.get_or_init(|| Arc::clone(endpoint));
     }
 
     /// Records when the socket closed.
@@ -277,6 +287,7 @@ impl Drop for ConnState {
     fn drop(&mut self) {
         if let Some(Attribution {
             account,
+            endpoint,
             server_name,
         }) = self.attribution.get()
         {
@@ -291,7 +302,8 @@ impl Drop for ConnState {
                 decision: self.decision(),
                 ended_at,
             };
-            closed.record(&self.edge, account, server_name);
+            let endpoint = self.served_by.get().unwrap_or(endpoint);
+            closed.record(&self.edge, account, endpoint, server_name);
         }
         let (bytes_in, bytes_out) = self.counters.bytes();
         self.edge.meters.bytes_in.add(bytes_in);

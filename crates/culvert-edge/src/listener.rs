@@ -166,7 +166,8 @@ fn serve(edge: &Arc<EdgeContext>, tcp: TcpStream, ends: Ends, kind: Kind) {
 async fn raw(socket: Counted, down: Arc<Downstream>, port: u16) {
     let group = down.edge.live.load().tcp.get(&port).cloned();
     if let Some(group) = group {
-        down.conn.attribute(group.account(), group.host());
+        down.conn
+            .attribute(group.account(), group.endpoint_id(), group.host());
         if !group.admits(down.conn.info.client.ip()) {
             down.conn.block();
             return;
@@ -180,6 +181,7 @@ async fn raw(socket: Counted, down: Arc<Downstream>, port: u16) {
 /// them terminates its TLS. `ahead` was read from it.
 async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: &Arc<Downstream>) {
     let mut member = Arc::clone(group.pick(down.edge.agents()));
+    down.conn.served_by(&member.id);
     let mut timeouts = member.endpoint.timeouts;
     let mut tls_policy: Option<Arc<TlsPolicy>> = None;
     let mut hops = 0;
@@ -270,7 +272,8 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
         return;
     }
     if let Some(group) = live.tls.find(name) {
-        down.conn.attribute(group.account(), name);
+        down.conn
+            .attribute(group.account(), group.endpoint_id(), name);
         if !group.admits(down.conn.info.client.ip()) {
             down.conn.block();
             return;
@@ -315,7 +318,8 @@ async fn terminate(
     if let Some(group) = &group
         && (own.is_some() || group.has_tls_policy())
     {
-        down.conn.attribute(group.account(), name);
+        down.conn
+            .attribute(group.account(), group.endpoint_id(), name);
         match connection_phase::first(down, &group.first().endpoint).await {
             Admission::Accept(wanted) => tls_policy = wanted,
             Admission::Forward(..) | Admission::Reject => {

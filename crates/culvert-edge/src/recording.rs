@@ -91,7 +91,7 @@ impl Recording {
     pub(crate) fn start(
         &mut self,
         edge: &EdgeState,
-        account: &Arc<str>,
+        (account, endpoint): (&Arc<str>, &Arc<str>),
         (info, server_name): (&ConnInfo, &str),
         (parts, authority): (&request::Parts, &Authority<'_>),
         rules: &HeaderRules,
@@ -101,6 +101,7 @@ impl Recording {
             return;
         }
         let mut record = Record::new(&HTTP_REQUEST_COMPLETE, capture, Arc::clone(account));
+        record.begin(Arc::clone(endpoint), info.now());
         let tls = info.tls.get();
         let (client, server) = info.addresses();
         record.set(event_slots::http::CLIENT_IP, client);
@@ -142,6 +143,13 @@ impl Recording {
             );
         }
         self.event.record = Some(record);
+    }
+
+    /// Records which of the endpoints at the address serves the request.
+    pub(crate) fn served_by(&mut self, endpoint: &Arc<str>) {
+        if let Some(record) = &mut self.event.record {
+            record.set_endpoint(Arc::clone(endpoint));
+        }
     }
 
     /// Whether overload omits header maps and logs from the event.
@@ -349,12 +357,19 @@ pub(crate) struct ClosedConnection<'x> {
 
 impl ClosedConnection<'_> {
     /// Records that the connection is closed.
-    pub(crate) fn record(self, edge: &EdgeState, account: &Arc<str>, server_name: &str) {
+    pub(crate) fn record(
+        self,
+        edge: &EdgeState,
+        account: &Arc<str>,
+        endpoint: &Arc<str>,
+        server_name: &str,
+    ) {
         let capture = edge.recorder.capture(&TCP_CONNECTION_CLOSED);
         if capture.is_none() {
             return;
         }
         let mut record = Record::new(&TCP_CONNECTION_CLOSED, capture, Arc::clone(account));
+        record.begin(Arc::clone(endpoint), self.info.started_at());
         let (bytes_in, bytes_out) = self.bytes;
         let (client, server) = self.info.addresses();
         record.set(event_slots::tcp::BYTES_IN, number(bytes_in));

@@ -139,7 +139,7 @@ fn variable(path: &str) -> String {
     format!("ev.{path}")
 }
 
-fn refusal(error: Error) -> Refusal {
+pub(crate) fn refusal(error: Error) -> Refusal {
     let field = |path: &str| path.strip_prefix("ev.").unwrap_or(path).to_owned();
     match &error.kind {
         ErrorKind::UnknownField { path } => Refusal::new(

@@ -6,6 +6,7 @@
 //! Not here: JSON of the whole event ([`crate::encode`]).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use culvert_base::Timestamp;
 use serde_json::{Map, Value};
@@ -31,6 +32,8 @@ pub struct Record {
     kind: &'static Kind,
     capture: Capture,
     account: Arc<str>,
+    endpoint: Option<Arc<str>>,
+    begun_at: Timestamp,
     at: Timestamp,
     cells: Vec<Cell>,
     arena: Vec<u8>,
@@ -69,6 +72,8 @@ impl Record {
             kind,
             capture,
             account,
+            endpoint: None,
+            begun_at: Timestamp::default(),
             at: Timestamp::default(),
             cells: vec![Cell::Unset; kind.fields.len()],
             arena: Vec::with_capacity(ARENA_BYTES),
@@ -80,6 +85,8 @@ impl Record {
     pub fn reset(&mut self, capture: Capture, account: Arc<str>) {
         self.capture = capture;
         self.account = account;
+        self.endpoint = None;
+        self.begun_at = Timestamp::default();
         self.at = Timestamp::default();
         self.cells.fill(Cell::Unset);
         self.arena.clear();
@@ -94,6 +101,20 @@ impl Record {
     /// `ac_…` of the account it belongs to.
     pub fn account(&self) -> &Arc<str> {
         &self.account
+    }
+
+    /// `ep_…` of the endpoint whose traffic it is, where that is known. It is in no field of the event.
+    pub fn endpoint(&self) -> Option<&Arc<str>> {
+        self.endpoint.as_ref()
+    }
+
+    /// How long it took; zero where its begin is not known.
+    pub fn took(&self) -> Duration {
+        let nanos = self.at.unix_nanos() - self.begun_at.unix_nanos();
+        match self.begun_at == Timestamp::default() {
+            true => Duration::ZERO,
+            false => Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)),
+        }
     }
 
     /// The moment of completion; the epoch before [`Record::complete`].
@@ -188,6 +209,17 @@ impl Record {
             let cell = self.span_from(start).map_or(Cell::Unset, Cell::Json);
             self.put(slot, cell);
         }
+    }
+
+    /// Says whose traffic it is, and when it began.
+    pub fn begin(&mut self, endpoint: Arc<str>, at: Timestamp) {
+        self.endpoint = Some(endpoint);
+        self.begun_at = at;
+    }
+
+    /// Says whose traffic it is after all.
+    pub fn set_endpoint(&mut self, endpoint: Arc<str>) {
+        self.endpoint = Some(endpoint);
     }
 
     /// Says when the event was complete: its timestamp, and the second of its id.

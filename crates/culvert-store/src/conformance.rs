@@ -4,6 +4,7 @@
 //! database of its own and drops it. Where there is none, that half is reported as ignored.
 
 mod audit;
+mod event_index;
 mod full;
 mod kill;
 mod migration;

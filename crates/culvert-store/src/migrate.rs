@@ -36,6 +36,7 @@ pub(crate) const STATE: &[Step] = &[
     Step::readable_by_all(2, include_str!("sql/state/0002_chain.sql")),
     Step::readable_by_all(3, include_str!("sql/state/0003_pages.sql")),
     Step::readable_by_all(4, include_str!("sql/state/0004_texts.sql")),
+    Step::readable_by_all(5, include_str!("sql/state/0005_event_index.sql")),
 ];
 
 /// The queue.
@@ -52,6 +53,11 @@ pub(crate) const EVENTS: &[Step] = &[
         format: 4,
         min_reader: 3,
         sql: include_str!("sql/events/0004_lines_and_nodes.sql"),
+    },
+    Step {
+        format: 5,
+        min_reader: 3,
+        sql: include_str!("sql/events/0005_event_index.sql"),
     },
 ];
 

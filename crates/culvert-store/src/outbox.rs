@@ -8,6 +8,7 @@ use culvert_base::{Event, Timestamp};
 use crate::audit::AuditRow;
 use crate::chain::{Content, Link};
 use crate::dialect::{Arg, Connection, Row};
+use crate::event_index::Named;
 use crate::statements::state;
 
 /// One audit event as committed.
@@ -66,6 +67,7 @@ pub(crate) async fn tell(
     audience: &str,
     hash: Option<&str>,
 ) -> Result<bool, sqlx::Error> {
+    let named = Named::of(&event.body);
     let n_written = connection
         .run(
             state::TELL,
@@ -78,6 +80,8 @@ pub(crate) async fn tell(
                 Arg::Text(audience),
                 Arg::Text(&event.body),
                 Arg::MaybeText(hash),
+                Arg::Text(&named.object),
+                Arg::Text(&named.actor),
             ],
         )
         .await?;

@@ -725,7 +725,7 @@ impl Queue {
         }
     }
 
-    fn pool(&self) -> &Pool {
+    pub(crate) fn pool(&self) -> &Pool {
         &self.shared.database.pool
     }
 }

@@ -14,7 +14,7 @@ use crate::notifications;
 use crate::statements::{ADVANCE_AND_NOTIFY, meta, state};
 use crate::text_index::{self, IndexProgress, Texts};
 use crate::writer::{Outcome, WriteBackend};
-use crate::{audit, outbox};
+use crate::{audit, event_index, outbox};
 
 /// Writes `Changes` in the order of the ledger, whose one row every transaction locks first. So revisions and outbox
 /// positions are in commit order on every node.
@@ -44,6 +44,10 @@ pub(crate) enum StateCommand {
     },
     /// Adds hashes to at most this many rows without one.
     Chain {
+        rows_max: i64,
+    },
+    /// Indexes at most this many rows of the outbox by object and actor.
+    IndexEvents {
         rows_max: i64,
     },
     /// Claims the text index for the fields of this program; it is then rebuilt.
@@ -151,6 +155,10 @@ impl WriteBackend for StateLog {
                             .await?;
                     let n_left = transaction.outbox.saturating_sub(transaction.head.seq);
                     Ok(Outcome::Written(StateOutcome::Rows(n_left.unsigned_abs())))
+                }
+                StateCommand::IndexEvents { rows_max } => {
+                    let n = event_index::index(connection, *rows_max).await?;
+                    Ok(Outcome::Written(StateOutcome::Rows(n)))
                 }
                 StateCommand::ClaimTexts => {
                     let n = connection

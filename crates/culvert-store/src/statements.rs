@@ -64,6 +64,20 @@ pub(crate) mod meta {
     pub(crate) const ALL: &[&str] = &[GET, SET, REMOVE];
 }
 
+/// A page of the audit log between two positions, each row with the hash before it.
+macro_rules! audit_page {
+    ($of:literal, $order:literal) => {
+        concat!(
+            "SELECT o.seq, o.id, o.account, o.kind, o.happened_at, o.audience, o.body, o.hash, \
+             (SELECT p.hash FROM outbox p WHERE p.seq = o.seq - 1) FROM outbox o WHERE ",
+            $of,
+            " o.seq >= $1 AND o.seq <= $2 ORDER BY o.seq ",
+            $order,
+            " LIMIT $3"
+        )
+    };
+}
+
 pub(crate) mod state {
     pub(crate) const GET: &str = document!("WHERE d.id = $1");
     pub(crate) const FIND: &str = document!(
@@ -147,8 +161,8 @@ pub(crate) mod state {
     pub(crate) const AUDIENCE: &str = "SELECT id, destination FROM document_topic \
          WHERE account = $1 AND kind = $2 ORDER BY id, destination";
     pub(crate) const TELL: &str = "INSERT INTO outbox \
-         (seq, id, account, kind, happened_at, audience, body, hash) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
+         (seq, id, account, kind, happened_at, audience, body, hash, object_id, actor_id) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING";
     pub(crate) const OUTBOX_AFTER: &str = "SELECT seq, id, account, kind, happened_at, audience, \
          body FROM outbox WHERE seq > $1 ORDER BY seq LIMIT $2";
     pub(crate) const AUDIT: &str = "SELECT seq, id, account, kind, happened_at, audience, body, \
@@ -159,6 +173,25 @@ pub(crate) mod state {
     pub(crate) const AUDIT_SINCE: &str = "SELECT min(seq) FROM outbox WHERE happened_at >= $1";
     pub(crate) const AUDIT_UNTIL: &str = "SELECT max(seq) FROM outbox WHERE happened_at <= $1";
     pub(crate) const AUDIT_EVENT: &str = "SELECT seq, account FROM outbox WHERE id = $1";
+    /// Of all rows, of an object, of an actor and of a kind.
+    pub(crate) const AUDIT_NEWEST: [&str; 4] = [
+        audit_page!("", "DESC"),
+        audit_page!("o.object_id = $4 AND", "DESC"),
+        audit_page!("o.actor_id = $4 AND", "DESC"),
+        audit_page!("o.kind = $4 AND", "DESC"),
+    ];
+    pub(crate) const AUDIT_OLDEST: [&str; 4] = [
+        audit_page!("", "ASC"),
+        audit_page!("o.object_id = $4 AND", "ASC"),
+        audit_page!("o.actor_id = $4 AND", "ASC"),
+        audit_page!("o.kind = $4 AND", "ASC"),
+    ];
+    pub(crate) const UNINDEXED_ONE: &str =
+        "SELECT seq FROM outbox WHERE object_id IS NULL ORDER BY seq LIMIT 1";
+    pub(crate) const UNINDEXED: &str =
+        "SELECT seq, body FROM outbox WHERE object_id IS NULL ORDER BY seq LIMIT $1";
+    pub(crate) const INDEX_EVENT: &str =
+        "UPDATE outbox SET object_id = $2, actor_id = $3 WHERE seq = $1";
     pub(crate) const SET_HASH: &str = "UPDATE outbox SET hash = $2 WHERE seq = $1";
     pub(crate) const LAST_UP_TO: &str =
         "SELECT seq, hash FROM outbox WHERE seq <= $1 ORDER BY seq DESC LIMIT 1";
@@ -216,6 +249,17 @@ pub(crate) mod state {
         AUDIT_SINCE,
         AUDIT_UNTIL,
         AUDIT_EVENT,
+        AUDIT_NEWEST[0],
+        AUDIT_NEWEST[1],
+        AUDIT_NEWEST[2],
+        AUDIT_NEWEST[3],
+        AUDIT_OLDEST[0],
+        AUDIT_OLDEST[1],
+        AUDIT_OLDEST[2],
+        AUDIT_OLDEST[3],
+        UNINDEXED_ONE,
+        UNINDEXED,
+        INDEX_EVENT,
         SET_HASH,
         LAST_UP_TO,
         PRUNE_OUTBOX,
@@ -369,8 +413,8 @@ pub(crate) mod events {
         " FROM batch WHERE id > $1 ORDER BY id LIMIT 32"
     );
     pub(crate) const USABLE: &str = "SELECT count(*) FROM cursor";
-    pub(crate) const KEEP_TRAFFIC: &str =
-        "INSERT INTO traffic (first_at, last_at, bytes, crc, body) VALUES ($1, $2, $3, $4, $5)";
+    pub(crate) const KEEP_TRAFFIC: &str = "INSERT INTO traffic (first_at, last_at, bytes, crc, body, is_indexed) \
+         VALUES ($1, $2, $3, $4, $5, 1) RETURNING id";
     pub(crate) const TRAFFIC_EXTENT: &str = "SELECT COALESCE(MIN(id), 1), COALESCE(MAX(id), 0), \
          CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM traffic";
     pub(crate) const TRAFFIC_PIECES: &str = "SELECT id, crc, body FROM traffic \
@@ -379,6 +423,20 @@ pub(crate) mod events {
     pub(crate) const TRAFFIC_UNTIL: &str = "SELECT MAX(id) FROM traffic WHERE first_at <= $1";
     pub(crate) const TRAFFIC_OLDEST: &str =
         "SELECT id, last_at, bytes FROM traffic ORDER BY id LIMIT $1";
+    pub(crate) const TRAFFIC_ENDS: &str = "SELECT COALESCE((SELECT MIN(id) FROM traffic), 1), \
+         COALESCE((SELECT MAX(id) FROM traffic), 0)";
+    pub(crate) const TRAFFIC_NEWEST: &str = "SELECT id, crc, body FROM traffic \
+         WHERE id >= $1 AND id <= $2 ORDER BY id DESC LIMIT $3";
+    pub(crate) const TRAFFIC_OLDEST_PAGE: &str = "SELECT id, crc, body FROM traffic \
+         WHERE id >= $1 AND id <= $2 ORDER BY id LIMIT $3";
+    pub(crate) const TRAFFIC_OF_NEWEST: &str = "SELECT t.id, t.crc, t.body \
+         FROM traffic_endpoint e JOIN traffic t ON t.id = e.piece \
+         WHERE e.endpoint = $4 AND e.piece >= $1 AND e.piece <= $2 ORDER BY e.piece DESC LIMIT $3";
+    pub(crate) const TRAFFIC_OF_OLDEST: &str = "SELECT t.id, t.crc, t.body \
+         FROM traffic_endpoint e JOIN traffic t ON t.id = e.piece \
+         WHERE e.endpoint = $4 AND e.piece >= $1 AND e.piece <= $2 ORDER BY e.piece LIMIT $3";
+    pub(crate) const TRAFFIC_UNINDEXED: &str =
+        "SELECT id FROM traffic WHERE is_indexed = 0 ORDER BY id LIMIT 1";
     pub(crate) const PRUNE_TRAFFIC: &str = "DELETE FROM traffic WHERE id <= $1";
 
     #[cfg(test)]
@@ -440,6 +498,12 @@ pub(crate) mod events {
         TRAFFIC_SINCE,
         TRAFFIC_UNTIL,
         TRAFFIC_OLDEST,
+        TRAFFIC_ENDS,
+        TRAFFIC_NEWEST,
+        TRAFFIC_OLDEST_PAGE,
+        TRAFFIC_OF_NEWEST,
+        TRAFFIC_OF_OLDEST,
+        TRAFFIC_UNINDEXED,
         PRUNE_TRAFFIC,
     ];
 }
@@ -576,6 +640,15 @@ pub(crate) const NOW: Pair = Pair {
     postgres: "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)",
 };
 
+/// The endpoints in a JSON list are those of a piece.
+pub(crate) const INDEX_PIECE: Pair = Pair {
+    sqlite: "INSERT INTO traffic_endpoint (endpoint, piece) \
+         SELECT value, $1 FROM json_each($2) WHERE true ON CONFLICT DO NOTHING",
+    postgres: "INSERT INTO traffic_endpoint (endpoint, piece) \
+         SELECT value, CAST($1 AS BIGINT) FROM jsonb_array_elements_text(CAST($2 AS jsonb)) \
+         ON CONFLICT DO NOTHING",
+};
+
 /// Ends when no piece of the traffic log is written and not committed. A file has one writer.
 pub(crate) const OUTLAST_KEEPING: Pair = Pair {
     sqlite: "SELECT 1",
@@ -585,6 +658,7 @@ pub(crate) const OUTLAST_KEEPING: Pair = Pair {
 
 #[cfg(test)]
 pub(crate) const PAIRS: &[Pair] = &[
+    INDEX_PIECE,
     OUTLAST_KEEPING,
     CLAIM,
     NOW,

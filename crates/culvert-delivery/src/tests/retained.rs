@@ -19,6 +19,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 fn keeps(settings: &mut Settings) {
     settings.traffic_retention = DAY;
     settings.flush_after = Duration::from_millis(5);
+    settings.keep_after = Duration::from_millis(5);
 }
 
 /// A replay of a part of the traffic, and of no audit events.

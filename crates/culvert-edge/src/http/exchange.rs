@@ -18,6 +18,7 @@ use crate::http::upload::{Cap, UploadPace};
 use crate::http1_state::Http1Turn;
 use crate::recording::Recording;
 use crate::rules::Timeouts;
+use crate::snapshot::group::Group;
 
 /// Header bytes that the open requests of an HTTP/2 connection may hold together.
 pub(crate) const HEADER_BYTES_MAX: usize = 512 << 10;
@@ -143,10 +144,10 @@ impl HttpExchange {
         self.upload.as_deref()
     }
 
-    /// Attributes the exchange to an account and starts its record.
+    /// Attributes the exchange to the endpoints at its address and starts its record.
     pub(crate) fn attribute(
         &mut self,
-        account: &Arc<str>,
+        group: &Group,
         parts: &request::Parts,
         authority: &Authority<'_>,
     ) {
@@ -155,11 +156,12 @@ impl HttpExchange {
             Some(_) => conn.info.sni(),
             None => authority.host.as_ref(),
         };
-        conn.attribute(account, server_name);
+        let (account, endpoint) = (group.account(), group.endpoint_id());
+        conn.attribute(account, endpoint, server_name);
         let rules = &conn.rules.header_rules;
         let (from, request) = ((&conn.info, server_name), (parts, authority));
         self.recording
-            .start(&conn.edge, account, from, request, rules);
+            .start(&conn.edge, (account, endpoint), from, request, rules);
     }
 
     /// The limit of the request's body, if there is one.

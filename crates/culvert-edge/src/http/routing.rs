@@ -58,7 +58,7 @@ pub(super) fn route(
             && let Some(group) = live.https.find(&authority.host)
             && !is_tls_elsewhere(down, parts)
         {
-            exchange.attribute(group.account(), parts, &authority);
+            exchange.attribute(group, parts, &authority);
             if !group.admits(down.conn.info.client.ip()) {
                 exchange.recording.blocked();
                 return Err(Problem::Restricted);
@@ -73,11 +73,11 @@ pub(super) fn route(
         && !shares_rules(down, tls, group, &live, &authority.host)
     {
         if let Some(own) = down.tls_group.get() {
-            exchange.attribute(own.account(), parts, &authority);
+            exchange.attribute(own, parts, &authority);
         }
         return Err(Problem::Misdirected);
     }
-    exchange.attribute(group.account(), parts, &authority);
+    exchange.attribute(group, parts, &authority);
     if !group.admits(down.conn.info.client.ip()) {
         exchange.recording.blocked();
         return Err(Problem::Restricted);
@@ -86,10 +86,9 @@ pub(super) fn route(
         Some(value) => value.clone(),
         None => HeaderValue::from_str(authority.text).map_err(|_| Problem::Authority)?,
     };
-    Ok(Route::Endpoint(
-        Arc::clone(group.pick(down.edge.agents())),
-        value,
-    ))
+    let member = Arc::clone(group.pick(down.edge.agents()));
+    exchange.recording.served_by(&member.id);
+    Ok(Route::Endpoint(member, value))
 }
 
 /// Whether a connection to one name may carry requests for another: both have the same account and

@@ -200,6 +200,7 @@ impl SnapshotCompiler {
         let member = |endpoint: &Arc<Endpoint>| {
             let pool = pool_key(endpoint).and_then(|key| self.pools.get(&key));
             Member {
+                id: endpoint.id.as_str().into(),
                 endpoint: Arc::clone(endpoint),
                 pool: pool.map(|(pool, _)| Arc::clone(pool)),
                 stand_ins: Vec::new(),

@@ -21,6 +21,8 @@ pub(crate) struct Group {
 /// An endpoint with the connections to its upstream.
 #[derive(Debug)]
 pub(crate) struct Member {
+    /// The endpoint's id, as its events have it.
+    pub(crate) id: Arc<str>,
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) pool: Option<Arc<Pool>>,
     /// Where its traffic goes if its agent is disconnected or its upstream unreachable: other endpoints of the same
@@ -120,6 +122,11 @@ impl Group {
     /// The account of its endpoints: one address belongs to one account.
     pub(crate) fn account(&self) -> &Arc<str> {
         &self.first.endpoint.account
+    }
+
+    /// The ID of an endpoint at the address, for events before one of them is selected.
+    pub(crate) fn endpoint_id(&self) -> &Arc<str> {
+        &self.first.id
     }
 
     /// Whether a policy configures the TLS handshake.

@@ -113,6 +113,7 @@ async fn the_end_of_the_traffic_log_waits_for_what_is_not_committed_before_it() 
     let late = NewPiece {
         first_at: now,
         last_at: now,
+        endpoints: Vec::new(),
         body: b"late".to_vec(),
     };
     queue.keep_traffic(vec![late]).await.unwrap();
@@ -946,6 +947,7 @@ async fn traffic_is_kept_found_by_time_and_pruned_by_age_and_size(place: &Place)
     assert_eq!(queue.traffic_since(at(0)).await.unwrap(), None);
     let pieces = (0..600u64).map(|n| NewPiece {
         first_at: at(10 * n),
+        endpoints: Vec::new(),
         last_at: at(10 * n + 5),
         body: format!("{n:04}").into_bytes(),
     });

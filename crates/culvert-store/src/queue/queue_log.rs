@@ -15,6 +15,7 @@ use super::{
     Gathering, Lease, NewBatch, QueueError, Run, WHY_BYTES_MAX, checksum, cut, small,
 };
 use crate::dialect::{Arg, Connection, Row};
+use crate::event_index;
 use crate::queue::traffic::NewPiece;
 use crate::statements::{BODIES, LEASE_LISTED, events};
 use crate::writer::{Outcome, WriteBackend};
@@ -930,7 +931,10 @@ async fn keep_traffic(
             Arg::Int(checksum(&piece.body)),
             Arg::Blob(&piece.body),
         ];
-        n += connection.run(events::KEEP_TRAFFIC, &arguments).await?;
+        let row = connection.row(events::KEEP_TRAFFIC, &arguments).await?;
+        let id: i64 = row.ok_or(sqlx::Error::RowNotFound)?.get(0)?;
+        event_index::index_piece(connection, id, &piece.endpoints).await?;
+        n += 1;
     }
     Ok(written(n))
 }

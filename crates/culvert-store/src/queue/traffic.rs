@@ -19,6 +19,8 @@ pub struct NewPiece {
     pub first_at: Timestamp,
     /// and the last.
     pub last_at: Timestamp,
+    /// The endpoints that they are of, each once.
+    pub endpoints: Vec<String>,
     /// Opaque here.
     pub body: Vec<u8>,
 }
@@ -74,11 +76,16 @@ impl Queue {
 
     /// The same, once no piece can still appear before its end: nodes get positions before they commit.
     pub async fn settled_traffic(&self) -> Result<RetainedTraffic, Fault> {
-        let doing = "waiting for the end of the traffic log";
         let extent = self.traffic().await?;
-        let outlast = self.shared.database.site.spell(OUTLAST_KEEPING);
-        self.pool().rows(doing, outlast, &[]).await?;
+        self.outlast_keeping().await?;
         Ok(extent)
+    }
+
+    /// Waits until every piece that is written now is committed.
+    pub(crate) async fn outlast_keeping(&self) -> Result<(), Fault> {
+        let doing = "waiting for the end of the traffic log";
+        let outlast = self.shared.database.site.spell(OUTLAST_KEEPING);
+        self.pool().rows(doing, outlast, &[]).await.map(drop)
     }
 
     /// The pieces after `after` up to `last`, at most `limit`.

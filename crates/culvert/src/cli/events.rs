@@ -1,8 +1,8 @@
-//! `culvert events`: follows captured events, replays retained events, and prints the catalogue.
+//! `culvert events`: follows captured events, searches and replays retained events, and prints the catalogue.
 
 use std::time::Duration;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use culvert_base::BoxFuture;
 use culvert_events::Family;
 use http::Method;
@@ -24,7 +24,7 @@ pub static TYPE: CommandType = CommandType {
 
 fn arguments(command: Command) -> Command {
     command
-        .about("Follow and replay events, and list event types")
+        .about("Follow, search and replay events, and list event types")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(
@@ -48,7 +48,73 @@ fn arguments(command: Command) -> Command {
                     .long("fields")
                     .value_name("FIELD[,FIELD]")
                     .help("Fields of traffic events to include"),
-            ),
+            )
+            .arg(format("json")),
+        )
+        .subcommand(
+            with_client(
+                Command::new("query").about("Search retained audit and traffic events, newest first"),
+            )
+            .arg(
+                Arg::new("type")
+                    .long("type")
+                    .value_name("KIND[,KIND]")
+                    .help("Event types to search [default: all]"),
+            )
+            .arg(
+                Arg::new("filter")
+                    .long("filter")
+                    .value_name("EXPRESSION")
+                    .help("CEL condition over the envelope, `endpoint_id` and the fields below `ev`"),
+            )
+            .arg(
+                Arg::new("object_id")
+                    .long("object")
+                    .value_name("ID")
+                    .help("Only audit events about this object, and traffic of this endpoint"),
+            )
+            .arg(
+                Arg::new("actor_id")
+                    .long("actor")
+                    .value_name("ID")
+                    .help("Only audit events of this user or bot"),
+            )
+            .arg(
+                Arg::new("from")
+                    .long("from")
+                    .value_name("TIME")
+                    .help("Only events at or after this RFC 3339 time"),
+            )
+            .arg(
+                Arg::new("to")
+                    .long("to")
+                    .value_name("TIME")
+                    .help("Only events at or before this RFC 3339 time"),
+            )
+            .arg(
+                Arg::new("order")
+                    .long("order")
+                    .value_name("ORDER")
+                    .value_parser(["newest", "oldest"])
+                    .default_value("newest")
+                    .help("Which events come first"),
+            )
+            .arg(
+                Arg::new("limit")
+                    .long("limit")
+                    .value_name("NUMBER")
+                    .value_parser(value_parser!(u32).range(1..))
+                    .default_value("100")
+                    .help("Maximum number of events"),
+            )
+            .arg(
+                Arg::new("follow")
+                    .long("follow")
+                    .action(ArgAction::SetTrue)
+                    .conflicts_with_all(["order", "limit", "to"])
+                    .help("Stream the events, oldest first, and continue with new ones"),
+            )
+            .arg(format("text")),
         )
         .subcommand(
             with_client(Command::new("replay").about(
@@ -100,6 +166,8 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(async move {
         match matches.subcommand() {
             Some(("tail", given)) => tail(given).await,
+            Some(("query", given)) if given.get_flag("follow") => follow(given).await,
+            Some(("query", given)) => query(given).await,
             Some(("replay", given)) => replay(given).await,
             Some(("kinds", _)) => {
                 for kind in culvert_control::catalogue().entries() {
@@ -126,7 +194,8 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
 
 async fn tail(given: &ArgMatches) -> Result<(), Failure> {
     let client = client_of(given)?;
-    let path = tail_path(given);
+    let path = path_of("/events/tail", given, &["type", "filter", "fields"]);
+    let is_text = is_text(given);
     let mut said = Ok(());
     client
         .follow(&path, |name, data| {
@@ -134,6 +203,7 @@ async fn tail(given: &ArgMatches) -> Result<(), Failure> {
                 "lost" => {
                     eprintln!("culvert: lost {data} events because this reader was too slow")
                 }
+                _ if is_text => said = say(line_of(&parsed(data), None)),
                 _ => said = say(data),
             }
             said.is_ok()
@@ -141,6 +211,113 @@ async fn tail(given: &ArgMatches) -> Result<(), Failure> {
         .await?;
     said?;
     Err(Failure::Failed("the server ended the stream".into()))
+}
+
+/// What a query of retained events may name.
+const SEARCHED: [&str; 6] = ["type", "filter", "object_id", "actor_id", "from", "to"];
+
+async fn query(given: &ArgMatches) -> Result<(), Failure> {
+    let client = client_of(given)?;
+    let is_text = is_text(given);
+    let mut n_left = given.get_one::<u32>("limit").copied().unwrap_or(1);
+    let mut path = path_of("/events", given, &[&SEARCHED[..], &["order"]].concat());
+    while n_left > 0 {
+        let mut page = answered(client.call(Method::GET, &path, None).await?)?;
+        let entries = page["events"].as_array().into_iter().flatten();
+        for entry in entries.take(n_left as usize) {
+            match is_text {
+                true => say(line_of(&entry["event"], Some(entry)))?,
+                false => say(entry)?,
+            }
+            n_left -= 1;
+        }
+        match page["next_page_uri"].take() {
+            Value::String(next) => path = next,
+            _ => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+async fn follow(given: &ArgMatches) -> Result<(), Failure> {
+    let client = client_of(given)?;
+    let is_text = is_text(given);
+    let path = path_of("/events", given, &SEARCHED);
+    let joint = if path.contains('?') { '&' } else { '?' };
+    let path = format!("{path}{joint}follow=true");
+    let mut said = Ok(());
+    client
+        .follow(&path, |_, data| {
+            let entry = parsed(data);
+            said = match is_text {
+                true => say(line_of(&entry["event"], Some(&entry))),
+                false => say(data),
+            };
+            said.is_ok()
+        })
+        .await?;
+    said?;
+    Err(Failure::Failed("the server ended the stream".into()))
+}
+
+fn format(default: &'static str) -> Arg {
+    Arg::new("format")
+        .long("format")
+        .value_name("FORMAT")
+        .value_parser(["json", "text"])
+        .default_value(default)
+        .help("Output format: one JSON object or one line of text per event")
+}
+
+fn is_text(given: &ArgMatches) -> bool {
+    given
+        .get_one::<String>("format")
+        .is_some_and(|format| format == "text")
+}
+
+fn parsed(data: &str) -> Value {
+    serde_json::from_str(data).unwrap_or(Value::Null)
+}
+
+/// An event as one line for people: time, type, and what it is about. Texts of others are quoted, so that they
+/// write nothing to a terminal but themselves.
+fn line_of(event: &Value, entry: Option<&Value>) -> String {
+    let text = |value: &Value| match value {
+        Value::String(text) if text.chars().all(|c| !c.is_control()) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    };
+    let object = &event["object"];
+    let about = match event["event_type"].as_str() {
+        Some("http_request_complete.v0") => format!(
+            "{} {} {} from {}",
+            text(&object["http"]["response"]["status_code"]),
+            text(&object["http"]["request"]["method"]),
+            text(&object["http"]["request"]["url"]["raw"]),
+            text(&object["conn"]["client_ip"]),
+        ),
+        Some("tcp_connection_closed.v0") => format!(
+            "{}:{} from {}, {} bytes in, {} bytes out",
+            text(&object["conn"]["server_name"]),
+            text(&object["conn"]["server_port"]),
+            text(&object["conn"]["client_ip"]),
+            text(&object["conn"]["bytes_in"]),
+            text(&object["conn"]["bytes_out"]),
+        ),
+        _ => {
+            let id = match &object["id"] {
+                Value::Null => &object["session"]["id"],
+                id => id,
+            };
+            let by = text(&event["principal"]["subject"]);
+            match entry.map(|entry| &entry["audit"]["position"]) {
+                Some(position) => format!("{} by {by}, position {}", text(id), text(position)),
+                None => format!("{} by {by}", text(id)),
+            }
+        }
+    };
+    let (at, kind) = (text(&event["event_timestamp"]), text(&event["event_type"]));
+    format!("{at} {kind:32} {about}")
 }
 
 async fn replay(given: &ArgMatches) -> Result<(), Failure> {
@@ -186,15 +363,49 @@ fn answered(answer: Answer) -> Result<Value, Failure> {
     Ok(answer.body)
 }
 
-fn tail_path(given: &ArgMatches) -> String {
+/// A path with the arguments of these names as its query.
+fn path_of(path: &str, given: &ArgMatches, names: &[&str]) -> String {
     let mut query = url::form_urlencoded::Serializer::new(String::new());
-    for name in ["type", "filter", "fields"] {
+    for name in names {
         if let Some(value) = given.get_one::<String>(name) {
             query.append_pair(name, value);
         }
     }
     match query.finish().as_str() {
-        "" => "/events/tail".to_owned(),
-        query => format!("/events/tail?{query}"),
+        "" => path.to_owned(),
+        query => format!("{path}?{query}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_an_event_is_about() {
+        let request = json!({"url": {"raw": "http://a/b"}, "method": "get"});
+        let traffic = json!({
+            "event_type": "http_request_complete.v0",
+            "event_timestamp": "2026-11-20T19:53:18.737Z",
+            "object": {
+                "conn": {"client_ip": "203.0.113.7"},
+                "http": {"request": request, "response": {"status_code": 200}},
+            },
+        });
+        assert_eq!(
+            line_of(&traffic, None),
+            "2026-11-20T19:53:18.737Z http_request_complete.v0         200 get http://a/b from 203.0.113.7"
+        );
+        let audit = json!({
+            "event_type": "vault_created.v0",
+            "event_timestamp": "2026-11-20T19:53:18.737Z",
+            "principal": {"subject": "a\u{1b}[31m"},
+            "object": {"id": "vault_1"},
+        });
+        let entry = json!({"audit": {"position": 7}});
+        assert_eq!(
+            line_of(&audit, Some(&entry)),
+            "2026-11-20T19:53:18.737Z vault_created.v0                 vault_1 by \"a\\u001b[31m\", position 7"
+        );
     }
 }

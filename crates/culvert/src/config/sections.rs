@@ -697,9 +697,9 @@ pub struct Events {
     /// that contain URLs, in addition to credential parameters. An empty list disables all
     /// redaction of query parameters. Names ignore case, `-` and `_`.
     pub redact_query: Vec<String>,
-    /// Retention of traffic events with all fields for replays (`culvert events replay`), such as
-    /// `24h`. `0s` disables retention and deletes retained events. Use the same value on every
-    /// node.
+    /// Retention of traffic events with all fields for queries (`GET /events`) and replays
+    /// (`culvert events replay`). `0s` disables retention and deletes retained events. Use the
+    /// same value on every node.
     pub traffic_retention: Span,
     /// Maximum size of retained traffic events on disk in bytes, after compression; the oldest
     /// are deleted first. At least 1 MiB.
@@ -734,7 +734,7 @@ impl Default for Events {
         Self {
             redact_headers: HeaderRules::REDACTED.map(lower).to_vec(),
             redact_query: HeaderRules::PARAMETERS.map(lower).to_vec(),
-            traffic_retention: Span(Duration::ZERO),
+            traffic_retention: Span(Duration::from_secs(24 * 60 * 60)),
             traffic_retention_bytes: 1 << 30,
             log_stream: String::new(),
             log_replicas: 1,

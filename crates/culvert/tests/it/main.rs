@@ -33,6 +33,7 @@ mod guides;
 mod harness;
 mod import_cycles;
 mod ip_restrictions;
+mod kept_events;
 mod kill;
 mod layers;
 mod lifecycle;

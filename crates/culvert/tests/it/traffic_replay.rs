@@ -172,7 +172,10 @@ async fn what_is_kept_and_a_replay_of_it_survive_a_restart() {
     culvert.stop().await;
 
     // A server without retention rejects the replay.
-    let culvert = Harness::start(&Backend::Sqlite).await;
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.events.traffic_retention = Span(Duration::ZERO);
+    })
+    .await;
     let made = destination(&culvert, &hook).await;
     let path = format!("/event_destinations/{}/replay", made.as_str().unwrap());
     let refused = culvert.call(Method::POST, &path, Some(body)).await;

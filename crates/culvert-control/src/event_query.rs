@@ -1,0 +1,506 @@
+//! `GET /events`: pages of the kept events, audit and traffic, and following them.
+//!
+//! A caller finds what their live tails show: events of their account, without those about keys and credentials
+//! unless they are an admin.
+//!
+//! Not here: how the logs are read and what that may cost (delivery), server-sent events (the HTTP face).
+
+use culvert_base::{Fault, Refusal, Timestamp, code};
+use culvert_delivery::{Cursor, EventPage, EventQuery, LoggedEvent};
+use culvert_events::{Family, LogFilter, kinds};
+use culvert_store::Order;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use url::form_urlencoded;
+
+use crate::audit_kinds::catalogue;
+use crate::caller::{Caller, Role};
+use crate::control::Control;
+use crate::operation::{Call, Method, Operation, Reply, ResponseSpec, Status};
+use crate::page::{self, LIMIT_MAX, Parameter};
+use crate::{Error, event_kinds, stored};
+
+/// Where events are listed.
+pub const EVENTS_PATH: &str = "/events";
+/// The parameter that makes a stream of a list.
+const FOLLOW: &str = "follow";
+const CURSOR: &str = "cursor";
+
+const fn parameter(name: &'static str, repeatable: bool, doc: &'static str) -> Parameter {
+    Parameter {
+        name,
+        doc,
+        repeatable,
+        within: None,
+    }
+}
+
+static PARAMETERS: [Parameter; 10] = [
+    Parameter {
+        within: Some((1, LIMIT_MAX)),
+        ..parameter(
+            "limit",
+            false,
+            "Maximum number of events per page, 1 to 100; default: 100.",
+        )
+    },
+    parameter(
+        CURSOR,
+        false,
+        "Continues behind an earlier page; the cursor is in its `next_page_uri`.",
+    ),
+    parameter(
+        "order",
+        false,
+        "`newest` (default) or `oldest`: which events come first.",
+    ),
+    parameter(
+        "type",
+        true,
+        "Returns only events of these types, such as `http_request_complete.v0`; default: all that the caller may read. Types about API keys, credentials and agent sessions need an admin (630).",
+    ),
+    parameter(
+        "from",
+        false,
+        "Returns only events at or after this RFC 3339 time.",
+    ),
+    parameter(
+        "to",
+        false,
+        "Returns only events at or before this RFC 3339 time.",
+    ),
+    parameter(
+        "object_id",
+        false,
+        "Returns only audit events about this object, and traffic events of this endpoint.",
+    ),
+    parameter(
+        "actor_id",
+        false,
+        "Returns only audit events of this user or bot.",
+    ),
+    parameter(
+        "filter",
+        false,
+        "CEL condition over the envelope (`event_id`, `event_type`, `event_timestamp`, `account_id`, `principal`), `endpoint_id`, and every field of the object below `ev`.",
+    ),
+    parameter(
+        FOLLOW,
+        false,
+        "`true` streams the events as server-sent events, oldest first, and continues with new ones. The stream begins at `cursor`, `from` or now, and resumes with `Last-Event-ID`.",
+    ),
+];
+
+pub(crate) fn operations() -> [Operation; 1] {
+    [Operation {
+        name: "list",
+        collection: "events",
+        method: Method::Get,
+        path: EVENTS_PATH.to_owned(),
+        doc: "Lists kept audit and traffic events of all nodes, newest first. A page ends early when \
+              finding more would cost too much; its `next_page_uri` continues the search."
+            .to_owned(),
+        body: None,
+        response: ResponseSpec {
+            status: Status::Ok,
+            schema: Some(SchemaGenerator::subschema_for::<EventList<'static>>),
+        },
+        query: &PARAMETERS,
+        run: |control, call| Box::pin(list(control, call)),
+    }]
+}
+
+/// A page of kept events.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventList")]
+struct EventList<'a> {
+    events: Vec<View<'a>>,
+    uri: &'a str,
+    /// Where the search continues; null at its end. A page before that may have fewer events than `limit`,
+    /// or none.
+    next_page_uri: Option<String>,
+}
+
+/// A kept event.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "LoggedEvent")]
+struct View<'a> {
+    /// The event as destinations receive it, with every field.
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
+    event: &'a RawValue,
+    /// The endpoint whose traffic it is; null for audit events.
+    endpoint_id: Option<&'a str>,
+    /// The event's place in the audit log; null for traffic events.
+    audit: Option<PlaceView<'a>>,
+}
+
+/// The place of an event in the hash-chained audit log. `previous_hash`, `position`, `happened_at_ns`, `audience`
+/// and the event are what `hash` is made of.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AuditPlace")]
+struct PlaceView<'a> {
+    /// Position in commit order, without gaps.
+    position: i64,
+    /// SHA-256, 64 hexadecimal digits; null until the next commit if a server without a chain wrote the event.
+    hash: Option<&'a str>,
+    /// Hash of the position before it.
+    previous_hash: Option<String>,
+    happened_at_ns: i64,
+    /// Subscriptions and destinations that receive the event, as pairs of IDs.
+    #[schemars(with = "Vec<(String, String)>")]
+    audience: &'a RawValue,
+}
+
+impl<'a> View<'a> {
+    async fn of(control: &Control, logged: &'a LoggedEvent) -> Result<Self, Fault> {
+        let read = |text: &'a str| {
+            serde_json::from_str(text).map_err(|error| Fault::new("reading a kept event", error))
+        };
+        let audit = match &logged.audit {
+            None => None,
+            Some(place) => {
+                let previous_hash = match &place.previous {
+                    Some(previous) => Some(previous.clone()),
+                    // The row before it is pruned, and the log keeps its hash.
+                    None => {
+                        control
+                            .store
+                            .audit_log()
+                            .hash_at(place.position - 1)
+                            .await?
+                    }
+                };
+                Some(PlaceView {
+                    position: place.position,
+                    hash: place.hash.as_deref(),
+                    previous_hash,
+                    happened_at_ns: place.happened_at,
+                    audience: read(&place.audience)?,
+                })
+            }
+        };
+        Ok(Self {
+            event: read(&logged.envelope)?,
+            endpoint_id: logged.endpoint.as_deref(),
+            audit,
+        })
+    }
+}
+
+async fn list(control: &Control, call: Call) -> Result<Reply, Error> {
+    let asked = Asked::read(&call.query)?;
+    if asked.follows {
+        return Err(invalid("follow", "is not available here").into());
+    }
+    let query = asked.query(control, &call.caller)?;
+    let page = control.delivery.events(&query).await?;
+    let uri = format!("{}{EVENTS_PATH}", call.base);
+    let mut events = Vec::new();
+    for logged in &page.events {
+        events.push(View::of(control, logged).await?);
+    }
+    let next_page_uri = (!page.is_end).then(|| next_page(&uri, &call.query, page.next));
+    Ok(Reply::Ok(stored::write(&EventList {
+        events,
+        uri: &uri,
+        next_page_uri,
+    })?))
+}
+
+/// The query once more, with another cursor.
+fn next_page(uri: &str, query: &[(String, String)], cursor: Cursor) -> String {
+    let mut next = form_urlencoded::Serializer::new(String::new());
+    for (name, value) in query.iter().filter(|(name, _)| name != CURSOR) {
+        next.append_pair(name, value);
+    }
+    next.append_pair(CURSOR, &cursor.to_string());
+    format!("{uri}?{}", next.finish())
+}
+
+/// Whether a query asks for a stream.
+pub fn follows(query: &[(String, String)]) -> bool {
+    query
+        .iter()
+        .any(|(name, value)| name == FOLLOW && value == "true")
+}
+
+/// A search that goes on with what happens.
+#[derive(Debug)]
+pub struct Followed {
+    query: EventQuery,
+}
+
+/// A message of a stream: its id, and an event with its places as one line of JSON.
+pub type Message = (String, String);
+
+/// Events of one message round of a stream.
+const ROUND: usize = 32;
+
+impl Control {
+    /// Begins to follow the kept events: behind `last`, the id of a message, or where the query says.
+    pub async fn follow_events(
+        &self,
+        caller: &Caller,
+        query: &[(String, String)],
+        last: Option<&str>,
+    ) -> Result<Followed, Error> {
+        let asked = Asked::read(query)?;
+        if query
+            .iter()
+            .any(|(name, value)| name == "order" && value == "newest")
+        {
+            return Err(invalid("order", "must be `oldest` with `follow`").into());
+        }
+        if query
+            .iter()
+            .any(|(name, _)| name == "to" || name == "limit")
+        {
+            return Err(invalid("to` and `limit", "cannot be set with `follow`").into());
+        }
+        let asked = Asked {
+            order: Order::OldestFirst,
+            ..asked
+        };
+        let mut query = asked.query(self, caller)?;
+        query.limit = ROUND;
+        if let Some(last) = last {
+            query.from = Some(cursor("Last-Event-ID", last, Order::OldestFirst)?);
+        }
+        if query.from.is_none() && query.since.is_none() {
+            query.from = Some(self.delivery.events_end().await?);
+        }
+        Ok(Followed { query })
+    }
+
+    /// The next messages, and whether there may be more already.
+    pub async fn followed(&self, followed: &mut Followed) -> Result<(Vec<Message>, bool), Error> {
+        let EventPage {
+            events,
+            next,
+            is_end,
+        } = self.delivery.events(&followed.query).await?;
+        let mut messages = Vec::new();
+        for logged in &events {
+            let view = stored::write(&View::of(self, logged).await?)?;
+            messages.push((logged.cursor.to_string(), view));
+        }
+        followed.query.from = Some(next);
+        Ok((messages, !is_end))
+    }
+}
+
+/// A query string, read.
+#[derive(Debug)]
+struct Asked {
+    limit: usize,
+    cursor: Option<Cursor>,
+    order: Order,
+    types: Vec<String>,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+    object: Option<String>,
+    actor: Option<String>,
+    filter: Option<String>,
+    follows: bool,
+}
+
+impl Asked {
+    fn read(query: &[(String, String)]) -> Result<Self, Refusal> {
+        let mut asked = Self {
+            limit: LIMIT_MAX as usize,
+            cursor: None,
+            order: Order::NewestFirst,
+            types: Vec::new(),
+            since: None,
+            until: None,
+            object: None,
+            actor: None,
+            filter: None,
+            follows: false,
+        };
+        let mut given = None;
+        for (index, (name, value)) in query.iter().enumerate() {
+            let Some(known) = PARAMETERS.iter().find(|known| known.name == name) else {
+                let names: Vec<&str> = PARAMETERS.iter().map(|known| known.name).collect();
+                return Err(Refusal::new(
+                    code::QUERY_PARAMETER_UNKNOWN,
+                    format!(
+                        "Unknown parameter `{}`; valid parameters: {}.",
+                        name.chars().take(64).collect::<String>(),
+                        names.join(", ")
+                    ),
+                ));
+            };
+            if !known.repeatable && query.iter().take(index).any(|(earlier, _)| earlier == name) {
+                return Err(Refusal::new(
+                    code::QUERY_PARAMETER_REPEATED,
+                    format!("`{name}` is repeated."),
+                ));
+            }
+            if value.is_empty() {
+                continue;
+            }
+            match name.as_str() {
+                "limit" => asked.limit = page::limit(value)? as usize,
+                CURSOR => given = Some(value),
+                "order" => asked.order = order(value)?,
+                "type" => {
+                    let names = value.split(',').map(str::trim);
+                    let names = names.filter(|name| !name.is_empty());
+                    asked.types.extend(names.map(str::to_owned));
+                }
+                "from" => asked.since = Some(time(name, value)?),
+                "to" => asked.until = Some(time(name, value)?),
+                "object_id" => asked.object = Some(value.clone()),
+                "actor_id" => asked.actor = Some(value.clone()),
+                "filter" => asked.filter = Some(value.clone()),
+                _ => {
+                    asked.follows = match value.as_str() {
+                        "true" => true,
+                        "false" => false,
+                        _ => return Err(invalid(FOLLOW, "must be `true` or `false`")),
+                    }
+                }
+            }
+        }
+        if let Some(text) = given {
+            let wanted = match asked.follows {
+                true => Order::OldestFirst,
+                false => asked.order,
+            };
+            asked.cursor = Some(cursor(CURSOR, text, wanted)?);
+        }
+        Ok(asked)
+    }
+
+    /// What delivery is asked, with the rights of the caller.
+    fn query(self, control: &Control, caller: &Caller) -> Result<EventQuery, Refusal> {
+        let filter = match self.filter.as_deref() {
+            None => None,
+            Some(source) => Some(LogFilter::compile(catalogue(), source)?),
+        };
+        Ok(EventQuery {
+            account: caller.account.clone(),
+            kinds: kinds_for(control, caller, self.types)?,
+            filter,
+            since: self.since,
+            until: self.until,
+            object: self.object,
+            actor: self.actor,
+            order: self.order,
+            from: self.cursor,
+            limit: self.limit,
+        })
+    }
+}
+
+/// The kinds that a caller gets who asks for these; `None` is every kind.
+fn kinds_for(
+    control: &Control,
+    caller: &Caller,
+    types: Vec<String>,
+) -> Result<Option<Vec<String>>, Refusal> {
+    for name in &types {
+        event_kinds::known(name)?;
+        event_kinds::may_follow(caller, name)?;
+        let is_traffic = kinds::find(name).is_some_and(|kind| kind.family == Family::Traffic);
+        if is_traffic && !control.delivery.retains_traffic() {
+            return Err(Refusal::new(
+                code::TRAFFIC_NOT_RETAINED,
+                format!(
+                    "This server does not retain traffic events such as `{name}` (see `events.traffic_retention`)."
+                ),
+            ));
+        }
+    }
+    if !types.is_empty() {
+        return Ok(Some(types));
+    }
+    if caller.role == Role::Admin {
+        return Ok(None);
+    }
+    let mut all = event_kinds::event_types();
+    all.retain(|name| !event_kinds::is_private(name));
+    Ok(Some(all))
+}
+
+fn invalid(name: &str, why: &str) -> Refusal {
+    Refusal::new(code::EVENT_QUERY_INVALID, format!("`{name}` {why}."))
+}
+
+fn order(text: &str) -> Result<Order, Refusal> {
+    match text {
+        "newest" => Ok(Order::NewestFirst),
+        "oldest" => Ok(Order::OldestFirst),
+        _ => Err(invalid("order", "must be `newest` or `oldest`")),
+    }
+}
+
+fn time(name: &str, text: &str) -> Result<Timestamp, Refusal> {
+    Timestamp::parse(text).ok_or_else(|| {
+        Refusal::new(
+            code::TIME_MALFORMED,
+            format!("`{name}` must be an RFC 3339 time."),
+        )
+    })
+}
+
+fn cursor(name: &str, text: &str, wanted: Order) -> Result<Cursor, Refusal> {
+    let cursor: Cursor = text
+        .parse()
+        .map_err(|_| invalid(name, "is no cursor of this list"))?;
+    if cursor.order() != wanted {
+        return Err(invalid(name, "is of the other order"));
+    }
+    Ok(cursor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(query: &[(&str, &str)]) -> Result<Asked, Option<culvert_base::Code>> {
+        let query: Vec<_> = query
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        Asked::read(&query).map_err(|refusal| refusal.code)
+    }
+
+    #[test]
+    fn parameters_and_their_codes() {
+        let asked = read(&[("type", "a.v0,b.v0"), ("type", "c.v0"), ("limit", "7")]).unwrap();
+        assert_eq!(asked.types, ["a.v0", "b.v0", "c.v0"]);
+        assert_eq!(asked.limit, 7);
+        assert_eq!(read(&[("filter", "")]).unwrap().filter, None);
+        for (query, code) in [
+            (&[("types", "a")][..], code::QUERY_PARAMETER_UNKNOWN),
+            (
+                &[("from", ""), ("from", "")],
+                code::QUERY_PARAMETER_REPEATED,
+            ),
+            (&[("limit", "0")], code::PAGE_LIMIT_OUT_OF_RANGE),
+            (&[("from", "yesterday")], code::TIME_MALFORMED),
+            (&[("order", "up")], code::EVENT_QUERY_INVALID),
+            (&[("cursor", "x")], code::EVENT_QUERY_INVALID),
+            (&[("cursor", "o1-1-1")], code::EVENT_QUERY_INVALID),
+            (&[("follow", "maybe")], code::EVENT_QUERY_INVALID),
+        ] {
+            assert_eq!(read(query).unwrap_err(), Some(code), "{query:?}");
+        }
+        assert!(read(&[("cursor", "o1-1-1"), ("order", "oldest")]).is_ok());
+        assert!(read(&[("cursor", "o1-1-1"), ("follow", "true")]).is_ok());
+    }
+
+    #[test]
+    fn a_next_page_repeats_the_query_with_another_cursor() {
+        let query = [("type", "a"), ("cursor", "n1-1-1"), ("filter", "x == 'é'")];
+        let query = query.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let next = next_page("http://x/events", &query, "n0-2-3".parse().unwrap());
+        assert_eq!(
+            next,
+            "http://x/events?type=a&filter=x+%3D%3D+%27%C3%A9%27&cursor=n0-2-3"
+        );
+    }
+}

@@ -1,0 +1,125 @@
+//! Pages of kept events.
+
+use std::collections::BTreeSet;
+
+use culvert_events::{LogFilter, catalogue::Catalogue};
+use culvert_store::Order;
+
+use super::bench::{Bench, record};
+use crate::event_query::{EventQuery, LoggedEvent, page_within};
+use crate::fake::until;
+use crate::{Settings, Table};
+
+fn keeps(settings: &mut Settings) {
+    settings.traffic_retention = std::time::Duration::from_secs(24 * 60 * 60);
+    settings.flush_after = std::time::Duration::from_millis(5);
+    settings.keep_after = std::time::Duration::from_millis(5);
+}
+
+fn query(order: Order, filter: Option<&str>) -> EventQuery {
+    let catalogue = Catalogue::new(Vec::new());
+    EventQuery {
+        account: "ac_1".to_owned(),
+        kinds: None,
+        filter: filter.map(|source| LogFilter::compile(&catalogue, source).unwrap()),
+        since: None,
+        until: None,
+        object: None,
+        actor: None,
+        order,
+        from: None,
+        limit: 3,
+    }
+}
+
+/// Keeps requests, of two endpoints in turn, in pieces of four; and audit events between them.
+async fn fill(bench: &Bench) {
+    bench.delivery.publish(Table::default());
+    let running = bench.run();
+    let mut n_kept = 0;
+    for round in 0..5 {
+        for port in 4 * round..4 * round + 4 {
+            let mut record = record(bench, port);
+            record.begin(format!("ep_{}", port % 2).into(), bench.started_at);
+            bench.delivery.recorder().offer(record);
+        }
+        n_kept += 4;
+        until("they are kept", || bench.meters().retained.get() == n_kept).await;
+        let n = round.unsigned_abs();
+        let told = [
+            ("ac_1", "vault_created.v0", n),
+            ("ac_2", "vault_created.v0", 100 + n),
+        ];
+        bench.tell_all(told).await;
+    }
+    running.stop().await;
+}
+
+/// Every event of all pages, and how many pages there were.
+async fn walk(bench: &Bench, mut query: EventQuery, work_max: u64) -> (Vec<LoggedEvent>, usize) {
+    let (mut events, mut n_pages) = (Vec::new(), 0);
+    loop {
+        let page = page_within(&bench.delivery.plane, &query, work_max)
+            .await
+            .unwrap();
+        assert!(page.events.len() <= query.limit);
+        n_pages += 1;
+        assert!(n_pages < 1000, "a page makes progress");
+        events.extend(page.events);
+        if page.is_end {
+            return (events, n_pages);
+        }
+        query.from = Some(page.next.to_string().parse().unwrap());
+    }
+}
+
+fn ids(events: &[LoggedEvent]) -> BTreeSet<String> {
+    let ids: BTreeSet<String> = events.iter().map(|one| one.envelope.clone()).collect();
+    assert_eq!(ids.len(), events.len(), "no event is repeated");
+    ids
+}
+
+#[tokio::test]
+async fn pages_fit_together_however_little_work_each_may_be() {
+    let bench = Bench::with(keeps).await;
+    fill(&bench).await;
+    let none = "ev.conn.server_port > 100000";
+    let some = "ev.conn.server_port == 7 || ev.conn.server_port == 16";
+    for order in [Order::NewestFirst, Order::OldestFirst] {
+        for work_max in [1, 100_000, u64::MAX] {
+            let (events, _) = walk(&bench, query(order, None), work_max).await;
+            assert_eq!(ids(&events).len(), 25, "{order:?} {work_max}");
+            assert_eq!(events.iter().filter(|one| one.audit.is_some()).count(), 5);
+            let (events, _) = walk(&bench, query(order, Some(some)), work_max).await;
+            assert_eq!(ids(&events).len(), 2);
+            let (events, n_pages) = walk(&bench, query(order, Some(none)), work_max).await;
+            assert!(events.is_empty());
+            assert!(work_max == u64::MAX || n_pages >= 1);
+        }
+        // A search that finds nothing ends early, with a cursor to go on.
+        let (_, n_pages) = walk(&bench, query(order, Some(none)), 1).await;
+        assert!(n_pages > 2, "{n_pages}");
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_has_its_own_traffic() {
+    let bench = Bench::with(keeps).await;
+    fill(&bench).await;
+    let wanted = EventQuery {
+        object: Some("ep_1".to_owned()),
+        ..query(Order::NewestFirst, None)
+    };
+    let (events, _) = walk(&bench, wanted, u64::MAX).await;
+    assert_eq!(ids(&events).len(), 10);
+    assert!(
+        events
+            .iter()
+            .all(|one| one.endpoint.as_deref() == Some("ep_1"))
+    );
+    let absent = EventQuery {
+        object: Some("ep_9".to_owned()),
+        ..query(Order::NewestFirst, None)
+    };
+    assert!(walk(&bench, absent, u64::MAX).await.0.is_empty());
+}

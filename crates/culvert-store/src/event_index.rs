@@ -1,0 +1,291 @@
+//! Pages of the two logs of events, found by index: audit events by object, actor or kind, and pieces of the
+//! traffic log by endpoint.
+//!
+//! Every page has a limit that ends the reading, in either direction. A row that a program of an older
+//! format wrote is in no index of objects and actors until [`Store::index_events`] was there; until then
+//! [`AuditLog::is_indexed`] is false, and a reader must look at every row.
+//!
+//! Not here: the content of a piece, and which events a caller may read.
+
+use std::ops::RangeInclusive;
+
+use culvert_base::Fault;
+use serde::Deserialize;
+
+use crate::audit::{AuditLog, AuditRow};
+use crate::dialect::{Arg, Connection, While};
+use crate::queue::{Piece, Queue, checksum};
+use crate::state_log::StateCommand;
+use crate::statements::{INDEX_PIECE, events, state};
+use crate::store::Store;
+
+/// Which index of the audit log is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuditKey<'a> {
+    /// None: every row, in commit order.
+    All,
+    /// The events about the object with this id.
+    Object(&'a str),
+    /// The events whose principal has this id.
+    Actor(&'a str),
+    /// The events of this kind.
+    Kind(&'a str),
+}
+
+/// A direction in which a log is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// From the newest event to the oldest.
+    NewestFirst,
+    /// From the oldest event to the newest.
+    OldestFirst,
+}
+
+/// A row and the hash before it, which is none for the first row that is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkedRow {
+    /// The row.
+    pub row: AuditRow,
+    /// The hash of the row before it.
+    pub previous: Option<String>,
+}
+
+impl AuditLog {
+    /// At most `limit` rows at these positions.
+    pub async fn page(
+        &self,
+        key: AuditKey<'_>,
+        order: Order,
+        positions: RangeInclusive<i64>,
+        limit: u32,
+    ) -> Result<Vec<LinkedRow>, Fault> {
+        let doing = "reading the audit log";
+        let [by_all, by_object, by_actor, by_kind] = match order {
+            Order::NewestFirst => state::AUDIT_NEWEST,
+            Order::OldestFirst => state::AUDIT_OLDEST,
+        };
+        let (sql, value) = match key {
+            AuditKey::All => (by_all, None),
+            AuditKey::Object(id) => (by_object, Some(id)),
+            AuditKey::Actor(id) => (by_actor, Some(id)),
+            AuditKey::Kind(name) => (by_kind, Some(name)),
+        };
+        let mut arguments = vec![
+            Arg::Int(*positions.start()),
+            Arg::Int(*positions.end()),
+            Arg::Int(i64::from(limit)),
+        ];
+        arguments.extend(value.map(Arg::Text));
+        let rows = self.pool.rows(doing, sql, &arguments).await?;
+        let linked = |row| {
+            Ok(LinkedRow {
+                row: AuditRow::read(row)?,
+                previous: row.get(8)?,
+            })
+        };
+        rows.iter().map(|row| linked(row).during(doing)).collect()
+    }
+
+    /// Whether every row is in the indexes of objects and actors.
+    pub async fn is_indexed(&self) -> Result<bool, Fault> {
+        let doing = "looking for audit events without an index";
+        Ok(self
+            .pool
+            .row(doing, state::UNINDEXED_ONE, &[])
+            .await?
+            .is_none())
+    }
+}
+
+/// Rows that are indexed in one transaction.
+const INDEXED_AT_ONCE: i64 = 512;
+
+impl Store {
+    /// Puts audit events that are in no index of objects and actors there. Each step is a transaction.
+    pub async fn index_events(&self) -> Result<u64, Fault> {
+        let mut n_indexed = 0;
+        while !self.audit_log().is_indexed().await? {
+            let rows_max = INDEXED_AT_ONCE;
+            let step = StateCommand::IndexEvents { rows_max };
+            let n = self.write("indexing audit events", step).await?;
+            n_indexed += n;
+            if n == 0 {
+                break;
+            }
+        }
+        Ok(n_indexed)
+    }
+}
+
+/// Indexes at most `rows_max` rows; how many there were.
+pub(crate) async fn index(connection: &mut Connection, rows_max: i64) -> Result<u64, sqlx::Error> {
+    let mut n_indexed = 0;
+    for row in connection
+        .rows(state::UNINDEXED, &[Arg::Int(rows_max)])
+        .await?
+    {
+        let (seq, body): (i64, String) = (row.get(0)?, row.get(1)?);
+        let named = Named::of(&body);
+        let arguments = [
+            Arg::Int(seq),
+            Arg::Text(&named.object),
+            Arg::Text(&named.actor),
+        ];
+        n_indexed += connection.run(state::INDEX_EVENT, &arguments).await?;
+    }
+    Ok(n_indexed)
+}
+
+/// What an event is found by.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// The id of its object, or of the session it is about.
+    pub(crate) object: String,
+    /// The id of its principal.
+    pub(crate) actor: String,
+}
+
+#[derive(Deserialize)]
+struct Envelope {
+    principal: Option<Identified>,
+    object: Option<About>,
+}
+
+#[derive(Deserialize)]
+struct About {
+    id: Option<String>,
+    session: Option<Identified>,
+}
+
+#[derive(Deserialize)]
+struct Identified {
+    id: Option<String>,
+}
+
+/// The id of an event's object, or of the session it is about, and the id of its principal; empty where there is
+/// none.
+pub fn event_names(envelope: &str) -> (String, String) {
+    let Named { object, actor } = Named::of(envelope);
+    (object, actor)
+}
+
+impl Named {
+    /// Of an envelope. One that is not understood is found by nothing.
+    pub(crate) fn of(body: &str) -> Self {
+        let Ok(envelope) = serde_json::from_str::<Envelope>(body) else {
+            return Self::default();
+        };
+        let object = envelope
+            .object
+            .and_then(|about| about.id.or(about.session.and_then(|session| session.id)));
+        let actor = envelope.principal.and_then(|principal| principal.id);
+        Self {
+            object: object.unwrap_or_default(),
+            actor: actor.unwrap_or_default(),
+        }
+    }
+}
+
+impl Queue {
+    /// At most `limit` pieces of the traffic log at these positions; of `endpoint` alone, if there is one and
+    /// every piece is indexed.
+    pub async fn traffic_page(
+        &self,
+        endpoint: Option<&str>,
+        order: Order,
+        positions: RangeInclusive<i64>,
+        limit: u32,
+    ) -> Result<Vec<Piece>, Fault> {
+        let doing = "reading the traffic log";
+        let by_endpoint = match endpoint {
+            Some(endpoint) if self.is_traffic_indexed().await? => Some(endpoint),
+            _ => None,
+        };
+        let sql = match (order, by_endpoint) {
+            (Order::NewestFirst, None) => events::TRAFFIC_NEWEST,
+            (Order::NewestFirst, Some(_)) => events::TRAFFIC_OF_NEWEST,
+            (Order::OldestFirst, None) => events::TRAFFIC_OLDEST_PAGE,
+            (Order::OldestFirst, Some(_)) => events::TRAFFIC_OF_OLDEST,
+        };
+        let mut arguments = vec![
+            Arg::Int(*positions.start()),
+            Arg::Int(*positions.end()),
+            Arg::Int(i64::from(limit)),
+        ];
+        arguments.extend(by_endpoint.map(Arg::Text));
+        let rows = self.pool().rows(doing, sql, &arguments).await?;
+        let piece = |row: &crate::dialect::Row| {
+            let crc: i64 = row.get(1)?;
+            let body: Vec<u8> = row.get(2)?;
+            Ok::<_, sqlx::Error>(Piece {
+                id: row.get(0)?,
+                body: (crc == checksum(&body)).then_some(body),
+            })
+        };
+        rows.iter().map(|row| piece(row).during(doing)).collect()
+    }
+
+    async fn is_traffic_indexed(&self) -> Result<bool, Fault> {
+        let doing = "looking for traffic events without an index";
+        let row = self
+            .pool()
+            .row(doing, events::TRAFFIC_UNINDEXED, &[])
+            .await?;
+        Ok(row.is_none())
+    }
+
+    /// The first and the last position of the traffic log, once no piece can come to be before the last.
+    /// The first is beyond the last when the log is empty.
+    pub async fn settled_ends(&self) -> Result<(i64, i64), Fault> {
+        let doing = "reading the ends of the traffic log";
+        let row = self.pool().row(doing, events::TRAFFIC_ENDS, &[]).await?;
+        let ends = row.map_or(Ok((1, 0)), |row| Ok((row.get(0)?, row.get(1)?)));
+        let ends = ends.during(doing)?;
+        self.outlast_keeping().await?;
+        Ok(ends)
+    }
+}
+
+/// Notes which endpoints the events of a piece are of.
+pub(crate) async fn index_piece(
+    connection: &mut Connection,
+    piece: i64,
+    endpoints: &[String],
+) -> Result<(), sqlx::Error> {
+    if endpoints.is_empty() {
+        return Ok(());
+    }
+    let endpoints =
+        serde_json::to_string(endpoints).map_err(|error| sqlx::Error::Encode(error.into()))?;
+    let arguments = [Arg::Int(piece), Arg::Text(&endpoints)];
+    let sql = connection.spell(INDEX_PIECE);
+    connection.run(sql, &arguments).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_found_by_its_object_and_its_principal() {
+        let named = |object: &str, actor: &str| Named {
+            object: object.to_owned(),
+            actor: actor.to_owned(),
+        };
+        for (body, expected) in [
+            (
+                r#"{"principal":{"id":"usr_1"},"object":{"id":"ak_1"}}"#,
+                named("ak_1", "usr_1"),
+            ),
+            (
+                r#"{"principal":null,"object":{"session":{"id":"ts_1"}}}"#,
+                named("ts_1", ""),
+            ),
+            (r#"{"object":{}}"#, named("", "")),
+            ("[]", named("", "")),
+            ("", named("", "")),
+        ] {
+            assert_eq!(Named::of(body), expected, "{body}");
+        }
+    }
+}
