@@ -2,17 +2,22 @@ import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from '
 import { Shell } from './shell/shell';
 import { Failure, Loading } from './ui/states';
 import { NotFound } from './shell/not-found';
+import type { KeptSearch } from './live/kept';
+import type { View } from './live/views';
 import type { ListSearch } from './resources/queries';
 
 const root = createRootRoute({ component: Shell, notFoundComponent: NotFound });
 
 const word = (value: unknown): string | undefined => (typeof value === 'string' && value !== '' ? value : undefined);
-interface LiveSearch {
-  filter?: string | undefined;
-  type?: string | undefined;
+interface LiveSearch extends KeptSearch {
+  view?: View;
 }
 
-const liveSearch = (search: Record<string, unknown>): LiveSearch => ({ filter: word(search.filter), type: word(search.type) });
+const liveSearch = (search: Record<string, unknown>): LiveSearch => ({
+  view: search.view === 'kept' ? 'kept' : undefined,
+  filter: word(search.filter), type: word(search.type), from: word(search.from), to: word(search.to),
+  object: word(search.object), actor: word(search.actor), cursor: word(search.cursor),
+});
 
 const overview = createRoute({ getParentRoute: () => root, path: '/', component: lazyRouteComponent(() => import('./overview/overview-page')) });
 const traffic = createRoute({ getParentRoute: () => root, path: '/traffic', validateSearch: liveSearch, component: lazyRouteComponent(() => import('./live/traffic-page')) });

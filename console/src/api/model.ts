@@ -100,7 +100,8 @@ export function buildModel(document: RawDocument): Model {
   const resources = new Map<string, Resource>();
   for (const list of all) {
     const found = list.method === 'GET' && !list.path.includes('{') ? listIn(schemas, list.answer) : undefined;
-    if (!found) continue;
+    // What has no id is no object: kept events have pages of their own.
+    if (!found?.item.properties?.id) continue;
     const name = list.path.slice(1);
     const single = all.filter((other) => other.path === `${list.path}/{id}`);
     const by = (method: string) => single.find((other) => other.method === method);

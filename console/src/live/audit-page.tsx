@@ -1,16 +1,19 @@
 import { Select, TextInput } from '@mantine/core';
 import { useNavigate, useSearch } from '@tanstack/react-router';
-import { useCallback, useMemo } from 'react';
+import { type ReactNode, useCallback, useMemo } from 'react';
 import { useModel } from '@/api/document';
 import { refId, text } from '@/api/json';
 import { eventTitle } from '@/api/words';
 import { nameOf } from '@/resources/names';
 import { clock } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
+import { KeptPage } from './kept-page';
 import { LivePage } from './live-page';
 import type { LiveEvent } from './tail';
 import { useTail } from './use-tail';
+import { Views } from './views';
 
+const HEADS = ['Time', 'What', 'Who', 'Object'];
 const TRAFFIC = new Set(['http_request_complete.v0', 'tcp_connection_closed.v0']);
 
 function who({ principal }: LiveEvent): string {
@@ -28,12 +31,29 @@ function row(event: LiveEvent) {
   );
 }
 
-/** Who changes what, now. What happened before is read with `culvert audit export`. */
+function useAuditTypes(): string[] {
+  const { eventTypes } = useModel();
+  return useMemo(() => eventTypes.filter((type) => !TRAFFIC.has(type)), [eventTypes]);
+}
+
+/** Changes of the configuration: as they happen, and those of the audit log. */
 export default function AuditPage() {
   const search = useSearch({ from: '/audit' });
   const navigate = useNavigate();
-  const { eventTypes } = useModel();
-  const types = useMemo(() => eventTypes.filter((type) => !TRAFFIC.has(type)), [eventTypes]);
+  const types = useAuditTypes();
+  const kinds = useMemo(() => types.map((type) => ({ value: type, label: eventTitle(type) })), [types]);
+  const views = <Views view={search.view} onView={(view) => void navigate({ to: '/audit', search: { view } })} />;
+  return search.view === 'kept' ? (
+    <KeptPage title="Audit" text="Every change of the configuration and every agent session in the audit log." views={views} kinds={kinds} object="Object ID" hasActor row={row} heads={HEADS}
+      search={search} onSearch={(next) => void navigate({ to: '/audit', search: { ...next, view: 'kept' } })} />
+  ) : <LiveAudit views={views} />;
+}
+
+/** Changes as they happen. */
+function LiveAudit({ views }: { views: ReactNode }) {
+  const search = useSearch({ from: '/audit' });
+  const navigate = useNavigate();
+  const types = useAuditTypes();
   const tail = useTail({ types: search.type ? [search.type] : types });
   const wanted = search.filter?.toLowerCase();
   const matches = useCallback((event: LiveEvent) => !wanted || JSON.stringify(event).toLowerCase().includes(wanted), [wanted]);
@@ -46,8 +66,8 @@ export default function AuditPage() {
     </div>
   );
   return (
-    <LivePage title="Audit" text="Every change of the configuration and every agent session, with who made it, as it happens." tail={tail} tools={tools} row={row}
-      keep={wanted ? matches : undefined} heads={['Time', 'What', 'Who', 'Object']}
-      empty={{ title: 'Nothing has changed since you opened this page', text: 'Read what happened before from the audit log, beside the server:', command: 'culvert audit export --from 2026-01-01T00:00:00Z' }} />
+    <LivePage title="Audit" text="Every change of the configuration and every agent session, with who made it, as it happens." tail={tail} views={views} tools={tools} row={row}
+      keep={wanted ? matches : undefined} heads={HEADS}
+      empty={{ title: 'Nothing has changed since you opened this page', text: 'Earlier changes are under “Kept”.', command: 'culvert events query --from 2026-01-01T00:00:00Z' }} />
   );
 }

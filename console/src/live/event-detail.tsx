@@ -7,6 +7,7 @@ import { Value } from '@/resources/value';
 import { CopyBlock, CopyButton } from '@/ui/copy';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
+import type { KeptEvent } from './kept';
 import type { LiveEvent } from './tail';
 
 function quoted(value: string): string {
@@ -32,8 +33,8 @@ function curlOf(object: JsonObject): string | undefined {
   return [`curl -X ${text(request.method).toUpperCase()} ${quoted(text(request.url.raw))}`, ...headers].join(' \\\n  ');
 }
 
-export function EventDetail({ event }: { event: LiveEvent }) {
-  const { n: _, ...whole } = event;
+export function EventDetail({ event }: { event: LiveEvent & Partial<KeptEvent> }) {
+  const { n: _, endpoint, audit, ...whole } = event;
   const json = JSON.stringify(whole, null, 2);
   const id = text(event.object.id);
   const path = id ? pathOf(id) : undefined;
@@ -45,6 +46,13 @@ export function EventDetail({ event }: { event: LiveEvent }) {
         <div className={ui.dim}><Time value={event.event_timestamp} /></div>
         <span className={ui.idline}><code>{event.event_id}</code><CopyButton value={event.event_id} label="Copy the event id" /></span>
       </div>
+      {endpoint ? <Link to={pathOf(endpoint) ?? '/endpoints'}>Open the endpoint</Link> : null}
+      {audit ? (
+        <dl className={ui.pairs} aria-label="Place in the audit log">
+          <dt>position</dt><dd>{text(audit.position)}</dd>
+          <dt>hash</dt><dd><code>{text(audit.hash)}</code></dd>
+        </dl>
+      ) : null}
       {path && !event.event_type.includes('_deleted') ? <Link to={path}>Open the object</Link> : null}
       <Tabs defaultValue="fields" keepMounted={false}>
         <Tabs.List aria-label="Views of the event">

@@ -20,6 +20,8 @@ interface Props {
   title: string;
   text: string;
   tail: Tail;
+  /** The choice between live and kept events. */
+  views: ReactNode;
   tools: ReactNode;
   heads: string[];
   row: (event: LiveEvent) => ReactNode;
@@ -29,7 +31,7 @@ interface Props {
 }
 
 /** A page that follows events: pause, clear, a list that scrolls, and the chosen event at the side. */
-export function LivePage({ title, text, tail, tools, heads, row, keep, empty }: Props) {
+export function LivePage({ title, text, tail, views, tools, heads, row, keep, empty }: Props) {
   const [paused, setPaused] = useState(false);
   const [selected, setSelected] = useState<LiveEvent>();
   /** What stays in view while the person reads further down or has paused. */
@@ -52,6 +54,7 @@ export function LivePage({ title, text, tail, tools, heads, row, keep, empty }: 
   };
   return (
     <Page title={title} text={text}>
+      {views}
       {tools}
       <div className={css.bar}>
         <Tag tone={paused ? 'warn' : state.tone}>{paused ? 'Paused' : state.word}</Tag>

@@ -1,12 +1,14 @@
 import { Button, Select } from '@mantine/core';
 import { useNavigate, useSearch } from '@tanstack/react-router';
-import { lazy, Suspense, useState } from 'react';
+import { type ReactNode, lazy, Suspense, useState } from 'react';
 import { type Json, isObject, text } from '@/api/json';
 import { clock } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
+import { KeptPage } from './kept-page';
 import { LivePage } from './live-page';
 import type { LiveEvent } from './tail';
 import { useTail } from './use-tail';
+import { Views } from './views';
 import css from './live.module.css';
 
 const CodeEditor = lazy(() => import('@/ui/code-editor'));
@@ -15,6 +17,7 @@ const KINDS = [
   { value: 'http_request_complete.v0', label: 'HTTP requests' },
   { value: 'tcp_connection_closed.v0', label: 'Connections' },
 ];
+const HEADS = ['Time', 'Method', 'Host', 'Path', 'Status', 'Response'];
 const ALL = KINDS.map(({ value }) => value);
 
 function at(value: Json | undefined, ...path: string[]): Json | undefined {
@@ -43,8 +46,19 @@ function row({ event_type, event_timestamp, object }: LiveEvent) {
   );
 }
 
-/** The requests that pass through now. */
+/** The requests that pass through, and those that are kept. */
 export default function TrafficPage() {
+  const search = useSearch({ from: '/traffic' });
+  const navigate = useNavigate();
+  const views = <Views view={search.view} onView={(view) => void navigate({ to: '/traffic', search: { view } })} />;
+  return search.view === 'kept' ? (
+    <KeptPage title="Traffic" text="Requests and connections that are kept, of all nodes." views={views} kinds={KINDS} object="Endpoint ID" row={row} heads={HEADS}
+      search={search} onSearch={(next) => void navigate({ to: '/traffic', search: { ...next, view: 'kept' } })} />
+  ) : <LiveTraffic views={views} />;
+}
+
+/** The requests that pass through now. */
+function LiveTraffic({ views }: { views: ReactNode }) {
   const search = useSearch({ from: '/traffic' });
   const navigate = useNavigate();
   const [draft, setDraft] = useState(search.filter ?? '');
@@ -62,8 +76,8 @@ export default function TrafficPage() {
     </form>
   );
   return (
-    <LivePage title="Traffic" text="Requests and connections as they end, on all nodes." tail={tail} tools={tools} row={row}
-      heads={['Time', 'Method', 'Host', 'Path', 'Status', 'Response']}
+    <LivePage title="Traffic" text="Requests and connections as they end, on all nodes." tail={tail} views={views} tools={tools} row={row}
+      heads={HEADS}
       empty={{ title: 'Nothing has passed since you opened this page', text: 'A request to any endpoint appears here within a second.', command: 'culvert events tail --type http_request_complete.v0' }} />
   );
 }

@@ -1,0 +1,57 @@
+import { keepPreviousData, queryOptions } from '@tanstack/react-query';
+import { call } from '@/api/http';
+import { type JsonObject, isObject, text } from '@/api/json';
+import type { LiveEvent } from './tail';
+
+/** What kept events are searched by, as in the page's address. */
+export interface KeptSearch {
+  filter?: string | undefined;
+  type?: string | undefined;
+  from?: string | undefined;
+  to?: string | undefined;
+  object?: string | undefined;
+  actor?: string | undefined;
+  cursor?: string | undefined;
+}
+
+/** An event of the logs, with its place in them. */
+export interface KeptEvent extends LiveEvent {
+  endpoint: string | undefined;
+  audit: JsonObject | undefined;
+}
+
+export interface KeptPageData {
+  /** The newest first. */
+  events: KeptEvent[];
+  next: string | undefined;
+}
+
+const LIMIT = 100;
+
+/** A time of the address, which is local, as the API takes it. */
+function instant(local: string | undefined): string | undefined {
+  const at = local ? new Date(local) : undefined;
+  return at && !Number.isNaN(at.getTime()) ? at.toISOString() : undefined;
+}
+
+export function keptQuery(types: string[], search: KeptSearch) {
+  const query = new URLSearchParams({ limit: String(LIMIT), type: types.join(',') });
+  const given = {
+    filter: search.filter, from: instant(search.from), to: instant(search.to), object_id: search.object, actor_id: search.actor, cursor: search.cursor,
+  };
+  for (const [name, value] of Object.entries(given)) if (value) query.set(name, value);
+  return queryOptions({
+    queryKey: ['events', 'kept', query.toString()],
+    placeholderData: keepPreviousData,
+    queryFn: async ({ signal }): Promise<KeptPageData> => {
+      const page = await call('GET', `/events?${query}`, undefined, signal);
+      const entries = isObject(page) && Array.isArray(page.events) ? page.events.filter(isObject) : [];
+      const events = entries.map((entry, n) => ({
+        ...(entry.event as unknown as LiveEvent), n, endpoint: text(entry.endpoint_id) || undefined, audit: isObject(entry.audit) ? entry.audit : undefined,
+      }));
+      const uri = isObject(page) ? page.next_page_uri : null;
+      const next = typeof uri === 'string' ? (new URL(uri, location.origin).searchParams.get('cursor') ?? undefined) : undefined;
+      return { events, next };
+    },
+  });
+}

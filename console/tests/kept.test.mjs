@@ -1,0 +1,58 @@
+// Kept events: searched on the pages of traffic and of the audit log, page by page.
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { api, base, launch, open, signIn } from './browser.mjs';
+import { upstream, visit } from './upstream.mjs';
+
+let browser, page, faults, service;
+const run = Date.now() % 1_000_000;
+before(async () => {
+  browser = await launch();
+  service = await upstream();
+  ({ page, faults } = await open(browser, { expected: [/status of 40[01]/] }));
+  await signIn(page);
+});
+after(async () => {
+  await browser.close();
+  service.server.close();
+});
+
+test('kept requests are found by a filter, and lead to their endpoint', async () => {
+  const made = await api(page, 'POST', '/endpoints', { url: `http://kept${run}.culvert.localhost`, upstream_url: service.url });
+  assert.equal(made.status, 201, JSON.stringify(made.body));
+  const { id, public_url: url } = made.body;
+  for (const path of ['/first', '/second/500', '/third']) await visit(url, path);
+  let kept;
+  do {
+    kept = await api(page, 'GET', `/events?type=http_request_complete.v0&object_id=${id}`);
+  } while (kept.body.events.length < 3);
+  await page.goto(`${base}/console/traffic`);
+  await page.getByText('Kept', { exact: true }).click();
+  await page.getByLabel('Endpoint ID').fill(id);
+  await page.getByRole('button', { name: 'Search' }).click();
+  await page.getByRole('option', { name: /third/ }).waitFor();
+  await page.getByRole('option', { name: /second/ }).click();
+  const detail = page.getByRole('dialog', { name: 'Event' });
+  await detail.getByRole('link', { name: 'Open the endpoint' }).waitFor();
+  await detail.getByRole('button', { name: 'Close' }).click();
+  const filter = encodeURIComponent('ev.http.response.status_code == 500');
+  await page.goto(`${base}/console/traffic?view=kept&object=${id}&filter=${filter}`);
+  await page.getByRole('option', { name: /second/ }).waitFor();
+  assert.equal(await page.getByRole('option', { name: /first|third/ }).count(), 0);
+  await page.goto(`${base}/console/traffic?view=kept&filter=ev.bogus`);
+  await page.getByText(/no field "bogus"/).waitFor();
+});
+
+test('the audit log is read page by page, with its positions', async () => {
+  for (let n = 0; n < 105; n += 1) await api(page, 'POST', '/vaults', { name: `kept-${run}-${n}` });
+  await page.goto(`${base}/console/audit?view=kept&type=vault_created.v0`);
+  await page.getByRole('option', { name: new RegExp(`kept-${run}-104`) }).click();
+  const detail = page.getByRole('dialog', { name: 'Event' });
+  await detail.getByText(/^[0-9a-f]{64}$/).waitFor();
+  await detail.getByRole('button', { name: 'Close' }).click();
+  await page.getByRole('button', { name: 'Older' }).click();
+  await page.getByRole('option', { name: new RegExp(`kept-${run}-4$`) }).waitFor();
+  await page.getByRole('button', { name: 'Newest' }).click();
+  await page.getByRole('option', { name: new RegExp(`kept-${run}-104`) }).waitFor();
+  assert.deepEqual(faults, []);
+});
