@@ -16,7 +16,10 @@ use crate::audit::{AuditLog, AuditRow};
 use crate::dialect::{Arg, Connection, While};
 use crate::queue::{Piece, Queue, checksum};
 use crate::state_log::StateCommand;
-use crate::statements::{INDEX_PIECE, events, state};
+use crate::statements::{
+    AUDIT_NEWEST_OF, AUDIT_OLDEST_OF, INDEX_PIECE, TRAFFIC_OF_NEWEST, TRAFFIC_OF_OLDEST, events,
+    state,
+};
 use crate::store::Store;
 
 /// Which index of the audit log is read.
@@ -60,15 +63,15 @@ impl AuditLog {
         limit: u32,
     ) -> Result<Vec<LinkedRow>, Fault> {
         let doing = "reading the audit log";
-        let [by_all, by_object, by_actor, by_kind] = match order {
-            Order::NewestFirst => state::AUDIT_NEWEST,
-            Order::OldestFirst => state::AUDIT_OLDEST,
+        let (of_all, [of_object, of_actor, of_kind]) = match order {
+            Order::NewestFirst => (state::AUDIT_NEWEST, AUDIT_NEWEST_OF),
+            Order::OldestFirst => (state::AUDIT_OLDEST, AUDIT_OLDEST_OF),
         };
         let (sql, value) = match key {
-            AuditKey::All => (by_all, None),
-            AuditKey::Object(id) => (by_object, Some(id)),
-            AuditKey::Actor(id) => (by_actor, Some(id)),
-            AuditKey::Kind(name) => (by_kind, Some(name)),
+            AuditKey::All => (of_all, None),
+            AuditKey::Object(id) => (self.pool.spell(of_object), Some(id)),
+            AuditKey::Actor(id) => (self.pool.spell(of_actor), Some(id)),
+            AuditKey::Kind(name) => (self.pool.spell(of_kind), Some(name)),
         };
         let mut arguments = vec![
             Arg::Int(*positions.start()),
@@ -203,9 +206,9 @@ impl Queue {
         };
         let sql = match (order, by_endpoint) {
             (Order::NewestFirst, None) => events::TRAFFIC_NEWEST,
-            (Order::NewestFirst, Some(_)) => events::TRAFFIC_OF_NEWEST,
+            (Order::NewestFirst, Some(_)) => self.pool().spell(TRAFFIC_OF_NEWEST),
             (Order::OldestFirst, None) => events::TRAFFIC_OLDEST_PAGE,
-            (Order::OldestFirst, Some(_)) => events::TRAFFIC_OF_OLDEST,
+            (Order::OldestFirst, Some(_)) => self.pool().spell(TRAFFIC_OF_OLDEST),
         };
         let mut arguments = vec![
             Arg::Int(*positions.start()),

@@ -10,6 +10,7 @@ use culvert_base::Fault;
 use tokio::sync::Semaphore;
 
 use crate::dialect::{Access, Arg, Connection, Row, Site, While};
+use crate::statements::Pair;
 
 /// Reads with a limit in number and time.
 #[derive(Debug)]
@@ -26,6 +27,11 @@ impl Pool {
             idle: Mutex::new(Vec::new()),
             permits: Semaphore::new(connections_max),
         }
+    }
+
+    /// Its engine's spelling.
+    pub(crate) fn spell(&self, pair: Pair) -> &'static str {
+        self.site.spell(pair)
     }
 
     /// All rows of a reading statement.

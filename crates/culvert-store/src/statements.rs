@@ -64,17 +64,102 @@ pub(crate) mod meta {
     pub(crate) const ALL: &[&str] = &[GET, SET, REMOVE];
 }
 
-/// A page of the audit log between two positions, each row with the hash before it.
+/// A page of the audit log, each row with the hash before it.
 macro_rules! audit_page {
-    ($of:literal, $order:literal) => {
+    ($rest:expr) => {
         concat!(
             "SELECT o.seq, o.id, o.account, o.kind, o.happened_at, o.audience, o.body, o.hash, \
              (SELECT p.hash FROM outbox p WHERE p.seq = o.seq - 1) FROM outbox o WHERE ",
-            $of,
-            " o.seq >= $1 AND o.seq <= $2 ORDER BY o.seq ",
-            $order,
+            $rest,
             " LIMIT $3"
         )
+    };
+}
+
+/// The rest of a page of rows whose `$name` is `$4` at positions from `$1` to `$2`. PostgreSQL is given an order by
+/// both columns, which no other index has, whatever it believes of the table; SQLite seeks only by equality.
+macro_rules! newest_of {
+    (sqlite, $name:literal, $position:literal) => {
+        concat!(
+            $name,
+            " = $4 AND ",
+            $position,
+            " >= $1 AND ",
+            $position,
+            " <= $2 ORDER BY ",
+            $position,
+            " DESC"
+        )
+    };
+    (postgres, $name:literal, $position:literal) => {
+        concat!(
+            $name,
+            " >= $4 AND (",
+            $name,
+            ", ",
+            $position,
+            ") <= ($4, $2) AND ",
+            $position,
+            " >= $1 ORDER BY ",
+            $name,
+            " DESC, ",
+            $position,
+            " DESC"
+        )
+    };
+}
+macro_rules! oldest_of {
+    (sqlite, $name:literal, $position:literal) => {
+        concat!(
+            $name,
+            " = $4 AND ",
+            $position,
+            " >= $1 AND ",
+            $position,
+            " <= $2 ORDER BY ",
+            $position
+        )
+    };
+    (postgres, $name:literal, $position:literal) => {
+        concat!(
+            $name,
+            " <= $4 AND (",
+            $name,
+            ", ",
+            $position,
+            ") >= ($4, $1) AND ",
+            $position,
+            " <= $2 ORDER BY ",
+            $name,
+            ", ",
+            $position
+        )
+    };
+}
+
+/// The same of the audit log, and of the pieces of an endpoint.
+macro_rules! audit_pages {
+    ($of:ident, $name:literal) => {
+        Pair {
+            sqlite: audit_page!($of!(sqlite, $name, "o.seq")),
+            postgres: audit_page!($of!(postgres, $name, "o.seq")),
+        }
+    };
+}
+macro_rules! piece_pages {
+    ($of:ident) => {
+        Pair {
+            sqlite: concat!(
+                "SELECT t.id, t.crc, t.body FROM traffic_endpoint e JOIN traffic t ON t.id = e.piece WHERE ",
+                $of!(sqlite, "e.endpoint", "e.piece"),
+                " LIMIT $3"
+            ),
+            postgres: concat!(
+                "SELECT t.id, t.crc, t.body FROM traffic_endpoint e JOIN traffic t ON t.id = e.piece WHERE ",
+                $of!(postgres, "e.endpoint", "e.piece"),
+                " LIMIT $3"
+            ),
+        }
     };
 }
 
@@ -173,23 +258,12 @@ pub(crate) mod state {
     pub(crate) const AUDIT_SINCE: &str = "SELECT min(seq) FROM outbox WHERE happened_at >= $1";
     pub(crate) const AUDIT_UNTIL: &str = "SELECT max(seq) FROM outbox WHERE happened_at <= $1";
     pub(crate) const AUDIT_EVENT: &str = "SELECT seq, account FROM outbox WHERE id = $1";
-    /// Of all rows, of an object, of an actor and of a kind.
-    pub(crate) const AUDIT_NEWEST: [&str; 4] = [
-        audit_page!("", "DESC"),
-        audit_page!("o.object_id = $4 AND", "DESC"),
-        audit_page!("o.actor_id = $4 AND", "DESC"),
-        audit_page!("o.kind = $4 AND", "DESC"),
-    ];
-    pub(crate) const AUDIT_OLDEST: [&str; 4] = [
-        audit_page!("", "ASC"),
-        audit_page!("o.object_id = $4 AND", "ASC"),
-        audit_page!("o.actor_id = $4 AND", "ASC"),
-        audit_page!("o.kind = $4 AND", "ASC"),
-    ];
-    pub(crate) const UNINDEXED_ONE: &str =
-        "SELECT seq FROM outbox WHERE object_id IS NULL ORDER BY seq LIMIT 1";
+    pub(crate) const AUDIT_NEWEST: &str =
+        audit_page!("o.seq >= $1 AND o.seq <= $2 ORDER BY o.seq DESC");
+    pub(crate) const AUDIT_OLDEST: &str = audit_page!("o.seq >= $1 AND o.seq <= $2 ORDER BY o.seq");
+    pub(crate) const UNINDEXED_ONE: &str = "SELECT seq FROM outbox WHERE object_id IS NULL LIMIT 1";
     pub(crate) const UNINDEXED: &str =
-        "SELECT seq, body FROM outbox WHERE object_id IS NULL ORDER BY seq LIMIT $1";
+        "SELECT seq, body FROM outbox WHERE object_id IS NULL LIMIT $1";
     pub(crate) const INDEX_EVENT: &str =
         "UPDATE outbox SET object_id = $2, actor_id = $3 WHERE seq = $1";
     pub(crate) const SET_HASH: &str = "UPDATE outbox SET hash = $2 WHERE seq = $1";
@@ -249,14 +323,8 @@ pub(crate) mod state {
         AUDIT_SINCE,
         AUDIT_UNTIL,
         AUDIT_EVENT,
-        AUDIT_NEWEST[0],
-        AUDIT_NEWEST[1],
-        AUDIT_NEWEST[2],
-        AUDIT_NEWEST[3],
-        AUDIT_OLDEST[0],
-        AUDIT_OLDEST[1],
-        AUDIT_OLDEST[2],
-        AUDIT_OLDEST[3],
+        AUDIT_NEWEST,
+        AUDIT_OLDEST,
         UNINDEXED_ONE,
         UNINDEXED,
         INDEX_EVENT,
@@ -429,14 +497,8 @@ pub(crate) mod events {
          WHERE id >= $1 AND id <= $2 ORDER BY id DESC LIMIT $3";
     pub(crate) const TRAFFIC_OLDEST_PAGE: &str = "SELECT id, crc, body FROM traffic \
          WHERE id >= $1 AND id <= $2 ORDER BY id LIMIT $3";
-    pub(crate) const TRAFFIC_OF_NEWEST: &str = "SELECT t.id, t.crc, t.body \
-         FROM traffic_endpoint e JOIN traffic t ON t.id = e.piece \
-         WHERE e.endpoint = $4 AND e.piece >= $1 AND e.piece <= $2 ORDER BY e.piece DESC LIMIT $3";
-    pub(crate) const TRAFFIC_OF_OLDEST: &str = "SELECT t.id, t.crc, t.body \
-         FROM traffic_endpoint e JOIN traffic t ON t.id = e.piece \
-         WHERE e.endpoint = $4 AND e.piece >= $1 AND e.piece <= $2 ORDER BY e.piece LIMIT $3";
     pub(crate) const TRAFFIC_UNINDEXED: &str =
-        "SELECT id FROM traffic WHERE is_indexed = 0 ORDER BY id LIMIT 1";
+        "SELECT id FROM traffic WHERE is_indexed = 0 LIMIT 1";
     pub(crate) const PRUNE_TRAFFIC: &str = "DELETE FROM traffic WHERE id <= $1";
 
     #[cfg(test)]
@@ -501,8 +563,6 @@ pub(crate) mod events {
         TRAFFIC_ENDS,
         TRAFFIC_NEWEST,
         TRAFFIC_OLDEST_PAGE,
-        TRAFFIC_OF_NEWEST,
-        TRAFFIC_OF_OLDEST,
         TRAFFIC_UNINDEXED,
         PRUNE_TRAFFIC,
     ];
@@ -640,6 +700,21 @@ pub(crate) const NOW: Pair = Pair {
     postgres: "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)",
 };
 
+/// Pages of an object, an actor and a kind.
+pub(crate) const AUDIT_NEWEST_OF: [Pair; 3] = [
+    audit_pages!(newest_of, "o.object_id"),
+    audit_pages!(newest_of, "o.actor_id"),
+    audit_pages!(newest_of, "o.kind"),
+];
+pub(crate) const AUDIT_OLDEST_OF: [Pair; 3] = [
+    audit_pages!(oldest_of, "o.object_id"),
+    audit_pages!(oldest_of, "o.actor_id"),
+    audit_pages!(oldest_of, "o.kind"),
+];
+/// Pages of the pieces of an endpoint.
+pub(crate) const TRAFFIC_OF_NEWEST: Pair = piece_pages!(newest_of);
+pub(crate) const TRAFFIC_OF_OLDEST: Pair = piece_pages!(oldest_of);
+
 /// The endpoints in a JSON list are those of a piece.
 pub(crate) const INDEX_PIECE: Pair = Pair {
     sqlite: "INSERT INTO traffic_endpoint (endpoint, piece) \
@@ -659,6 +734,14 @@ pub(crate) const OUTLAST_KEEPING: Pair = Pair {
 #[cfg(test)]
 pub(crate) const PAIRS: &[Pair] = &[
     INDEX_PIECE,
+    AUDIT_NEWEST_OF[0],
+    AUDIT_NEWEST_OF[1],
+    AUDIT_NEWEST_OF[2],
+    AUDIT_OLDEST_OF[0],
+    AUDIT_OLDEST_OF[1],
+    AUDIT_OLDEST_OF[2],
+    TRAFFIC_OF_NEWEST,
+    TRAFFIC_OF_OLDEST,
     OUTLAST_KEEPING,
     CLAIM,
     NOW,

@@ -8,7 +8,9 @@ use super::place::Place;
 use super::store::event;
 use crate::database::Database;
 use crate::dialect::{Access, Connection};
-use crate::statements::{events, state};
+use crate::statements::{
+    AUDIT_NEWEST_OF, AUDIT_OLDEST_OF, TRAFFIC_OF_NEWEST, TRAFFIC_OF_OLDEST, events, state,
+};
 use crate::{AuditKey, Changes, NewPiece, Order, Store};
 
 on_both_engines!(
@@ -152,25 +154,25 @@ async fn a_page_of_events_is_read_from_an_index_and_no_further(place: &Place) {
         (
             crate::STATE,
             vec![
-                (state::AUDIT_NEWEST[0], "", ""),
-                (state::AUDIT_OLDEST[0], "", ""),
-                (state::AUDIT_NEWEST[1], "'ob_4'", "outbox_object"),
-                (state::AUDIT_OLDEST[1], "'ob_4'", "outbox_object"),
-                (state::AUDIT_NEWEST[2], "'usr_2'", ""),
-                (state::AUDIT_OLDEST[2], "'usr_2'", ""),
-                (state::AUDIT_NEWEST[3], "'k1.v0'", ""),
-                (state::AUDIT_OLDEST[3], "'k1.v0'", ""),
-                (state::UNINDEXED_ONE, "", "outbox_unindexed"),
+                (Ok(state::AUDIT_NEWEST), "", ""),
+                (Ok(state::AUDIT_OLDEST), "", ""),
+                (Err(AUDIT_NEWEST_OF[0]), "'ob_4'", "outbox_object"),
+                (Err(AUDIT_OLDEST_OF[0]), "'ob_4'", "outbox_object"),
+                (Err(AUDIT_NEWEST_OF[1]), "'usr_2'", "outbox_actor"),
+                (Err(AUDIT_OLDEST_OF[1]), "'usr_2'", "outbox_actor"),
+                (Err(AUDIT_NEWEST_OF[2]), "'k1.v0'", "outbox_kind"),
+                (Err(AUDIT_OLDEST_OF[2]), "'k1.v0'", "outbox_kind"),
+                (Ok(state::UNINDEXED_ONE), "", "outbox_object"),
             ],
         ),
         (
             crate::queue::EVENTS,
             vec![
-                (events::TRAFFIC_NEWEST, "", ""),
-                (events::TRAFFIC_OLDEST_PAGE, "", ""),
-                (events::TRAFFIC_OF_NEWEST, "'ep_7'", "traffic_endpoint"),
-                (events::TRAFFIC_OF_OLDEST, "'ep_7'", "traffic_endpoint"),
-                (events::TRAFFIC_UNINDEXED, "", "traffic_unindexed"),
+                (Ok(events::TRAFFIC_NEWEST), "", ""),
+                (Ok(events::TRAFFIC_OLDEST_PAGE), "", ""),
+                (Err(TRAFFIC_OF_NEWEST), "'ep_7'", "traffic_endpoint"),
+                (Err(TRAFFIC_OF_OLDEST), "'ep_7'", "traffic_endpoint"),
+                (Ok(events::TRAFFIC_UNINDEXED), "", "traffic_unindexed"),
             ],
         ),
     ] {
@@ -180,6 +182,7 @@ async fn a_page_of_events_is_read_from_an_index_and_no_further(place: &Place) {
         let mut connection = database.site.connect(Access::Write).await.unwrap();
         for (sql, value, index) in statements {
             let arguments = ["1", "900", "100", value];
+            let sql = sql.unwrap_or_else(|pair| database.site.spell(pair));
             let plan = plan(&mut connection, sql, &arguments).await;
             for slow in ["SCAN o", "SCAN t", "TEMP B-TREE", "Seq Scan", "Sort"] {
                 let is_index =
@@ -187,7 +190,9 @@ async fn a_page_of_events_is_read_from_an_index_and_no_further(place: &Place) {
                 let is_walk = slow.starts_with("SCAN") && is_index;
                 assert!(is_walk || !plan.contains(slow), "{sql}\n{plan}");
             }
-            assert!(plan.contains(index), "{sql}\n{plan}");
+            // SQLite does not name the index of a primary key.
+            let is_by_key = plan.contains("PRIMARY KEY (endpoint=? AND piece>?");
+            assert!(plan.contains(index) || is_by_key, "{sql}\n{plan}");
         }
         connection.close().await;
         database.close().await;

@@ -32,10 +32,12 @@ async fn prepare(place: &Place, part: Part, statements: &[&'static str]) {
     let pairs = PAIRS
         .iter()
         .filter(|pair| match part.file {
-            None => !["batch", "FROM body"]
+            None => !["batch", "FROM body", "traffic_endpoint"]
                 .iter()
                 .any(|one| pair.sqlite.contains(one)),
-            Some(_) => !pair.sqlite.contains("document"),
+            Some(_) => !["document", "outbox"]
+                .iter()
+                .any(|one| pair.sqlite.contains(one)),
         })
         .map(|pair| database.site.spell(*pair));
     let mut connection = database.site.connect(Access::Write).await.unwrap();

@@ -6,4 +6,3 @@ ALTER TABLE outbox ADD COLUMN actor_id TEXT;
 CREATE INDEX outbox_object ON outbox (object_id, seq);
 CREATE INDEX outbox_actor ON outbox (actor_id, seq);
 CREATE INDEX outbox_kind ON outbox (kind, seq);
-CREATE INDEX outbox_unindexed ON outbox (seq) WHERE object_id IS NULL;
