@@ -2,13 +2,13 @@
 
 `events` fills the databases by SQL: 1,000,000 audit events about 10,000 objects, and 10,000,000 traffic events of 20 hours in 25,000 pieces.
 Every 250th piece is real and has events of the endpoint that is searched for; the others stand for traffic of other endpoints, which no index
-leads to. Counts are divided by `CULVERT_MEASURE_SCALE`. On PostgreSQL it needs `psql`.
+leads to. Counts are divided by `MEASURE_SCALE`. On PostgreSQL it needs `psql`.
 """
 import json, os, sqlite3, statistics, subprocess, time, urllib.parse, zlib
 
 from importlib.machinery import SourceFileLoader
 
-SCALE = int(os.environ.get("CULVERT_MEASURE_SCALE", "1"))
+SCALE = int(os.environ.get("MEASURE_SCALE", "1"))
 N_AUDIT, N_OBJECTS, N_PIECES, N_OF_PIECE, N_REAL = 1_000_000 // SCALE, 10_000 // SCALE, 25_000 // SCALE, 400, 100
 FILLER_BYTES = 48 << 10
 HOUR = 3600 * 10**9
@@ -62,9 +62,9 @@ def fill(run, account):
     else:
         psql = ["psql", "-qAt", "-v", "ON_ERROR_STOP=1", run.database]
         state, events = "culvert", "culvert_events"
-        numbers = "SELECT n FROM generate_series({first}, {last}) AS n"
+        numbers = "SELECT n FROM generate_series({first}::bigint, {last}) AS n"
         def do(schema, sql):
-            return subprocess.run(psql, input=f"SET search_path = {schema}; {sql};", text=True, check=True, capture_output=True).stdout
+            return subprocess.run(psql, input=f"SET search_path = {schema}; {sql};", text=True, check=True, stdout=subprocess.PIPE).stdout
         one = lambda schema, sql: [int(value) for value in do(schema, sql).strip().split("|")]
     first = one(state, "SELECT max(seq) FROM outbox")[0] + 1
     last = first + N_AUDIT - 1
