@@ -132,12 +132,14 @@ impl Reader {
         self.revision.mark_unchanged();
         match self.control.followed(&mut self.followed).await {
             Ok((messages, has_more)) => {
-                self.waiting = messages.into();
-                let pause = if has_more {
+                // A search that finds nothing among many events leaves room for other work.
+                let goes_on = has_more && !messages.is_empty();
+                let pause = if goes_on {
                     Duration::ZERO
                 } else {
                     SEARCH_EVERY
                 };
+                self.waiting = messages.into();
                 self.searches_at = Instant::now() + pause;
                 Some(())
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use culvert::client::Client;
 use culvert::config::Span;
 use http::Method;
 use serde::Deserialize;
@@ -13,6 +14,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 use crate::harness::{Backend, Harness, Receiver, backends, eventually, raw};
+use crate::kill::Process;
 
 const KIND: &str = "http_request_complete.v0";
 
@@ -415,4 +417,47 @@ async fn traffic_is_kept_by_default_and_survives_a_restart() {
     }
     requests_are_kept(&culvert, entries.len()).await;
     culvert.stop().await;
+}
+
+/// The ids of the kept events of a type, newest first, at most a page of them.
+async fn kept_ids(client: &Client, kind: &str) -> BTreeSet<String> {
+    let path = format!("/events?type={kind}");
+    let page = client.expect(Method::GET, &path, None).await.unwrap();
+    let events = page["events"].as_array().unwrap().iter();
+    events
+        .map(|entry| entry["event"]["event_id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_takes_no_audit_event_and_no_traffic_that_was_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let origin = Receiver::start().await;
+    let process = Process::start(folder.path(), "");
+    let token = std::fs::read_to_string(folder.path().join("bootstrap-key")).unwrap();
+    let token = token.trim().to_owned();
+    let client = Client::new(&process.api, token.clone()).unwrap();
+    let upstream = format!("http://{}", origin.address);
+    let endpoint = json!({"url": "http://kept.culvert.localhost", "upstream_url": upstream});
+    let made = client.expect(Method::POST, "/endpoints", Some(&endpoint));
+    made.await.unwrap();
+    let request = b"GET / HTTP/1.1\r\nhost: kept.culvert.localhost\r\nconnection: close\r\n\r\n";
+    for _ in 0..10 {
+        raw(process.http, request).await;
+    }
+    eventually("the requests are found", async || {
+        kept_ids(&client, KIND).await.len() >= 10
+    })
+    .await;
+    let traffic = kept_ids(&client, KIND).await;
+    let vault = json!({"name": "last"});
+    let made = client.expect(Method::POST, "/vaults", Some(&vault));
+    made.await.unwrap();
+    process.kill();
+
+    let process = Process::start(folder.path(), "");
+    let client = Client::new(&process.api, token).unwrap();
+    assert!(kept_ids(&client, KIND).await.is_superset(&traffic));
+    assert_eq!(kept_ids(&client, "vault_created.v0").await.len(), 1);
+    assert_eq!(process.terminate(), 0);
 }
