@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::on_both_engines;
 use super::place::Place;
 use super::store::event;
-use crate::database::Database;
+use crate::database::{Database, STATE};
 use crate::dialect::{Access, Connection};
 use crate::statements::{
     AUDIT_NEWEST_OF, AUDIT_OLDEST_OF, TRAFFIC_OF_NEWEST, TRAFFIC_OF_OLDEST, events, state,
@@ -152,7 +152,7 @@ async fn a_page_of_events_is_read_from_an_index_and_no_further(place: &Place) {
     queue.close().await;
     for (part, statements) in [
         (
-            crate::STATE,
+            STATE,
             vec![
                 (Ok(state::AUDIT_NEWEST), "", ""),
                 (Ok(state::AUDIT_OLDEST), "", ""),
