@@ -6,10 +6,10 @@
 //!
 //! Not here: the search (control), live tails, which show events before they are kept (`tail`).
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +19,7 @@ use futures_util::stream;
 use http::Response;
 use http_body::Frame;
 use http_body_util::StreamBody;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +29,9 @@ use crate::tail::{COMMENT, COMMENT_EVERY, OPENING, Rights, event_stream};
 use crate::{Api, Arrival, Meters};
 
 /// Limit of open streams of kept events.
-pub(crate) const FOLLOWERS_MAX: usize = 64;
+const FOLLOWERS_MAX: usize = 64;
+/// Limit for one owner, so that others have streams too.
+const FOLLOWERS_PER_OWNER: usize = 16;
 /// How often the logs are searched for what came without a commit of this node.
 const SEARCH_EVERY: Duration = Duration::from_millis(500);
 /// The header of a reader that resumes.
@@ -45,15 +47,7 @@ impl Api {
         mut arrival: Arrival<'_>,
     ) -> Result<Response<Body>, Problem> {
         arrival.read().await?;
-        let permit = Arc::clone(&self.followers).try_acquire_owned();
-        let permit = permit.map_err(|_full| {
-            Refusal::uncoded(
-                Class::TooMany,
-                format!(
-                    "The limit of {FOLLOWERS_MAX} followers of events is reached; close one or try again later."
-                ),
-            )
-        })?;
+        let place = self.followers.enter(&caller.owner_id)?;
         let last = arrival.parts.headers.get(LAST_EVENT_ID);
         let last = last.map(|value| value.to_str().unwrap_or("?").to_owned());
         let revision = self.control.revision();
@@ -74,13 +68,72 @@ impl Api {
             is_new: true,
             stopping: self.stopping.clone(),
             meters: Arc::clone(&self.meters),
-            _permit: permit,
+            _place: place,
         };
         let frames = stream::unfold(reader, |mut reader| async move {
             let text = Box::pin(reader.next()).await?;
             Some((Ok::<_, Infallible>(Frame::data(text)), reader))
         });
         Ok(event_stream(Body::stream(StreamBody::new(frames))))
+    }
+}
+
+/// The open streams of kept events, by their owners.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Followers(Arc<Mutex<HashMap<String, usize>>>);
+
+impl Followers {
+    /// Counts a stream of `owner`, unless a limit is reached.
+    fn enter(&self, owner: &str) -> Result<Place, Refusal> {
+        let mut owners = self.owners();
+        let of_owner = owners.get(owner).copied().unwrap_or(0);
+        let of_all: usize = owners.values().sum();
+        for (n_open, most, whose) in [
+            (of_all, FOLLOWERS_MAX, "followers of events"),
+            (
+                of_owner,
+                FOLLOWERS_PER_OWNER,
+                "followers of events of one owner",
+            ),
+        ] {
+            if n_open >= most {
+                let why = format!(
+                    "The limit of {most} {whose} is reached; close one or try again later."
+                );
+                return Err(Refusal::uncoded(Class::TooMany, why));
+            }
+        }
+        owners.insert(owner.to_owned(), of_owner + 1);
+        drop(owners);
+        Ok(Place {
+            followers: self.clone(),
+            owner: owner.to_owned(),
+        })
+    }
+
+    fn owners(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.0
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// A counted stream. Dropping an owner's last one removes the owner.
+#[derive(Debug)]
+struct Place {
+    followers: Followers,
+    owner: String,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut owners = self.followers.owners();
+        if let Some(n_open) = owners.get_mut(&self.owner) {
+            *n_open = n_open.saturating_sub(1);
+            if *n_open == 0 {
+                owners.remove(&self.owner);
+            }
+        }
     }
 }
 
@@ -96,7 +149,7 @@ struct Reader {
     is_new: bool,
     stopping: CancellationToken,
     meters: Arc<Meters>,
-    _permit: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl Reader {
@@ -155,5 +208,40 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.meters.tails.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_owner_leaves_followers_to_others() {
+        let followers = Followers::default();
+        let full = |owner: &str| {
+            let mut places = Vec::new();
+            let refused = loop {
+                match followers.enter(owner) {
+                    Ok(place) => places.push(place),
+                    Err(refused) => break refused,
+                }
+            };
+            (places, refused.message)
+        };
+        let (mut own, refused) = full("usr_1");
+        assert_eq!(own.len(), FOLLOWERS_PER_OWNER);
+        assert!(refused.contains("of one owner"), "{refused}");
+        let others = ["usr_2", "bot_3", "bot_4"].map(|owner| full(owner).0);
+        assert_eq!(others.iter().flatten().count(), 3 * FOLLOWERS_PER_OWNER);
+        let (none, refused) = full("usr_5");
+        assert!(
+            none.is_empty() && !refused.contains("of one owner"),
+            "{refused}"
+        );
+        drop(others);
+        own.pop();
+        assert_eq!(full("usr_1").0.len(), 1);
+        drop(own);
+        assert!(followers.owners().is_empty());
     }
 }

@@ -45,7 +45,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use hyper::body::Incoming;
 use ipnet::IpNet;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -182,8 +181,7 @@ pub struct Api {
     failures: Option<Failures>,
     rolling: Option<Rolling>,
     sources: PerSource,
-    /// Of streams of kept events.
-    followers: Arc<Semaphore>,
+    followers: follow::Followers,
     stopping: CancellationToken,
     meters: Arc<Meters>,
 }
@@ -218,7 +216,7 @@ impl Api {
             failures: Failures::new(limits.failed_authentications),
             rolling: limits.account_window.map(Rolling::new),
             sources: PerSource::default(),
-            followers: Arc::new(Semaphore::new(follow::FOLLOWERS_MAX)),
+            followers: follow::Followers::default(),
             stopping: CancellationToken::new(),
             meters: Arc::default(),
             settings,
