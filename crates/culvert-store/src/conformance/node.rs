@@ -8,6 +8,7 @@ use sqlx::Connection as _;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::on_both_engines;
 use super::place::{Place, run};
@@ -128,9 +129,9 @@ async fn a_server_without_a_free_connection_is_waited_for(place: &Place) {
     run(url, limited).await.unwrap();
     let (scheme, server) = base.split_once("://").unwrap();
     let server = server.rsplit_once('@').map_or(server, |(_, server)| server);
-    let (address, mut ended) = counted(server.to_owned()).await;
+    let (address, mut ended, _proxy) = counted(server.to_owned()).await;
     let url_of_role = format!("{scheme}://{role}:one@{address}/{name}");
-    let schema = Schema::at(&url_of_role, crate::STATE.schema).unwrap();
+    let schema = Schema::at(&url_of_role, crate::database::STATE.schema).unwrap();
     let first = schema.connect().await.unwrap();
     let release = async {
         ended.recv().await.unwrap();
@@ -142,20 +143,22 @@ async fn a_server_without_a_free_connection_is_waited_for(place: &Place) {
     run(url, format!("DROP ROLE {role}")).await.unwrap();
 }
 
-/// A way to the server, and a word for each connection that ended.
-async fn counted(server: String) -> (SocketAddr, mpsc::UnboundedReceiver<()>) {
+/// A proxy of the server, and a message for each connection that ended. The proxy lives as long as its task.
+async fn counted(server: String) -> (SocketAddr, mpsc::Receiver<()>, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (end, ended) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
+    let (end, ended) = mpsc::channel(8);
+    let mut proxy = JoinSet::new();
+    proxy.spawn(async move {
+        let mut connections = JoinSet::new();
         while let Ok((mut near, _)) = listener.accept().await {
             let (server, end) = (server.clone(), end.clone());
-            tokio::spawn(async move {
+            connections.spawn(async move {
                 let mut far = TcpStream::connect(server).await.unwrap();
                 drop(copy_bidirectional(&mut near, &mut far).await);
-                end.send(()).ok();
+                end.try_send(()).ok();
             });
         }
     });
-    (address, ended)
+    (address, ended, proxy)
 }
