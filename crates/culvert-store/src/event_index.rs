@@ -5,20 +5,19 @@
 //! format wrote is in no index of objects and actors until [`Store::index_events`] was there; until then
 //! [`AuditLog::is_indexed`] is false, and a reader must look at every row.
 //!
-//! Not here: the content of a piece, and which events a caller may read.
+//! Not here: how rows get into the indexes (`event_names`, the queue), the content of a piece, and which events a
+//! caller may read.
 
 use std::ops::RangeInclusive;
 
 use culvert_base::Fault;
-use serde::Deserialize;
 
 use crate::audit::{AuditLog, AuditRow};
-use crate::dialect::{Arg, Connection, While};
+use crate::dialect::{Arg, While};
 use crate::queue::{Piece, Queue, checksum};
 use crate::state_log::StateCommand;
 use crate::statements::{
-    AUDIT_NEWEST_OF, AUDIT_OLDEST_OF, INDEX_PIECE, TRAFFIC_OF_NEWEST, TRAFFIC_OF_OLDEST, events,
-    state,
+    AUDIT_NEWEST_OF, AUDIT_OLDEST_OF, TRAFFIC_OF_NEWEST, TRAFFIC_OF_OLDEST, events, state,
 };
 use crate::store::Store;
 
@@ -120,75 +119,6 @@ impl Store {
     }
 }
 
-/// Indexes at most `rows_max` rows; how many there were.
-pub(crate) async fn index(connection: &mut Connection, rows_max: i64) -> Result<u64, sqlx::Error> {
-    let mut n_indexed = 0;
-    for row in connection
-        .rows(state::UNINDEXED, &[Arg::Int(rows_max)])
-        .await?
-    {
-        let (seq, body): (i64, String) = (row.get(0)?, row.get(1)?);
-        let named = Named::of(&body);
-        let arguments = [
-            Arg::Int(seq),
-            Arg::Text(&named.object),
-            Arg::Text(&named.actor),
-        ];
-        n_indexed += connection.run(state::INDEX_EVENT, &arguments).await?;
-    }
-    Ok(n_indexed)
-}
-
-/// What an event is found by.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Named {
-    /// The id of its object, or of the session it is about.
-    pub(crate) object: String,
-    /// The id of its principal.
-    pub(crate) actor: String,
-}
-
-#[derive(Deserialize)]
-struct Envelope {
-    principal: Option<Identified>,
-    object: Option<About>,
-}
-
-#[derive(Deserialize)]
-struct About {
-    id: Option<String>,
-    session: Option<Identified>,
-}
-
-#[derive(Deserialize)]
-struct Identified {
-    id: Option<String>,
-}
-
-/// The id of an event's object, or of the session it is about, and the id of its principal; empty where there is
-/// none.
-pub fn event_names(envelope: &str) -> (String, String) {
-    let Named { object, actor } = Named::of(envelope);
-    (object, actor)
-}
-
-impl Named {
-    /// Of an envelope. One that is not understood is found by nothing.
-    pub(crate) fn of(body: &str) -> Self {
-        let Ok(envelope) = serde_json::from_str::<Envelope>(body) else {
-            return Self::default();
-        };
-        let object = envelope
-            .object
-            .and_then(|about| about.id.or(about.session.and_then(|session| session.id)));
-        let actor = envelope.principal.and_then(|principal| principal.id);
-        Self {
-            object: object.unwrap_or_default(),
-            actor: actor.unwrap_or_default(),
-        }
-    }
-}
-
 impl Queue {
     /// At most `limit` pieces of the traffic log at these positions; of `endpoint` alone, if there is one and
     /// every piece is indexed.
@@ -246,49 +176,5 @@ impl Queue {
         let ends = ends.during(doing)?;
         self.outlast_keeping().await?;
         Ok(ends)
-    }
-}
-
-/// Notes which endpoints the events of a piece are of.
-pub(crate) async fn index_piece(
-    connection: &mut Connection,
-    piece: i64,
-    endpoints: &[String],
-) -> Result<(), sqlx::Error> {
-    if endpoints.is_empty() {
-        return Ok(());
-    }
-    let endpoints =
-        serde_json::to_string(endpoints).map_err(|error| sqlx::Error::Encode(error.into()))?;
-    let arguments = [Arg::Int(piece), Arg::Text(&endpoints)];
-    let sql = connection.spell(INDEX_PIECE);
-    connection.run(sql, &arguments).await.map(drop)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_event_is_found_by_its_object_and_its_principal() {
-        let named = |object: &str, actor: &str| Named {
-            object: object.to_owned(),
-            actor: actor.to_owned(),
-        };
-        for (body, expected) in [
-            (
-                r#"{"principal":{"id":"usr_1"},"object":{"id":"ak_1"}}"#,
-                named("ak_1", "usr_1"),
-            ),
-            (
-                r#"{"principal":null,"object":{"session":{"id":"ts_1"}}}"#,
-                named("ts_1", ""),
-            ),
-            (r#"{"object":{}}"#, named("", "")),
-            ("[]", named("", "")),
-            ("", named("", "")),
-        ] {
-            assert_eq!(Named::of(body), expected, "{body}");
-        }
     }
 }

@@ -8,7 +8,7 @@ use culvert_base::{Event, Timestamp};
 use crate::audit::AuditRow;
 use crate::chain::{Content, Link};
 use crate::dialect::{Arg, Connection, Row};
-use crate::event_index::Named;
+use crate::event_names::Named;
 use crate::statements::state;
 
 /// One audit event as committed.

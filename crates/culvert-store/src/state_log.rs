@@ -14,7 +14,7 @@ use crate::notifications;
 use crate::statements::{ADVANCE_AND_NOTIFY, meta, state};
 use crate::text_index::{self, IndexProgress, Texts};
 use crate::writer::{Outcome, WriteBackend};
-use crate::{audit, event_index, outbox};
+use crate::{audit, event_names, outbox};
 
 /// Writes `Changes` in the order of the ledger, whose one row every transaction locks first. So revisions and outbox
 /// positions are in commit order on every node.
@@ -157,7 +157,7 @@ impl WriteBackend for StateLog {
                     Ok(Outcome::Written(StateOutcome::Rows(n_left.unsigned_abs())))
                 }
                 StateCommand::IndexEvents { rows_max } => {
-                    let n = event_index::index(connection, *rows_max).await?;
+                    let n = event_names::index(connection, *rows_max).await?;
                     Ok(Outcome::Written(StateOutcome::Rows(n)))
                 }
                 StateCommand::ClaimTexts => {

@@ -15,9 +15,8 @@ use super::{
     Gathering, Lease, NewBatch, QueueError, Run, WHY_BYTES_MAX, checksum, cut, small,
 };
 use crate::dialect::{Arg, Connection, Row};
-use crate::event_index;
 use crate::queue::traffic::NewPiece;
-use crate::statements::{BODIES, LEASE_LISTED, events};
+use crate::statements::{BODIES, INDEX_PIECE, LEASE_LISTED, events};
 use crate::writer::{Outcome, WriteBackend};
 
 /// The write backend of the queue.
@@ -933,10 +932,26 @@ async fn keep_traffic(
         ];
         let row = connection.row(events::KEEP_TRAFFIC, &arguments).await?;
         let id: i64 = row.ok_or(sqlx::Error::RowNotFound)?.get(0)?;
-        event_index::index_piece(connection, id, &piece.endpoints).await?;
+        index_piece(connection, id, &piece.endpoints).await?;
         n += 1;
     }
     Ok(written(n))
+}
+
+/// Notes which endpoints the events of a piece are of.
+async fn index_piece(
+    connection: &mut Connection,
+    piece: i64,
+    endpoints: &[String],
+) -> Result<(), sqlx::Error> {
+    if endpoints.is_empty() {
+        return Ok(());
+    }
+    let endpoints =
+        serde_json::to_string(endpoints).map_err(|error| sqlx::Error::Encode(error.into()))?;
+    let arguments = [Arg::Int(piece), Arg::Text(&endpoints)];
+    let sql = connection.spell(INDEX_PIECE);
+    connection.run(sql, &arguments).await.map(drop)
 }
 
 fn length(body: &[u8]) -> i64 {
