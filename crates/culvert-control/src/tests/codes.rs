@@ -7,6 +7,21 @@ use std::ops::RangeInclusive;
 use super::*;
 
 #[tokio::test]
+async fn event_queries() {
+    let house = House::start().await;
+    for (query, code) in [
+        ("order=up", 5407),
+        ("cursor=x", 5407),
+        ("follow=true", 5407),
+        // This server retains none.
+        ("type=http_request_complete.v0", 5408),
+    ] {
+        let answered = house.get(&format!("/events?{query}")).await;
+        assert_eq!(answered.code(), Some(code), "{query}");
+    }
+}
+
+#[tokio::test]
 async fn event_destinations() {
     let house = House::start().await;
     let debug = json!({"debug": {"log": true}});
@@ -790,6 +805,7 @@ const REACHING: &[fn()] = &[
     bots_and_keys,
     endpoints,
     event_destinations,
+    event_queries,
     event_subscriptions_and_sources,
     tunnel_credentials,
 ];
