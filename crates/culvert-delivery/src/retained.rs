@@ -26,15 +26,21 @@ const PIECES: u32 = 4;
 
 /// Writes pieces until the recorder is done.
 pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
+    let mut is_failing = false;
     while plane.pieces.wait(plane.settings.keep_after).await {
         let (pieces, events, bytes) = plane.pieces.take();
         let mut pause = Duration::from_millis(50);
         loop {
             let Err(fault) = plane.queue.keep_traffic(pieces.clone()).await else {
                 plane.meters.retained.add(events);
+                if std::mem::take(&mut is_failing) {
+                    tracing::info!("traffic events are retained again");
+                }
                 break;
             };
-            tracing::error!(cause = %fault.chain(), "cannot retain traffic events");
+            if !std::mem::replace(&mut is_failing, true) {
+                tracing::error!(cause = %fault.chain(), "cannot retain traffic events");
+            }
             if cancel.is_cancelled() {
                 plane.meters.not_retained.add(events);
                 break;

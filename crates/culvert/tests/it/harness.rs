@@ -341,8 +341,17 @@ pub async fn raw(address: SocketAddr, bytes: &[u8]) -> RawAnswer {
 }
 
 /// Waits until a condition holds. Fails after thirty seconds with its description.
-pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+pub async fn eventually(what: &str, condition: impl AsyncFnMut() -> bool) {
+    eventually_within(Duration::from_secs(30), what, condition).await;
+}
+
+/// The same, for a condition that may take longer.
+pub async fn eventually_within(
+    limit: Duration,
+    what: &str,
+    mut condition: impl AsyncFnMut() -> bool,
+) {
+    let deadline = tokio::time::Instant::now() + limit;
     while !condition().await {
         assert!(
             tokio::time::Instant::now() < deadline,

@@ -54,11 +54,16 @@ async fn sessions_end() {
     assert_eq!(answer.header("location"), Some("http://app.example/bye"));
 
     // Ended by others: one session, then all of a user until now.
-    let (mut one, mut two) = (scene.logged_in().await, scene.logged_in().await);
-    let sighting = {
-        let seen = scene.seen.lock().unwrap();
-        seen[seen.len() - 2].clone()
-    };
+    let n_before = scene.seen.lock().unwrap().len();
+    let mut one = scene.logged_in().await;
+    soon("the session is noted", async {
+        while scene.seen.lock().unwrap().len() == n_before {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let sighting = scene.seen.lock().unwrap()[n_before].clone();
+    let mut two = scene.logged_in().await;
     let revoke = |revoked: Revoked| {
         scene
             .logins
