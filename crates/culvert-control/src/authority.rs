@@ -1,11 +1,10 @@
-//! The installation's own certificate authority, and the certificates it makes for platform names.
+//! The installation's certificate authority, and the certificates it issues for platform names.
 //!
-//! The authority is made at the first start and kept in the store, its key sealed; all nodes of an
-//! installation share it. Certificates for names below the platform domain are made from it in
-//! memory, one for each parent of names in use, and made anew well before they expire; their keys
-//! are never written down.
+//! The first start creates the authority. It is stored with its key encrypted, and all nodes of an
+//! installation share it. Certificates for names below the platform domain are issued in memory, one for each
+//! parent of names in use, and renewed well before they expire. Their keys are never stored.
 //!
-//! Not here: certificates of custom domains.
+//! Certificates of custom domains are elsewhere.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -36,20 +35,20 @@ const KEY: &str = "name";
 const NAME: &str = "installation";
 /// The authority of the client certificates of Kubernetes operators.
 const OPERATORS: &str = "operators";
-/// The authority of what nodes show each other. Nobody else has a certificate of it.
+/// The authority of the certificates that nodes present to each other. It issues no others.
 const NODES: &str = "nodes";
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// The authority itself outlives an installation.
+/// Long enough for the authority to outlive an installation.
 const AUTHORITY_DAYS: u32 = 7300;
 const LEAF_DAYS: u32 = 90;
-/// An operator asks for another certificate only when it changes something.
+/// Operators request a new certificate only when their configuration changes.
 const OPERATOR_DAYS: u32 = 365;
 const OPERATOR_RENEW_BEFORE_DAYS: u32 = 180;
-/// A certificate is made anew when less is left.
+/// A certificate is renewed when fewer days are left.
 const RENEW_BEFORE_DAYS: u32 = 30;
 
-/// What is told of an authority that is made.
+/// A new authority emits no event.
 const NOTHING: AuditEvent = AuditEvent::Suppress {
     reason: "authorities are the installation's, not an account's",
 };
@@ -58,19 +57,19 @@ const NOTHING: AuditEvent = AuditEvent::Suppress {
 struct Stored {
     format: Format<1>,
     certificate_pem: String,
-    /// Private key, PEM, sealed.
+    /// Private key, PEM, encrypted.
     sealed_key: String,
 }
 
 /// A certificate with its key, and the names it is presented for.
 pub(crate) type Certificate = (Vec<HostName>, Arc<CertifiedKey>);
 
-/// Makes certificates.
+/// Issues certificates of the installation's authority.
 pub(crate) struct Authority {
     ca_pem: String,
     issuer: Issuer<'static, KeyPair>,
     domain: HostName,
-    /// By the parent of the names they are for.
+    /// Issued certificates, by the parent of their names.
     made: HashMap<String, IssuedCertificate>,
 }
 
@@ -88,7 +87,7 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Reads the installation's authority, or makes it.
+    /// Reads the installation's authority, or creates it.
     pub(crate) async fn open(
         store: &Store,
         seal: &Seal,
@@ -96,7 +95,7 @@ impl Authority {
         entropy: &dyn Entropy,
         domain: HostName,
     ) -> Result<Self, Fault> {
-        // Two nodes may start at once: one of them makes it, the other reads it.
+        // If two nodes start concurrently, one creates it and the other reads it.
         for _ in 0..2 {
             if let Some(document) = store.find(KIND, KEY, NAME).await? {
                 return Self::read(&document, seal, domain);
@@ -120,13 +119,13 @@ impl Authority {
         })
     }
 
-    /// Its certificate, PEM: what clients must trust to reach https endpoints.
+    /// The authority's certificate, PEM. Clients must trust it to reach HTTPS endpoints.
     pub(crate) fn ca_pem(&self) -> &str {
         &self.ca_pem
     }
 
-    /// Certificates for the platform domain, the names right below it, and the names right below
-    /// the parents of `hosts`. Certificates of parents that are not named any more are forgotten.
+    /// Certificates for the platform domain, the names directly below it, and the names directly below the
+    /// parents of `hosts`. Drops certificates of parents that are no longer used.
     #[cfg(test)]
     pub(crate) fn certificates<'h>(
         &mut self,
@@ -139,7 +138,7 @@ impl Authority {
         self.certificates_below(parents, now, entropy)
     }
 
-    /// The same for the names right below these parents.
+    /// Certificates for the names directly below these parents.
     pub(crate) fn certificates_below(
         &mut self,
         parents: impl Iterator<Item = String>,
@@ -180,8 +179,8 @@ impl Authority {
     }
 }
 
-/// A server certificate for names and addresses, under the installation's authority, and when it is
-/// time for another.
+/// Issues a server certificate of the installation's authority for names and addresses. Also returns when to
+/// renew it.
 pub(crate) async fn sign_server(
     store: &Store,
     seal: &Seal,
@@ -198,15 +197,15 @@ pub(crate) async fn sign_server(
     Ok((leaf(&issuer, names, now, entropy)?, renew_at))
 }
 
-/// A certificate for a node to show other nodes, as server and as client, and when it is time for
-/// another. Their authority is made with the first.
+/// Issues a certificate that a node presents to other nodes, as server and as client. Also returns when to
+/// renew it. The first call creates the authority of nodes.
 pub(crate) async fn sign_node(
     store: &Store,
     seal: &Seal,
     clock: &dyn Clock,
     entropy: &dyn Entropy,
 ) -> Result<(Identity, Timestamp), Fault> {
-    // Two nodes may start at once: one of them makes it, the other reads it.
+    // If two nodes start concurrently, one creates it and the other reads it.
     for _ in 0..2 {
         let Some(document) = store.find(KIND, KEY, NODES).await? else {
             let document = make(seal, clock, entropy, NODES)?;
@@ -231,7 +230,7 @@ pub(crate) async fn sign_node(
     Err(Fault::bare("reading the new CA of the nodes"))
 }
 
-/// A client certificate as it was issued.
+/// An issued client certificate.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct ClientCertificate {
     pub(crate) pem: String,
@@ -240,7 +239,7 @@ pub(crate) struct ClientCertificate {
 }
 
 impl ClientCertificate {
-    /// Whether it is time for another.
+    /// Whether to renew it.
     pub(crate) fn is_due(&self, now: Timestamp) -> bool {
         now.plus(OPERATOR_RENEW_BEFORE_DAYS * DAY) > self.not_after
     }
@@ -263,8 +262,8 @@ impl PublicKeyData for P256Key {
     }
 }
 
-/// Signs `key` for the Kubernetes operator with this id, as a client. The authority for it is made
-/// with the first such certificate, by the write that comes along.
+/// Issues a client certificate for `key` to the Kubernetes operator with this ID. The returned changes create
+/// the authority if this is its first certificate.
 pub(crate) async fn sign_operator(
     cx: &Cx<'_>,
     key: &P256Key,
@@ -296,7 +295,7 @@ pub(crate) async fn sign_operator(
     Ok((certificate, also))
 }
 
-/// A stored authority: its certificate, PEM, and what signs.
+/// The certificate of a stored authority, PEM, and its issuer.
 fn issuer(document: &Document, seal: &Seal) -> Result<(String, Issuer<'static, KeyPair>), Fault> {
     let failed = |error| Fault::new("reading the certificate authority", error);
     let stored: Stored = stored::read(document)?;
@@ -318,7 +317,7 @@ fn make(
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let mut name = DistinguishedName::new();
-    // A part of the id tells the authorities of two installations apart in a trust store.
+    // Part of the ID distinguishes the authorities of two installations in a trust store.
     let body = id.to_string();
     let short = body.get(body.len() - 6..).unwrap_or_default();
     name.push(DnType::CommonName, format!("culvert {authority} {short}"));
@@ -378,7 +377,7 @@ fn leaf_for(
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = usages;
-    // Names are in the alternative names; the subject is for people.
+    // Clients check the alternative names; the subject is for people.
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, subject);
     params.distinguished_name = name;
@@ -393,7 +392,7 @@ fn leaf_for(
     )))
 }
 
-/// What all certificates have in common.
+/// The common parameters of all certificates.
 fn params(
     names: Vec<String>,
     days: u32,
@@ -406,7 +405,7 @@ fn params(
         let seconds = u64::try_from(at.unix_seconds()).unwrap_or(0);
         rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds)
     };
-    // Clients whose clocks are a little behind must take a new certificate too.
+    // Clients with slow clocks must accept a new certificate too.
     params.not_before = moment(now.minus(DAY));
     params.not_after = moment(now.plus(days * DAY));
     let mut serial: [u8; 16] = entropy.bytes();

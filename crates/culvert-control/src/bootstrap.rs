@@ -1,8 +1,8 @@
-//! The first start: an account, its admin, and a first key; and the ways back in, for when all keys
-//! are lost or a restriction shuts everybody out (contract: operations 3).
+//! The first start, which creates an account, its admin and a first key; and recovery, for when all keys are
+//! lost or an IP restriction blocks every caller (contract: operations 3).
 //!
-//! Works on the store alone, so that the command line can do it while the server is down. Done by
-//! the server itself, so the events name no principal.
+//! Uses only the store, so the command line can run it while the server is down. The server itself is the
+//! author, so the events name no principal.
 
 use culvert_base::{
     Clock, Description, Entropy, Fault, IdMaker, Ksuid, Metadata, Secret, Timestamp,
@@ -24,14 +24,14 @@ use crate::stored::{self, Format};
 use crate::tenant::{Account, User};
 use crate::{PublicPorts, Role, token};
 
-/// Makes what an installation begins with.
+/// Creates the first objects of an installation.
 #[derive(Debug)]
 pub struct Bootstrap<'a> {
-    /// Where it is made.
+    /// The store to write to.
     pub store: &'a Store,
-    /// The time of making.
+    /// The clock for creation times.
     pub clock: &'a dyn Clock,
-    /// Makes ids; the same that control goes on with, so that what is newer sorts as newer.
+    /// Creates IDs. Control continues with the same one, so that newer objects sort as newer.
     pub ids: &'a IdMaker,
     /// Randomness of tokens and ids.
     pub entropy: &'a dyn Entropy,
@@ -44,12 +44,12 @@ pub struct Bootstrap<'a> {
 }
 
 impl Bootstrap<'_> {
-    /// Makes the account, its admin and the first key in an empty store, with `token` or a new one;
-    /// answers the token. In a store with an account it makes nothing and answers `None`, also when
-    /// another node is first at the same moment.
+    /// Creates the account, its admin and the first key in an empty store and returns the key's token, which
+    /// is `token` or a new one. Creates nothing and returns `None` if the store has an account, or if another
+    /// node creates it first.
     ///
     /// # Errors
-    /// A `token` of another shape than every key has; a store that fails.
+    /// `token` is malformed, or the store fails.
     pub async fn first_start(&self, token: Option<&Secret>) -> Result<Option<Secret>, Fault> {
         const KEY: (&str, &str) = ("order", "first");
         if self
@@ -68,7 +68,7 @@ impl Bootstrap<'_> {
                 name: "culvert".to_owned(),
                 suspended: false,
             })?,
-            // Only one account can be the first, whoever starts at the same moment.
+            // A unique key: only one account can be the first, even if several nodes start concurrently.
             keys: vec![Key::new(KEY.0, KEY.1)],
             refs: Vec::new(),
             topics: Vec::new(),
@@ -104,10 +104,10 @@ impl Bootstrap<'_> {
         }
     }
 
-    /// Makes another key for an admin and answers its token.
+    /// Creates another key for an admin and returns its token.
     ///
     /// # Errors
-    /// A store without an active admin, which no first start leaves; a store that fails.
+    /// The store has no active admin (the first start creates one), or the store fails.
     pub async fn admin_key(&self) -> Result<Secret, Fault> {
         let mut admin = None;
         for document in self.store.all(User::KIND).await? {
@@ -128,11 +128,11 @@ impl Bootstrap<'_> {
         Ok(token)
     }
 
-    /// Switches off the enforcement of every IP restriction of the management API, which may have
-    /// shut everybody out; answers how many there were.
+    /// Disables the enforcement of every IP restriction of the management API, in case they block every
+    /// caller. Returns the number of restrictions changed.
     ///
     /// # Errors
-    /// A store that fails, or that others keep writing the same objects of.
+    /// The store fails, or concurrent writers keep changing the same objects.
     pub async fn lift_api_restriction(&self) -> Result<usize, Fault> {
         let ty = &ip_restriction::TYPE;
         let mut changes = Changes::default();
@@ -158,7 +158,7 @@ impl Bootstrap<'_> {
         Ok(n_lifted)
     }
 
-    /// What is told of a write of nobody's.
+    /// The audit event of a write without a principal.
     fn audit_event(
         &self,
         ty: &ResourceType,
@@ -229,7 +229,7 @@ impl Bootstrap<'_> {
     }
 }
 
-/// The id a token belongs to.
+/// The ID in a token.
 fn id_of(token: &Secret) -> Result<Ksuid, Fault> {
     let body = token.reveal().split('_').next().unwrap_or_default();
     match body.parse() {
@@ -241,7 +241,7 @@ fn id_of(token: &Secret) -> Result<Ksuid, Fault> {
 }
 
 impl Control {
-    /// Makes what an empty store begins with and answers the first key's token; see
+    /// Creates the first objects of an empty store and returns the first key's token; see
     /// [`Bootstrap::first_start`].
     pub async fn bootstrap(&self, token: Option<&Secret>) -> Result<Option<Secret>, Fault> {
         let founder = Bootstrap {

@@ -1,11 +1,11 @@
-//! The body of a call becomes a typed input, or a refusal that names the field (contract: management
-//! API 1.11, codes 214 and 215).
+//! Parses the body of a call into a typed input, or returns a refusal that names the field (contract:
+//! management API 1.11, codes 214 and 215).
 //!
-//! Inputs are ordinary `serde` structs. What this reader adds to `serde`: an unknown field is refused
-//! before anything else and with the names that would have been taken; a wrong type is refused by
-//! the path of the field and never quotes the value; and a value that has the right type but is not
-//! allowed (too long, say) is told apart, because the contract answers it after it has looked for
-//! the object and at the caller's permission.
+//! Inputs are ordinary `serde` structs. This reader adds three rules. An unknown field is refused before
+//! anything else, and the refusal lists the accepted names. A wrong type is refused with the path of the
+//! field and never quotes the value. A value of the right type that is not allowed (too long, say) is a
+//! separate case, because the contract reports it only after looking up the object and checking the caller's
+//! permission.
 
 use std::fmt::{self, Display};
 
@@ -19,20 +19,21 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use serde_json::{Map, Value, json};
 
-/// Why a body is no input.
+/// Why a body is not a valid input.
 #[derive(Debug)]
 pub(crate) enum Problem {
-    /// Names or types are wrong: answered before the object is looked for.
+    /// Names or types are wrong. Reported before the object is looked up.
     Shape(Refusal),
-    /// A value is not allowed: answered after. `field` is its path, such as `description`.
+    /// A value is not allowed. Reported after the object is looked up. `field` is its path, such as
+    /// `description`.
     Value { field: String, why: String },
 }
 
-/// An update as it was sent.
+/// A parsed update.
 #[derive(Debug)]
 pub(crate) struct Update<T> {
     pub(crate) input: T,
-    /// Whether no field was named at all.
+    /// Whether the body names no field.
     pub(crate) is_empty: bool,
 }
 
@@ -40,7 +41,7 @@ pub(crate) struct Update<T> {
 /// as not given. An empty value of another type is refused like any other wrong type.
 pub(crate) fn create<T: DeserializeOwned>(body: Option<Value>) -> Result<T, Problem> {
     let mut fields = object(body)?;
-    // Unknown names are refused whatever they hold; so they must still be there to be seen.
+    // Unknown names are refused whatever their value, so they must stay in the object here.
     let mut dropped = Vec::new();
     let mut empty = Vec::new();
     fields.retain(|name, value| {
@@ -59,7 +60,7 @@ pub(crate) fn create<T: DeserializeOwned>(body: Option<Value>) -> Result<T, Prob
             value: Value::Object(Map::from_iter([(name.clone(), value)])),
             dropped: &[],
         };
-        // What else is wrong with an empty value, or missing beside it, is no matter.
+        // Only a wrong type of this field counts; other errors, such as a missing field, do not.
         if let Err(wrong) = T::deserialize(alone)
             && wrong.path == name
             && matches!(wrong.what, What::Type(_))
@@ -86,13 +87,14 @@ pub(crate) fn update<T: DeserializeOwned>(body: Option<Value>) -> Result<Update<
     Ok(Update { input, is_empty })
 }
 
-/// Completes the schema of a create's body: nothing else is taken at any depth, and a field that is not
-/// required may be `null` or the empty value of its type, which count as not given.
+/// Completes the schema of a create's body: objects accept no other fields at any depth, and a field that is
+/// not required may be `null` or the empty value of its type, which count as not given.
 pub(crate) fn create_schema(schema: &mut Schema) {
     complete(schema, true);
 }
 
-/// The same for an update, where only `null` counts as not given. It may also repeat the id.
+/// Completes the schema of an update's body, where only `null` counts as not given. The body may repeat the
+/// ID.
 pub(crate) fn update_schema(schema: &mut Schema) {
     complete(schema, false);
     let id = json!({
@@ -109,8 +111,7 @@ pub(crate) fn id_pattern(prefixes: &[&str]) -> String {
     format!("^({})_[A-Za-z0-9]{{1,64}}$", prefixes.join("|"))
 }
 
-/// The pattern of `words`, which are lower-case letters, in any letter case. JSON Schema has no flag for
-/// this.
+/// A pattern that matches `words`, given in lower case, in any letter case. JSON Schema has no flag for this.
 pub(crate) fn caseless_pattern(words: &[&str]) -> String {
     let any_case = |word: &&str| -> String {
         word.chars()
@@ -141,9 +142,8 @@ fn complete(schema: &mut Schema, is_create: bool) {
     schema.insert("additionalProperties".to_owned(), false.into());
 }
 
-/// Completes a schema within another one: objects take no other fields, and a value that may be `null` may be so
-/// too where its values are listed. Defaults are told in words; the ones derived from the reader's types
-/// would mislead.
+/// Completes a nested schema: objects accept no other fields, and an enumerated value that may be `null`
+/// lists `null`. Removes defaults: descriptions state them, and the derived ones would mislead.
 fn close(schema: &mut Value) {
     let Value::Object(schema) = schema else {
         return;
@@ -254,24 +254,24 @@ fn read<T: DeserializeOwned>(fields: Map<String, Value>, dropped: &[String]) -> 
     .map_err(|wrong| wrong.problem())
 }
 
-/// What is wrong, and where.
+/// A deserialization error and its location.
 #[derive(Debug)]
 struct Wrong {
-    /// From the outside in; fields after a dot, positions in brackets.
+    /// Path from the root; fields follow a dot, positions are in brackets.
     path: String,
     what: What,
 }
 
 #[derive(Debug)]
 enum What {
-    /// A field nobody takes; the names that are taken.
+    /// An unknown field, with the accepted names.
     Unknown(&'static [&'static str]),
     Missing,
-    /// What it must be, where it is of another type.
+    /// The expected type, for a value of another type.
     Type(String),
-    /// What it must be, where the type is right.
+    /// The expected values, for a value of the right type.
     Choice(String),
-    /// What is not allowed about it.
+    /// Why the value is not allowed.
     Value(String),
 }
 
@@ -334,7 +334,7 @@ impl de::Error for Wrong {
         }
     }
 
-    // The unexpected value is left out: it may be a secret in the wrong place.
+    // The message omits the unexpected value: it may be a secret in the wrong place.
     fn invalid_type(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
         Self::must_be(&expected.to_string())
     }
@@ -361,10 +361,10 @@ impl de::Error for Wrong {
     }
 }
 
-/// Reads one value.
+/// Deserializes one value.
 struct Reader<'d> {
     value: Value,
-    /// Names of the outermost object whose values count as not given.
+    /// Names of fields of the root object whose values count as not given.
     dropped: &'d [String],
 }
 
@@ -464,7 +464,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
                 .chain(self.dropped)
                 .find(|name| !taken.contains(&name.as_str()));
             if let Some(name) = unknown {
-                // A name of any length may come from a stranger; a sentence shows its beginning.
+                // A caller may send a name of any length; the message shows its beginning.
                 return Err(Wrong {
                     path: name.chars().take(64).collect(),
                     what: What::Unknown(taken),
@@ -619,7 +619,7 @@ mod tests {
         assert!(input.items.is_empty() && input.size.is_none() && input.description.is_empty());
     }
 
-    /// Empty values × types of fields: only the empty value of its own type is not given.
+    /// Empty values × types of fields: only the empty value of the field's own type counts as not given.
     #[test]
     fn empty_values_of_another_type_are_refused() {
         let fields = [

@@ -1,12 +1,12 @@
-//! Log-ins at the edge become application users and sessions, and sessions that ended before their
-//! time a table that every edge has.
+//! Records sign-ins at the edge as application users and sessions. Publishes sessions that ended early as a
+//! table that every edge applies.
 //!
-//! The edge waits for nothing that is here: what it tells comes out of a queue and is told again while
-//! a session is used, so an entry that is lost costs time and not truth. A session that was removed
-//! does not come back: its end is a document that outlives it.
+//! The edge does not wait for this module: it queues entries, and repeats them while a session is used, so a
+//! lost entry only causes a delay. A removed session cannot come back, because the document of its end
+//! outlives it.
 //!
-//! Ends are kept by user, one document for each, so that they are no more than users: a session's own
-//! until it would have ended anyway, and beyond [`ENDS_MAX`] of them all that user's sessions end.
+//! Each user has one document of ended sessions. An entry stays until the session would have expired. With
+//! more than [`ENDS_MAX`] entries, all sessions of the user end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,29 +31,29 @@ use crate::resource::{application_session, application_user};
 use crate::service::RUNS_MAX;
 use crate::stored::{self, Format};
 
-/// What the documents of ends are stored as.
+/// Document kind of ended sessions.
 pub(crate) const KIND: &str = "application_session_ends";
 
-/// Sessions of one user that ended one by one.
+/// Limit of sessions of one user that can be ended one by one.
 const ENDS_MAX: usize = 50;
-/// Sessions of one user; for another one the oldest ends.
+/// Limit of sessions of one user; a new session ends the oldest.
 const SESSIONS_MAX: u32 = 50;
-/// Users of an installation.
+/// Limit of users of an installation.
 const USERS_MAX: usize = 100_000;
-/// Entries that are written at once.
+/// Limit of entries that are written concurrently.
 const AT_ONCE: usize = 16;
-/// What has expired is looked for this often, and removed this long after.
+/// Interval for removing expired documents, which are kept for this long after they expire.
 const CLEAN_EVERY: Duration = Duration::from_secs(600);
-/// How long after a failure an end is written again.
+/// Delay before a failed write of an end is retried.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Which sessions of a user have ended. The stored form; times are in milliseconds.
+/// The stored form of a user's ended sessions; times are in milliseconds.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Ends {
     format: Format<1>,
-    /// All that began until then.
+    /// All sessions that began until then have ended.
     before: Option<i64>,
-    /// When the last of it is of no use any more.
+    /// When the last entry is no longer needed.
     until: i64,
     sessions: Vec<EndedSession>,
 }
@@ -64,12 +64,12 @@ struct EndedSession {
     until: i64,
 }
 
-/// What of a user's sessions ends.
+/// The sessions of a user to end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End<'a> {
-    /// One, that would have ended then at the latest.
+    /// One session, and the time at which it would have expired.
     One(&'a str, Timestamp),
-    /// All there are.
+    /// All sessions.
     All,
 }
 
@@ -150,7 +150,7 @@ pub(crate) async fn ending(
     })
 }
 
-/// What the edge makes of a document of ends.
+/// Compiles a document of ended sessions for the edge.
 pub(crate) fn compile(document: &Document) -> Result<(UserKey, Revoked), Fault> {
     let ends: Ends = stored::read(document)?;
     let text = document.head.id.strip_prefix("ase_").unwrap_or_default();
@@ -163,7 +163,7 @@ pub(crate) fn compile(document: &Document) -> Result<(UserKey, Revoked), Fault> 
     Ok((user, ends.compile()))
 }
 
-/// The table of all of them. What cannot be read is told of and left out.
+/// Collects the table of all users. Documents that could not be read are logged and skipped.
 pub(crate) fn table<'a>(made: impl Iterator<Item = &'a Option<(UserKey, Revoked)>>) -> Revocations {
     made.flatten().cloned().collect()
 }
@@ -178,7 +178,7 @@ fn document_of(head: Head, body: String) -> Document {
     }
 }
 
-/// A document with the stored form of a resource.
+/// Builds the document of a resource in stored form.
 fn drawn<R: Resource>(head: Head, form: &R) -> Result<Document, Fault> {
     let links = form.links(&head);
     Ok(Document {
@@ -191,7 +191,7 @@ fn drawn<R: Resource>(head: Head, form: &R) -> Result<Document, Fault> {
 }
 
 impl Control {
-    /// Writes what edges tell of log-ins until cancelled, and removes what has expired.
+    /// Writes the sign-ins that edges report, and removes expired documents, until cancelled.
     pub async fn keep_logins(
         self: Arc<Self>,
         mut entries: mpsc::Receiver<JournalEntry>,
@@ -222,7 +222,7 @@ impl Control {
                 None => cancel.cancelled().await,
             }
         }
-        // What was told before the end is still written.
+        // Entries queued before the shutdown are still written.
         entries.close();
         while let Ok(entry) = entries.try_recv() {
             if writing.len() >= AT_ONCE {
@@ -236,7 +236,7 @@ impl Control {
     async fn write_login(self: Arc<Self>, entry: JournalEntry, cancel: CancellationToken) {
         match entry {
             JournalEntry::SignedIn(sighting, answer) => match self.note(&sighting).await {
-                // Nobody may be waiting any more.
+                // The receiver may be gone.
                 Ok(noted) => drop(answer.send(noted)),
                 Err(fault) => {
                     warn!(cause = %fault.chain(), "recording a sign-in session failed; retrying at its next use");
@@ -254,7 +254,7 @@ impl Control {
         }
     }
 
-    /// Writes a session that came up or is in use, with its user.
+    /// Writes a new or used session, with its user.
     async fn note(&self, sighting: &Sighting) -> Result<Noted, Fault> {
         let user = sighting.user();
         let _turn = self.turns.of(&id_of(user)).await;
@@ -277,7 +277,7 @@ impl Control {
         Err(Fault::bare("recording a session: concurrent updates"))
     }
 
-    /// The id of a user, and the write that makes or changes him; `None` if there are too many.
+    /// The ID of a user and the write that creates or changes them; `None` at the limit of users.
     async fn note_user(
         &self,
         sighting: &Sighting,
@@ -316,8 +316,7 @@ impl Control {
         })
     }
 
-    /// The write that makes or changes a session. Of a user's sessions the oldest ends when there are
-    /// too many.
+    /// The write that creates or changes a session. At the limit of a user's sessions the oldest ends.
     async fn note_session(
         &self,
         sighting: &Sighting,
@@ -358,7 +357,7 @@ impl Control {
         Ok(changes)
     }
 
-    /// Ends a session whose user logged out.
+    /// Ends the session of a user who signed out.
     async fn end(&self, ended: &Ending) -> Result<(), Fault> {
         let ty: &ResourceType = &application_session::TYPE;
         let _turn = self.turns.of(&id_of(ended.user)).await;
@@ -377,7 +376,7 @@ impl Control {
         Err(Fault::bare("ending a session: concurrent updates"))
     }
 
-    /// Removes sessions that have expired, and ends that are of no use any more.
+    /// Removes expired sessions, and ends that are no longer needed.
     pub(crate) async fn clean_logins(&self) -> Result<(), Fault> {
         let gone = self.clock.now().minus(CLEAN_EVERY);
         for document in self.store.all(ApplicationSession::KIND).await? {
@@ -404,7 +403,7 @@ impl Control {
         Ok(())
     }
 
-    /// Commits; `false` when something has moved on.
+    /// Commits; returns `false` if a document has changed since it was read.
     async fn commit_login(&self, changes: Changes) -> Result<bool, Fault> {
         match self.store.commit(changes).await {
             Ok(_) => Ok(true),

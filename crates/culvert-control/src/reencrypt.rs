@@ -1,8 +1,8 @@
-//! Everything that an older master key has sealed, sealed anew under the current one.
+//! Re-encrypts all secrets of older master keys with the current one.
 //!
-//! Works on whatever is stored, so a resource need not be listed: a sealed value is a text in a
-//! document that names its key and opens for the document's id. May be cut off at any moment and
-//! begun again: each document is under one key or the other, and the seal has both.
+//! Scans every stored document, so resources need not be listed: an encrypted value is a string that names
+//! its key and decrypts for the ID of its document. The process can be interrupted and restarted at any time:
+//! each value is under one key or the other, and the seal has both.
 
 use culvert_base::{Entropy, Fault};
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Store};
@@ -10,22 +10,22 @@ use serde_json::Value;
 
 use crate::seal::Seal;
 
-/// What became of it.
+/// The result of a re-encryption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reencrypted {
-    /// Documents that were written.
+    /// Documents written.
     pub documents: u64,
-    /// Texts that begin like a sealed value of an older key and are none: somebody wrote them so.
+    /// Strings that look like values of an older key but are not encrypted; they come from user input.
     pub strange: u64,
 }
 
-/// Documents looked at, and written, at once.
+/// Documents per batch.
 const DOCUMENTS: u32 = 64;
 
-/// Seals anew until a look at everything finds nothing under an older key.
+/// Re-encrypts until a whole scan finds no value under an older key.
 ///
 /// # Errors
-/// A store that fails.
+/// The store fails.
 pub async fn reencrypt(
     store: &Store,
     seal: &Seal,
@@ -66,14 +66,15 @@ async fn pass(store: &Store, seal: &Seal, entropy: &dyn Entropy) -> Result<Reenc
             continue;
         }
         match store.commit(changes).await {
-            // Somebody was faster; the next pass looks again.
+            // Another writer changed the document; the next scan reads it again.
             Ok(_) | Err(CommitError::Stale) => {}
             Err(error) => return Err(Fault::new("re-encrypting secrets", error)),
         }
     }
 }
 
-/// The body of a document with every value under an older key sealed anew; `None` if there is none.
+/// Re-encrypts the values of a document that are under an older key. Returns the new body; `None` if it has
+/// no such value.
 fn anew(
     seal: &Seal,
     entropy: &dyn Entropy,
@@ -92,7 +93,7 @@ fn anew(
             continue;
         };
         let fresh = seal.seal(entropy, id, secret.reveal())?;
-        // A sealed value has no character that JSON escapes.
+        // An encrypted value contains no character that JSON escapes.
         let body = text.get_or_insert_with(|| document.body.clone());
         *body = body.replace(sealed, &fresh);
     }

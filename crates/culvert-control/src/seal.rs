@@ -1,10 +1,11 @@
-//! Secrets at rest: what must be readable again is sealed, what must only be recognised is digested.
+//! Protects stored secrets: values that must be readable later are encrypted, and tokens that only need to be
+//! recognised are digested.
 //!
-//! A sealed value is bound to the place it belongs to (the id of its object), so that copying it to
-//! another object in the database does not open there. Each value names the key it was made with. The
-//! place of a value in a document is the document's id, which is how `reencrypt` finds it.
+//! An encrypted value is bound to the ID of its document as associated data. Copied to another document in
+//! the database, it does not decrypt. Each value names the key it was encrypted with. `reencrypt` relies on
+//! this binding to find the values of a document.
 //!
-//! Not here: where the keys come from. The composition root hands them in.
+//! The composition root supplies the keys.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -13,13 +14,13 @@ use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use culvert_base::{Digest, Entropy, Fault, Secret};
 use zeroize::Zeroizing;
 
-/// Bytes of an XChaCha20 nonce: long enough to be drawn at random.
+/// Bytes of an XChaCha20 nonce, large enough for random nonces.
 const NONCE_BYTES: usize = 24;
 
-/// Seals with the installation's master key, and opens what it or an older one has sealed.
+/// Encrypts with the installation's master key. Decrypts values of the current and of older master keys.
 pub struct Seal {
     current: SealKey,
-    /// Keys of before: while secrets are sealed anew, some are still under them.
+    /// Older keys, needed until all secrets are re-encrypted.
     older: Vec<SealKey>,
 }
 
@@ -47,7 +48,7 @@ impl std::fmt::Debug for Seal {
 }
 
 impl Seal {
-    /// A seal under `master`, secret text of at least 32 random bytes in any encoding.
+    /// Creates a seal from `master`: secret text with at least 32 random bytes in any encoding.
     pub fn new(master: &Secret) -> Self {
         Self {
             current: SealKey::new(master),
@@ -55,7 +56,7 @@ impl Seal {
         }
     }
 
-    /// The same, that also opens what was sealed under `older` keys.
+    /// Adds `older` keys for decryption.
     pub fn with_older<'a>(self, older: impl IntoIterator<Item = &'a Secret>) -> Self {
         Self {
             older: older.into_iter().map(SealKey::new).collect(),
@@ -63,15 +64,15 @@ impl Seal {
         }
     }
 
-    /// Whether `text` looks like what was sealed under an older key. The digest of a token, which may
-    /// name the same key, does not.
+    /// Whether `text` looks like a value encrypted with an older key. False for the digest of a token, which
+    /// may name the same key.
     pub(crate) fn is_under_older(&self, text: &str) -> bool {
         text.split_once('.').is_some_and(|(key_id, rest)| {
             self.older.iter().any(|key| key.id == key_id) && Digest::from_hex(rest).is_none()
         })
     }
 
-    /// `text`, sealed for `place`: `<key id>.<base64>`.
+    /// Encrypts `text` for the document ID `place`. Returns `<key id>.<base64>`.
     pub fn seal(&self, entropy: &dyn Entropy, place: &str, text: &str) -> Result<String, Fault> {
         let nonce: [u8; NONCE_BYTES] = entropy.bytes();
         let payload = Payload {
@@ -89,7 +90,7 @@ impl Seal {
         Ok(format!("{}.{text}", self.current.id))
     }
 
-    /// The text that was sealed for `place`.
+    /// Decrypts a value that was encrypted for `place`.
     pub fn open(&self, place: &str, sealed: &str) -> Result<Secret, Fault> {
         let (key_id, text) = sealed
             .split_once('.')
@@ -123,7 +124,7 @@ impl Seal {
     }
 }
 
-/// Recognises tokens by their digests.
+/// Digests tokens and compares tokens with stored digests.
 pub struct Pepper {
     key_id: String,
     key: Zeroizing<[u8; 32]>,
@@ -138,7 +139,7 @@ impl std::fmt::Debug for Pepper {
 }
 
 impl Pepper {
-    /// Digests under `pepper`, secret text of at least 32 random bytes in any encoding.
+    /// Creates a pepper from secret text with at least 32 random bytes in any encoding.
     pub fn new(pepper: &Secret) -> Self {
         Self {
             key_id: key_id(pepper),
@@ -146,15 +147,15 @@ impl Pepper {
         }
     }
 
-    /// The pepper itself, sealed: it outlives the master key that it was first made from, since what
-    /// was digested with it cannot be digested anew.
+    /// Encrypts the pepper itself. The pepper outlives the master key that it was derived from, because
+    /// existing digests cannot be recomputed.
     pub fn sealed(&self, seal: &Seal, entropy: &dyn Entropy) -> Result<String, Fault> {
         let key: Zeroizing<String> = Zeroizing::new(STANDARD_NO_PAD.encode(*self.key));
         let text = Zeroizing::new(format!("{}.{}", self.key_id, *key));
         seal.seal(entropy, Self::PLACE, &text)
     }
 
-    /// A pepper from its sealed form.
+    /// Decrypts a stored pepper.
     pub fn unsealed(seal: &Seal, sealed: &str) -> Result<Self, Fault> {
         let damaged = || Fault::bare("reading the encrypted pepper: the stored value is malformed");
         let text = seal.open(Self::PLACE, sealed)?;
@@ -169,13 +170,13 @@ impl Pepper {
 
     const PLACE: &str = "pepper";
 
-    /// What is stored of a token: `<pepper id>.<hex>`.
+    /// The stored form of a token: `<pepper id>.<hex>`.
     pub fn digest(&self, token: &str) -> String {
         format!("{}.{}", self.key_id, Digest::of(&*self.key, token).to_hex())
     }
 
-    /// Whether `stored` is the digest of `token`. Takes as long when nothing is stored, and as long
-    /// for a near miss as for a far one.
+    /// Whether `stored` is the digest of `token`. Takes the same time whether or not a digest is stored and
+    /// wherever the two differ.
     pub fn recognises(&self, stored: Option<&str>, token: &str) -> bool {
         const NOBODY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
         let known = stored
@@ -186,7 +187,7 @@ impl Pepper {
         match known {
             Some(known) => known == given,
             None => {
-                // The same work for a token of nobody.
+                // Do the same work for an unknown token.
                 let nobody = Digest::from_hex(NOBODY);
                 std::hint::black_box(nobody == Some(given));
                 false
@@ -195,17 +196,18 @@ impl Pepper {
     }
 }
 
-/// The key that the edge seals the cookies of log-ins with.
+/// The key that the edge encrypts sign-in cookies with.
 pub fn login_key(master: &Secret) -> [u8; 32] {
     *derived(master, "culvert login key 1")
 }
 
-/// A key for one purpose. One-way, so that one secret may serve several, and none tells of another.
+/// Derives a key for one purpose. The derivation is one-way, so one secret serves several purposes and no
+/// derived key reveals another.
 fn derived(secret: &Secret, purpose: &str) -> Zeroizing<[u8; 32]> {
     Zeroizing::new(Digest::of(secret.reveal().as_bytes(), purpose).to_bytes())
 }
 
-/// A short public name of a secret key.
+/// A short public ID of a secret key.
 fn key_id(key: &Secret) -> String {
     let mut id = Digest::of(key.reveal().as_bytes(), "culvert key id").to_hex();
     id.truncate(8);

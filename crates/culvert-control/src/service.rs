@@ -1,11 +1,10 @@
-//! Create, get, update and delete over any resource.
+//! Create, get, update and delete for every resource.
 //!
-//! Each write reads, decides and commits; when what it read has moved on meanwhile it begins anew, at
-//! most [`RUNS_MAX`] times. A write and its audit event are committed together or not at all, and
-//! the answer shows the state after the commit.
+//! Each write reads, decides and commits. When a document that it read has changed meanwhile, it starts over,
+//! up to [`RUNS_MAX`] times. A write and its audit event are committed together, and the response shows the
+//! state after the commit.
 //!
-//! Not here: lists (`list`), what a single resource allows (its file), what an event looks like
-//! (`audit`).
+//! Lists are in `list`, the rules of a resource in its own file, and the form of events in `audit`.
 
 use crate::resource::model::traffic_policy::REFERENCE;
 use culvert_base::{Class, Fault, Refusal, code};
@@ -21,7 +20,7 @@ use crate::event_kinds::Verb;
 use crate::operation::{Call, Reply};
 use crate::resource::resource_type::{ResourceType, Reveal, StoredDraft};
 
-/// Runs of a write that others keep overtaking.
+/// Attempts of a write that concurrent writers overtake.
 pub(crate) const RUNS_MAX: usize = 6;
 
 /// `POST /<collection>`.
@@ -141,7 +140,7 @@ pub(crate) async fn delete(
     Err(overtaken())
 }
 
-/// The removal of a document and what is told of it: its last state.
+/// The removal of a document, with its audit event, which shows the last state.
 pub(crate) fn removal(
     cx: &Cx<'_>,
     ty: &'static ResourceType,
@@ -152,7 +151,7 @@ pub(crate) fn removal(
     Ok(Changes::remove(document.head, event))
 }
 
-/// Another body for a document beside the one that is written, and what is told of it.
+/// A new body for a document beside the one that is written, with its audit event.
 pub(crate) fn rewriting(
     cx: &Cx<'_>,
     ty: &'static ResourceType,
@@ -163,8 +162,8 @@ pub(crate) fn rewriting(
     Ok(Changes::replace(document, event))
 }
 
-/// Commits another state of a document and answers its view; `None` when it has moved on since it
-/// was read.
+/// Commits a new state of a document and returns its view; `None` when the document has changed since it was
+/// read.
 pub(crate) async fn replace(
     cx: &Cx<'_>,
     ty: &'static ResourceType,
@@ -187,17 +186,18 @@ pub(crate) async fn replace(
     Ok(commit(cx, ty, changes).await?.then_some(view))
 }
 
-/// Commits; `false` when something has moved on and the write must be decided anew.
+/// Commits; returns `false` when a document has changed and the write must be decided again.
 async fn commit(cx: &Cx<'_>, ty: &ResourceType, changes: Changes) -> Result<bool, Error> {
     match cx.store.commit(changes).await {
         Ok(_) => Ok(true),
         Err(CommitError::Stale) => Ok(false),
         Err(CommitError::Duplicate { kind, name }) => match ty.taken {
             Some(code) if kind == ty.kind && name != "id" => Err(Refusal::of(code).into()),
-            // A document beside the resource came up meanwhile: look again.
+            // A document beside the resource was created meanwhile: read again.
             _ => Ok(false),
         },
-        // Something that a policy names went meanwhile: look again, and say it as the policy's fault.
+        // An object that a policy refers to was removed meanwhile: read again, and report it as an error of
+        // the policy.
         Err(CommitError::Missing { field, .. }) if field == REFERENCE => Ok(false),
         Err(CommitError::Missing { field, to }) => Err(Refusal::new(
             ty.unknown.unwrap_or(code::BODY_FIELD_INVALID),
@@ -221,7 +221,7 @@ pub(crate) fn overtaken() -> Error {
     .into()
 }
 
-/// The turn of the object the first path parameter names.
+/// Locks the object that the first path parameter names.
 pub(crate) async fn turn<'a>(
     cx: &Cx<'a>,
     ty: &ResourceType,
@@ -231,7 +231,7 @@ pub(crate) async fn turn<'a>(
     cx.turns.of(&id).await
 }
 
-/// The document the first path parameter names, if the caller may see it.
+/// The document that the first path parameter names, if the caller may see it.
 pub(crate) async fn named(
     cx: &Cx<'_>,
     ty: &ResourceType,
@@ -246,7 +246,7 @@ pub(crate) async fn named(
     }
 }
 
-/// A view with its secret in place.
+/// Adds the secret to a view.
 fn revealed(view: &str, reveal: &Reveal) -> Result<String, Fault> {
     let parse = |text| {
         serde_json::from_str::<Value>(text).map_err(|error| Fault::new("revealing a secret", error))

@@ -1,6 +1,6 @@
-//! The traffic policy of an endpoint: checked by the code that runs it, and kept as it was written.
+//! The traffic policy of an endpoint, checked by the code that runs it and stored as it was written.
 //!
-//! A text with secrets in it is kept twice: as it is shown, and whole and sealed.
+//! A policy with secrets is stored twice: as the text that callers see, and whole and encrypted.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -32,11 +32,11 @@ use crate::resource::{ip_rules, reserved_domain, vault_secret};
 use crate::seal::Seal;
 use crate::{Error, Role, stored};
 
-/// Prefixes of the ids that policies name.
+/// Prefixes of the IDs that policies refer to.
 const IP_POLICY: &str = "ipp";
 const AUTHORITY: &str = "ca";
 
-/// What a caller sends: text, or an object that is kept as JSON text.
+/// A policy as sent: text, or an object, which is stored as JSON text.
 #[derive(Debug, Default)]
 pub(crate) struct Given(pub(crate) String);
 
@@ -65,8 +65,8 @@ impl JsonSchema for Given {
 }
 
 impl StoredPolicy {
-    /// Checks a policy for an endpoint; `before` is the one it had. With it comes the condition under which
-    /// its secrets still have the names that it gives them at the commit.
+    /// Checks a policy for an endpoint; `before` is its previous policy. Also returns the condition that the
+    /// secrets it names still have those names at the commit.
     pub(crate) async fn check(
         cx: &Cx<'_>,
         id: &str,
@@ -151,7 +151,7 @@ impl StoredPolicy {
         Ok((checked, condition))
     }
 
-    /// Writes down what it names, for one that was stored before that was done. Whether something
+    /// Stores the references of a policy that was stored before references were recorded. Returns whether any
     /// was missing.
     pub(crate) async fn note_names(
         &mut self,
@@ -168,12 +168,12 @@ impl StoredPolicy {
         Ok(is_new)
     }
 
-    /// Whether this is its whole text.
+    /// Whether `text` is the whole text of this policy.
     pub(crate) fn is(&self, seal: &Seal, id: &str, text: &str) -> Result<bool, Fault> {
         Ok(self.text(seal, id)? == text)
     }
 
-    /// The whole text.
+    /// The whole text of the policy.
     fn text(&self, seal: &Seal, id: &str) -> Result<Cow<'_, str>, Fault> {
         match &self.sealed {
             None => Ok(self.shown.as_str().into()),
@@ -182,12 +182,12 @@ impl StoredPolicy {
     }
 }
 
-/// The objects of an account that a policy names.
+/// The objects of an account that a policy refers to.
 struct Named {
     ids: Vec<String>,
-    /// The secrets among them.
+    /// The secrets among these objects.
     secrets: Vec<Document>,
-    /// The first secret that does not exist: vault and name.
+    /// Vault and name of the first secret that does not exist.
     missing_secret: Option<(String, String)>,
 }
 
@@ -221,8 +221,8 @@ impl Named {
         Ok(named)
     }
 
-    /// Refuses a secret of another owner (2204), unless an admin made it or the policy named it `before`:
-    /// who names a secret can have it sent to an upstream of their own.
+    /// Refuses a secret of another owner (2204), unless an admin made it or the policy named it `before`. A
+    /// policy can send the secrets that it names to any upstream.
     async fn check_owners(&self, cx: &Cx<'_>, before: &[String]) -> Result<(), Error> {
         let caller = cx.caller;
         for document in &self.secrets {
@@ -250,16 +250,16 @@ fn is_id_of(id: &str, prefix: &str) -> bool {
     id::split(id).is_some_and(|(found, _)| found == prefix)
 }
 
-/// The endpoint that a policy is for.
+/// The endpoint of a policy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PolicyTarget<'a> {
     pub(crate) scheme: Scheme,
     pub(crate) host: &'a str,
-    /// Whether what the policy lets pass goes on.
+    /// Whether the endpoint has an upstream for requests that pass the policy.
     pub(crate) has_upstream: bool,
 }
 
-/// The names above a host that are the account's.
+/// The parent names of a host that belong to the account.
 async fn own_domains(cx: &Cx<'_>, host: &HostName) -> Result<Vec<String>, Fault> {
     let mut own = Vec::new();
     let mut rest: &str = host;
@@ -275,24 +275,24 @@ async fn own_domains(cx: &Cx<'_>, host: &HostName) -> Result<Vec<String>, Fault>
     Ok(own)
 }
 
-/// The policies in use, compiled. One that has not changed goes on with what its actions count.
+/// The compiled policies in use. An unchanged policy keeps the counters of its actions.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     logins: Arc<Logins>,
     policies: HashMap<String, (Key, Arc<Policy>)>,
     ip_policies: HashMap<String, Live>,
     authorities: HashMap<String, LiveAuthority>,
-    /// By account.
+    /// Secrets in use, by account.
     secrets: HashMap<String, LiveSecrets>,
-    /// All there are, read once a policy needs one.
+    /// All secrets, read once a policy needs one.
     vaulted: Vaulted,
 }
 
-/// A certificate authority that is in use.
+/// A certificate authority in use.
 #[derive(Debug)]
 struct LiveAuthority {
     account: String,
-    /// Whether it was there when it was looked for last; it never changes.
+    /// Whether it existed at the last check; an authority never changes.
     is_there: bool,
     cell: Arc<Authorities>,
 }
@@ -300,12 +300,12 @@ struct LiveAuthority {
 /// The secrets of an account that are in use.
 #[derive(Debug, Default)]
 struct LiveSecrets {
-    /// To know what is new.
+    /// IDs and revisions at the last read, to detect changes.
     read: Vec<(String, i64)>,
     cell: Arc<Secrets>,
 }
 
-/// Secrets as they are stored.
+/// Secrets in stored form.
 #[derive(Debug)]
 struct Vaulted(InformerCache<Document>);
 
@@ -322,13 +322,13 @@ struct Key {
     has_upstream: bool,
 }
 
-/// An IP policy that is in use.
+/// An IP policy in use.
 #[derive(Debug, Default)]
 struct Live {
     account: String,
-    /// Whether it was there when it was looked for last.
+    /// Whether it existed at the last check.
     is_there: bool,
-    /// Its rules, to know what is new.
+    /// IDs and revisions of its rules at the last read, to detect changes.
     read: Vec<(String, i64)>,
     cell: Arc<IpPolicy>,
 }
@@ -345,8 +345,8 @@ impl Compiled {
         }
     }
 
-    /// The policy of an endpoint. IP policies that it names first deny everybody, until the next
-    /// [`Self::refresh`].
+    /// The compiled policy of an endpoint. IP policies that it refers to for the first time deny every
+    /// address until the next [`Self::refresh`].
     pub(crate) fn policy(
         &mut self,
         seal: &Seal,
@@ -370,13 +370,13 @@ impl Compiled {
         let source = Source::read(&text, ACTIONS).map_err(|error| Fault::new(doing(), error))?;
         let mut resources = Resources {
             logins: Some(LoginService::new(Arc::clone(&self.logins))),
-            // What is stored was judged when it was written, and the edge judges each request.
+            // A stored policy was checked when it was written, and the edge checks each request.
             allows_public_calls: true,
             ..Resources::default()
         };
         let account = || head.account.clone();
         for Reference { prefix, id } in source.references() {
-            // One that was removed since admits nobody, and is trusted by nobody.
+            // A removed IP policy allows no address, and a removed authority is not trusted.
             if prefix == AUTHORITY {
                 let new = || LiveAuthority {
                     account: account(),
@@ -405,15 +405,15 @@ impl Compiled {
         Ok(compiled)
     }
 
-    /// Forgets the policy of an endpoint that has none any more.
+    /// Drops the policy of an endpoint that has none any more.
     pub(crate) fn forget(&mut self, endpoint_id: &str) {
         self.policies.remove(endpoint_id);
     }
 
-    /// Takes the rules of IP policies, the authorities and the secrets in use into force, and forgets
-    /// what is not in use any more.
+    /// Applies changes of the IP policies, authorities and secrets in use, and drops those that are no longer
+    /// used.
     pub(crate) async fn refresh(&mut self, store: &Store, seal: &Seal) -> Result<(), Fault> {
-        // Of what is forgotten, the one handle left is this one.
+        // For an unused entry, this is the only remaining reference.
         self.ip_policies
             .retain(|_, live| Arc::strong_count(&live.cell) > 1);
         self.authorities
@@ -464,7 +464,7 @@ impl LiveAuthority {
 }
 
 impl LiveSecrets {
-    /// A secret that cannot be opened is left out, and said to be.
+    /// Skips a secret that cannot be decrypted, and logs it.
     fn refresh(&mut self, account: &str, all: &InformerCache<Document>, seal: &Seal) {
         let own = || {
             all.made()
@@ -492,7 +492,7 @@ impl LiveSecrets {
 }
 
 impl Live {
-    /// A policy that is gone denies every address; its rules may go one after the other.
+    /// Denies every address once the policy is gone; its rules may be removed one by one.
     async fn refresh(&mut self, store: &Store, id: &str) -> Result<(), Fault> {
         let policy = store
             .get(crate::resource::model::ip_policy::IpPolicy::KIND, id)

@@ -1,9 +1,9 @@
-//! Runs of servers: who is there to end a session, and where other nodes reach its agents. A run writes
-//! that it is there; a session whose run is not there any more was left behind by a crash, and whoever
-//! finds it ends it.
+//! Node heartbeats: detects crashed runs to end their sessions, and stores where other nodes reach the agents
+//! of a run. A run is one start of a server process. Each run writes a heartbeat. When a run stops doing so,
+//! the process that detects it ends the sessions that the run left behind.
 //!
-//! Whether a run is silent is judged by how long this process has seen it write nothing, by a clock that
-//! nobody sets: nodes need not agree on the time, and a database that was away makes nobody silent.
+//! A run counts as failed when this process has seen no heartbeat for long enough on its monotonic clock. So
+//! nodes need not agree on the time, and an unavailable database makes no run fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,14 +27,14 @@ const NOTHING: AuditEvent = AuditEvent::Suppress {
     reason: "runs are bookkeeping of the installation",
 };
 
-/// How often a run says that it is there, and looks for those that are not.
+/// Interval of heartbeats and of checks for failed runs.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// The same where nobody else is there to see it.
+/// The interval of a node without a cluster.
 const LOOK_EVERY_ALONE: Duration = Duration::from_secs(20);
-/// How often it is looked whether agents are back at another node.
+/// Interval of checks whether agents have reconnected to another node.
 const RETURN_LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Why a session ended that nobody saw end.
+/// The error of a session that a crashed run left behind.
 const LEFT_BEHIND: &str = "transport error: the server stopped unexpectedly";
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -44,19 +44,19 @@ struct NodeInstance {
     /// `host:port` at which other nodes reach its agents; empty if they cannot.
     #[serde(default)]
     address: String,
-    /// Whether it is about to end and takes no agents any more.
+    /// Whether it is draining and accepts no more agents.
     #[serde(default)]
     is_draining: bool,
 }
 
-/// A run as it stands: its id, and where other nodes reach its agents.
+/// The address at which other nodes reach the agents of a run.
 pub(crate) fn address(document: &Document) -> Result<Option<String>, Fault> {
     let run: NodeInstance = stored::read(document)?;
     Ok(Some(run.address).filter(|address| !address.is_empty()))
 }
 
 impl Agents {
-    /// How often to say that this run is there, and to look for others.
+    /// The interval of heartbeats and checks.
     pub(crate) fn look_every(&self) -> Duration {
         if self.settings.is_alone {
             LOOK_EVERY_ALONE
@@ -65,7 +65,7 @@ impl Agents {
         }
     }
 
-    /// The runs that are over.
+    /// Filters the runs that are over.
     pub(crate) fn over(&self, documents: Vec<Document>) -> Result<Vec<Document>, Fault> {
         let now = Instant::now();
         let mut failure_detector = self.failure_detector();
@@ -78,7 +78,7 @@ impl Agents {
                 continue;
             }
             let run: NodeInstance = stored::read(&document)?;
-            // A node runs once, and begins again only when it has ended.
+            // A node has one run at a time, so an older run of this node has ended.
             let is_before =
                 run.node == self.settings.node && id::split(&head.id) < id::split(&self.run);
             let has_failed = failure_detector.has_failed(&head.id, head.updated_at, now);
@@ -94,7 +94,7 @@ impl Agents {
 }
 
 impl Control {
-    /// Says that this run is there.
+    /// Registers this run.
     pub(crate) async fn register_instance(&self, agents: &Agents) -> Result<(), Fault> {
         let now = self.clock.now();
         let document = Document {
@@ -119,9 +119,9 @@ impl Control {
         self.write_run(Changes::insert(document, NOTHING)).await
     }
 
-    /// Says that this run is there if that could not be said at the start, when the disk was full.
+    /// Registers this run if that failed at the start because the disk was full.
     pub(crate) async fn register_late(&self, agents: &Agents) -> Result<(), Fault> {
-        // Nodes of a cluster have another database, which is never read-only.
+        // The nodes of a cluster use another database, which is never read-only.
         if !agents.settings.is_alone || self.store.get(KIND, &agents.run).await?.is_some() {
             return Ok(());
         }
@@ -131,11 +131,11 @@ impl Control {
         Ok(())
     }
 
-    /// Writes the heartbeat of this run until cancelled: one statement at a time, in a task of its own,
-    /// so that nothing else this process is busy with makes it late.
+    /// Writes the heartbeat of this run until cancelled, one statement at a time. Runs in its own task, so
+    /// that other work of this process cannot delay it.
     pub async fn keep_heartbeat(self: Arc<Self>, cancel: CancellationToken) {
         let agents = match &self.agents {
-            // No other node exists that could miss a heartbeat.
+            // A single node needs no heartbeat.
             Some(agents) if !agents.settings.is_alone => agents,
             _ => return cancel.cancelled().await,
         };
@@ -147,7 +147,7 @@ impl Control {
             }
             match heartbeat.beat(self.clock.now()).await {
                 Ok(true) => {}
-                // The end of this process removes the run.
+                // The shutdown of this process removes the run.
                 Ok(false) if cancel.is_cancelled() => break,
                 Ok(false) => self.begin_again(agents).await,
                 Err(fault) => {
@@ -158,8 +158,8 @@ impl Control {
         heartbeat.close().await;
     }
 
-    /// Another node took this run for dead and ended its sessions. Their agents come back at once, as
-    /// who they were.
+    /// Registers this run again after another node declared it dead and ended its sessions. Its agents
+    /// reconnect immediately and resume their sessions.
     async fn begin_again(&self, agents: &Agents) {
         warn!("this node was declared dead; asking its agents to reconnect");
         if let Err(fault) = self.register_instance(agents).await {
@@ -172,11 +172,11 @@ impl Control {
         }
     }
 
-    /// Says that this run takes no agents any more. Whether there is another node that does.
+    /// Records that this run accepts no more agents. Returns whether another node does.
     ///
     /// # Errors
     ///
-    /// The store cannot say.
+    /// The store fails.
     pub async fn begin_drain(&self) -> Result<bool, Fault> {
         let agents = match &self.agents {
             Some(agents) if !agents.settings.is_alone => agents,
@@ -205,13 +205,13 @@ impl Control {
         Ok(false)
     }
 
-    /// Waits until the agents whose connections ended here are connected to another node, or need not be
-    /// waited for any more. How many are not back after `patience`.
+    /// Waits until the agents whose connections ended here have connected to another node or need not be
+    /// waited for. Returns how many are missing after `patience`.
     pub async fn wait_for_agents_elsewhere(&self, patience: Duration) -> usize {
         let Some(agents) = &self.agents else { return 0 };
         let deadline = Instant::now() + patience;
         loop {
-            // First: an end that was just brought about may not be noted yet.
+            // Sleep first: the end of a connection that was just closed may not be recorded yet.
             tokio::time::sleep(RETURN_LOOK_EVERY).await;
             let mut away = 0;
             for id in agents.away() {
@@ -228,7 +228,7 @@ impl Control {
         }
     }
 
-    /// Says that this run is over.
+    /// Removes this run.
     pub(crate) async fn unregister_instance(&self, agents: &Agents) -> Result<(), Fault> {
         match self.store.get(KIND, &agents.run).await? {
             Some(document) => {
@@ -242,7 +242,7 @@ impl Control {
     async fn write_run(&self, changes: Changes) -> Result<(), Fault> {
         match self.store.commit(changes).await {
             Err(CommitError::Fault(fault)) => Err(fault),
-            // Another run changed it at the same moment; the next look finds out.
+            // Another run changed it concurrently; the next check reads it again.
             Ok(_) | Err(_) => Ok(()),
         }
     }
@@ -253,18 +253,18 @@ impl Control {
         self.end_sessions_of(agents, over).await
     }
 
-    /// Ends the sessions of runs that were found to be over. The look that found them may be stale:
-    /// only what still holds after reading the sessions counts.
+    /// Ends the sessions of runs that were found to be over. Because that result may be stale, reads the runs
+    /// again after the sessions and ends only the sessions of runs that are still over.
     pub(crate) async fn end_sessions_of(
         &self,
         agents: &Agents,
         over: Vec<Document>,
     ) -> Result<(), Fault> {
-        // A run is forgotten only after its sessions, so while none is over there is nothing to end.
+        // A run is removed only after its sessions, so there is nothing to end while no run is over.
         if over.is_empty() {
             return Ok(());
         }
-        // Sessions first: the run of each was registered before it.
+        // Read the sessions first: the run of each was registered before it.
         let sessions = self.store.all(TunnelSession::KIND).await?;
         let mut there = BTreeSet::from([agents.run.clone()]);
         let mut still_over = Vec::new();
@@ -279,7 +279,7 @@ impl Control {
                 there.insert(head.id.clone());
             }
         }
-        // A run that is over was there at least until it last said so.
+        // A run existed at least until its last heartbeat.
         let last_seen: BTreeMap<&str, Timestamp> = over
             .iter()
             .map(|run| (run.head.id.as_str(), run.head.updated_at))

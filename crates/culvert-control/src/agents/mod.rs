@@ -1,11 +1,11 @@
-//! Agents: who is let in, what each may serve, and what is kept and told of their sessions.
+//! Agent sessions: authorizes agents, decides what each may serve, and stores and reports their sessions.
 //!
-//! [`Control`] is the [`AgentAuthorizer`] of the tunnel plane. A session is a document while it lasts, and so is each
-//! of its endpoints, which reach the edge like every other. A session whose connection broke is given a
-//! few seconds to come back as who it was, so that a blip of the network writes and tells nothing.
+//! [`Control`] is the [`AgentAuthorizer`] of the tunnel plane. A session is stored as a document while it
+//! lasts, and so is each of its endpoints, which reach the edge like every other endpoint. A session whose
+//! connection broke can resume within a few seconds, so a short network failure causes no write and no event.
 //!
-//! Every session belongs to the run of one server, for only that one can reach its agent. What a run left
-//! behind by dying is cleared away by the next one ([`runs`]).
+//! Every session belongs to the run of one server, because only that process can reach its agent. When a run
+//! crashes, a later run removes what it left behind (module `heartbeat`).
 
 mod authorize;
 mod bind;
@@ -51,15 +51,15 @@ use crate::{Caller, Error, OwnerKind, Role, authority, host, stored};
 
 pub(crate) use crate::agents::events::kinds;
 
-/// How long a session whose connection broke may take to come back. The second try of the published
-/// agents comes after two and a half seconds.
+/// Time in which a session whose connection broke can resume. The official agents retry for the second time
+/// after 2.5 s.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long an agent that was told to stop may take to do so.
+/// Time that an agent has to stop after a stop command.
 const STOP_TIME: Duration = Duration::from_secs(2);
-/// How many sessions are ended at once.
+/// Limit of sessions that are ended concurrently.
 const ENDED_AT_ONCE: usize = 64;
 
-/// The same, with the operator's in the place of the installation's.
+/// Presents issued certificates first, then the operator's, then the installation's.
 #[derive(Debug)]
 struct Resolver {
     presented: Arc<AgentCertificates>,
@@ -77,40 +77,40 @@ impl ResolvesServerCert for Resolver {
     }
 }
 
-/// What the keeper has seen.
+/// The state that the reconcile loop has seen.
 struct ReconcileState {
     credentials: InformerCache<()>,
     keys: InformerCache<()>,
     domains: InformerCache<()>,
     addresses: InformerCache<()>,
-    /// Endpoints of agents of this run, by what they hold.
+    /// Endpoints of agents of this run, with their reservations.
     holders: InformerCache<Option<Holder>>,
-    /// Domains, and the certificates that were issued for them.
+    /// Agent ingress domains and the certificates issued for them.
     ingresses: InformerCache<Option<(String, Option<String>)>>,
-    /// Names that are reserved for owners whose agents may come back.
+    /// Names reserved for owners whose agents may reconnect.
     names: InformerCache<Option<host::ReservedName>>,
-    /// Issued certificates in use, by id; one never changes.
+    /// Issued certificates in use, by ID. A certificate never changes under its ID.
     issued: BTreeMap<String, (String, Arc<CertifiedKey>)>,
-    /// Names of the certificate, and when it is time for another.
+    /// Names of the certificate, and when to renew it.
     certificate: (Vec<String>, Timestamp),
-    /// When runs were last looked at.
+    /// Time of the last check of runs.
     runs_at: Option<Instant>,
-    /// Whether this run of the server was found, or put, among the runs.
+    /// Whether this run is registered.
     is_registered: bool,
 }
 
-/// An endpoint of an agent that is below a reservation of its account.
+/// An agent's endpoint under a reservation of its account.
 #[derive(Debug)]
 struct Holder {
     endpoint_id: String,
     session_id: String,
-    /// Of a domain or an address.
+    /// ID of the reserved domain or address.
     reservation_id: String,
 }
 
 impl Control {
-    /// Gets ready for agents: what an earlier run left behind is cleared away, and there is a
-    /// certificate to show. Before anything else of agents.
+    /// Prepares for agents: cleans up after earlier runs and creates a certificate. Must run before any other
+    /// agent function.
     pub async fn begin_agents(&self) -> Result<(), Fault> {
         let Some(agents) = &self.agents else {
             return Ok(());
@@ -127,7 +127,7 @@ impl Control {
         self.renew_certificate(agents, &mut seen).await
     }
 
-    /// What agents are shown: the certificate that was issued for the ingress they ask for, else the
+    /// Resolves the certificate for agents: the one issued for the ingress they connect to, else the
     /// operator's, else one of the installation's authority.
     pub fn agent_certificate(
         &self,
@@ -140,7 +140,7 @@ impl Control {
         }))
     }
 
-    /// Ends sessions whose time has come, for whatever reason, until cancelled.
+    /// Ends sessions that are due, for any reason, until cancelled.
     pub async fn keep_agents(self: Arc<Self>, cancel: CancellationToken) {
         let Some(agents) = &self.agents else {
             return cancel.cancelled().await;
@@ -165,7 +165,7 @@ impl Control {
                 () = cancel.cancelled() => {}
             }
         }
-        // Nobody comes back to this run.
+        // No agent can resume its session at this run any more.
         self.end_those_due(agents, Instant::now() + GRACE).await;
         if let Err(fault) = self.unregister_instance(agents).await {
             warn!(cause = %fault.chain(), "recording the shutdown failed; the next start will detect it");
@@ -173,7 +173,8 @@ impl Control {
     }
 
     async fn keep(&self, agents: &Agents, seen: &mut ReconcileState) -> Result<(), Fault> {
-        // Sessions first: a credential that is made after it was looked for has no session among them.
+        // Read the sessions first. A session in this list then had its credential before the credentials are
+        // read.
         let mut revoked: Vec<(String, String)> = agents
             .lock()
             .iter()
@@ -219,13 +220,13 @@ impl Control {
         self.renew_certificate(agents, seen).await
     }
 
-    /// Takes endpoints offline whose reservation was given up: somebody else may have it now.
+    /// Takes endpoints offline whose reservation was removed, since another account may hold it now.
     async fn withdraw_unreserved(
         &self,
         agents: &Agents,
         seen: &mut ReconcileState,
     ) -> Result<(), Fault> {
-        // In this order: an endpoint that is seen has a reservation that is.
+        // The order matters: the reservation of every endpoint read here is read after it.
         seen.holders
             .refresh(&self.store, |document| holder(&document, &agents.run))
             .await?;
@@ -255,8 +256,8 @@ impl Control {
         Ok(())
     }
 
-    /// Removes names whose time is over, and the oldest of an owner who has more of them than endpoints
-    /// may have: who binds names and leaves them fills nothing.
+    /// Removes expired names, and the oldest names of an owner with more names than the endpoint limit.
+    /// Otherwise an owner could fill the store by binding names and leaving them.
     async fn forget_names(&self, agents: &Agents, seen: &mut ReconcileState) -> Result<(), Fault> {
         let names = &mut seen.names;
         names
@@ -290,7 +291,7 @@ impl Control {
         Ok(())
     }
 
-    /// Puts another certificate in place when names have come or it is old.
+    /// Replaces the certificate when it lacks a name or is due for renewal.
     async fn renew_certificate(
         &self,
         agents: &Agents,
@@ -319,7 +320,7 @@ impl Control {
         Ok(())
     }
 
-    /// Puts certificates that were issued for ingresses in place.
+    /// Installs the certificates that were issued for ingresses.
     async fn show_issued(&self, agents: &Agents, seen: &mut ReconcileState) {
         let mut issued = BTreeMap::new();
         for (name, id) in seen.ingresses.made().flatten() {
@@ -340,7 +341,8 @@ impl Control {
         seen.issued = issued;
     }
 
-    /// Ends the sessions that nobody came back to, and cuts those that were to end by now.
+    /// Ends the sessions that were not resumed in time, and closes the connections of sessions past their
+    /// stop time.
     async fn end_those_due(self: &Arc<Self>, agents: &Agents, now: Instant) {
         let mut due = Vec::new();
         for (id, live) in &mut *agents.lock() {
@@ -367,7 +369,7 @@ impl Control {
         ending.join_all().await;
     }
 
-    /// Ends a session that has no connection, unless it has come back.
+    /// Ends a session without a connection, unless it was resumed.
     async fn end_session(&self, id: &str, reason: &EndReason) {
         let Some(agents) = &self.agents else { return };
         let _turn = self.turns.of(id).await;
@@ -400,8 +402,8 @@ impl Control {
         }
     }
 
-    /// Takes a session of a run that ended at that time off the record with all it served, and tells of
-    /// it. Nothing happens if it is there no more, or has moved to another run.
+    /// Removes a session of a run that ended at that time, with its endpoints, and emits the events. Does
+    /// nothing if the session is gone or has moved to another run.
     async fn remove_session(
         &self,
         id: &str,
@@ -438,14 +440,14 @@ impl Control {
             match self.store.commit(changes).await {
                 Ok(_) => return Ok(()),
                 Err(CommitError::Fault(fault)) => return Err(fault),
-                // Something of it came or went meanwhile.
+                // An endpoint of the session was added or removed meanwhile.
                 Err(_) => {}
             }
         }
         Err(Fault::bare(format!("{}: concurrent updates", doing())))
     }
 
-    /// Waits until the edge of this process runs on a revision, if there is one.
+    /// Waits until the edge of this process, if there is one, has applied a revision.
     async fn reaches_edge(&self, revision: i64) -> Result<(), Refusal> {
         if self.edge.is_none() {
             return Ok(());
@@ -458,20 +460,20 @@ impl Control {
         }
     }
 
-    /// How long names are reserved once their session has ended.
+    /// How long names stay reserved after their session ended.
     pub(crate) fn names_kept(&self) -> Option<Duration> {
         self.agents
             .as_ref()
             .map(|agents| agents.settings.names_kept)
     }
 
-    /// How many sessions of agents there are in this process, those that may come back among them.
+    /// The number of agent sessions in this process, including those that may still resume.
     pub fn agent_sessions(&self) -> usize {
         self.agents.as_ref().map_or(0, |agents| agents.lock().len())
     }
 }
 
-/// For what was bound to reach the edge.
+/// Time limit for a binding to reach the edge.
 const REACHED_WITHIN: Duration = Duration::from_secs(15);
 
 impl ReconcileState {
@@ -496,7 +498,7 @@ impl ReconcileState {
     }
 }
 
-/// The reservation below which an endpoint is served by an agent of this run.
+/// The reservation of an endpoint that an agent of this run serves.
 fn holder(document: &Document, run: &str) -> Option<Holder> {
     let endpoint: Endpoint = stored::read(document).ok()?;
     let served = endpoint.served().filter(|served| served.run == run)?;
@@ -508,7 +510,7 @@ fn holder(document: &Document, run: &str) -> Option<Holder> {
 }
 
 impl TunnelSession {
-    /// Who the agent acts as.
+    /// The caller that the agent acts as.
     fn caller(&self, account: &str) -> Caller {
         Caller {
             owner_id: self.principal_id.clone(),
@@ -516,7 +518,7 @@ impl TunnelSession {
                 Some(("usr", _)) => OwnerKind::User,
                 _ => OwnerKind::Bot,
             },
-            // Of no consequence: what an agent may do is in the acl of its credential.
+            // Not used: the ACL of the credential limits the agent.
             role: Role::Developer,
             key_id: self.credential_id.clone(),
             subject: self.principal_subject.clone(),
@@ -525,7 +527,7 @@ impl TunnelSession {
     }
 }
 
-/// What an agent is told: a refusal as it is, a failure of ours as one sentence.
+/// The error for an agent: a refusal unchanged, an internal fault as one sentence.
 fn answered<T>(result: Result<T, Error>) -> Result<T, Refusal> {
     result.map_err(|error| match error {
         Error::Refused(refusal) => refusal,

@@ -1,4 +1,4 @@
-//! What a resource is: its behaviour as a trait, and its row in the table.
+//! The behaviour of a resource as a trait, and its row in the table of resources.
 
 use std::fmt;
 use std::future::Future;
@@ -23,21 +23,21 @@ use crate::{Caller, Error, Parameter, Role, stored};
 pub(crate) trait Resource: Model {
     /// One sentence for the reference.
     const DOC: &'static str;
-    /// Which of the five operations it has.
+    /// How its objects are created, which decides its operations.
     const LIFE: Life = Life::Configured;
-    /// Why its writes are told to nobody; `None` for a resource with audit events.
+    /// Why its writes emit no audit events; `None` for a resource with audit events.
     const SILENT: Option<&'static str> = None;
     /// Fields of the view that its events do not have.
     const NOT_IN_EVENTS: &'static [&'static str] = &[];
     /// Fields its list filter may name; `None` has no filter.
     const FILTER: Option<&'static [Field]>;
-    /// List parameters of its own.
+    /// List parameters that only this resource has.
     const ARGUMENTS: &'static [Argument] = &[];
     /// All list parameters, as the reference shows them.
     const PARAMETERS: &'static [Parameter] = page::FILTERED;
-    /// Codes for values of the right type that are not allowed, by field; others are 215.
+    /// Codes for values of the right type that are not allowed, by field. The default is 215.
     const VALUE_CODES: &'static [(&'static str, Code)] = &[];
-    /// Code for an update that names no field; without one it changes nothing and succeeds.
+    /// Code for an update that names no field. Without one, the update changes nothing and succeeds.
     const EMPTY_UPDATE: Option<Code> = None;
     /// Code for a unique value that another object has.
     const TAKEN: Option<Code> = None;
@@ -64,7 +64,7 @@ pub(crate) trait Resource: Model {
         input: Self::Create,
     ) -> impl Future<Output = Result<Draft<Self>, Error>> + Send;
 
-    /// Decides what is stored after a change. Reads only.
+    /// Decides the stored form after an update. Only reads.
     fn update(
         self,
         cx: &Cx<'_>,
@@ -72,7 +72,7 @@ pub(crate) trait Resource: Model {
         input: Self::Update,
     ) -> impl Future<Output = Result<Draft<Self>, Error>> + Send;
 
-    /// What must go, or change, before this one can be removed, with what is told of it.
+    /// The removals and changes that must precede this removal, with their audit events.
     fn before_removal(
         &self,
         _cx: &Cx<'_>,
@@ -81,8 +81,8 @@ pub(crate) trait Resource: Model {
         async { Ok(Changes::default()) }
     }
 
-    /// What the query of a delete says, beyond [`Self::before_removal`]: the removal is refused, or
-    /// these writes belong to it.
+    /// Checks the query of a delete, after [`Self::before_removal`]. Refuses the removal, or returns writes
+    /// to add to it.
     fn check_removal(
         &self,
         _cx: &Cx<'_>,
@@ -92,7 +92,7 @@ pub(crate) trait Resource: Model {
         async { Ok(Changes::default()) }
     }
 
-    /// What changes because this one is removed, told after its removal.
+    /// The changes that follow from this removal; their events come after the event of the removal.
     fn after_removal(
         &self,
         _cx: &Cx<'_>,
@@ -107,14 +107,14 @@ pub(crate) trait Resource: Model {
     }
 }
 
-/// How objects of a resource come and go, and with it which of the five operations it has.
+/// How objects of a resource are created and removed, which decides which of the five operations it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
-    /// Callers make, change and remove them.
+    /// Callers create, change and remove them.
     Configured,
-    /// They come up while the server works; callers look at them and may remove them.
+    /// The server creates them; callers can read and remove them.
     Recorded,
-    /// They come and go while the server works; callers look at them.
+    /// The server creates and removes them; callers can read them.
     Observed,
 }
 
@@ -133,7 +133,7 @@ pub(crate) struct Draft<R> {
 }
 
 impl<R> Draft<R> {
-    /// The document and nothing else.
+    /// A draft of only the document.
     pub(crate) fn of(document: R) -> Self {
         Self {
             document,
@@ -143,8 +143,8 @@ impl<R> Draft<R> {
     }
 }
 
-/// A secret that is added to the 201 body. It is in no stored form and in no view, so it cannot
-/// reach an event or a log.
+/// A secret that is added to the 201 body. It is in no stored form and no view, so it cannot reach an event
+/// or a log.
 #[derive(Debug)]
 pub(crate) struct Reveal {
     /// JSON pointer of the field it replaces.
@@ -158,17 +158,17 @@ pub(crate) struct Reveal {
 pub(crate) struct Extra {
     pub(crate) name: &'static str,
     pub(crate) method: Method,
-    /// Behind `/<collection>/{id}`; its parameters are in braces.
+    /// Path suffix after `/<collection>/{id}`; parameters are in braces.
     pub(crate) suffix: &'static str,
     pub(crate) doc: &'static str,
     pub(crate) body: Option<BodySpec>,
     pub(crate) response: ResponseSpec,
-    /// The query parameters it takes; it refuses others.
+    /// The accepted query parameters; others are refused.
     pub(crate) query: &'static [Parameter],
     pub(crate) run: Handler,
 }
 
-/// A resource with its types erased, so that it can stand in a table.
+/// A resource with its types erased, for the table of resources.
 #[derive(Debug)]
 pub(crate) struct ResourceType {
     pub(crate) name: &'static str,
@@ -194,13 +194,13 @@ pub(crate) struct ResourceType {
 
     pub(crate) create: Create,
     pub(crate) update: Update,
-    /// Refuses a body whose names or types are wrong, without looking at any object.
+    /// Refuses a body with wrong names or types, without reading an object.
     pub(crate) inspect_update: fn(Option<Value>) -> Result<(), Refusal>,
     pub(crate) before_removal: Removal,
     pub(crate) check_removal: CheckRemoval,
     pub(crate) after_removal: Removal,
     pub(crate) permit: fn(&Caller) -> Result<(), Refusal>,
-    /// Writes the view of a document, JSON.
+    /// Writes the view of a document as JSON.
     pub(crate) view: fn(&Document, Base<'_>, &mut Vec<u8>) -> Result<(), Fault>,
 
     pub(crate) create_schema: SchemaOf,
@@ -256,7 +256,7 @@ impl ResourceType {
         Ok(owned.owner_id == caller.owner_id)
     }
 
-    /// What people call one of it: `SSH public key`.
+    /// The display name of one object: `SSH public key`.
     pub(crate) fn noun(&self) -> String {
         const SPELLED: [&str; 5] = ["api", "ip", "ssh", "tcp", "tls"];
         let words = self.name.split('_').map(|word| match word {
@@ -266,7 +266,7 @@ impl ResourceType {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// The same with its article: `an SSH public key`.
+    /// The display name with its article: `an SSH public key`.
     pub(crate) fn with_article(&self) -> String {
         let noun = self.noun();
         let is_open = noun
@@ -280,7 +280,7 @@ impl ResourceType {
         format!("{article} {noun}")
     }
 
-    /// Several: `SSH certificate authorities`.
+    /// The plural display name: `SSH certificate authorities`.
     pub(crate) fn nouns(&self) -> String {
         let noun = self.noun();
         match noun.strip_suffix('y') {
@@ -290,7 +290,7 @@ impl ResourceType {
         }
     }
 
-    /// The stored id a path names; `None` when its shape or prefix is wrong.
+    /// The stored ID for an ID in a path; `None` when it is malformed or has another prefix.
     pub(crate) fn stored_id(&self, shown: &str) -> Option<String> {
         let (prefix, body) = culvert_base::id::split(shown)?;
         self.prefixes
@@ -298,13 +298,13 @@ impl ResourceType {
             .then(|| self.stored_id_of(body))
     }
 
-    /// The stored id with this body.
+    /// The stored ID with this body.
     pub(crate) fn stored_id_of(&self, body: impl fmt::Display) -> String {
         let prefix = self.prefixes.first().copied().unwrap_or(self.id_prefix);
         format!("{prefix}_{body}")
     }
 
-    /// The view of a document, JSON text.
+    /// The view of a document as JSON text.
     pub(crate) fn view_text(&self, document: &Document, base: Base<'_>) -> Result<String, Fault> {
         let mut text = Vec::with_capacity(512);
         (self.view)(document, base, &mut text)?;

@@ -1,4 +1,4 @@
-//! One attempt to get a domain its certificate: the steps in their order, and how it ends.
+//! One attempt to obtain a certificate for a domain: the steps in order, and how the attempt ends.
 
 use std::time::Duration;
 
@@ -27,29 +27,29 @@ use crate::resource::tls_certificate;
 use crate::service::RUNS_MAX;
 use crate::{Error, stored};
 
-/// An attempt is given up, to be gone on with later, when it takes longer.
+/// Time limit of an attempt. A later attempt resumes the order.
 const ATTEMPT_WITHIN: Duration = Duration::from_secs(240);
-/// Each commit renews the lease for this long.
+/// Lease duration, renewed by each commit.
 const LEASE: Duration = Duration::from_secs(300);
 const _: () = assert!(
     ATTEMPT_WITHIN.as_secs() < LEASE.as_secs(),
     "an attempt ends before its lease"
 );
-/// How long the edge of this process may take to show an answer.
+/// Time limit for the edge of this process to serve a challenge response.
 const SHOWN_WITHIN: Duration = Duration::from_secs(30);
-/// The authority is asked how far it is after this long, then less and less often.
+/// First and longest interval for polling the authority.
 const LOOK_AFTER: Duration = Duration::from_millis(200);
 const LOOK_AFTER_MAX: Duration = Duration::from_secs(5);
 
 /// Why an attempt stops.
 #[derive(Debug)]
 enum Halt {
-    /// Another node, or the owner of the domain, was faster.
+    /// Another node or the owner of the domain changed the order or the domain first.
     Overtaken,
-    /// The authority, the edge or the DNS did not do their part.
+    /// The authority, the edge or the DNS failed.
     Failed {
         failure: Failure,
-        /// Whether the order can be gone on with.
+        /// Whether the order cannot continue.
         is_over: bool,
     },
     Faulted(Fault),
@@ -80,20 +80,20 @@ impl From<CommitError> for Halt {
     }
 }
 
-/// An order whose steps are ours to take.
+/// An order that this process holds the lease of.
 struct ClaimedOrder {
     document: Document,
     order: Order,
     name: HostName,
-    /// Where the records of a wildcard are looked for.
+    /// The name at which a wildcard's challenge records are published.
     target: Option<String>,
     key_type: KeyType,
-    /// The commit of the last step.
+    /// The revision of the last commit.
     revision: i64,
 }
 
 impl Control {
-    /// Does what is due for a domain, if it still is, and notes how that went.
+    /// Runs the due work of a domain, if it is still due, and records the result.
     pub(super) async fn attempt(&self, domain_id: &str, since: Timestamp) {
         let Some(certificates) = &self.certificates else {
             return;
@@ -155,8 +155,8 @@ impl Control {
         }
     }
 
-    /// Takes the lease of a domain's order, beginning one if there is none. `None` when there is
-    /// nothing to be done any more; what is left of a domain that is not managed is removed.
+    /// Takes the lease of a domain's order and creates the order if there is none. Returns `None` when
+    /// nothing is due any more. Removes the leftovers of a domain that is no longer managed.
     async fn claim(&self, domain_id: &str, asker: Asker<'_>) -> Result<Option<ClaimedOrder>, Halt> {
         let _turn = self.turns.of(domain_id).await;
         let now = self.clock.now();
@@ -184,7 +184,7 @@ impl Control {
         }
         let key_type = management.private_key_type;
         let is_begun = management.job.is_some();
-        // Also after a retry was asked for: then the waits begin again.
+        // Also true after a requested retry, which resets the waits.
         let has_not_failed = management
             .job
             .get_or_insert_with(|| Job::begin(now))
@@ -241,7 +241,7 @@ impl Control {
         }))
     }
 
-    /// The steps, from wherever the order is to a certificate in use.
+    /// Runs the steps from the current state of the order to an installed certificate.
     async fn walk(
         &self,
         certificates: &Certificates,
@@ -296,8 +296,8 @@ impl Control {
         self.install(claim, &chain).await
     }
 
-    /// The order as the authority has it: the one that is stored, if it is still known there, else a
-    /// new one, stored before anything comes of it.
+    /// Returns the authority's order: the stored one if the authority still knows it, else a new one, which
+    /// is stored before any further step.
     async fn placed(
         &self,
         certificates: &Certificates,
@@ -307,7 +307,7 @@ impl Control {
     ) -> Result<Placed, Halt> {
         if let Some(url) = &claim.order.url {
             match issuer.look(key, url).await {
-                // It may have failed because nobody was here to answer.
+                // The order may have failed while no node was running to respond to it.
                 Ok(placed) if matches!(placed.state, OrderState::Failed(_)) => {
                     self.tidy(certificates, &claim.order).await;
                     claim.order.forget();
@@ -332,7 +332,7 @@ impl Control {
         Ok(placed)
     }
 
-    /// Stores the answers to what is wanted and waits until they are shown.
+    /// Stores the responses to the wanted challenges and waits until the edge serves them.
     async fn show(
         &self,
         certificates: &Certificates,
@@ -378,7 +378,7 @@ impl Control {
         Ok(())
     }
 
-    /// Waits until the edge of this process, if it has one, runs on what was committed.
+    /// Waits until the edge of this process, if it has one, has applied a revision.
     async fn shown(&self, revision: i64) -> Result<(), Halt> {
         if self.edge.is_none() {
             return Ok(());
@@ -391,7 +391,7 @@ impl Control {
         }
     }
 
-    /// The request for the certificate, DER.
+    /// The certificate signing request, DER.
     fn request(&self, claim: &ClaimedOrder) -> Result<Vec<u8>, Halt> {
         let failed = |error| Fault::new("requesting a certificate", error);
         let key = KeyPair::from_pem(self.certificate_key(claim)?.reveal()).map_err(failed)?;
@@ -403,7 +403,7 @@ impl Control {
 
     fn certificate_key(&self, claim: &ClaimedOrder) -> Result<Secret, Halt> {
         let Some(sealed) = &claim.order.sealed_key else {
-            // Placed without a key by nobody of ours; another order has one.
+            // The stored order has no private key. Start a new order, which has one.
             return Err(Halt::Failed {
                 failure: Failure::passing("the private key of the order is missing"),
                 is_over: true,
@@ -412,7 +412,7 @@ impl Control {
         Ok(self.seal.open(&claim.document.head.id, sealed)?)
     }
 
-    /// Takes the certificate into use. The order ends with that.
+    /// Installs the certificate, which completes the order.
     async fn install(&self, claim: &ClaimedOrder, chain: &str) -> Result<(), Halt> {
         let key = self.certificate_key(claim)?;
         let unusable = |why: String| Halt::Failed {
@@ -426,7 +426,7 @@ impl Control {
             let _turn = self.turns.of(domain_id).await;
             let managed = Holder::managed(self, domain_id).await?;
             let Some((mut document, mut domain)) = managed else {
-                // Nobody waits for it any more.
+                // The domain is no longer managed, so the certificate is not needed.
                 let changes = Changes::remove(claim.document.head.clone(), NOTHING);
                 self.store.commit(changes).await?;
                 return Err(Halt::Overtaken);
@@ -483,7 +483,7 @@ impl Control {
                     );
                     return Ok(());
                 }
-                // The domain was written meanwhile, or the order was: the next look tells.
+                // The domain or the order changed meanwhile; read both again.
                 Err(CommitError::Stale) => {
                     let order = order::find(self, domain_id).await?;
                     let ours = claim.document.head.revision;
@@ -497,7 +497,7 @@ impl Control {
         Err(Halt::Overtaken)
     }
 
-    /// Notes a failure in the domain, and when it is tried again, and gives the order back.
+    /// Records a failure and the time of the next attempt in the domain, and releases the order.
     async fn note_failure(
         &self,
         certificates: &Certificates,
@@ -517,7 +517,7 @@ impl Control {
                 let management = domain.management()?;
                 management.job.as_ref()
             });
-            // A retry that was asked for during this attempt makes its failure the first.
+            // After a retry that was requested during this attempt, this failure counts as the first.
             if job.is_some_and(Job::has_not_failed) {
                 order.attempts = 1;
             }
@@ -560,8 +560,8 @@ impl Control {
         Err(Halt::Overtaken)
     }
 
-    /// Takes the records of an order out of the DNS. One that stays does no harm: it answers a
-    /// challenge that is over.
+    /// Removes the DNS records of an order. A record that cannot be removed is harmless: its challenge is
+    /// over.
     async fn tidy(&self, certificates: &Certificates, order: &Order) {
         let Some(issuer) = &certificates.issuer else {
             return;
@@ -576,7 +576,7 @@ impl Control {
         }
     }
 
-    /// Stores a step.
+    /// Commits a step.
     async fn save(&self, claim: &mut ClaimedOrder) -> Result<(), Halt> {
         let now = self.clock.now();
         if let Some(lease) = &mut claim.order.lease {
@@ -590,7 +590,7 @@ impl Control {
         Ok(())
     }
 
-    /// What is told of a write of the server's own: nobody is its principal.
+    /// The audit event of a write by the server itself, without a principal.
     fn told_of_itself(
         &self,
         ty: &ResourceType,
@@ -604,8 +604,8 @@ impl Control {
     }
 }
 
-/// Which challenges can be answered for a name, the one to be tried first in front: after a failure
-/// it is another's turn.
+/// Lists the challenge kinds that can be used for a name, the next to try first. Each failure moves on to
+/// another kind.
 fn kinds_for(
     certificates: &Certificates,
     issuer: &dyn Issuer,
@@ -634,7 +634,7 @@ async fn new_key(key_type: KeyType) -> Result<Secret, Fault> {
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
         Fault::new("generating a certificate key", error)
     };
-    // Takes a while, and another thread.
+    // Key generation is slow, so it runs on a blocking thread.
     let made = tokio::task::spawn_blocking(move || match key_type {
         KeyType::Rsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
         KeyType::Ecdsa => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
@@ -644,7 +644,7 @@ async fn new_key(key_type: KeyType) -> Result<Secret, Fault> {
     Ok(Secret::new(key.serialize_pem()))
 }
 
-/// A failure as it is shown.
+/// Formats a failure for display.
 fn sentence(why: &str) -> String {
     let mut letters = why.chars();
     let Some(first) = letters.next() else {

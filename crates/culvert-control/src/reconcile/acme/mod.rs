@@ -1,11 +1,11 @@
-//! Certificates for managed domains, reserved ones and those of agent ingresses: got from an authority,
-//! and got again at two thirds of their life.
+//! Obtains and renews certificates for managed domains (reserved domains and those of agent ingresses). They
+//! are renewed at two thirds of their lifetime.
 //!
-//! An order is a document of its own beside its domain, unique for it. It holds what the next step
-//! needs (the authority's address of the order, the sealed key of the certificate, the answers to
-//! challenges, which every node's edge shows) and the lease of the node that takes the steps. Every
-//! step ends with a commit against the revision that was read, so of two nodes that take the same
-//! order one is overtaken and stops; a node that dies leaves an order that is gone on with.
+//! Each domain has at most one order, stored as a document of its own. The order holds the state that the
+//! next step needs: the authority's URL of the order, the encrypted private key of the certificate, and the
+//! responses to challenges, which the edge of every node serves. It also holds the lease of the node that
+//! runs the steps. Every step ends with a commit against the revision that was read. If two nodes run the
+//! same order, one commit fails and that node stops. If a node dies, another node resumes its order.
 //!
 //! ```text
 //!            ┌─────────────── a wait, then again ◀──── failed ◀──────────┐
@@ -13,8 +13,8 @@
 //! due ──▶ claimed ──▶ placed ──▶ answers stored and shown ──▶ seen ──▶ requested ──▶ issued
 //! ```
 //!
-//! States are shown in the domain and told to nobody; a new certificate is told once, as its own
-//! creation and an update of its domain (contract: events 5.4).
+//! The domain shows these states, but they emit no events. A new certificate emits two: its own creation and
+//! an update of its domain (contract: events 5.4).
 
 mod attempt;
 mod holder;
@@ -42,45 +42,47 @@ use crate::stored;
 
 pub(crate) use crate::reconcile::acme::order::{KIND, Order};
 
-/// Orders under way at once.
+/// Limit of orders that run concurrently.
 const AT_ONCE: usize = 4;
-/// Orders are looked through at least this often, and so often while some wait for others.
+/// Longest time between two scans of the orders; the shorter one applies while orders wait for others.
 const PASS_EVERY: Duration = Duration::from_secs(60);
 const PASS_EVERY_WHILE_FULL: Duration = Duration::from_secs(1);
-/// Two passes are at least this far apart, and ten times as far as a pass takes.
+/// Minimum and maximum pause between two scans. The pause is ten times the duration of a scan within these
+/// bounds.
 const PASS_APART: Duration = Duration::from_millis(50);
 const PASS_APART_MAX: Duration = Duration::from_secs(5);
 
-/// Longest wait between two attempts, for what passes by itself and for what an owner must mend.
+/// Longest wait between two attempts, for temporary failures and for failures that the domain owner must fix.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 const WAIT_FOR_OWNER_MAX: Duration = Duration::from_secs(6 * 3600);
-/// What an owner must mend is tried less often: authorities count failures of a name.
+/// Factor for failures that the domain owner must fix: authorities count the failures of a name.
 const WAIT_FOR_OWNER: u32 = 5;
 
-/// A process without an authority has nothing to do but to say so: it gives others, that may have
-/// one, this much time, and more where another has begun.
+/// A process without a certificate authority can only report that. It waits this long for a process that has
+/// one, and longer if another process has started the order.
 const GRACE: Duration = Duration::from_secs(5);
 const GRACE_OF_ANOTHER: Duration = Duration::from_secs(600);
 
-/// What is to be done about a domain.
+/// When a domain needs work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Now,
     At(Timestamp),
 }
 
-/// Who asks what is due.
+/// The process that checks for due work.
 #[derive(Clone, Copy, Debug)]
 struct Asker<'a> {
     node: &'a str,
-    /// Since when this process runs: older leases of its node are of nobody.
+    /// Start of this process. Older leases of its node are void.
     since: Timestamp,
-    /// The authority in use, empty for none.
+    /// The directory of the authority in use; empty for none.
     directory: &'a str,
 }
 
 impl Control {
-    /// Gets and renews the certificates of managed domains until cancelled, if this process is to.
+    /// Obtains and renews the certificates of managed domains until cancelled, if this process is configured
+    /// to.
     pub async fn manage_certificates(self: Arc<Self>, cancel: CancellationToken) {
         let Some(certificates) = &self.certificates else {
             return cancel.cancelled().await;
@@ -107,7 +109,7 @@ impl Control {
                             wake = wake.min(PASS_EVERY_WHILE_FULL);
                             break;
                         }
-                        // It may be due again before the end of its attempt was noticed here.
+                        // The domain can be due again before this loop sees the end of its attempt.
                         if busy.values().any(|one| *one == domain_id) {
                             skipped.push(domain_id);
                             continue;
@@ -132,7 +134,7 @@ impl Control {
                 tokio::time::sleep(apart).await;
                 let notified = async {
                     tokio::select! {
-                        // The sender goes with the store, which goes after this task.
+                        // The sender lives in the store, which outlives this task.
                         _ = revision.changed() => {}
                         () = has_ended.notified() => {}
                     }
@@ -156,20 +158,20 @@ impl Control {
                             has_ended.notify_one();
                         }
                     }
-                    // An attempt is dropped between two steps and gone on with after the next start.
+                    // An attempt that stops between two steps resumes after the next start.
                     () = cancel.cancelled() => return,
                 }
             }
         }
     }
 
-    /// What is counted of managed certificates.
+    /// Metrics of managed certificates.
     pub fn certificate_meters(&self) -> &CertificateMeters {
         &self.certificate_meters
     }
 
-    /// Domains with something to be done, and when the next thing is due. What is left of domains
-    /// that are not managed any more is among them.
+    /// Lists the domains that need work now, and the time of the next work. Includes leftovers of domains
+    /// that are no longer managed.
     async fn due_domains(
         &self,
         asker: Asker<'_>,
@@ -214,7 +216,7 @@ impl Control {
         Ok((due, next))
     }
 
-    /// Challenges that the edge is to answer, of the orders in `documents`.
+    /// The challenges of the orders in `documents`, for the edge to respond to.
     pub(crate) fn challenges<'a>(
         documents: impl Iterator<Item = &'a Document>,
     ) -> Vec<acme::Challenge> {
@@ -229,7 +231,7 @@ impl Control {
     }
 }
 
-/// When something is to be done for a managed domain.
+/// When a managed domain needs work.
 fn due_for(
     management: &Management,
     order: Option<&Order>,
@@ -240,7 +242,7 @@ fn due_for(
         if let Some(until) = order.lease_end(asker, now) {
             return Due::At(until);
         }
-        // Another authority's wait is none of this one's.
+        // A wait for another authority does not apply to this one.
         if !asker.directory.is_empty() && order.directory != asker.directory {
             return Due::Now;
         }
@@ -258,8 +260,8 @@ fn due_for(
     if at > now { Due::At(at) } else { Due::Now }
 }
 
-/// How long to wait after the last of `attempts` failures in a row; `spice` spreads nodes and
-/// domains that failed together.
+/// How long to wait after `attempts` consecutive failures; `spice` spreads nodes and domains that failed
+/// together.
 fn wait_after(
     blame: Blame,
     attempts: u32,
@@ -355,7 +357,7 @@ mod tests {
             (managed(None, Some(Some(130))), None, Due::At(at(130))),
             (managed(Some(20), Some(Some(130))), None, Due::At(at(130))),
             (managed(Some(200), Some(Some(90))), None, Due::Now),
-            // Another node is at it, or was.
+            // Another node holds the lease, or held it.
             (
                 managed(None, Some(None)),
                 Some(order(ours, Some(("there", 60, 120)))),
@@ -366,13 +368,13 @@ mod tests {
                 Some(order(ours, Some(("there", 10, 90)))),
                 Due::Now,
             ),
-            // This node was, before it started again.
+            // This node held it before its restart.
             (
                 managed(None, Some(None)),
                 Some(order(ours, Some(("here", 40, 120)))),
                 Due::Now,
             ),
-            // Another authority was asked.
+            // The wait is for another authority.
             (
                 managed(None, Some(Some(130))),
                 Some(order("", None)),

@@ -1,4 +1,4 @@
-//! What is stored of an order, and of the account it is placed with.
+//! The stored form of an order, and of the account it is placed with.
 
 use culvert_base::net::HostName;
 use culvert_base::{Fault, IdMaker, Secret, Timestamp};
@@ -19,7 +19,7 @@ const ACCOUNT_KIND: &str = "acme_account";
 const ACCOUNT_PREFIX: &str = "acmeaccount";
 const ACCOUNT_KEY: &str = "directory";
 
-/// What is told of the steps of an order.
+/// The steps of an order emit no events.
 pub(super) const NOTHING: AuditEvent = AuditEvent::Suppress {
     reason: "the domain shows the steps to a certificate; the certificate itself has an event",
 };
@@ -28,32 +28,32 @@ pub(super) const NOTHING: AuditEvent = AuditEvent::Suppress {
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Order {
     format: Format<1>,
-    /// Of the reserved domain or agent ingress it is for.
+    /// ID of the reserved domain or agent ingress of the order.
     pub(super) domain_id: String,
-    /// The authority it is placed with, by its directory; empty when there was none.
+    /// Directory of the authority it is placed with; empty when there was none.
     pub(super) directory: String,
-    /// Where the authority has it; `None` until it is placed.
+    /// URL of the order at the authority; `None` until it is placed.
     pub(super) url: Option<String>,
-    /// Private key of the certificate, PEM, sealed.
+    /// Private key of the certificate, PEM, encrypted.
     pub(super) sealed_key: Option<String>,
     pub(super) answers: Vec<ChallengeResponse>,
-    /// Attempts that failed, one after the other.
+    /// Consecutive failed attempts.
     pub(super) attempts: u32,
     pub(super) lease: Option<Lease>,
 }
 
-/// Something an authority is to find.
+/// A response to a challenge, which an authority looks up.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct ChallengeResponse {
     kind: String,
     host: String,
     pub(super) token: String,
     answer: String,
-    /// Name of the TXT record, if it is one.
+    /// Name of the TXT record, for a DNS challenge.
     pub(super) record: Option<String>,
 }
 
-/// The right to take the steps of an order.
+/// A node's exclusive right to run the steps of an order.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Lease {
     pub(super) node: String,
@@ -76,7 +76,7 @@ impl ChallengeResponse {
         ChallengeKind::parse(&self.kind)
     }
 
-    /// What a TXT record holds of it.
+    /// The value of the TXT record.
     pub(super) fn record_value(&self) -> String {
         use base64::Engine;
         use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -99,7 +99,7 @@ impl Order {
         }
     }
 
-    /// What of it the edge answers.
+    /// The challenges that the edge responds to.
     pub(super) fn challenges(&self) -> impl Iterator<Item = Challenge> {
         self.answers.iter().filter_map(|answer| {
             Some(Challenge {
@@ -111,14 +111,14 @@ impl Order {
         })
     }
 
-    /// When the lease of another ends, if one holds it.
+    /// When the lease of another process ends, if one holds it.
     pub(super) fn lease_end(&self, asker: Asker<'_>, now: Timestamp) -> Option<Timestamp> {
         let lease = self.lease.as_ref()?;
         let is_left_behind = lease.node == asker.node && lease.since < asker.since;
         (lease.until > now && !is_left_behind).then_some(lease.until)
     }
 
-    /// Nothing of it is known to the authority any more.
+    /// Clears the state that belongs to the order at the authority.
     pub(super) fn forget(&mut self) {
         self.url = None;
         self.sealed_key = None;
@@ -163,11 +163,11 @@ struct Account {
     sealed_key: String,
 }
 
-/// The key of the installation's account at an authority. It is stored before the authority first
-/// hears of it, so a crash in between leaves no account behind that nobody can use.
+/// The key of the installation's account at an authority. It is stored before the authority receives it, so a
+/// crash in between cannot leave an account without a key.
 pub(super) async fn account_key(control: &Control, issuer: &dyn Issuer) -> Result<Secret, Fault> {
     let directory = issuer.directory();
-    // Two nodes may ask at once: one of them makes it, the other reads it.
+    // If two nodes run this concurrently, one creates it and the other reads it.
     for _ in 0..2 {
         let found = control.store.find(ACCOUNT_KIND, ACCOUNT_KEY, directory);
         if let Some(document) = found.await? {
