@@ -1,4 +1,4 @@
-//! Input: frames from the peer, and the credit that its streams get.
+//! Input: frames from the peer, and the flow-control credit that this side grants.
 
 use std::time::Instant;
 
@@ -10,22 +10,22 @@ use crate::connection::{Connection, Current, Event};
 use crate::frame::StreamId;
 use crate::stream::{Broken, Receiving, Sending, Stream};
 
-/// The smallest window a stream is squeezed to while much is held.
+/// The minimum receive window of a stream while the connection holds much unread data.
 const SQUEEZED_WINDOW_BYTES: u32 = 16 << 10;
 
 impl Connection {
-    /// Whether more input should be given. It should not while the peer leaves too many answers
-    /// unread, nor for a moment when more arrived at once than may be held and all of it is new.
-    /// Reads, [`Connection::transmit`] and [`Connection::expire`] change that.
+    /// Whether the caller should read more input from the transport. `false` while too many RST frames wait
+    /// to be sent, and while unread data is at [`Limits::burst_bytes_max`](crate::Limits::burst_bytes_max).
+    /// Reads, [`Connection::transmit`] and [`Connection::expire`] can change this.
     pub fn wants_input(&self) -> bool {
         self.ending.is_none()
             && self.held < self.limits.burst_bytes_max
             && self.resets.len() < self.limits.answers_max
     }
 
-    /// Takes what arrived. A frame that is not all there stays in `input`, unless it is DATA, whose
-    /// payload is taken as it comes. Long payloads are kept as slices of `input`: with buffers of
-    /// 16 KiB, what is held costs at most twice its length.
+    /// Processes received bytes. An incomplete frame remains in `input`, except for DATA, whose payload is
+    /// processed as it arrives. Long payloads are kept as slices of `input`: with 16 KiB buffers, unread data
+    /// uses at most twice its length.
     pub fn receive(&mut self, input: &mut BytesMut, now: Instant) {
         while self.ending.is_none() {
             let taken = match self.decoder.next(input) {
@@ -87,14 +87,14 @@ impl Connection {
         length: usize,
         now: Instant,
     ) -> Result<(), Violation> {
-        // Payload of a frame that is not wanted finds no current frame, and is dropped.
+        // Without a current frame, the payload that follows is dropped.
         self.current = None;
         if syn && !self.admit(id, now)? {
             return Ok(());
         }
         let Some(stream) = self.streams.get_mut(&id) else {
-            // An empty FIN is how a side says that it never used a stream. For the rest, the peer
-            // is told once per frame, unless it could not know.
+            // An empty FIN ends a stream that a side never used. Other data gets one RST per frame, unless
+            // the stream was closed recently and the peer may not know yet.
             if length > 0 && !self.retired.contains(id) {
                 self.answer_rst(id, ErrorCode::STREAM_CLOSED);
             }
@@ -118,10 +118,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Decides about a stream that the peer opens. `false` if it was refused.
+    /// Accepts or refuses a stream that the peer opens. `false` if it is refused.
     ///
-    /// Numbers need not rise: agents take a number when they open a stream and send it with their
-    /// first write, so two opened at once can arrive in either order.
+    /// Stream ids need not increase: agents allocate the id when they open a stream and send it with the
+    /// first write, so two streams opened concurrently can arrive in either order.
     pub(super) fn admit(&mut self, id: StreamId, now: Instant) -> Result<bool, Violation> {
         if self.side.opens(id) {
             return Err(Violation {
@@ -168,7 +168,7 @@ impl Connection {
             return;
         };
         stream.receive_window.arrived(bytes.len());
-        // What nobody will read is dropped, and the credit for it is never returned.
+        // A released stream has no reader: its data is dropped and its credit is not returned.
         if !stream.released {
             self.held += bytes.len();
             stream.keep(bytes, now);
@@ -184,7 +184,7 @@ impl Connection {
         self.watch_held(now);
     }
 
-    /// The current frame is complete.
+    /// Completes the current frame.
     pub(super) fn end_frame(&mut self, now: Instant) {
         let Some(Current { id, fin: true, .. }) = self.current.take() else {
             return;
@@ -224,12 +224,12 @@ impl Connection {
             stream.sending = Sending::Broken(why);
             self.queued -= stream.queue.clear();
         }
-        // A peer that has finished answers late data with this code; what it sent before is whole.
-        // With any other code its FIN was only the first half of breaking off.
+        // After a FIN, STREAM_CLOSED only rejects late data, and what the peer sent is complete. Any other
+        // code after a FIN means that the peer aborted the stream.
         let stays_whole =
             stream.receiving == Receiving::Finished && code == ErrorCode::STREAM_CLOSED;
         if !stays_whole && !matches!(stream.receiving, Receiving::Broken(_)) {
-            // Behind a FIN all data has arrived. The reader takes it and then learns that the stream broke.
+            // After a FIN all data has arrived. The reader reads it and then gets the error.
             if stream.receiving != Receiving::Finished {
                 self.held -= stream.unread.clear();
             }
@@ -243,7 +243,7 @@ impl Connection {
             self.events.push_back(Event::Writable(id));
         }
         if let Some(at) = self.accepted.iter().position(|waiting| *waiting == id) {
-            // Nobody has seen it, nobody needs to.
+            // The stream was not accepted yet, so no user holds it.
             self.accepted.remove(at);
             self.remove(id);
             return;
@@ -251,7 +251,7 @@ impl Connection {
         self.remove_if_done(id);
     }
 
-    /// Notes the credit that is due to the peer after something arrived or was read.
+    /// Schedules the credit that is due to the peer after data arrived or was read.
     pub(super) fn credit(&mut self, id: StreamId) {
         if self.ending.is_some() {
             return;
@@ -271,9 +271,9 @@ impl Connection {
         }
     }
 
-    /// How far a stream's peer may be ahead of its reader: the whole window while little is held,
-    /// less and less from a quarter of the limit on. So many slow readers together slow their own
-    /// senders down and not those of the quick ones.
+    /// The target receive window of a stream: the full window up to a quarter of the limit of unread data,
+    /// then shrinking linearly. This way many slow readers slow down their own senders, and not those of fast
+    /// readers.
     pub(super) fn window_target(&self) -> u32 {
         let whole = self.limits.window_bytes_max.max(SQUEEZED_WINDOW_BYTES);
         let limit = self.limits.held_bytes_max;

@@ -1,4 +1,4 @@
-//! Deadlines, and the streams that are reset because they hold too much for too long.
+//! Deadlines, and resets of streams whose data stays unread for too long.
 
 use std::time::{Duration, Instant};
 
@@ -6,14 +6,14 @@ use crate::code::ErrorCode;
 use crate::connection::Connection;
 use crate::frame::StreamId;
 
-/// How often the streams are looked through while too much is held. A look visits each stream.
+/// The interval of checks while unread data exceeds the limit. A check visits each stream.
 const RELIEVE_EVERY: Duration = Duration::from_millis(100);
-/// At the limit of a burst, a stream whose bytes wait for less time is not reset: its reader may not
-/// have had its turn yet.
+/// When unread data is at the burst limit, streams are reset only if their data has waited this long, because
+/// their readers may not have been scheduled yet.
 const FRESH: Duration = Duration::from_millis(100);
 
 impl Connection {
-    /// When [`Connection::expire`] should be called at the latest, if ever.
+    /// When [`Connection::expire`] should be called next, if ever.
     pub fn deadline(&self) -> Option<Instant> {
         if self.ending.is_some() {
             return None;
@@ -22,7 +22,8 @@ impl Connection {
         self.relieve_at.into_iter().chain(lingering).min()
     }
 
-    /// Resets the streams that hold too much for too long, and those whose peer does not finish.
+    /// Resets streams that hold too much unread data for too long, and streams whose peer does not finish in
+    /// time.
     pub fn expire(&mut self, now: Instant) {
         if self.relieve_at.is_some_and(|at| at <= now) {
             self.relieve_at = None;
@@ -40,7 +41,7 @@ impl Connection {
         }
     }
 
-    /// Notes that too much is held, and acts at once where nothing more could be taken.
+    /// Schedules a check if unread data exceeds the limit, or runs it immediately at the burst limit.
     pub(super) fn watch_held(&mut self, now: Instant) {
         if self.held < self.limits.held_bytes_max || self.ending.is_some() {
             return;
@@ -52,9 +53,9 @@ impl Connection {
         }
     }
 
-    /// Resets the streams that hold most for longest until a quarter of the limit is free. One look
-    /// at all streams frees that much or is not repeated for a while, so a stranger with many
-    /// streams cannot make it happen more often.
+    /// Resets streams, by the product of unread bytes and waiting time, until a quarter of the limit is free.
+    /// A check visits all streams. It either frees enough or waits before it repeats, so a peer with many
+    /// streams cannot make checks more frequent.
     pub(super) fn relieve(&mut self, now: Instant) {
         let is_full = self.held >= self.limits.burst_bytes_max;
         let patience = if is_full {
@@ -64,8 +65,8 @@ impl Connection {
         };
         if self.held >= self.limits.held_bytes_max {
             let holding = self.streams.values().filter(|it| !it.unread.is_empty());
-            // Those that hold less than half of the average are not what fills the connection: all the
-            // others together hold more than half of it.
+            // Skips streams below half of the average, because the remaining streams hold more than half of
+            // the data.
             let little = self.held / holding.count().max(1) / 2;
             let mut holding: Vec<(u128, StreamId)> = self
                 .streams

@@ -1,4 +1,4 @@
-//! Output: what streams queue, and the frames that carry it.
+//! Output: the queues of streams, and the frames that are sent.
 
 use std::time::Instant;
 
@@ -10,11 +10,12 @@ use crate::frame::{self, FIN, PAYLOAD_BYTES_MAX, SYN, StreamId};
 use crate::outbox::Outbox;
 use crate::stream::{Broken, Receiving, Sending, Stream};
 
-/// What each stream may have queued however many others send: see [`Connection::share`].
+/// The minimum queue share of a stream, in bytes, regardless of the number of senders: see
+/// [`Connection::share`].
 const SHARE_BYTES_MIN: usize = 4 << 10;
 
 impl Connection {
-    /// How many bytes a write would take now. With zero, [`Event::Writable`] will tell.
+    /// Number of bytes that a write would accept now. If zero, an [`Event::Writable`] follows.
     pub fn capacity(&mut self, id: StreamId) -> Result<usize, Broken> {
         let share = self.share();
         let stream = self.streams.get_mut(&id).ok_or(Broken::Gone)?;
@@ -32,7 +33,7 @@ impl Connection {
             return Ok(0);
         }
         let room_of_all = self.limits.queue_bytes_max.saturating_sub(self.queued);
-        // A stream that writes again and again takes no room from those that wait.
+        // Streams that wait for the shared queue go first, before a stream that keeps writing.
         let has_turn = stream.has_turn || self.waiting.is_empty();
         if room_of_all == 0 || !has_turn {
             stream.writer_waits = true;
@@ -44,8 +45,8 @@ impl Connection {
         Ok(room.min(room_of_all))
     }
 
-    /// What a stream may have queued: an equal part of what all may have, so that one that comes later
-    /// finds room soon, however much the others have to say.
+    /// The most bytes that a stream may have queued: an equal share of the connection's queue, so that new
+    /// senders soon find room.
     pub(super) fn share(&self) -> usize {
         let most = self.limits.stream_queue_bytes_max;
         let senders = self.round.len() + self.waiting.len();
@@ -53,14 +54,14 @@ impl Connection {
         equal.clamp(SHARE_BYTES_MIN.min(most), most)
     }
 
-    /// Takes as much of the front of `data` as there is capacity for, and says how much.
+    /// Writes as much of the front of `data` as there is capacity for. Returns the number of bytes.
     pub fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, Broken> {
         let length = self.capacity(id)?.min(data.len());
         let piece = data.split_to(length);
         Ok(self.enqueue(id, length, |queue| queue.push(piece)))
     }
 
-    /// The same with a copy.
+    /// As [`Connection::write`], but copies the data.
     pub fn write_copy(&mut self, id: StreamId, data: &[u8]) -> Result<usize, Broken> {
         let length = self.capacity(id)?.min(data.len());
         Ok(self.enqueue(id, length, |queue| queue.push_copy(&data[..length])))
@@ -86,7 +87,7 @@ impl Connection {
         length
     }
 
-    /// Ends the sending direction behind what was written.
+    /// Ends the sending direction after the data already written.
     pub fn finish(&mut self, id: StreamId) -> Result<(), Broken> {
         let stream = self.streams.get_mut(&id).ok_or(Broken::Gone)?;
         match stream.sending {
@@ -103,7 +104,7 @@ impl Connection {
         }
     }
 
-    /// Whether all that was written to a stream is in frames, its end included.
+    /// Whether all data written to a stream, and its FIN, has been put into frames.
     pub fn is_flushed(&self, id: StreamId) -> bool {
         self.streams
             .get(&id)
@@ -122,7 +123,7 @@ impl Connection {
         }
     }
 
-    /// Whether [`Connection::transmit`] has anything to give.
+    /// Whether [`Connection::transmit`] has frames to send.
     pub fn has_output(&self) -> bool {
         self.goodbye.is_some()
             || !self.round.is_empty()
@@ -131,8 +132,8 @@ impl Connection {
             || !self.waiting.is_empty() && self.has_room_for_waiting()
     }
 
-    /// Puts frames into `out` until there is nothing more to send or `out` holds `enough` bytes.
-    /// Credit and resets go first; then each stream in turn gives one frame.
+    /// Puts frames into `out` until there is nothing more to send or `out` holds `enough` bytes. Credit and
+    /// resets go first, then one DATA frame per stream in turn.
     pub fn transmit(&mut self, out: &mut Outbox, enough: usize, now: Instant) {
         while let Some(id) = self.credits.pop_front() {
             if let Some(stream) = self.streams.get_mut(&id) {
@@ -168,15 +169,14 @@ impl Connection {
         self.queued <= self.limits.queue_bytes_max / 2
     }
 
-    /// Tells those that wait for the queue of all that there is room, the first of them first and no more
-    /// of them than there is room for.
+    /// Wakes writers that wait for the connection's queue, oldest first, and no more than it has room for.
     pub(super) fn wake_waiting(&mut self) {
         if !self.has_room_for_waiting() {
             return;
         }
         let free = self.limits.queue_bytes_max - self.queued;
         let mut turns = match self.queued {
-            // Nothing leaves that would bring the next turn.
+            // The queue is empty, so no later transmission would wake the rest.
             0 => usize::MAX,
             _ => free / self.share().max(1),
         };
@@ -192,7 +192,7 @@ impl Connection {
         }
     }
 
-    /// One frame of one stream.
+    /// Sends one DATA frame of a stream.
     pub(super) fn transmit_data(&mut self, id: StreamId, out: &mut Outbox, now: Instant) {
         let share = self.share();
         let Some(stream) = self.streams.get_mut(&id) else {
@@ -208,7 +208,7 @@ impl Connection {
             .min(self.limits.frame_bytes_max)
             .min(PAYLOAD_BYTES_MAX);
         let syn = std::mem::take(&mut stream.syn);
-        // One published agent takes the two flags on one frame for the end of its own half.
+        // A published agent treats SYN and FIN on one frame as the end of its own direction.
         let fin = stream.sending == Sending::Finishing && length == stream.queue.len() && !syn;
         let flags = if syn { SYN } else { 0 } | if fin { FIN } else { 0 };
         out.put(&frame::data_head(id, flags, length));
@@ -243,14 +243,14 @@ impl Connection {
     }
 }
 
-/// What a stream's own window and its share of the queue have room for.
+/// The number of bytes that fit into a stream's send window and its queue share.
 fn stream_room(stream: &Stream, share: usize) -> usize {
     share
         .saturating_sub(stream.queue.len())
         .min(stream.send_window.available())
 }
 
-/// Whether a waiting writer is worth waking: half of its share is free.
+/// Whether to wake a waiting writer: at least half of the stream's share is free.
 fn stream_is_low(stream: &Stream, share: usize) -> bool {
     stream.queue.len() <= share / 2
 }
