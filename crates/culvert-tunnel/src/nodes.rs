@@ -1,15 +1,15 @@
-//! Connections carried between nodes: what arrives at one whose agent is connected to another.
+//! Connections between nodes: forwards a connection to the node that its agent is connected to.
 //!
 //! ```text
 //! client ─▶ edge of A ─▶ Nodes of A ──mutual TLS, multiplexed──▶ NodeIngress of B ─▶ Bindings of B ─▶ agent
 //! ```
 //!
-//! A node keeps connections to every other that has agents, so that opening a stream never waits. A
-//! stream begins like one to an agent, with the header that names the endpoint; the node it arrives at
-//! hands it to an agent of its own or refuses it, and never passes it on. Both ends show a
-//! certificate of the installation's authority for nodes; who has none gets no further than the handshake.
+//! A node keeps connections to every node with agents, so opening a stream never waits for a connection. A
+//! stream begins as one to an agent, with the header that names the endpoint. The receiving node passes it to
+//! one of its own agents or refuses it; it never forwards it to a third node. Both sides authenticate with a
+//! certificate of the installation's node CA; the handshake fails without one.
 //!
-//! Not here: who is a node and which endpoint is where (control).
+//! The list of nodes and the location of endpoints come from the control plane.
 
 mod peer_rpc;
 
@@ -46,35 +46,35 @@ use crate::server::{
 };
 use crate::wire::{ProxyHeader, StreamType};
 
-/// The name in the certificate of every node.
+/// The DNS name in the certificate of every node.
 pub const NAME: &str = "node.culvert.internal";
 
-/// Connections to each other node: each is a task, and they share the work.
+/// Number of connections to each other node. Each has its own task, and streams are spread over them.
 const LEGS: usize = 2;
-/// For TCP and TLS.
+/// Timeout of the TCP connection and the TLS handshake.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// Between two tries to reach a node: doubled from the first to the last.
+/// Delay between attempts to connect to a node: doubles from the first value to the last.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
-/// How long a new table waits for nodes it names for the first time.
+/// How long a new table waits for connections to new nodes.
 const REACHED_WITHIN: Duration = Duration::from_secs(1);
-/// What is on its way to a node may take so long to end when the node has no more agents.
+/// How long open streams to a node may run on after it lost its last endpoint.
 const FINISHED_WITHIN: Duration = Duration::from_secs(30);
-/// An agent whose node was lost is waited for this long.
+/// How long requests wait for an agent whose node was lost.
 const RETURNS_WITHIN: Duration = Duration::from_secs(2);
-/// For other nodes; all of them may be behind one address.
+/// Limits for connections of other nodes; all of them may share one address.
 const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits {
     connections: 1_024,
     strangers: 64,
     strangers_per_source: 64,
 };
-/// Why a node ends a stream that another brought: no agent of its serves the endpoint now. The other may
-/// know better by then.
+/// The reset code for a stream from another node if no agent here serves the endpoint any more. The other
+/// node may have a newer table by then.
 pub const AWAY: ErrorCode = ErrorCode(0x100);
-/// A node that went without a word is noticed in so long.
+/// How long until a silent node counts as lost.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
-/// Nodes trust each other with more than they trust agents.
+/// Limits for nodes, which are higher than those for agents.
 fn limits() -> Limits {
     Limits {
         queue_bytes_max: 8 << 20,
@@ -86,34 +86,34 @@ fn limits() -> Limits {
     }
 }
 
-/// What a node shows, and whose certificates it takes.
+/// The certificate of this node and the CA of the others.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Certificate and key, for [`NAME`].
+    /// Certificate and private key, for [`NAME`].
     pub key: Arc<CertifiedKey>,
-    /// The authority of every node's certificate.
+    /// The CA that signs the certificates of nodes.
     pub authority: CertificateDer<'static>,
 }
 
-/// Where the agents of other nodes are.
+/// The location of agents that are connected to other nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Whereabouts {
     /// `host:port` of the node, by the id of an endpoint.
     pub endpoints: BTreeMap<String, String>,
 }
 
-/// What was carried.
+/// Counters of streams between nodes.
 #[derive(Debug, Default)]
 pub struct NodeMeters {
     /// Streams opened to agents of other nodes.
     pub carried: Meter,
-    /// Of them, those that found no node.
+    /// Streams among them that could not be opened.
     pub failed: Meter,
     /// Streams that other nodes opened to agents of this one.
     pub brought: Meter,
 }
 
-/// The certificate that is shown; another can take its place.
+/// The certificate in use, which can be replaced.
 #[derive(Debug)]
 struct Shown(RwLock<Arc<CertifiedKey>>);
 
@@ -139,17 +139,17 @@ impl ResolvesClientCert for Shown {
     }
 }
 
-/// The ways to the other nodes.
+/// The connections to other nodes.
 pub struct Nodes {
     shown: Arc<Shown>,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     peers: Mutex<BTreeMap<String, Arc<Peer>>>,
-    /// By the id of an endpoint.
+    /// Peers by endpoint id.
     table: RwLock<HashMap<String, Arc<Peer>>>,
-    /// Moves when peers come.
+    /// Changes when peers are added.
     changed: watch::Sender<u64>,
-    /// Whether any was lost or became known a moment ago, to be asked by every request.
+    /// Whether any peer was lost or added recently. Every request reads this.
     has_lost: AtomicBool,
     meters: NodeMeters,
 }
@@ -165,14 +165,14 @@ impl fmt::Debug for Nodes {
 #[derive(Debug)]
 struct Peer {
     address: String,
-    /// Endpoints of its agents.
+    /// Number of endpoints of its agents.
     n_endpoints: AtomicUsize,
     legs: Mutex<[Option<Session>; LEGS]>,
     turn: AtomicUsize,
     is_reached: watch::Sender<bool>,
-    /// Since when it has no connection: when the last one was lost, or when it became known.
+    /// When it became unreachable: when its last connection was lost, or when the peer was added.
     unreached_since: Mutex<Instant>,
-    /// Cancelled when it is one no more.
+    /// Cancelled when it is removed from the peers.
     gone: CancellationToken,
 }
 
@@ -199,7 +199,7 @@ impl Peer {
         since.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a connection or its end. Whether the last one was lost.
+    /// Records a connection or its end. Returns whether the last connection was lost.
     fn set(&self, leg: usize, session: Option<Session>) -> bool {
         let mut legs = self.legs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = legs.get_mut(leg) {
@@ -214,7 +214,7 @@ impl Peer {
         is_lost
     }
 
-    /// The connections that stand, beginning with the one whose turn it is.
+    /// The open connections, in round-robin order.
     fn sessions(&self) -> impl Iterator<Item = Session> + use<> {
         let first = self.turn.fetch_add(1, Ordering::Relaxed);
         let legs = self.legs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -225,11 +225,11 @@ impl Peer {
 }
 
 impl Nodes {
-    /// Ways to nobody yet.
+    /// Creates an empty table.
     ///
     /// # Errors
     ///
-    /// An identity that TLS cannot use.
+    /// TLS rejects the identity.
     pub fn new(identity: Identity) -> Result<Self, rustls::Error> {
         let shown = Arc::new(Shown(RwLock::new(identity.key)));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -260,12 +260,12 @@ impl Nodes {
         })
     }
 
-    /// Shows another certificate from the next handshake on.
+    /// Uses another certificate from the next handshake on.
     pub fn show(&self, key: Arc<CertifiedKey>) {
         *self.shown.0.write().unwrap_or_else(PoisonError::into_inner) = key;
     }
 
-    /// Connections to other nodes that stand.
+    /// Number of open connections to other nodes.
     pub fn connections(&self) -> usize {
         let standing = |peer: &Arc<Peer>| {
             let legs = peer.legs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -274,12 +274,12 @@ impl Nodes {
         self.lock().values().map(standing).sum()
     }
 
-    /// What is counted.
+    /// The counters.
     pub fn meters(&self) -> &NodeMeters {
         &self.meters
     }
 
-    /// Takes other whereabouts into use. Nodes that were not known before are waited for, a little.
+    /// Replaces the table of endpoints. Waits a short time for connections to new nodes.
     pub async fn publish(&self, whereabouts: Whereabouts) {
         let wanted: BTreeSet<&String> = whereabouts.endpoints.values().collect();
         let mut fresh = Vec::new();
@@ -308,8 +308,8 @@ impl Nodes {
         self.reach(fresh).await;
     }
 
-    /// Takes other whereabouts of some endpoints into use: `host:port` of the node that has the agent, or
-    /// that no other node has it.
+    /// Updates the table for some endpoints: `host:port` of the node with the agent, or `None` if no other
+    /// node has it.
     pub async fn apply(&self, moved: Vec<(String, Option<String>)>) {
         let mut fresh = Vec::new();
         {
@@ -329,7 +329,7 @@ impl Nodes {
             for peer in &left {
                 peer.n_endpoints.fetch_sub(1, Ordering::Relaxed);
             }
-            // One that has no endpoint any more is no peer any more.
+            // Peers without endpoints are removed.
             for peer in left {
                 if peer.n_endpoints.load(Ordering::Relaxed) == 0 {
                     peer.gone.cancel();
@@ -340,7 +340,7 @@ impl Nodes {
         self.reach(fresh).await;
     }
 
-    /// The peer at an address, new if it was not known.
+    /// The peer at an address, which is added if it is new.
     fn peer_at(
         &self,
         peers: &mut BTreeMap<String, Arc<Peer>>,
@@ -350,7 +350,7 @@ impl Nodes {
         if let Some(peer) = peers.get(address) {
             return Arc::clone(peer);
         }
-        // Requests that come before its first connection stands wait for it.
+        // Requests that arrive before its first connection is established wait for it.
         self.has_lost.store(true, Ordering::Relaxed);
         let peer = Arc::new(Peer::new(address.to_owned()));
         fresh.push(Arc::clone(&peer));
@@ -358,7 +358,7 @@ impl Nodes {
         peer
     }
 
-    /// Waits for the first connections to new peers, a little.
+    /// Waits a short time for the first connections to new peers.
     async fn reach(&self, fresh: Vec<Arc<Peer>>) {
         if fresh.is_empty() {
             return;
@@ -366,19 +366,19 @@ impl Nodes {
         self.changed.send_modify(|n| *n = n.wrapping_add(1));
         let reached = async {
             for peer in fresh {
-                // The sender goes with the peer, which is held here.
+                // Cannot fail: the sender lives as long as the peer, which is held here.
                 drop(peer.is_reached.subscribe().wait_for(|is| *is).await);
             }
         };
-        // One that cannot be reached now is tried on.
+        // Connecting goes on in the background if a peer is unreachable now.
         drop(tokio::time::timeout(REACHED_WITHIN, reached).await);
     }
 
-    /// Opens a stream to an agent of another node. Whether that agent takes it is heard on the stream.
+    /// Opens a stream to an agent of another node. If that agent refuses it, the stream is reset.
     ///
     /// # Errors
     ///
-    /// No other node has an agent for the endpoint, or it cannot be reached now.
+    /// No other node has an agent for the endpoint, or that node is unreachable.
     pub fn dial(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
         let peer = self.peer_of(&header.id).ok_or(DialError::Away)?;
         self.carried(open_first(
@@ -388,8 +388,8 @@ impl Nodes {
         ))
     }
 
-    /// The same. Where the connections to the node carry all they can, waits until one has room, for
-    /// [`PATIENCE`](crate::server::PATIENCE) at most.
+    /// As [`Nodes::dial`], but if the connections to the node are full, waits until one has capacity, for at
+    /// most [`PATIENCE`](crate::server::PATIENCE).
     ///
     /// # Errors
     ///
@@ -411,14 +411,14 @@ impl Nodes {
         opened
     }
 
-    /// Whether another node has an agent for the endpoint, and can be reached.
+    /// Whether another node has an agent for the endpoint and is reachable.
     pub fn is_online(&self, endpoint: &str) -> bool {
         self.peer_of(endpoint)
             .is_some_and(|peer| *peer.is_reached.borrow())
     }
 
-    /// Whether the node that has the agent of the endpoint was lost, or became known, less than two seconds
-    /// ago: its connection or the agent's next one is about to stand.
+    /// Whether the node with the endpoint's agent was lost or added less than two seconds ago, so that it or
+    /// the agent may reconnect soon.
     pub fn has_just_lost(&self, endpoint: &str) -> bool {
         if !self.has_lost.load(Ordering::Relaxed) {
             return false;
@@ -435,7 +435,7 @@ impl Nodes {
                 .is_some_and(|peer| peer.is_just_lost())
     }
 
-    /// Keeps the connections to the other nodes until told to stop.
+    /// Maintains the connections to other nodes until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut changed = self.changed.subscribe();
         let mut running: BTreeMap<String, Arc<Peer>> = BTreeMap::new();
@@ -458,7 +458,7 @@ impl Nodes {
             tokio::select! {
                 _ = changed.changed() => {}
                 Some(ended) = legs.join_next() => if let Err(error) = ended {
-                    // The end of this task makes the process restart, with all connections.
+                    // The process restarts when this task ends, and then reconnects.
                     tracing::error!(%error, "maintaining the connections to other nodes failed");
                     return;
                 },
@@ -468,7 +468,7 @@ impl Nodes {
         while legs.join_next().await.is_some() {}
     }
 
-    /// Keeps one connection to a node.
+    /// Maintains one connection to a node.
     async fn keep(self: Arc<Self>, peer: Arc<Peer>, leg: usize, stop: CancellationToken) {
         let over = async {
             tokio::select! {
@@ -489,7 +489,8 @@ impl Nodes {
                         peer.set(leg, Some(session));
                         let ending = driver.run().await;
                         if peer.set(leg, None) {
-                            // With the lock, so that a look at the peers from before does not undo it.
+                            // Under the lock, so that a concurrent update that has read the old peers does
+                            // not undo this.
                             let _peers = self.lock();
                             self.has_lost.store(true, Ordering::Relaxed);
                         }
@@ -536,7 +537,7 @@ impl Nodes {
     }
 }
 
-/// No waiting for company, and an end for whoever went without a word.
+/// Disables Nagle's algorithm, and detects connections to silent nodes.
 fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let alive = TcpKeepalive::new()
@@ -548,7 +549,7 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(SILENT_AFTER * 2))
 }
 
-/// The agents of this node.
+/// The agents of this node, and the calls about them.
 #[derive(Clone)]
 struct Here {
     bindings: Arc<Bindings>,
@@ -561,7 +562,7 @@ impl fmt::Debug for Here {
     }
 }
 
-/// The listener that other nodes dial.
+/// The listener for connections of other nodes.
 #[derive(Debug)]
 pub struct NodeIngress {
     listener: TcpListener,
@@ -570,7 +571,7 @@ pub struct NodeIngress {
 }
 
 impl NodeIngress {
-    /// What other nodes bring goes to the agents of `bindings`, what they ask of agents to `peer_service`.
+    /// Passes streams of other nodes to the agents of `bindings`, and calls about agents to `peer_service`.
     pub fn new(
         listener: TcpListener,
         nodes: Arc<Nodes>,
@@ -587,7 +588,7 @@ impl NodeIngress {
         }
     }
 
-    /// Serves other nodes until told to stop; then what they brought may end within `drain`.
+    /// Serves other nodes until `stop`; then open streams may finish within `drain`.
     pub async fn run(self, stop: CancellationToken, drain: Duration) {
         let brought = TaskTracker::new();
         let serving = accept(
@@ -611,7 +612,7 @@ impl NodeIngress {
     }
 }
 
-/// One connection of another node.
+/// One connection from another node.
 struct PeerConnection {
     nodes: Arc<Nodes>,
     agents: Here,
@@ -653,7 +654,7 @@ impl PeerConnection {
     }
 }
 
-/// Carries a stream of another node to an agent of this one.
+/// Connects a stream from another node with an agent of this node.
 async fn hand_over(mut stream: Stream, agents: Here, nodes: Arc<Nodes>) {
     match call::kind(&mut stream).await {
         Some(StreamType::PROXY) => {}
@@ -665,10 +666,10 @@ async fn hand_over(mut stream: Stream, agents: Here, nodes: Arc<Nodes>) {
     };
     let has_moved = || nodes.is_online(&header.id);
     match agents.bindings.dial_soon(&header, has_moved).await {
-        // Who broke off knows it.
+        // Errors are dropped: the side that aborted knows.
         Ok(agent) => drop(relay(stream, Bytes::new(), agent, None, None).await),
         Err(DialError::Away) => stream.reset(AWAY),
-        // The node that brought it may know another agent.
+        // The node that opened the stream may know another agent.
         Err(DialError::Busy) => stream.reset(ErrorCode::STREAM_REFUSED),
     }
 }

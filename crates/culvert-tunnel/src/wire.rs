@@ -1,13 +1,13 @@
-//! What agents and servers say to each other on the streams of a session.
+//! Messages between agents and servers on the streams of a session.
 //!
-//! Every stream begins with its type, four bytes, big-endian. A call is one stream: type and a JSON
-//! object one way, a JSON object and the end the other way; nothing else delimits them. A proxied
-//! connection is one stream: type, a header with its length before it, and then the bytes.
+//! Every stream begins with its type: four bytes, big-endian. A call is one stream: the caller sends the type
+//! and a JSON object, the other side replies with a JSON object and FIN. There are no other delimiters. A
+//! proxied connection is one stream: the type, a header with a length prefix, and the bytes of the
+//! connection.
 //!
-//! The families of agents spell some names differently (`AuthToken`, `Authtoken`) and write null
-//! where others write nothing, so a received object is [`parse`]d without regard to the case of
-//! names, and null is absence. What is sent is spelled as the strictest reader wants it, and holds
-//! no null where one would be refused.
+//! The agent families spell some names differently (`AuthToken`, `Authtoken`), and some send null where
+//! others omit the field. [`parse`] therefore ignores the case of names and treats null as absent. Sent
+//! objects use the spelling that the strictest reader needs, and omit null where a reader would reject it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,44 +28,44 @@ pub use bind::{
 };
 pub use object::{Object, Scanned};
 
-/// The first four bytes of a stream.
+/// The type of a stream: its first four bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamType(pub u32);
 
 impl StreamType {
-    /// The agent says who it is.
+    /// The agent authenticates.
     pub const AUTH: Self = Self(0);
-    /// The agent asks for an endpoint.
+    /// The agent requests an endpoint.
     pub const BIND: Self = Self(1);
-    /// The agent gives an endpoint up.
+    /// The agent removes an endpoint.
     pub const UNBIND: Self = Self(2);
-    /// The server brings a connection.
+    /// The server forwards a connection.
     pub const PROXY: Self = Self(3);
-    /// The server asks the agent to start anew.
+    /// The server asks the agent to restart.
     pub const RESTART: Self = Self(4);
-    /// The server asks the agent to end.
+    /// The server asks the agent to stop.
     pub const STOP: Self = Self(5);
-    /// The server asks the agent to replace itself.
+    /// The server asks the agent to update itself.
     pub const UPDATE: Self = Self(6);
-    /// The agent offers itself under labels.
+    /// The agent starts a tunnel with labels.
     pub const LABELLED: Self = Self(7);
-    /// Somebody asks what this server is.
+    /// A client requests information about the server.
     pub const SERVER_INFO: Self = Self(8);
-    /// The server ends one endpoint.
+    /// The server stops one endpoint.
     pub const STOP_ENDPOINT: Self = Self(9);
-    /// The agent changes what an endpoint is called, or does.
+    /// The agent changes the name or the settings of an endpoint.
     pub const PATCH_ENDPOINT: Self = Self(10);
-    /// A node asks another for something of one of its agents; no agent hears it.
+    /// A call between nodes about an agent's session. Agents never receive it.
     pub const ERRAND: Self = Self(0x8000_0001);
-    /// Either side asks whether the other is there.
+    /// A heartbeat, from either side.
     pub const HEARTBEAT: Self = Self(0xFFFF_FFFF);
 
-    /// As it travels.
+    /// The encoding on the wire.
     pub const fn to_bytes(self) -> [u8; 4] {
         self.0.to_be_bytes()
     }
 
-    /// As it came.
+    /// Decodes the type.
     pub const fn from_bytes(bytes: [u8; 4]) -> Self {
         Self(u32::from_be_bytes(bytes))
     }
@@ -92,7 +92,7 @@ impl fmt::Debug for StreamType {
     }
 }
 
-/// The first frame of a call: its type and its request.
+/// Encodes the first frame of a call: its type and its request.
 pub fn call(kind: StreamType, request: &impl Serialize) -> Bytes {
     let mut first = BytesMut::new();
     first.put_slice(&kind.to_bytes());
@@ -100,19 +100,19 @@ pub fn call(kind: StreamType, request: &impl Serialize) -> Bytes {
     first.freeze()
 }
 
-/// A reply, which is the object alone.
+/// Encodes a reply, which is only the object.
 pub fn reply(reply: &impl Serialize) -> Bytes {
     serde_json::to_vec(reply)
         .expect("a message has text for names and nothing that cannot be written")
         .into()
 }
 
-/// Reads a message of either family.
+/// Decodes a message from an agent of either family.
 pub fn parse<T: DeserializeOwned>(object: Value) -> Result<T, serde_json::Error> {
     T::deserialize(fold(object))
 }
 
-/// Lower-case names and no nulls, at every level but under names of the sender's own choice.
+/// Lower-cases names and removes nulls at every level, except below names that users choose.
 fn fold(value: Value) -> Value {
     const OWN_NAMES: [&str; 1] = ["labels"];
     match value {
@@ -135,8 +135,8 @@ fn fold(value: Value) -> Value {
     }
 }
 
-/// The text of a refusal in a reply: the sentence, an empty line, the code alone on its line. Rust
-/// agents take a line that begins with the prefix for the code, Go agents the first match anywhere.
+/// The error text of a reply: the message, an empty line, and the code on its own line. Rust agents take a
+/// line that begins with the prefix as the code, Go agents the first match anywhere.
 pub fn error_text(refusal: &Refusal) -> String {
     match refusal.code {
         Some(code) => format!("{}\r\n\r\n{code}\r\n", refusal.message),
@@ -144,14 +144,14 @@ pub fn error_text(refusal: &Refusal) -> String {
     }
 }
 
-/// The number of the code in such a text.
+/// The number of the error code in such a text.
 pub fn code_of(text: &str) -> Option<u16> {
     text.lines()
         .find_map(|line| line.strip_prefix("ERR_NGROK_"))
         .and_then(|number| number.trim_end().parse().ok())
 }
 
-/// A reply that says no: to any call.
+/// A reply that holds only an error, for any call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Outcome {
@@ -162,105 +162,106 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Says no.
+    /// A reply with this error.
     pub fn refused(refusal: &Refusal) -> Self {
         Self {
             error: error_text(refusal),
         }
     }
 
-    /// Says no with a code's own sentence.
+    /// A reply with the default message of a code.
     pub fn of(code: Code) -> Self {
         Self::refused(&Refusal::of(code))
     }
 }
 
-/// The only version of the protocol that is spoken here.
+/// The only supported version of the protocol.
 pub const VERSION: &str = "3";
 
-/// The client of a stream that carries the requests of many. Agents of both families read it as an
-/// address (contract: agent protocol 6), and it is nobody's.
+/// The client address of a stream that carries the requests of many clients. Agents of both families parse it
+/// as an address (contract: agent protocol 6).
 pub const MANY_CLIENTS: &str = "0.0.0.0:0";
 
-/// What the agent of this crate begins its name with.
+/// The prefix of the user agent of culvert's own agent.
 pub(crate) const OWN_AGENT: &str = "culvert/";
 
-/// The first call of a session.
+/// The first call of a session: authentication.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct AuthRequest {
-    /// Versions the agent speaks, best first.
+    /// Versions that the agent supports, in order of preference.
     #[serde(rename(serialize = "Version", deserialize = "version"))]
     pub versions: Vec<String>,
-    /// Empty for a new session, else the one the agent had.
+    /// Empty for a new session, otherwise the id of the session to resume.
     #[serde(rename(serialize = "ClientId", deserialize = "clientid"))]
     pub client_id: String,
-    /// Everything else.
+    /// Further fields.
     #[serde(rename(serialize = "Extra", deserialize = "extra"))]
     pub extra: AuthExtra,
 }
 
-/// What an agent says of itself.
+/// Information about the agent.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct AuthExtra {
     /// Operating system.
     #[serde(rename(serialize = "OS", deserialize = "os"))]
     pub os: String,
-    /// Processor, in Rust's words or in Go's.
+    /// Processor architecture, by its Rust or Go name.
     #[serde(rename(serialize = "Arch", deserialize = "arch"))]
     pub arch: String,
     /// The credential.
     #[serde(rename(serialize = "AuthToken", deserialize = "authtoken"))]
     pub token: String,
-    /// Version of the outermost client.
+    /// Version of the outermost client layer.
     #[serde(rename(serialize = "Version", deserialize = "version"))]
     pub version: String,
-    /// Name of the machine; from libraries always empty.
+    /// Host name; always empty from libraries.
     #[serde(rename(serialize = "Hostname", deserialize = "hostname"))]
     pub hostname: String,
     /// `name/version` of each layer, outermost first, separated by spaces.
     #[serde(rename(serialize = "UserAgent", deserialize = "useragent"))]
     pub user_agent: String,
-    /// Text of the application.
+    /// Metadata of the application.
     #[serde(rename(serialize = "Metadata", deserialize = "metadata"))]
     pub metadata: String,
-    /// What the server gave in its last reply.
+    /// The cookie of the server's last reply.
     #[serde(rename(serialize = "Cookie", deserialize = "cookie"))]
     pub cookie: String,
-    /// Time between heartbeats, in nanoseconds.
+    /// Interval of heartbeats, in nanoseconds.
     #[serde(rename(serialize = "HeartbeatInterval", deserialize = "heartbeatinterval"))]
     pub heartbeat_interval: i64,
-    /// How late one may be, in nanoseconds.
+    /// How late a heartbeat may be, in nanoseconds.
     #[serde(rename(serialize = "HeartbeatTolerance", deserialize = "heartbeattolerance"))]
     pub heartbeat_tolerance: i64,
-    /// Absent from agents too old to know; empty if supported; else why not.
+    /// Whether the agent supports the update command: absent from agents that predate it, empty if supported,
+    /// otherwise the reason.
     #[serde(rename(
         serialize = "UpdateUnsupportedError",
         deserialize = "updateunsupportederror"
     ))]
     pub update_unsupported: Option<String>,
-    /// The same for the command to end.
+    /// Whether the agent supports the stop command, with the same values.
     #[serde(rename(
         serialize = "StopUnsupportedError",
         deserialize = "stopunsupportederror"
     ))]
     pub stop_unsupported: Option<String>,
-    /// The same for the command to start anew.
+    /// Whether the agent supports the restart command, with the same values.
     #[serde(rename(
         serialize = "RestartUnsupportedError",
         deserialize = "restartunsupportederror"
     ))]
     pub restart_unsupported: Option<String>,
-    /// Name of the outermost client.
+    /// Name of the outermost client layer.
     #[serde(rename(serialize = "ClientType", deserialize = "clienttype"))]
     pub client_type: String,
-    /// Which of a session's connections this is.
+    /// Index of this connection within the session.
     #[serde(rename(serialize = "LegNumber", deserialize = "legnumber"))]
     pub leg: u32,
-    /// How many streams the agent takes at once, and that it frees each as soon as it reads its end.
-    /// A field of our own: published agents do not send it, and a server that does not know it
-    /// ignores it. Zero for an agent that says nothing, which gets no more than the published ones.
+    /// Number of concurrent streams that the agent accepts. An agent that sends it frees each stream as soon
+    /// as it reads its end. Only culvert's agent sends this field; servers that do not know it ignore it.
+    /// Zero if absent: the session then gets the limit of published agents.
     #[serde(rename(serialize = "StreamsMax", deserialize = "streamsmax"))]
     #[serde(skip_serializing_if = "is_zero")]
     pub streams_max: u32,
@@ -270,64 +271,64 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// What the server answers.
+/// The server's reply to [`AuthRequest`].
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct AuthReply {
-    /// The version chosen.
+    /// The selected version.
     #[serde(rename(serialize = "Version", deserialize = "version"))]
     pub version: String,
-    /// The session, which the agent names when it comes back.
+    /// The session id, which the agent sends when it reconnects.
     #[serde(rename(serialize = "ClientId", deserialize = "clientid"))]
     pub client_id: String,
     /// Empty for success.
     #[serde(rename(serialize = "Error", deserialize = "error"))]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub error: String,
-    /// Everything else.
+    /// Further fields.
     #[serde(rename(serialize = "Extra", deserialize = "extra"))]
     pub extra: AuthReplyExtra,
 }
 
-/// What the server says of itself and the session.
+/// Information about the server and the session.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct AuthReplyExtra {
     /// Version of the server.
     #[serde(rename(serialize = "Version", deserialize = "version"))]
     pub version: String,
-    /// Shown to people.
+    /// The region, for display.
     #[serde(rename(serialize = "Region", deserialize = "region"))]
     pub region: String,
-    /// The agent returns it when it comes back.
+    /// A cookie, which the agent sends when it reconnects.
     #[serde(rename(serialize = "Cookie", deserialize = "cookie"))]
     pub cookie: String,
-    /// Shown to people.
+    /// The account's name, for display.
     #[serde(rename(serialize = "AccountName", deserialize = "accountname"))]
     pub account_name: String,
-    /// Shown to people.
+    /// The plan's name, for display.
     #[serde(rename(serialize = "PlanName", deserialize = "planname"))]
     pub plan_name: String,
-    /// Shown to people.
+    /// A banner, for display.
     #[serde(rename(serialize = "Banner", deserialize = "banner"))]
     pub banner: String,
-    /// Seconds the session may last; zero for no limit.
+    /// Maximum duration of the session in seconds; zero for no limit.
     #[serde(rename(serialize = "SessionDuration", deserialize = "sessionduration"))]
     pub session_duration: i64,
-    /// Further addresses for further connections of the session.
+    /// Addresses for additional connections of the session.
     #[serde(rename(serialize = "ConnectAddresses", deserialize = "connectaddresses"))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub connect_addresses: Vec<ConnectAddress>,
-    /// The session as the API names it.
+    /// The id of the session in the API.
     #[serde(rename(serialize = "AgentSessionID", deserialize = "agentsessionid"))]
     pub agent_session_id: String,
 }
 
-/// An address for one more connection.
+/// An address for an additional connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ConnectAddress {
-    /// Shown to people.
+    /// The region, for display.
     #[serde(rename(serialize = "Region", deserialize = "region"))]
     pub region: String,
     /// `host:port`.
@@ -335,38 +336,38 @@ pub struct ConnectAddress {
     pub server_addr: String,
 }
 
-/// Gives an endpoint up. Agents send it two or three times.
+/// Removes an endpoint. Agents send it two or three times.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct UnbindRequest {
-    /// From the reply to the Bind.
+    /// The id from the reply to the Bind.
     #[serde(rename(serialize = "Id", deserialize = "id"))]
     pub id: String,
 }
 
-/// Offers the agent to whatever the labels select.
+/// Starts a tunnel for endpoints that select these labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct LabelledRequest {
-    /// Names and values of the user's choice.
+    /// Labels that the user chose.
     #[serde(rename(serialize = "Labels", deserialize = "labels"))]
     pub labels: BTreeMap<String, String>,
-    /// Shown to people.
+    /// The address of the upstream, for display.
     #[serde(rename(serialize = "ForwardsTo", deserialize = "forwardsto"))]
     pub forwards_to: String,
-    /// What the service speaks.
+    /// Protocol of the upstream.
     #[serde(rename(serialize = "ForwardsProto", deserialize = "forwardsproto"))]
     pub forwards_proto: String,
-    /// Text of the application.
+    /// Metadata of the application.
     #[serde(rename(serialize = "Metadata", deserialize = "metadata"))]
     pub metadata: String,
 }
 
-/// The answer to it.
+/// The reply to [`LabelledRequest`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct LabelledReply {
-    /// Names the endpoint in headers and commands.
+    /// The endpoint's id in headers and commands.
     #[serde(rename(serialize = "Id", deserialize = "id"))]
     pub id: String,
     /// Empty for success.
@@ -375,95 +376,95 @@ pub struct LabelledReply {
     pub error: String,
 }
 
-/// The answer to whoever asks what this server is.
+/// The reply to a request for server information.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ServerInfoReply {
-    /// Shown to people.
+    /// The region, for display.
     #[serde(rename(serialize = "Region", deserialize = "region"))]
     pub region: String,
 }
 
-/// Changes an endpoint; what is absent stays.
+/// Changes an endpoint; absent fields keep their values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct PatchRequest {
     /// [`BindReplyExtra::tunnel_id`].
     #[serde(rename(serialize = "TunnelId", deserialize = "tunnelid"))]
     pub tunnel_id: String,
-    /// Its name.
+    /// The endpoint's name.
     #[serde(rename(serialize = "Name", deserialize = "name"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What it is for.
+    /// The endpoint's description.
     #[serde(rename(serialize = "Description", deserialize = "description"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Text of the application.
+    /// Metadata of the application.
     #[serde(rename(serialize = "Metadata", deserialize = "metadata"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<String>,
-    /// Whether others may share its URL.
+    /// Whether other endpoints may share its URL.
     #[serde(rename(serialize = "PoolingEnabled", deserialize = "poolingenabled"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pooling_enabled: Option<bool>,
-    /// The policy, as text.
+    /// The traffic policy, as text.
     #[serde(rename(serialize = "TrafficPolicy", deserialize = "trafficpolicy"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic_policy: Option<String>,
 }
 
-/// Asks the agent to replace itself.
+/// Asks the agent to update itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct UpdateRequest {
-    /// The version wanted; empty for the newest.
+    /// The requested version; empty for the newest.
     #[serde(rename(serialize = "Version", deserialize = "version"))]
     pub version: String,
-    /// Whether it may be of another major version.
+    /// Whether the agent may change to another major version.
     #[serde(rename(serialize = "PermitMajorVersion", deserialize = "permitmajorversion"))]
     pub permit_major_version: bool,
 }
 
-/// Tells the agent that an endpoint is gone. Nobody answers.
+/// Tells the agent that an endpoint was stopped. Has no reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct StopEndpointRequest {
-    /// The endpoint.
+    /// The endpoint's id.
     #[serde(rename(serialize = "Id", deserialize = "id"))]
     pub id: String,
-    /// For people.
+    /// A message for display.
     #[serde(rename(serialize = "Message", deserialize = "message"))]
     pub message: String,
-    /// For programs.
+    /// The error code.
     #[serde(rename(serialize = "ErrorCode", deserialize = "errorcode"))]
     pub error_code: String,
 }
 
-/// Ahead of the bytes of a proxied connection.
+/// The header of a proxied connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ProxyHeader {
-    /// The endpoint, as the reply to its Bind named it.
+    /// The endpoint's id from the reply to its Bind.
     #[serde(rename(serialize = "Id", deserialize = "id"))]
     pub id: String,
-    /// `ip:port` of whoever connected, IPv6 in brackets.
+    /// The client's address as `ip:port`, with IPv6 in brackets.
     #[serde(rename(serialize = "ClientAddr", deserialize = "clientaddr"))]
     pub client_addr: String,
     /// Protocol of the endpoint.
     #[serde(rename(serialize = "Proto", deserialize = "proto"))]
     pub proto: String,
-    /// `"1"` tcp, `"2"` tls, `"3"` http and https. A text, not a number.
+    /// `"1"` tcp, `"2"` tls, `"3"` http and https. A string, not a number.
     #[serde(rename(serialize = "EdgeType", deserialize = "edgetype"))]
     pub edge_type: String,
-    /// Whether the bytes are TLS from end to end.
+    /// Whether the bytes are TLS that the server does not terminate.
     #[serde(rename(serialize = "PassthroughTLS", deserialize = "passthroughtls"))]
     pub passthrough_tls: bool,
 }
 
 impl ProxyHeader {
-    /// The beginning of the stream: type, length of the header as 64 bits, little-endian, header.
-    /// All of it belongs into one frame.
+    /// Encodes the start of the stream: type, header length as a 64-bit little-endian number, and header. All
+    /// of it must be sent in one frame.
     pub fn encode(&self) -> Bytes {
         let header = reply(self);
         let mut first = BytesMut::with_capacity(12 + header.len());
@@ -473,7 +474,7 @@ impl ProxyHeader {
         first.freeze()
     }
 
-    /// The length of a header from the eight bytes before it; `None` if no header is that long.
+    /// Decodes the header length from the eight bytes before it; `None` if it exceeds the limit.
     pub fn length(bytes: [u8; 8]) -> Option<usize> {
         const HEADER_BYTES_MAX: u64 = 16 << 10;
         let length = u64::from_le_bytes(bytes);

@@ -1,4 +1,4 @@
-//! The agent: keeps a session with the server until it is stopped or refused for good.
+//! The agent: keeps a session with the server until it is stopped or permanently refused.
 
 mod bindings;
 mod streams;
@@ -27,35 +27,35 @@ use super::status::{AgentError, EndpointStatus, Event, Observer, Phase, Status};
 use crate::driver::Session;
 use crate::wire::{Outcome, StopEndpointRequest, StreamType, UnbindRequest};
 
-/// How long the old connection goes on serving beside the new one. Other nodes look twice a second where
-/// an endpoint is served.
+/// How long a replaced connection keeps serving beside the new one. Other nodes update their tables of
+/// endpoints twice a second.
 const OVERLAP: Duration = Duration::from_secs(2);
-/// How long a request may take to follow its stream through other nodes.
+/// How long a request may still arrive through other nodes after its endpoint is removed.
 const STRAGGLERS: Duration = Duration::from_secs(1);
-/// Streams that are carried beyond those that the server is told of.
+/// Additional streams that the agent carries beyond the limit that it sends to the server.
 const SPARE_PLACES: usize = 8;
-/// The token is of no use and will not become so.
+/// Codes for a credential that is invalid and stays invalid.
 const CREDENTIAL_CODES: [u16; 8] = [103, 105, 107, 109, 121, 123, 300, 4018];
-/// The server would say otherwise a little later.
+/// Codes for temporary refusals.
 const PASSING_CODES: [u16; 7] = [108, 348, 349, 350, 351, 802, 803];
-/// The session is not to be had again, but another is.
+/// Codes for a session that cannot be resumed. A new session is possible.
 const SESSION_CODES: [u16; 1] = [110];
 
-/// Who the agent is.
+/// Settings of the agent.
 #[derive(Debug)]
 pub struct Settings {
-    /// Where the servers are.
+    /// The addresses of the servers.
     pub servers: Servers,
     /// The credential.
     pub token: Secret,
-    /// Text of the user's own, shown with the session.
+    /// Metadata that the user sets, shown with the session.
     pub metadata: String,
-    /// Of the program.
+    /// Version of the program.
     pub version: String,
     /// Time for open requests and connections to end when the agent stops.
     pub drain_time: Duration,
-    /// Streams that it takes at once, each with a connection to its service. The server is told, and what
-    /// is beyond it is refused as busy.
+    /// Maximum number of concurrent streams, each with a connection to its service. The agent sends the limit
+    /// to the server, and refuses further streams as busy.
     pub streams_max: usize,
 }
 
@@ -67,13 +67,13 @@ pub struct Agent {
     entropy: Arc<dyn Entropy>,
     observer: Observer,
     status: watch::Sender<Status>,
-    /// What the server gave, endpoint by endpoint.
+    /// The server's reply for each endpoint.
     slots: watch::Sender<Vec<Slot>>,
     resumption: Mutex<Resumption>,
-    /// One for each stream that is carried.
+    /// One permit per open stream.
     places: Semaphore,
     held: Held,
-    /// Its connections, those that have ended lately among them.
+    /// The agent's connections, including those that ended recently.
     sessions: Mutex<Vec<Session>>,
 }
 
@@ -88,7 +88,7 @@ impl fmt::Debug for Agent {
 /// An endpoint at the server.
 #[derive(Clone, Debug, Default)]
 struct Slot {
-    /// What the last reply gave; `None` before the first.
+    /// The values of the last reply; `None` before the first.
     bound: Option<Bound>,
     is_gone: bool,
 }
@@ -101,23 +101,23 @@ struct Bound {
     opts: Value,
 }
 
-/// What brings a session back.
+/// The values that resume a session.
 #[derive(Clone, Debug, Default)]
 struct Resumption {
     client_id: String,
     cookie: String,
-    /// Number of the connection. One that replaces another while that one still serves has a number of
-    /// its own; the server would close the other first.
+    /// Index of the connection. A connection that replaces another one while it still serves needs a
+    /// different index, because the server would otherwise close the old connection first.
     leg: u32,
 }
 
-/// A connection whose driver and heartbeat run.
+/// A connection with a running driver and heartbeat.
 pub(super) struct Started {
     pub(super) session: Session,
     pub(super) chores: JoinSet<Chore>,
 }
 
-/// A connection that another has replaced.
+/// A connection that a new one replaced.
 pub(super) struct Replaced {
     pub(super) session: Session,
     pub(super) chores: JoinSet<Chore>,
@@ -125,7 +125,7 @@ pub(super) struct Replaced {
     pub(super) draining: CancellationToken,
 }
 
-/// Why there is no session.
+/// Why a session could not be established.
 pub(super) enum Trouble {
     Refused(String, Option<u16>),
     Lost(String),
@@ -137,19 +137,19 @@ impl From<io::Error> for Trouble {
     }
 }
 
-/// Why a session that was there is over.
+/// Why a session ended.
 enum Left {
-    /// By either side's wish, in order.
+    /// Either side stopped it, in order.
     Stopped,
-    /// Stopped with this many connections open.
+    /// Stopped with this number of open connections.
     Cut(usize),
-    /// Another connection has taken its place; it may finish what it began.
+    /// Another connection replaced it. Its open streams may finish.
     Moved(Started, Replaced),
     Lost(String),
     Taken(String),
 }
 
-/// What one of a session's streams has come to.
+/// The result of the task of one stream.
 pub(super) enum Done {
     Nothing,
     Stop,
@@ -157,7 +157,7 @@ pub(super) enum Done {
     Taken(StopEndpointRequest),
 }
 
-/// What one of a session's own tasks has come to.
+/// The result of one of a session's own tasks.
 pub(super) enum Chore {
     Ended,
     Silent,
@@ -165,7 +165,8 @@ pub(super) enum Chore {
 }
 
 impl Agent {
-    /// An agent that has not dialled yet. With `exchanges`, requests and responses are kept there.
+    /// Creates an agent that has not connected yet. With `exchanges`, it records requests and responses
+    /// there.
     pub fn new(
         settings: Settings,
         endpoints: Vec<Endpoint>,
@@ -186,7 +187,8 @@ impl Agent {
             ..Status::default()
         };
         let slots = vec![Slot::default(); endpoints.len()];
-        // The server counts a stream no longer once both ends have said all; the service may take longer.
+        // The server stops counting a stream when both ends have finished it; the connection to the service
+        // may close later.
         let places = settings.streams_max.saturating_add(SPARE_PLACES);
         Self {
             settings,
@@ -203,39 +205,38 @@ impl Agent {
         }
     }
 
-    /// Bytes that it holds on their way, in either direction.
+    /// Number of bytes in transit that the agent holds, in both directions.
     pub fn held_bytes(&self) -> usize {
         let sessions = self.sessions();
         self.held.bytes() + sessions.iter().map(Session::held_bytes).sum::<usize>()
     }
 
-    /// How it stands, now and after each change.
+    /// The agent's status, now and after each change.
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.subscribe()
     }
 
-    /// What is kept of requests, if anything.
+    /// The recorded requests, if recording is on.
     pub fn exchanges(&self) -> Option<&Arc<Exchanges>> {
         self.exchanges.as_ref()
     }
 
-    /// Sends a kept request to its service once more: the number of the new exchange.
+    /// Sends a recorded request to its service again. Returns the id of the new exchange.
     pub async fn replay(&self, id: u64) -> Result<u64, ReplayError> {
         let all = self.exchanges.as_ref().ok_or(ReplayError::Unknown)?;
         let upstream = |nth: usize| self.endpoints.get(nth).map(|it| it.upstream.clone());
         forward::replay(all, id, upstream).await
     }
 
-    /// Serves until `stop`, and then finishes what is on its way. What the network does is no end:
-    /// the server is dialled again.
+    /// Serves until `stop`, and then finishes open requests. Reconnects after network failures.
     ///
     /// # Errors
     ///
-    /// The server refused for good, or took the last endpoint away.
+    /// The server refused permanently, or stopped the last endpoint.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), AgentError> {
         let (mut backoff, mut was_online) = (Backoff::default(), false);
         let (mut started, mut others) = (None, Others::new());
-        // A connection that was replaced can be told to stop, too.
+        // A replaced connection can also receive the stop command.
         let stop = stop.child_token();
         loop {
             if started.is_none() {
@@ -305,7 +306,7 @@ impl Agent {
         }
     }
 
-    /// Whether a refusal ends the agent. One that was served before is most often served again.
+    /// Whether a refusal ends the agent. If the agent was online before, a refusal is more often temporary.
     fn is_final(&self, code: Option<u16>, was_online: bool) -> bool {
         match code {
             Some(code) if SESSION_CODES.contains(&code) => {
@@ -318,7 +319,7 @@ impl Agent {
         }
     }
 
-    /// Connects. The server does not know yet who the agent is.
+    /// Connects to the server, without authenticating.
     pub(super) async fn begin(self: &Arc<Self>) -> io::Result<Started> {
         let (session, driver) = self.settings.servers.current().dial().await?;
         let mut sessions = self.sessions();
@@ -344,7 +345,7 @@ impl Agent {
         Ok(Started { session, chores })
     }
 
-    /// Another connection that serves all endpoints, beside the one that does so now.
+    /// Establishes another connection that serves all endpoints, beside the current one.
     async fn succeed(self: Arc<Self>) -> Started {
         self.resumption().leg ^= 1;
         let mut backoff = Backoff::default();
@@ -371,8 +372,8 @@ impl Agent {
         }
     }
 
-    /// Serves on a connection that another has replaced until the whole installation knows the other, and
-    /// then ends it in order. How many streams were cut.
+    /// Serves on a replaced connection until all nodes know the new one, and then closes it in order. Returns
+    /// the number of streams that were cut.
     pub(super) async fn leave(self: Arc<Self>, old: Replaced, stop: CancellationToken) -> usize {
         let Replaced {
             session,
@@ -393,7 +394,7 @@ impl Agent {
         cut
     }
 
-    /// One connection, from the first byte to the last; `started` if it has begun and serves already.
+    /// Serves one connection from start to end; `started` if it is established already.
     async fn serve(
         self: &Arc<Self>,
         started: Option<Started>,
@@ -452,7 +453,8 @@ impl Agent {
                     Ok(Done::Nothing) | Err(_) => {}
                 },
                 Some(started) = successors.join_next(), if !successors.is_empty() => {
-                    // One that ended without a result is tried again when this connection is lost.
+                    // If the replacement ended without a result, it is tried again when this connection is
+                    // lost.
                     if let Ok(started) = started {
                         let old = Replaced { session, chores, streams, draining };
                         return Ok(Left::Moved(started, old));
@@ -502,8 +504,8 @@ impl Agent {
         self.tell(Event::Online { session_id, again });
     }
 
-    /// Gives the endpoints up after `overlap` and waits for open connections to end, up to the drain time.
-    /// How many were still open then. Cancels `stop` when the server asks for that.
+    /// Removes the endpoints after `overlap` and waits for open connections to end, up to the drain time.
+    /// Returns the number still open then. Cancels `stop` when the server sends the stop command.
     async fn drain(
         self: &Arc<Self>,
         session: &Session,
@@ -523,15 +525,15 @@ impl Agent {
             overlap.await;
             for id in ids {
                 let request = UnbindRequest { id };
-                // A server that is gone needs no goodbye.
+                // If the server is gone, the remaining endpoints need no Unbind.
                 let answer: io::Result<Outcome> =
                     session::call(session, StreamType::UNBIND, &request).await;
                 if answer.is_err() {
                     break;
                 }
             }
-            // Only now: what is idle ends, and no new stream comes in its place. The request of one that
-            // came before may still be on its way through another node.
+            // Only now: idle connections end, and no new stream takes their place. A request that came before
+            // may still be in transit through another node.
             if !draining.is_cancelled() {
                 tokio::time::sleep(STRAGGLERS).await;
             }
@@ -559,7 +561,7 @@ impl Agent {
         streams.len()
     }
 
-    /// What its connections carry.
+    /// The current load of the agent's connections.
     pub(super) fn load(&self) -> Load {
         let sessions = self.sessions();
         let live = || sessions.iter().filter(|session| !session.is_over());
@@ -587,10 +589,10 @@ impl Agent {
     }
 }
 
-/// Says goodbye and waits until that is sent.
+/// Sends GOAWAY and waits until it is sent.
 async fn close(session: &Session, mut chores: JoinSet<Chore>) {
     session.close(ErrorCode::NONE, "");
-    // The driver takes the goodbye along.
+    // The driver sends the GOAWAY.
     while let Some(chore) = chores.join_next().await {
         if matches!(chore, Ok(Chore::Ended)) {
             break;

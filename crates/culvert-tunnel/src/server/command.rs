@@ -1,4 +1,4 @@
-//! What a server asks of an agent: to end, to start anew, to replace itself, to let an endpoint go.
+//! Commands of the server to agents: stop, restart, update, and stop an endpoint.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,58 +15,58 @@ use super::Bindings;
 use super::call::{self, ReadDeadline};
 use crate::wire::{self, AuthExtra, Outcome, StopEndpointRequest, StreamType, UpdateRequest};
 
-/// For an agent to answer. Some never do when their application did not ask to be told.
+/// Deadline for an agent's reply. Some agents never reply if their application did not register a handler.
 const ANSWER: ReadDeadline = ReadDeadline {
     bytes: 64 << 10,
     time: Duration::from_secs(5),
 };
 
-/// For an agent to hear that an endpoint of its is gone.
+/// How long to wait for agents to receive that an endpoint was stopped.
 const HEARD_WITHIN: Duration = Duration::from_millis(300);
 
-/// How many agents are asked at once.
+/// Maximum number of agents that are asked concurrently.
 const ASKED_AT_ONCE: usize = 256;
 
-/// How often to look whether agents have left.
+/// How often to check whether agents have disconnected.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Of the time that agents have to move, what is left when the last connections are ended.
+/// The last part of the time that agents have to move, in which the remaining connections are ended.
 const LET_GO_WITHIN: Duration = Duration::from_secs(2);
 
-/// What became of the agents of a node that stops.
+/// The result of asking the agents of a stopping node to move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Those that were asked to connect elsewhere, and agreed.
+    /// Agents that were asked to reconnect, and agreed.
     pub asked: usize,
-    /// Of them, those that were still connected in the end.
+    /// Agents among them that were still connected at the deadline.
     pub left: usize,
-    /// Connections that were ended so that their agents dial again.
+    /// Connections that the server ended so that their agents reconnect.
     pub ended: usize,
-    /// Of them, those that carried something still.
+    /// Connections among them that still carried streams.
     pub cut: usize,
 }
 
-/// Something an agent can be asked for.
+/// A command to an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// To end.
+    /// Stop.
     Stop,
-    /// To end and begin again.
+    /// Restart.
     Restart,
-    /// To replace itself by another version.
+    /// Update to another version.
     Update(UpdateRequest),
 }
 
-/// Why it did not do so.
+/// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandError {
     /// The session has no connection.
     Unknown,
-    /// It said from the beginning that it cannot, and perhaps why.
+    /// The agent reported at sign-in that it does not support the command, perhaps with a reason.
     Unsupported(String),
-    /// It tried, and says what came of it.
+    /// The agent tried and returned this error.
     Failed(String),
-    /// It gave no answer.
+    /// The agent did not reply.
     Away,
 }
 
@@ -86,11 +86,11 @@ impl fmt::Display for CommandError {
 
 impl std::error::Error for CommandError {}
 
-/// What an agent said of each command when it came: nothing, if it is too old to know; an empty text
-/// if it can; else why not.
+/// Which commands an agent supports, as it reported at sign-in: absent if the agent predates the command;
+/// empty if it supports it; otherwise the reason.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Abilities {
-    /// Whether it cannot come back when its connection ends.
+    /// Whether the agent cannot reconnect when its connection ends.
     is_guest: bool,
     stop: Option<String>,
     restart: Option<String>,
@@ -114,7 +114,7 @@ impl Abilities {
         }
     }
 
-    /// Whether its connection is all it has: it does not dial again.
+    /// Whether the agent does not reconnect when its connection ends.
     pub(crate) fn is_guest(&self) -> bool {
         self.is_guest
     }
@@ -134,8 +134,8 @@ impl Abilities {
 }
 
 impl Bindings {
-    /// Asks the agent of a session for something and waits for its answer. Whether its connection
-    /// ends then is up to the agent.
+    /// Sends a command to the agent of a session and waits for its reply. The agent decides whether it ends
+    /// its connection afterwards.
     pub async fn command(&self, session_id: &str, command: &Command) -> Result<(), CommandError> {
         let (session, abilities) = self.agent(session_id).ok_or(CommandError::Unknown)?;
         if let Some(why) = abilities.refuse(command) {
@@ -153,7 +153,7 @@ impl Bindings {
             .ok()
             .and_then(|reply| wire::parse(reply).ok())
             .ok_or(CommandError::Away)?;
-        // Some agents leave it to the server to end the stream.
+        // Some agents wait for the server to end the stream.
         stream.shutdown().await.ok();
         if outcome.error.is_empty() {
             Ok(())
@@ -162,10 +162,10 @@ impl Bindings {
         }
     }
 
-    /// Asks every agent to connect again, and waits until those that agreed have left, for `timeout` at
-    /// most. They find another node if this one takes no new connections. The connections of agents
-    /// that cannot be asked, such as those of published libraries, are ended as gently as can be: they
-    /// dial again at once. Clients of SSH do not, and stay to the end.
+    /// Asks every agent to reconnect, and waits up to `timeout` until those that agreed have disconnected.
+    /// They connect to another node if this one accepts no new connections. Agents that do not support the
+    /// command, such as those of published libraries, are disconnected in order and reconnect immediately.
+    /// SSH clients do not reconnect, so they stay connected to the end.
     pub async fn ask_to_move(&self, timeout: Duration) -> Moved {
         let deadline = Instant::now() + timeout;
         let mut agreed = Vec::new();
@@ -181,7 +181,7 @@ impl Bindings {
                 agreed.extend(answer);
             }
         };
-        // Those that have not answered in time are not waited for.
+        // Agents that did not reply in time are not waited for.
         drop(tokio::time::timeout_at(deadline, asking).await);
         let asked = agreed.len();
         let mut stays: BTreeSet<String> = agreed.iter().cloned().collect();
@@ -208,16 +208,16 @@ impl Bindings {
         }
     }
 
-    /// Takes an endpoint from every agent that serves it, at once, and then tells them why. Streams
-    /// that are open run to their end. Nobody answers; what is waited for, a moment at most, is that
-    /// they have heard.
+    /// Stops an endpoint at every agent that serves it, immediately, and then sends them the reason. Open
+    /// streams run to their end. Agents do not reply, so this only waits a short time until they have
+    /// received the message.
     pub async fn stop_endpoint(&self, id: &str, why: &Refusal) {
         self.stop_endpoints([id.to_owned()], why).await;
     }
 
-    /// Ends every connection of a session, as [`Self::hang_up`], after its agent was told of each of
-    /// its endpoints why it is gone: an agent comes back to a connection that only ends. `false` if
-    /// the session has none.
+    /// Ends every connection of a session, as [`Self::hang_up`], after telling its agent for each endpoint
+    /// why it was stopped: an agent whose connection merely ends would reconnect. `false` if the session has
+    /// no connection.
     pub async fn dismiss(&self, session_id: &str, why: &str, refusal: &Refusal) -> bool {
         if !self.is_connected(session_id) {
             return false;
