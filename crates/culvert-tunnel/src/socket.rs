@@ -1,4 +1,4 @@
-//! The socket below TLS: it reads ahead while there is much to read, and can acknowledge at once.
+//! The socket below TLS: reads ahead under load, and can acknowledge immediately.
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -11,29 +11,29 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// What is read ahead: the library of TLS asks for 4 KiB at a time, a fourth of a record.
+/// Size of the read-ahead buffer. The TLS library reads 4 KiB at a time, a quarter of a record.
 const AHEAD_BYTES: usize = 64 << 10;
-/// What the kernel may hold that it has not sent yet. More would stand ahead of every small answer.
+/// The most unsent bytes in the kernel's buffer. More would delay every small response.
 const NOT_SENT_BYTES: u32 = 128 << 10;
-/// So many reads in turn that would have fit without reading ahead end it.
+/// Number of consecutive small reads after which reading ahead ends.
 const QUIET_READS: u8 = 32;
 
 /// A socket to or from an agent.
 #[derive(Debug)]
 pub(crate) struct Socket {
     tcp: TcpStream,
-    /// Read ahead; has no room of its own while nothing comes.
+    /// Data read ahead. Allocates nothing while no data arrives.
     ahead: BytesMut,
-    /// Reads that may still be short before reading ahead ends.
+    /// Number of small reads that remain before reading ahead ends.
     patience: u8,
     prompt: Option<Arc<AtomicBool>>,
 }
 
 impl Socket {
-    /// One that sends at once and leaves acknowledging to the kernel.
+    /// Disables Nagle's algorithm, and leaves acknowledgements to the kernel.
     pub(crate) fn new(tcp: TcpStream) -> io::Result<Self> {
         tcp.set_nodelay(true)?;
-        // What cannot be set makes things slower and not wrong.
+        // Optional: without this option, transfers are slower but correct.
         #[cfg(target_os = "linux")]
         SockRef::from(&tcp)
             .set_tcp_notsent_lowat(NOT_SENT_BYTES)
@@ -46,11 +46,11 @@ impl Socket {
         })
     }
 
-    /// The same, and it acknowledges at once for as long as `prompt` says so.
+    /// As [`Self::new`], but acknowledges immediately while `prompt` is set.
     ///
-    /// Some agents leave Nagle's algorithm on and write a little before each reply; with delayed
-    /// acknowledgements every request then costs 40 ms more. The kernel forgets the wish now and
-    /// then, so it is repeated at every read.
+    /// Some agents leave Nagle's algorithm on and send a small write before each reply; delayed
+    /// acknowledgements then add 40 ms to every request. The kernel resets the option from time to time, so
+    /// every read sets it again.
     pub(crate) fn prompt(tcp: TcpStream, prompt: Arc<AtomicBool>) -> io::Result<Self> {
         let socket = Self::new(tcp)?;
         Ok(Self {
@@ -65,7 +65,7 @@ impl Socket {
             .as_ref()
             .is_some_and(|prompt| prompt.load(Ordering::Relaxed))
         {
-            // What cannot be set makes things slower and not wrong.
+            // Optional: without this option, transfers are slower but correct.
             SockRef::from(&self.tcp).set_tcp_quickack(true).ok();
         }
     }
@@ -90,7 +90,7 @@ impl AsyncRead for Socket {
             }
             it.ahead.reserve(AHEAD_BYTES);
             let Poll::Ready(read) = pin!(it.tcp.read_buf(&mut it.ahead)).poll(cx) else {
-                // Whoever waits needs no room.
+                // A waiting socket needs no buffer.
                 it.ahead = BytesMut::new();
                 return Poll::Pending;
             };

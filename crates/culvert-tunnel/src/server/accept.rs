@@ -1,10 +1,11 @@
-//! Takes connections from a listener, no more at once than there is room for. Fewer still are those of
-//! strangers, who have not said who they are, in all and of one source.
+//! Accepts connections from a listener, up to a limit. Lower limits hold for unauthenticated connections, in
+//! total and per source.
 //!
-//! Where the places of strangers are taken, a newcomer displaces the oldest silent stranger of the source
-//! that has most places. Strangers of a source with no more places than the newcomer's have a moment in
-//! which they cannot be displaced; if there are only such, the newcomer is turned away. So one who holds
-//! places, or takes them over and over, keeps no other source out, and slow agents have time to speak.
+//! When the limit of unauthenticated connections is reached, a new one displaces the oldest silent one of the
+//! source with the most permits. Connections of a source with no more permits than the new connection's
+//! source are protected for a short time; if only such remain, the new connection is closed. A source that
+//! holds its permits, or reconnects continuously, therefore cannot keep other sources out, and slow agents
+//! have time to authenticate.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,27 +20,28 @@ use tokio_util::sync::CancellationToken;
 
 use super::meters::Meters;
 
-/// After a failure to accept, most often for want of file descriptors.
+/// Pause after a failed accept, usually because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// A stranger that has begun to speak has this long before one of a source with as many places can
-/// displace it.
+/// How long an unauthenticated connection that has sent data is protected from displacement by a source with
+/// as many permits.
 const PROTECTED: Duration = Duration::from_millis(1_500);
-/// One that has not sent a byte: clients send their first with the end of the handshake of TCP.
+/// The same for a connection that has not sent a byte: clients send their first byte with the end of the TCP
+/// handshake.
 const PROTECTED_MUTE: Duration = Duration::from_millis(250);
 
-/// How many connections a listener takes at once.
+/// Limits on the connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// In all; further ones wait to be accepted.
+    /// Most connections; further ones wait to be accepted.
     pub connections: usize,
-    /// Of them, those of strangers; for a further one another is closed, or the new one.
+    /// Most unauthenticated connections among them. At the limit, one of them or the new one is closed.
     pub strangers: usize,
-    /// Of strangers, those of one source; for a further one another of that source is closed, or the new
-    /// one.
+    /// Most unauthenticated connections of one source. At the limit, one of that source or the new one is
+    /// closed.
     pub strangers_per_source: usize,
 }
 
-/// A place among the strangers, given back when dropped.
+/// A permit for an unauthenticated connection, released when dropped.
 #[derive(Debug)]
 pub struct UnauthenticatedPermit {
     book: Arc<UnauthenticatedConnections>,
@@ -49,12 +51,12 @@ pub struct UnauthenticatedPermit {
 }
 
 impl UnauthenticatedPermit {
-    /// Waits until another stranger was given this place; then the connection is to end.
+    /// Waits until another connection displaces this one, which must then close.
     pub async fn displaced(&self) {
         self.displaced.cancelled().await;
     }
 
-    /// Its first byte is there.
+    /// Records that the first byte has arrived.
     pub fn has_begun(&self) {
         self.book.lock().change(self.source, |source| {
             if let Some(place) = source.mute.remove(&self.number) {
@@ -63,14 +65,15 @@ impl UnauthenticatedPermit {
         });
     }
 
-    /// Waits for its first byte, which is left unread.
+    /// Waits for the first byte, without reading it.
     pub async fn begins(&self, socket: &TcpStream) -> io::Result<()> {
         socket.peek(&mut [0]).await?;
         self.has_begun();
         Ok(())
     }
 
-    /// It has said all of who it is, and waits for an answer: those that have not go before it.
+    /// Records that the authentication request is complete. Connections that still have to send theirs are
+    /// displaced first.
     pub fn has_spoken(&self) {
         self.book.lock().change(self.source, |source| {
             if let Some(place) = source.take(self.number) {
@@ -79,7 +82,8 @@ impl UnauthenticatedPermit {
         });
     }
 
-    /// It was refused, and holds its place no better than one that never spoke.
+    /// Records that authentication was refused. The permit is then as easy to displace as that of a
+    /// connection that sent nothing.
     pub fn is_refused(&self) {
         self.book.lock().change(self.source, |source| {
             if let Some(place) = source.spoken.remove(&self.number) {
@@ -95,7 +99,7 @@ impl Drop for UnauthenticatedPermit {
     }
 }
 
-/// Who the strangers are.
+/// The unauthenticated connections of a listener.
 #[derive(Debug, Default)]
 struct UnauthenticatedConnections(Mutex<Strangers>);
 
@@ -104,12 +108,12 @@ struct Strangers {
     numbers: u64,
     count: usize,
     sources: BTreeMap<IpAddr, Source>,
-    /// The sources by how many places they have, most first.
+    /// Sources by number of permits, most first.
     order: BTreeSet<Rank>,
 }
 
-/// Of sources with as many places each, those come first whose strangers have sent nothing, then those
-/// whose first stranger is the oldest.
+/// The order of sources: those with the most permits first, then those with connections that have sent
+/// nothing, then those whose first connection is oldest.
 type Rank = (Reverse<usize>, bool, u64, IpAddr);
 
 fn first_of(count: usize, has_begun: bool) -> Rank {
@@ -117,14 +121,14 @@ fn first_of(count: usize, has_begun: bool) -> Rank {
     (Reverse(count), has_begun, 0, lowest)
 }
 
-/// The places of one source, by number: the oldest has the lowest.
+/// The permits of one source by number, in the order of arrival.
 #[derive(Debug, Default)]
 struct Source {
-    /// Without a byte yet.
+    /// Connections that have sent nothing.
     mute: BTreeMap<u64, Permit>,
-    /// In the middle of saying who they are.
+    /// Connections with an incomplete authentication request.
     silent: BTreeMap<u64, Permit>,
-    /// Waiting for an answer.
+    /// Connections that wait for the reply.
     spoken: BTreeMap<u64, Permit>,
 }
 
@@ -134,14 +138,14 @@ struct Permit {
     displaced: CancellationToken,
 }
 
-/// What becomes of a newcomer.
+/// The decision about a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Decision {
-    /// There is a place.
+    /// There is a free permit.
     Free,
-    /// This one makes room.
+    /// It displaces this connection.
     Displaces(IpAddr, u64),
-    /// Nobody makes room.
+    /// It is closed, because no connection can be displaced.
     TurnedAway,
 }
 
@@ -150,7 +154,8 @@ impl UnauthenticatedConnections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more stranger, unless it is turned away, and whether another lost its place for it.
+    /// Admits an unauthenticated connection unless it is turned away. Also returns whether it displaced
+    /// another.
     fn admit(
         self: &Arc<Self>,
         address: IpAddr,
@@ -202,7 +207,7 @@ impl Source {
         (Reverse(self.count()), self.mute.is_empty(), oldest, address)
     }
 
-    /// The oldest stranger that has not spoken and had its time to speak.
+    /// The oldest connection whose request is incomplete and whose protection has ended.
     fn oldest_silent(&self, now: Instant) -> Option<u64> {
         let had_time = |places: &BTreeMap<u64, Permit>, protected| {
             let (number, place) = places.first_key_value()?;
@@ -212,7 +217,7 @@ impl Source {
         had_time(&self.mute, PROTECTED_MUTE).or_else(|| had_time(&self.silent, PROTECTED))
     }
 
-    /// The one that goes first, however young.
+    /// The connection to displace first, regardless of its age.
     fn first(&self) -> Option<u64> {
         let not_spoken = self.mute.keys().chain(self.silent.keys());
         not_spoken.chain(self.spoken.keys()).next().copied()
@@ -234,7 +239,8 @@ impl Strangers {
         if self.count < room.strangers.max(1) {
             return Decision::Free;
         }
-        // The first of each rank stands for all of it, so this costs the same however many there are.
+        // The first source of each rank stands for the rank, so the cost does not depend on the number of
+        // sources.
         let mut from = first_of(usize::MAX, false);
         while let Some((Reverse(most), has_begun, _, address)) = self.order.range(from..).next() {
             let other = self.sources.get(address);
@@ -253,7 +259,7 @@ impl Strangers {
         Decision::TurnedAway
     }
 
-    /// Changes the places of a source, and keeps the order of sources.
+    /// Changes the permits of a source and updates the order of sources.
     fn change<T>(&mut self, address: IpAddr, change: impl FnOnce(&mut Source) -> T) -> T {
         let source = self.sources.entry(address).or_default();
         self.order.remove(&source.rank(address));
@@ -281,7 +287,8 @@ impl Strangers {
     }
 }
 
-/// The address block strangers are counted by: the address itself, or the /64 of IPv6.
+/// The source address by which unauthenticated connections are counted: the IPv4 address, or the /64 of an
+/// IPv6 address.
 pub(super) fn block_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
@@ -289,8 +296,8 @@ pub(super) fn block_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Serves each connection of a listener in a task of its own until told to stop. What is still served
-/// then is answered.
+/// Serves each connection of a listener in its own task until it is stopped. Returns the tasks that are still
+/// running then.
 pub async fn accept<F>(
     listener: &TcpListener,
     room: ConnectionLimits,
@@ -336,7 +343,7 @@ mod tests {
         strangers_per_source: 3,
     };
 
-    /// The book, and a clock that tests set.
+    /// The connections, and a clock that tests set.
     #[derive(Default)]
     struct Door {
         book: Arc<UnauthenticatedConnections>,
@@ -365,11 +372,11 @@ mod tests {
         let spoken = door.comes(began, "192.0.2.1").unwrap();
         spoken.has_spoken();
         let silent = [(); 2].map(|()| door.comes(began, "192.0.2.1").unwrap());
-        // They have a moment to speak, however many come.
+        // Each has a short time to authenticate, however many connections arrive.
         for _ in 0..50 {
             assert!(door.comes(began, "::ffff:192.0.2.1").is_none());
         }
-        // However many come, those that wait for an answer and those of other sources stay.
+        // However many arrive, connections that wait for a reply and those of other sources stay.
         let mut more = Vec::new();
         for _ in 0..50 {
             door.past += PROTECTED;
@@ -378,7 +385,7 @@ mod tests {
         assert!(silent.iter().all(is_displaced));
         assert_eq!(more.iter().filter(|one| !is_displaced(one)).count(), 2);
         assert!(!is_displaced(&spoken) && !is_displaced(&others));
-        // One that was refused waits for nothing.
+        // A refused connection is no longer protected.
         spoken.is_refused();
         let last = door.comes(began + PROTECTED, "192.0.2.1").unwrap();
         assert!(is_displaced(&spoken));
@@ -425,10 +432,10 @@ mod tests {
         let two = [(); 2].map(|()| door.comes(began, "192.0.2.2").unwrap());
         let greedy = [(); 3].map(|()| door.comes(began, "192.0.2.3").unwrap());
         greedy[0].has_spoken();
-        // At once, for it has more than its share.
+        // Immediately, because its source has more than its share.
         let new = door.comes(began, "192.0.2.4").unwrap();
         assert_eq!(greedy.each_ref().map(is_displaced), [false, true, false]);
-        // The next one may come, and the one after it has nobody with more places than one and its own.
+        // It displaces this one; for the next, no source has more than one permit and its own.
         let newer = door.comes(began, "192.0.2.5").unwrap();
         assert!(is_displaced(&two[0]) || is_displaced(&greedy[2]));
         let newest = door.comes(began, "192.0.2.6").unwrap();
@@ -453,7 +460,7 @@ mod tests {
                 Some(stranger) => many.push((door.past, stranger)),
                 None => turned_away += 1,
             }
-            // Nobody lost its place before its time.
+            // No connection is displaced before its protection ends.
             let now = door.past;
             for (since, stranger) in &many {
                 assert!(!is_displaced(stranger) || now - *since >= PROTECTED);

@@ -1,5 +1,5 @@
-//! Authorization of agents, by whoever knows accounts and endpoints. Nothing here depends on how an agent
-//! came: the protocol of agents and SSH ask the same questions.
+//! Authorization of agents by the component that knows accounts and endpoints. It does not depend on the
+//! transport: sessions of the agent protocol and of SSH make the same calls.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,45 +10,45 @@ use culvert_base::{BoxFuture, Refusal, Secret};
 
 use crate::wire::{LabelledRequest, Options, PatchRequest};
 
-/// Decides. Each call may take as long as the store needs; agents are held meanwhile, because the
-/// published ones come back only after minutes when they are refused twice.
+/// Authorizes agents. A call may take as long as the store needs, and agents wait meanwhile: published agents
+/// that are refused twice reconnect only after minutes.
 pub trait AgentAuthorizer: Send + Sync {
-    /// An agent says who it is. The grant names the session: an old one, if the agent proves that
-    /// it had it, else a new one. A refusal is told to the agent as it is.
+    /// Authenticates an agent. The grant names the session: the previous one if the agent proves that it had
+    /// it, otherwise a new one. A refusal is sent to the agent unchanged.
     fn authorize(&self, hello: AgentAuthRequest) -> BoxFuture<'_, Result<SessionGrant, Refusal>>;
 
-    /// An agent wants an endpoint. When this is done traffic may come.
+    /// Grants an endpoint. Traffic may arrive as soon as this returns.
     fn bind<'a>(
         &'a self,
         grant: &'a SessionGrant,
         want: &'a Wanted,
     ) -> BoxFuture<'a, Result<Binding, Refusal>>;
 
-    /// An agent offers itself under labels.
+    /// Starts a tunnel with labels.
     fn bind_labels<'a>(
         &'a self,
         grant: &'a SessionGrant,
         want: &'a LabelledRequest,
     ) -> BoxFuture<'a, Result<String, Refusal>>;
 
-    /// An agent changes an endpoint of its own.
+    /// Changes an endpoint of the agent.
     fn patch<'a>(
         &'a self,
         grant: &'a SessionGrant,
         change: &'a PatchRequest,
     ) -> BoxFuture<'a, Result<(), Refusal>>;
 
-    /// An agent gives an endpoint up. It may have done so before.
+    /// Removes an endpoint, which may have been removed before.
     fn unbind<'a>(&'a self, grant: &'a SessionGrant, id: &'a str) -> BoxFuture<'a, ()>;
 
-    /// A session that was granted has no connection any more.
+    /// Reports that a granted session has no connection any more.
     fn ended(&self, end: SessionEnd) -> BoxFuture<'_, ()>;
 }
 
 /// How an agent is connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// The protocol of agents.
+    /// The agent protocol.
     #[default]
     Muxado,
     /// A reverse tunnel of an SSH client.
@@ -56,7 +56,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// As events name it.
+    /// The name in events.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Muxado => "muxado",
@@ -65,137 +65,137 @@ impl Transport {
     }
 }
 
-/// What an agent shows to be known.
+/// The credential of an agent.
 #[derive(Clone, Debug)]
 pub enum Proof {
-    /// The token of a credential.
+    /// An authtoken.
     Token(Secret),
-    /// A public key whose private half signed the connection: `SHA256:` and the digest in base64, as
+    /// A public key whose private key signed the connection: `SHA256:` and the digest in base64, as
     /// `ssh-keygen -l` prints it.
     PublicKey(String),
-    /// A certificate whose key signed the connection. What it demands of the connection was seen to by
-    /// whoever took it.
+    /// A certificate whose key signed the connection. The caller has checked the certificate's restrictions
+    /// on connections.
     Certificate {
-        /// The authority's public key that signed it, as in [`Self::PublicKey`].
+        /// The public key of the CA that signed it, as in [`Self::PublicKey`].
         authority: String,
-        /// When it ends, in seconds of Unix time; `None` if it never does.
+        /// When it expires, in seconds of Unix time; `None` if never.
         valid_until: Option<u64>,
-        /// What its extension [`ISSUER`] says.
+        /// The value of its extension [`ISSUER`].
         issuer: Option<String>,
     },
 }
 
-/// The extension in which this installation writes who had a certificate of a user issued.
+/// The certificate extension with the user or bot user that had this installation issue a user certificate.
 pub const ISSUER: &str = "issuer@culvert";
 
-/// An agent that says who it is.
+/// The authentication request of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentAuthRequest {
-    /// What it shows to be known.
+    /// The credential.
     pub proof: Proof,
-    /// How it is connected.
+    /// How the agent is connected.
     pub transport: Transport,
-    /// The session it had before, if it says so.
+    /// The session to resume, if any.
     pub former: Option<Former>,
-    /// What it says of itself.
+    /// Information about the agent.
     pub about: About,
-    /// Where it is.
+    /// The agent's address.
     pub peer: SocketAddr,
-    /// Where it came to.
+    /// The server's address.
     pub local: SocketAddr,
-    /// The name it asked for, if it did.
+    /// The server name that the agent requested, if any.
     pub server_name: Option<String>,
 }
 
-/// A session that an agent had.
+/// A previous session of an agent.
 #[derive(Clone, Debug)]
 pub struct Former {
-    /// Its id.
+    /// The session's id.
     pub session_id: String,
-    /// [`SessionGrant::cookie`] of it.
+    /// The session's [`SessionGrant::cookie`].
     pub cookie: String,
 }
 
-/// What an agent says of itself. Each may be empty, and may be as long as a message.
+/// Information that an agent sends about itself. Each value may be empty, and may be as long as a message.
 #[derive(Clone, Debug, Default)]
 pub struct About {
-    /// Version of the outermost client.
+    /// Version of the outermost client layer.
     pub version: String,
     /// `name/version` of each layer.
     pub user_agent: String,
     /// Operating system.
     pub os: String,
-    /// Processor.
+    /// Processor architecture.
     pub arch: String,
-    /// Text of the application.
+    /// Metadata of the application.
     pub metadata: String,
 }
 
-/// A session, as far as this plane has to know.
+/// A granted session.
 #[derive(Clone, Debug, Default)]
 pub struct SessionGrant {
-    /// Its id, which the agent repeats when it comes back.
+    /// The id, which the agent sends when it reconnects.
     pub session_id: String,
-    /// Proof of it, for the same moment.
+    /// The cookie that proves the session when the agent reconnects.
     pub cookie: String,
-    /// Shown to people.
+    /// The account's name, for display.
     pub account_name: String,
-    /// Shown to people.
+    /// The plan's name, for display.
     pub plan_name: String,
-    /// How long it may last.
+    /// The maximum duration, if any.
     pub duration: Option<Duration>,
 }
 
-/// An endpoint that an agent wants.
+/// An endpoint that an agent requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wanted {
-    /// Empty to let the server choose; else the one chosen before, which is to be kept.
+    /// Empty to let the server choose; otherwise the id of an earlier grant to keep.
     pub id: String,
-    /// [`Binding::token`] of that one.
+    /// The [`Binding::token`] of that grant.
     pub token: String,
     /// `http`, `https`, `tcp` or `tls`.
     pub proto: String,
-    /// Shown to people.
+    /// The address of the upstream, for display.
     pub forwards_to: String,
-    /// What the service speaks: empty, `http1` or `http2`.
+    /// Protocol of the upstream: empty, `http1` or `http2`.
     pub forwards_proto: String,
-    /// Its name and how its traffic is treated.
+    /// The endpoint's options.
     pub options: Options,
     /// Id of an IP policy, or empty.
     pub ip_policy: String,
-    /// Text of the application.
+    /// Metadata of the application.
     pub metadata: String,
     /// `public`, `internal` or `kubernetes`.
     pub bindings: Vec<String>,
-    /// Whether others may share the URL.
+    /// Whether other endpoints may share the URL.
     pub pooling_enabled: bool,
-    /// What it is called.
+    /// The endpoint's name.
     pub name: String,
-    /// What it is for.
+    /// The endpoint's description.
     pub description: String,
 }
 
-/// An endpoint that was granted.
+/// A granted endpoint.
 #[derive(Clone, Debug, Default)]
 pub struct Binding {
-    /// Its id, towards the agent and for [`super::Bindings::dial`].
+    /// The id, for the agent and for [`super::Bindings::dial`].
     pub id: String,
-    /// Where it is reached.
+    /// The public URL.
     pub url: String,
-    /// `host`, or `host:port`, in that URL.
+    /// The `host` or `host:port` of that URL.
     pub name: String,
-    /// Proof that the agent had it.
+    /// A token that proves the grant when the agent requests the endpoint again.
     pub token: String,
 }
 
-/// A session that is over.
+/// An ended session.
 #[derive(Clone, Debug)]
 pub struct SessionEnd {
-    /// The grant it had.
+    /// The session's grant.
     pub grant: Arc<SessionGrant>,
-    /// Why.
+    /// Why it ended.
     pub reason: EndReason,
-    /// Whether the agent can come back to the session: clients of SSH cannot.
+    /// Whether the agent can resume the session: SSH clients cannot.
     pub may_return: bool,
 }
 
@@ -204,30 +204,30 @@ pub struct SessionEnd {
 pub enum EndReason {
     /// The agent closed it.
     Closed,
-    /// The connection broke, and how.
+    /// The connection failed with this error.
     Lost(String),
     /// No heartbeat came in time.
     Silent,
-    /// It lasted as long as it may.
+    /// It reached its maximum duration.
     Expired,
-    /// Somebody ended it here, and why.
+    /// The server ended it, for this reason.
     Stopped(String),
 }
 
 impl EndReason {
-    /// The server stops.
+    /// The reason of sessions that end because the server stops.
     pub fn shutdown() -> Self {
         Self::Stopped("server shutdown".into())
     }
 
-    /// Whether the agent may come back at once, as one does whose network failed. One that said
-    /// goodbye does not mean to.
+    /// Whether the agent may reconnect soon, such as after a network failure. An agent that closed its
+    /// session will not.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::Silent)
     }
 }
 
-/// As events tell it (contract: events 5.1).
+/// The text in events (contract: events 5.1).
 impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

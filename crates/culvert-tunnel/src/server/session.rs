@@ -1,4 +1,4 @@
-//! One connection of an agent, from its first byte to its last.
+//! One connection of an agent, from start to end.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,36 +32,37 @@ use crate::wire::{
     StreamType, UnbindRequest,
 };
 
-/// For a stranger to become an agent.
+/// Timeout for an agent to authenticate.
 const AUTH_TIME: Duration = Duration::from_secs(10);
-/// For the gate to decide. Agents are held rather than refused.
+/// Timeout for the authorizer's decision. Agents wait meanwhile, because they handle a delay better than a
+/// refusal.
 const DECISION_TIME: Duration = Duration::from_secs(20);
-/// For an answer to be held back and heard.
+/// Time for a refusal to be delayed and received.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
-/// Of one session at once, where nothing else is said.
+/// Default limit of endpoints per session.
 const ENDPOINTS_MAX: usize = 100;
-/// One is what agents open; another may be left over from before.
+/// Agents open one heartbeat stream; a second may remain from before.
 const HEARTBEATS_MAX: usize = 2;
-/// Streams of an agent that says how many it takes, however few those are.
+/// The minimum limit of streams for an agent that sends a limit, however low.
 const STREAMS_MIN: usize = 8;
-/// What an agent may ask for between heartbeats, together with how late one may be.
+/// The permitted sum of an agent's heartbeat interval and tolerance.
 const SILENCE: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(2)..=Duration::from_secs(600);
 
-/// Where a connection came from.
+/// The addresses of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
-    /// The agent's end.
+    /// The agent's address.
     pub(crate) peer: SocketAddr,
-    /// This end.
+    /// The server's address.
     pub(crate) local: SocketAddr,
-    /// The name asked for in TLS.
+    /// The server name of the TLS handshake.
     pub(crate) server_name: Option<String>,
-    /// Whether what arrives is acknowledged at once.
+    /// Whether to acknowledge received data immediately.
     pub(crate) prompt: Arc<AtomicBool>,
 }
 
-/// What all connections share.
+/// State that all connections share.
 pub struct Server {
     authorizer: Arc<dyn AgentAuthorizer>,
     bindings: Arc<Bindings>,
@@ -80,7 +81,7 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// A server that asks `authorizer`, tells agents that it stands in `region`, and keeps `bindings`.
+    /// Creates a server that asks `authorizer` about agents, reports `region` to them, and keeps `bindings`.
     pub fn new(
         authorizer: Arc<dyn AgentAuthorizer>,
         bindings: Arc<Bindings>,
@@ -98,8 +99,8 @@ impl Server {
         }
     }
 
-    /// Offers agents that can have several connections these addresses for them, each `host:port`. All
-    /// must lead to this server; the first stands for the one that the agent dialled.
+    /// Sets the addresses, each `host:port`, that are offered to agents which support several connections.
+    /// All must lead to this server; the first replaces the one that the agent connected to.
     #[must_use]
     pub fn with_connect_addresses(self, connect_addresses: Vec<String>) -> Self {
         Self {
@@ -108,7 +109,7 @@ impl Server {
         }
     }
 
-    /// Lets each session have at most so many endpoints at once.
+    /// Sets the limit of endpoints per session.
     #[must_use]
     pub fn with_endpoints_max(self, endpoints_max: usize) -> Self {
         Self {
@@ -117,12 +118,12 @@ impl Server {
         }
     }
 
-    /// Cancelled when its listeners are to take no further connection. Those that stand go on.
+    /// Cancelled when the listeners must stop accepting. Open connections continue.
     pub fn closing(&self) -> &CancellationToken {
         &self.closing
     }
 
-    /// What it counts.
+    /// The counters.
     pub fn meters(&self) -> &Meters {
         &self.meters
     }
@@ -135,18 +136,17 @@ impl Server {
         &self.pace
     }
 
-    /// Where it stands.
+    /// The region that agents see.
     pub fn region(&self) -> &str {
         &self.region
     }
 
-    /// What it keeps.
+    /// The bindings of sessions and endpoints.
     pub fn bindings(&self) -> &Arc<Bindings> {
         &self.bindings
     }
 
-    /// Serves one connection to its end. `stranger` is its place among those that have not said who
-    /// they are.
+    /// Serves one connection to its end. `stranger` is its permit as an unauthenticated connection.
     pub(crate) async fn serve<S>(
         self: &Arc<Self>,
         socket: S,
@@ -176,40 +176,40 @@ struct Connection {
     server: Arc<Server>,
     origin: Origin,
     session: Session,
-    /// When the agent last showed that it is there.
+    /// When the last heartbeat arrived.
     beat_at: Mutex<Instant>,
-    /// Why somebody here ended it.
+    /// Why the server ended it, if it did.
     end_reason: Arc<OnceLock<EndReason>>,
 }
 
-/// An admitted connection.
+/// An authenticated connection.
 struct Admitted {
     grant: Arc<SessionGrant>,
     leg: SessionConnection,
     silence: Duration,
-    /// For endpoints, those that are being asked for among them.
+    /// Permits for endpoints, including those being requested.
     places: Arc<Semaphore>,
-    /// The endpoints it serves, by id.
+    /// The endpoints that it serves, by id.
     serves: Mutex<BTreeMap<String, OwnedSemaphorePermit>>,
-    /// Whether the agent is this project's own, which replaces a connection before it gives the old one up.
+    /// Whether the agent is culvert's own, which replaces a connection before it closes the old one.
     is_ours: bool,
 }
 
-/// What one of a connection's tasks has come to.
+/// The result of one of a connection's tasks.
 enum Done {
-    /// A stream said what it is for.
+    /// A stream sent its type.
     Kind(StreamType, Stream),
-    /// The agent said who it is.
+    /// The agent sent its authentication request.
     Asked(Box<AuthRequest>, Stream),
-    /// It may stay.
+    /// The agent was accepted.
     Admitted(SessionGrant, Box<AuthRequest>, Stream),
-    /// It may not, and does not know yet.
+    /// The agent was refused, and has no reply yet.
     Refused(Refusal, Stream),
-    /// It may not, and knows.
+    /// The agent was refused, and has the reply.
     Told,
     /// A heartbeat stream ended.
     HeartbeatEnded,
-    /// Nothing of interest.
+    /// No further action is needed.
     Nothing,
 }
 
@@ -219,12 +219,12 @@ impl Connection {
         let mut tasks: JoinSet<Done> = JoinSet::new();
         let mut admitted: Option<Arc<Admitted>> = None;
         let (mut has_begun, mut heartbeats) = (false, 0);
-        // Whether the gate is asked at this moment, and until when an agent may still have to hear its answer.
+        // Whether the authorizer is deciding, and until when an agent may still have to receive its reply.
         let (mut is_deciding, mut answered_by) = (false, None);
         let began = Instant::now();
         let mut expires = None;
         let reason = loop {
-            // The one moment at which something must have happened.
+            // The next deadline of the connection.
             let deadline = match &admitted {
                 None => answered_by.unwrap_or(began + AUTH_TIME),
                 Some(admitted) => expires
@@ -312,7 +312,8 @@ impl Connection {
                     drop(stranger.take());
                     self.session.set_limits(limits_of(&auth));
                     if auth.extra.user_agent.starts_with(wire::OWN_AGENT) {
-                        // It sends at once; acknowledgements may travel with answers.
+                        // Agents that send immediately do not need prompt acknowledgements; these may travel
+                        // with replies.
                         self.origin.prompt.store(false, Ordering::Relaxed);
                     }
                     expires = grant.duration.map(|duration| Instant::now() + duration);
@@ -331,7 +332,7 @@ impl Connection {
         };
         tracing::debug!(%reason, "agent connection ended");
         self.session.hang_up();
-        // The gate may be admitting at this moment, and what began must end.
+        // The authorizer may be granting a session now, and a granted session must be ended.
         while is_deciding {
             match tasks.join_next().await {
                 Some(Ok(Done::Admitted(grant, auth, _))) => {
@@ -380,7 +381,7 @@ impl Connection {
     }
 
     fn welcome(&self, grant: &SessionGrant, leg: u32) -> AuthReply {
-        // Only the first connection looks for others.
+        // Only the first connection of a session opens more.
         let offered = match leg {
             0 => &self.server.connect_addresses[..],
             _ => &[],
@@ -423,7 +424,7 @@ impl Connection {
             .unwrap_or_else(|poisoned| poisoned.into_inner()) = Instant::now();
     }
 
-    /// Gives each heartbeat back.
+    /// Echoes each heartbeat.
     async fn echo(self: Arc<Self>, mut stream: Stream) -> Done {
         let mut beat = [0; 4];
         while stream.read_exact(&mut beat).await.is_ok() {
@@ -457,7 +458,7 @@ impl Connection {
         }
     }
 
-    /// Asks the gate.
+    /// Asks the authorizer.
     async fn authenticate(self: Arc<Self>, auth: Box<AuthRequest>, stream: Stream) -> Done {
         match decided(self.server.authorizer.authorize(self.hello(&auth))).await {
             Ok(grant) => {
@@ -468,7 +469,7 @@ impl Connection {
         }
     }
 
-    /// Tells an agent why it may not stay, after a while if its source was refused too often.
+    /// Sends the refusal to an agent, with a delay if its source was refused too often.
     async fn refuse(self: Arc<Self>, refusal: Refusal, stream: Stream) -> Done {
         self.server.meters.refused.up();
         let source = self.origin.peer.ip();
@@ -478,7 +479,7 @@ impl Connection {
         Done::Told
     }
 
-    /// Answers any other call.
+    /// Replies to any other call.
     async fn answer(&self, kind: StreamType, mut stream: Stream, admitted: Option<Arc<Admitted>>) {
         let reply = match (kind, &admitted) {
             (StreamType::SERVER_INFO, _) => Ok(wire::reply(&ServerInfoReply {
@@ -530,7 +531,7 @@ impl Connection {
             description: extra.description.clone(),
         };
         if !wanted.id.is_empty() {
-            // Requests may be here before the gate's answer is.
+            // Requests may arrive before the authorizer's decision.
             self.server.bindings.expect(&wanted.id);
         }
         let binding = decided(self.server.authorizer.bind(&admitted.grant, &wanted)).await?;
@@ -571,7 +572,7 @@ impl Connection {
         self.server.bindings.bind(id, &admitted.leg, &self.session);
     }
 
-    /// Agents say it two or three times, so an endpoint that is gone is no reason to refuse.
+    /// Agents send Unbind two or three times, so an unknown endpoint is not an error.
     async fn unbind(
         &self,
         stream: &mut Stream,
@@ -613,7 +614,7 @@ impl Connection {
 }
 
 impl Admitted {
-    /// A place for one more endpoint. Code 324.
+    /// A permit for one more endpoint. Fails with code 324.
     fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         let place = Arc::clone(&self.places).try_acquire_owned();
         place.map_err(|_| Refusal::of(code::AGENT_ENDPOINT_LIMIT_REACHED))
@@ -626,7 +627,7 @@ impl Admitted {
     }
 }
 
-/// Reads who an agent says it is.
+/// Reads the authentication request.
 async fn read_auth(mut stream: Stream) -> Done {
     let read = async {
         let object = call::request(&mut stream, ReadDeadline::STRANGER).await?;
@@ -643,12 +644,12 @@ async fn read_auth(mut stream: Stream) -> Done {
     }
 }
 
-/// What an agent can take. Published agents say nothing about it: the Rust-based ones die of their
-/// 512th stream and free a stream a little after its end.
+/// The stream limits for an agent. Published agents send no limit: the Rust-based ones crash at their 512th
+/// stream, and free a stream a little after its end.
 fn limits_of(auth: &AuthRequest) -> Limits {
     match usize::try_from(auth.extra.streams_max) {
         Ok(most) if most > 0 => Limits {
-            // Beside heartbeats there is room for a request, and for what is asked of the agent.
+            // Leaves capacity beside heartbeats for a request and for commands to the agent.
             streams_max: most.clamp(STREAMS_MIN, OURS_STREAMS_MAX),
             ..Limits::for_ours()
         },
@@ -656,8 +657,8 @@ fn limits_of(auth: &AuthRequest) -> Limits {
     }
 }
 
-/// Why a session ended that nobody here ended. An agent closes its session with a goodbye or with the
-/// end of TLS; a socket that just ends is a connection that broke.
+/// Why a session ended that the server did not end. An agent closes its session with GOAWAY or with the end
+/// of TLS; if the socket just ends, the connection broke.
 fn how_it_ended(ending: &Ending, failure: Option<String>) -> EndReason {
     match (ending, failure) {
         (Ending::GoneAway { code, .. }, _) if *code == ErrorCode::NONE => EndReason::Closed,
@@ -667,7 +668,7 @@ fn how_it_ended(ending: &Ending, failure: Option<String>) -> EndReason {
     }
 }
 
-/// What the gate says, if it says it in time.
+/// The authorizer's decision, or a refusal if it takes too long.
 pub(super) async fn decided<T>(
     deciding: impl Future<Output = Result<T, Refusal>>,
 ) -> Result<T, Refusal> {
