@@ -1,14 +1,14 @@
-//! Runs a multiplexed connection over a socket: one task moves the bytes, any number of tasks hold
+//! Runs a multiplexed connection over a socket: one task moves the bytes, and any number of tasks use its
 //! streams.
 //!
-//! The state machine stands behind a lock that is held for as long as it takes to note a few bytes,
-//! never across a wait and never while payload is copied to a reader. A stream that has something
-//! to send wakes the driver, which gathers what all streams have ready into one write. Reading goes
-//! on while writing waits: published agents stop reading when they cannot write, so two sides that
-//! both did it would wait for each other.
+//! The state machine is behind a lock that is held briefly, never across an await and never while payload is
+//! copied to a reader. A stream with data to send wakes the driver, which gathers the data of all streams
+//! into one write. Reading continues while a write waits: published agents stop reading when they cannot
+//! write, so if both sides did so, they would deadlock.
 //!
-//! Back-pressure runs through: a slow reader of a stream withholds its credit, a full socket stops
-//! the writers of its streams. Who wants a stream where there is no room can [queue](Session::queue). A peer that takes nothing for [`STALL`] is given up.
+//! Back-pressure is end to end: a slow reader of a stream withholds its credit, and a full socket stops the
+//! writers of its streams. Callers that need a stream when none is free can [queue](Session::queue). A peer
+//! that reads nothing for [`STALL`] is disconnected.
 
 mod session;
 mod shared;
@@ -31,26 +31,26 @@ pub use session::{Queued, Session};
 use shared::{Shared, wake};
 pub use stream::{Stream, is_refused, reset_code};
 
-/// A peer that takes none of what waits for it for so long is gone.
+/// How long a peer may leave waiting data unread before it is disconnected.
 pub const STALL: Duration = Duration::from_secs(30);
 
-/// What is gathered before it is written. Enough for four records of TLS.
+/// The most bytes gathered for one write: enough for four TLS records.
 const GATHER_BYTES: usize = 64 << 10;
-/// What one read asks for while there is traffic: a record of TLS. Kept payload costs at most twice
-/// its length with it.
+/// The size of a read while there is traffic: one TLS record. Payload that is kept then uses at most twice
+/// its length.
 const READ_BYTES: usize = 16 << 10;
-/// The same for a connection that rests, of which there are many.
+/// The size of a read on an idle connection, of which there are many.
 const IDLE_READ_BYTES: usize = 1 << 10;
-/// An agent that rests has its heartbeats, perhaps one in each direction.
+/// The streams of an idle agent: heartbeats, perhaps one in each direction.
 const IDLE_STREAMS: usize = 2;
-/// Slices of one gathering write.
+/// Maximum number of slices in a vectored write.
 const SLICES: usize = 64;
-/// Turns of the driver before other tasks get theirs.
+/// Number of iterations of the driver before it yields to other tasks.
 const TURNS: usize = 32;
-/// For the last frame to leave.
+/// Timeout for sending the last frame.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// Starts a connection over `socket`. Nothing moves until the driver runs.
+/// Starts a connection over `socket`. No data moves until the driver runs.
 pub fn connect<S>(socket: S, side: Side, limits: Limits) -> (Session, Driver<S>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -77,13 +77,13 @@ pub struct Driver<S> {
     socket: S,
     out: Outbox,
     input: BytesMut,
-    /// Something was written since the last flush.
+    /// Whether data was written since the last flush.
     wants_flush: bool,
-    /// The last read filled its buffer.
+    /// Whether the last read filled its buffer.
     had_much: bool,
-    /// Other tasks were let ahead of the next write.
+    /// Whether the driver yielded to other tasks before its next write.
     lets_others: bool,
-    /// The peer ended the connection in good order: over TLS, with `close_notify`.
+    /// Whether the peer ended the connection in order: over TLS, with `close_notify`.
     has_ended: bool,
     stall: Duration,
 }
@@ -94,7 +94,7 @@ impl<S> fmt::Debug for Driver<S> {
     }
 }
 
-/// Whoever stops driving leaves nobody waiting.
+/// Dropping the driver wakes all waiting tasks.
 impl<S> Drop for Driver<S> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
@@ -105,7 +105,7 @@ impl<S> Drop for Driver<S> {
     }
 }
 
-/// When the driver must act although nothing happens on the socket.
+/// When the driver must act without an event on the socket.
 struct Timer {
     sleep: Pin<Box<Sleep>>,
     at: Option<Instant>,
@@ -128,7 +128,7 @@ impl Timer {
         self.at = at;
     }
 
-    /// Whether the time has come.
+    /// Whether the deadline has passed.
     fn is_due(&mut self, cx: &mut Context<'_>) -> bool {
         self.at.is_some() && self.sleep.as_mut().poll(cx).is_ready()
     }
@@ -138,19 +138,19 @@ impl<S> Driver<S>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    /// With another patience than [`STALL`].
+    /// Sets another timeout than [`STALL`].
     pub fn with_stall(mut self, stall: Duration) -> Self {
         self.stall = stall;
         self
     }
 
-    /// Runs until the connection ends, from whichever side, and says why. The socket is closed then.
+    /// Runs until either side ends the connection, closes the socket, and returns why it ended.
     pub async fn run(mut self) -> Ending {
         let mut timer = Timer::new();
         let mut stalled_since = None;
         std::future::poll_fn(|cx| self.poll(cx, &mut timer, &mut stalled_since)).await;
         let ending = self.shared.lock().mux.ending().cloned();
-        // The last frame, and the end of TLS; a peer that does not take them has none of it.
+        // Sends the last frame and the end of TLS; a peer that does not read them does not get them.
         let goodbye = std::future::poll_fn(|cx| self.poll_goodbye(cx));
         if tokio::time::timeout(GOODBYE, goodbye).await.is_err() {
             self.out = Outbox::default();
@@ -170,8 +170,8 @@ where
             let mut state = self.shared.lock();
             let idle = state.mux.stream_count() <= IDLE_STREAMS;
             if !idle && !self.lets_others && !self.out.has_remaining() && state.mux.has_output() {
-                // One stream woke this task; others are about to write as well, and one write
-                // carries what all of them have.
+                // One stream woke this task. Others are probably about to write, so one write can send the
+                // data of all.
                 self.lets_others = true;
                 drop(state);
                 cx.waker().wake_by_ref();
@@ -226,12 +226,12 @@ where
             timer.set(None);
             self.shared.lock().mux.expire(Instant::now());
         }
-        // Others want to run as well.
+        // Yields to other tasks.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Ready when something was written.
+    /// Ready when data was written.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.out.has_remaining() {
             if self.wants_flush {
@@ -255,8 +255,8 @@ where
         Poll::Ready(Ok(()))
     }
 
-    /// Ready when something was read, and taken. Who waits for it is woken once for all that was there:
-    /// a reader may be on another thread, where each time costs a system call.
+    /// Ready when data was read and processed. Each waiting reader is woken once for all available data: it
+    /// may be on another thread, where each wake-up costs a system call.
     fn poll_read(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<()>> {
         let (mut wakers, mut taken) = (Vec::new(), 0);
         let read = loop {
@@ -276,7 +276,7 @@ where
         read
     }
 
-    /// What one read took, and whether more is wanted.
+    /// Processes one read. Returns the number of bytes, and whether to read again.
     fn poll_read_once(
         &mut self,
         cx: &mut Context<'_>,
@@ -333,8 +333,8 @@ where
     }
 }
 
-/// How a socket failed. An end of TCP without the end of TLS is told by its kind alone, for the text
-/// of the library is about itself.
+/// Why a socket failed. For a TCP end without a TLS end only the kind of the error is used, because the
+/// library's text describes the library.
 fn why_lost(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => "the connection ended without close_notify".to_owned(),

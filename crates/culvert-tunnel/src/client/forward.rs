@@ -1,8 +1,7 @@
-//! One proxied connection: a stream of the session on one side, a socket of the service on the
-//! other.
+//! Forwards one proxied connection between a stream of the session and a socket of the service.
 //!
-//! Bytes of the session are handed to the socket as the slices they arrived in, and bytes of the
-//! socket to the session as the buffer they were read into. Each direction ends for itself.
+//! Bytes from the session go to the socket as the slices they arrived in, and bytes from the socket go to the
+//! session in the buffer they were read into. Each direction ends independently.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -24,31 +23,31 @@ use super::upstream::{CONNECT_TIME, Upstream};
 use crate::driver::{self, Stream};
 use crate::wire::{self, ProxyHeader};
 
-/// What one read of a service asks for at first; twice as much whenever it was all there.
+/// The initial size of reads from a service. It doubles after each read that fills the buffer.
 const READ_BYTES: usize = 8 << 10;
-/// What it asks for at most: no more waits in a stream.
+/// The maximum size of reads from a service. A stream queues no more.
 const READ_BYTES_MAX: usize = 64 << 10;
-/// What is taken from the session before it is written, at most.
+/// The most bytes that are taken from the session before they are written.
 const GATHER_BYTES: usize = 128 << 10;
-/// The same at first; twice as much whenever the service took it all at once.
+/// The initial value of that limit. It doubles whenever the service accepts everything in one write.
 const GATHER_BYTES_FIRST: usize = 16 << 10;
-/// The same for a service that does not read, and for all while [`HELD_BYTES_MAX`] are held.
+/// The value for a service that does not read, and for all services while [`HELD_BYTES_MAX`] is reached.
 const GATHER_BYTES_MIN: usize = 4 << 10;
-/// Bytes that all connections of an agent hold outside the session. What is beyond it stays in the session,
-/// whose own limits hold for it.
+/// The most bytes that all connections of an agent hold outside the session. Further bytes stay in the
+/// session, under its own limits.
 const HELD_BYTES_MAX: usize = 8 << 20;
-/// Slices of one gathering write.
+/// Maximum number of slices in a vectored write.
 const SLICES: usize = 16;
-/// Longest header of the PROXY protocol that stands ahead of TLS.
+/// Maximum length of a PROXY protocol header before TLS.
 const PROXY_BYTES_MAX: usize = 4 << 10;
 /// Time for the server to close its side of a connection that the agent ends between two requests.
 const GOODBYE_TIME: std::time::Duration = std::time::Duration::from_secs(1);
-/// Time for the request of a client to arrive when its service is unreachable, so that it can be shown.
+/// Time for the client's request to arrive if the service is unreachable, so that the request can be shown.
 const UNREACHED_REQUEST_TIME: std::time::Duration = std::time::Duration::from_secs(1);
-/// For a service to answer a request that is sent again.
+/// Timeout for the response to a replayed request.
 const REPLAY_TIME: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Reads the header behind the type of a proxied stream. `None` if it is none.
+/// Reads the header after the type of a proxied stream. `None` if it is invalid.
 pub(crate) async fn header(stream: &mut Stream) -> Option<ProxyHeader> {
     let mut length = [0; 8];
     stream.read_exact(&mut length).await.ok()?;
@@ -57,18 +56,18 @@ pub(crate) async fn header(stream: &mut Stream) -> Option<ProxyHeader> {
     wire::parse(serde_json::from_slice(&header).ok()?).ok()
 }
 
-/// Bytes that connections have taken from one side and not yet given to the other.
+/// Bytes that connections have read from one side and not yet written to the other.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held(Arc<AtomicUsize>);
 
 impl Held {
-    /// Of all connections.
+    /// Number of bytes of all connections.
     pub(crate) fn bytes(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What one connection holds of them.
+/// The bytes that one connection holds.
 struct Share {
     all: Held,
     bytes: usize,
@@ -92,11 +91,11 @@ impl Drop for Share {
     }
 }
 
-/// A connection that did not reach its service: why, and the stream, which is still to be ended.
+/// A connection that did not reach its service: the error, and the stream, which still has to be closed.
 #[derive(Debug)]
 pub(crate) struct Unreached(pub(crate) io::Error, pub(crate) Option<Stream>);
 
-/// Carries one connection to its end. A request that does not reach its service is shown with the reason.
+/// Forwards one connection to its end. If the service is unreachable, the request is recorded with the error.
 pub(crate) async fn forward(
     stream: Stream,
     endpoint: &Endpoint,
@@ -114,7 +113,7 @@ pub(crate) async fn forward(
                 }
             }
         };
-        // A client that sends no request has nothing to show.
+        // A client that sends no request leaves nothing to show.
         tokio::time::timeout(UNREACHED_REQUEST_TIME, reading)
             .await
             .ok();
@@ -131,7 +130,7 @@ async fn forward_to(
     held: &Held,
 ) -> Result<(), Unreached> {
     let mut first = Bytes::new();
-    // Only requests can be told to be over.
+    // Only HTTP connections have a point at which no request is open.
     let draining = endpoint.protocol.is_http().then_some(draining);
     let mut socket = match endpoint.upstream.connect().await {
         Ok(socket) => socket,
@@ -141,7 +140,7 @@ async fn forward_to(
         (None, None) => carry(stream, first, socket, tap.take(), draining, held).await,
         (None, Some((connector, name))) => {
             if endpoint.proxied {
-                // The service reads the header before its TLS begins.
+                // The service reads the PROXY header before its TLS handshake.
                 match take_proxy_header(&mut stream, &mut first).await {
                     Ok(header) => {
                         if let Err(error) = socket.write_all(&header).await {
@@ -168,7 +167,7 @@ async fn forward_to(
             }
             let clear = end.acceptor().accept(Rest { first, stream });
             let Ok(Ok(mut clear)) = tokio::time::timeout(CONNECT_TIME, clear).await else {
-                // A client that speaks no TLS is its own doing.
+                // A client that does not speak TLS is not an error of the agent.
                 return Ok(());
             };
             if let Err(error) = socket.write_all(&ahead).await {
@@ -181,14 +180,14 @@ async fn forward_to(
                     Err(error) => return Err(Unreached(error, None)),
                 },
             };
-            // Both ends have seen a connection break.
+            // Both ends notice that a connection broke.
             copied.map(drop).or(Ok(()))
         }
     }
 }
 
-/// Takes the header of the PROXY protocol off the front of a connection: version 1 is a line,
-/// version 2 says its length (the specification of HAProxy, sections 2.1 and 2.2).
+/// Removes the PROXY protocol header from the front of a connection: version 1 is a line, version 2 has a
+/// length field (HAProxy's specification, sections 2.1 and 2.2).
 async fn take_proxy_header(stream: &mut Stream, first: &mut Bytes) -> io::Result<Bytes> {
     const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
     loop {
@@ -218,7 +217,7 @@ async fn take_proxy_header(stream: &mut Stream, first: &mut Bytes) -> io::Result
     }
 }
 
-/// A stream some of whose bytes were read already.
+/// A stream of which some bytes have been read already.
 struct Rest {
     first: Bytes,
     stream: Stream,
@@ -257,16 +256,14 @@ impl AsyncWrite for Rest {
     }
 }
 
-/// Moves bytes both ways until both directions have ended, or one broke. A service that breaks its
-/// connection breaks the stream too, behind all that was read from it: a response that was complete
-/// arrives.
+/// Copies bytes both ways until both directions have ended, or one fails. If the service's connection fails,
+/// all that was read from it is still sent before the stream is reset, so a complete response arrives.
 ///
-/// A service may end a TLS connection without `close_notify` (RFC 8446, 6.1): many do. That is an end
-/// like any other here, as it is to nginx and to the published agents; the length of a message says
-/// whether it is whole.
+/// Many services end a TLS connection without `close_notify` (RFC 8446, 6.1). This counts as a normal end, as
+/// in nginx and the published agents; the length of an HTTP message tells whether it is complete.
 ///
-/// When `draining` is cancelled, the connection ends as soon as every request has its whole response.
-/// One that carries something else goes on until its client leaves.
+/// When `draining` is cancelled, the connection ends as soon as every request has its complete response. A
+/// connection that carries another protocol continues until its client closes it.
 pub(crate) async fn relay<S>(
     stream: Stream,
     first: Bytes,
@@ -280,7 +277,7 @@ where
     carry(stream, first, socket, tap, draining, &Held::default()).await
 }
 
-/// The same, where what it holds counts among `held`.
+/// As [`relay`], but counts held bytes in `held`.
 async fn carry<S>(
     stream: Stream,
     first: Bytes,
@@ -336,7 +333,7 @@ where
     };
     match relayed {
         Ok(()) => {}
-        // Dropping a finished stream sends what was written, and then breaks it off.
+        // Dropping a finished stream sends the written data, and then resets the stream.
         Err(Broke::Service) => {
             relay.stream.shutdown().await.ok();
         }
@@ -346,11 +343,11 @@ where
     Ok(())
 }
 
-/// Which side of a connection broke.
+/// Which side of a connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broke {
     Service,
-    /// The service is an agent of this node, and used nothing of the stream.
+    /// The service is an agent of this node, which refused the stream unused.
     Refused,
     Stream,
 }
@@ -364,30 +361,30 @@ struct Relay<S> {
     share: Share,
 }
 
-/// Bytes on their way to the service.
+/// The bytes in transit to the service.
 #[derive(Default)]
 struct ToSocket {
     pieces: VecDeque<Bytes>,
     bytes: usize,
-    /// What is taken from the stream before it is written.
+    /// How many bytes to take from the stream before writing.
     gather: usize,
-    /// The stream has no more.
+    /// Whether the stream has ended.
     ended: bool,
-    /// Something was written since the last flush.
+    /// Whether data was written since the last flush.
     dirty: bool,
-    /// The service takes no more. What the client still sends is read and dropped, since the response may
-    /// be on its way.
+    /// Whether the service accepts no more data. Further data of the client is read and dropped, because a
+    /// response may still be in transit.
     refused: bool,
     done: bool,
 }
 
-/// Bytes on their way to the client.
+/// The bytes in transit to the client.
 struct ToStream {
     buffer: BytesMut,
-    /// What the next read asks for.
+    /// The size of the next read.
     want: usize,
     pending: Bytes,
-    /// The socket has no more.
+    /// Whether the socket has ended.
     ended: bool,
     done: bool,
 }
@@ -421,7 +418,7 @@ where
         }
     }
 
-    /// Goes on until every request has its whole response and all of it is written.
+    /// Continues until every request has its complete response and all of it is written.
     async fn finish(&mut self) -> Result<(), Broke> {
         let relaying = std::future::poll_fn(|cx| match self.poll(cx) {
             Poll::Pending if self.is_idle() => Poll::Ready(Ok(true)),
@@ -430,8 +427,9 @@ where
         });
         if relaying.await? {
             self.stream.shutdown().await.map_err(|_| Broke::Stream)?;
-            // The server may see the end before it learns that its next request is not read. A server that
-            // keeps its side open loses nothing by a reset: no request is open.
+            // The server should see the end of the stream before it learns that its next request was not
+            // read. A server that does not close its side loses nothing through the reset, because no request
+            // is open.
             let reading = async {
                 let mut rest = [0; 64];
                 while self.stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
@@ -441,7 +439,7 @@ where
         Ok(())
     }
 
-    /// Whether no request waits for its response, and no byte for its way.
+    /// Whether no request waits for its response, and no bytes are in transit.
     fn is_idle(&self) -> bool {
         self.to_socket.pieces.is_empty()
             && self.to_stream.pending.is_empty()
@@ -455,7 +453,7 @@ where
                 all if all < HELD_BYTES_MAX => it.gather,
                 _ => GATHER_BYTES_MIN,
             };
-            // Takes what is there, so that one write carries it.
+            // Takes all available data, so that one write sends it.
             while !it.ended && it.bytes < most && it.pieces.len() < SLICES {
                 let room = most - it.bytes;
                 let Poll::Ready(piece) = self.stream.poll_read_bytes(cx, room) else {
@@ -480,7 +478,7 @@ where
             }
             if it.pieces.is_empty() {
                 if it.ended {
-                    // A service that is gone has nothing to be told; its response says how it left.
+                    // Ignores errors: if the service is gone, its response tells how it ended.
                     ready!(Pin::new(&mut self.socket).poll_shutdown(cx)).ok();
                     it.done = true;
                     return Poll::Ready(Ok(()));
@@ -504,7 +502,7 @@ where
                 Poll::Ready(Ok(written)) if written > 0 => written,
                 Poll::Pending => {
                     it.gather = GATHER_BYTES_MIN;
-                    // A client that leaves is noticed, however long the service does not read.
+                    // Notices that the client has left even while the service does not read.
                     return match self.stream.watch(cx) {
                         Ok(()) => Poll::Pending,
                         Err(_) => Poll::Ready(Err(Broke::Stream)),
@@ -546,9 +544,10 @@ where
                 it.done = true;
                 return Poll::Ready(Ok(()));
             }
-            // Releases the buffer of a short read, so that it is used again.
+            // Releases the buffer of a short read for reuse.
             it.pending = Bytes::new();
-            // No more than the stream takes, so that what its reader does not read stays at the service.
+            // Reads no more than the stream accepts, so that data which its client does not read stays at the
+            // service.
             let room = ready!(self.stream.poll_capacity(cx)).map_err(|_| Broke::Stream)?;
             let want = it.want.min(room);
             it.buffer.reserve(want);
@@ -556,7 +555,7 @@ where
             let reading = pin!(self.socket.read_buf(&mut buffer)).poll(cx);
             let read = match reading {
                 Poll::Pending => {
-                    // A connection that waits holds no buffer.
+                    // A waiting connection holds no buffer.
                     it.buffer = BytesMut::new();
                     return Poll::Pending;
                 }
@@ -592,8 +591,8 @@ where
     }
 }
 
-/// Sends a kept request to its service once more, on a connection of its own, and keeps what comes
-/// back: the number of the new exchange.
+/// Sends a recorded request to its service again, on a new connection, and records the response. Returns the
+/// id of the new exchange.
 pub(crate) async fn replay(
     all: &Arc<Exchanges>,
     id: u64,
@@ -638,7 +637,7 @@ pub(crate) async fn replay(
     }
 }
 
-/// Writes the request and reads until the tap has seen the whole response.
+/// Writes the request and reads until the tap has seen the complete response.
 async fn answer<S>(socket: S, request: &[u8], tap: &mut Tap) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -664,7 +663,7 @@ where
         }
         Ok(())
     };
-    // An answer may come before all of the request is read, or instead of it.
+    // The service may respond before it has read the whole request, or without reading it.
     tokio::pin!(writing, reading);
     tokio::select! {
         written = &mut writing => {

@@ -1,6 +1,5 @@
-//! Watches the bytes of one proxied connection and keeps the exchanges in them, or some of them where there
-//! are many. Where each begins and ends is followed in any case, so that what is kept is whole; of one that
-//! is not, nothing is copied.
+//! Watches the bytes of one proxied connection and records its exchanges, or a sample under load. It follows
+//! the boundaries of all exchanges, so recorded ones are complete; it copies nothing of the others.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,17 +11,17 @@ use http::StatusCode;
 use super::exchanges::{Exchange, Exchanges, Message};
 use super::heads::{self, RequestHead};
 
-/// Requests whose responses have not begun; with more nothing is watched any longer.
+/// Maximum number of requests whose responses have not begun. Beyond it, the connection is no longer watched.
 const PIPELINED_MAX: usize = 16;
 /// Shown with a request whose response is missing or incomplete.
 const CLOSED_EARLY: &str = "the service closed the connection before its response was complete";
 
-/// Where the connection belongs.
+/// The connection that an exchange belongs to.
 #[derive(Clone, Debug)]
 pub(crate) struct About {
     pub(crate) endpoint: usize,
     pub(crate) url: String,
-    /// Empty if the stream is of many clients.
+    /// Empty if the stream carries the requests of many clients.
     pub(crate) client: String,
     pub(crate) replay_of: Option<u64>,
 }
@@ -34,19 +33,19 @@ pub(crate) struct Tap {
     about: About,
     requests: Follower,
     responses: Follower,
-    /// Oldest first. The last is the one whose body is being watched.
+    /// Open exchanges, oldest first. The body being read belongs to the last.
     open: VecDeque<Open>,
-    /// The number of the exchange that was kept last.
+    /// The id of the last recorded exchange.
     kept: Option<u64>,
     is_lost: bool,
 }
 
-/// An exchange that is going on.
+/// An open exchange.
 #[derive(Debug)]
 struct Open {
-    /// Whether it asks for a head alone.
+    /// Whether it is a HEAD request.
     is_head: bool,
-    /// Only if it is to be kept.
+    /// Set only if it is recorded.
     watched: Option<Box<Watched>>,
 }
 
@@ -69,7 +68,7 @@ impl Tap {
         }
     }
 
-    /// Bytes on their way to the service.
+    /// Processes bytes from the client.
     pub(crate) fn request(&mut self, mut bytes: &[u8]) {
         while !self.is_lost
             && let Some(part) = self.requests.next_part(&mut bytes)
@@ -99,7 +98,7 @@ impl Tap {
         }
     }
 
-    /// Bytes of the service.
+    /// Processes bytes from the service.
     pub(crate) fn response(&mut self, mut bytes: &[u8]) {
         while !self.is_lost
             && let Some(part) = self.responses.next_part(&mut bytes)
@@ -119,7 +118,7 @@ impl Tap {
                             it.exchange.response.begin(head.into_owned(), &self.all);
                         }
                         if read.status == StatusCode::SWITCHING_PROTOCOLS {
-                            // What follows are no messages.
+                            // The bytes that follow are not HTTP messages.
                             self.is_lost = true;
                             self.keep_first();
                             return;
@@ -133,14 +132,15 @@ impl Tap {
                         it.exchange.response.append(body);
                     }
                 }
-                // Perhaps before the request was read; the rest of its body belongs to nobody then.
+                // The response may end before the request was read; the rest of the request's body is then
+                // dropped.
                 Part::End => self.keep_first(),
                 Part::Lost => self.lose(),
             }
         }
     }
 
-    /// The service closed its side of the connection. A body that only the close delimits is whole now.
+    /// The service closed its side of the connection. This completes a body that is delimited by the close.
     pub(crate) fn response_ended(&mut self) {
         if !self.is_lost {
             if self.responses.ends_with_connection() {
@@ -151,7 +151,7 @@ impl Tap {
         self.is_lost = true;
     }
 
-    /// Notes on every exchange without a whole response why it has none.
+    /// Records an error for every exchange without a complete response.
     pub(crate) fn fail(&mut self, why: &str) {
         for open in &mut self.open {
             if let Some(watched) = &mut open.watched {
@@ -160,8 +160,8 @@ impl Tap {
         }
     }
 
-    /// Whether every request that began has had its whole response. `None` once the connection carries
-    /// anything that cannot be followed, such as a WebSocket.
+    /// Whether every request has its complete response. `None` once the connection carries something other
+    /// than HTTP messages, such as a WebSocket.
     pub(crate) fn is_idle(&self) -> Option<bool> {
         (!self.is_lost).then(|| self.open.is_empty() && self.requests.is_between_messages())
     }
@@ -171,12 +171,12 @@ impl Tap {
         self.is_lost || !self.open.is_empty()
     }
 
-    /// The number of the exchange that was kept last.
+    /// The id of the last recorded exchange.
     pub(crate) fn kept(&self) -> Option<u64> {
         self.kept
     }
 
-    /// A request that begins, if it is to be kept. What somebody here sent again always is.
+    /// Starts recording a request if it is selected. Replayed requests are always recorded.
     fn watch(&self, read: &RequestHead<'_>, head: &[u8]) -> Option<Box<Watched>> {
         let began = Instant::now();
         if self.about.replay_of.is_none() && !self.all.takes(began) {
@@ -188,7 +188,7 @@ impl Tap {
             id: 0,
             url: self.about.url.clone(),
             endpoint: self.about.endpoint,
-            // A stream that many clients share names none.
+            // A stream that many clients share names no client.
             client: match read.client {
                 Some(client) if self.about.client.is_empty() => client.to_owned(),
                 _ => self.about.client.clone(),
@@ -220,7 +220,7 @@ impl Tap {
         }
     }
 
-    /// What is open is kept as far as it was seen; the rest is not watched.
+    /// Stops watching. Open exchanges are recorded as far as they were seen.
     fn lose(&mut self) {
         self.is_lost = true;
         while !self.open.is_empty() {
@@ -229,7 +229,7 @@ impl Tap {
     }
 }
 
-/// What a connection that breaks off leaves is kept, too.
+/// Also records the open exchanges of a connection that fails.
 impl Drop for Tap {
     fn drop(&mut self) {
         self.lose();
@@ -317,7 +317,7 @@ mod tests {
         tap.response(b"HTTP/1.1 404 No\r\ncontent-length: 9\r\n\r\n");
         assert_eq!(all.counts().not_kept, before + 2);
         assert!(all.recent().is_empty());
-        // One that is sent again is kept, whatever else goes on.
+        // A replayed request is recorded, regardless of the load.
         tap.about.replay_of = Some(1);
         tap.request(b"GET /c HTTP/1.1\r\n\r\n");
         tap.response(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi");

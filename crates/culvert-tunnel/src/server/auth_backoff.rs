@@ -1,5 +1,5 @@
-//! How fast wrong credentials are answered. Some agents call in for ever with them; they are made
-//! to wait for their answer, because a refusal to listen makes others wait for hours.
+//! The rate of refusals for wrong credentials. Some agents retry with them indefinitely, so their replies are
+//! delayed. Closing their connections instead would make other agents wait for hours.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Mutex;
@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 use culvert_base::LimitTable;
 
-/// One wrong answer a second and source in the long run.
+/// The sustained rate: one refusal per second and source.
 const EVERY: Duration = Duration::from_secs(1);
-/// So many at once.
+/// The burst.
 const BURST: Duration = Duration::from_secs(10);
-/// Longest wait.
+/// The maximum delay.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// Sources that are counted each for itself; those beyond share so many counts.
+/// Maximum number of sources with their own count, and the number of counts that further sources share.
 const SOURCES_MAX: usize = 4096;
 const SHARED_MAX: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct AuthBackoff {
-    /// When all of a source's answers would have been given one by one.
+    /// When a source's refusals would all have been sent at the sustained rate.
     until: Mutex<LimitTable<IpAddr, Option<Instant>>>,
 }
 
@@ -32,7 +32,7 @@ impl Default for AuthBackoff {
 }
 
 impl AuthBackoff {
-    /// Counts a wrong credential of `source` and says how long its answer should wait.
+    /// Counts a wrong credential of `source`. Returns the delay of its reply.
     pub(crate) fn wait(&self, source: IpAddr, now: Instant) -> Duration {
         let mut sources = self
             .until
@@ -41,7 +41,7 @@ impl AuthBackoff {
         let until = sources.state(block(source), |until| {
             until.is_none_or(|until| until <= now)
         });
-        // Not beyond the longest wait, so that each is over soon after its last.
+        // Capped, so that entries expire soon after their last use.
         let next = until.map_or(now, |until| until.max(now)) + EVERY;
         let next = next.min(now + BURST + WAIT_MAX);
         *until = Some(next);
@@ -49,7 +49,7 @@ impl AuthBackoff {
     }
 }
 
-/// What counts as one source: an IPv4 address, or the /64 of an IPv6 address.
+/// The source by which refusals are counted: an IPv4 address, or the /64 of an IPv6 address.
 fn block(source: IpAddr) -> IpAddr {
     match source.to_canonical() {
         IpAddr::V6(address) => {
@@ -90,13 +90,13 @@ mod tests {
             pace.wait(IpAddr::from(source.to_be_bytes()), now);
         }
         assert_eq!(pace.until.lock().unwrap().len(), SOURCES_MAX);
-        // Who comes then is counted with others, and waits when they have been wrong too often.
+        // Further sources share counts, and wait if the sources they share with were refused too often.
         let mut longest = Duration::ZERO;
         for source in 10_000..40_000u32 {
             longest = longest.max(pace.wait(IpAddr::from(source.to_be_bytes()), now));
         }
         assert_eq!(longest, WAIT_MAX);
-        // When all are over, places are free again.
+        // After all entries have expired, there is room again.
         let later = now + Duration::from_secs(30);
         let new = IpAddr::from([9, 9, 9, 9]);
         assert_eq!(pace.wait(new, later), Duration::ZERO);

@@ -85,7 +85,7 @@ pub enum Proof {
     },
 }
 
-/// The certificate extension with the user or bot user that had this installation issue a user certificate.
+/// The certificate extension that names who had this installation issue a user certificate.
 pub const ISSUER: &str = "issuer@culvert";
 
 /// The authentication request of an agent.

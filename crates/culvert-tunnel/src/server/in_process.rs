@@ -1,8 +1,8 @@
-//! An agent that came by other means than the protocol of agents. It asks the same gate, serves the
-//! same endpoints, and is ended by the same calls.
+//! An agent that does not use the agent protocol, such as an SSH client. It uses the same authorizer,
+//! endpoints and calls that end sessions.
 //!
-//! What the server opens to it travels through a connection inside this process, so that to all
-//! others it is an agent like any.
+//! The server opens streams to it through a connection inside this process, so the rest of the server treats
+//! it as any other agent.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,37 +22,38 @@ use crate::client::{header, relay};
 use crate::driver::{self, Session, Stream};
 use crate::wire::{self, AuthExtra, Outcome, ProxyHeader, StreamType};
 
-/// Bytes on their way inside the process.
+/// Size of the pipe inside the process, in bytes.
 const PIPE_BYTES: usize = 128 << 10;
-/// Connections of one guest at once: each may hold some hundred KiB on its way.
+/// Maximum number of concurrent connections of one in-process agent; each may hold some hundred KiB in
+/// transit.
 const STREAMS_MAX: usize = 128;
 
-/// An agent that was let in.
+/// A connected in-process agent.
 #[derive(Debug)]
 pub struct InProcessAgent {
     server: Arc<Server>,
     grant: Arc<SessionGrant>,
     leg: SessionConnection,
-    /// The server's end.
+    /// The server's side.
     session: Session,
-    /// The guest's end.
+    /// The agent's side.
     own: Session,
     end_reason: Arc<OnceLock<EndReason>>,
     _drivers: JoinSet<()>,
 }
 
-/// What the server wants of a guest.
+/// A request of the server to an in-process agent.
 #[derive(Debug)]
 pub enum Brought {
-    /// A connection to one of its endpoints, for [`carry`].
+    /// Forwards a connection of one of its endpoints; see [`carry`].
     Connection(ProxyHeader, Stream),
-    /// Its end.
+    /// Stop.
     Stop,
 }
 
 impl Server {
-    /// Asks the gate about somebody who has shown what it can show. A refusal is held back as long
-    /// as its source has been refused too often.
+    /// Asks the authorizer about an agent with these credentials. If its source was refused too often, the
+    /// refusal is delayed.
     pub async fn authorize(&self, hello: AgentAuthRequest) -> Result<SessionGrant, Refusal> {
         let source = hello.peer.ip();
         match decided(self.authorizer().authorize(hello)).await {
@@ -69,8 +70,8 @@ impl Server {
         }
     }
 
-    /// Takes in an agent that was admitted. What it cannot do at all is said in `restart` and
-    /// `update`.
+    /// Connects an authenticated agent. `restart` and `update` give the reasons why it does not support these
+    /// commands.
     pub fn welcome(
         self: &Arc<Self>,
         grant: SessionGrant,
@@ -114,12 +115,12 @@ impl Server {
 }
 
 impl InProcessAgent {
-    /// What it was granted.
+    /// The session's grant.
     pub fn grant(&self) -> &SessionGrant {
         &self.grant
     }
 
-    /// Asks for an endpoint. When this is done connections may come.
+    /// Requests an endpoint. Connections may arrive as soon as this returns.
     pub async fn bind(&self, wanted: &Wanted) -> Result<Binding, Refusal> {
         let binding = decided(self.server.authorizer().bind(&self.grant, wanted)).await?;
         self.server.meters().bound.up();
@@ -129,7 +130,7 @@ impl InProcessAgent {
         Ok(binding)
     }
 
-    /// The next thing that the server wants; `None` when somebody here has ended the session.
+    /// The server's next request; `None` once the server has ended the session.
     pub async fn accept(&self) -> Option<Brought> {
         loop {
             let mut stream = self.own.accept().await?;
@@ -147,18 +148,18 @@ impl InProcessAgent {
                         return Some(Brought::Stop);
                     }
                 }
-                // It was said before that the rest cannot be had.
+                // The agent reported at sign-in that it does not support other commands.
                 Some(_) | None => {}
             }
         }
     }
 
-    /// Why somebody here ended the session, if that is so.
+    /// Why the server ended the session, if it has.
     pub fn end_reason(&self) -> Option<&EndReason> {
         self.end_reason.get()
     }
 
-    /// Ends the session. If somebody here ended it before, that reason counts.
+    /// Ends the session. If the server ended it before, that reason is kept.
     pub async fn leave(&self, reason: EndReason) {
         self.session.hang_up();
         if self.server.bindings().leave(&self.leg) {
@@ -174,18 +175,17 @@ impl InProcessAgent {
     }
 }
 
-/// Carries a connection between its stream and wherever the guest has its other end, until both
-/// directions have ended or one broke.
+/// Copies bytes between a stream and `socket` until both directions have ended or one fails.
 pub async fn carry<S>(stream: Stream, socket: S)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    // Who broke off knows it.
+    // Ignores errors: the side that aborted knows.
     relay(stream, Bytes::new(), socket, None, None).await.ok();
 }
 
-/// Ends a connection whose other end cannot be reached, without a byte: the server tells its client
-/// what that means.
+/// Closes a stream whose target is unreachable, without sending a byte: the server then responds to its
+/// client.
 pub async fn decline(stream: Stream) {
     call::answer(stream, b"").await;
 }

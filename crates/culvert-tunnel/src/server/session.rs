@@ -312,8 +312,8 @@ impl Connection {
                     drop(stranger.take());
                     self.session.set_limits(limits_of(&auth));
                     if auth.extra.user_agent.starts_with(wire::OWN_AGENT) {
-                        // Agents that send immediately do not need prompt acknowledgements; these may travel
-                        // with replies.
+                        // culvert's agent does not use Nagle's algorithm, so acknowledgements may travel with
+                        // replies.
                         self.origin.prompt.store(false, Ordering::Relaxed);
                     }
                     expires = grant.duration.map(|duration| Instant::now() + duration);
