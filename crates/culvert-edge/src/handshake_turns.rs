@@ -1,12 +1,12 @@
-//! Turns of TLS handshakes at the processor.
+//! Permits for the CPU time of TLS handshakes.
 //!
-//! A handshake costs more processor time than anything else a client can ask for before it has said who it is.
-//! A few handshakes compute at once; the others queue, so that requests run between two handshakes however many
-//! have arrived. A handshake that waits for its client holds no turn: clients that begin handshakes and never
-//! finish them delay no other client.
+//! A handshake costs more CPU time than anything else that an unauthenticated client can ask for. A few
+//! handshakes compute concurrently and the others queue, so that requests run between them, however many have
+//! arrived. A handshake that waits for its client holds no permit: clients that never finish their handshakes
+//! delay no other client.
 //!
-//! Each source first queues among the sources that share its number, and only [`TURNS_PER_SOURCE`] handshakes of
-//! those reach the common queue. So a source that begins thousands of handshakes waits behind itself.
+//! Sources are hashed into queues. Each queue passes only [`TURNS_PER_SOURCE`] handshakes to the common
+//! queue, so a source that begins thousands of handshakes delays mostly itself.
 
 use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, RandomState};
@@ -16,15 +16,15 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Handshakes that compute at once, for each thread that serves connections. The second covers the time between
-/// giving up a turn and waking the next.
+/// Concurrent handshakes per serving thread. The second one covers the time between the release of a permit
+/// and the wake-up of the next.
 const TURNS_PER_THREAD: usize = 2;
-/// Queues of sources. Which one a source has cannot be foreseen by it.
+/// Number of queues for sources. A source cannot predict its queue.
 const SOURCES: usize = 256;
-/// Handshakes that reach the common queue from each of them.
+/// Handshakes of each of these queues in the common queue.
 const TURNS_PER_SOURCE: usize = 4;
 
-/// Turns of handshakes. Its size does not depend on how many wait.
+/// Permits for handshakes. Memory use does not depend on the number of waiting handshakes.
 #[derive(Debug)]
 pub(crate) struct HandshakeTurns {
     common: Semaphore,
@@ -32,18 +32,18 @@ pub(crate) struct HandshakeTurns {
     hasher: RandomState,
 }
 
-/// The right to compute, until it is dropped.
+/// A permit to compute, until dropped.
 struct Turn<'a> {
     _source: SemaphorePermit<'a>,
     _common: SemaphorePermit<'a>,
 }
 
-/// No turn came within the limit.
+/// No permit became free within the limit.
 #[derive(Debug)]
 pub(crate) struct NoTurn;
 
 impl HandshakeTurns {
-    /// For so many threads that serve connections.
+    /// Creates permits for this number of serving threads.
     pub(crate) fn new(threads: usize) -> Self {
         let source = || Semaphore::new(TURNS_PER_SOURCE);
         Self {
@@ -53,11 +53,11 @@ impl HandshakeTurns {
         }
     }
 
-    /// Runs a handshake of `source`, which has the processor only while it holds a turn.
+    /// Runs a handshake of `source`, which is polled only while it holds a permit.
     ///
     /// # Errors
     ///
-    /// When it waits for a turn longer than `patience`.
+    /// It waited longer than `patience` for a permit.
     pub(crate) async fn run<F: Future>(
         &self,
         source: u64,
@@ -86,7 +86,7 @@ impl HandshakeTurns {
         }
     }
 
-    /// Takes every turn of the common queue.
+    /// Takes every permit of the common queue.
     #[cfg(test)]
     pub(crate) async fn hold_all(&self) -> SemaphorePermit<'_> {
         let all = self.common.available_permits() as u32;
@@ -94,7 +94,7 @@ impl HandshakeTurns {
     }
 }
 
-/// Waits until the task is woken. Whatever was polled last has registered the task for that.
+/// Waits until the task is woken. The future that was polled last has registered the waker.
 async fn woken() {
     let mut was_polled = false;
     poll_fn(|_| match std::mem::replace(&mut was_polled, true) {
@@ -165,7 +165,7 @@ mod tests {
         {
             tokio::task::yield_now().await;
         }
-        // A source whose queue is another one's.
+        // A source with another queue.
         let other = (2..).find(|&source| queued(&turns, source) == 0).unwrap();
         let late = {
             let (turns, done) = (Arc::clone(&turns), Arc::clone(&done));

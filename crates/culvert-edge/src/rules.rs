@@ -97,54 +97,54 @@ impl Timeouts {
 /// Times and counts. Sizes of HTTP heads are fixed in the parser.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Memory of the process at which the edge is full. At 70, 85 and 95 percent it sheds load.
+    /// Memory of the process at 100 percent. At 70, 85 and 95 percent the edge sheds load.
     pub memory_bytes: u64,
-    /// How long tasks of the edge may wait before they run; at 70, 85 and 95 percent it sheds load.
+    /// Scheduling delay of tasks at 100 percent. At 70, 85 and 95 percent the edge sheds load.
     pub run_queue: Duration,
-    /// How long a write to the store may take; at 70 and 85 percent the edge sheds load.
+    /// Time of a write to the store at 100 percent. At 70 and 85 percent the edge sheds load.
     pub store_write: Duration,
-    /// Connections open at once.
+    /// Maximum number of open connections.
     pub connections: usize,
-    /// Of them, from one address, or from one /64 of IPv6.
+    /// Maximum number of those from one address, or from one /64 of IPv6.
     pub connections_per_source: usize,
-    /// Bytes of one request's body.
+    /// Maximum size of a request's body, in bytes.
     pub body_bytes: u64,
-    /// Bytes of request bodies that are read before they are sent on, of all requests together.
+    /// Maximum number of bytes of buffered request bodies, over all requests.
     pub held_bytes: usize,
-    /// From accept to a complete TLS handshake.
+    /// Time from accept to the end of the TLS handshake.
     pub handshake: Duration,
-    /// From accept to the first byte of a request.
+    /// Time from accept to the first byte of a request.
     pub first_byte: Duration,
-    /// From the first byte of a request's head to its last.
+    /// Time from the first byte of a request's head to its last.
     pub head: Duration,
-    /// Between an answer and the next request.
+    /// Time between a response and the next request.
     pub idle: Duration,
-    /// Between an answer and the moment the connection's buffers are freed.
+    /// Time between a response and the release of the connection's buffers.
     pub rest: Duration,
-    /// Between requests on HTTP/2.
+    /// Time between requests on HTTP/2.
     pub http2_idle: Duration,
-    /// Without a byte of a request's body that the client owes.
+    /// Time without a byte of an incomplete request body.
     pub body_stall: Duration,
-    /// Over how much waiting for a request's body its rate is judged, which may not be under 256
-    /// bytes a second.
+    /// The waiting time for a request's body over which its rate is measured. The minimum is 256 bytes per
+    /// second.
     pub body_rate_over: Duration,
-    /// The longest that a client may take nothing of what waits for it. Less for one that has taken
-    /// little so far, and a client that goes on taking less than 256 bytes a second is cut before.
+    /// The longest time that a client may leave waiting data unread. It is shorter for a client that has read
+    /// little so far, and a client that stays below 256 bytes per second is disconnected earlier.
     pub write_stall: Duration,
-    /// To connect to an upstream, TLS and all.
+    /// Time to connect to an upstream, including TLS.
     pub connect: Duration,
-    /// From a whole request to the head of its answer.
+    /// Time from a complete request to the head of its response.
     pub answer: Duration,
-    /// Without a byte either way while an answer is on its way, or through a tunnel: TCP, TLS passed
-    /// through, WebSocket.
+    /// Time without a byte in either direction during a response, or through a tunnel: TCP, TLS passthrough,
+    /// WebSocket.
     pub tunnel_idle: Duration,
-    /// Streams open at once on an HTTP/2 connection.
+    /// Maximum number of concurrent streams on an HTTP/2 connection.
     pub http2_streams: u32,
-    /// From the end of accepting until idle connections close: time for requests on their way.
+    /// Time from the end of accepting until idle connections close, for requests in transit.
     pub parting: Duration,
-    /// Requests after which an HTTP/2 connection is asked to begin anew.
+    /// Number of requests after which an HTTP/2 connection gets a GOAWAY.
     pub http2_requests: u64,
-    /// From the end of accepting to the cut.
+    /// Time from the end of accepting until open connections are cut.
     pub drain: Duration,
 }
 

@@ -1,6 +1,6 @@
-//! Single HTTP requests of the edge's own: to services that policies name, and to certificate authorities.
+//! Single HTTP requests that the edge sends: to services that policies name, and to certificate authorities.
 //!
-//! A request goes where its dialer goes, on a new connection, and follows no redirect.
+//! Each request uses a new connection and follows no redirects.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,12 +28,12 @@ use crate::upstream::url::{Dialer, Upstream};
 pub struct PublicClient(Dialer);
 
 impl PublicClient {
-    /// A client that connects within `connect`, trusts `roots` besides the system's, and reaches addresses
-    /// that are not public only in `allow_networks`. It never connects to `own`, where this process listens.
+    /// Creates a client that connects within `connect` and trusts `roots` besides the system's. It connects
+    /// to non-public addresses only in `allow_networks`, and never to `own`, the addresses of this process.
     ///
     /// # Errors
     ///
-    /// When a root certificate is none.
+    /// A root certificate is invalid.
     pub fn new(
         roots: &[CertificateDer<'static>],
         connect: Duration,
@@ -47,11 +47,11 @@ impl PublicClient {
     }
 }
 
-/// The way to upstreams and to public hosts, as the settings say now.
+/// Connections to upstreams and public hosts under the current settings.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) dialer: ArcSwap<Dialer>,
-    /// Where this process listens for HTTP and TLS.
+    /// The addresses of this process for HTTP and TLS.
     own: Vec<SocketAddr>,
 }
 
@@ -107,8 +107,8 @@ impl acme::Fetch for PublicClient {
     }
 }
 
-/// One request on a connection of its own, and the whole answer to it, its body at most `bytes_max`
-/// long.
+/// Sends a request on a new connection and reads the complete response, whose body may have at most
+/// `bytes_max` bytes.
 async fn answer(
     dialer: &Dialer,
     method: Method,
@@ -138,7 +138,7 @@ async fn answer(
     tokio::select! {
         biased;
         answer = &mut answer => answer,
-        // What it ended with is told to the one who waits for the answer.
+        // The error of the connection also reaches the task that waits for the response.
         _ = &mut connection => answer.await,
     }
 }
@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of asking a place, from where these networks are allowed.
+    /// The result of a request to a URL if these networks are allowed.
     async fn ask(url: &str, networks: &[IpNet], own: &TcpListener) -> String {
         let own = [own.local_addr().unwrap()];
         let client = PublicClient::new(&[], Duration::from_secs(5), networks, own).unwrap();
@@ -193,7 +193,7 @@ mod tests {
         let why = ask(&at_own, &everywhere, &own).await;
         assert!(why.contains("a listener of this server"), "{why}");
 
-        // Nobody was asked so far. Who is allowed is, and hears a client of TLS.
+        // No request has reached the listener so far. An allowed one does, and it begins a TLS handshake.
         let allowed = ["127.0.0.1/32".parse().unwrap()];
         let url = format!("https://127.0.0.1:{port}/dir");
         let answering = async {

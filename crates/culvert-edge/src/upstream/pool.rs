@@ -1,13 +1,12 @@
-//! Connections to one upstream, kept between requests.
+//! Reuse of connections to one upstream.
 //!
-//! An HTTP/1 connection has no task of its own: whoever leases it moves its bytes while its exchange
-//! lasts, so a request never changes tasks. It comes back only when request and answer were both
-//! complete and nothing else was received; everything else closes it. An HTTP/2 connection is
-//! shared and driven by a task of the edge. Another is made only when those that are there carry as many
-//! streams as the upstream allows on each.
+//! An HTTP/1 connection has no task: the task of the exchange that leases it moves its bytes, so a request
+//! never changes tasks. The connection is kept only if request and response were complete and nothing else
+//! was received; otherwise it is closed. An HTTP/2 connection is shared, and a task of the edge drives it.
+//! Another one is opened only when the existing ones carry as many streams as the upstream allows.
 //!
-//! The idle connections are spread over shards that are only ever tried, never waited for. A lane keeps
-//! to its own: a connection that another lane made would wake that one.
+//! Idle connections are spread over shards, which are locked with `try_lock` only. A lane uses only its own
+//! shard, because the connection of another lane would wake that lane.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -40,28 +39,28 @@ use crate::upstream::handover::Handover;
 use crate::upstream::url::{DialError, UpWire, Upstream};
 
 const SHARDS: usize = 8;
-/// Idle connections kept in one shard, and under pressure.
+/// Maximum number of idle connections per shard, normally and under load.
 const IDLE_MAX: usize = 256;
 const IDLE_WHEN_BUSY_MAX: usize = IDLE_MAX / 2;
-/// How often in a row a connection goes straight to the next request that waits. Then its stream ends, so that
-/// requests for other endpoints of the same agent get their turn.
+/// How often in a row a connection passes directly to the next waiting request. After that its stream ends,
+/// so that requests for other endpoints of the same agent get their turn.
 const HANDOVERS_MAX: u8 = 64;
 /// How long an idle connection is kept.
 const IDLE_FOR: Duration = Duration::from_secs(60);
-/// How long an upstream that took no connection is passed over where another can be asked.
+/// How long an upstream is skipped after a failed connection, if another upstream is available.
 const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
-/// How long a new HTTP/2 connection may take to say what it takes.
+/// How long a new HTTP/2 connection waits for the upstream's SETTINGS.
 const SETTINGS_WITHIN: Duration = Duration::from_secs(2);
-/// What an upstream may send on a stream of HTTP/2 before any of it was taken, and on the connection: so
-/// much that 1,024 clients which take nothing leave the others their share. By the connection's window the
-/// library also measures how many small messages may wait unread, before it ends the connection for all.
+/// Receive windows of HTTP/2 streams and connections. The connection's window is large enough that 1,024
+/// clients which read nothing leave the others their share. The library also derives from it how many small
+/// frames may wait unread before it closes the connection.
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1_024 * STREAM_WINDOW;
-/// How often it is looked at then.
+/// How often a new connection checks whether SETTINGS have arrived.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// How many streams a new connection takes, before the upstream said it.
+/// The stream limit of a new connection before the upstream's SETTINGS.
 const NOT_SAID: usize = usize::MAX - 1;
-/// HTTP/2 connections to one upstream. Beyond it, requests wait until the upstream takes another stream.
+/// Maximum number of HTTP/2 connections to one upstream. At the limit, requests wait for a free stream.
 const HTTP2_CONNECTIONS_MAX: usize = 64;
 
 /// The connections to one upstream.
@@ -76,11 +75,11 @@ pub(crate) struct Pool {
     idle_max: AtomicUsize,
     handover: Handover<Box<Http1>>,
     http2: ArcSwap<Vec<Arc<Http2>>>,
-    /// When there could be no HTTP/2 connection beside others.
+    /// When a further HTTP/2 connection last failed.
     http2_refused_at: ArcSwapOption<Instant>,
-    /// When a connection could not be made, until one can.
+    /// When a connection last failed; cleared when one succeeds.
     failed_at: ArcSwapOption<Instant>,
-    /// Held while an HTTP/2 connection is being made, so that one is made.
+    /// Held while an HTTP/2 connection is opened, so that only one is opened at a time.
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -91,7 +90,7 @@ pub(crate) struct Http1 {
     has_served: bool,
     received: Arc<AtomicU64>,
     idle_since: Instant,
-    /// Since it last was idle.
+    /// Number of handovers since it was last idle.
     handovers: u8,
 }
 
@@ -101,7 +100,7 @@ struct Http2 {
     sender: http2::SendRequest<RequestBody>,
     has_served: AtomicBool,
     in_use: AtomicUsize,
-    /// Since when no stream is in use, in milliseconds since it was made.
+    /// When the last stream ended, in milliseconds since the connection was opened.
     idle_since: AtomicU64,
     made_at: Instant,
     told: Arc<Told>,
@@ -120,19 +119,19 @@ where
     }
 }
 
-/// What the upstream said with its settings, as far as the task of the connection, which alone can tell,
-/// has looked.
+/// The upstream's SETTINGS. Only the connection's task can read them from the library, and it copies them
+/// here.
 #[derive(Debug)]
 struct Told {
-    /// Whether streams may become something else (RFC 8441).
+    /// Whether it supports extended CONNECT (RFC 8441).
     becomes: AtomicBool,
-    /// How many concurrent streams it takes.
+    /// Its limit of concurrent streams.
     streams: AtomicUsize,
     task: AtomicWaker,
 }
 
 impl Http2 {
-    /// One more stream, if the upstream takes it.
+    /// Another stream, if the limit allows it.
     fn stream(self: &Arc<Self>) -> Option<Http2Stream> {
         if self.sender.is_closed() {
             return None;
@@ -145,13 +144,13 @@ impl Http2 {
         Some(Http2Stream(Arc::clone(self)))
     }
 
-    /// One more stream, which waits until the upstream takes it.
+    /// Another stream, which waits until the upstream has capacity.
     fn waiting_stream(self: &Arc<Self>) -> Http2Stream {
         self.in_use.fetch_add(1, Ordering::Relaxed);
         Http2Stream(Arc::clone(self))
     }
 
-    /// Whether no stream was in use for as long as an idle connection is kept.
+    /// Whether it has had no streams for the idle timeout.
     fn is_unused(&self) -> bool {
         let idle_since = Duration::from_millis(self.idle_since.load(Ordering::Relaxed));
         self.in_use.load(Ordering::Relaxed) == 0
@@ -159,7 +158,7 @@ impl Http2 {
     }
 }
 
-/// A stream of an HTTP/2 connection. It counts as in use until this is dropped.
+/// A stream of an HTTP/2 connection. It counts as in use until dropped.
 #[derive(Debug)]
 pub(crate) struct Http2Stream(Arc<Http2>);
 
@@ -171,7 +170,7 @@ impl Drop for Http2Stream {
     }
 }
 
-/// A stream that is about to become something else.
+/// A stream with a pending extended CONNECT.
 #[derive(Debug)]
 pub(crate) struct OnBecoming {
     becoming: OnUpgrade,
@@ -195,7 +194,7 @@ impl Future for OnBecoming {
     }
 }
 
-/// What a stream became. It counts as in use until this is dropped.
+/// A stream after an extended CONNECT. It counts as in use until dropped.
 #[derive(Debug)]
 pub(crate) struct Became {
     io: Upgraded,
@@ -242,38 +241,37 @@ impl hyper::rt::Write for Became {
     }
 }
 
-/// A way to send a request over HTTP/2.
+/// Sends a request over HTTP/2.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) sender: http2::SendRequest<RequestBody>,
-    /// Whether the connection served before.
+    /// Whether the connection has served a request before.
     pub(crate) was_used: bool,
     pub(crate) stream: Http2Stream,
 }
 
 impl Link {
-    /// Whether the upstream says that streams may become something else, which it does with its first
-    /// frame or not at all.
+    /// Whether the upstream supports extended CONNECT, which only its first SETTINGS can announce.
     pub(crate) fn takes_streams(&self) -> bool {
         self.stream.0.told.becomes.load(Ordering::Acquire)
     }
 }
 
-/// An HTTP/1 connection in the hands of one exchange.
+/// An HTTP/1 connection leased to one exchange.
 #[derive(Debug)]
 pub(crate) struct Lease {
     link: Box<Http1>,
     pool: Arc<Pool>,
 }
 
-/// What became of a request.
+/// The result of sending a request.
 #[derive(Debug)]
 pub(crate) enum Sent {
-    /// It was answered.
+    /// A response arrived.
     Answered(response::Parts),
-    /// The connection had been closed, and nothing was received: the request did not count.
+    /// The connection was already closed and nothing was received, so the request can be sent again.
     Stale,
-    /// It failed.
+    /// The exchange failed.
     Failed(Http1ClientError, Heard),
 }
 
@@ -284,7 +282,7 @@ pub(crate) enum Heard {
     Something,
 }
 
-/// Why a request has no answer.
+/// Why a request has no response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("{0}")]
@@ -325,11 +323,11 @@ impl Pool {
         &self.upstream
     }
 
-    /// A connection that served before and is still open, if there is one.
+    /// An open connection that has served before, if there is one.
     pub(crate) fn reuse(self: &Arc<Self>, cx: &mut Context<'_>) -> Option<Lease> {
         for shard in self.shards() {
             while let Some(mut link) = shard.try_lock().ok().and_then(|mut idle| idle.pop()) {
-                // What happened to it while nobody looked shows now.
+                // Events that happened while it was idle show now.
                 if link.connection.wire().resume() && link.connection.is_free(cx) {
                     return Some(Lease {
                         link,
@@ -341,7 +339,7 @@ impl Pool {
         None
     }
 
-    /// A new connection, made within `limit`.
+    /// Opens a new connection within `limit`.
     pub(crate) async fn connect(
         self: &Arc<Self>,
         connector: &Connector<'_>,
@@ -351,7 +349,8 @@ impl Pool {
         Ok(self.lease(wire))
     }
 
-    /// The same. Where agents have no room, waits until one has, or until another request gives its connection.
+    /// As [`Pool::connect`], but if agents have no capacity, waits until one has, or until another request
+    /// hands over its connection.
     pub(crate) async fn connect_in_turn(
         self: &Arc<Self>,
         connector: &Connector<'_>,
@@ -388,7 +387,7 @@ impl Pool {
         }
     }
 
-    /// A new connection for bytes, or for a protocol over them, made within `limit`.
+    /// Opens a new connection within `limit`, for raw bytes or another protocol.
     pub(crate) async fn dial(
         &self,
         connector: &Connector<'_>,
@@ -397,7 +396,7 @@ impl Pool {
         self.noted(connector.dial(&self.upstream, limit, false).await)
     }
 
-    /// The same. Where agents have no room, waits until one has.
+    /// As [`Pool::dial`], but if agents have no capacity, waits until one has.
     pub(crate) async fn dial_in_turn(
         &self,
         connector: &Connector<'_>,
@@ -408,7 +407,7 @@ impl Pool {
 
     fn noted(&self, dialled: Result<UpWire, DialError>) -> Result<UpWire, DialError> {
         match &dialled {
-            // It is there, and will have room again.
+            // The agent is connected and will have capacity again.
             Err(error) if error.is_busy() => {}
             Ok(_) if self.failed_at.load().is_some() => self.failed_at.store(None),
             Ok(_) => {}
@@ -417,7 +416,7 @@ impl Pool {
         dialled
     }
 
-    /// Whether connections can be made, as far as is known.
+    /// Whether the upstream counts as reachable.
     pub(crate) fn is_reachable(&self) -> bool {
         let failed_at = self.failed_at.load();
         failed_at
@@ -425,8 +424,7 @@ impl Pool {
             .is_none_or(|at| at.elapsed() >= PASSED_OVER_FOR)
     }
 
-    /// A stream of a shared HTTP/2 connection, which is made within `limit` if those that are there take no
-    /// more streams.
+    /// A stream of a shared HTTP/2 connection. If the existing ones are full, opens one within `limit`.
     pub(crate) async fn http2(
         &self,
         connector: &Connector<'_>,
@@ -449,8 +447,8 @@ impl Pool {
         })
     }
 
-    /// A stream of the first connection that takes one, so that those behind it fall idle. Where no more
-    /// connections can be had, it waits at the connection with the fewest.
+    /// A stream of the first connection with capacity, so that later connections become idle. If no further
+    /// connection is possible, the stream waits at the connection with the fewest streams.
     fn http2_stream(&self) -> Option<Http2Stream> {
         let all = self.http2.load();
         if let Some(stream) = all.iter().find_map(Http2::stream) {
@@ -464,14 +462,14 @@ impl Pool {
         }
     }
 
-    /// A stream of a new connection.
+    /// Opens a connection and a stream on it.
     async fn further_http2_stream(
         &self,
         connector: &Connector<'_>,
         limit: Duration,
     ) -> Result<Http2Stream, Failure> {
         let is_first = least_used(&self.http2.load()).is_none();
-        // Only the first waits for an agent that has no room for it.
+        // Only the first connection waits for an agent without capacity.
         let wire = match is_first {
             true => self.dial_in_turn(connector, limit).await,
             false => self.dial(connector, limit).await,
@@ -487,7 +485,7 @@ impl Pool {
         })
     }
 
-    /// Speaks HTTP/2 on a connection, and waits for the upstream to say what it takes.
+    /// Performs the HTTP/2 handshake and waits for the upstream's SETTINGS.
     async fn connect_http2(
         &self,
         connector: &Connector<'_>,
@@ -500,7 +498,7 @@ impl Pool {
             .initial_max_send_streams(NOT_SAID)
             .max_frame_size(16 << 10)
             .max_header_list_size(64 << 10)
-            // Answers cut short by our clients are not the upstream's fault.
+            // Responses that clients cancel are not the upstream's fault.
             .max_local_error_reset_streams(None)
             .handshake(TokioIo::new(wire))
             .await?;
@@ -548,8 +546,8 @@ impl Pool {
         Ok(made)
     }
 
-    /// Closes what was idle too long, was closed by the other side, or is more than is kept at this
-    /// level.
+    /// Closes connections that exceeded the idle timeout, were closed by the upstream, or exceed the limit at
+    /// this overload level.
     pub(crate) fn sweep(&self, level: Level) {
         let idle_max = match level {
             Level::Calm => IDLE_MAX,
@@ -566,19 +564,19 @@ impl Pool {
                 link.connection.rest();
                 link.idle_since.elapsed() < IDLE_FOR && link.connection.is_free(&mut cx)
             });
-            // Those that rest longest are in front.
+            // The longest idle ones are first.
             let excess = idle.len().saturating_sub(idle_max);
             idle.drain(..excess);
         }
     }
 
-    /// Closes HTTP/2 connections that were opened for a crowd which is gone.
+    /// Closes further HTTP/2 connections that are no longer needed.
     fn sweep_http2(&self) {
         let all = self.http2.load();
         if all.len() < 2 {
             return;
         }
-        // While one is being made, the list is about to change.
+        // Skips this while a connection is being opened, because the list is about to change.
         let Ok(_one) = self.connecting.try_lock() else {
             return;
         };
@@ -593,14 +591,14 @@ impl Pool {
         }
     }
 
-    /// The shards that this thread takes connections from, and leaves them in.
+    /// The shards that this thread uses.
     fn shards(&self) -> impl Iterator<Item = &Mutex<Vec<Box<Http1>>>> {
         let looks_at = if lanes::is_here() { 1 } else { SHARDS };
         let order = self.idle.iter().cycle().skip(shard());
         order.take(looks_at)
     }
 
-    /// Keeps a connection for a later request, if it can serve one.
+    /// Keeps a connection for later requests, if it is reusable.
     fn keep(&self, mut link: Box<Http1>) {
         let connection = &mut link.connection;
         if connection.is_complete() && connection.wire().rest() {
@@ -642,14 +640,14 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A stream that waits at the connection with the fewest streams, if there is a connection.
+/// A waiting stream on the connection with the fewest streams, if there is a connection.
 fn least_used(all: &[Arc<Http2>]) -> Option<Http2Stream> {
     let open = all.iter().filter(|it| !it.sender.is_closed());
     let least = open.min_by_key(|it| it.in_use.load(Ordering::Relaxed));
     least.map(Http2::waiting_stream)
 }
 
-/// The shard this thread looks at first.
+/// The first shard that this thread tries.
 fn shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -666,7 +664,7 @@ fn shard() -> usize {
 }
 
 impl Lease {
-    /// Sends a request and waits for the head of its answer. Those before it go to `inform`.
+    /// Sends a request and waits for the head of its response. Interim responses go to `inform`.
     pub(crate) async fn send(
         &mut self,
         head: &request::Parts,
@@ -690,7 +688,7 @@ impl Lease {
         }
     }
 
-    /// The next part of the answer's body.
+    /// The next frame of the response's body.
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -698,18 +696,18 @@ impl Lease {
         self.link.connection.poll_frame(cx)
     }
 
-    /// Whether nothing of the answer's body is left to be had.
+    /// Whether the response's body has been read completely.
     pub(crate) fn is_spent(&self) -> bool {
         self.link.connection.is_spent()
     }
 
-    /// Bytes of the answer's body that are to come.
+    /// The remaining size of the response's body.
     pub(crate) fn size_hint(&self) -> SizeHint {
         self.link.connection.size_hint()
     }
 
-    /// The exchange is complete: keeps the connection if it can serve again. Whether it does is looked
-    /// at when it is to.
+    /// Ends a complete exchange and keeps the connection if it is reusable. A later lease checks whether it
+    /// is still open.
     pub(crate) fn give_back(self) {
         let Self { mut link, pool } = self;
         if link.connection.is_complete() && link.handovers < HANDOVERS_MAX {
@@ -722,12 +720,12 @@ impl Lease {
         pool.keep(link);
     }
 
-    /// Whether the connection served a request before this one.
+    /// Whether the connection has served an earlier request.
     pub(crate) fn was_used(&self) -> bool {
         self.link.has_served
     }
 
-    /// The bare connection after an upgrade, and what was received behind the 101.
+    /// The raw connection after an upgrade, and the bytes received after the 101.
     pub(crate) fn into_upgraded(self) -> (UpWire, Bytes) {
         self.link.connection.into_wire()
     }
