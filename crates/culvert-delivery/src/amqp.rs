@@ -1,9 +1,9 @@
-//! AMQP 0-9-1 as a publisher with confirms speaks it: one channel, no consumer.
+//! The publisher's side of AMQP 0-9-1 with confirms: one channel, no consumer.
 //!
-//! Facts are those of the protocol's specification (0-9-1, part 4) and of RabbitMQ's extensions to it:
-//! publisher confirms, `basic.nack`, `connection.blocked`, `authentication_failure_close`. A broker is
-//! somebody whom a user named, so a frame is at most [`FRAME_BYTES_MAX`] long, every field is read
-//! within its frame, and what does not belong ends the connection.
+//! It follows the specification (0-9-1, part 4) and RabbitMQ's extensions: publisher confirms,
+//! `basic.nack`, `connection.blocked`, `authentication_failure_close`. Users choose the broker, so
+//! it is not trusted: a frame is at most [`FRAME_BYTES_MAX`] long, every field is read within its
+//! frame, and an unexpected frame ends the connection.
 //!
 //! Not here: which failure means what to a destination (`target::rabbitmq`).
 
@@ -18,15 +18,15 @@ use codec::{Cut, Fields, Out, method};
 
 use crate::tls_client::Duplex;
 
-/// Bytes of a frame, as both sides agree: what RabbitMQ proposes.
+/// Maximum frame size in bytes: RabbitMQ's default.
 const FRAME_BYTES_MAX: u32 = 128 << 10;
-/// Around a frame's payload.
+/// Bytes of a frame besides its payload.
 const FRAME_OVERHEAD: usize = 8;
-/// A broker hangs up on a connection that is silent for twice as long.
+/// Heartbeat interval. A broker closes a connection that is silent for twice as long.
 const HEARTBEAT_SECONDS: u16 = 60;
 const CHANNEL: u16 = 1;
 
-/// Who logs in where.
+/// Host and credentials of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Login<'a> {
     pub(crate) virtual_host: &'a str,
@@ -37,11 +37,13 @@ pub(crate) struct Login<'a> {
 /// One message to be published.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message<'a> {
-    /// Where to; empty: the queue that is named like the routing key.
+    /// Name of the exchange. Empty for the default exchange, which uses the routing key as the
+    /// queue name.
     pub(crate) exchange: &'a str,
     /// At most 255 bytes.
     pub(crate) routing_key: &'a str,
-    /// Comes back with a message that nobody takes. At most 255 bytes, another one for each.
+    /// Identifies the message when the broker returns it. Unique for each message, at most 255
+    /// bytes.
     pub(crate) id: &'a str,
     /// At most 255 bytes.
     pub(crate) kind: &'a str,
@@ -50,27 +52,28 @@ pub(crate) struct Message<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// What a broker did with a message.
+/// The broker's response to a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Confirmed {
-    /// It has it, as durably as its queues are.
+    /// Confirmed. Its durability depends on the queue.
     Taken,
-    /// It could not take it.
+    /// Refused with `basic.nack`.
     Refused,
-    /// No queue is bound for it; code and text of the broker.
+    /// Returned because no queue is bound for it; reply code and text of the broker.
     Returned(u16, String),
 }
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
-    /// The broker closed it, or its channel, and said why: a reply code and a text.
+    /// The broker closed the connection or the channel; reply code and text.
     Reported(u16, String),
-    /// It said what does not belong there.
+    /// The broker violated the protocol.
     Nonsense(&'static str),
-    /// The socket ended.
+    /// The socket closed or failed.
     Socket,
-    /// No answer in time; whether the broker had said that it takes nothing for now.
+    /// A deadline passed. `is_blocked`: the broker had announced that it accepts no messages for
+    /// now.
     Late { is_blocked: bool },
 }
 
@@ -84,9 +87,9 @@ impl From<Cut> for Broken {
 pub(crate) struct Publisher {
     reader: BufReader<ReadHalf<Box<dyn Duplex>>>,
     writer: WriteHalf<Box<dyn Duplex>>,
-    /// Number of the last message published.
+    /// Delivery tag of the last message published.
     last: u64,
-    /// Payload of a frame of ours, at most.
+    /// Maximum payload of a frame that we send.
     payload_max: usize,
     is_blocked: bool,
 }
@@ -98,7 +101,7 @@ struct Frame {
 }
 
 impl Publisher {
-    /// Logs in, opens a channel and asks for confirms. The caller sets the deadline.
+    /// Signs in, opens a channel and enables confirms. The caller sets the deadline.
     pub(crate) async fn open(stream: Box<dyn Duplex>, login: Login<'_>) -> Result<Self, Broken> {
         let (reader, writer) = tokio::io::split(stream);
         let mut publisher = Self {
@@ -137,7 +140,7 @@ impl Publisher {
         let tune = publisher.wait_for(method::CONNECTION_TUNE).await?;
         let mut fields = Fields::new(&tune);
         let (_channels, frame_max) = (fields.u16()?, fields.u32()?);
-        // Zero: as the other side likes. The specification's least is 4096.
+        // Zero means no preference. The specification's minimum is 4096.
         let frame_max = match frame_max {
             0 => FRAME_BYTES_MAX,
             given => given.clamp(4096, FRAME_BYTES_MAX),
@@ -160,7 +163,7 @@ impl Publisher {
         Ok(publisher)
     }
 
-    /// Fails with 404 when there is no exchange of that name.
+    /// Fails with 404 if no exchange has this name.
     pub(crate) async fn look_for_exchange(&mut self, name: &str) -> Result<(), Broken> {
         const PASSIVE: u8 = 1;
         let mut out = Out::method(CHANNEL, method::EXCHANGE_DECLARE);
@@ -168,8 +171,9 @@ impl Publisher {
         self.ask(out, method::EXCHANGE_DECLARE_OK).await
     }
 
-    /// Publishes all, and waits until each is confirmed. An outcome for each that has one, in order;
-    /// `None` where the connection ended first, which the second value then tells of.
+    /// Publishes messages and waits until each is confirmed. Returns an outcome for each message,
+    /// in order; `None` if the connection ended before the broker confirmed it. The second value is
+    /// the error that ended the connection.
     pub(crate) async fn publish(
         &mut self,
         messages: &[Message<'_>],
@@ -208,7 +212,7 @@ impl Publisher {
             is_blocked,
             ..
         } = self;
-        // Both at once: a broker that writes to us before it reads on must find a reader.
+        // Reads while it writes, because a broker may wait until we read before it reads on.
         let writing = async {
             writer.write_all(&bytes).await.map_err(|_| Broken::Socket)?;
             writer.flush().await.map_err(|_| Broken::Socket)
@@ -228,7 +232,8 @@ impl Publisher {
                 tokio::select! {
                     written = &mut writing, if !has_written => match written {
                         Ok(()) => has_written = true,
-                        // What the broker said before it hung up says more.
+                        // An error that the broker reported before it closed the connection is more
+                        // precise.
                         Err(broken) => return reading.await.and(Err(broken)),
                     },
                     read = &mut reading => return read,
@@ -259,7 +264,7 @@ impl Publisher {
         sent.await.map_err(|_| Broken::Socket)
     }
 
-    /// The fields of the next method, which must be `wanted`.
+    /// Returns the fields of the next method, which must be `wanted`.
     async fn wait_for(&mut self, wanted: method::Id) -> Result<Vec<u8>, Broken> {
         loop {
             let frame = read_frame(&mut self.reader).await?;
@@ -279,20 +284,20 @@ impl Publisher {
 
 /// Messages that wait for their confirms.
 struct Window<'a> {
-    /// Number of the first.
+    /// Delivery tag of the first.
     first: u64,
     ids: HashMap<&'a str, usize>,
     outcomes: Vec<Option<Confirmed>>,
-    /// Came back; the confirm that follows says that it was seen to.
+    /// Messages that the broker returned. A confirm follows each of them.
     returned: HashMap<usize, (u16, String)>,
     coming_back: Option<Return>,
 }
 
-/// A message on its way back.
+/// A returned message that is being received.
 enum Return {
-    /// Its header is next; code and text of the broker.
+    /// The header comes next; reply code and text of the broker.
     Header(u16, String),
-    /// So many bytes of its body are still to come.
+    /// Bytes of the body that are still to come.
     Body(u64),
 }
 
@@ -356,7 +361,7 @@ impl Window<'_> {
     fn confirm(&mut self, number: u64, is_multiple: bool, what: &Confirmed) -> Result<(), Broken> {
         let last = number.checked_sub(self.first);
         let last = last.and_then(|last| usize::try_from(last).ok());
-        // Zero with `multiple`: all so far.
+        // Tag zero with `multiple` means all messages so far.
         let (from, to) = match (last, is_multiple) {
             (Some(last), true) => (0, last),
             (Some(last), false) => (last, last),
@@ -404,8 +409,8 @@ async fn read_frame(reader: &mut BufReader<ReadHalf<Box<dyn Duplex>>>) -> Result
     })
 }
 
-/// The method in a frame and its fields. One that closes the connection or our channel is an error;
-/// one that blocks publishers is remembered.
+/// The method in a frame and its fields. A method that closes the connection or our channel is an
+/// error. One that blocks or unblocks publishers is noted.
 fn method_of<'a>(
     frame: &'a Frame,
     is_blocked: &mut bool,

@@ -1,11 +1,12 @@
-//! Kafka's protocol as a producer speaks it: requests over one connection to one broker.
+//! The producer's side of Kafka's protocol: requests over one connection to one broker.
 //!
-//! Five requests in fixed versions that every broker since 0.11 has and 4.0 kept. Facts are those of
-//! the protocol guide of Apache Kafka. The published clients connect to whatever address a broker
-//! names, and reserve memory by the numbers it sends; here every address goes through the guard, an
-//! answer is at most [`ANSWER_BYTES_MAX`] long, and no more is read than is there.
+//! It uses five requests, in fixed versions that every broker from 0.11 to 4.0 supports, as
+//! described in the protocol guide of Apache Kafka. The published clients connect to any address
+//! that a broker names, and allocate memory by the sizes it sends. Here every address goes through
+//! the guard, a response is at most [`ANSWER_BYTES_MAX`] long, and no length is trusted beyond the
+//! bytes received.
 //!
-//! Not here: which partition an event goes to, and what a failure means (`target::kafka`).
+//! Not here: the choice of partitions, and what a failure means (`target::kafka`).
 
 pub(crate) mod errors;
 pub(crate) mod records;
@@ -25,15 +26,16 @@ use crate::tls_client::{Duplex, Peer};
 use scram::Scram;
 use wire::{Cut, In, Out};
 
-/// Bytes of an answer. What a broker says of a topic with ten thousand partitions is half of it.
+/// Maximum size of a response in bytes. The metadata of a topic with ten thousand partitions takes
+/// half of it.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// A request is answered within this, or its connection is given up.
+/// Time limit of a request. After it, the connection is closed.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
-/// A broker waits for its replicas no longer.
+/// How long a broker waits for its replicas, in milliseconds.
 const REPLICAS_MS: i32 = 8_000;
 const CLIENT: &str = "culvert";
 
-/// A request's number and the version of it that is spoken.
+/// An API key and the version in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Api(pub(crate) i16, pub(crate) i16);
 
@@ -68,7 +70,7 @@ impl Mechanism {
     }
 }
 
-/// Who logs in.
+/// User name, password and mechanism.
 #[derive(Debug)]
 pub(crate) struct Login {
     pub(crate) mechanism: Mechanism,
@@ -82,18 +84,18 @@ pub(crate) struct Link {
     correlation: i32,
 }
 
-/// What brokers say of themselves and of one topic.
+/// The cluster's brokers and the metadata of one topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Metadata {
-    /// Number, host and port of each broker.
+    /// ID, host and port of each broker.
     pub(crate) brokers: Vec<(i32, String, i32)>,
-    /// Zero, or why nothing is said of the topic.
+    /// The error code of the topic; 0 if none.
     pub(crate) error: i16,
-    /// Number and leader of each partition, by number; a negative leader is none.
+    /// ID and leader of each partition, sorted by ID. A negative leader means that there is none.
     pub(crate) partitions: Vec<(i32, i32)>,
 }
 
-/// Who a producer is to brokers, so that they tell repetitions.
+/// A producer ID and its epoch, by which brokers recognise repeated batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProducerId {
     pub(crate) id: i64,
@@ -101,7 +103,7 @@ pub(crate) struct ProducerId {
 }
 
 impl Link {
-    /// Connects to a broker, judged like every peer, and logs in.
+    /// Connects to a broker through the guard, and signs in.
     pub(crate) async fn open(
         peer: &Peer,
         login: Option<&Login>,
@@ -158,7 +160,7 @@ impl Link {
         Ok(answer.bytes()?.to_vec())
     }
 
-    /// What is known of a topic, which is not made when it is missing.
+    /// Reads the metadata of a topic. Does not create the topic.
     pub(crate) async fn metadata(&mut self, topic: &str) -> Result<Metadata, Failure> {
         let mut out = Out::default();
         out.i32(1).text(topic).i8(0);
@@ -196,7 +198,7 @@ impl Link {
         Ok(metadata)
     }
 
-    /// A new producer's number.
+    /// Requests a new producer ID.
     pub(crate) async fn producer_id(&mut self) -> Result<ProducerId, Failure> {
         let mut out = Out::default();
         out.i16(-1).i32(i32::MAX);
@@ -210,8 +212,8 @@ impl Link {
         })
     }
 
-    /// Appends a batch of records to each of these partitions of a topic, when every replica in sync
-    /// has it. The error number of each, as far as the broker says one.
+    /// Appends a batch of records to each of these partitions of a topic, acknowledged by all
+    /// in-sync replicas. Returns the error code of each partition that the broker reported.
     pub(crate) async fn produce(
         &mut self,
         topic: &str,
@@ -240,8 +242,8 @@ impl Link {
         Ok(outcomes)
     }
 
-    /// Sends a request and reads its answer, without the head. Nothing but a failure to write means
-    /// that it was not taken.
+    /// Sends a request and returns the body of its response. Only a failure to write the request
+    /// means that the broker did not receive it.
     async fn ask(&mut self, Api(key, version): Api, body: Out) -> Result<Vec<u8>, Failure> {
         self.correlation = self.correlation.wrapping_add(1);
         let mut head = Out::default();

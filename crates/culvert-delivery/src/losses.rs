@@ -1,22 +1,23 @@
-//! What a crash took: how many records had been offered and never reached the queue.
+//! Counts the records that a crash lost: those that were offered but never reached the queue.
 //!
-//! Two counts of this node are kept in the queue and moved beside every append, or 200 ms after the last
-//! time where nothing is appended: records offered, and records that are done with (written to the
-//! queue, delivered, or wanted by nobody). They meet at every clean stop; where they do not, the
-//! difference is what the life before lost. So that records offered since the last commit are counted
-//! too, the first of the two is also kept in a file that is written every few milliseconds and never
-//! synced: it outlives the process, if not the machine. The difference may count records that a filter
-//! would have kept back or that were delivered since.
+//! Each node keeps two cursors in the queue: the number of records offered, and the number of
+//! records that are finished (written to the queue, delivered, or selected by no subscription).
+//! Each append updates both; without appends they are updated 200 ms after the last change. They
+//! are equal after a clean stop; any difference at the start is the loss of the previous run. To
+//! include records that were offered after the last commit, the offered count is also kept in a
+//! file that is written every few milliseconds and never synced. The file survives a crash of the
+//! process but not of the machine. The difference may include records that a filter would have
+//! rejected or that were delivered since the last count.
 //!
-//! It is exact but for what happened between two writes of the file, and between a receiver's answer and
-//! the count of it. The first could go with a count in memory that outlives the process, which takes a
-//! mapped file and with it `unsafe`; the second could not, whoever counts.
+//! The result can be wrong by the records that were offered between two writes of the file, and by
+//! those that a receiver accepted but that were not yet counted. The first error could be avoided
+//! with a memory-mapped file, which needs `unsafe`. The second cannot be avoided.
 //!
-//! A power cut takes the file's last number too. So the queue says as well in which start of the machine
-//! this node runs, until it stops cleanly, and how many records at most came between two counts lately. A
-//! start that finds another start of the machine there, or no file, knows that there may be records that no
-//! count has, and how many they were if traffic was no denser than in the minutes before. It cannot know
-//! more: neither when the cut was, nor what happened after the last commit.
+//! A power failure can lose the file's last number too. So until a clean stop, the queue also
+//! contains the boot ID of the machine, and the most records that recently came between two counts.
+//! If the next start finds another boot ID or no file, there may be uncounted records. Their number
+//! is estimated from the rate in the minutes before. Neither the time of the failure nor later
+//! records can be known.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -29,45 +30,46 @@ use culvert_store::{CursorMove, Queue, QueueError};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// The two counts in the queue, as last written.
+/// The cursors in the queue, as last written.
 #[derive(Debug)]
 pub(crate) struct Counts {
     offered: Count,
     done: Count,
-    /// In which start of the machine this node runs; 0 when it has stopped cleanly.
+    /// A number made from the boot ID of the machine; 0 after a clean stop.
     running: Count,
     boot: i64,
-    /// The most records between two counts lately, as a power of two so that it seldom changes.
+    /// The most records that recently came between two counts, rounded up to a power of two so that
+    /// it seldom changes.
     width: Count,
     widths: Widths,
-    /// Where this life's own counting began.
+    /// The offered count at the start of this run.
     base: i64,
 }
 
-/// The first of them in the file: 8 bytes, the lowest first.
+/// The file with the offered count: 8 bytes, little-endian.
 #[derive(Debug)]
 pub(crate) struct Note {
     file: Arc<File>,
-    /// What it has.
+    /// The number last written to the file.
     noted: i64,
     base: i64,
-    /// The last writing of it.
+    /// The last write.
     writing: Option<JoinHandle<std::io::Result<()>>>,
 }
 
-/// Where counting stands at the start.
+/// The counts at the start of a run.
 #[derive(Debug)]
 pub(crate) struct Losses {
     pub(crate) counts: Counts,
     pub(crate) note: Option<Note>,
 }
 
-/// What the life before lost.
+/// The records that the previous run lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lost {
     /// Records that are known to have been offered.
     pub(crate) counted: u64,
-    /// Records besides that may have been, after the last count that can be believed.
+    /// Estimated further records, offered after the last reliable count.
     pub(crate) maybe: u64,
 }
 
@@ -86,18 +88,18 @@ struct Widths {
     began: Instant,
 }
 
-/// What is longer ago says nothing of the traffic of now.
+/// Traffic of earlier periods is not used to estimate the current rate.
 const WIDTH_PERIOD: Duration = Duration::from_secs(60);
-/// Intervals between two counts that a cut may take: the one that begins, and the one whose count was on its
-/// way to the disk.
+/// Intervals between two counts that a power failure may lose: the current one, and the one whose
+/// count was being written.
 pub(crate) const UNCOUNTED_INTERVALS: u32 = 2;
-/// Where the start of the machine has no name.
+/// The value of `running` if the boot ID is unknown.
 const UNKNOWN_BOOT: i64 = 1;
 
 impl Losses {
-    /// Reads the counts of `node`, and how many records its life before lost. `file` is made if it is
-    /// not there; counting goes on without it if it cannot be used.
-    /// `boot` names this start of the machine.
+    /// Reads the counts of `node` and computes the losses of its previous run. `file` is created if
+    /// it is missing; without a usable file, counting continues in the queue alone. `boot` is the
+    /// boot ID of the machine.
     pub(crate) async fn read(
         queue: &Queue,
         node: &str,
@@ -119,10 +121,10 @@ impl Losses {
                 .ok()
         });
         let noted = opened.as_ref().map_or(0, |(_, noted)| *noted);
-        // What a file says of another database is nothing of this one's.
+        // A file that was written beside another database is ignored.
         let is_known = offered.at.max(done.at) > 0;
         let last = if is_known { offered.at.max(noted) } else { 0 };
-        // Of the file of another start of the machine, or of none, the last number may be missing.
+        // If the file is missing or older than this boot, its last number may be lost.
         let has_file = opened.as_ref().is_some_and(|(_, noted)| *noted > 0);
         let is_cut = running.at != 0 && (running.at != boot || !has_file);
         let intervals = i64::from(UNCOUNTED_INTERVALS);
@@ -156,8 +158,8 @@ impl Losses {
 }
 
 impl Note {
-    /// Notes in the file how many records were offered, unless it is still busy with the number before:
-    /// nobody waits for it.
+    /// Writes the offered count to the file, unless the previous write is still running. Does not
+    /// wait.
     pub(crate) fn write(&mut self, offered: u64) {
         let offered = sum(self.base, offered);
         let is_busy = |writing: &JoinHandle<_>| !writing.is_finished();
@@ -166,7 +168,7 @@ impl Note {
         }
         self.noted = offered;
         let file = self.file.clone();
-        // A disk that hangs must not hold a thread that others need.
+        // A disk that hangs must not block a thread that other tasks need.
         let write = move || file.write_all_at(&offered.to_le_bytes(), 0);
         self.writing = Some(tokio::task::spawn_blocking(write));
     }
@@ -177,7 +179,7 @@ fn sum(base: i64, count: u64) -> i64 {
 }
 
 impl Counts {
-    /// Writes this life's counts, together with whatever else the queue commits at the moment.
+    /// Writes the counts of this run, in the same commit as other pending writes of the queue.
     pub(crate) async fn write(&mut self, queue: &Queue, offered: u64, done: u64) {
         let width = self.widths.count(offered, Instant::now());
         let (offered, done) = (sum(self.base, offered), sum(self.base, done));
@@ -189,19 +191,19 @@ impl Counts {
         );
     }
 
-    /// When to write again though nothing was offered: what was long ago says nothing of now.
+    /// When to write again without new records, because the estimated rate expires after a period.
     pub(crate) fn refresh_at(&self) -> Option<Instant> {
         (self.width.at > 0).then_some(self.widths.began + WIDTH_PERIOD)
     }
 
-    /// Writes that this node stopped with nothing left to count.
+    /// Records a clean stop.
     pub(crate) async fn end(&mut self, queue: &Queue) {
         self.running.move_to(queue, 0).await;
     }
 }
 
 impl Widths {
-    /// What was seen in the life before holds for a period.
+    /// The rate of the previous run is used for one period.
     fn after(before: u64) -> Self {
         Self {
             offered: 0,
@@ -210,7 +212,8 @@ impl Widths {
         }
     }
 
-    /// So many records were offered until now. The most between two counts, as a power of two or 0.
+    /// Notes the total of records offered so far. Returns the most between two counts, rounded up
+    /// to a power of two, or 0.
     fn count(&mut self, offered: u64, now: Instant) -> i64 {
         if now.duration_since(self.began) >= WIDTH_PERIOD {
             self.most = [0, self.most[0]];
@@ -226,9 +229,9 @@ impl Widths {
     }
 }
 
-/// A name of a start of the machine as a cursor can have it.
+/// A boot ID as a number, which a cursor can store.
 fn boot_number(name: &str) -> i64 {
-    // FNV-1a: nobody chooses these names.
+    // FNV-1a is sufficient: no attacker chooses these IDs.
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -237,7 +240,7 @@ fn boot_number(name: &str) -> i64 {
         .max(UNKNOWN_BOOT + 1)
 }
 
-/// The file and what it says: 0 where it says nothing.
+/// Opens the file and reads its number; 0 if it has none.
 fn open(path: &Path) -> std::io::Result<(File, i64)> {
     let file = File::options()
         .read(true)
@@ -265,8 +268,8 @@ impl Count {
         };
         match queue.append(Vec::new(), Some(cursor)).await {
             Ok(()) => self.at = to,
-            // Counting must never stand in the way of what it counts: look where it stands and go
-            // on from there.
+            // A conflict must not stop the writes that are counted: read the cursor and continue
+            // from there.
             Err(QueueError::Lost) => {
                 if let Ok(at) = queue.cursor(&self.name).await {
                     self.at = at;

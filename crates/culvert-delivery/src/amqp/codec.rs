@@ -1,4 +1,4 @@
-//! Frames, methods and their fields, as bytes.
+//! Encodes and decodes frames, methods and their fields.
 
 use super::{Broken, Message};
 
@@ -8,7 +8,7 @@ pub(super) const BODY: u8 = 3;
 pub(super) const HEARTBEAT: u8 = 8;
 pub(super) const FRAME_END: u8 = 0xce;
 
-/// Class and number of each method that is sent or understood.
+/// Class and method IDs of the supported methods.
 pub(super) mod method {
     pub(in crate::amqp) type Id = (u16, u16);
 
@@ -34,7 +34,7 @@ pub(super) mod method {
     pub(in crate::amqp) const CONFIRM_SELECT_OK: Id = (85, 11);
 }
 
-/// A frame around a payload.
+/// Encodes a frame.
 pub(super) fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(payload.len() + 8);
     frame.push(kind);
@@ -49,7 +49,7 @@ fn length(bytes: &[u8]) -> [u8; 4] {
     u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes()
 }
 
-/// A method being written.
+/// A buffer to which a method is written.
 pub(super) struct Out {
     channel: u16,
     bytes: Vec<u8>,
@@ -84,7 +84,7 @@ impl Out {
         self
     }
 
-    /// A text of at most 255 bytes; the caller sees to that.
+    /// A short string of at most 255 bytes; the caller checks this.
     pub(super) fn short(&mut self, text: &str) -> &mut Self {
         put_short(&mut self.bytes, text);
         self
@@ -110,7 +110,7 @@ fn put_short(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend(text);
 }
 
-/// A table of fields being written.
+/// A buffer to which a field table is written.
 pub(super) struct Table(Vec<u8>);
 
 impl Table {
@@ -121,7 +121,7 @@ impl Table {
         self.0.extend(value.as_bytes());
     }
 
-    /// A field that is true.
+    /// A boolean field with the value true.
     pub(super) fn flag(&mut self, name: &str) {
         put_short(&mut self.0, name);
         self.0.extend([b't', 1]);
@@ -137,7 +137,7 @@ impl Table {
     }
 }
 
-/// Which properties a header has, by their bits, in the order in which they stand.
+/// Bits of the property flags, in the order of the properties in a header.
 mod property {
     pub(super) const CONTENT_TYPE: u16 = 1 << 15;
     pub(super) const CONTENT_ENCODING: u16 = 1 << 14;
@@ -156,7 +156,7 @@ mod property {
 const CLASS_BASIC: u16 = 60;
 const PERSISTENT: u8 = 2;
 
-/// The frame between a message's method and its body.
+/// The header frame, which stands between the method and the body of a message.
 pub(super) fn content_header(channel: u16, message: &Message<'_>) -> Vec<u8> {
     use property::*;
     let mut bytes = Vec::new();
@@ -175,7 +175,7 @@ pub(super) fn content_header(channel: u16, message: &Message<'_>) -> Vec<u8> {
     frame(HEADER, channel, &bytes)
 }
 
-/// The id in a message's header, empty when it has none, and the length of the body that follows.
+/// The message ID in a header, empty if there is none, and the length of the body.
 pub(super) fn message_id(header: &[u8]) -> Result<(&str, u64), Broken> {
     use property::*;
     let mut fields = Fields::new(header);
@@ -211,7 +211,7 @@ pub(super) fn message_id(header: &[u8]) -> Result<(&str, u64), Broken> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut;
 
-/// Fields being read.
+/// The unread fields of a frame.
 pub(super) struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -251,7 +251,7 @@ impl<'a> Fields<'a> {
         self.number().map(u64::from_be_bytes)
     }
 
-    /// A text; empty when it is none.
+    /// A short string; empty if it is not UTF-8.
     pub(super) fn short(&mut self) -> Result<&'a str, Cut> {
         let length = self.u8()?;
         let bytes = self.take(usize::from(length))?;

@@ -1,11 +1,13 @@
-//! The event log in NATS JetStream: traffic batches are messages of one stream that all nodes share.
+//! The event log in NATS JetStream: traffic batches are messages of one stream that all nodes
+//! share.
 //!
-//! What is appended while the stream cannot take it goes to the queue in the database, which also has what
-//! the dispatcher puts there: audit events. Both are drained; within a destination the database goes
-//! first. Dead letters are in the database.
+//! Batches that the stream does not accept go to the queue in the database, which also has the
+//! audit events that the dispatcher copies. Workers drain both; within a destination, the database
+//! comes first. Dead letters are in the database.
 //!
-//! A repeated append changes nothing, for a message's id is made of its batch. The stream keeps a batch
-//! until its consumer's acknowledgement; the unit of everything is the batch, never the event.
+//! A message's id is computed from its batch, so a repeated append changes nothing. The stream
+//! keeps a batch until the consumer acknowledges it. Leases and acknowledgements are for whole
+//! batches, never for single events.
 
 mod held;
 mod lease;
@@ -34,32 +36,33 @@ use crate::batch::{Batch, BatchLimits};
 use crate::meters::Meters;
 use crate::net::Net;
 
-/// How long the first start of a connection is waited for.
+/// How long the start waits for the first connection.
 const CONNECT_FOR: Duration = Duration::from_secs(2);
 const CONNECT_LOOK_EVERY: Duration = Duration::from_millis(20);
-/// What failed is left alone for so long.
+/// Pause after a fault.
 const AFTER_FAULT: Duration = Duration::from_secs(1);
 
-/// What is due now is said to be due since then.
+/// Batches that are due now are reported as due since this long ago.
 const LONG_AGO: Duration = Duration::from_secs(60);
 
-/// Where the stream is.
+/// Servers and name of the stream.
 #[derive(Clone, Debug)]
 pub struct JetStreamSettings {
     /// Servers of one cluster.
     pub servers: NatsServers,
     /// Name of the stream, and what its subjects begin with: letters, digits, `-` and `_`.
     pub stream: String,
-    /// Copies of the stream in a cluster, when it is made.
+    /// Replicas of the stream in a cluster, used when the stream is created.
     pub replicas: u8,
-    /// What a node that died was sending goes to another one after so long.
+    /// Acknowledgement deadline of messages. If a node dies, other nodes get its batches after this
+    /// time.
     pub lease: Duration,
-    /// File of this node in which it notes what it has of the stream, for the life after it to have that
-    /// at once.
+    /// File in which this node records the messages that it holds, so that after a restart it can
+    /// return them immediately.
     pub held: Option<PathBuf>,
 }
 
-/// What a node that died was sending goes to another one after so long.
+/// Default acknowledgement deadline of messages.
 pub const STREAM_LEASE: Duration = Duration::from_secs(30);
 
 /// The event log in a stream.
@@ -68,9 +71,9 @@ pub(crate) struct JetStream {
     stream: Stream,
     held: Option<PathBuf>,
     queue: Queue,
-    /// Moves with every append of this process to the queue.
+    /// Changes with every append of this process to the queue.
     appended: watch::Receiver<u64>,
-    /// Destinations of which the queue had nothing when `appended` stood there.
+    /// The value of `appended` at which a destination's queue was last found empty.
     empty_at: Mutex<HashMap<String, u64>>,
     queue_failing_until: Mutex<Option<Instant>>,
     slots: Mutex<HashMap<String, Arc<ConsumerSlot>>>,
@@ -78,7 +81,7 @@ pub(crate) struct JetStream {
     meters: Arc<Meters>,
 }
 
-/// A line, and whether the stream may have something for it.
+/// The lease state of a destination, and whether the stream may have messages for it.
 #[derive(Debug, Default)]
 struct ConsumerSlot {
     has_more: AtomicBool,
@@ -92,7 +95,7 @@ impl ConsumerSlot {
 }
 
 impl JetStream {
-    /// A log that is not connected before [`EventLog::start`].
+    /// A log that connects in [`EventLog::start`].
     pub(crate) fn new(
         settings: &JetStreamSettings,
         queue: Queue,
@@ -126,7 +129,7 @@ impl JetStream {
         lock(&self.slots).values().cloned().collect()
     }
 
-    /// Stores batches as messages; those that the stream did not take.
+    /// Stores batches as messages. Returns those that the stream did not accept.
     async fn store(&self, batches: Vec<(NewBatch, Facts)>) -> Vec<NewBatch> {
         let mut left = Vec::new();
         let mut entries = Vec::with_capacity(batches.len());
@@ -163,7 +166,7 @@ impl JetStream {
         left
     }
 
-    /// The next batch of the database's queue, if it may have one.
+    /// The next batch of the database's queue, if the queue may have one.
     async fn lease_queued(
         &self,
         destination: &str,
@@ -185,7 +188,7 @@ impl JetStream {
         self.note_fault(leased)
     }
 
-    /// Where appends stand, if the database's queue may have something for the destination.
+    /// The current value of `appended` if the database's queue may have batches of the destination.
     fn may_be_queued(&self, destination: &str) -> Option<u64> {
         let failing_until = *lock(&self.queue_failing_until);
         if failing_until.is_some_and(|until| Instant::now() < until) {
@@ -224,7 +227,7 @@ impl JetStream {
         };
         match how {
             Settlement::Ack => {}
-            // It goes again when the head does.
+            // It is retried together with the head.
             Settlement::Retry { .. } if consumer.is_behind_head(first) => {
                 return Ok(number(leases.len()));
             }
@@ -232,7 +235,8 @@ impl JetStream {
                 if consumer.put_off(first, at) || leases.len() > 1 {
                     return Ok(number(leases.len()));
                 }
-                // Claimed: it gets a place in the line like all others, if that can be had now.
+                // A claimed batch is stored again, so that the consumer delivers it in order, if
+                // the stream is usable.
                 let Some(message) = self.stream.get(first.batch.unsigned_abs()).await? else {
                     return Ok(0);
                 };
@@ -281,14 +285,14 @@ impl JetStream {
                 }
             }
         }
-        // The head last: as long as it is there nobody else has the line.
+        // The head is settled last: until then no other node gets a batch of the destination.
         for lease in leases.iter().rev() {
             consumer.remove(&self.stream, lease).await;
         }
         Ok(number(leases.len()))
     }
 
-    /// What the stream did not take.
+    /// Appends to the queue the batches that the stream did not accept.
     async fn queue_all(&self, batches: Vec<NewBatch>) -> Result<(), Fault> {
         let events = batches.iter().map(|batch| u64::from(batch.count)).sum();
         let appended = self.queue.append(batches, None).await;
@@ -300,7 +304,8 @@ impl JetStream {
         Ok(())
     }
 
-    /// What waits in the stream; nothing while it cannot be asked, so that what is new goes on.
+    /// The backlog of the stream; empty while the stream is unreachable, so that callers can
+    /// continue.
     async fn waiting(&self) -> BTreeMap<String, Waiting> {
         match self.stream.waiting(None).await {
             Ok(waiting) => waiting,
@@ -311,7 +316,8 @@ impl JetStream {
         }
     }
 
-    /// Looks whether the stream can be used, and says so when that changed, or why there is no connection.
+    /// Checks whether the stream can be used. Logs changes, and the reason if there is no
+    /// connection.
     async fn look(&self, seen: &mut Option<(bool, Option<String>)>) {
         let usable = self.stream.usable().await;
         self.meters.log_up.set(u64::from(usable.is_ok()));
@@ -616,7 +622,7 @@ impl EventLog for JetStream {
             let streamed = consumer.next_due().or_else(|| {
                 let has_more = slot.has_more.load(Ordering::Acquire);
                 let now = self.clock.now();
-                // Before any moment that the caller may have looked at its clock.
+                // Earlier than any time at which the caller may have read its clock.
                 let at = match self.stream.is_connected() {
                     true => now.minus(LONG_AGO),
                     false => now.plus(AFTER_FAULT),
@@ -650,7 +656,7 @@ impl EventLog for JetStream {
                 total.batches += waiting.batches;
                 total.events += waiting.events;
                 total.bytes += waiting.bytes;
-                // Audit events are in the database, whatever the log.
+                // The stream has no audit events.
                 total.traffic_events += waiting.events;
                 total.traffic_bytes += waiting.bytes;
             }
@@ -666,7 +672,7 @@ impl EventLog for JetStream {
         Box::pin(async move {
             self.queue.hasten(destination, now).await?;
             let slot = self.slot(destination);
-            // What comes later was not there when it was asked for.
+            // Messages that are stored later are not affected.
             let last = self.stream.last().await.unwrap_or(0);
             slot.consumer.lock().await.hasten(now, last);
             Ok(())
@@ -687,7 +693,7 @@ impl EventLog for JetStream {
     }
 }
 
-/// A batch in as many parts as it takes for each to be a message. One event is never parted.
+/// Splits a batch so that each part fits into a message. A single event is never split.
 fn parts(batch: NewBatch, bytes_max: usize) -> Vec<NewBatch> {
     let mut done = Vec::new();
     let mut left = vec![batch];

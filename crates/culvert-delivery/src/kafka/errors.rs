@@ -1,13 +1,13 @@
-//! Error numbers of brokers, by name, and what they mean for delivery.
+//! Broker error codes by name, and their failure classes.
 
 use crate::failure::FailureClass::{Auth, Config, Permanent, Retryable, Unknown};
 use crate::failure::{Failure, FailureClass};
 
 pub(crate) const NONE: i16 = 0;
-/// The broker has this batch already.
+/// The broker already has this batch.
 pub(crate) const DUPLICATE_SEQUENCE_NUMBER: i16 = 46;
 
-/// Those with a meaning of their own; every other may pass by itself.
+/// Codes with a class of their own. All others are temporary.
 const KNOWN: &[(i16, &str, FailureClass)] = &[
     (2, "CORRUPT_MESSAGE", Retryable),
     (3, "UNKNOWN_TOPIC_OR_PARTITION", Config),
@@ -38,7 +38,7 @@ const KNOWN: &[(i16, &str, FailureClass)] = &[
     (89, "THROTTLING_QUOTA_EXCEEDED", Retryable),
 ];
 
-/// Refuses every number but that of no error.
+/// Fails for every code except 0.
 pub(crate) fn check(error: i16) -> Result<(), Failure> {
     if error == NONE {
         return Ok(());
@@ -52,12 +52,12 @@ pub(crate) fn check(error: i16) -> Result<(), Failure> {
     Err(Failure::new(class, name, text))
 }
 
-/// Whether the broker forgot who we are, or counts other than we do.
+/// Whether the broker no longer knows our producer ID, or expects another sequence number.
 pub(crate) fn is_about_the_producer(error: i16) -> bool {
     matches!(error, 45 | 47 | 59)
 }
 
-/// Whether a partition may be elsewhere by now.
+/// Whether the partition's leader may have changed.
 pub(crate) fn is_about_the_place(error: i16) -> bool {
     matches!(error, 3 | 5 | 6 | 9 | 13 | 56 | 72 | 74 | 75)
 }

@@ -1,4 +1,4 @@
-//! Records as they are appended: batches of the second format, and the choice of a partition.
+//! Encodes record batches (format version 2) and computes partitions.
 
 use std::io::Write;
 
@@ -21,7 +21,7 @@ pub(crate) struct Record<'a> {
     pub(crate) headers: [(&'static str, String); 3],
 }
 
-/// A batch without the numbers of its producer.
+/// A batch without producer ID and sequence number.
 #[derive(Debug)]
 pub(crate) struct Batch {
     count: i32,
@@ -32,7 +32,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Writes records, at least one, under gzip if so wanted.
+    /// Encodes records, at least one, compressed with gzip if `packs`.
     pub(crate) fn of(records: &[Record<'_>], packs: bool) -> Self {
         let from = records.first().map_or(0, |record| record.at);
         let mut out = Out::default();
@@ -72,13 +72,13 @@ impl Batch {
         self.count
     }
 
-    /// What tells it from another.
+    /// A hash of the records, to compare batches.
     pub(crate) fn digest(&self) -> [u8; 32] {
         use sha2::{Digest, Sha256};
         Sha256::digest(&self.records).into()
     }
 
-    /// As it is appended; `sequence` is the number of its first record in its partition.
+    /// The encoded batch. `sequence` is the number of its first record in its partition.
     pub(crate) fn finish(&self, producer: ProducerId, sequence: i32) -> Vec<u8> {
         const NO_EPOCH: i32 = -1;
         const FORMAT: i8 = 2;
@@ -105,7 +105,8 @@ impl Batch {
     }
 }
 
-/// The place of a key among partitions, as Kafka's own clients have it: murmur2, without its sign.
+/// The index of a key's partition, computed as Kafka's own clients do: murmur2 with the sign bit
+/// cleared.
 pub(crate) fn partition_index(key: &[u8], n_partitions: usize) -> usize {
     let hash = usize::try_from(murmur2(key) & 0x7fff_ffff).unwrap_or(0);
     hash.checked_rem(n_partitions).unwrap_or(0)
@@ -137,7 +138,7 @@ fn murmur2(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// The values of Kafka's own test of its hash.
+    /// The values of the test of Kafka's own hash.
     #[test]
     fn keys_are_hashed_as_kafkas_own_clients_hash_them() {
         for (key, hash) in [

@@ -1,4 +1,4 @@
-//! Log-in by a proof of the password: the client's side of SCRAM (RFC 5802, RFC 7677).
+//! Sign-in by proof of the password: the client's side of SCRAM (RFC 5802, RFC 7677).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,22 +8,22 @@ use subtle::ConstantTimeEq;
 
 use super::Mechanism;
 
-/// What brokers configure at most; more would be our time to spend, not theirs.
+/// Brokers configure no more than this. The limit keeps a broker from costing us CPU time.
 const ITERATIONS_MAX: u32 = 16_384;
 
-/// A log-in that was begun.
+/// A sign-in in progress.
 pub(super) struct Scram<'a> {
     mechanism: Mechanism,
     nonce: &'a str,
-    /// The first message without its head.
+    /// The first message without its GS2 header.
     bare: String,
 }
 
-/// What answers a challenge.
+/// The response to a challenge.
 pub(super) struct Proof {
-    /// The last message.
+    /// The final message of the client.
     pub(super) last: String,
-    /// What the other side must say to prove that it knows the password too.
+    /// The server signature that proves that the broker knows the password too.
     expected: Vec<u8>,
 }
 
@@ -37,12 +37,12 @@ impl<'a> Scram<'a> {
         }
     }
 
-    /// The first message.
+    /// The client's first message.
     pub(super) fn first(&self) -> String {
         format!("n,,{}", self.bare)
     }
 
-    /// Answers the challenge. The error is a sentence.
+    /// The response to the broker's challenge. Errors are sentences.
     pub(super) fn answer(&self, challenge: &[u8], password: &str) -> Result<Proof, &'static str> {
         const UNREADABLE: &str = "the broker's challenge is malformed";
         let challenge = std::str::from_utf8(challenge).map_err(|_| UNREADABLE)?;
@@ -78,7 +78,7 @@ impl<'a> Scram<'a> {
 }
 
 impl Proof {
-    /// Checks that the other side knows the password too.
+    /// Checks the broker's signature, which proves that it knows the password too.
     pub(super) fn check(&self, said: &[u8]) -> Result<(), &'static str> {
         let signature = std::str::from_utf8(said)
             .ok()
@@ -99,7 +99,7 @@ impl Proof {
 type MacOf = fn(&[u8], &[u8]) -> Vec<u8>;
 type HashOf = fn(&[u8]) -> Vec<u8>;
 
-/// The proof, and the other side's.
+/// Computes the client's proof and the expected signature of the server.
 fn prove(
     mac: MacOf,
     hash: HashOf,

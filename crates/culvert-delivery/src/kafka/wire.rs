@@ -1,10 +1,11 @@
-//! Numbers, texts and lists as requests and answers have them: big-endian, lengths first.
+//! Integers, strings and lists of Kafka's requests and responses: big-endian, with lengths before
+//! their contents.
 
-/// An answer ended before its fields did.
+/// A response ended before its fields did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut;
 
-/// Something being written.
+/// A buffer to which a request is written.
 #[derive(Debug, Default)]
 pub(crate) struct Out(Vec<u8>);
 
@@ -29,12 +30,12 @@ impl Out {
         self
     }
 
-    /// How many of something follow.
+    /// The number of elements of a list.
     pub(crate) fn count(&mut self, count: usize) -> &mut Self {
         self.i32(i32::try_from(count).unwrap_or(i32::MAX))
     }
 
-    /// A text of at most 32,767 bytes; the caller sees to that.
+    /// A string of at most 32,767 bytes; the caller checks this.
     pub(crate) fn text(&mut self, text: &str) -> &mut Self {
         self.i16(i16::try_from(text.len()).unwrap_or(i16::MAX));
         self.0.extend(text.as_bytes());
@@ -47,7 +48,7 @@ impl Out {
         self
     }
 
-    /// A number of variable length, small ones of either sign short.
+    /// A variable-length integer in zigzag encoding, short for small numbers of either sign.
     pub(crate) fn varint(&mut self, number: i64) -> &mut Self {
         let mut rest = ((number << 1) ^ (number >> 63)).cast_unsigned();
         while rest >= 0x80 {
@@ -58,7 +59,7 @@ impl Out {
         self
     }
 
-    /// Bytes after a length of variable length; none is not the same as empty.
+    /// Bytes after a variable-length length. `None` and empty differ.
     pub(crate) fn var_bytes(&mut self, bytes: Option<&[u8]>) -> &mut Self {
         match bytes {
             Some(bytes) => {
@@ -75,7 +76,7 @@ impl Out {
         self
     }
 
-    /// This head and then that body, behind their length.
+    /// Joins the header in `self` and a body, and puts their length before them.
     pub(crate) fn framed(self, body: Self) -> Vec<u8> {
         let mut all = Self::default();
         all.count(self.0.len() + body.0.len());
@@ -88,7 +89,7 @@ impl Out {
     }
 }
 
-/// Something being read.
+/// The unread part of a response.
 #[derive(Debug)]
 pub(crate) struct In<'a>(&'a [u8]);
 
@@ -125,7 +126,7 @@ impl<'a> In<'a> {
         self.number().map(i64::from_be_bytes)
     }
 
-    /// How many of something follow: at most as many as there are bytes. None is zero.
+    /// The number of elements of a list, at most the number of bytes left. A null list has zero.
     pub(crate) fn count(&mut self) -> Result<usize, Cut> {
         let count = self.i32()?;
         if count == -1 {
@@ -139,7 +140,7 @@ impl<'a> In<'a> {
         }
     }
 
-    /// A text; none, or one that is no UTF-8, is empty.
+    /// A string; empty if it is null or not UTF-8.
     pub(crate) fn text(&mut self) -> Result<&'a str, Cut> {
         let length = self.i16()?;
         if length == -1 {

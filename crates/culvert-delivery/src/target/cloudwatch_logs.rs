@@ -1,9 +1,9 @@
 //! `cloudwatch_logs`: events as entries of an Amazon CloudWatch log group (contract: destinations
 //! 3.3).
 //!
-//! Each node writes a log stream of its own for each day, and makes it when it is missing. The
-//! service wants the entries of one call in the order of their times and within 24 hours; a batch
-//! that spans more goes in several calls.
+//! Each node writes to its own log stream for each day, and creates missing streams. The service
+//! requires that the entries of one call are sorted by time and span at most 24 hours, so a batch
+//! that spans more is sent in several calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ const GROUP: ResourceType = ResourceType {
     resource: "log-group:",
     is_regional: true,
 };
-/// The service counts this for each entry beside its text.
+/// Bytes that the service counts for each entry besides its text.
 const EVENT_OVERHEAD: usize = 26;
 const EVENTS_MAX: u32 = 8_000;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -46,7 +46,7 @@ const MISSING: &str = "ResourceNotFoundException";
 pub static TYPE: TargetType = TargetType {
     name: NAME,
     doc: "Writes each event to an Amazon CloudWatch log group, with one log stream per node and day.",
-    // Together with what is counted for entries below 1,048,576 bytes.
+    // Together with the overhead of the entries below 1,048,576 bytes.
     limits: BatchLimits {
         events_max: EVENTS_MAX,
         bytes_max: (1 << 20) - EVENTS_MAX as usize * EVENT_OVERHEAD,
@@ -112,7 +112,7 @@ fn open(
 struct CloudwatchLogs {
     aws: Aws,
     group: String,
-    /// What the names of our log streams begin with.
+    /// Prefix of the names of our log streams.
     streams: String,
     net: Net,
 }
@@ -131,7 +131,7 @@ struct LogEvent<'a> {
     message: &'a str,
 }
 
-/// An event of the batch, by its place in it.
+/// An event of the batch, with its position.
 #[derive(Clone, Copy)]
 struct DatedEvent<'a> {
     index: usize,
@@ -139,7 +139,7 @@ struct DatedEvent<'a> {
     text: &'a str,
 }
 
-/// Entries that were left out of what was taken: positions in the call.
+/// The service's report on rejected entries of an accepted call, by position.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Rejected {
@@ -186,7 +186,8 @@ impl Target for CloudwatchLogs {
                             outcomes[event.index] = rejected.outcome(position);
                         }
                     }
-                    // Nothing was taken yet: the failure is the batch's, which may be split.
+                    // Nothing was accepted yet, so the failure applies to the whole batch, which
+                    // may be split.
                     Err(failure) if call.len() == batch.len() => return Verdict::Failed(failure),
                     Err(failure) => {
                         for event in call {
@@ -205,7 +206,7 @@ impl Target for CloudwatchLogs {
     }
 }
 
-/// The entries in calls that span less than a day each.
+/// Splits entries into calls that span less than a day each.
 fn within_a_day<'e, 'a>(mut events: &'e [DatedEvent<'a>]) -> Vec<&'e [DatedEvent<'a>]> {
     let mut calls = Vec::new();
     while let Some(first) = events.first() {
@@ -243,7 +244,7 @@ impl CloudwatchLogs {
             }
             other => other?,
         };
-        // An empty body is a success without anything to tell.
+        // An empty body means that all entries were accepted.
         let put = serde_json::from_str::<Put>(&answer.text);
         Ok(put
             .ok()
@@ -251,7 +252,7 @@ impl CloudwatchLogs {
             .unwrap_or_default())
     }
 
-    /// Makes the log stream, unless it is there.
+    /// Creates the log stream. Succeeds if it exists.
     async fn make(&self, stream: &str) -> Result<(), Failure> {
         let request = json!({"logGroupName": self.group, "logStreamName": stream});
         let body = request.to_string().into();
@@ -263,7 +264,7 @@ impl CloudwatchLogs {
 }
 
 impl Rejected {
-    /// What became of the entry at `position`.
+    /// The outcome of the entry at `position`.
     fn outcome(&self, position: usize) -> Outcome {
         let before = |end: Option<usize>| end.is_some_and(|end| position < end);
         let (code, text) = if before(self.expired_log_event_end_index) {

@@ -1,9 +1,9 @@
 //! `kafka`: events as records of a Kafka topic (contract: destinations 8.2).
 //!
-//! A record is done when every replica in sync has it. The producer is idempotent: a batch that is
-//! sent again unchanged, because its answer was lost, is stored once as long as this process lives.
-//! Brokers are found by what the first of them says of the topic; each address that it names is
-//! judged like one that a user names.
+//! A record counts as delivered when all in-sync replicas have it. The producer is idempotent:
+//! while this process runs, a batch that is repeated unchanged after a lost response is stored
+//! once. The bootstrap brokers name the other brokers; their addresses are checked by the same
+//! rules as those that users configure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -37,16 +37,17 @@ const SCHEMES: &[Scheme] = &[Scheme {
     port: 9092,
 }];
 const OPEN_DEADLINE: Duration = Duration::from_secs(10);
-/// What brokers said of the topic is asked again after this.
+/// How long the topic's metadata is used before it is read again.
 const KNOWN_FOR: Duration = Duration::from_secs(300);
-/// A connection that was silent for longer is not used again: the broker may be about to close it.
+/// A connection that was idle for longer is not used again, because the broker may be about to
+/// close it.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
 /// This target.
 pub static TYPE: TargetType = TargetType {
     name: NAME,
     doc: "Appends each event to a Kafka topic as a record and waits for its replicas.",
-    // A million bytes with the headers of each record.
+    // The brokers' default limit is a million bytes, with the headers of each record.
     limits: BatchLimits {
         events_max: 1000,
         bytes_max: 700 << 10,
@@ -201,33 +202,33 @@ impl std::fmt::Debug for Kafka {
     }
 }
 
-/// What is known from one send to the next.
+/// State kept between sends.
 #[derive(Default)]
 struct State {
     cluster: Option<Cluster>,
-    /// Whether the cluster may be another by now.
+    /// Whether the metadata may be outdated.
     is_stale: bool,
     producer: Option<Producer>,
-    /// Connections to brokers by their numbers, and when they were last used.
+    /// Connections by broker ID, and when they were last used.
     links: HashMap<i32, (Link, Instant)>,
-    /// Where records without a key went last.
+    /// Selects the partition of records without a key, round robin.
     turn: usize,
 }
 
-/// The topic as brokers tell of it.
+/// Brokers and partitions of the topic.
 struct Cluster {
     brokers: HashMap<i32, Peer>,
-    /// Number and leader of each partition.
+    /// ID and leader of each partition.
     partitions: Vec<(i32, i32)>,
     fetched_at: Instant,
 }
 
-/// Who we are to brokers, and what each partition had from us.
+/// The producer ID, and the sequence numbers in each partition.
 struct Producer {
     id: ProducerId,
-    /// Number of the next record, by partition.
+    /// Sequence number of the next record, by partition.
     next: HashMap<i32, i32>,
-    /// A batch whose answer was lost, by partition: it may have been taken.
+    /// Digest of a batch whose response was lost, by partition. The broker may have stored it.
     doubts: HashMap<i32, [u8; 32]>,
 }
 
@@ -247,7 +248,7 @@ impl Target for Kafka {
     }
 }
 
-/// Events of a batch that go to one partition, by their places in it.
+/// A partition, and the positions in the batch of the events that go there.
 type Part = (i32, Vec<usize>);
 
 impl Kafka {
@@ -256,7 +257,8 @@ impl Kafka {
         self.look_around(state).await?;
         let mut outcomes = vec![Outcome::NotTried; deliveries.len()];
         let mut waiting = self.parted(state, &deliveries);
-        // A part that a broker refuses for its content is halved until the events at fault are alone.
+        // A part that a broker rejects for its content is halved until each rejected event is
+        // alone.
         while !waiting.is_empty() {
             let (round, mut later) = first_of_each(std::mem::take(&mut waiting));
             for (leader, parts) in by_leader(state, round) {
@@ -276,7 +278,7 @@ impl Kafka {
                         continue;
                     }
                     if !is_at_fault {
-                        // Nothing overtakes what was not taken.
+                        // Later events must not overtake a part that was not accepted.
                         later.retain(|(other, _)| *other != partition);
                     }
                     for event in events {
@@ -289,7 +291,7 @@ impl Kafka {
         Ok(outcomes)
     }
 
-    /// Which events go to which partition.
+    /// Assigns events to partitions.
     fn parted(&self, state: &mut State, deliveries: &[Delivery<'_>]) -> Vec<Part> {
         let Some(cluster) = &state.cluster else {
             return Vec::new();
@@ -320,7 +322,7 @@ impl Kafka {
         }
     }
 
-    /// Appends parts to partitions of one leader. What failed about each.
+    /// Appends parts to partitions of one leader. Returns the failure of each part, if it failed.
     async fn append_at(
         &self,
         state: &mut State,
@@ -348,7 +350,8 @@ impl Kafka {
             doubt.is_some_and(|doubt| *doubt != batch.digest())
         });
         if is_doubtful {
-            // Other records under numbers that may be taken would be dropped as repetitions.
+            // The broker may have used these sequence numbers already, and would drop other records
+            // under them as duplicates. So a new producer ID is needed.
             state.links.insert(leader, (link, Instant::now()));
             state.producer = None;
             if let Err(failure) = self.look_around(state).await {
@@ -364,7 +367,8 @@ impl Kafka {
                 (*partition, batch.finish(producer.id, sequence))
             })
             .collect();
-        // Until it is known, every one of them may have been taken; a send that is given up stays so.
+        // Until the response arrives, or if the send is cancelled, the broker may have stored any
+        // of them.
         for ((partition, _), batch) in parts.iter().zip(&batches) {
             producer.doubts.insert(*partition, batch.digest());
         }
@@ -430,7 +434,7 @@ impl Kafka {
         records::Batch::of(&records, self.packs)
     }
 
-    /// A connection to a leader, taken out while it works.
+    /// A connection to a leader. It is removed from the state while in use.
     async fn link(&self, state: &mut State, leader: i32) -> Result<Link, Failure> {
         if let Some((link, used)) = state.links.remove(&leader)
             && used.elapsed() < KEPT_FOR
@@ -456,7 +460,7 @@ impl Kafka {
                 let text = "authentication with the broker took longer than 10 s";
                 Failure::new(FailureClass::Retryable, "timeout", text)
             })?
-            // Nothing was appended by then.
+            // Nothing was sent before the connection was open, so a retry is safe.
             .map_err(|failure| match failure.class {
                 FailureClass::Unknown => Failure {
                     class: FailureClass::Retryable,
@@ -466,7 +470,7 @@ impl Kafka {
             })
     }
 
-    /// Learns what is not known: who leads which partition, and who we are.
+    /// Requests what is missing: the topic's metadata and the producer ID.
     async fn look_around(&self, state: &mut State) -> Result<(), Failure> {
         let is_old = |cluster: &Cluster| cluster.fetched_at.elapsed() >= KNOWN_FOR;
         if state.is_stale || state.cluster.as_ref().is_some_and(is_old) {
@@ -538,7 +542,7 @@ impl Kafka {
     }
 }
 
-/// The first part of each partition, and the others, in order.
+/// Separates the first part of each partition from the others, which keep their order.
 fn first_of_each(parts: Vec<Part>) -> (Vec<Part>, Vec<Part>) {
     let mut seen = BTreeSet::new();
     parts
@@ -546,7 +550,7 @@ fn first_of_each(parts: Vec<Part>) -> (Vec<Part>, Vec<Part>) {
         .partition(|(partition, _)| seen.insert(*partition))
 }
 
-/// Parts by the leaders of their partitions; a negative leader is none.
+/// Groups parts by the leaders of their partitions. A negative leader means that there is none.
 fn by_leader(state: &State, parts: Vec<Part>) -> BTreeMap<i32, Vec<Part>> {
     let mut leaders: BTreeMap<i32, Vec<Part>> = BTreeMap::new();
     for part in parts {
@@ -560,7 +564,7 @@ fn by_leader(state: &State, parts: Vec<Part>) -> BTreeMap<i32, Vec<Part>> {
     leaders
 }
 
-/// The number behind so many records, which begins anew behind the largest.
+/// The sequence number after `count` records, which wraps around after the largest.
 fn after(next: i32, count: i32) -> i32 {
     let sum = i64::from(next) + i64::from(count);
     i32::try_from(sum % (1 << 31)).unwrap_or(0)

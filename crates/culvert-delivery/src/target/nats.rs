@@ -1,7 +1,8 @@
 //! `nats`: events as messages of a NATS JetStream stream (contract: destinations 8.1).
 //!
-//! Each message waits for the stream's acknowledgement and carries the idempotency key as its id, so
-//! a repetition within the stream's window is stored once. Audit events go one at a time, in order.
+//! Each message waits for the stream's acknowledgement and has the idempotency key as its id, so a
+//! repetition within the stream's deduplication window is stored once. Audit events are sent one at
+//! a time, in order.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ const NAME: &str = "nats";
 const PREFIX: &str = "culvert.events";
 const ACK_DEADLINE: Duration = Duration::from_secs(5);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
-/// Messages of traffic events that wait for their acknowledgement at once.
+/// Maximum number of traffic messages that wait for their acknowledgement.
 const PIPELINE: usize = 256;
 const SCHEMES: &[Scheme] = &[
     Scheme {
@@ -122,7 +123,7 @@ struct Credentials {
     creds: Option<String>,
 }
 
-/// A way to log in that is whole.
+/// Complete credentials of one authentication method.
 enum Login<'a> {
     None,
     Token(&'a str),
@@ -200,7 +201,7 @@ fn peers(config: &Config, settings: &TargetSettings) -> Result<Vec<Peer>, Refusa
     Peer::several(NAME, "urls", &config.urls, SCHEMES, is_tls, &settings.rules)
 }
 
-/// Secrets stay that are left out, and all of them where nothing is said of `credentials`.
+/// Secrets that the request omits are unchanged; so is `credentials` as a whole.
 fn merge(stored: &Value, mut given: Value) -> Value {
     if let (Some(fields), Some(credentials)) = (given.as_object_mut(), stored.get("credentials")) {
         fields
@@ -213,7 +214,7 @@ fn merge(stored: &Value, mut given: Value) -> Value {
             let value = holder.and_then(|holder| holder.get(name));
             value.is_some_and(|value| !value.is_null())
         };
-        // A secret of another way to log in does not come back beside the new one.
+        // A request for another authentication method does not restore the secrets of the old one.
         if is_named(field) || (field == "password" && is_named("user")) {
             keep_secret(stored, &mut given, "/credentials", field);
         }
@@ -221,7 +222,8 @@ fn merge(stored: &Value, mut given: Value) -> Value {
     given
 }
 
-/// Options that log in; `None` when the text of the credentials cannot be read.
+/// Connection options with the credentials; `None` if the text of a credentials file cannot be
+/// read.
 fn options_of(login: Login<'_>) -> Option<ConnectOptions> {
     let options = ConnectOptions::new();
     Some(match login {
@@ -232,7 +234,7 @@ fn options_of(login: Login<'_>) -> Option<ConnectOptions> {
         }
         Login::Nkey(seed) => {
             let seed = seed.trim();
-            // The library says whether it is one only when it is used.
+            // The library validates a seed only when it uses it.
             let is_seed = seed.starts_with("SU")
                 && seed.len() == 58
                 && seed
@@ -278,7 +280,7 @@ fn open(
 
 struct Nats {
     peers: Vec<Peer>,
-    /// What subjects begin with, up to the type of the event.
+    /// Prefix of the subjects, up to the event type.
     subject: String,
     stream: Option<String>,
     credentials: Credentials,
@@ -372,7 +374,7 @@ impl Nats {
         let kind = event_type(delivery.envelope)
             .ok_or_else(|| unfit("type", "the event type cannot be used in a subject"))?;
         let subject = format!("{}.{kind}", self.subject);
-        // Headers count too; they are some hundred bytes.
+        // The limit includes headers, which take a few hundred bytes.
         if delivery.envelope.len() + 1024 > client.max_payload() {
             return Err(unfit(
                 "max_payload",
@@ -390,8 +392,8 @@ impl Nats {
         publishing.await.map_err(|error| self.blame(&error))
     }
 
-    /// A connection to the first server that lets us in. Addresses are resolved and judged here; what
-    /// the cluster says of other servers is not followed.
+    /// Connects to the first server that accepts the credentials. Addresses are resolved and
+    /// checked here; other servers that the cluster announces are ignored.
     async fn connect(&self) -> Result<Client, Failure> {
         let mut last = Failure::new(
             FailureClass::Config,
@@ -461,7 +463,7 @@ impl Nats {
             (PublishErrorKind::MaxPayloadExceeded, _) => {
                 (FailureClass::Permanent, "max_payload".to_owned())
             }
-            // The id makes a repetition harmless.
+            // The message id makes a repetition harmless.
             (PublishErrorKind::TimedOut, _) => (FailureClass::Unknown, "timeout".to_owned()),
             _ => (FailureClass::Retryable, "publish".to_owned()),
         };

@@ -38,7 +38,7 @@ use crate::target::verdict::Verdict;
 
 const NAME: &str = "otlp";
 const DEADLINE: Duration = Duration::from_secs(25);
-/// What was taken may come with a message about records that were not; it is waited for so long.
+/// How long to wait for the body of a successful response, which may report rejected records.
 const MESSAGE_FOR: Duration = Duration::from_secs(2);
 
 /// This target.
@@ -235,7 +235,7 @@ impl Otlp {
             body.into(),
             DEADLINE,
         );
-        // Over gRPC the trailers decide, which are behind the body.
+        // In gRPC the status is in the trailers, after the body.
         let order = match self.protocol {
             Protocol::Grpc => order,
             Protocol::Protobuf | Protocol::Json => order.succeeds_by_head_within(MESSAGE_FOR),
@@ -244,7 +244,8 @@ impl Otlp {
         self.judge(&answer)
     }
 
-    /// The specification's table; credentials that are not taken are no matter of content to us.
+    /// Classifies a response by the table of the specification. Rejected credentials are an
+    /// authentication failure, not a failure of the content.
     fn judge(&self, answer: &HttpResponse) -> Result<(), Failure> {
         let secrets: Vec<&str> = self.secrets.iter().map(Secret::reveal).collect();
         if self.protocol == Protocol::Grpc {
@@ -266,8 +267,8 @@ impl Otlp {
         Err(failed(answer, class, &secrets))
     }
 
-    /// Records that were left out of what was taken are not to be sent again, and nobody says which
-    /// they are: they can only be told of.
+    /// Logs that the receiver rejected some records of an accepted request. It does not say which,
+    /// and the specification forbids a retry.
     fn look_at_rejected(&self, message: &[u8]) {
         let said = match self.protocol {
             Protocol::Protobuf | Protocol::Grpc => ExportLogsServiceResponse::decode(message).ok(),

@@ -1,7 +1,7 @@
 //! `rabbitmq`: events as persistent messages of a RabbitMQ exchange.
 //!
-//! Each message waits for the broker's confirm; one that no queue is bound for comes back and is not
-//! lost. Its id is the idempotency key. Audit events go one at a time, in order.
+//! Each message waits for the broker's confirm. A message for which no queue is bound is returned,
+//! and is not lost. Its id is the idempotency key. Audit events are sent one at a time, in order.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,13 +41,14 @@ const SCHEMES: &[Scheme] = &[
         port: 5672,
     },
 ];
-/// Texts of the protocol have one byte for their length.
+/// The length of the protocol's short strings is one byte.
 const SHORT_BYTES_MAX: usize = 255;
 const OPEN_DEADLINE: Duration = Duration::from_secs(10);
 const CONFIRM_DEADLINE: Duration = Duration::from_secs(10);
-/// A connection that was silent for longer is not used again: the broker may be about to close it.
+/// A connection that was idle for longer is not used again, because the broker may be about to
+/// close it.
 const KEPT_FOR: Duration = Duration::from_secs(45);
-/// Messages of traffic events that wait for their confirm at once.
+/// Maximum number of traffic messages that wait for their confirm.
 const PIPELINE: usize = 256;
 
 /// This target.
@@ -209,7 +210,7 @@ impl Target for Rabbitmq {
 }
 
 impl Rabbitmq {
-    /// Beside the verdict: whether the connection is as good as before.
+    /// Returns the verdict, and whether the connection can be used again.
     async fn publish(&self, publisher: &mut Publisher, batch: &Batch) -> (Verdict, bool) {
         let at_once = match batch.class() {
             BatchClass::Audit => 1,
@@ -247,7 +248,7 @@ impl Rabbitmq {
             let (confirmed, broken) = publisher.publish(&messages, CONFIRM_DEADLINE).await;
             let broken = broken.map(|broken| self.blame(&broken, FailureClass::Unknown));
             is_whole &= broken.is_none();
-            // The channel is closed for one message, and nobody says which.
+            // The broker closed the channel because of one message, but does not say which.
             if let Some(failure) = &broken
                 && failure.class == FailureClass::Permanent
                 && batch.len() > 1
@@ -283,7 +284,7 @@ impl Rabbitmq {
         (verdict_of_line(outcomes), is_whole)
     }
 
-    /// A connection to the first node that lets us in and has the exchange.
+    /// Connects to the first node that accepts the credentials and has the exchange.
     async fn connect(&self) -> Result<Publisher, Failure> {
         let mut last = Failure::new(
             FailureClass::Config,
@@ -301,7 +302,7 @@ impl Rabbitmq {
                 let mut publisher = Publisher::open(stream, login)
                     .await
                     .map_err(|broken| self.blame(&broken, FailureClass::Retryable))?;
-                // The default exchange is always there and may not be asked for.
+                // The default exchange always exists and must not be declared.
                 if !self.exchange.is_empty() {
                     publisher
                         .look_for_exchange(&self.exchange)
@@ -323,8 +324,8 @@ impl Rabbitmq {
         Err(last)
     }
 
-    /// What the end of a connection means; `otherwise` when it says nothing about messages on their
-    /// way.
+    /// The failure for a connection that ended. `otherwise` is its class if the cause says nothing
+    /// about messages in flight.
     fn blame(&self, broken: &Broken, otherwise: FailureClass) -> Failure {
         let (class, code, text) = match broken {
             Broken::Reported(code, text) => (class_of(*code, otherwise), code.to_string(), &**text),
@@ -349,13 +350,13 @@ impl Rabbitmq {
     }
 }
 
-/// What a reply code means (specification, 1.1 and RabbitMQ's use of it).
+/// The failure class of a reply code (specification, 1.1, and RabbitMQ's use of it).
 fn class_of(code: u16, otherwise: FailureClass) -> FailureClass {
     match code {
-        // Too long, or not what the exchange takes.
+        // The content is too large, or not acceptable for the exchange.
         311 | 406 => FailureClass::Permanent,
         403 => FailureClass::Auth,
-        // No such exchange or queue; no such virtual host.
+        // No such exchange, queue or virtual host.
         404 | 402 | 530 => FailureClass::Config,
         _ => otherwise,
     }

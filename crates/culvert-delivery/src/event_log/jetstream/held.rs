@@ -1,8 +1,9 @@
-//! Which messages this node has from the server, in a file that outlives its process: the life after it
-//! gives them back at once, where the server would wait for the end of their leases.
+//! A file that lists the messages that this node holds. After a restart, the node returns them
+//! immediately, so other nodes need not wait for their deadlines.
 //!
-//! A slot for each line, with what it had last and until when that was this node's for certain. It is
-//! never synced: it outlives the process, if not the machine, and then leases end by themselves.
+//! The file has one slot for each destination, with the last message and the time until which this
+//! node surely held it. It is never synced, so it survives a crash of the process but not of the
+//! machine. In that case the deadlines pass.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,24 +13,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use culvert_base::Timestamp;
 
-/// Bytes of a slot; a reply that does not fit is not noted.
+/// Bytes of a slot. A reply subject that does not fit is not recorded.
 const SLOT: usize = 512;
-/// Slots that are looked at after a start.
+/// Slots that are read after a start.
 const SLOTS_MAX: usize = 65_536;
 
-/// The file.
+/// The file of held messages.
 #[derive(Debug, Default)]
 pub(super) struct HeldFile {
     file: Option<Arc<File>>,
     n_slots: AtomicU64,
 }
 
-/// A line's place in the file.
+/// A destination's position in the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot(u64);
 
 impl HeldFile {
-    /// The file, emptied, and what the life before had at `now`: where acknowledgements of it go.
+    /// Opens and empties the file. Returns the reply subjects of the messages that the previous run
+    /// still held at `now`.
     pub(super) fn open(path: &Path, now: Timestamp) -> std::io::Result<(Self, Vec<String>)> {
         let mut options = File::options();
         let file = options.read(true).write(true).create(true).truncate(false);
@@ -51,19 +53,20 @@ impl HeldFile {
         Ok((opened, replies))
     }
 
-    /// A place for one more line.
+    /// Allocates a slot.
     pub(super) fn slot(&self) -> Slot {
         Slot(self.n_slots.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Notes that a line has a message until then. What cannot be noted ends with its lease.
+    /// Records that this node holds a message until `until`. If the write fails, the message is not
+    /// returned after a restart, and its deadline passes.
     pub(super) async fn note(&self, slot: Slot, reply: &str, until: Timestamp) {
         let mut text = format!("{} {reply}", until.unix_nanos()).into_bytes();
         let Some(file) = self.file.clone().filter(|_| text.len() <= SLOT) else {
             return;
         };
         text.resize(SLOT, 0);
-        // A disk that hangs must not hold a thread that others need.
+        // A disk that hangs must not block a thread that other tasks need.
         let write = move || file.write_all_at(&text, slot.0.saturating_mul(SLOT as u64));
         if let Ok(Err(error)) = tokio::task::spawn_blocking(write).await {
             tracing::debug!(%error, "recording the event log position of this node failed");

@@ -1,11 +1,14 @@
-//! One destination's line of batches in the stream, as this node has it.
+//! This node's hold on the batches that wait in the stream for one destination.
 //!
-//! The consumer gives the first message of the line to one node at a time: who has it, the head, has the
-//! line. It is kept until it is settled, by asking for more time while it is sent and while it waits for
-//! another attempt; when its node dies the server gives it to another one as soon as the lease is over.
+//! The consumer delivers the first message of a destination, the head, to one node at a time. The
+//! node that has the head holds the destination's lease. It keeps the head until the batch is
+//! settled: it extends the acknowledgement deadline while it sends the batch and while it waits for
+//! the next attempt. If the node dies, the server delivers the head to another node when the
+//! deadline passes.
 //!
-//! A batch that is being sent when it is written down (`direct`) is not the head of anything. Its message
-//! says who sends it and until when others must leave it alone; it is removed by its number.
+//! A batch that is written to the stream while it is being sent (`direct`) is not a head. Its
+//! message says which node sends it and until when other nodes must leave it alone; it is deleted
+//! by its sequence number.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -29,19 +32,20 @@ const CLAIMED_UNTIL: &str = "Culvert-Claimed";
 const CLAIMED_BY: &str = "Culvert-Claimed-By";
 const MESSAGE_ID: &str = "Nats-Msg-Id";
 
-/// Answers to a pulled message.
+/// Acknowledgements of a pulled message.
 const ACK: &[u8] = b"+ACK";
 pub(super) const NAK: &[u8] = b"-NAK";
 const MORE_TIME: &[u8] = b"+WPI";
 
-/// Settled batches of a line that are remembered, for a server that forgot that they were.
+/// Number of settled heads that are remembered, in case the server lost their acknowledgements and
+/// delivers them again.
 const SETTLED_MAX: usize = 64;
-/// How often a batch that another node sends is looked for.
+/// How often to check whether a batch that another node sends is still in the stream.
 const CLAIM_LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Batches of a run.
+/// Most batches of a run.
 const RUN_MAX: usize = 8192;
 
-/// What a message says of its batch besides its body.
+/// The facts about a batch that its message's headers contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) first_at: Timestamp,
@@ -61,8 +65,8 @@ impl Facts {
         }
     }
 
-    /// A message for `batch`. The same batch makes the same message, but for one that was claimed
-    /// before.
+    /// A message for `batch`. The message ID is a hash, so an append that is repeated is stored
+    /// once. A batch that is stored again after attempts, without a claim, gets another ID.
     pub(super) fn message(self, batch: NewBatch) -> NewMessage {
         let mut hash = Sha256::new();
         hash.update(&batch.destination);
@@ -95,7 +99,7 @@ impl Facts {
         }
     }
 
-    /// The same for a batch that `owner` is sending.
+    /// Like [`Self::message`], for a batch that `owner` is sending.
     pub(super) fn claimed(self, batch: NewBatch, owner: &str) -> NewMessage {
         let mut message = self.message(batch);
         message.headers.insert(CLAIMED_BY, owner);
@@ -115,16 +119,17 @@ impl Facts {
         }
     }
 
-    /// When it may be sent by whoever has it.
+    /// From when any node that has the message may send it.
     fn free_at(&self) -> Option<Timestamp> {
         self.due_at.max(self.claimed_until)
     }
 }
 
-/// What tells one message from all others, of a stream that was there before too.
+/// Sequence number and storage time of a message. They identify it even if the stream was deleted
+/// and made again.
 type Mark = (u64, i128);
 
-/// The line's first message, which this node has.
+/// The destination's first message, when the consumer delivered it to this node.
 #[derive(Debug)]
 struct Head {
     reply: String,
@@ -133,21 +138,22 @@ struct Head {
     facts: Facts,
     /// The node that was sending it when it was stored.
     claimed_by: Option<String>,
-    /// Of the next lease.
+    /// Attempt number of the next lease.
     attempt: u32,
     due_at: Timestamp,
-    /// Number and end of the lease that was given, if one was.
+    /// Fence and end of the current lease, if it is leased.
     lease: Option<(i64, Timestamp)>,
-    /// When the server last said that it is ours.
+    /// When the message was pulled or its deadline last extended.
     kept_at: Instant,
     bytes: u64,
-    /// Until the first lease; then it is read again, for a line that waits shall cost no memory.
+    /// Present until the first lease. Later leases read it from the stream, so a waiting batch uses
+    /// no memory.
     body: Option<Bytes>,
-    /// Delivered; only the server does not know.
+    /// It was delivered, but the acknowledgement has not reached the server.
     is_done: bool,
 }
 
-/// A message that this node sends without having it from the consumer.
+/// A message that this node sends although the consumer did not deliver it.
 #[derive(Debug)]
 struct OwnedMessage {
     fence: i64,
@@ -156,26 +162,26 @@ struct OwnedMessage {
     facts: Facts,
 }
 
-/// A line.
+/// The lease state of one destination.
 #[derive(Debug, Default)]
 pub(super) struct ConsumerLease {
     has_consumer: bool,
-    /// Where the file says what the head is.
+    /// Where the file of held messages records the head.
     slot: Option<Slot>,
     head: Option<Head>,
     claims: Vec<OwnedMessage>,
     settled: VecDeque<Mark>,
-    /// The lease that was lost last, and of what.
+    /// Fence and identity of the head that was lost last.
     lost: Option<(i64, Mark)>,
-    /// Settled messages that could not be removed yet.
+    /// Settled messages whose deletion failed.
     unwanted: Vec<u64>,
-    /// Nothing up to this message waits for its time.
+    /// Messages up to this sequence number are due immediately.
     hastened_to: u64,
-    /// Numbers of leases given.
+    /// The last fence. Fences count down from zero.
     fences: i64,
 }
 
-/// Leases of the stream have fences below zero, those of the database above.
+/// Whether the stream gave this lease. Its fences are negative; those of the database are positive.
 pub(super) fn is_of_stream(lease: &Lease) -> bool {
     lease.fence < 0
 }
@@ -190,7 +196,8 @@ impl ConsumerLease {
         self.fences
     }
 
-    /// The head's next lease, if it is due. `has_more` is told whether a pull may find something.
+    /// Leases the head if it is due. `has_more` says whether a pull may find a message; the call
+    /// updates it.
     pub(super) async fn lease(
         &mut self,
         stream: &Stream,
@@ -216,7 +223,7 @@ impl ConsumerLease {
                     .map(|message| message.payload),
             };
             let Some(body) = body else {
-                // Settled by whoever sent it, or older than the stream keeps.
+                // The node that sent it settled it, or it exceeded the stream's maximum age.
                 self.done(stream).await;
                 *has_more = true;
                 continue;
@@ -238,8 +245,8 @@ impl ConsumerLease {
         }
     }
 
-    /// The head's next lease, if it is due, and with it what is behind it as far as one send takes it.
-    /// All of them are held as long as the head is.
+    /// Leases the head if it is due, with as many batches behind it as fit into one send. All of
+    /// these leases are valid as long as that of the head.
     pub(super) async fn lease_several(
         &mut self,
         stream: &Stream,
@@ -261,7 +268,7 @@ impl ConsumerLease {
         let (fence, mut after) = (first.fence, head.mark.0);
         let mut leases = vec![first];
         while events < send.events_max && bytes < bytes_max {
-            // What cannot be looked at now comes later.
+            // If the next message cannot be read, it is left for a later lease.
             let Ok(Some(next)) = stream.next(destination, after + 1).await else {
                 break;
             };
@@ -289,12 +296,13 @@ impl ConsumerLease {
         Ok(leases)
     }
 
-    /// Whether a message behind the head may go with it.
+    /// Whether a message behind the head may be sent with it.
     fn is_free(&self, sequence: u64, facts: Facts, now: Timestamp) -> bool {
         facts.free_at().is_none_or(|at| at <= now) && !self.unwanted.contains(&sequence)
     }
 
-    /// Whether this node has the line's first message, and it is due and not leased.
+    /// Whether this node has the head, and the head is due and not leased. Pulls a head if there is
+    /// none.
     async fn take_head(
         &mut self,
         stream: &Stream,
@@ -305,7 +313,7 @@ impl ConsumerLease {
         loop {
             if let Some(head) = &mut self.head {
                 if head.kept_at.elapsed() >= stream.lease {
-                    // It may be with another node by now.
+                    // The deadline has passed, so another node may have it.
                     self.lose_head();
                     *has_more = true;
                     continue;
@@ -313,7 +321,7 @@ impl ConsumerLease {
                 if head.is_done {
                     self.done(stream).await;
                     if self.head.is_some() {
-                        // The server cannot be told now.
+                        // The server did not receive the acknowledgement.
                         return Ok(false);
                     }
                     continue;
@@ -327,7 +335,7 @@ impl ConsumerLease {
                 let sequence = head.mark.0;
                 let is_sent_here = self.claims.iter().any(|claim| claim.sequence == sequence);
                 if head.claimed_by.as_deref() == Some(owner) && !is_sent_here {
-                    // A former life of this node was sending it.
+                    // This node was sending it before a restart.
                     return Ok(true);
                 }
                 if stream.get(head.mark.0).await?.is_some() {
@@ -363,7 +371,8 @@ impl ConsumerLease {
         }
     }
 
-    /// Notes for the next life that the head is this node's, as it was known at `now`.
+    /// Records in the file that this node has the head since `now`, so that the node can return it
+    /// after a restart.
     async fn note_head(&mut self, stream: &Stream, now: Timestamp) {
         let (Some(head), Some(held)) = (&self.head, stream.held()) else {
             return;
@@ -393,14 +402,15 @@ impl ConsumerLease {
             lease: None,
             kept_at,
             bytes: pulled.bytes,
-            // One that somebody else sends is read when it may be sent, if it is there then.
+            // If another node is sending it, the body is read once that claim has ended.
             body: facts.claimed_until.is_none().then_some(pulled.body),
             is_done: self.settled.contains(&mark),
         }
     }
 
-    /// The head is not to be sent again. Where the server cannot be told, it is told later; if it
-    /// gives it to somebody before, this node knows it again.
+    /// Acknowledges the head. If the server is unreachable, the acknowledgement is repeated later.
+    /// If the server delivers the message again before that, this node recognises it and does not
+    /// send it.
     async fn done(&mut self, stream: &Stream) {
         let Some(head) = &mut self.head else {
             return;
@@ -416,7 +426,7 @@ impl ConsumerLease {
         }
     }
 
-    /// Several batches from the head on, without their bodies.
+    /// Leases several batches from the head on, without their bodies.
     pub(super) async fn lease_run(
         &mut self,
         stream: &Stream,
@@ -497,7 +507,7 @@ impl ConsumerLease {
         })
     }
 
-    /// The lease of a batch that is being sent here.
+    /// Records the lease of a batch that this node is already sending. Returns its fence.
     pub(super) fn claim(&mut self, sequence: u64, facts: Facts, lease_for: Duration) -> i64 {
         let fence = self.fence();
         self.claims.retain(|claim| Instant::now() < claim.until);
@@ -510,7 +520,7 @@ impl ConsumerLease {
         fence
     }
 
-    /// Whether the lease is still held, and what is known of its batch.
+    /// The facts about a lease's batch; `None` if the lease has ended.
     pub(super) fn held(&self, stream: &Stream, lease: &Lease) -> Option<Facts> {
         let of_head = self.head.as_ref().filter(|head| {
             head.lease.is_some_and(|(fence, _)| fence == lease.fence)
@@ -526,7 +536,8 @@ impl ConsumerLease {
             .or(of_claim.map(|claim| claim.facts))
     }
 
-    /// The batch of a lease that is held goes, as soon as the server can be told.
+    /// Removes the batch of a lease that is still held. If that fails, the removal is repeated
+    /// later.
     pub(super) async fn remove(&mut self, stream: &Stream, lease: &Lease) {
         let sequence = sequence_of(lease);
         self.claims.retain(|claim| claim.fence != lease.fence);
@@ -546,8 +557,8 @@ impl ConsumerLease {
         }
     }
 
-    /// The batch of a lease that is not held any more was delivered all the same: if nobody else sent
-    /// it yet, nobody needs to.
+    /// Notes that a batch was delivered although its lease had ended. If this node receives it
+    /// again, it is not sent again.
     pub(super) async fn late(&mut self, stream: &Stream, lease: &Lease) {
         let is_ours = |head: &Head| head.lease.is_some_and(|(fence, _)| fence == lease.fence);
         if self.head.as_ref().is_some_and(is_ours) {
@@ -562,14 +573,14 @@ impl ConsumerLease {
         self.lost = lost.and_then(|head| Some((head.lease?.0, head.mark)));
     }
 
-    /// Whether the batch of a lease is held only because the head is.
+    /// Whether the lease is valid only because the head's is.
     pub(super) fn is_behind_head(&self, lease: &Lease) -> bool {
         let has_fence = |head: &Head| head.lease.is_some_and(|(fence, _)| fence == lease.fence);
         let head = self.head.as_ref().filter(|head| has_fence(head));
         head.is_some_and(|head| head.mark.0 != sequence_of(lease))
     }
 
-    /// The head of a lease that is held waits until `at`. False for a batch that is not the head.
+    /// Postpones the leased head until `at`. Returns false if the batch is not the head.
     pub(super) fn put_off(&mut self, lease: &Lease, at: Timestamp) -> bool {
         let fence = lease.fence;
         let of_head = self.head.as_mut().filter(|head| {
@@ -584,7 +595,7 @@ impl ConsumerLease {
         true
     }
 
-    /// When the head may be leased; `None` where this node has none.
+    /// When the head may be leased; `None` if this node has no head.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         let head = self.head.as_ref()?;
         Some(match head.lease {
@@ -602,7 +613,7 @@ impl ConsumerLease {
         }
     }
 
-    /// Tells the server that the head is still ours, and what it could not be told before.
+    /// Extends the head's deadline, and repeats acknowledgements and deletions that failed.
     pub(super) async fn keep(&mut self, stream: &Stream, now: Timestamp) {
         while let Some(sequence) = self.unwanted.last() {
             if stream.delete(*sequence).await.is_err() {
@@ -623,12 +634,12 @@ impl ConsumerLease {
                 self.has_consumer = false;
                 self.lose_head();
             }
-            // It stays ours until the lease is over.
+            // The head stays with this node until its deadline.
             Err(_) => {}
         }
     }
 
-    /// Gives the head to other nodes.
+    /// Returns the head, so that the server delivers it to another node.
     pub(super) async fn give_back(&mut self, stream: &Stream) {
         if let Some(head) = self.head.take() {
             let how = if head.is_done { ACK } else { NAK };

@@ -1,11 +1,11 @@
-//! One stream of NATS JetStream, over one connection that comes back by itself.
+//! One stream of NATS JetStream, over one connection that reconnects automatically.
 //!
-//! Every call ends soon: at once while there is no connection, and for a while after the server did
-//! not answer. Nothing is kept for a server that is away but what the client library has on its way
-//! when the connection breaks.
+//! Every call ends soon: immediately while there is no connection, and for a pause after the server
+//! missed a deadline. Nothing is buffered for an unreachable server except for what the client
+//! library was sending when the connection broke.
 //!
-//! Subjects are `<stream>.<destination>.<events>.<bytes>`, so that what waits is known from a list of
-//! subjects, without reading a message.
+//! Subjects are `<stream>.<destination>.<events>.<bytes>`, so the backlog is known from a list of
+//! subjects, without reading messages.
 
 use std::collections::BTreeMap;
 use std::future::IntoFuture;
@@ -40,33 +40,33 @@ use crate::net::Net;
 
 /// Time limit of a response; after it, the server counts as unreachable.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
-/// After a deadline was missed nothing is asked for so long.
+/// After a missed deadline, calls fail immediately for this long.
 const PAUSE: Duration = Duration::from_secs(2);
-/// A pull waits for so long on the server.
+/// How long a pull waits on the server.
 const PULL_FOR: Duration = Duration::from_millis(200);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
-/// Each attempt to connect waits by so much longer,
+/// The delay before each attempt to connect grows by this,
 const RECONNECT_STEP: Duration = Duration::from_millis(250);
-/// up to this.
+/// up to this maximum.
 const RECONNECT_EVERY: Duration = Duration::from_secs(3);
-/// A connection on which two of these go unanswered is a broken one.
+/// Interval of pings. After two without a response, the connection counts as broken.
 const PING_EVERY: Duration = Duration::from_secs(5);
-/// Repetitions of an append are known for so long.
+/// How long the server recognises repeated appends.
 const DUPLICATES_FOR: Duration = Duration::from_secs(120);
-/// Batches are kept for no longer.
+/// Maximum age of a batch in the stream.
 const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// What a message has besides the batch, at most.
+/// Space reserved for a message's headers.
 const HEADER_BYTES: usize = 2 << 10;
 
-/// Why the stream did not do what it was asked to.
+/// Why a request to the stream failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StreamError {
-    /// There is no connection, or no answer.
+    /// There is no connection, or no response.
     #[error("NATS does not respond: {0}")]
     Unreachable(String),
     #[error("NATS refuses: {0}")]
     Refused(String),
-    /// Nobody waits for an acknowledgement: the consumer is gone, and every lease with it.
+    /// The consumer does not exist, so all of its leases have ended.
     #[error("the consumer does not exist")]
     Gone,
 }
@@ -77,7 +77,7 @@ impl From<StreamError> for Fault {
     }
 }
 
-/// What waits for one destination.
+/// The backlog of one destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Waiting {
     pub(super) batches: u64,
@@ -90,23 +90,23 @@ pub(super) struct Waiting {
 pub(super) struct NewMessage {
     pub(super) destination: String,
     pub(super) events: u32,
-    /// Of its lines.
+    /// Bytes of its lines before compression.
     pub(super) bytes: u64,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
-/// A message that a consumer gave to this node.
+/// A message that the consumer delivered to this node.
 #[derive(Debug)]
 pub(super) struct Pulled {
-    /// Where acknowledgements go.
+    /// The subject for acknowledgements.
     pub(super) reply: String,
     pub(super) sequence: u64,
-    /// With the sequence, what tells one message from all others.
+    /// Storage time in nanoseconds. It identifies the message together with the sequence number.
     pub(super) stored_at: i128,
-    /// How often it was given to anybody.
+    /// How often it was delivered to any node.
     pub(super) delivered: u32,
-    /// Whether more is behind it.
+    /// Whether more messages wait behind it.
     pub(super) has_more: bool,
     pub(super) events: u32,
     pub(super) bytes: u64,
@@ -119,12 +119,12 @@ pub(super) struct Stream {
     servers: NatsServers,
     name: String,
     replicas: usize,
-    /// A message that is not acknowledged for so long goes to somebody else.
+    /// Acknowledgement deadline. After it, the server delivers the message to another node.
     pub(super) lease: Duration,
     client: OnceLock<Client>,
-    /// Why there is no connection, as far as the last attempts tell.
+    /// Why the last attempts to connect failed, if known.
     unconnected: Arc<Mutex<Option<String>>>,
-    /// Whether it is known that the stream is there.
+    /// Whether the stream is known to exist.
     is_made: AtomicBool,
     failing_until: Mutex<Option<Instant>>,
     held: OnceLock<HeldFile>,
@@ -145,8 +145,8 @@ impl Stream {
         }
     }
 
-    /// Notes what this node has from now on in that file; what its life before had goes back to the
-    /// server, which has to be connected.
+    /// Returns the messages that the previous run of this node held, as the file lists them, and
+    /// opens the file for those of this run. The server must be connected.
     pub(super) async fn give_back_held(&self, path: &Path, now: Timestamp) -> std::io::Result<()> {
         let (held, replies) = HeldFile::open(path, now)?;
         self.held.set(held).ok();
@@ -162,7 +162,8 @@ impl Stream {
         self.held.get()
     }
 
-    /// Starts to connect and to stay connected. Returns at once, whether the servers are there or not.
+    /// Starts the connection, which is then kept open. Returns immediately, even if no server is
+    /// reachable.
     pub(super) async fn connect(&self, net: &Net) -> Result<(), Fault> {
         let doing = "connecting to the event log";
         let options = match &self.servers.login {
@@ -187,7 +188,8 @@ impl Stream {
                 RECONNECT_STEP.saturating_mul(steps).min(RECONNECT_EVERY)
             })
             .retry_on_initial_connect()
-            // Asked before every attempt; the only place that tells why those before failed.
+            // The library calls this before every attempt. Only here are the errors of earlier
+            // attempts available.
             .reconnect_to_server_callback(move |servers, _| {
                 let why = servers.into_iter().find_map(|server| server.last_error);
                 if why.is_some() {
@@ -203,7 +205,7 @@ impl Stream {
                             *lock(&unconnected) = None;
                             tracing::info!(servers = shown, "event log connected");
                         }
-                        // Less than the attempt after it will tell.
+                        // The callback before the next attempt gets a more precise error.
                         Event::ClientError(ClientError::Other(why)) => {
                             lock(&unconnected).get_or_insert(why);
                         }
@@ -216,7 +218,7 @@ impl Stream {
                     }
                 }
             });
-        // Also for a server that asks for TLS by itself.
+        // Also needed if the URL does not ask for TLS but the server does.
         let tls = net.tls_without_alpn().await;
         let tls = tls.map_err(|failure| Fault::new(doing, failure.to_string()))?;
         options = options.tls_client_config((*tls).clone());
@@ -230,16 +232,17 @@ impl Stream {
         self.client().is_ok()
     }
 
-    /// Bytes of the largest batch that a message may have.
+    /// Largest body of a message, in bytes.
     pub(super) fn body_bytes_max(&self) -> usize {
         let max = self.client.get().map_or(1 << 20, Client::max_payload);
         max.saturating_sub(HEADER_BYTES)
     }
 
-    /// Stores messages; where each is, or why not. One that is there already stays as it is.
+    /// Stores messages. Returns the sequence number of each, or its error. Messages that are stored
+    /// already are unchanged.
     pub(super) async fn publish(&self, entries: &[NewMessage]) -> Vec<Result<u64, StreamError>> {
         let first = self.publish_once(entries).await;
-        // A server that lost its stream gets it again.
+        // If the server lost the stream, it is created again.
         if self.is_made.load(Ordering::Relaxed) || first.iter().all(Result::is_ok) {
             return first;
         }
@@ -291,13 +294,13 @@ impl Stream {
         outcomes
     }
 
-    /// Makes the consumer through which nodes take a destination's messages, one at a time.
+    /// Creates the consumer that delivers a destination's messages, one at a time.
     pub(super) async fn make_consumer(&self, destination: &str) -> Result<(), StreamError> {
         let config = pull::Config {
             durable_name: Some(destination.to_owned()),
             ack_policy: AckPolicy::Explicit,
             ack_wait: self.lease,
-            // No two nodes have one at the same time, and what failed holds back what is behind it.
+            // So only one node has a message, and a message that failed delays those behind it.
             max_ack_pending: 1,
             max_deliver: -1,
             filter_subject: self.subject(destination),
@@ -310,7 +313,7 @@ impl Stream {
         })
     }
 
-    /// The next message of a destination that no other node has; soon `None` where there is none.
+    /// The destination's next message; `None` after a short wait if there is none.
     pub(super) async fn pull(&self, destination: &str) -> Result<Option<Pulled>, StreamError> {
         let client = self.client()?;
         let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{destination}", self.name);
@@ -319,7 +322,8 @@ impl Stream {
         let request = Request::new()
             .payload(payload.into())
             .inbox(client.new_inbox())
-            // Later than the server's own end: a message that comes to nobody would wait for its lease.
+            // Later than the time limit on the server. Otherwise a message could arrive after this
+            // call has ended, and would be blocked until its deadline.
             .timeout(Some(PULL_FOR + ANSWER_DEADLINE));
         let message = match client.send_request(subject, request).await {
             Ok(message) => message,
@@ -357,7 +361,7 @@ impl Stream {
         }))
     }
 
-    /// Acknowledges, gives back or keeps a message that was pulled.
+    /// Acknowledges or returns a pulled message, or extends its deadline.
     pub(super) async fn acknowledge(
         &self,
         reply: &str,
@@ -374,13 +378,13 @@ impl Stream {
             })
     }
 
-    /// A message, wherever it is with; `None` when it is gone.
+    /// A message by its sequence number; `None` if it was removed.
     pub(super) async fn get(&self, sequence: u64) -> Result<Option<StreamMessage>, StreamError> {
         let stream = self.stream().await?;
         self.found(stream.get_raw_message(sequence).await)
     }
 
-    /// The first message of a destination from `sequence` on.
+    /// The destination's first message from `sequence` on.
     pub(super) async fn next(
         &self,
         destination: &str,
@@ -410,7 +414,7 @@ impl Stream {
         }
     }
 
-    /// Removes a message; one that is gone already is fine.
+    /// Removes a message. Succeeds if it is already removed.
     pub(super) async fn delete(&self, sequence: u64) -> Result<(), StreamError> {
         let stream = self.stream().await?;
         match stream.delete_message(sequence).await {
@@ -446,7 +450,7 @@ impl Stream {
         }
     }
 
-    /// What waits, by destination: of all, or of one.
+    /// The backlog of all destinations, or of one.
     pub(super) async fn waiting(
         &self,
         destination: Option<&str>,
@@ -473,7 +477,7 @@ impl Stream {
         }
     }
 
-    /// Whether the stream can be used right now.
+    /// Whether the stream can be used.
     pub(super) async fn usable(&self) -> Result<(), StreamError> {
         self.last().await.map(drop)
     }
@@ -490,14 +494,14 @@ impl Stream {
         }
     }
 
-    /// How many events are in a message with that subject, and of how many bytes.
+    /// Number of events and bytes in a message, read from its subject.
     pub(super) fn counts_of(&self, subject: &str) -> (u32, u64) {
         let counts = self.parts_of(subject);
         let (_, events, bytes) = counts.unwrap_or(("", 0, 0));
         (u32::try_from(events).unwrap_or(u32::MAX), bytes)
     }
 
-    /// What is in a stored message.
+    /// The batch in a stored message.
     pub(super) fn body_of(&self, message: StreamMessage) -> Body {
         Body {
             bytes: self.counts_of(&message.subject).1,
@@ -549,7 +553,7 @@ impl Stream {
         stream.map_err(|error| self.fails(error.to_string()))
     }
 
-    /// The stream's context; the stream is made if it is not known to be there.
+    /// The stream's context. Creates the stream if it is not known to exist.
     async fn context(&self) -> Result<jetstream::Context, StreamError> {
         let mut context = jetstream::new(self.client()?);
         context.set_timeout(ANSWER_DEADLINE);
@@ -575,7 +579,7 @@ impl Stream {
         let subjects = config.subjects.clone();
         let made = context.get_or_create_stream(config).await;
         let made = made.map_err(|error| {
-            // Most often that it is not allowed, or that JetStream is off.
+            // The usual causes: missing permission, or JetStream is disabled.
             let why = crate::failure::chain(&error);
             tracing::debug!(stream = self.name, why, "cannot create the stream");
             self.fails(format!("the stream `{}` is unusable: {why}", self.name))
@@ -599,7 +603,8 @@ impl Stream {
         StreamError::Refused(why.to_string())
     }
 
-    /// No answer: nothing is asked for a while, so that nobody waits for the same silence again.
+    /// Notes a missed deadline: for a pause, other calls fail immediately and do not wait for the
+    /// same server.
     fn fails(&self, why: String) -> StreamError {
         *lock(&self.failing_until) = Some(Instant::now() + PAUSE);
         StreamError::Unreachable(why)

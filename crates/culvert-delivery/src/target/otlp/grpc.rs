@@ -1,4 +1,4 @@
-//! gRPC's frame around a message, and what the end of a call means (the specification of OTLP/gRPC).
+//! gRPC's framing of messages and its status codes (the specification of OTLP/gRPC).
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::failure::{Failure, FailureClass, scrub};
 use crate::http_failure::class_of_status;
 use crate::net::HttpResponse;
 
-/// The method that takes log records.
+/// Path of the method that accepts log records.
 pub(super) const PATH: &str = "/opentelemetry.proto.collector.logs.v1.LogsService/Export";
 const PREFIX: usize = 5;
 
-/// The head of a call.
+/// The request headers of a call.
 pub(super) fn headers(packs: bool) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let fixed = HeaderValue::from_static;
@@ -40,16 +40,16 @@ pub(super) fn framed(message: &[u8], is_packed: bool) -> Vec<u8> {
     frame
 }
 
-/// The message of an answer. `secrets` never appear in the text of a failure.
+/// The message of a response. `secrets` never appear in the text of a failure.
 pub(super) fn judge(answer: &HttpResponse, secrets: &[&str]) -> Result<Bytes, Failure> {
-    // Without a message there are no trailers: then the head has what they would have.
+    // A response without a message has no trailers; its header has the status.
     let said = |name: &str| {
         let value = answer.trailers.get(name);
         let value = value.or_else(|| answer.headers.get(name));
         value.and_then(|value| value.to_str().ok())
     };
     let Some(status) = said("grpc-status") else {
-        // Somebody on the way answered who does not speak gRPC.
+        // The response came from an intermediary that does not speak gRPC.
         let class = match (answer.status, class_of_status(answer.status)) {
             (404 | 405, _) | (_, Ok(())) => FailureClass::Config,
             (_, Err(class)) => class,
@@ -78,7 +78,7 @@ pub(super) fn judge(answer: &HttpResponse, secrets: &[&str]) -> Result<Bytes, Fa
     Err(failure)
 }
 
-/// A status code by name, and its class.
+/// Name and failure class of a status code.
 fn named(status: u32, says_when: bool) -> (&'static str, FailureClass) {
     use FailureClass::*;
     match status {
@@ -88,7 +88,7 @@ fn named(status: u32, says_when: bool) -> (&'static str, FailureClass) {
         5 => ("NOT_FOUND", Config),
         6 => ("ALREADY_EXISTS", Permanent),
         7 => ("PERMISSION_DENIED", Auth),
-        // Without a time to come again it is about the size of the message.
+        // Without a retry delay, the message is too large.
         8 if says_when => ("RESOURCE_EXHAUSTED", Retryable),
         8 => ("RESOURCE_EXHAUSTED", Split),
         9 => ("FAILED_PRECONDITION", Permanent),
@@ -135,7 +135,7 @@ struct Delay {
     nanos: i32,
 }
 
-/// When to come again, if the details of a status say so.
+/// The retry delay in the details of a status, if any.
 fn retry_delay(details: &str) -> Option<Duration> {
     const LENIENT: GeneralPurpose = GeneralPurpose::new(
         &base64::alphabet::STANDARD,
@@ -152,7 +152,7 @@ fn retry_delay(details: &str) -> Option<Duration> {
     Some(Duration::from_secs(seconds).saturating_add(Duration::from_nanos(nanos.into())))
 }
 
-/// Text whose other bytes are written as `%` and two digits.
+/// Decodes percent encoding.
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
