@@ -1,15 +1,15 @@
-//! What delivery counts: plain atomics that others may read.
+//! The counters of delivery, as plain atomics that other modules may read.
 //!
-//! The unit is a *delivery*: one event for one subscription and one destination. At rest
-//! `offered + recovered = filtered + dropped + delivered + dead_lettered + queued`, where `recovered`
-//! is what the queue held when this process started. A record lost before anybody knew how many
-//! deliveries it would become counts as one offered and one dropped.
+//! The unit is a *delivery*: one event for one subscription and one destination. When nothing is in
+//! progress, `offered + recovered = filtered + dropped + delivered + dead_lettered + queued`, where
+//! `recovered` is the number in the queue when this process started. A record that is lost before
+//! its deliveries are known counts as one offered and one dropped.
 //!
 //! Not here: how metrics are exported, health of one destination (`health`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only grows.
+/// A counter that only increases.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -19,13 +19,13 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The number now.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A number that goes up and down.
+/// A value that can increase and decrease.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
@@ -35,7 +35,7 @@ impl Gauge {
         self.0.store(n, Ordering::Relaxed);
     }
 
-    /// The number now.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -109,13 +109,13 @@ impl DroppedCounters {
 /// Counters of the whole plane.
 #[derive(Debug, Default)]
 pub struct Meters {
-    /// Deliveries that were considered, traffic and audit.
+    /// Deliveries that were considered, of traffic and audit events.
     pub offered: Counter,
     /// Deliveries found in the queue at start.
     pub recovered: Counter,
-    /// Deliveries a filter kept back.
+    /// Deliveries that a filter rejected.
     pub filtered: Counter,
-    /// Those of them that were kept back because the filter failed.
+    /// Deliveries among `filtered` that were rejected because the filter failed.
     pub filter_errors: Counter,
     /// Deliveries written to the queue.
     pub queued: Counter,
@@ -125,53 +125,54 @@ pub struct Meters {
     pub dead_lettered: Counter,
     /// Deliveries lost, by reason.
     pub dropped: DroppedCounters,
-    /// Records the life before this one had taken and not queued when it crashed:
-    /// `events_lost_total{reason="crash"}`. Not part of this life's identity.
+    /// Records that the previous run had accepted but not queued when it crashed:
+    /// `events_lost_total{reason="crash"}`. Not part of the equation for this run.
     pub lost: Counter,
-    /// Records besides those that a power cut, or a crash of the machine, may have taken without a count.
+    /// Estimated further records that a power failure or a crash of the machine may have lost
+    /// uncounted.
     pub maybe_lost: Counter,
-    /// Events that lost header maps to stay below the size of an event.
+    /// Events whose header maps were removed because the event was too large.
     pub truncated_headers: Counter,
-    /// Events that lost policy logs.
+    /// Events that lost policy logs because they were too large.
     pub truncated_logs: Counter,
-    /// Events that lost parts of their URL.
+    /// Events whose URL was shortened because they were too large.
     pub truncated_url: Counter,
     /// Whether the event log outside of the database can be used: 1 or 0.
     pub log_up: Gauge,
-    /// Deliveries that went to the database because the event log did not take them.
+    /// Deliveries that went to the database because the event log did not accept them.
     pub log_fallbacks: Counter,
     /// Appends to the queue.
     pub flushes: Counter,
-    /// Appends that failed and were tried again.
+    /// Appends that failed and were repeated.
     pub flush_errors: Counter,
     /// Events in the audit log.
     pub audit_events: Gauge,
-    /// Position of the last of them.
+    /// Position of the last event in the audit log.
     pub audit_head: Gauge,
-    /// Events that left the audit log for their age.
+    /// Events removed from the audit log because of their age.
     pub audit_pruned: Counter,
-    /// Traffic events written down for replays.
+    /// Traffic events stored for searches and replays.
     pub retained: Counter,
-    /// Traffic events that could not be.
+    /// Traffic events that could not be stored.
     pub not_retained: Counter,
-    /// Bytes of those that are there.
+    /// Bytes of the stored traffic events.
     pub retained_bytes: Gauge,
-    /// Events put in line once more by replays.
+    /// Events queued again by replays.
     pub replayed: Counter,
     /// Audit events copied from the outbox.
     pub outbox_copied: Counter,
-    /// Sends, first ones and repeated ones.
+    /// Sends, including repeated ones.
     pub sends: Counter,
-    /// Sends of batches that had been leased before: receivers may have seen them.
+    /// Sends of batches that had been leased before, which receivers may have got already.
     pub repeated_sends: Counter,
     /// Settlements refused because the lease had passed to another holder.
     pub leases_lost: Counter,
-    /// Lines a slow live tail missed.
+    /// Lines that a slow live tail missed.
     pub tail_lost: Counter,
 }
 
 impl Meters {
-    /// Deliveries waiting now: in memory, in the queue, or being sent.
+    /// Deliveries that wait in memory or in the queue, or are being sent.
     pub fn waiting(&self) -> u64 {
         let gone = self.filtered.get()
             + self.dropped.total()

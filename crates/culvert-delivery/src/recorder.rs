@@ -33,7 +33,7 @@ pub(crate) struct Flusher {
     ids: EventIds,
     taken: Vec<Record>,
     scratch: Vec<u8>,
-    /// By the address of the destination, which the value keeps alive.
+    /// Keyed by the address of the destination, which the value keeps alive.
     open: HashMap<usize, OpenDestination>,
     /// Events and bytes in `open`.
     held_events: usize,
@@ -62,11 +62,12 @@ struct RoundCounts {
 
 /// Records encoded before other tasks get their turn.
 const CHUNK: usize = 256;
-/// How often the number of waiting records is noted.
+/// Interval of writing the number of waiting records to the file.
 const NOTE_EVERY: Duration = Duration::from_millis(5);
 
 impl Flusher {
-    /// A flusher. With a `note`, it writes how many records a crash would lose.
+    /// A flusher. With a `note`, it keeps the file from which the next run computes the records
+    /// lost in a crash.
     pub(crate) fn new(plane: Arc<Plane>, note: Option<Note>) -> Self {
         let retained = match plane.retains_traffic() {
             true => retained_pieces::selections(),
@@ -103,7 +104,7 @@ impl Flusher {
                 if is_due || self.is_full_enough() || self.held_events == 0 {
                     self.flush();
                     due = None;
-                    // Until then some records were in memory here only.
+                    // Until then, some records were only in the flusher's memory.
                     plane.spill.taken(self.n_taken);
                 }
                 if is_due {
@@ -190,7 +191,7 @@ impl Flusher {
                         tally.filtered += n;
                         continue;
                     }
-                    // Never delivered "to be safe".
+                    // If the filter fails, the event is not delivered.
                     Some(Err(fault)) => {
                         tracing::debug!(subscription.id = %reader.subscription, %fault, "a filter failed");
                         tally.filtered += n;

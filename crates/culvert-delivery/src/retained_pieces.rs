@@ -17,10 +17,10 @@ use crate::meters::Meters;
 /// Maximum bytes of pieces in memory.
 const HELD_BYTES_MAX: u64 = 16 << 20;
 
-/// Bytes written together; one piece more at most.
+/// Bytes written together. One more piece may exceed it.
 const WRITE_BYTES: u64 = 4 << 20;
 
-/// Limits of a piece that others are joined to.
+/// Maximum size of a piece that is joined from several.
 const JOINED: BatchLimits = BatchLimits {
     events_max: 4096,
     bytes_max: 512 << 10,
@@ -47,7 +47,7 @@ pub(crate) struct OpenPiece {
     batch: OpenBatch,
     first_at: Timestamp,
     last_at: Timestamp,
-    /// Stands for the endpoint of an event without one.
+    /// Used for events without an endpoint.
     no_endpoint: Arc<str>,
 }
 
@@ -68,7 +68,7 @@ impl OpenPiece {
         self.last_at = self.last_at.max(at);
     }
 
-    /// Adds all events of `other` if there is room. Whether there was.
+    /// Adds all events of `other` if there is room. Returns whether there was.
     fn join(&mut self, other: &Self) -> bool {
         let fits = self.batch.has_room_for(&other.batch, JOINED);
         if fits {
@@ -102,9 +102,9 @@ pub(crate) struct PieceQueue {
 pub(crate) struct QueuedPieces {
     pieces: VecDeque<OpenPiece>,
     pub(crate) bytes: u64,
-    /// Since when the oldest piece waits.
+    /// When the oldest waiting piece was added.
     since: Option<Instant>,
-    /// The recorder will add no more.
+    /// Set when the recorder will add no more pieces.
     is_last: bool,
 }
 
@@ -124,13 +124,14 @@ impl PieceQueue {
         self.wake.notify_one();
     }
 
-    /// The recorder is done.
+    /// Notes that the recorder has finished.
     pub(crate) fn finish(&self) {
         self.lock().is_last = true;
         self.wake.notify_one();
     }
 
-    /// Waits until pieces are due: `keep_after` the oldest, or when there are enough. False after the last.
+    /// Waits until pieces are due: the oldest is `keep_after` old, or there are enough. Returns
+    /// false after the last piece.
     pub(crate) async fn wait(&self, keep_after: Duration) -> bool {
         loop {
             let notified = self.wake.notified();

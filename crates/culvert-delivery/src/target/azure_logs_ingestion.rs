@@ -27,7 +27,7 @@ use crate::target::verdict::Verdict;
 
 const NAME: &str = "azure_logs_ingestion";
 const DEADLINE: Duration = Duration::from_secs(12);
-/// A token is renewed that long before it ends.
+/// How long before its expiry a token is renewed.
 const RENEWED_BEFORE: Duration = Duration::from_secs(300);
 const SCOPE: &str = "https://monitor.azure.com/.default";
 
@@ -108,7 +108,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
         ("client_id", &config.client_id),
     ] {
         let text = value.as_deref().unwrap_or_default();
-        // They become part of a path.
+        // IDs become part of a path.
         if !is_id(text, b"-_.") || text.starts_with('.') {
             return Err(invalid(
                 NAME,
@@ -126,7 +126,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
     Ok(stored(&config))
 }
 
-/// The endpoint: an origin.
+/// Parses the endpoint, which must have only a scheme and a host.
 fn ingestion(config: &Config, settings: &TargetSettings) -> Result<Url, Refusal> {
     let given = config.logs_ingestion_uri.as_deref().unwrap_or_default();
     let wrong = |why: &dyn std::fmt::Display| {
@@ -283,7 +283,7 @@ impl Azure {
         ))
     }
 
-    /// A token that holds for a while yet, other than `refused`.
+    /// A token that is valid for a while, and is not the one that was `refused`.
     async fn token(&self, refused: Option<&Secret>) -> Result<Secret, Failure> {
         let mut cached = self.cached.lock().await;
         if let Some((token, until)) = &*cached
@@ -301,7 +301,8 @@ impl Azure {
         let order = HttpRequest::post(self.token_url.clone(), form_headers(), body, DEADLINE);
         let answer = self.tokens.send(order).await?;
         if let Err(class) = class_of_status(answer.status) {
-            // 400 with `invalid_client` and its like is about who we are, not about content.
+            // A 400 with `invalid_client` or a similar code is about the credentials, not about
+            // content.
             let class = match class {
                 FailureClass::Retryable => class,
                 _ => FailureClass::Auth,
@@ -321,7 +322,7 @@ impl Azure {
     }
 }
 
-/// The code in `{"error": {"code": …}}`; empty when there is none.
+/// The code in `{"error": {"code": …}}`; empty if there is none.
 fn error_code(text: &str) -> String {
     let body: Value = serde_json::from_str(text).unwrap_or_default();
     let code = body.pointer("/error/code").and_then(Value::as_str);

@@ -1,4 +1,4 @@
-//! What targets are opened with.
+//! Everything that targets need when they are opened.
 
 use std::sync::Arc;
 

@@ -27,7 +27,7 @@ use crate::target::verdict::Verdict;
 const NAME: &str = "datadog";
 const DEADLINE: Duration = Duration::from_secs(25);
 const TEXT_BYTES_MAX: usize = 200;
-/// The sites that Datadog has.
+/// Datadog's sites.
 const SITES: [&str; 9] = [
     "datadoghq.com",
     "us3.datadoghq.com",
@@ -44,7 +44,7 @@ const SITES: [&str; 9] = [
 pub static TYPE: TargetType = TargetType {
     name: NAME,
     doc: "Sends each event to Datadog as a log.",
-    // With what is added to each event below the 5 MB that are taken.
+    // Stays below Datadog's limit of 5 MB with the members added to each event.
     limits: BatchLimits {
         events_max: 500,
         bytes_max: 4_000_000,
@@ -166,7 +166,7 @@ struct Datadog {
     http: Http,
     headers: HeaderMap,
     key: Secret,
-    /// What every log has beside its event, as further members of the object.
+    /// Further members of each log's object, as JSON.
     added: String,
 }
 
@@ -202,7 +202,7 @@ impl Datadog {
         }
     }
 
-    /// The events, each with the further members at its end.
+    /// The events as logs, each with the further members at its end.
     fn logs(&self, batch: &Batch) -> Vec<u8> {
         let mut logs = vec![b'['];
         for delivery in batch.deliveries() {
@@ -213,7 +213,7 @@ impl Datadog {
             logs.extend_from_slice(open.unwrap_or(delivery.envelope));
             logs.extend_from_slice(self.added.as_bytes());
             if let Some(at) = event_time(delivery.envelope) {
-                // So that the log has the time of the event.
+                // Gives the log the time of the event.
                 logs.extend_from_slice(format!(",\"timestamp\":{}", at.unix_millis()).as_bytes());
             }
             logs.push(b'}');

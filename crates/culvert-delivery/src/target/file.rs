@@ -1,9 +1,9 @@
 //! `file`: events as lines of JSON in a local file, with rotation.
 //!
 //! A batch is one write of whole lines. It counts as delivered after the file was synced (unless
-//! `fsync` is `none`), and a write that fails half way is cut off again, so that a reader never sees
-//! half an event that is written whole a moment later. The file is opened anew when somebody moved it
-//! away. Paths stay under the operator's root: no `..`, no symbolic link on the way.
+//! `fsync` is `none`). A write that fails halfway is truncated, so a reader does not see part of an
+//! event and then the whole event again. If another program moves the file away, it is opened
+//! again. Paths stay under the operator's root: no `..` and no symbolic links.
 
 pub(super) mod rotating_file;
 
@@ -105,7 +105,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
     })
 }
 
-/// A path of plain names.
+/// Parses a relative path without `.` or `..` components.
 fn relative(text: &str) -> Result<PathBuf, &'static str> {
     if text.is_empty() || text.len() > PATH_BYTES_MAX {
         return Err("`path` must have 1 to 1024 bytes");
@@ -121,7 +121,7 @@ fn relative(text: &str) -> Result<PathBuf, &'static str> {
         Component::Normal(name) => name.len() <= 200,
         _ => false,
     });
-    // `a/./b` and `a//b` are folded by `components`; the text must say what it means.
+    // `components` normalises `a/./b` and `a//b`; such paths are rejected.
     let folded = text
         .split('/')
         .any(|part| part.is_empty() || part == "." || part == "..");

@@ -79,7 +79,7 @@ fn open(
 #[derive(Debug)]
 struct Firehose {
     aws: Aws,
-    /// Its name: the service takes no ARN here.
+    /// The stream's name, because the service does not accept ARNs here.
     stream: String,
 }
 
@@ -104,7 +104,7 @@ impl Target for Firehose {
                 records: batch
                     .deliveries()
                     .map(|delivery| Record {
-                        // The service joins records as they are: the line feed separates them.
+                        // The service concatenates records, so a line feed separates them.
                         data: STANDARD.encode([delivery.envelope, b"\n"].concat()),
                     })
                     .collect(),

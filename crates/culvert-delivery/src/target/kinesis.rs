@@ -35,7 +35,7 @@ const STREAM: ResourceType = ResourceType {
 pub static TYPE: TargetType = TargetType {
     name: NAME,
     doc: "Sends each event to an Amazon Kinesis data stream as a record.",
-    // 4 MiB with the partition keys, which are ids.
+    // Below the service's 4 MiB, with the partition keys, which are ids.
     limits: BatchLimits {
         events_max: 500,
         bytes_max: (4 << 20) - 500 * 64,
@@ -113,7 +113,8 @@ impl Target for Kinesis {
                     .deliveries()
                     .map(|delivery| Record {
                         data: STANDARD.encode(delivery.envelope),
-                        // One account's audit events stay in one shard, in order; traffic spreads.
+                        // Audit events of one account go to one shard, which keeps their order.
+                        // Traffic events are spread over all shards.
                         partition_key: match batch.class() {
                             BatchClass::Audit => &self.account,
                             BatchClass::Traffic => delivery.event_id,

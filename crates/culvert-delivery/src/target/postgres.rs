@@ -1,7 +1,7 @@
 //! `postgres`: events as rows of a PostgreSQL table.
 //!
-//! A batch is one statement, so it is stored whole or not at all; a row that is there already, by event
-//! and subscription, stays as it is. Rows:
+//! A batch is one statement, so it is stored as a whole or not at all. A row that already exists
+//! for the same event and subscription is unchanged. Rows:
 //!
 //! ```sql
 //! event_id text, subscription_id text, event_type text, event_timestamp timestamptz,
@@ -136,7 +136,7 @@ fn peer(config: &Config, settings: &TargetSettings) -> Result<Peer, Refusal> {
     Ok(peer)
 }
 
-/// The name of a table as SQL has it.
+/// A table name, quoted for SQL.
 fn quoted(table: &str) -> Option<String> {
     let parts: Vec<&str> = table.split('.').collect();
     let is_name = |part: &&str| {
@@ -191,7 +191,7 @@ impl std::fmt::Debug for Postgres {
 struct Live {
     client: Client,
     insert: Statement,
-    /// Moves its bytes; ends with it.
+    /// The task that drives the connection. It ends when this is dropped.
     _driver: JoinSet<()>,
 }
 
@@ -257,7 +257,7 @@ impl Postgres {
             .user(&self.user)
             .dbname(&self.peer.path)
             .application_name("culvert")
-            // A statement does not outlive the send that it is of.
+            // Statements end before the send times out.
             .options("-c statement_timeout=25000");
         if !self.password.is_empty() {
             config.password(self.password.reveal());
@@ -276,7 +276,7 @@ impl Postgres {
             .map_err(|error| self.blame(&error, false))?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
-            // How it ended shows at the next statement.
+            // The next statement reports how the connection ended.
             drop(connection.await);
         });
         let table = &self.table;
@@ -288,7 +288,7 @@ impl Postgres {
             );
             match client.batch_execute(&create).await {
                 Ok(()) => {}
-                // Two connections that create it at once: one of them gets this error.
+                // Two connections created the table at the same time; this one gets the error.
                 Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {}
                 Err(error) => return Err(self.blame(&error, false)),
             }
@@ -313,8 +313,7 @@ impl Postgres {
 
     fn blame(&self, error: &tokio_postgres::Error, was_sent: bool) -> Failure {
         let Some(said) = error.as_db_error() else {
-            // A second insert of the same rows changes nothing, so it is no matter whether this one was
-            // taken.
+            // Inserting the same rows again changes nothing, so a repeated insert is harmless.
             let class = match was_sent {
                 true => FailureClass::Unknown,
                 false => FailureClass::Retryable,
@@ -326,12 +325,12 @@ impl Postgres {
     }
 }
 
-/// What an error of the database means, by the class of its code (PostgreSQL, appendix A).
+/// The failure class of an error code, by its SQLSTATE class (PostgreSQL, appendix A).
 fn class_of(code: &SqlState) -> FailureClass {
     let code = code.code();
     match code.get(..2).unwrap_or_default() {
         "28" => FailureClass::Auth,
-        // A row that breaks a rule of the table, or a text that is no JSON to it.
+        // A row that violates a constraint of the table, or a text that PostgreSQL rejects as JSON.
         "22" | "23" => FailureClass::Permanent,
         _ if code == "42501" => FailureClass::Auth,
         "3D" | "3F" | "42" => FailureClass::Config,
@@ -339,7 +338,7 @@ fn class_of(code: &SqlState) -> FailureClass {
     }
 }
 
-/// Secures a connection with our own configuration; `None`: it stays plain.
+/// Encrypts a connection with our TLS configuration; `None` leaves it in plain text.
 struct Tls(
     Option<(
         Arc<rustls::ClientConfig>,

@@ -1,12 +1,13 @@
 //! `s3`: events as objects of an Amazon S3 bucket (contract: destinations 3.4).
 //!
-//! An object is made of what came together in the queue, which holds it until the object is stored:
-//! nothing is copied to the side, and memory holds one batch at a time. The bytes are made twice, once
-//! for their length and checksum and once for the request.
+//! An object is made of the batches that gathered in the queue, which keeps them until the object
+//! is stored. Nothing is copied, and memory holds one batch at a time. The bytes are generated
+//! twice: once for their length and checksum, and once for the request.
 //!
-//! An object is never written over. Its name is that of its first event; when there is an object of
-//! that name already, it is asked for its checksum: the same one was stored by an attempt whose answer
-//! was lost, another one was made of fewer batches, and then the checksum becomes part of the new name.
+//! An object is never overwritten. It is named after its first event. If an object of that name
+//! exists, its checksum is read. With an equal checksum, it was stored by an attempt whose response
+//! was lost. With another checksum, it was made of fewer batches, and the checksum becomes part of
+//! the new name.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -54,10 +55,10 @@ const BUCKET: ResourceType = ResourceType {
 const PREFIX_BYTES_MAX: usize = 512;
 const FILE_SIZE: u64 = 64 << 20;
 const FILE_AGE: u64 = 300;
-/// An object at its slowest.
+/// Time limit of the upload of one object.
 const PUT_DEADLINE: Duration = Duration::from_secs(240);
 const HEAD_DEADLINE: Duration = Duration::from_secs(13);
-/// Where an object says what it is made of.
+/// The header with the hash of the object's content.
 const DIGEST: &str = "x-amz-meta-culvert-sha256";
 
 /// This target.
@@ -110,7 +111,7 @@ fn check(given: &Value, _: &TargetSettings, _: &dyn Entropy) -> Result<Checked, 
         return Err(invalid(NAME, sentence));
     }
     let prefix = config.object_prefix.get_or_insert_default();
-    // What Amazon calls safe, and nothing that a path resolves.
+    // Characters that Amazon documents as safe, without path components that URLs resolve.
     let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || b"/!-_.*'()=".contains(&byte);
     if prefix.len() > PREFIX_BYTES_MAX
         || !prefix.bytes().all(is_safe)
@@ -134,7 +135,7 @@ fn check(given: &Value, _: &TargetSettings, _: &dyn Entropy) -> Result<Checked, 
     Ok(stored(&config))
 }
 
-/// Whether S3 could have a bucket of that name.
+/// Whether the name is valid for a bucket.
 fn is_bucket(name: &str) -> bool {
     let fits =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
@@ -153,7 +154,7 @@ fn open(
     let config: Config = parse(NAME, stored)?;
     let arn = Arn::check(config.bucket_arn.as_deref(), BUCKET)?;
     let auth = config.auth.clone().unwrap_or_default();
-    // Where a bucket is can be asked anywhere in its partition.
+    // Any region of the partition can be asked for the bucket's region.
     let region = match arn.partition {
         "aws-cn" => "cn-north-1",
         "aws-us-gov" => "us-gov-west-1",
@@ -166,7 +167,8 @@ fn open(
     let bucket = arn.resource.to_owned();
     Ok(Arc::new(S3 {
         aws: ArcSwap::from_pointee(aws),
-        // The certificates of Amazon's hosts are for one label.
+        // The certificates of Amazon's hosts are valid for one label only, so a name with dots goes
+        // into the path.
         is_in_path: is_elsewhere || bucket.contains('.'),
         bucket,
         partition: arn.partition.to_owned(),
@@ -184,10 +186,10 @@ fn open(
 }
 
 struct S3 {
-    /// In the region of the bucket, once that is known.
+    /// The client, for the bucket's region once that is known.
     aws: ArcSwap<Aws>,
     bucket: String,
-    /// Whether the bucket stands in the path and not in the host's name.
+    /// Whether the bucket is in the path and not in the host name.
     is_in_path: bool,
     partition: String,
     auth: Auth,
@@ -234,7 +236,7 @@ impl Gathers for S3 {
     fn put<'a>(&'a self, run: &'a dyn Run) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
             self.put_run(run).await.map_err(|mut failure| {
-                // No event is at fault when a bucket does not take an object.
+                // When a bucket rejects an object, no single event is at fault.
                 if matches!(failure.class, FailureClass::Permanent | FailureClass::Split) {
                     failure.class = FailureClass::Config;
                 }
@@ -255,11 +257,11 @@ impl S3 {
         }
         let digest = &object.sha256[..16];
         let key = format!("{name}-{digest}.{extension}");
-        // One of that name has these bytes.
+        // If that object exists too, it has the same content.
         self.put_object(&key, &object).await.map(drop)
     }
 
-    /// The name of a run's object, but for how it ends.
+    /// The name of a run's object, without its extension.
     async fn name(&self, run: &dyn Run) -> Result<String, Failure> {
         let batch = run.batch(0).await?;
         let first = batch.deliveries().next();
@@ -282,7 +284,7 @@ impl S3 {
         })
     }
 
-    /// False when there is an object of that name.
+    /// Uploads an object. Returns false if an object of that name exists.
     async fn put_object(&self, key: &str, object: &Object<'_>) -> Result<bool, Failure> {
         let mut headers = HeaderMap::new();
         let text = |text: &str| HeaderValue::from_str(text).expect("digits and letters");
@@ -319,7 +321,8 @@ impl S3 {
         }
     }
 
-    /// Whether the object of that name has these bytes. Without the right to look, it has others.
+    /// Whether the object of that name has these bytes. Without permission to read it, assumes that
+    /// it has others.
     async fn is_stored(&self, key: &str, object: &Object<'_>) -> bool {
         let aws = self.aws.load_full();
         let head = Call {
@@ -342,7 +345,7 @@ impl S3 {
         }
     }
 
-    /// The same in another region, from now on.
+    /// Moves to another region, for this and all later requests.
     fn move_to(&self, region: &str) -> Result<Arc<Aws>, Failure> {
         let arn = Arn {
             partition: &self.partition,
@@ -380,7 +383,7 @@ impl S3 {
     }
 }
 
-/// A name as signatures have it: all but letters, digits and `-_.~/` by their numbers.
+/// Percent-encodes a name for signatures: all bytes except letters, digits and `-_.~/`.
 fn escaped(key: &str) -> String {
     use std::fmt::Write as _;
     let mut escaped = String::with_capacity(key.len());
@@ -394,12 +397,12 @@ fn escaped(key: &str) -> String {
     escaped
 }
 
-/// What an object is made of.
+/// Hashes and length of an object.
 struct Object<'a> {
     run: &'a dyn Run,
     packs: bool,
     sha256: String,
-    /// The same, as S3 checks it.
+    /// The hash in the form that S3 checks.
     checksum: String,
     length: u64,
 }
@@ -439,7 +442,7 @@ impl Feed for Object<'_> {
                 match made.next().await {
                     Ok(Some(piece)) => {
                         if to.send_data(piece).await.is_err() {
-                            // The request is over.
+                            // The request has ended.
                             return;
                         }
                     }
@@ -451,7 +454,7 @@ impl Feed for Object<'_> {
     }
 }
 
-/// The bytes of an object, batch by batch.
+/// Generates the bytes of an object, batch by batch.
 struct ObjectBody<'a> {
     run: &'a dyn Run,
     next: usize,
@@ -489,7 +492,7 @@ impl<'a> ObjectBody<'a> {
     }
 }
 
-/// One batch that was not in the queue.
+/// A single batch that is not in the queue.
 struct Alone<'a>(&'a Batch);
 
 impl Run for Alone<'_> {

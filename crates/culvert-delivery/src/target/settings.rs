@@ -11,23 +11,24 @@ use crate::net::NetSettings;
 /// Server configuration of targets: the `destinations.*` settings.
 #[derive(Clone, Debug, Default)]
 pub struct TargetSettings {
-    /// What outgoing requests may reach.
+    /// Addresses that outgoing requests may reach.
     pub rules: Rules,
-    /// Certificates, PEM, trusted beside the system's (`destinations.tls.extra_ca_file`).
+    /// PEM file of certificates that are trusted besides the system's
+    /// (`destinations.tls.extra_ca_file`).
     pub extra_ca_file: Option<PathBuf>,
-    /// Folder under which `file` destinations write (`destinations.file.root`); none: they are
-    /// refused.
+    /// Directory under which `file` destinations write (`destinations.file.root`). If `None`, such
+    /// destinations are rejected.
     pub file_root: Option<PathBuf>,
     /// Public base URL of the management API without a trailing slash, for the `source` of
     /// CloudEvents.
     pub public_base: String,
-    /// This node's name, for targets that keep nodes apart.
+    /// This node's name, for targets that separate data by node.
     pub node: String,
-    /// Where the services of Amazon are, and who this server is to them (`destinations.aws`).
+    /// Endpoints and credentials of Amazon services (`destinations.aws`).
     pub aws: AwsSettings,
     /// Replaces `https://http-intake.logs.<site>` (`destinations.datadog.base_url`).
     pub datadog_base: Option<Url>,
-    /// Sites of Datadog beside those that are known (`destinations.datadog.sites`).
+    /// Further Datadog sites besides the built-in ones (`destinations.datadog.sites`).
     pub datadog_sites: Vec<String>,
     /// Replaces `https://login.microsoftonline.com` (`destinations.azure.authority_url`).
     pub azure_authority: Option<Url>,

@@ -1,8 +1,9 @@
 //! `webhook`: events to a URL, signed by the rules of Standard Webhooks.
 //!
-//! In mode `single` the events of a batch are posted one after the other, each with its own id and
-//! signature; a failure leaves the rest of the batch for the next attempt. In mode `batch` they are
-//! one JSON array. Ids are the same for every attempt, the timestamp is that of the attempt.
+//! In mode `single`, the events of a batch are posted in sequence, each with its own id and
+//! signature. After a failure, the rest of the batch waits for the next attempt. In mode `batch`,
+//! the events form one JSON array. Ids are equal in all attempts; the timestamp is that of the
+//! attempt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,11 +99,11 @@ enum Encoding {
 const SECRET_PREFIX: &str = "whsec_";
 const SECRETS_MAX: usize = 3;
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// The events of a batch in mode `single` are sent for no longer; the rest waits for the next
-/// attempt. Together with one timeout it stays below the worker's limit and its lease.
+/// Maximum time to send the events of a batch in mode `single`; the rest waits for the next
+/// attempt. With one more request timeout it is still below the worker's time limit and lease.
 const SINGLES_FOR: Duration = Duration::from_secs(25);
 
-/// Base64 with or without its padding.
+/// Accepts Base64 with or without padding.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -146,7 +147,7 @@ fn check(
     })
 }
 
-/// The signing key in a secret's text.
+/// Decodes the signing key of a secret.
 fn key_of(secret: &str) -> Option<Vec<u8>> {
     let text = secret.strip_prefix(SECRET_PREFIX)?;
     if text.len() > 100 {
@@ -289,7 +290,8 @@ impl Webhook {
             }
             let sent = match self.body_of(delivery) {
                 Ok(body) => {
-                    // Only the first has its whole timeout: a slow receiver gets fewer per batch.
+                    // Only the first request has its full timeout, so a slow receiver gets fewer
+                    // events per batch.
                     let timeout = if outcomes.is_empty() {
                         self.timeout
                     } else {
@@ -302,7 +304,7 @@ impl Webhook {
             match sent {
                 Ok(()) => outcomes.push(Outcome::Delivered),
                 Err(mut failure) => {
-                    // One event cannot be split.
+                    // A single event cannot be split.
                     if failure.class == FailureClass::Split {
                         failure.class = FailureClass::Permanent;
                     }

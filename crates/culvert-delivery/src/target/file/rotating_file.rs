@@ -1,4 +1,4 @@
-//! Files that lines are appended to, and that are rotated by size and age.
+//! Append-only files of lines, rotated by size and age.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -30,8 +30,8 @@ pub(crate) enum Escape {
     Io(io::Error),
 }
 
-/// Walks from `root` down to the file: nothing on the way may be a symbolic link. What does not
-/// exist yet is fine.
+/// Checks every path component from `root` down to the file: none may be a symbolic link.
+/// Components that do not exist are allowed.
 pub(crate) fn stays_inside(root: &Path, relative: &Path) -> Result<(), Escape> {
     let mut path = root.to_owned();
     for part in relative.components() {
@@ -46,7 +46,7 @@ pub(crate) fn stays_inside(root: &Path, relative: &Path) -> Result<(), Escape> {
     Ok(())
 }
 
-/// The files that are open, by path: destinations that name the same one share its lock.
+/// The open files, by path. Destinations with the same path share one file and its lock.
 #[derive(Debug, Default)]
 pub(crate) struct FileRoots(Mutex<HashMap<PathBuf, Weak<Slot>>>);
 
@@ -84,7 +84,7 @@ struct OpenFile {
     length: u64,
     began_at: Timestamp,
     inode: (u64, u64),
-    /// A sync failed: what the disk holds of this file is not known, so a new one is begun.
+    /// A sync failed, so the content on disk is unknown and a new file is started.
     suspect: bool,
 }
 
@@ -120,7 +120,7 @@ impl Slot {
         }
         let before = file.length;
         if let Err(error) = file.file.write_all(lines) {
-            // Cut off what was written of it: the batch comes again as a whole.
+            // Remove the partial write, because the whole batch is sent again.
             if file.file.set_len(before).is_ok() {
                 *open = Some(file);
             }
@@ -142,7 +142,8 @@ impl Slot {
         self.root.join(&self.relative)
     }
 
-    /// Whether the path still leads to the open file; not after somebody renamed or removed it.
+    /// Whether the path still refers to the open file. False after another program renamed or
+    /// removed it.
     fn is_still_there(&self, file: &OpenFile) -> bool {
         fs::symlink_metadata(self.path())
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == file.inode)
@@ -167,7 +168,7 @@ impl Slot {
             .open(&path)
             .map_err(blame)?;
         let metadata = file.metadata().map_err(blame)?;
-        // Looked at again now that it is open: a link put there in between leads elsewhere.
+        // Checked again after the open, in case a symbolic link was created in between.
         self.guard()?;
         let there = fs::symlink_metadata(&path).map_err(blame)?;
         let inode = (metadata.dev(), metadata.ino());
@@ -181,7 +182,7 @@ impl Slot {
         let began_at = if length == 0 {
             now
         } else {
-            // Not every file system knows when a file was made.
+            // Not all file systems record the creation time.
             metadata
                 .created()
                 .ok()
@@ -209,7 +210,8 @@ impl Slot {
     /// `files_max`.
     fn rotate(&self, files_max: u32, now: Timestamp) -> io::Result<()> {
         let path = self.path();
-        // 2026-11-20T19:53:18.528374173Z without what makes file names awkward; sorts by time.
+        // 2026-11-20T19:53:18.528374173Z without punctuation, so it sorts by time and is a valid
+        // file name everywhere.
         let stamp: String = now
             .to_nanos_text()
             .chars()
@@ -256,7 +258,7 @@ pub(super) fn is_stamp(text: &str) -> bool {
         })
 }
 
-/// Removes a last line without an end, left by a crash in mid-write. Its batch was not acknowledged.
+/// Removes an unfinished last line, left by a crash during a write. Its batch was not acknowledged.
 fn cut_torn_line(file: &mut File, length: u64) -> io::Result<u64> {
     const STEP: u64 = 64 << 10;
     let mut end = length;
@@ -295,7 +297,7 @@ fn escaped() -> Failure {
     )
 }
 
-/// The failure of a disk. Errors that need action have their own class.
+/// Classifies an I/O error. Errors that need action have their own class.
 pub(super) fn blame(error: io::Error) -> Failure {
     use io::ErrorKind::{
         IsADirectory, NotADirectory, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem,
