@@ -1,4 +1,5 @@
-//! What anyone wants of a kind: a bit for each field, asked before a value is even computed.
+//! The fields of a kind that any subscription wants: one bit for each field, tested before a value
+//! is computed.
 
 use std::fmt::Debug;
 
@@ -11,7 +12,7 @@ use crate::record::Record;
 pub struct Capture(u64);
 
 impl Capture {
-    /// No field: nobody subscribes.
+    /// No field, because there are no subscriptions.
     pub const NONE: Self = Self(0);
 
     /// Every field of `kind`.
@@ -19,18 +20,18 @@ impl Capture {
         Self(u64::MAX >> (64 - kind.fields.len()))
     }
 
-    /// The fields of either.
+    /// The union of both sets.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether there is nothing to capture.
+    /// Whether the set is empty.
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether the field of `slot` is among them.
+    /// Whether the set contains the field of `slot`.
     pub const fn has<T>(self, slot: Slot<T>) -> bool {
         self.has_index(slot.index)
     }
@@ -39,19 +40,20 @@ impl Capture {
         self.0 >> index & 1 == 1
     }
 
-    /// The same and the field at `index`, which must be below 64.
+    /// The set with the field at `index` added, which must be below 64.
     pub(crate) const fn with_index(self, index: usize) -> Self {
         Self(self.0 | 1 << index)
     }
 }
 
-/// Who takes traffic events. Delivery implements it; the planes call it.
+/// Receives traffic events. Delivery implements it; the planes call it.
 pub trait Recorder: Debug + Send + Sync {
-    /// What is wanted of `kind` right now by anyone. Nothing for most kinds most of the time, so it is asked
-    /// before a record is made.
+    /// The fields of `kind` that subscriptions want now. For most kinds this is usually empty, so
+    /// call it before making a record.
     fn capture(&self, kind: &'static Kind) -> Capture;
 
-    /// Takes a completed record. Never waits: when there is no room the record is dropped and counted.
+    /// Accepts a completed record. Never waits: if the queue is full, the record is dropped and
+    /// counted.
     fn offer(&self, record: Record);
 }
 

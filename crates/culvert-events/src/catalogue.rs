@@ -1,7 +1,7 @@
-//! Every kind of event there is, for those who read: names, JSON Schema, reference page.
+//! All kinds of events for documentation: names, JSON Schema, reference page.
 //!
-//! The kinds with a fixed table are known here; audit kinds are computed by control from what the API shows, and
-//! handed in.
+//! Kinds with a fixed table are known here. Control derives audit kinds from the API's views, and
+//! passes them in.
 
 use std::fmt::Write;
 
@@ -11,12 +11,12 @@ use crate::field::{FieldDef, Type};
 use crate::kind::{Family, Kind};
 use crate::kinds;
 
-/// A kind of event whose object is what the API shows of a resource.
+/// A kind of event whose object is the API's view of a resource.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditKind {
-    /// With version suffix: `api_key_created.v0`.
+    /// Name with version suffix: `api_key_created.v0`.
     pub name: String,
-    /// When it fires, for the reader of the reference page.
+    /// When it occurs, for the reference page.
     pub doc: String,
     /// JSON Schema (2020-12) of its object.
     pub schema: Value,
@@ -33,12 +33,12 @@ pub struct Catalogue {
 pub enum CatalogueEntry<'c> {
     /// With a fixed table of fields.
     Table(&'static Kind),
-    /// With the object of a resource.
+    /// With the view of a resource as its object.
     Audit(&'c AuditKind),
 }
 
 impl Catalogue {
-    /// The kinds with fixed tables and these.
+    /// A catalogue of the kinds with fixed tables and these audit kinds.
     pub fn new(mut audit: Vec<AuditKind>) -> Self {
         audit.sort_by(|a, b| a.name.cmp(&b.name));
         Self { audit }
@@ -73,7 +73,7 @@ const PAGE_HEAD: &str = "# Events\n\nEvery event is a JSON object with the keys 
     as `ev.conn.server_port == 443`). Filterable fields are marked.\n";
 
 impl CatalogueEntry<'_> {
-    /// With version suffix.
+    /// Its name, with version suffix.
     pub fn name(&self) -> &str {
         match self {
             Self::Table(kind) => kind.name,
@@ -81,7 +81,7 @@ impl CatalogueEntry<'_> {
         }
     }
 
-    /// Its family. Kinds that are handed in are about configuration, or about agents by their name.
+    /// Its family. Audit kinds belong to configuration, or to agents if their name says so.
     pub fn family(&self) -> Family {
         match self {
             Self::Table(kind) => kind.family,
@@ -90,7 +90,7 @@ impl CatalogueEntry<'_> {
         }
     }
 
-    /// When it fires.
+    /// When it occurs.
     pub fn doc(&self) -> &str {
         match self {
             Self::Table(kind) => kind.doc,
@@ -98,8 +98,8 @@ impl CatalogueEntry<'_> {
         }
     }
 
-    /// JSON Schema (2020-12) of the whole event. Fields of traffic events are optional, since they can be
-    /// selected; objects may have more keys than are listed, since fields may be added.
+    /// JSON Schema (2020-12) of the whole event. Fields of traffic events are optional, because
+    /// subscriptions select fields. Objects may have further keys, because fields may be added.
     pub fn json_schema(&self) -> Value {
         let (mut object, principal) = match self {
             Self::Table(kind) => (schema_of_fields(kind.fields), json!({"type": "null"})),
@@ -123,7 +123,7 @@ impl CatalogueEntry<'_> {
         });
         if let Some(object) = object.as_object_mut() {
             object.remove("$schema");
-            // References are from the root of the document, which the object's schema no longer is.
+            // References start at the root of the document, so the definitions must move there.
             if let Some(definitions) = object.remove("$defs") {
                 schema["$defs"] = definitions;
             }
@@ -218,7 +218,7 @@ fn schema_of_principal() -> Value {
     })
 }
 
-/// The pattern of a moment with so many fractional digits.
+/// The pattern of a time with `digits` fractional digits.
 fn moment(digits: u8) -> String {
     format!(r"^\d{{4}}-\d{{2}}-\d{{2}}T\d{{2}}:\d{{2}}:\d{{2}}\.\d{{{digits}}}Z$")
 }
@@ -233,13 +233,13 @@ fn table_of_fields(page: &mut String, kind: &Kind) {
     }
 }
 
-/// Lists the properties of an object's schema, those of objects in it under dotted names.
+/// Lists the properties of an object's schema, with dotted names for those of nested objects.
 fn table_of_schema(page: &mut String, schema: &Value) {
     page.push_str("| field | type | meaning |\n|---|---|---|\n");
     list_properties(page, schema, schema, "", 0);
 }
 
-/// Objects in objects deeper than this are listed by their name alone.
+/// Objects nested deeper than this are listed without their properties.
 const DEPTH_MAX: usize = 8;
 
 fn list_properties(page: &mut String, root: &Value, schema: &Value, prefix: &str, depth: usize) {
@@ -269,8 +269,8 @@ fn list_properties(page: &mut String, root: &Value, schema: &Value, prefix: &str
     }
 }
 
-/// Follows references and the `anyOf` of an optional value: the schema meant, and whether null is one of its
-/// values too.
+/// Resolves references and the `anyOf` of an optional value. Returns the schema, and whether null
+/// is allowed too.
 fn resolve<'s>(root: &'s Value, schema: &'s Value) -> (&'s Value, bool) {
     let (mut schema, mut is_nullable) = (schema, false);
     for _ in 0..DEPTH_MAX {

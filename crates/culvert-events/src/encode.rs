@@ -1,7 +1,9 @@
-//! Events become JSON: one object on one line, keys in the order of the catalogue (contract: events 1 to 3).
+//! Encodes events as JSON: one object on one line, keys in the order of the catalogue (contract:
+//! events 1 to 3).
 //!
-//! Traffic events are written from a [`Record`] by a [`Selection`], without serde: pieces of text that are ready
-//! and values between them. Audit events are written from whatever the API shows.
+//! Traffic events are written from a [`Record`] by a [`Selection`], without serde: pieces of
+//! prepared text with values between them. Audit events are written from the views that the API
+//! shows.
 
 use culvert_base::{Event, Fault, Timestamp};
 use serde::Serialize;
@@ -11,13 +13,13 @@ use crate::json;
 use crate::record::{Cell, Record, cut};
 use crate::selection::Selection;
 
-/// Bytes of one event.
+/// Maximum size of an event in bytes.
 pub const EVENT_BYTES_MAX: usize = 256 << 10;
 
-/// Kind of the events that are sent to try out a destination. Not in the catalogue.
+/// Kind of the test events for destinations. Not in the catalogue.
 pub const TEST: &str = "test";
 
-/// What was left out of an event to keep it below [`EVENT_BYTES_MAX`].
+/// The parts that were removed from an event to keep it within [`EVENT_BYTES_MAX`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "what is left out is counted"]
 pub struct Truncated {
@@ -30,7 +32,7 @@ pub struct Truncated {
 }
 
 impl Truncated {
-    /// A word for each thing left out, as in `events_truncated_total{reason}`.
+    /// The name of each removed part, as in `events_truncated_total{reason}`.
     pub fn reasons(self) -> impl Iterator<Item = &'static str> {
         [
             (self.headers, "headers"),
@@ -44,8 +46,8 @@ impl Truncated {
 
 /// Appends the event of a completed `record` with the fields of `selection`, without a newline.
 ///
-/// The selection must be of the record's kind. What is captured must include it: a field that was not captured
-/// says what its row says when nothing set it.
+/// The selection must be of the record's kind and all of its fields must have been captured: a
+/// field that was not captured is written with its default.
 pub fn event(
     record: &Record,
     selection: &Selection,
@@ -61,7 +63,7 @@ pub fn event(
     shrink(record, selection, event_id, out, start)
 }
 
-/// Writes the event that begins at `start` again, with less and less.
+/// Writes the event that begins at `start` again, and removes more in each round until it fits.
 #[cold]
 fn shrink(
     record: &Record,
@@ -97,12 +99,12 @@ fn shrink(
     truncated
 }
 
-/// What an event may contain.
+/// The limits that an event is written with.
 struct EncodeLimits {
     headers: bool,
-    /// Bytes that the logs must lose.
+    /// Bytes by which the logs must be shortened.
     logs_less: usize,
-    /// Text beyond `large_bytes_max` of its field.
+    /// Whether text is cut to `large_bytes_max` of its field.
     texts: bool,
 }
 
@@ -143,7 +145,7 @@ fn write_event(
     out.extend_from_slice(&template[written..]);
 }
 
-/// The envelope up to the account, which is left open.
+/// Writes the envelope up to the account, and leaves its object open.
 fn push_head(out: &mut Vec<u8>, id: &str, kind: &str, at: Timestamp, account: &str) {
     out.extend_from_slice(br#"{"event_id":""#);
     json::push_inner(out, id.as_bytes());
@@ -163,7 +165,7 @@ fn push_value(
     limits: &EncodeLimits,
 ) {
     match cell {
-        // The template says it.
+        // The template contains the default.
         Cell::Unset => {}
         Cell::Null => out.extend_from_slice(b"null"),
         Cell::Bool(true) => out.extend_from_slice(b"true"),
@@ -190,7 +192,7 @@ fn push_value(
     }
 }
 
-/// Writes a list without so many of its last elements that it is shorter by `less` bytes.
+/// Writes a list without its last elements, as many as make it at least `less` bytes shorter.
 fn push_first_logs(out: &mut Vec<u8>, logs: &[u8], less: usize) {
     let mut elements: Vec<&serde_json::value::RawValue> =
         serde_json::from_slice(logs).unwrap_or_default();
@@ -210,7 +212,7 @@ fn push_first_logs(out: &mut Vec<u8>, logs: &[u8], less: usize) {
     out.push(b']');
 }
 
-/// Who made a change (contract: events 3).
+/// The caller who made a change (contract: events 3).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Principal {
     /// `usr_…` or `bot_…` of the owner of the credential.
@@ -219,7 +221,7 @@ pub struct Principal {
     pub subject: String,
     /// `API`, `Agent` or `Dashboard`.
     pub source: &'static str,
-    /// The credential; none for the dashboard.
+    /// The credential; `None` for the dashboard.
     pub credential: Option<Reference>,
 }
 
@@ -228,16 +230,17 @@ pub struct Principal {
 pub struct Reference {
     /// Its id.
     pub id: String,
-    /// Where the API has it.
+    /// Its URI in the API.
     pub uri: String,
 }
 
-/// The audit event of a change at `at`, by `principal` or by the server itself.
+/// The audit event of a change at `at`, made by `principal` or by the server itself.
 ///
-/// `object` is what the API shows; its keys are written in the order it serialises them.
+/// `object` is the view that the API shows. Its keys are written in the order of their
+/// serialisation.
 ///
 /// # Errors
-/// When `object` cannot be serialised, such as a map whose keys are no text.
+/// If `object` cannot be serialised, such as a map whose keys are not strings.
 pub fn audit(
     kind: &str,
     at: Timestamp,
@@ -258,7 +261,7 @@ pub fn audit(
     Ok(finished(id, kind, at, account, body))
 }
 
-/// The event that tries out a destination: an empty object, by nobody.
+/// The test event for a destination: an empty object without a principal.
 pub fn test(id: &str, at: Timestamp, account: &str) -> Event {
     let mut body = Vec::with_capacity(256);
     push_head(&mut body, id, TEST, at, account);

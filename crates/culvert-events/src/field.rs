@@ -1,4 +1,4 @@
-//! The columns of a kind: what a field holds, what it says when nothing set it, and the typed handle to it.
+//! The columns of a kind: the type and default of a field, and the typed handle to it.
 
 use std::marker::PhantomData;
 
@@ -7,27 +7,27 @@ use culvert_base::Timestamp;
 use crate::kind::Kind;
 use crate::record::{Cell, Record};
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     /// `true` or `false`.
     Bool,
-    /// A number of 32 bits.
+    /// A 32-bit integer.
     Int32,
-    /// A number of 64 bits, also beyond 2^53 a JSON number.
+    /// A 64-bit integer; a JSON number even beyond 2^53.
     Int64,
-    /// UTF-8.
+    /// UTF-8 text.
     Text,
-    /// A moment, RFC 3339 with nine fractional digits.
+    /// A time, as RFC 3339 with nine fractional digits.
     Timestamp,
     /// Header names to lists of values.
     Headers,
-    /// What log actions wrote: a list of objects.
+    /// The output of log actions: a list of objects.
     Logs,
 }
 
 impl Type {
-    /// As the reference page and the contract spell it.
+    /// Its name in the reference page and the contract.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bool => "bool",
@@ -40,7 +40,7 @@ impl Type {
         }
     }
 
-    /// What a field of this type says when nothing set it, as JSON.
+    /// The default of a field of this type, as JSON.
     const fn unset(self) -> &'static str {
         match self {
             Self::Bool => "false",
@@ -58,25 +58,25 @@ impl Type {
 pub struct FieldDef {
     /// Dotted path inside the event's object: `conn.client_ip`.
     pub path: &'static str,
-    /// What it holds.
+    /// Its type.
     pub ty: Type,
-    /// What it means, for the reader of the reference page. One or more sentences.
+    /// Its description for the reference page; one or more sentences.
     pub doc: &'static str,
     /// Whether filters may use it, as `ev.<path>`.
     pub filterable: bool,
-    /// When it is null; `None` for a field that never is.
+    /// When it is null; `None` if it is never null.
     pub null_when: Option<&'static str>,
-    /// The only values it takes; empty for any.
+    /// The allowed values; empty for any.
     pub values: &'static [&'static str],
-    /// What it says when nothing set it, as JSON.
+    /// Its default if it is not set, as JSON.
     pub unset: &'static str,
-    /// Longer text is cut to this many bytes at a character's boundary.
+    /// Longer text is cut to this many bytes at a character boundary.
     pub bytes_max: Option<usize>,
-    /// The same, only in an event that is larger than [`crate::encode::EVENT_BYTES_MAX`].
+    /// Like `bytes_max`, but only for events larger than [`crate::encode::EVENT_BYTES_MAX`].
     pub large_bytes_max: Option<usize>,
 }
 
-/// A row with a path, a type and a meaning: never null, not filterable, any value.
+/// A row with path, type and description: never null, not filterable, any value.
 pub const fn field(path: &'static str, ty: Type, doc: &'static str) -> FieldDef {
     FieldDef {
         path,
@@ -92,33 +92,33 @@ pub const fn field(path: &'static str, ty: Type, doc: &'static str) -> FieldDef 
 }
 
 impl FieldDef {
-    /// Filters may use it.
+    /// Allows filters to use it.
     pub const fn filterable(mut self) -> Self {
         self.filterable = true;
         self
     }
 
-    /// It is null in this case, and when nothing set it.
+    /// Makes it null in this case, and by default.
     pub const fn null_when(mut self, case: &'static str) -> Self {
         self.null_when = Some(case);
         self.unset = "null";
         self
     }
 
-    /// It takes only these values, and `unset` (one of them, as JSON) when nothing set it.
+    /// Allows only these values. `unset`, one of them as JSON, is the default.
     pub const fn one_of(mut self, values: &'static [&'static str], unset: &'static str) -> Self {
         self.values = values;
         self.unset = unset;
         self
     }
 
-    /// Longer text is cut.
+    /// Cuts longer text.
     pub const fn at_most(mut self, bytes: usize) -> Self {
         self.bytes_max = Some(bytes);
         self
     }
 
-    /// Longer text is cut when the whole event is too large.
+    /// Cuts longer text if the whole event is too large.
     pub const fn at_most_when_large(mut self, bytes: usize) -> Self {
         self.large_bytes_max = Some(bytes);
         self
@@ -132,7 +132,7 @@ impl FieldDef {
 
 /// The handle to one field of one kind, made by [`Kind::slot`].
 ///
-/// `T` is what the field holds, so a value of another type does not compile.
+/// `T` is the type of the field, so a value of another type does not compile.
 pub struct Slot<T> {
     pub(crate) kind: &'static Kind,
     pub(crate) index: usize,
@@ -168,15 +168,15 @@ impl<T> std::fmt::Debug for Slot<T> {
     }
 }
 
-/// A type a slot can have. Each is the marker of one [`Type`].
+/// A type of slots: the marker of one [`Type`].
 pub trait FieldType {
-    /// The type of the fields it fits.
+    /// The type of the fields that it applies to.
     const TYPE: Type;
 }
 
 /// A type whose values [`Record::set`] takes. Headers have [`Record::set_headers`] instead.
 pub trait Settable: FieldType {
-    /// What is given.
+    /// The type of the value.
     type In<'a>;
 
     #[doc(hidden)]

@@ -1,8 +1,8 @@
-//! Which events of a kind one subscription receives: a CEL condition over the filterable fields (contract:
-//! events 11).
+//! Selects the events of a kind that a subscription receives: a CEL condition over the filterable
+//! fields (contract: events 11).
 //!
-//! The only variable is `ev`. It is the same for all kinds: each filterable field of the catalogue is there, and
-//! each other field is known and refused by name.
+//! The only variable is `ev`. It has each filterable field of every kind of the catalogue. The
+//! other fields are known too, so that an error can name them.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -24,16 +24,17 @@ pub struct Filter {
     capture: Capture,
 }
 
-/// A filter had no result for an event, which is then not captured.
+/// A filter had no result for an event, so the event is not captured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterFault(EvalError);
 
 impl Filter {
-    /// Compiles `source` for events of `kind`. The empty text is refused: no filter is not a filter.
+    /// Compiles `source` for events of `kind`. Empty text is an error; for no filter, make no
+    /// `Filter`.
     ///
     /// # Errors
-    /// 5404 with line and column when it is no condition, 5405 for a field no event has, 5406 for one that
-    /// filters cannot use.
+    /// 5404 with line and column if it is not a condition, 5405 for an unknown field, 5406 for a
+    /// field that filters cannot use.
     pub fn compile(kind: &'static Kind, source: &str) -> Result<Self, Refusal> {
         let condition = env(kind).compile_predicate(source).map_err(refusal)?;
         let capture = condition
@@ -54,15 +55,15 @@ impl Filter {
         self.kind
     }
 
-    /// What must be captured for it.
+    /// The fields that must be captured for it.
     pub fn capture(&self) -> Capture {
         self.capture
     }
 
-    /// Whether `record`, which must be of the filter's kind, is wanted.
+    /// Whether the filter selects `record`, which must be of the filter's kind.
     ///
     /// # Errors
-    /// When the condition has no result, such as a division by zero.
+    /// If the condition has no result, such as after a division by zero.
     pub fn matches(&self, record: &Record) -> Result<bool, FilterFault> {
         debug_assert!(record.kind() == self.kind);
         self.condition.test(&Fields(record)).map_err(FilterFault)
@@ -81,7 +82,7 @@ impl std::error::Error for FilterFault {
     }
 }
 
-/// Answers variables from a record: a slot is the index of a field.
+/// Resolves variables from a record. A slot is the index of a field.
 struct Fields<'r>(&'r Record);
 
 impl Resolver for Fields<'_> {
@@ -90,7 +91,8 @@ impl Resolver for Fields<'_> {
         Some(match self.0.cell(index) {
             Cell::Int(value) => ValueRef::Int(value),
             Cell::Text(span) => ValueRef::String(self.0.text_of(span)),
-            // Filterable fields are text or a number, and never null (see the tests of the catalogue).
+            // Filterable fields are text or numbers and never null; tests of the catalogue check
+            // this.
             _ => match self.0.kind().fields.get(index)?.ty {
                 Type::Text => ValueRef::String(""),
                 _ => ValueRef::Int(0),
@@ -99,7 +101,7 @@ impl Resolver for Fields<'_> {
     }
 }
 
-/// What filters on `kind` are compiled against.
+/// The environment in which filters on `kind` are compiled.
 fn env(kind: &'static Kind) -> &'static Env {
     static ENVS: LazyLock<Vec<Env>> =
         LazyLock::new(|| kinds::ALL.iter().copied().map(new_env).collect());

@@ -1,26 +1,27 @@
-//! Header lines become one JSON object (contract: events 9.2): names capitalised, values trimmed, decoded and in
-//! ASCII lower case, credentials redacted (also those in the queries of URLs), 32 KiB at most.
+//! Encodes header lines as a JSON object (contract: events 9.2): names capitalised, values trimmed,
+//! decoded and in ASCII lower case, credentials redacted (also those in the queries of URLs), at
+//! most 32 KiB.
 //!
-//! Written in one pass as finished JSON. Values of a name that comes again after others are set aside and put in
-//! place at the end, so lines cost the same in any order.
+//! The JSON is written in one pass. If a name repeats after other names, its further values are
+//! stored aside and inserted at the end, so the cost does not depend on the order of lines.
 //!
-//! Not here: which lines there are. Whoever carries the traffic leaves out pseudo-headers and trailers, and puts
-//! a `host` line first for an HTTP/2 request that has only `:authority`.
+//! Not here: the choice of lines. The caller omits pseudo-headers and trailers, and puts a `host`
+//! line first for an HTTP/2 request that has only `:authority`.
 
 use std::borrow::Cow;
 
 use crate::json::{self, HIGH, ONES};
 
-/// Bytes of names and values that one map keeps.
+/// Maximum bytes of names and values in a map.
 pub(crate) const MAP_BYTES_MAX: usize = 32 << 10;
 
-/// Names that most messages do not exceed. As many are a small allocation.
+/// Number of names that most messages do not exceed; the initial capacity.
 const KEYS_USUAL: usize = 12;
 
 const REDACTED: &[u8] = b"[redacted]";
 const COOKIE: &[u8] = b"Cookie";
 
-/// Which values of headers and queries events show as `[redacted]`.
+/// The rules by which values of headers and queries are shown as `[redacted]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderRules {
     redacted: Names,
@@ -30,11 +31,11 @@ pub struct HeaderRules {
     parameters: Vec<Vec<u8>>,
 }
 
-/// Names as they are written.
+/// A set of header names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Names {
     names: Vec<Vec<u8>>,
-    /// A bit for the hash of each; most other names are let through by it.
+    /// A bit for the hash of each name. Most other names are excluded by it without a comparison.
     hashes: u64,
 }
 
@@ -60,7 +61,7 @@ impl Names {
 enum Shown {
     Whole,
     Redacted,
-    /// A URL, perhaps with redacted parameters.
+    /// A URL, in which parameters may be redacted.
     Url,
 }
 
@@ -85,7 +86,7 @@ impl HeaderRules {
         "Apikey",
     ];
 
-    /// Query parameters whose values are credentials. Case, `-` and `_` make no difference.
+    /// Query parameters whose values are credentials. Case, `-` and `_` are ignored.
     pub const PARAMETERS: [&'static str; 20] = [
         "access_token",
         "api_key",
@@ -112,8 +113,9 @@ impl HeaderRules {
     /// Headers whose values are URLs.
     const URLS: [&'static str; 3] = ["Referer", "Location", "Content-Location"];
 
-    /// From the settings `events.redact_headers` and `events.redact_query`: these names (any case) besides
-    /// [`HeaderRules::REDACTED`] and [`HeaderRules::PARAMETERS`]; an empty list redacts nothing of its kind.
+    /// Rules from the settings `events.redact_headers` and `events.redact_query`: these names (in
+    /// any case) besides [`HeaderRules::REDACTED`] and [`HeaderRules::PARAMETERS`]. An empty list
+    /// disables redaction of headers or of parameters.
     pub fn redacting<S: AsRef<str>>(headers: &[S], parameters: &[S]) -> Self {
         let of = |own: &'static [&'static str], more: &[S]| -> Vec<String> {
             let more = more.iter().map(|name| name.as_ref().to_owned());
@@ -155,12 +157,12 @@ impl HeaderRules {
     pub fn query<'q>(&self, query: &'q str) -> Cow<'q, str> {
         match self.redact_parameters(query.as_bytes()) {
             Cow::Borrowed(_) => query.into(),
-            // Cut at ASCII characters alone.
+            // The query is cut at ASCII characters only, so it stays UTF-8.
             Cow::Owned(shown) => String::from_utf8_lossy(&shown).into_owned().into(),
         }
     }
 
-    /// The same of a URL, its fragment included.
+    /// Like [`Self::query`], for a URL with its fragment.
     fn url<'u>(&self, url: &'u [u8]) -> Cow<'u, [u8]> {
         let at = url.iter().position(|byte| b"?#".contains(byte));
         let (before, parameters) = url.split_at(at.unwrap_or(url.len()));
@@ -213,7 +215,7 @@ impl Default for HeaderRules {
     }
 }
 
-/// What several `cookie` lines are.
+/// How several `cookie` lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cookies {
     /// Several values, as with any other name (HTTP/1, and all responses).
@@ -247,25 +249,25 @@ struct MapWriter<'o> {
     out: &'o mut Vec<u8>,
     keys: Vec<Key>,
     strays: Vec<Stray>,
-    /// A bit for the hash of each key; a name whose bit is not set is new.
+    /// A bit for the hash of each key. A name whose bit is not set is new.
     hashes: u64,
 }
 
-/// One name and where its values are written.
+/// A name, and where its values are written.
 struct Key {
     hash: u64,
-    /// Of the name's first byte, and one past its last.
+    /// Start and end of the name; the end is exclusive.
     name: (usize, usize),
     /// `"Name":["first","second"`, without the bracket that ends the list.
     end: usize,
-    /// Further values that stand elsewhere: indices of the first and the last.
+    /// Further values that are stored aside: indices of the first and the last.
     strays: Option<(usize, usize)>,
     shown: Shown,
-    /// What it counts against the cap.
+    /// Its bytes that count towards the limit.
     bytes: usize,
 }
 
-/// `,"value"` (or `; value"` of a cookie) that belongs further up.
+/// `,"value"` (or `; value"` of a cookie) that must be inserted at its name.
 struct Stray {
     start: usize,
     end: usize,
@@ -307,7 +309,7 @@ impl MapWriter<'_> {
         });
     }
 
-    /// The key whose name is the bytes from `start` on.
+    /// The key whose name equals the bytes from `start` on.
     fn find(&self, hash: u64, start: usize) -> Option<usize> {
         let name = &self.out[start..];
         self.keys
@@ -315,7 +317,7 @@ impl MapWriter<'_> {
             .position(|key| key.hash == hash && self.out[key.name.0..key.name.1] == *name)
     }
 
-    /// Adds a value to a name that was seen before.
+    /// Adds a value to a name that occurred before.
     fn push_again(&mut self, index: usize, value: &[u8], rules: &HeaderRules, cookies: Cookies) {
         let key = &self.keys[index];
         let shown = key.shown;
@@ -327,7 +329,7 @@ impl MapWriter<'_> {
         let mut tail = last.map_or(key.end, |last| self.strays[last].end);
         let adjacent = tail == self.out.len();
         if joined {
-            // Take back the closing quote: the value goes on.
+            // Remove the closing quote, because the value continues.
             tail -= 1;
             match last {
                 Some(last) => self.strays[last].end = tail,
@@ -363,7 +365,7 @@ impl MapWriter<'_> {
         }
     }
 
-    /// Writes a value without quotes; what it counts against the cap.
+    /// Writes a value without quotes. Returns the bytes that count towards the limit.
     fn push_value(&mut self, value: &[u8], shown: Shown, rules: &HeaderRules) -> usize {
         match shown {
             Shown::Redacted => {
@@ -375,7 +377,8 @@ impl MapWriter<'_> {
         }
     }
 
-    /// Keeps as many names as fit, puts strays in place and ends the map that began at `start`.
+    /// Keeps the names that fit, inserts the values that were stored aside, and ends the map that
+    /// began at `start`.
     fn close(self, start: usize) {
         let mut bytes = 0;
         let kept = self
@@ -411,13 +414,13 @@ impl MapWriter<'_> {
     }
 }
 
-/// Writes a name: lower case, then a capital at the beginning and after each `-`. Its hash, and its
-/// length before escaping.
+/// Writes a name in lower case, with a capital at the beginning and after each `-`. Returns its
+/// hash, and its length before escaping.
 fn push_name(out: &mut Vec<u8>, name: &[u8]) -> (u64, usize) {
     let (mut hash, mut special) = (0, 0);
-    // The mark of the first byte of the next word, if that begins a part of the name.
+    // Marks the first byte of the next word if it begins a part of the name.
     let mut begins = 0x80;
-    // A byte beyond ASCII carries into its neighbour; such names are redone below.
+    // A non-ASCII byte affects the byte beside it; such names are written again below.
     json::push_words(out, name, |word| {
         special |= json::specials(word) | word & HIGH;
         let lower = lower_case(word);
@@ -435,7 +438,8 @@ fn push_name(out: &mut Vec<u8>, name: &[u8]) -> (u64, usize) {
     push_odd_name(out, name)
 }
 
-/// A name that is no token. The edge refuses those; should one come, the JSON is still valid.
+/// Writes a name that is not a token. The edge rejects such names; if one occurs, the JSON is still
+/// valid.
 #[cold]
 fn push_odd_name(out: &mut Vec<u8>, name: &[u8]) -> (u64, usize) {
     let mut text = decode(name).into_bytes();
@@ -455,7 +459,7 @@ fn push_odd_name(out: &mut Vec<u8>, name: &[u8]) -> (u64, usize) {
     (hash, text.len())
 }
 
-/// Writes a value in ASCII lower case; its length before escaping.
+/// Writes a value in ASCII lower case. Returns its length before escaping.
 fn push_lower_case(out: &mut Vec<u8>, value: &[u8]) -> usize {
     let mut special = 0;
     json::push_words(out, value, |word| {
@@ -472,7 +476,7 @@ fn push_lower_case(out: &mut Vec<u8>, value: &[u8]) -> usize {
     text.len()
 }
 
-/// UTF-8, else each byte as a character of Latin-1.
+/// Decodes UTF-8, or Latin-1 if the bytes are not UTF-8.
 pub(crate) fn decode(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
@@ -487,12 +491,12 @@ fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// Lower-cases the ASCII letters of a word, byte by byte.
+/// Converts the ASCII letters of a word to lower case.
 fn lower_case(word: u64) -> u64 {
     word | between(word, b'A', b'Z') >> 2
 }
 
-/// Marks the bytes of a word from `first` to `last`, both ASCII.
+/// Marks the bytes of a word from `first` to `last`, which must be ASCII.
 fn between(word: u64, first: u8, last: u8) -> u64 {
     let low = word & !HIGH;
     let from_first = low + ONES * u64::from(0x80 - first);
@@ -500,7 +504,7 @@ fn between(word: u64, first: u8, last: u8) -> u64 {
     from_first & !beyond_last & !word & HIGH
 }
 
-/// One step of a hash that tells names apart; collisions are compared.
+/// One step of a hash over a name. Names with equal hashes are compared.
 fn mixed(hash: u64, word: u64) -> u64 {
     (hash.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }

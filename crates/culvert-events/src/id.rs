@@ -1,19 +1,19 @@
-//! Identifiers of events: `ev_` and a KSUID whose second is the event's second.
+//! Identifiers of events: `ev_` and a KSUID with the event's time in seconds.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use culvert_base::{Entropy, Ksuid, Timestamp};
 
-/// The identifier of one occurrence; the same in every subscription, destination and attempt.
+/// The identifier of one event, equal in every subscription, destination and attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventId([u8; EventId::LENGTH]);
 
 impl EventId {
-    /// Characters of an event's id.
+    /// Length of an event's id in characters.
     pub const LENGTH: usize = 30;
 
-    /// The id of an event that happened `at`, unlike any other by 16 random bytes.
+    /// The id of an event that happened `at`, made unique by 16 random bytes.
     pub fn new(at: Timestamp, random: [u8; 16]) -> Self {
         let mut text = *b"ev_000000000000000000000000000";
         text[3..].copy_from_slice(&Ksuid::new(at, random).text());
@@ -29,7 +29,7 @@ impl Deref for EventId {
     }
 }
 
-/// Makes ids for many events, asking for randomness once for sixty-four of them.
+/// Generates ids. It reads randomness once for every 64 events.
 #[derive(Debug)]
 pub struct EventIds {
     entropy: Arc<dyn Entropy>,
@@ -38,7 +38,7 @@ pub struct EventIds {
 }
 
 impl EventIds {
-    /// A maker that has asked for nothing yet.
+    /// A generator that has read no randomness yet.
     pub fn new(entropy: Arc<dyn Entropy>) -> Self {
         Self {
             entropy,

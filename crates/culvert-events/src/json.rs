@@ -1,23 +1,23 @@
-//! JSON values as bytes, eight bytes at a time where they are plain.
+//! Writes JSON values as bytes, eight bytes at a time where nothing must be escaped.
 //!
-//! Serialising through serde costs several times as much; what is here is on the path of every request.
+//! serde costs several times as much, and this code runs for every request.
 
 use culvert_base::Timestamp;
 
 /// The low bit of each byte of a word.
 pub(crate) const ONES: u64 = 0x0101_0101_0101_0101;
-/// The high bit of each byte of a word: set in all bytes that are not ASCII, and the mark of the functions
-/// below.
+/// The high bit of each byte of a word. It is set in all bytes that are not ASCII; the functions
+/// below set it to mark bytes.
 pub(crate) const HIGH: u64 = 0x8080_8080_8080_8080;
 
-/// Writes UTF-8 as a JSON string with its quotes. Bytes that are no UTF-8 would pass unchanged.
+/// Writes UTF-8 as a JSON string with its quotes. Bytes that are not UTF-8 are copied unchanged.
 pub(crate) fn push_text(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
     push_inner(out, text);
     out.push(b'"');
 }
 
-/// The same without quotes.
+/// Writes the contents of a JSON string, without quotes.
 pub(crate) fn push_inner(out: &mut Vec<u8>, text: &[u8]) {
     let mut special = specials(tail(text));
     for word in text.as_chunks::<8>().0 {
@@ -30,7 +30,7 @@ pub(crate) fn push_inner(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// Writes bytes as `map` turns them, eight at a time; the last word is filled up with underscores.
+/// Appends bytes, converted by `map` eight at a time. The last word is padded with underscores.
 pub(crate) fn push_words(out: &mut Vec<u8>, bytes: &[u8], mut map: impl FnMut(u64) -> u64) {
     let end = out.len() + bytes.len();
     out.reserve(bytes.len() + 8);
@@ -41,7 +41,7 @@ pub(crate) fn push_words(out: &mut Vec<u8>, bytes: &[u8], mut map: impl FnMut(u6
     out.truncate(end);
 }
 
-/// The bytes behind the last whole word, none to seven, as the low end of a word of underscores.
+/// The zero to seven bytes after the last whole word, in the low end of a word of underscores.
 fn tail(bytes: &[u8]) -> u64 {
     let left = bytes.len() % 8;
     let word = match (bytes, bytes.last_chunk::<8>()) {
@@ -64,8 +64,8 @@ fn tail(bytes: &[u8]) -> u64 {
     word | (ONES * 0x5F) << (8 * left)
 }
 
-/// Not zero when a byte of the word must be escaped in a JSON string: a quote, a backslash or a control
-/// character. Which byte it is cannot be told.
+/// Not zero if a byte of the word must be escaped in a JSON string: a quote, a backslash or a
+/// control character. The result does not show which byte.
 pub(crate) fn specials(word: u64) -> u64 {
     let controls = word.wrapping_sub(ONES * 0x20) & !word;
     let quote = word ^ (ONES * 0x22);
@@ -120,7 +120,7 @@ pub(crate) fn push_int(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// Writes a moment as RFC 3339 with so many fractional digits, without quotes.
+/// Writes a time as RFC 3339 with `digits` fractional digits, without quotes.
 pub(crate) fn push_time(out: &mut Vec<u8>, at: Timestamp, digits: usize) {
     let (text, length) = at.rfc3339(digits);
     out.extend_from_slice(&text[..length]);

@@ -1,17 +1,17 @@
-//! A row of the catalogue: one kind of event and its fields.
+//! A kind of event and its fields: a row of the catalogue.
 
 use culvert_base::{Refusal, code};
 
 use crate::field::{FieldDef, FieldType, Slot};
 
-/// Which family of events a kind is of.
+/// The family of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// What passed through an endpoint. Fields are selectable, events can be filtered.
+    /// Traffic of endpoints. Subscriptions can select fields and filter events.
     Traffic,
-    /// Agents coming and going.
+    /// Agent sessions that start and end.
     Agent,
-    /// Configuration being changed.
+    /// Changes of configuration.
     Audit,
 }
 
@@ -41,22 +41,23 @@ pub enum Family {
 /// ```
 #[derive(Debug)]
 pub struct Kind {
-    /// With version suffix: `http_request_complete.v0`.
+    /// Name with version suffix: `http_request_complete.v0`.
     pub name: &'static str,
     /// Its family.
     pub family: Family,
-    /// When it fires, for the reader of the reference page.
+    /// When it occurs, for the reference page.
     pub doc: &'static str,
-    /// Its fields, in the order they are written.
+    /// Its fields, in the order of encoding.
     pub fields: &'static [FieldDef],
 }
 
-/// Fields of one kind; a capture is one bit for each.
+/// Maximum number of fields of a kind. A capture has one bit for each.
 pub(crate) const FIELDS_MAX: usize = 64;
 
 impl Kind {
-    /// A kind of traffic event. In a `static`, a table that cannot be written as nested objects does not
-    /// compile: paths must ascend (so that fields of one parent stand together), no path may be another's
+    /// A kind of traffic event. In a `static`, a table that cannot be written as nested objects
+    /// does not compile: paths must ascend (so that fields of one parent are adjacent), no path may
+    /// be another's parent, and at most 64 are allowed.
     /// parent, and there is room for 64.
     pub const fn traffic(
         name: &'static str,
@@ -90,7 +91,7 @@ impl Kind {
     /// The handle to the field at `path`.
     ///
     /// # Panics
-    /// When there is no such field or it holds another type; in a `const` that is a compile error.
+    /// If there is no such field or it has another type. In a `const` this is a compile error.
     pub const fn slot<T: FieldType>(&'static self, path: &str) -> Slot<T> {
         let mut index = 0;
         while index < self.fields.len() {
@@ -111,7 +112,7 @@ impl Kind {
         self.fields.iter().position(|field| field.path == path)
     }
 
-    /// The refusal of a path that is no field of this kind.
+    /// The error for a path that is not a field of this kind.
     pub(crate) fn no_field(&self, path: &str) -> Refusal {
         let name: String = path.chars().take(100).collect();
         Refusal::new(
@@ -121,7 +122,7 @@ impl Kind {
     }
 }
 
-/// Two statics are never at one address, so the address tells kinds apart.
+/// Two statics never have the same address, so the address identifies a kind.
 impl PartialEq for Kind {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
@@ -144,8 +145,8 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
     true
 }
 
-/// Whether `path` comes after `before` and not inside it. A dot sorts before all that names are made of, so
-/// ascending paths keep the fields of one parent together.
+/// Whether `path` comes after `before` and is not below it. A dot sorts before all characters of
+/// names, so ascending paths keep the fields of one parent together.
 const fn ascends(before: &[u8], path: &[u8]) -> bool {
     let mut index = 0;
     while index < before.len() && index < path.len() {

@@ -1,15 +1,16 @@
-//! What culvert tells the world: the catalogue of events, one traffic event being filled, and how it becomes
-//! JSON.
+//! Events: the catalogue of their kinds, records of traffic events, and their encoding as JSON.
 //!
-//! A kind of event is a `static` table of fields ([`kinds`]). Serialisation, capture, selection, filter
-//! variables, JSON Schema and the reference page are loops over it; no field is written down twice.
+//! A kind of event is a `static` table of fields ([`kinds`]). Serialisation, capture, selection,
+//! filter variables, JSON Schema and the reference page are loops over it, so each field is defined
+//! in one place.
 //!
-//! The way of a traffic event: whoever carries the traffic asks a [`Recorder`] what to [`Capture`], fills a
-//! [`Record`] and offers it; for each subscription a [`Filter`] decides, a [`Selection`] says which fields, and
-//! [`encode::event`] writes one line of JSON.
+//! A traffic event takes these steps: the plane that carries the traffic asks a [`Recorder`] what
+//! to [`Capture`], fills a [`Record`] and offers it. For each subscription, a [`Filter`] decides
+//! whether to send the event and a [`Selection`] lists its fields. [`encode::event`] writes one
+//! line of JSON.
 //!
-//! Not here: where an event goes and when (delivery), how a field's value is found (the planes), what an audit
-//! event's object looks like (control gives its schema to [`catalogue::Catalogue`]).
+//! Not here: where and when an event is sent (delivery), how the values of fields are found (the
+//! planes), the objects of audit events (control gives their schemas to [`catalogue::Catalogue`]).
 
 mod capture;
 pub mod catalogue;

@@ -1,9 +1,10 @@
-//! Which events of the logs a query returns: a CEL condition over the envelope and every field of every kind.
+//! Selects the events that a query of the logs returns: a CEL condition over the envelope and every
+//! field of every kind.
 //!
-//! The envelope's keys are variables (`event_id`, `event_type`, `event_timestamp`, `account_id`, `principal`), so
-//! is `endpoint_id`, and the fields of the object are below `ev`, as in the filters of subscriptions. A field
-//! that no kind has is refused by name. A condition without a result for an event, such as one on a field that
-//! its kind lacks, does not hold for it.
+//! The envelope's keys are variables (`event_id`, `event_type`, `event_timestamp`, `account_id`,
+//! `principal`), and so is `endpoint_id`. The fields of the object are below `ev`, as in the
+//! filters of subscriptions. A field that no kind has is an error that names it. If a condition has
+//! no result for an event, for example because its kind lacks a field, the event is not selected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,12 +21,12 @@ use crate::catalogue::{Catalogue, CatalogueEntry};
 use crate::field::{FieldDef, Type as FieldType};
 use crate::filter::refusal;
 
-/// An event as a log has it.
+/// An event as the log stores it.
 #[derive(Clone, Copy, Debug)]
 pub struct Logged<'a> {
     /// The envelope.
     pub envelope: &'a str,
-    /// `ep_…` of the endpoint whose traffic it is; empty for others.
+    /// `ep_…` of the endpoint that had the traffic; empty for other events.
     pub endpoint: &'a str,
 }
 
@@ -33,7 +34,7 @@ pub struct Logged<'a> {
 #[derive(Debug)]
 pub struct LogFilter {
     condition: Predicate,
-    /// What each slot that the condition names stands for.
+    /// The variable of each slot that the condition uses.
     named: Vec<(Slot, Variable)>,
 }
 
@@ -61,14 +62,14 @@ struct Envelope<'a> {
     object: &'a RawValue,
 }
 
-/// Objects and lists within each other that are looked into.
+/// Maximum depth of nested objects and lists. Deeper values are null.
 const DEPTH_MAX: usize = 32;
 
 impl LogFilter {
     /// Compiles `source` for the events of `catalogue`.
     ///
     /// # Errors
-    /// 5404 with line and column when it is no condition, 5405 for a field that no event has.
+    /// 5404 with line and column if it is not a condition, 5405 for an unknown field.
     pub fn compile(catalogue: &Catalogue, source: &str) -> Result<Self, Refusal> {
         let variables = variables(catalogue);
         let mut env = Env::new(Limits::FILTER);
@@ -86,7 +87,7 @@ impl LogFilter {
         })
     }
 
-    /// Whether it holds for an event, and the units that this cost.
+    /// Whether it selects an event, and the evaluation cost in units.
     pub fn matches(&self, logged: Logged<'_>) -> (bool, u64) {
         let Some(values) = self.values(logged) else {
             return (false, 0);
@@ -95,7 +96,7 @@ impl LogFilter {
         (holds.unwrap_or(false), units)
     }
 
-    /// The variables that it names; `None` for a text that is no event.
+    /// The variables that the condition uses; `None` if the text is not an event.
     fn values(&self, logged: Logged<'_>) -> Option<Values> {
         let envelope: Envelope<'_> = serde_json::from_str(logged.envelope).ok()?;
         let has_fields = self
@@ -129,7 +130,7 @@ impl LogFilter {
     }
 }
 
-/// Few, so that a search through them is the quickest.
+/// The values of a condition's variables. There are few, so a linear search is the fastest.
 struct Values(Vec<(Slot, Option<Value>)>);
 
 impl Resolver for Values {
@@ -210,7 +211,7 @@ fn of_json(json: &Json, depth: usize) -> Value {
                 let key = Key::String(key.as_str().into());
                 (key, of_json(value, depth - 1))
             });
-            // An object has no key twice.
+            // Keys of an object are unique.
             let map = Map::new(entries.collect()).unwrap_or_default();
             Value::Map(Arc::new(map))
         }

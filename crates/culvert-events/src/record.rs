@@ -1,9 +1,9 @@
-//! One traffic event being filled.
+//! A traffic event that is being filled.
 //!
-//! A record holds two allocations, a cell for each field and an arena for all its bytes, and keeps both when it
-//! is [`Record::reset`]. Setting a field that nobody captures costs a bit test and nothing else.
+//! A record has two allocations, which [`Record::reset`] keeps: a cell for each field, and an arena
+//! for all bytes. Setting a field that no subscription captures costs one bit test.
 //!
-//! Not here: JSON of the whole event ([`crate::encode`]).
+//! Not here: the JSON of the whole event ([`crate::encode`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use crate::field::{FieldDef, Headers, Settable, Slot, Text};
 use crate::headers::{self, Cookies, HeaderRules};
 use crate::kind::Kind;
 
-/// Log entries one event keeps.
+/// Maximum number of log entries in an event.
 pub(crate) const LOGS_MAX: usize = 32;
-/// Bytes of one log entry.
+/// Maximum size of a log entry in bytes.
 pub(crate) const LOG_BYTES_MAX: usize = 4 << 10;
-/// Bytes of all log entries of an event.
+/// Maximum size of all log entries of an event in bytes.
 pub(crate) const LOGS_BYTES_MAX: usize = 16 << 10;
 
-/// Room for an ordinary event without growing.
+/// Initial size of the arena, enough for an ordinary event.
 const ARENA_BYTES: usize = 2 << 10;
 
-/// A traffic event while it happens: what is captured of it so far.
+/// A traffic event in progress, with the fields captured so far.
 #[derive(Debug)]
 pub struct Record {
     kind: &'static Kind,
@@ -40,24 +40,24 @@ pub struct Record {
     logs_dropped: usize,
 }
 
-/// What is known of one field.
+/// The value of one field.
 #[derive(Clone, Copy, Debug)]
 #[doc(hidden)]
 pub enum Cell {
-    /// Nothing: it says what its row says.
+    /// Not set: the event has the field's default.
     Unset,
-    /// Known to be null.
+    /// Set to null.
     Null,
     Bool(bool),
     Int(i64),
     Time(Timestamp),
-    /// UTF-8 in the arena.
+    /// UTF-8 text in the arena.
     Text(Span),
-    /// Finished JSON in the arena.
+    /// Encoded JSON in the arena.
     Json(Span),
 }
 
-/// A part of the arena.
+/// A range of the arena.
 #[derive(Clone, Copy, Debug)]
 #[doc(hidden)]
 pub struct Span {
@@ -66,7 +66,7 @@ pub struct Span {
 }
 
 impl Record {
-    /// An event of `kind` in `account`, of which `capture` is wanted.
+    /// An event of `kind` in `account`, for which `capture` is recorded.
     pub fn new(kind: &'static Kind, capture: Capture, account: Arc<str>) -> Self {
         Self {
             kind,
@@ -81,7 +81,7 @@ impl Record {
         }
     }
 
-    /// Forgets everything and begins another event of the same kind, in the memory of this one.
+    /// Clears the record for another event of the same kind, and keeps its memory.
     pub fn reset(&mut self, capture: Capture, account: Arc<str>) {
         self.capture = capture;
         self.account = account;
@@ -103,12 +103,12 @@ impl Record {
         &self.account
     }
 
-    /// `ep_…` of the endpoint whose traffic it is, where that is known. It is in no field of the event.
+    /// `ep_…` of the endpoint that had the traffic, if known. No field of the event contains it.
     pub fn endpoint(&self) -> Option<&Arc<str>> {
         self.endpoint.as_ref()
     }
 
-    /// How long it took; zero where its begin is not known.
+    /// The duration; zero if the start is not known.
     pub fn took(&self) -> Duration {
         let nanos = self.at.unix_nanos() - self.begun_at.unix_nanos();
         match self.begun_at == Timestamp::default() {
@@ -117,22 +117,22 @@ impl Record {
         }
     }
 
-    /// The moment of completion; the epoch before [`Record::complete`].
+    /// The time of completion; the Unix epoch before [`Record::complete`].
     pub fn at(&self) -> Timestamp {
         self.at
     }
 
-    /// Bytes of memory it holds, for limits on how many may wait.
+    /// Bytes of memory in use, for limits on waiting records.
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.cells.capacity() * size_of::<Cell>() + self.arena.capacity()
     }
 
-    /// Log entries that were set and not kept, because they were too many or too long.
+    /// Log entries that were discarded because they were too many or too long.
     pub fn logs_dropped(&self) -> usize {
         self.logs_dropped
     }
 
-    /// Whether anyone captures the field. Ask before computing a value that costs something.
+    /// Whether any subscription captures the field. Check this before computing an expensive value.
     pub fn wants<T>(&self, slot: Slot<T>) -> bool {
         debug_assert!(
             slot.kind == self.kind,
@@ -150,7 +150,7 @@ impl Record {
         }
     }
 
-    /// Sets a text field to these parts, one behind the other.
+    /// Sets a text field to the concatenation of these parts.
     pub fn set_parts(&mut self, slot: Slot<Text>, parts: &[&str]) {
         if self.wants(slot) {
             let start = self.arena.len();
@@ -158,7 +158,7 @@ impl Record {
             for part in parts {
                 let kept = cut(part, left);
                 self.arena.extend_from_slice(kept.as_bytes());
-                // Behind what was cut nothing follows.
+                // After a part that was cut, nothing is appended.
                 left = if kept.len() < part.len() {
                     0
                 } else {
@@ -170,7 +170,7 @@ impl Record {
         }
     }
 
-    /// Sets a text field from bytes: UTF-8, else each byte as a character of Latin-1.
+    /// Sets a text field from bytes. Bytes that are not UTF-8 are read as Latin-1.
     pub fn set_bytes(&mut self, slot: Slot<Text>, value: &[u8]) {
         if self.wants(slot) {
             match std::str::from_utf8(value) {
@@ -180,7 +180,7 @@ impl Record {
         }
     }
 
-    /// Sets a field to null, if it is captured. A field that never is null goes back to unset.
+    /// Sets a field to null, if it is captured. A field that cannot be null becomes unset.
     pub fn set_null<T>(&mut self, slot: Slot<T>) {
         if self.wants(slot) {
             let cell = if slot.field().nullable() {
@@ -194,8 +194,8 @@ impl Record {
 
     /// Sets a field from header lines (name, value) in wire order, if it is captured.
     ///
-    /// The lines are without pseudo-headers and trailers; an HTTP/2 request without a `host` field has one made
-    /// of `:authority` in front.
+    /// The lines must not include pseudo-headers and trailers. For an HTTP/2 request without a
+    /// `host` field, the first line is one made of `:authority`.
     pub fn set_headers<'a>(
         &mut self,
         slot: Slot<Headers>,
@@ -211,18 +211,18 @@ impl Record {
         }
     }
 
-    /// Says whose traffic it is, and when it began.
+    /// Sets the endpoint that has the traffic, and the time when it began.
     pub fn begin(&mut self, endpoint: Arc<str>, at: Timestamp) {
         self.endpoint = Some(endpoint);
         self.begun_at = at;
     }
 
-    /// Says whose traffic it is after all.
+    /// Replaces the endpoint that has the traffic.
     pub fn set_endpoint(&mut self, endpoint: Arc<str>) {
         self.endpoint = Some(endpoint);
     }
 
-    /// Says when the event was complete: its timestamp, and the second of its id.
+    /// Sets the time of completion, which becomes the event's timestamp and the time in its id.
     pub fn complete(&mut self, at: Timestamp) {
         self.at = at;
     }
@@ -243,7 +243,7 @@ impl Record {
         self.cells[index] = Cell::Int(value);
     }
 
-    /// Sets a field to JSON that is ready.
+    /// Sets a field to encoded JSON.
     pub(crate) fn put_json(&mut self, index: usize, value: &str) {
         let start = self.arena.len();
         self.arena.extend_from_slice(value.as_bytes());
@@ -282,7 +282,8 @@ impl Record {
         self.span_from(start).map_or(Cell::Unset, Cell::Json)
     }
 
-    /// The arena from `start` to its end; none beyond 4 GiB, which limits on heads rule out.
+    /// The arena from `start` to its end; `None` beyond 4 GiB, which limits on heads make
+    /// impossible.
     fn span_from(&self, start: usize) -> Option<Span> {
         Some(Span {
             start: u32::try_from(start).ok()?,
@@ -300,13 +301,13 @@ impl Record {
             .unwrap_or_default()
     }
 
-    /// The text of a cell that holds one.
+    /// The text of a cell.
     pub(crate) fn text_of(&self, span: Span) -> &str {
         std::str::from_utf8(self.bytes_of(span)).unwrap_or_default()
     }
 }
 
-/// The longest beginning of `text` that has at most `max` bytes and ends with a whole character.
+/// The longest prefix of `text` that has at most `max` bytes and ends at a character boundary.
 pub(crate) fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }

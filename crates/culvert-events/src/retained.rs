@@ -1,5 +1,5 @@
-//! A traffic event that was written, read again: filters decide on it and selections write it as if it
-//! had just happened, under its first id.
+//! Reads encoded traffic events back as records. Filters and selections apply to them as to new
+//! events; ids are unchanged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::record::Record;
 pub struct Retained {
     /// `ev_…`.
     pub id: String,
-    /// What it said. A field that it did not have is unset.
+    /// Its fields. A field that is missing in the line is unset.
     pub record: Record,
 }
 
@@ -32,11 +32,11 @@ struct Envelope<'a> {
     object: &'a RawValue,
 }
 
-/// Objects within objects that are looked into.
+/// Maximum depth of nested objects.
 const DEPTH_MAX: usize = 8;
 
 impl Retained {
-    /// Reads a line that [`crate::encode::event`] wrote; `None` if it is none.
+    /// Reads a line that [`crate::encode::event`] wrote; `None` if it is not one.
     pub fn read(line: &[u8]) -> Option<Self> {
         let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
         let kind = kinds::find(envelope.event_type)?;
@@ -63,7 +63,7 @@ fn fill(record: &mut Record, path: &str, object: &RawValue, depth: usize) -> Opt
         match record.kind().index_of(&path) {
             Some(index) => {
                 let field = &record.kind().fields[index];
-                // Filters look at texts and numbers; what else there is goes on as it is.
+                // Filters read texts and numbers. Other values are copied unchanged.
                 let number = || serde_json::from_str(value.get()).ok();
                 match field.ty {
                     Type::Text if field.filterable => {
@@ -77,7 +77,7 @@ fn fill(record: &mut Record, path: &str, object: &RawValue, depth: usize) -> Opt
             None if depth > 0 && value.get().starts_with('{') => {
                 fill(record, &path, value, depth - 1)?;
             }
-            // A field of another version.
+            // A field of another version is ignored.
             None => {}
         }
     }

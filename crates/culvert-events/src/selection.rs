@@ -1,7 +1,7 @@
-//! Which fields of a kind one subscription receives, made ready for writing.
+//! The fields of a kind that a subscription receives, prepared for encoding.
 //!
-//! Everything of an event's JSON that does not change from event to event is written once, when the selection is
-//! made: [`crate::encode`] only puts values between the pieces.
+//! The constant parts of an event's JSON are encoded once, when the selection is made.
+//! [`crate::encode`] only inserts values between them.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub struct Selection {
     parts: Vec<Part>,
 }
 
-/// A field: what the template says of it, which is what it says when nothing set it.
+/// A field, and its default in the template.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) unset: Range<usize>,
@@ -33,10 +33,11 @@ impl Selection {
         Self::new(kind, Capture::all(kind), Vec::new())
     }
 
-    /// The fields named, by exact path; every field if none is.
+    /// The fields with these exact paths, or every field if the list is empty.
     ///
     /// # Errors
-    /// 5403 naming the first that is no field of `kind` (a parent such as `conn` is none).
+    /// 5403 with the first path that is not a field of `kind`. A parent such as `conn` is not a
+    /// field.
     pub fn parse<S: AsRef<str>>(kind: &'static Kind, fields: &[S]) -> Result<Self, Refusal> {
         if fields.is_empty() {
             return Ok(Self::all(kind));
@@ -59,13 +60,13 @@ impl Selection {
         self.kind
     }
 
-    /// What must be captured for it.
+    /// The fields that must be captured for it.
     pub fn capture(&self) -> Capture {
         self.capture
     }
 
-    /// The names it was made of, each once, in the order given; empty when it is every field because none was
-    /// named. This is what is stored and shown.
+    /// The paths that it was made from, without duplicates, in the given order; empty if it was
+    /// made from an empty list. This is stored and shown.
     pub fn named(&self) -> &[&'static str] {
         &self.named
     }
@@ -112,14 +113,14 @@ impl Selection {
         }
     }
 
-    /// What is written of a record whose selected fields are all unset, behind the account, and where they stand
-    /// in it.
+    /// The JSON after the account for a record whose selected fields are all unset, and the
+    /// positions of the fields in it.
     pub(crate) fn template(&self) -> (&[u8], &[Part]) {
         (&self.template, &self.parts)
     }
 }
 
-/// The same fields written the same way.
+/// Equal if the same fields are encoded in the same way.
 impl PartialEq for Selection {
     fn eq(&self, other: &Self) -> bool {
         self.kind == other.kind && self.capture == other.capture && self.named == other.named

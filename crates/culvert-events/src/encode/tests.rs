@@ -448,7 +448,7 @@ proptest! {
             .collect();
         prop_assert_eq!(leaves(kind, object), expected);
 
-        // What was set is what is told.
+        // Every value that was set is in the event.
         for (field, given) in kind.fields.iter().zip(&values) {
             let pointer = format!("/object/{}", field.path.replace('.', "/"));
             let Some(told) = value.pointer(&pointer) else { continue };

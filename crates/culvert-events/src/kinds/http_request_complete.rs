@@ -1,4 +1,4 @@
-//! `http_request_complete.v0`: one HTTP exchange, told when it is over (contract: events 7).
+//! `http_request_complete.v0`: one HTTP request, recorded when it has ended (contract: events 7).
 
 use super::{DECISIONS, NOT_RUN};
 use crate::field::Type::{Bool, Headers, Int32, Int64, Logs, Text, Timestamp};
@@ -9,7 +9,7 @@ const NO_CERTIFICATE: &str = "the client presented no certificate";
 const NO_USER: &str = "no user was authenticated";
 const NOT_TLS: &str = "the client's connection is not TLS";
 
-/// What is left of a URL in an event that would be too large.
+/// Maximum length of the URL in an event that would otherwise be too large.
 const URL_BYTES: usize = 8 << 10;
 
 /// The kind.

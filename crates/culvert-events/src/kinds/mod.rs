@@ -1,4 +1,4 @@
-//! Every kind of event with a fixed table, sorted. Adding one is a file and two lines here.
+//! Every kind of event with a fixed table, sorted. A new kind needs a file and two lines here.
 
 mod http_request_complete;
 mod tcp_connection_closed;
@@ -9,7 +9,7 @@ use crate::kind::Kind;
 pub use http_request_complete::KIND as HTTP_REQUEST_COMPLETE;
 pub use tcp_connection_closed::KIND as TCP_CONNECTION_CLOSED;
 
-/// All of them.
+/// All kinds, sorted by name.
 pub static ALL: &[&Kind] = &[&http_request_complete::KIND, &tcp_connection_closed::KIND];
 
 /// The kind of that name.
@@ -17,8 +17,8 @@ pub fn find(name: &str) -> Option<&'static Kind> {
     ALL.iter().copied().find(|kind| kind.name == name)
 }
 
-/// What a module says it did when it did not run.
+/// The default decision of a module that did not run.
 const NOT_RUN: &str = r#""invalid""#;
 
-/// What a module can say it decided.
+/// The decisions of a module.
 const DECISIONS: &[&str] = &["allow", "block", "invalid"];

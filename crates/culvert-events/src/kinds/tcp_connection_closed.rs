@@ -1,4 +1,5 @@
-//! `tcp_connection_closed.v0`: one TCP connection of any endpoint, told when it is over (contract: events 8).
+//! `tcp_connection_closed.v0`: one TCP connection of any endpoint, recorded when it has ended
+//! (contract: events 8).
 
 use super::{DECISIONS, NOT_RUN};
 use crate::field::Type::{Int32, Int64, Logs, Text, Timestamp};
