@@ -1,25 +1,24 @@
-//! What the owner of a credential may bind: a list of rules (contract: management API 2.16).
+//! What the owner of a credential may bind, as a list of rules (contract: management API 2.16).
 //!
-//! A rule is `*`, or `bind:` and one of: a domain, `*.` and a domain, `host:port`, `key=value` with
-//! `*` allowed on either side, `*`. An empty list restricts nothing. Rules are kept as they were
-//! sent, in their order.
+//! A rule is `*`, or `bind:` and one of: a domain, `*.` and a domain, `host:port`, `key=value` with `*`
+//! allowed on either side, `*`. An empty list allows everything. Rules are stored unchanged and in order.
 
 use std::ops::Deref;
 
 use culvert_base::net::HostName;
 use serde::{Deserialize, Serialize};
 
-/// Most rules of one list.
+/// Limit of rules of one list.
 pub(crate) const RULES_MAX: usize = 256;
-/// Longest rule, in bytes: a host name of full length with its port fits.
+/// Longest rule, in bytes: enough for a host name of full length with a port.
 pub(crate) const RULE_BYTES_MAX: usize = 512;
 
-/// A list of rules, each of the right form.
+/// A list of valid rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub(crate) struct Acl(Vec<String>);
 
-/// Why a list is none.
+/// Why a list is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadAcl {
     #[error("the ACL has more than {RULES_MAX} rules")]
@@ -33,10 +32,10 @@ pub(crate) enum BadAcl {
     Rule(usize),
 }
 
-/// What somebody wants to bind.
+/// What a caller binds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bound<'a> {
-    /// A host, perhaps a wildcard.
+    /// A host or a wildcard.
     Host(&'a str),
     /// A `host:port`.
     Address(&'a str),
@@ -45,7 +44,7 @@ pub(crate) enum Bound<'a> {
 }
 
 impl Acl {
-    /// Whether the rules let somebody bind it.
+    /// Whether the rules allow it.
     pub(crate) fn admits(&self, bound: Bound<'_>) -> bool {
         self.0.is_empty() || self.0.iter().any(|rule| admits(rule, bound))
     }
@@ -124,7 +123,7 @@ fn is_rule(rule: &str) -> bool {
 }
 
 fn is_host(text: &str) -> bool {
-    // The parser of names forgives blanks around them; what is echoed must be what is meant.
+    // The name parser ignores surrounding blanks, but the rule is shown as it was sent.
     let is_plain = !text.contains(|c: char| c == '*' || c.is_whitespace());
     is_plain && HostName::parse(text).is_ok()
 }

@@ -1,9 +1,8 @@
-//! Who is at an address: the bookkeeping that keeps two endpoints from sharing a host and port unless
-//! both pool.
+//! Locks addresses so that two endpoints share a host and port only if both use pooling.
 //!
-//! Each address in use has one document, found by the address, that names the endpoints there. It is
-//! written in the same commit as the endpoint, so that of two endpoints that want an address at the
-//! same moment one is decided again.
+//! Each address in use has one document, found by the address, that lists its endpoints. The endpoint and
+//! this document are written in one commit. Of two endpoints that want an address concurrently, one is
+//! decided again.
 
 use culvert_base::{Refusal, code};
 use culvert_store::{AuditEvent, Changes, Document, Head, Key};
@@ -13,12 +12,12 @@ use crate::cx::Cx;
 use crate::stored::{self, Format};
 use crate::{Error, host};
 
-/// Kind of the documents.
+/// Document kind.
 const KIND: &str = "endpoint_address";
 const PREFIX: &str = "adr";
 const KEY: &str = "address";
 
-/// What is told of these writes.
+/// Writes of locks emit no events.
 const NOTHING: AuditEvent = AuditEvent::Suppress {
     reason: "addresses are bookkeeping of endpoints, which have no events",
 };
@@ -26,30 +25,30 @@ const NOTHING: AuditEvent = AuditEvent::Suppress {
 #[derive(Debug, Deserialize, Serialize)]
 struct AddressLock {
     format: Format<1>,
-    /// `<port> <host>`, and the account of an internal one.
+    /// `<port> <host>`, plus the account for an internal address.
     address: String,
-    /// The url all endpoints here have.
+    /// The URL of all endpoints at the address.
     url: String,
-    /// Whether they pool; one that does not is alone.
+    /// Whether the endpoints pool; an endpoint without pooling is the only one.
     pooling: bool,
     endpoint_ids: Vec<String>,
 }
 
-/// What an endpoint wants.
+/// An endpoint and the address that it requests.
 #[derive(Debug)]
 pub(crate) struct Want<'a> {
     pub(crate) endpoint_id: &'a str,
-    /// `<port> <host>`, and the account of an internal one.
+    /// `<port> <host>`, plus the account for an internal address.
     pub(crate) address: String,
     pub(crate) url: &'a str,
     pub(crate) pooling: bool,
-    /// The name whose owner it is: see [`host`].
+    /// The name whose owner is checked; see [`host`].
     pub(crate) name: String,
     /// The owner of the endpoint.
     pub(crate) owner_id: &'a str,
 }
 
-/// The write by which an endpoint takes an address, and its name.
+/// The write that adds an endpoint to an address and to its name.
 pub(crate) async fn join(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
     let named = host::join(cx, want.named()).await?;
     Ok(named.and(join_address(cx, want).await?))
@@ -104,8 +103,8 @@ async fn join_address(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
     Ok(Changes::replace(claim.document(document.head)?, NOTHING))
 }
 
-/// The write by which an endpoint takes an address where nobody can be: a free one of the pool. Who is
-/// there is not read, so one that came there meanwhile makes the commit fail, and another address is chosen.
+/// The write that adds an endpoint to an address that should be unused: a free one of the pool. Does not read
+/// the lock. If another endpoint took the address meanwhile, the commit fails and another address is chosen.
 pub(crate) async fn first(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
     let named = host::join(cx, want.named()).await?;
     Ok(named.and(first_there(cx, want)?))
@@ -131,7 +130,7 @@ fn first_there(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
     Ok(Changes::insert(claim.document(head)?, NOTHING))
 }
 
-/// The write by which several endpoints leave an address; their name is left by [`host::leave`].
+/// The write that removes several endpoints from an address; [`host::leave`] removes them from their name.
 pub(crate) async fn leave_all(
     cx: &Cx<'_>,
     endpoint_ids: &[&str],
@@ -150,7 +149,7 @@ pub(crate) async fn leave_all(
     Ok(Changes::replace(claim.document(document.head)?, NOTHING))
 }
 
-/// Ids of the endpoints at an address.
+/// IDs of the endpoints at an address.
 pub(crate) async fn at(cx: &Cx<'_>, address: &str) -> Result<Vec<String>, Error> {
     match cx.store.find(KIND, KEY, address).await? {
         Some(document) => Ok(stored::read::<AddressLock>(&document)?.endpoint_ids),

@@ -1,7 +1,7 @@
-//! From a write to its audit event: the kind from the resource's name, the object from its view.
+//! Builds the audit event of a write: the kind from the resource's name, the object from its view.
 //!
-//! The object of an event is the view without the fields the resource keeps out of events, in the
-//! order of the view. So an event shows what the API shows, and cannot show what is not stored.
+//! The object of an event is the view in the same order, without the fields that the resource keeps out of
+//! events. So an event shows what the API shows, and cannot show anything that is not stored.
 
 use culvert_base::{Fault, Timestamp};
 use culvert_events::{EventId, Principal, Reference, encode};
@@ -14,7 +14,7 @@ use crate::event_kinds::{Verb, kind_name};
 use crate::resource::model::Uri;
 use crate::resource::resource_type::ResourceType;
 
-/// What is told of a write that leaves (or, for a removal, left) an object with this view.
+/// The event of a write that creates or updates an object with this view, or removes it.
 pub(crate) fn event(
     cx: &Cx<'_>,
     ty: &ResourceType,
@@ -48,7 +48,7 @@ pub(crate) fn event(
     )
 }
 
-/// The same for what the server does itself, or for another principal.
+/// The event of a write by the server itself (no principal) or by another principal.
 pub(crate) fn event_by(
     principal: Option<&Principal>,
     id: &str,

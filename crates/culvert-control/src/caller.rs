@@ -1,13 +1,13 @@
-//! Who an API call is made by, and what they may do.
+//! The caller of an API request, and its rights.
 //!
-//! A token is judged in the order that costs a stranger's noise least: its shape and check character
-//! first, then one lookup by the public half, then a comparison of digests that takes as long for
-//! nobody's token as for a wrong one. A token of no key is looked up once more among the tunnel
-//! credentials, whose tokens have the same shape, so that a mix-up is named. The key is read anew for every call, so a deleted one is dead
-//! at the 204. What is remembered between calls is the standing of owners, and only as long as
-//! nothing at all has been committed since it was read.
+//! Tokens are checked in the order that costs least for invalid requests: first the shape and check
+//! character, then one lookup by the public half, then a digest comparison that takes the same time for an
+//! unknown token as for a wrong one. A token of no key is also looked up among the tunnel credentials, whose
+//! tokens have the same shape, so that the error can name the mix-up. The key is read for every call, so a
+//! deleted key stops working as soon as the deletion returns 204. Only the standing of owners is cached
+//! between calls, until the next commit of any kind.
 //!
-//! Not here: limits on failed attempts, and whether `Basic` is taken (the HTTP face).
+//! The HTTP server limits failed attempts and decides whether `Basic` is accepted.
 
 use culvert_base::{Refusal, code};
 use serde::Deserialize;
@@ -19,7 +19,7 @@ pub struct Caller {
     pub owner_id: String,
     /// User or bot.
     pub owner_kind: OwnerKind,
-    /// What they may do.
+    /// The caller's role.
     pub role: Role,
     /// `ak_…` of the key.
     pub key_id: String,
@@ -38,20 +38,20 @@ pub enum OwnerKind {
     Bot,
 }
 
-/// What an owner may do.
+/// The rights of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Everything in the account.
     Admin,
-    /// Everything but bots and what belongs to other owners. Bots always have this role.
+    /// Everything except bots and objects of other owners. Bots always have this role.
     Developer,
-    /// Reads.
+    /// Only reads.
     ReadOnly,
 }
 
 impl Caller {
-    /// Refuses a writing operation of an owner who may only read (635).
+    /// Refuses a write of a read-only owner (635).
     pub fn may_write(&self) -> Result<(), Refusal> {
         match self.role {
             Role::Admin | Role::Developer => Ok(()),
@@ -59,8 +59,8 @@ impl Caller {
         }
     }
 
-    /// Refuses the change of another owner's object (630); admins may. One without a known owner is the admins'.
-    /// `why` is the sentence that says so.
+    /// Refuses a change to another owner's object (630), unless the caller is an admin. Only admins may
+    /// change an object without a known owner. `why` is the error message.
     pub(crate) fn may_change_of(&self, owner_id: &str, why: &'static str) -> Result<(), Refusal> {
         if self.role == Role::Admin || self.owner_id == owner_id {
             return Ok(());
@@ -68,8 +68,8 @@ impl Caller {
         Err(Refusal::new(code::NOT_ADMIN, why))
     }
 
-    /// Refuses a writing operation of anybody but an admin (630, or 635 for one who may only read). `why`
-    /// is the sentence that says so.
+    /// Refuses a write of anyone but an admin (630, or 635 for a read-only owner). `why` is the error
+    /// message.
     pub(crate) fn must_be_admin(&self, why: &'static str) -> Result<(), Refusal> {
         self.may_write()?;
         match self.role {

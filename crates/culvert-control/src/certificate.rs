@@ -1,10 +1,9 @@
-//! Certificates and keys as callers upload them: PEM, and what X.509 says inside.
+//! Uploaded certificates and keys: parses PEM and the X.509 content.
 //!
-//! Everything here comes from strangers. A text is bounded by its reader before it is looked at,
-//! what cannot be read is refused with a sentence, and no private key is kept or shown by any type
-//! of this file.
+//! All input is untrusted. The caller bounds the length of a text before parsing. Invalid input is refused
+//! with a message, and no type of this file keeps or shows a private key.
 //!
-//! Not here: which sections and which certificates a resource takes.
+//! Each resource decides which sections and certificates it accepts.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -23,31 +22,31 @@ use x509_parser::prelude::{
 };
 use zeroize::Zeroizing;
 
-/// Label of a certificate's section.
+/// Label of a certificate section.
 pub(crate) const CERTIFICATE: &str = "CERTIFICATE";
 
-/// Longest private key taken, PEM, in bytes.
+/// Longest accepted private key, PEM, in bytes.
 const KEY_BYTES_MAX: usize = 16 * 1024;
 
 /// One `BEGIN` … `END` part of a PEM text.
 pub(crate) struct Section {
-    /// What is between `BEGIN` and the dashes, such as `CERTIFICATE`.
+    /// The label after `BEGIN`, such as `CERTIFICATE`.
     pub(crate) label: String,
     /// Whether lines such as `Proc-Type: …` come before the data.
     pub(crate) has_headers: bool,
-    /// The data; wiped when dropped, since it may be a key.
+    /// The data; zeroed when dropped, since it may be a key.
     pub(crate) der: Zeroizing<Vec<u8>>,
 }
 
 impl Section {
-    /// Whether it holds a private key, of whatever format.
+    /// Whether it holds a private key of any format.
     pub(crate) fn is_key(&self) -> bool {
         is_key_label(&self.label)
     }
 }
 
-/// The sections of a PEM text in order; text around them is skipped. `None` when a section does not
-/// end, ends as another, or holds something else than base64.
+/// The sections of a PEM text in order, ignoring text around them. `None` if a section does not end, ends
+/// with another label, or holds anything but base64.
 pub(crate) fn sections(text: &str) -> Option<Vec<Section>> {
     let mut sections = Vec::new();
     let mut open: Option<Open<'_>> = None;
@@ -80,7 +79,7 @@ pub(crate) fn sections(text: &str) -> Option<Vec<Section>> {
     open.is_none().then_some(sections)
 }
 
-/// Whether a text begins the section of a private key, complete or not.
+/// Whether a text starts a private key section, complete or not.
 pub(crate) fn names_a_key(text: &str) -> bool {
     text.lines()
         .filter_map(|line| line.trim().strip_prefix("-----BEGIN "))
@@ -95,7 +94,7 @@ fn marker<'t>(line: &'t str, begin: &str) -> Option<&'t str> {
     line.strip_prefix(begin)?.strip_suffix("-----")
 }
 
-/// A section that has not ended yet.
+/// A section whose end was not read yet.
 struct Open<'t> {
     label: &'t str,
     headers: Headers,
@@ -104,9 +103,9 @@ struct Open<'t> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Headers {
-    /// Nothing but the first line was seen.
+    /// Only the first line was read.
     Perhaps,
-    /// In them, until an empty line.
+    /// Inside the headers, which end at an empty line.
     Are,
     Were,
     None,
@@ -128,7 +127,7 @@ impl Open<'_> {
     }
 }
 
-/// The refusal of a certificate that cannot be read.
+/// The refusal of a certificate that cannot be parsed.
 pub(crate) fn unreadable(why: &str) -> Refusal {
     Refusal::new(
         code::CERTIFICATE_UNREADABLE,
@@ -136,7 +135,7 @@ pub(crate) fn unreadable(why: &str) -> Refusal {
     )
 }
 
-/// Reads one certificate, DER.
+/// Parses one certificate, DER.
 pub(crate) fn parse(der: &[u8]) -> Result<X509Certificate<'_>, Refusal> {
     match X509Certificate::from_der(der) {
         Ok(([], certificate)) => Ok(certificate),
@@ -145,7 +144,7 @@ pub(crate) fn parse(der: &[u8]) -> Result<X509Certificate<'_>, Refusal> {
     }
 }
 
-/// What is shown of every certificate.
+/// The fields that the views of all certificates show.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Summary {
     pub(crate) subject_common_name: String,
@@ -157,7 +156,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Of a certificate; refused when an extension of it cannot be read.
+    /// Summarises a certificate. Refused if an extension cannot be parsed.
     pub(crate) fn of(certificate: &X509Certificate<'_>) -> Result<Self, Refusal> {
         let validity = certificate.validity();
         Ok(Self {
@@ -170,7 +169,7 @@ impl Summary {
     }
 }
 
-/// What is shown of a server's certificate besides.
+/// Further fields that the view of a server certificate shows.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Names {
     pub(crate) issuer_common_name: String,
@@ -185,7 +184,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Of a certificate; refused when its alternative names cannot be read.
+    /// Reads the names of a certificate. Refused if its alternative names cannot be parsed.
     pub(crate) fn of(certificate: &X509Certificate<'_>) -> Result<Self, Refusal> {
         let alternatives = certificate
             .subject_alternative_name()
@@ -215,7 +214,7 @@ impl Names {
     }
 }
 
-/// Whether the basic constraints say that it is an authority's.
+/// Whether the basic constraints mark a CA certificate.
 pub(crate) fn is_authority(certificate: &X509Certificate<'_>) -> Result<bool, Refusal> {
     let constraints = certificate
         .basic_constraints()
@@ -223,7 +222,7 @@ pub(crate) fn is_authority(certificate: &X509Certificate<'_>) -> Result<bool, Re
     Ok(constraints.is_some_and(|found| found.value.ca))
 }
 
-/// The first value of an attribute, empty when there is none or it is in a legacy character set.
+/// The first value of an attribute; empty if there is none or it uses a legacy character set.
 fn first_text<'n>(mut values: impl Iterator<Item = &'n AttributeTypeAndValue<'n>>) -> String {
     let text = values.next().and_then(|value| value.as_str().ok());
     text.unwrap_or_default().to_owned()
@@ -236,7 +235,7 @@ fn moment(at: ASN1Time) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// In the order of the bits that say them.
+/// In the order of their bits.
 const KEY_USAGES: [&str; 9] = [
     "digital_signature",
     "content_commitment",
@@ -259,7 +258,7 @@ fn key_usages(certificate: &X509Certificate<'_>) -> Result<Vec<String>, Refusal>
     Ok(set.map(|(_, name)| (*name).to_owned()).collect())
 }
 
-/// Extended key usages that have a name and no flag of the parser's.
+/// Extended key usages that have a name but no flag in the parser.
 const OTHER_USAGES: [(&str, &str); 3] = [
     ("1.3.6.1.5.5.7.3.5", "ipsec_end_system"),
     ("1.3.6.1.5.5.7.3.6", "ipsec_tunnel"),
@@ -303,7 +302,7 @@ fn address(bytes: &[u8]) -> Option<String> {
     Some(Ipv6Addr::from(bytes).to_string())
 }
 
-/// Two lower-case digits a byte; the zero byte that only keeps a number positive is not shown.
+/// Two lower-case hex digits per byte. Omits the leading zero byte that only keeps the number positive.
 fn serial(bytes: &[u8]) -> String {
     let bytes = match bytes {
         [0, rest @ ..] if !rest.is_empty() => rest,
@@ -312,7 +311,7 @@ fn serial(bytes: &[u8]) -> String {
     hex(bytes)
 }
 
-/// What a private key is called in a view.
+/// The name of a private key's type in views.
 pub(crate) fn key_type(key: &dyn SigningKey) -> Option<&'static str> {
     match key.algorithm() {
         SignatureAlgorithm::RSA => Some("rsa"),
@@ -322,7 +321,7 @@ pub(crate) fn key_type(key: &dyn SigningKey) -> Option<&'static str> {
     }
 }
 
-/// Whether the certificate is for this key.
+/// Whether the certificate has the public key of this key.
 pub(crate) fn is_for(certificate: &X509Certificate<'_>, key: &dyn SigningKey) -> bool {
     let Some(info) = key.public_key() else {
         return false;
@@ -333,7 +332,7 @@ pub(crate) fn is_for(certificate: &X509Certificate<'_>, key: &dyn SigningKey) ->
     })
 }
 
-/// Reads the one private key of a PEM text. No refusal quotes anything of it.
+/// Parses the one private key of a PEM text. No refusal quotes the text.
 pub(crate) fn private_key(pem: &str) -> Result<Arc<dyn SigningKey>, Refusal> {
     if pem.len() > KEY_BYTES_MAX {
         return Err(Refusal::new(
@@ -347,7 +346,7 @@ pub(crate) fn private_key(pem: &str) -> Result<Arc<dyn SigningKey>, Refusal> {
             "`private_key_pem` is not well-formed PEM: a section has no end line or is not Base64.",
         )
     })?;
-    // Tools write the curve before the key; the key names it again.
+    // Tools write the curve before the key, but the key names it too.
     sections.retain(|section| section.label != "EC PARAMETERS");
     let section = match sections.as_slice() {
         [] => return Err(Refusal::of(code::PRIVATE_KEY_MISSING)),

@@ -1,12 +1,11 @@
-//! Documents become what the planes run on: endpoints, certificates and IP restrictions a snapshot for
-//! the edge,
-//! subscriptions and destinations a table for delivery.
+//! Compiles documents for the other planes: endpoints, certificates and IP restrictions become a snapshot for
+//! the edge; subscriptions and destinations become a table for delivery.
 //!
-//! A pass takes no input and may run at any time; it is woken by commits and by a timer, so a missed
-//! wake costs time and not truth. Commits that come in a storm share passes, and a pass that finds
-//! nothing changed publishes nothing. A pass takes time with what changed: the edge gets a change of
-//! its snapshot, and a whole one only at the start, every hour, and when restrictions or nodes change.
-//! One broken document is logged and left out; it does not keep the others from running.
+//! A pass takes no input and can run at any time. Commits and a timer start it, so a missed notification only
+//! causes a delay. Commits in quick succession share a pass, and a pass without changes publishes nothing.
+//! The cost of a pass depends on what changed: the edge gets the changes of its snapshot. It gets a whole
+//! snapshot only at the start, every hour, and when restrictions or nodes change. An invalid document is
+//! logged and skipped; the others still take effect.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -52,66 +51,67 @@ use crate::tenant::User;
 use crate::traffic_policy::Compiled;
 use crate::{event_kinds, login, replay, stored};
 
-/// A pass happens at least this often: certificates come of age without a commit.
+/// Longest time between two passes: certificates become due without a commit.
 const PASS_EVERY: Duration = Duration::from_secs(60);
-/// Two passes are at least this far apart, and ten times as far as a pass takes.
+/// Minimum and maximum pause between two passes. The pause is ten times the duration of a pass within these
+/// bounds.
 const PASS_APART: Duration = Duration::from_millis(1);
 const PASS_APART_MAX: Duration = Duration::from_millis(500);
 
-/// What the last pass read, to know what is new.
+/// The documents of the last pass, to detect changes.
 #[derive(Debug)]
 struct ReconcileState {
-    /// Endpoints, ready to run; `None` for one that is left out.
+    /// Compiled endpoints; `None` for one that is skipped.
     endpoints: InformerCache<Option<Ready>>,
-    /// Runs of servers with agents: id, and where other nodes reach them.
+    /// Runs of servers with agents: ID, and the address at which other nodes reach the agents.
     runs: InformerCache<(String, Option<String>)>,
     domains: InformerCache<Document>,
     ingresses: InformerCache<Document>,
     orders: InformerCache<Document>,
     subscriptions: InformerCache<Subscribed>,
-    /// Whether each user may have every event.
+    /// Whether each user may receive every event.
     users: InformerCache<bool>,
     destinations: InformerCache<Document>,
-    /// With their owners; `None` for one that is left out.
+    /// Replays with their owners; `None` for one that is skipped.
     replays: InformerCache<Option<(Replay, String)>>,
-    /// What the edge does not have yet.
+    /// Changes that the edge does not have yet.
     due: Due,
-    /// How many endpoints present a certificate for names below each parent.
+    /// The number of endpoints that present a certificate for names below each parent.
     parents: BTreeMap<String, usize>,
     /// The IP restrictions and the other nodes of the snapshot.
     restrictions: Option<Arc<Restrictions>>,
     elsewhere: BTreeMap<String, String>,
-    /// Up to which revision restrictions and policies were read.
+    /// The revisions up to which restrictions and policies were read.
     restrictions_at: Option<i64>,
     policies_at: Option<i64>,
-    /// Uploaded certificates in use, by id; one never changes.
+    /// Uploaded certificates in use, by ID. A certificate never changes under its ID.
     certificates: HashMap<String, Arc<CertifiedKey>>,
-    /// Whether delivery has the table.
+    /// Whether delivery has received the table.
     has_delivery: bool,
-    /// Targets that are open, by destination, with the revision they were opened from.
+    /// Open targets by destination, with the revision they were opened from.
     targets: HashMap<String, (i64, Arc<dyn Target>)>,
     /// Traffic policies in use.
     policies: Compiled,
-    /// Sessions that ended before their time, and which of them the edge has.
+    /// Sessions that ended early, and whether the edge has them.
     ends: InformerCache<Option<(UserKey, Revoked)>>,
     has_ends: bool,
-    /// When the snapshot was last made, since certificates in it come of age.
+    /// When the snapshot was last built; its certificates become due for renewal.
     snapshot_at: Option<Instant>,
 }
 
-/// What was read since the edge was last brought up to date. It stays due while a pass fails.
+/// Changes that were read since the edge was last updated. They stay due while passes fail.
 #[derive(Debug, Default)]
 struct Due {
     endpoints: BTreeSet<String>,
     certificates: bool,
     challenges: bool,
-    /// Where agents are, for streams to other nodes.
+    /// Where agents are connected, for streams to other nodes.
     whereabouts: bool,
 }
 
-/// Kinds that decide which addresses are admitted.
+/// Kinds that decide which addresses are allowed.
 const RESTRICTION_KINDS: [&str; 3] = [IpRestriction::KIND, IpPolicy::KIND, IpPolicyRule::KIND];
-/// Kinds that traffic policies name.
+/// Kinds that traffic policies refer to.
 const POLICY_KINDS: [&str; 5] = [
     IpPolicy::KIND,
     IpPolicyRule::KIND,
@@ -120,13 +120,13 @@ const POLICY_KINDS: [&str; 5] = [
     VaultSecret::KIND,
 ];
 
-/// An endpoint as the edge runs it.
+/// A compiled endpoint for the edge.
 #[derive(Debug)]
 struct Ready {
     endpoint: culvert_edge::Endpoint,
     /// The host below the platform domain whose certificate it presents.
     certificate_host: Option<String>,
-    /// Its id and the run of the server its agent is connected to, if it is an agent's.
+    /// The endpoint's ID and the run that its agent is connected to, for an agent's endpoint.
     served: Option<(String, String)>,
 }
 
@@ -160,7 +160,7 @@ impl ReconcileState {
 }
 
 impl Control {
-    /// Keeps the planes up to date until cancelled.
+    /// Keeps the other planes up to date until cancelled.
     pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
         let mut authority = self.authority.lock().await;
         let mut seen = ReconcileState::nothing(Arc::clone(&self.logins));
@@ -174,7 +174,7 @@ impl Control {
             let apart = (10 * began.elapsed()).clamp(PASS_APART, PASS_APART_MAX);
             let woken = async {
                 tokio::time::sleep(apart).await;
-                // The sender goes with the store, which goes after this task.
+                // The sender lives in the store, which outlives this task.
                 drop(tokio::time::timeout(PASS_EVERY, revision.changed()).await);
             };
             tokio::select! {
@@ -191,12 +191,12 @@ impl Control {
     ) -> Result<(), Fault> {
         self.compile_restrictions(seen).await;
         if self.edge.is_some() {
-            // First: a session that was ended is not to be let in while other things are compiled.
+            // First, so that an ended session is not accepted while the rest is compiled.
             self.compile_ends(seen).await?;
         }
         self.compile_delivery(seen).await?;
         if let Some(edge) = &self.edge {
-            // What is read from here on has this much in it.
+            // All that is read from here on includes at least this revision.
             let revision = *self.store.watch().borrow();
             self.compile_edge(&**edge, authority, seen).await?;
             self.published.send_replace(revision);
@@ -204,7 +204,8 @@ impl Control {
         Ok(())
     }
 
-    /// The latest revision, and whether a document of these kinds was, or may have been, written since.
+    /// The latest revision, and whether a document of these kinds was, or may have been, written since
+    /// `since`.
     async fn is_touched(&self, since: Option<i64>, kinds: &[&str]) -> (i64, bool) {
         let (until, touched) = self.store.touched(since.unwrap_or(0)).await;
         let is_touched = match (since, touched) {
@@ -214,7 +215,7 @@ impl Control {
         (until, is_touched)
     }
 
-    /// Takes new IP restrictions into force; if they cannot be read, the ones before stay.
+    /// Applies new IP restrictions. If they cannot be read, the previous ones stay in force.
     async fn compile_restrictions(&self, seen: &mut ReconcileState) {
         let (until, is_due) = self
             .is_touched(seen.restrictions_at, &RESTRICTION_KINDS)
@@ -237,7 +238,7 @@ impl Control {
         }
     }
 
-    /// Ends sessions at the edge, without a new snapshot.
+    /// Sends ended sessions to the edge, without a new snapshot.
     async fn compile_ends(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
         let made = |document: Document| match login::compile(&document) {
             Ok(made) => Some(made),
@@ -259,8 +260,8 @@ impl Control {
         authority: &mut Authority,
         seen: &mut ReconcileState,
     ) -> Result<(), Fault> {
-        // Before and after the endpoints: one that moves meanwhile from a node that leaves is served by one
-        // of them whichever of its two places is read.
+        // Read the runs before and after the endpoints. An endpoint that moves from a stopping node meanwhile
+        // is then on a known run, whichever of its two runs is read.
         let mut elsewhere = self.elsewhere(seen).await?;
         self.read_endpoints(seen).await?;
         elsewhere.extend(self.elsewhere(seen).await?);
@@ -273,7 +274,7 @@ impl Control {
         }
         let changes = seen.orders.refresh(&self.store, |document| document);
         seen.due.challenges |= !changes.await?.is_empty();
-        // Rules of IP policies reach the traffic policies that name them without a new snapshot.
+        // Rules of IP policies reach the traffic policies that refer to them without a new snapshot.
         let (until, is_due) = self.is_touched(seen.policies_at, &POLICY_KINDS).await;
         if is_due {
             seen.policies_at = None;
@@ -319,7 +320,7 @@ impl Control {
             false => None,
         };
         let own = self.agents.as_ref().map(|agents| agents.run.as_str());
-        // An agent is connected to this run of the server, or to one that can be reached.
+        // The agent is connected to this run or to a run that this node can reach.
         let is_reached = |ready: &&Ready| match &ready.served {
             None => true,
             Some((_, run)) => own == Some(run.as_str()) || elsewhere.contains_key(run),
@@ -372,9 +373,9 @@ impl Control {
         Ok(())
     }
 
-    /// Adds the runs that endpoints name and that are not known here yet. An endpoint that this process
-    /// touched is read as it stands, which may be after a later commit by which it moved to a node that
-    /// has just started; commits of other nodes are known here only a moment later.
+    /// Adds the runs that endpoints refer to and that are not known here yet. An endpoint that this process
+    /// wrote is read in its latest state. This may include a later commit that moved it to a node that has
+    /// just started. Commits of other nodes are otherwise seen here only after a short delay.
     async fn find_runs(
         &self,
         seen: &ReconcileState,
@@ -388,7 +389,7 @@ impl Control {
         let due = seen.due.endpoints.iter();
         let due = due.filter_map(|id| seen.endpoints.get(id)?.as_ref().and_then(run_of));
         let mut named: BTreeSet<String> = due.collect();
-        // Then the snapshot is made as a whole.
+        // In this case the whole snapshot is rebuilt.
         if *elsewhere != seen.elsewhere {
             named.extend(seen.endpoints.made().flatten().filter_map(run_of));
         }
@@ -421,7 +422,8 @@ impl Control {
             let now = seen.endpoints.get(&id).and_then(Option::as_ref);
             let before = before.flatten();
             if now.is_some_and(|now| now.endpoint.policy.is_some()) {
-                // It may name a policy that was not read yet. Until then it denies every address.
+                // It may refer to a policy that was not read yet. Until then that policy denies every
+                // address.
                 seen.policies_at = None;
             } else {
                 seen.policies.forget(&id);
@@ -452,7 +454,7 @@ impl Control {
         Ok(())
     }
 
-    /// A snapshot with the certificates in use, and nothing else.
+    /// A snapshot update with only the certificates in use.
     async fn certificates_due(
         &self,
         authority: &mut Authority,
@@ -475,7 +477,7 @@ impl Control {
         Ok(snapshot)
     }
 
-    /// Other runs of servers whose agents this node reaches, and where.
+    /// Other runs whose agents this node can reach, with their addresses.
     async fn elsewhere(
         &self,
         seen: &mut ReconcileState,
@@ -498,8 +500,8 @@ impl Control {
             .collect())
     }
 
-    /// Custom domains and agent ingresses with their certificates, and domains that have none: for them the platform's is
-    /// presented.
+    /// Custom domains and agent ingresses with their certificates, and the names that have none. For the
+    /// latter the edge presents the platform's certificate.
     async fn custom_domains(
         &self,
         seen: &mut ReconcileState,
@@ -507,7 +509,7 @@ impl Control {
         let mut known = std::mem::take(&mut seen.certificates);
         let mut covered: Vec<(HostName, Arc<CertifiedKey>)> = Vec::new();
         let mut bare = Vec::new();
-        // Of two for one name the later one is presented: the reserved domain's.
+        // If a name has two certificates, the later one wins: the reserved domain's.
         let ingresses = seen.ingresses.made().map(ingress);
         for named in ingresses.chain(seen.domains.made().map(custom_domain)) {
             let (name, certificate_id) = match named {
@@ -553,9 +555,9 @@ impl Control {
     }
 
     async fn compile_delivery(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
-        // All that is read below has at least this revision.
+        // All that is read below includes at least this revision.
         let revision = *self.store.watch().borrow();
-        // What was read stays due while a pass fails.
+        // Changes that were read stay due while passes fail.
         let read = |document: Document| {
             subscribed(&document).unwrap_or_else(|fault| {
                 error!(cause = %fault.chain(), "subscription skipped");
@@ -583,7 +585,7 @@ impl Control {
             self.delivery.has_rights_of(revision);
             return Ok(());
         }
-        // A bot is never an admin, and what was stored without an owner waits for an admin.
+        // A bot is never an admin. Documents stored without an owner wait for an admin.
         let is_entitled = |owner_id: &str| seen.users.get(owner_id).is_some_and(|may| *may);
         let subscriptions = seen.subscriptions.made();
         let subscriptions = subscriptions.map(|one| (&one.id, &one.owner_id));
@@ -607,12 +609,12 @@ impl Control {
                 .collect(),
             ..Table::default()
         };
-        // Of destinations that are gone nothing is kept.
+        // Drop the targets of removed destinations.
         let known = std::mem::take(&mut seen.targets);
         for document in seen.destinations.made() {
             let head = &document.head;
             let target = match known.get(&head.id) {
-                // One that has not changed stays open.
+                // The target of an unchanged destination stays open.
                 Some((revision, target)) if *revision == head.revision => Ok(target.clone()),
                 _ => self.open_target(document),
             };
@@ -673,7 +675,7 @@ fn ready(
     })
 }
 
-/// The name of a custom domain and the id of its certificate; `None` for one of the platform's.
+/// The name of a custom domain and the ID of its certificate; `None` for a platform name.
 fn custom_domain(document: &Document) -> Result<Option<(HostName, Option<String>)>, Fault> {
     let domain: ReservedDomain = stored::read(document)?;
     let Some((name, certificate_id)) = domain.custom() else {
@@ -684,7 +686,7 @@ fn custom_domain(document: &Document) -> Result<Option<(HostName, Option<String>
     Ok(Some((name, certificate_id.map(str::to_owned))))
 }
 
-/// The name of an agent ingress and the id of its certificate; `None` while it has none.
+/// The name of an agent ingress and the ID of its certificate; `None` while it has none.
 fn ingress(document: &Document) -> Result<Option<(HostName, Option<String>)>, Fault> {
     let ingress: AgentIngress = stored::read(document)?;
     let Some(id) = ingress.certificate_id() else {
@@ -695,13 +697,13 @@ fn ingress(document: &Document) -> Result<Option<(HostName, Option<String>)>, Fa
     Ok(Some((name, Some(id.to_owned()))))
 }
 
-/// What delivery needs of a subscription.
+/// The parts of a subscription that delivery needs.
 #[derive(Debug, Default)]
 struct Subscribed {
-    /// The traffic sources, ready to run.
+    /// The compiled traffic sources.
     sources: Vec<Arc<Source>>,
     id: String,
-    /// Whose rights count where only admins may have what it is sent.
+    /// The owner, whose role decides whether events for admins are sent.
     owner_id: String,
 }
 
@@ -714,8 +716,8 @@ fn subscribed(document: &Document) -> Result<Subscribed, Fault> {
     })
 }
 
-/// The traffic sources of a subscription. One that does not compile any more, after an upgrade,
-/// captures nothing and says so.
+/// The traffic sources of a subscription. A source that no longer compiles after an upgrade is logged and
+/// captures nothing.
 fn sources(document: &Document, subscription: &EventSubscription) -> Vec<Arc<Source>> {
     let head = &document.head;
     let account: Arc<str> = head.account.as_str().into();

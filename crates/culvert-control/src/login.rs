@@ -118,7 +118,7 @@ impl Ends {
     }
 }
 
-/// The write by which sessions of a user end.
+/// The write that ends sessions of a user.
 pub(crate) async fn ending(
     store: &Store,
     account: &str,

@@ -1,8 +1,7 @@
-//! The operations of the management API as a table: what the HTTP face routes, what the OpenAPI
-//! document lists, what the command line offers. Each row knows how to run itself.
+//! The table of operations of the management API. The HTTP server routes it, the OpenAPI document lists it,
+//! and the command line offers it. Each row holds the function that runs it.
 //!
-//! Not here: HTTP. A row is given a [`Call`], already authenticated and parsed, and answers with a
-//! [`Reply`].
+//! Rows know nothing of HTTP: a row receives an authenticated and parsed [`Call`] and returns a [`Reply`].
 
 use culvert_base::BoxFuture;
 use schemars::{Schema, SchemaGenerator};
@@ -15,7 +14,7 @@ use crate::{Caller, Error};
 /// One operation: a method on a path.
 #[derive(Debug)]
 pub struct Operation {
-    /// `create`, `get`, `list`, `update`, `delete`, or the word of an operation beyond the five.
+    /// `create`, `get`, `list`, `update`, `delete`, or the name of a further operation.
     pub name: &'static str,
     /// The collection it belongs to, as in the path: `api_keys`; `""` for the root and `self`.
     pub collection: &'static str,
@@ -23,19 +22,19 @@ pub struct Operation {
     pub method: Method,
     /// Path with its parameters in braces: `/api_keys/{id}`.
     pub path: String,
-    /// What it does, one sentence.
+    /// Its purpose, in one sentence.
     pub doc: String,
-    /// The body it takes; `None` refuses every non-empty body.
+    /// The accepted body; `None` refuses every non-empty body.
     pub body: Option<BodySpec>,
-    /// What it answers when it succeeds.
+    /// The response on success.
     pub response: ResponseSpec,
-    /// The query parameters it takes; it refuses others.
+    /// The accepted query parameters; others are refused.
     pub query: &'static [Parameter],
-    /// Does it.
+    /// Runs it.
     pub run: Handler,
 }
 
-/// How an operation runs.
+/// The function that runs an operation.
 pub type Handler = for<'a> fn(&'a Control, Call) -> BoxFuture<'a, Result<Reply, Error>>;
 
 /// A JSON schema as a function, so that a table can hold it.
@@ -71,7 +70,7 @@ impl Method {
 pub struct BodySpec {
     /// Schema of the object.
     pub schema: SchemaOf,
-    /// Whether some field must be given, so that a call without any body is refused.
+    /// Whether a field is required, so that a call without a body is refused.
     pub required: bool,
 }
 
@@ -80,11 +79,11 @@ pub struct BodySpec {
 pub struct ResponseSpec {
     /// Its status.
     pub status: Status,
-    /// Schema of its body; `None` where there is none.
+    /// Schema of its body; `None` for no body.
     pub schema: Option<SchemaOf>,
 }
 
-/// Status of a successful answer.
+/// Status of a successful response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// 200.
@@ -98,9 +97,9 @@ pub enum Status {
 /// One call of an operation.
 #[derive(Debug)]
 pub struct Call {
-    /// Who is calling.
+    /// The caller.
     pub caller: Caller,
-    /// Values of the path's parameters in order, percent-decoded.
+    /// Values of the path parameters in order, percent-decoded.
     pub path: Vec<String>,
     /// Query parameters in order, decoded.
     pub query: Vec<(String, String)>,
@@ -110,14 +109,14 @@ pub struct Call {
     pub base: String,
 }
 
-/// What a successful operation answers. Bodies are JSON text.
+/// The response of a successful operation. Bodies are JSON text.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply {
     /// 201 with the new object.
     Created {
         /// The object.
         body: String,
-        /// Whether the body carries something shown only once, which no cache may keep.
+        /// Whether the body carries a secret that is shown only once and must not be cached.
         secret: bool,
     },
     /// 200 with an object or a list.

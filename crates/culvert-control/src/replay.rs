@@ -1,8 +1,8 @@
-//! Replays: the retained events of an account, sent to a destination once more.
+//! Replays: send the retained events of an account to a destination again.
 //!
-//! A replay is a document beside its destination, one for each, the latest. Here it is decided which
-//! events it is of; the delivery plane sends them, and its cursor tells how far it is. It changes no
-//! object and is told to nobody.
+//! A replay is a document beside its destination, which has at most one: the latest. This module decides
+//! which events belong to it. The delivery plane sends them and stores the progress in its cursor. A replay
+//! changes no object and emits no event.
 
 use culvert_base::{Fault, Refusal, Timestamp, code, id};
 use culvert_delivery::{Replay, TrafficRange};
@@ -27,10 +27,10 @@ use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
 use crate::{Caller, Error, event_kinds, input};
 
-/// What replays are stored as.
+/// Document kind.
 pub(crate) const KIND: &str = "event_replay";
 const PREFIX: &str = "replay";
-/// The unique value of a replay: its destination.
+/// The unique key of a replay: its destination.
 const OF: &str = "destination_id";
 
 /// The stored form.
@@ -38,21 +38,22 @@ const OF: &str = "destination_id";
 struct Stored {
     format: Format<1>,
     destination_id: String,
-    /// Whose rights count for events about keys and credentials. Nothing in one from before this was noted.
+    /// The owner, whose role decides whether events about keys and credentials are sent. Empty in documents
+    /// stored before this field existed.
     #[serde(default)]
     owner_id: String,
-    /// As it was asked for.
+    /// The request as sent.
     from: String,
     to: Option<String>,
     event_types: Vec<String>,
-    /// What that came to.
+    /// The resolved range.
     first: i64,
     last: i64,
     since_ns: Option<i64>,
     until_ns: Option<i64>,
-    /// The destination's subscriptions, with what each wants of the types.
+    /// The destination's subscriptions, with the requested types of each.
     subscriptions: Vec<(String, Vec<String>)>,
-    /// What it came to in the log of traffic.
+    /// The resolved range in the traffic log.
     #[serde(default)]
     traffic: Option<Traffic>,
 }
@@ -152,7 +153,7 @@ fn run_create(control: &Control, call: Call) -> Running<'_> {
             if let Some((document, running)) = &before
                 && progress(control, &document.head.id, running).await? < 100
             {
-                // The same request again is the same replay.
+                // Repeating a request returns the running replay.
                 if running.asks_like(&wanted) {
                     return Ok(Reply::Created {
                         body: shown(control, &call, document, running).await?,
@@ -189,7 +190,7 @@ fn run_create(control: &Control, call: Call) -> Running<'_> {
                     });
                 }
                 Err(CommitError::Fault(fault)) => return Err(fault.into()),
-                // Another replay, or the end of the destination, came between.
+                // Another replay was created or the destination was removed meanwhile.
                 Err(_) => {}
             }
         }
@@ -210,13 +211,13 @@ fn run_get(control: &Control, call: Call) -> Running<'_> {
     })
 }
 
-/// What goes together with a destination.
+/// The changes that belong to the removal of a destination.
 pub(crate) async fn removal_with(cx: &Cx<'_>, destination: &Head) -> Result<Changes, Fault> {
     let replay = latest(cx, &destination.id).await?;
     Ok(replay.map_or_else(Changes::default, |(document, _)| removal(document.head)))
 }
 
-/// A replay as the delivery plane runs it, and its owner.
+/// A replay in the form that the delivery plane runs, and its owner.
 pub(crate) fn compile(document: &Document) -> Result<(Replay, String), Fault> {
     let replay: Stored = stored::read(document)?;
     let compiled = Replay {
@@ -249,7 +250,7 @@ impl Stored {
     }
 }
 
-/// Admins only: a replay may send what subscriptions of others have never sent.
+/// Only admins: a replay may send events that the subscriptions of others have never sent.
 fn permit(caller: &Caller) -> Result<(), Refusal> {
     caller.may_write()?;
     if caller.role == Role::Admin {
@@ -262,7 +263,7 @@ fn permit(caller: &Caller) -> Result<(), Refusal> {
     }
 }
 
-/// Reads what is asked for and finds it in the log.
+/// Parses a request and resolves it against the logs.
 async fn decide(
     control: &Control,
     cx: &Cx<'_>,
@@ -361,20 +362,20 @@ const NOTHING: Range = Range {
     until: None,
 };
 
-/// Where retained events are.
+/// The logs of retained events.
 struct Logs<'a> {
     control: &'a Control,
     audit: AuditLog,
     account: &'a str,
 }
 
-/// One end of what is asked for.
+/// One end of the requested range.
 struct End {
     bound: Bound,
     at: Timestamp,
     /// The position of an audit event.
     seq: Option<i64>,
-    /// Whether it is an event of traffic.
+    /// Whether it is a traffic event.
     is_traffic: bool,
 }
 
@@ -386,8 +387,7 @@ impl End {
         }
     }
 
-    /// What it is in a log that has events of traffic, or only others: an event of the other is its
-    /// moment.
+    /// The bound in the traffic log or the audit log. For an event of the other log, the bound is its time.
     fn within(&self, is_traffic: bool) -> Bound {
         match &self.bound {
             Bound::Event(_) if self.is_traffic != is_traffic => Bound::At(self.at),
@@ -453,7 +453,7 @@ impl Logs<'_> {
         let (from, to) = (from.within(true), to.map(|to| to.within(true)));
         let delivery = &self.control.delivery;
         let range = delivery.traffic_range(&from, to.as_ref(), self.account);
-        // It went since it was found.
+        // It has expired since it was found.
         let gone = || {
             Refusal::new(
                 code::DELIVERY_VALUE_INVALID,
@@ -567,7 +567,7 @@ fn silent() -> AuditEvent {
     }
 }
 
-/// How much of a replay's events is in line, in percent; less than 100 until all are.
+/// The share of a replay's events that is queued, in percent; below 100 until all are.
 async fn progress(control: &Control, id: &str, replay: &Stored) -> Result<u8, Fault> {
     let delivery = &control.delivery;
     let range = replay.range();

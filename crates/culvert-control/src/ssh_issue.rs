@@ -1,9 +1,7 @@
-//! What SSH certificates for hosts and for users have in common: how what is asked for is checked and
-//! signed, and the part of the stored form and view that comes of it (contract: management API 2.11
-//! and 2.12).
+//! Common parts of SSH host and user certificates: checking and signing requests, and the common fields of
+//! the stored form and view (contract: management API 2.11 and 2.12).
 //!
-//! A certificate is signed once, at its creation, and cannot be taken back: its validity ends by
-//! itself.
+//! A certificate is signed once, at its creation, and cannot be revoked. It expires when its validity ends.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,20 +15,20 @@ use crate::resource::model::ssh_certificate_authority::{Issued, Options};
 use crate::resource::{ssh_certificate_authority, ssh_public_key};
 use crate::ssh::{BadKey, Certificate, PublicKey, Role, SigningKey};
 
-/// Most principals of one certificate; OpenSSH reads no more.
+/// Limit of principals of one certificate, which is OpenSSH's limit.
 pub(crate) const PRINCIPALS_MAX: usize = 256;
-/// Most critical options, and most extensions.
+/// Limit of critical options, and of extensions.
 pub(crate) const OPTIONS_MAX: usize = 64;
 /// Longest principal and name of an option, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
 /// Longest value of an option, in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 4096;
 
-/// What [`ISSUER`] says of a certificate that an admin issued.
+/// The value of [`ISSUER`] for a certificate that an admin issued.
 pub(crate) const ISSUED_BY_ADMIN: &str = "admin";
 
-/// Defines the input of a type of SSH certificates: the fields that both types have, with the descriptions that
-/// differ, and further fields of its own. A flattened struct would accept unknown fields.
+/// Defines the input of a type of SSH certificate: the fields that both types share, with descriptions that
+/// differ, and additional fields of the type. A flattened struct would accept unknown fields.
 macro_rules! certificate_input {
     (
         $(#[$create_meta:meta])*
@@ -98,29 +96,29 @@ macro_rules! certificate_input {
 
 pub(crate) use certificate_input;
 
-/// What is asked for.
+/// A request for a certificate.
 #[derive(Debug)]
 pub(crate) struct CertificateRequest<'a> {
     pub(crate) role: Role,
-    /// Of the resource; the certificate's key id.
+    /// ID of the resource, which becomes the certificate's key ID.
     pub(crate) id: &'a str,
     pub(crate) ssh_certificate_authority_id: String,
     pub(crate) public_key: String,
     pub(crate) principals: Vec<String>,
-    /// RFC 3339; now when empty.
+    /// RFC 3339; empty for now.
     pub(crate) valid_after: &'a str,
-    /// RFC 3339; `lifetime` after the beginning when empty.
+    /// RFC 3339; empty for `lifetime` after the start.
     pub(crate) valid_until: &'a str,
     pub(crate) lifetime: Duration,
     pub(crate) critical_options: &'a Options,
     pub(crate) extensions: &'a Options,
     /// Code for an authority that does not exist.
     pub(crate) unknown: Code,
-    /// Code for an end that is not after the beginning.
+    /// Code for an end that is not after the start.
     pub(crate) disordered: Code,
 }
 
-/// Checks what is asked for and signs it.
+/// Checks a request and signs the certificate.
 pub(crate) async fn issue(cx: &Cx<'_>, asked: CertificateRequest<'_>) -> Result<Issued, Error> {
     if asked.public_key.trim().is_empty() {
         return Err(Refusal::of(code::SSH_CERTIFICATE_KEY_MISSING).into());
@@ -152,7 +150,7 @@ pub(crate) async fn issue(cx: &Cx<'_>, asked: CertificateRequest<'_>) -> Result<
     if asked.role == Role::User {
         check_login(cx, &authority).await?;
     }
-    // Whoever gets hold of it may be another owner than the authority is registered for, now or later.
+    // Record the issuer: the authority may be registered for another owner, now or later.
     let mut extensions = asked.extensions.clone();
     if asked.role == Role::User {
         let issuer = match cx.caller.role {
@@ -183,7 +181,7 @@ pub(crate) async fn issue(cx: &Cx<'_>, asked: CertificateRequest<'_>) -> Result<
     })
 }
 
-/// Refuses a certificate with which its holder would log in as another owner (630): the authority is
+/// Refuses a certificate whose holder could sign in as another owner (630), because the authority is
 /// registered as an SSH public key of that owner. Admins may issue it.
 async fn check_login(cx: &Cx<'_>, authority: &SigningKey) -> Result<(), Error> {
     if cx.caller.role == crate::Role::Admin {
@@ -247,7 +245,7 @@ fn check_options(field: &str, options: &Options) -> Result<(), Refusal> {
     ))
 }
 
-/// Options that servers refuse to log in with when they are not right.
+/// Checks options whose invalid values make servers refuse the sign-in.
 fn check_values(critical: &Options) -> Result<(), Refusal> {
     let addresses = critical.get("source-address");
     if addresses.is_some_and(|text| !text.split(',').all(is_block)) {
@@ -265,8 +263,7 @@ fn check_values(critical: &Options) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether `text` is an address, or a block: one with the length of a prefix behind it and no bit
-/// set beyond that.
+/// Whether `text` is an address or a CIDR block without host bits.
 fn is_block(text: &str) -> bool {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),
@@ -275,7 +272,7 @@ fn is_block(text: &str) -> bool {
     let Ok(address) = address.parse::<IpAddr>() else {
         return false;
     };
-    // All bits at the upper end of 128, so that both families are shifted alike.
+    // Aligns the bits of both families to the upper end of 128 bits, so that one shift works for both.
     let (bits, longest) = match address {
         IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, 32),
         IpAddr::V6(address) => (address.to_bits(), 128),

@@ -1,4 +1,4 @@
-//! An agent wants an endpoint, changes one, or gives one up (contract: agent protocol 5.2 to 5.6).
+//! Binds, changes and unbinds the endpoints of agents (contract: agent protocol 5.2 to 5.6).
 
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ use crate::service::{RUNS_MAX, overtaken};
 use crate::stored::{self, Format};
 use crate::{Caller, Error};
 
-/// Bytes that are kept of what an agent says of its service.
+/// Longest description of an agent's service that is stored, in bytes.
 const FORWARDS_TO_BYTES_MAX: usize = 2048;
 const NAME_BYTES_MAX: usize = 255;
 
-/// A session, as its endpoints see it.
+/// The session state that binding needs.
 struct Session {
     caller: Caller,
     stored: TunnelSession,
@@ -35,7 +35,7 @@ struct Session {
 }
 
 impl Control {
-    /// An endpoint for a session. When this is done traffic reaches this process.
+    /// Binds an endpoint for a session. Returns once traffic reaches this process.
     pub(crate) async fn bind_endpoint(
         &self,
         session_id: &str,
@@ -45,7 +45,7 @@ impl Control {
         let cx = self.cx(&session.caller, &self.settings.base_url);
         let text = options::policy(want)?;
         let had = self.had_before(&cx, want)?;
-        // Before the turn of the session: others ask meanwhile.
+        // Reserve the slot before waiting for the session's lock, because other requests arrive meanwhile.
         let room = agents.room_for(session_id, had.as_ref().map(|(id, _)| &id[..]))?;
         let _turn = cx.turns.of(session_id).await;
         let mut _again = None;
@@ -85,7 +85,8 @@ impl Control {
                 Ok(None) => unanswered.settle(),
                 Err(Error::Refused(refusal)) if is_occupied(&refusal) => {
                     unanswered.settle();
-                    // The occupant may have lost its agent, or its agent may never have had an answer.
+                    // The session of the occupant may have lost its connection, or its agent may never have
+                    // received the response.
                     if !has_made_room && self.make_room(agents, &cx, &occupants).await? {
                         has_made_room = true;
                         continue;
@@ -99,7 +100,7 @@ impl Control {
                     );
                 }
                 Err(error) => {
-                    // After a fault the outcome is unknown: the commit may still be made.
+                    // After a fault the outcome is unknown: the commit may still succeed.
                     if matches!(error, Error::Refused(_)) {
                         unanswered.settle();
                     }
@@ -110,7 +111,7 @@ impl Control {
         Err(overtaken())
     }
 
-    /// Takes endpoints offline that were committed for agents that got no answer, and that no agent
+    /// Takes endpoints offline that were committed although their agents got no response, and that no agent
     /// serves. Called again while the outcome of a commit may be unknown.
     pub(crate) async fn remove_unanswered(&self, agents: &Agents) -> Result<(), Fault> {
         let found = agents.unanswered().clone();
@@ -133,7 +134,7 @@ impl Control {
         Ok(())
     }
 
-    /// The endpoint that an agent proves to have had: its id and URL. Code 335.
+    /// The ID and URL of the endpoint that an agent proves to have had before. Code 335.
     fn had_before(&self, cx: &Cx<'_>, want: &Wanted) -> Result<Option<(String, String)>, Refusal> {
         if want.id.is_empty() {
             return Ok(None);
@@ -172,8 +173,8 @@ impl Control {
         agent::settle(cx, wanted, requested, id, false).await
     }
 
-    /// Writes an endpoint and its tunnel; the revision they are in, or nothing where something has moved
-    /// on and the write must be decided anew.
+    /// Writes an endpoint and its tunnel. Returns the revision of the commit; `None` when a document has
+    /// changed and the write must be decided again.
     async fn write_endpoint(
         &self,
         cx: &Cx<'_>,
@@ -304,7 +305,7 @@ impl Control {
         Ok(self.written(document, is_new))
     }
 
-    /// Takes endpoints offline whose sessions have no connection. Whether there was one.
+    /// Takes endpoints offline whose sessions have no connection. Returns whether there was one.
     async fn make_room(
         &self,
         agents: &Agents,
@@ -339,7 +340,7 @@ impl Control {
         Ok(has_made)
     }
 
-    /// Labels select nothing: who may offer them is told that (358), others that they may not (399).
+    /// Refuses labels, which are not supported: code 358 if the ACL allows them, else 399.
     pub(crate) async fn refuse_labels(
         &self,
         session_id: &str,
@@ -358,7 +359,7 @@ impl Control {
         .into())
     }
 
-    /// An agent changes what it serves.
+    /// Changes an endpoint at the request of its agent.
     pub(crate) async fn patch_endpoint(
         &self,
         session_id: &str,
@@ -420,10 +421,10 @@ impl Control {
         Err(overtaken())
     }
 
-    /// An agent gives an endpoint up. It may have done so before.
+    /// Unbinds an endpoint at the request of its agent. The endpoint may be gone already.
     pub(crate) async fn unbind_endpoint(&self, session_id: &str, id: &str) -> Result<(), Fault> {
         let Ok((agents, session)) = self.session(session_id).await else {
-            // Whoever ends the session takes its endpoints along.
+            // The end of the session removes its endpoints.
             return Ok(());
         };
         let cx = self.cx(&session.caller, &self.settings.base_url);
@@ -436,18 +437,18 @@ impl Control {
             .served()
             .is_none_or(|served| served.session_id != session_id || served.run != agents.run)
         {
-            // The session has taken it to another node, and gives up an old connection.
+            // The session has moved it to another node and is closing an old connection.
             return Ok(());
         }
-        // The agent may be asked to connect elsewhere, or be about to start again.
+        // The agent may have been asked to connect to another node, or may be restarting.
         self.remove_endpoints(&cx, session_id, vec![document], self.names_kept())
             .await
             .map(drop)
             .map_err(|error| Fault::new("taking an agent's endpoint offline", error))
     }
 
-    /// Takes endpoints of a session off the record, with their tunnels; with `kept`, their names stay
-    /// reserved so long. `false` if others kept changing them.
+    /// Removes endpoints of a session and their tunnels; with `kept`, their names stay reserved for that
+    /// long. Returns `false` if concurrent writers kept changing them.
     async fn remove_endpoints(
         &self,
         cx: &Cx<'_>,
@@ -495,7 +496,7 @@ impl Control {
         Ok(false)
     }
 
-    /// A session of this run, with what its credential says now. Code 300.
+    /// A session of this run, with the current rights of its credential. Code 300.
     async fn session(&self, id: &str) -> Result<(&Agents, Session), Error> {
         let gone = || Refusal::of(code::AGENT_CREDENTIAL_DELETED);
         let agents = self.agents.as_ref().ok_or_else(gone)?;
@@ -521,8 +522,8 @@ impl Control {
 }
 
 impl Agents {
-    /// Room for one more endpoint of a session, which counts from now on, unless it is one that the session
-    /// has. Codes 300 and 324.
+    /// Reserves a slot for one more endpoint of a session. It counts immediately, unless the session already
+    /// has this endpoint. Codes 300 and 324.
     fn room_for<'a>(
         &'a self,
         session_id: &'a str,
@@ -561,7 +562,7 @@ impl Agents {
     }
 }
 
-/// Room for an endpoint that is being bound. It is free again when nothing came of it.
+/// A slot for an endpoint that is being bound. Dropping it frees the slot.
 struct EndpointSlot<'a> {
     agents: &'a Agents,
     session_id: &'a str,
@@ -569,7 +570,7 @@ struct EndpointSlot<'a> {
 }
 
 impl EndpointSlot<'_> {
-    /// The endpoint is there.
+    /// Assigns the slot to the bound endpoint.
     fn take(mut self, endpoint_id: &str) {
         let mut sessions = self.agents.lock();
         if let Some(live) = sessions.get_mut(self.session_id) {
@@ -591,8 +592,8 @@ impl Drop for EndpointSlot<'_> {
     }
 }
 
-/// An endpoint whose agent has no answer yet. Dropped without one, it is noted to be taken offline: the
-/// agent will ask for its address again, and must not be refused by what it never got.
+/// An endpoint whose agent has no response yet. If this is dropped before a response, the endpoint is listed
+/// for removal: the agent will request its address again, and its lost endpoint must not block it.
 struct Unanswered<'a> {
     agents: &'a Agents,
     session_id: &'a str,
@@ -610,7 +611,7 @@ impl<'a> Unanswered<'a> {
         }
     }
 
-    /// Nothing was committed, or the agent gets its answer.
+    /// Nothing was committed, or the agent gets its response.
     fn settle(mut self) {
         self.is_settled = true;
         self.agents.unanswered().remove(&self.endpoint_id);
@@ -628,22 +629,22 @@ impl Drop for Unanswered<'_> {
     }
 }
 
-/// What a token proves. No other digested text begins like this.
+/// The text that a token proves. No other digested text has this prefix.
 fn token_text(caller: &Caller, id: &str, url: &str) -> String {
     format!("agent endpoint {} {id} {url}", caller.account)
 }
 
-/// Whether somebody else is at the address.
+/// Whether the refusal says that the address is in use.
 fn is_occupied(refusal: &Refusal) -> bool {
     matches!(refusal.code.map(Code::number), Some(18016 | 18017))
 }
 
-/// Whether another account is there.
+/// Whether the refusal says that another account uses the address.
 fn is_anothers(refusal: &Refusal) -> bool {
     refusal.code.map(Code::number) == Some(18006)
 }
 
-/// Refuses what the acl of the credential does not allow: codes 308, 316 and 356.
+/// Refuses an endpoint that the credential's ACL does not allow: codes 308, 316 and 356.
 fn refuse_by(acl: &Acl, want: &Wanted, place: &Place) -> Result<(), Refusal> {
     if place.admitted_by(acl) {
         return Ok(());

@@ -1,9 +1,9 @@
-//! How an agent wants its traffic treated becomes a traffic policy: older agents send options, newer
-//! ones the policy itself, and both run on the same actions (contract: agent protocol 5.2).
+//! Converts the traffic options of an agent to a traffic policy. Older agents send options, newer ones send a
+//! policy; both use the same actions (contract: agent protocol 5.2).
 //!
-//! Each option is a row of [`OPTIONS`]: the rules it stands for. Rules of options come before those of
-//! the agent's own policy. Whether an action exists is decided where policies are compiled, so an option
-//! whose action is not built yet is refused with that decision's code.
+//! Each row of [`OPTIONS`] names an option and its rules. Rules of options come before those of the agent's
+//! policy. The policy compiler decides whether an action exists, so an option with an unsupported action is
+//! refused with the compiler's code.
 
 use std::collections::BTreeMap;
 
@@ -18,19 +18,19 @@ use serde_json::{Map, Value, json};
 
 /// An option of agents.
 struct Option_ {
-    /// As agents spell it.
+    /// The name in the agent protocol.
     name: &'static str,
-    /// The rules it stands for; none where it was not sent.
+    /// Its rules; empty if the option was not sent.
     rules: fn(&Wanted) -> Result<Rules, Wrong>,
 }
 
-/// Rules, each for its phase.
+/// Rules with their phases.
 type Rules = Vec<(Phase, Value)>;
 
-/// Why an option is not taken.
+/// Why an option is refused.
 struct Wrong(&'static str);
 
-/// Every option, in the order in which they act.
+/// All options, in the order in which their rules run.
 const OPTIONS: &[Option_] = &[
     option("IPPolicyRef", ip_policy),
     option("IPRestriction", ip_restriction),
@@ -52,10 +52,10 @@ const fn option(name: &'static str, rules: fn(&Wanted) -> Result<Rules, Wrong>) 
     Option_ { name, rules }
 }
 
-/// The text of the policy that an agent wants; empty for none.
+/// The policy text for an agent; empty for none.
 ///
 /// # Errors
-/// Code 359 for an option that makes no sense, 2236 for a policy that cannot be read.
+/// Code 359 for an invalid option, 2236 for a policy that cannot be parsed.
 pub(crate) fn policy(want: &Wanted) -> Result<String, Refusal> {
     let mut phases: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for option in OPTIONS {
@@ -88,7 +88,7 @@ pub(crate) fn policy(want: &Wanted) -> Result<String, Refusal> {
         match behind {
             None | Some(Value::Null) => {}
             Some(Value::Array(behind)) => rules.extend(behind),
-            // Whoever compiles it says what is wrong.
+            // The compiler reports what is wrong.
             Some(other) => rules.push(other),
         }
         whole[phase] = rules.into();
@@ -96,9 +96,9 @@ pub(crate) fn policy(want: &Wanted) -> Result<String, Refusal> {
     Ok(whole.to_string())
 }
 
-/// Refuses options and an own policy that say different things of one setting of the TLS handshake. Different
-/// settings are merged where the policy runs, but of one setting the last action counts: the policy would silently
-/// drop what the option asks for, such as the authorities of clients' certificates. Code 359.
+/// Refuses options and a policy that give different values for one setting of the TLS handshake (code 359).
+/// Different settings are merged when the policy runs, but for one setting the last action wins. The policy
+/// would silently override the option, such as the CAs for client certificates.
 fn agree(options: &BTreeMap<&str, Vec<Value>>, policy: &Value) -> Result<(), Refusal> {
     let name = Phase::Connect.name();
     let own = terminations(policy[name].as_array().into_iter().flatten());
@@ -120,7 +120,7 @@ fn agree(options: &BTreeMap<&str, Vec<Value>>, policy: &Value) -> Result<(), Ref
     Ok(())
 }
 
-/// Fields of `terminate-tls` that are one setting, and the option that is the same.
+/// Fields of `terminate-tls` that form one setting, and the equivalent option.
 struct HandshakeSetting {
     option: &'static str,
     fields: &'static [&'static str],
@@ -143,7 +143,7 @@ const HANDSHAKE_SETTINGS: &[HandshakeSetting] = &[
     },
 ];
 
-/// The configurations of `terminate-tls` in some rules.
+/// The configurations of the `terminate-tls` actions in `rules`.
 fn terminations<'r>(rules: impl Iterator<Item = &'r Value>) -> impl Iterator<Item = &'r Value> {
     rules
         .flat_map(|rule| rule["actions"].as_array().into_iter().flatten())
@@ -151,8 +151,8 @@ fn terminations<'r>(rules: impl Iterator<Item = &'r Value>) -> impl Iterator<Ite
         .map(|action| &action["config"])
 }
 
-/// A policy of the form before this one, with capital letters and two phases, in today's form; `None`
-/// for one that has it.
+/// Converts a policy in the previous format (capitalised names, two phases) to the current one. `None` for a
+/// policy in the current format.
 fn modernised(given: &Value) -> Option<Value> {
     let phases = given.as_object()?;
     let mut modern = Map::new();
@@ -160,7 +160,7 @@ fn modernised(given: &Value) -> Option<Value> {
         let phase = match name.to_ascii_lowercase().as_str() {
             "inbound" => Phase::Request,
             "outbound" => Phase::Response,
-            // Whether a policy was on was said in the document.
+            // The previous format had this field to enable a policy.
             "enabled" => continue,
             _ => return None,
         };
@@ -177,14 +177,14 @@ fn rule(given: &Value) -> Value {
             *action = lowered(action);
         }
     }
-    // What was left out was written as nothing.
+    // The previous format wrote unset fields as `null` or empty text.
     if let Value::Object(fields) = &mut modern {
         fields.retain(|_, value| !value.is_null() && value != "");
     }
     modern
 }
 
-/// The object with its names in small letters.
+/// The object with its field names in lower case.
 fn lowered(given: &Value) -> Value {
     match given {
         Value::Object(fields) => fields
@@ -202,13 +202,13 @@ fn acts(phase: Phase, action: &str, config: Value) -> (Phase, Value) {
     (phase, rule)
 }
 
-/// A rule that refuses what an expression holds for.
+/// A rule that denies requests for which the expression is true.
 fn denies(expression: String) -> (Phase, Value) {
     let rule = json!({"expressions": [expression], "actions": [{"type": "deny"}]});
     (Phase::Request, rule)
 }
 
-/// Text that is meant as it is, where templates are taken.
+/// Escapes text for a field that accepts templates.
 fn literal(text: &str) -> String {
     text.replace("${", "$${")
 }
@@ -230,7 +230,7 @@ fn ip_restriction(want: &Wanted) -> Result<Rules, Wrong> {
     }
     let mut allow = restriction.allow_cidrs.clone();
     if allow.is_empty() {
-        // Who only denies means to let everybody else in.
+        // A list with only denied ranges allows all other addresses.
         allow = vec!["0.0.0.0/0".into(), "::/0".into()];
     }
     let config = json!({"allow": allow, "deny": restriction.deny_cidrs});
@@ -239,7 +239,7 @@ fn ip_restriction(want: &Wanted) -> Result<Rules, Wrong> {
 
 fn mutual_tls(want: &Wanted) -> Result<Rules, Wrong> {
     let options = &want.options;
-    // The same under two names, of which an agent may send both.
+    // One option has two names, and an agent may send both.
     let given = [&options.mutual_tls_ca, &options.mutual_tls_at_edge];
     let mut given = given
         .into_iter()
@@ -271,7 +271,7 @@ fn tls_termination(want: &Wanted) -> Result<Rules, Wrong> {
     Ok(vec![acts(Phase::Connect, "terminate-tls", config)])
 }
 
-/// PEM in base64.
+/// Decodes PEM in base64.
 fn pem(base64: &str) -> Result<String, Wrong> {
     STANDARD
         .decode(base64)
@@ -280,7 +280,7 @@ fn pem(base64: &str) -> Result<String, Wrong> {
         .ok_or(Wrong("must be Base64-encoded PEM"))
 }
 
-/// Who is allowed is let in whatever else denies them. Where only some are allowed, nobody else is.
+/// Allowed user agents pass even if a deny pattern matches. With only allow patterns, all others are denied.
 fn user_agent_filter(want: &Wanted) -> Result<Rules, Wrong> {
     let Some(filter) = &want.options.user_agent_filter else {
         return Ok(Vec::new());
@@ -365,7 +365,7 @@ fn application(config: &mut Value, id: &str, secret: &str, scopes: &[String]) {
     }
 }
 
-/// Refuses whoever logged in with another address.
+/// Denies users who signed in with another e-mail address.
 fn only(action: &str, emails: &[String], domains: &[String]) -> Option<(Phase, Value)> {
     let email = format!("actions.ngrok.{action}.identity.email");
     let by_email = (!emails.is_empty()).then(|| format!("{email} in {}", json!(emails)));
@@ -403,7 +403,7 @@ fn response_headers(want: &Wanted) -> Result<Rules, Wrong> {
     header_changes(Phase::Response, want.options.response_headers.as_ref())
 }
 
-/// Most names of one action.
+/// Limit of header names of one action.
 const NAMES_MAX: usize = 10;
 
 fn header_changes(phase: Phase, changes: Option<&HeaderChanges>) -> Result<Rules, Wrong> {
@@ -415,7 +415,7 @@ fn header_changes(phase: Phase, changes: Option<&HeaderChanges>) -> Result<Rules
         .chunks(NAMES_MAX)
         .map(|names| acts(phase, "remove-headers", json!({"headers": names})))
         .collect();
-    // A name that is added twice needs two actions.
+    // Adding one name twice takes two actions.
     let mut actions: Vec<Map<String, Value>> = Vec::new();
     for field in &changes.add {
         let (name, value) = field
@@ -463,7 +463,7 @@ mod tests {
 
     use super::*;
 
-    /// What an agent sends, as the policy that comes of it.
+    /// The policy for the options that an agent sends.
     fn policy_of(opts: Value) -> Result<Value, u16> {
         let sent = json!({"Proto": "http", "Opts": opts});
         let request = BindRequest::read(sent).unwrap();
@@ -479,7 +479,7 @@ mod tests {
         }
     }
 
-    /// Actions by phase, in their order.
+    /// The actions of each phase, in order.
     fn actions(policy: &Value) -> Vec<String> {
         let phases = ["on_tcp_connect", "on_http_request", "on_http_response"];
         let rules = phases.iter().flat_map(|phase| policy[phase].as_array());
@@ -577,7 +577,7 @@ mod tests {
         }
     }
 
-    /// Pairs of things that configure one handshake, from options and from the policy, in each order that there is.
+    /// Pairs of handshake settings, from options and from the policy, in every order.
     #[test]
     fn what_options_and_a_policy_say_of_a_handshake_is_merged_or_refused() {
         let authority = json!({"mutual_tls_ca": STANDARD.encode("ca one")});
@@ -589,7 +589,7 @@ mod tests {
             ]})
             .to_string()
         };
-        // How many terminate-tls actions there are after all, which the edge merges; or the refusal.
+        // Expected: the number of terminate-tls actions, which the edge merges, or the refusal.
         for (opts, expected) in [
             (
                 json!({"MutualTLSCA": authority, "MutualTLSAtEdge": authority}),

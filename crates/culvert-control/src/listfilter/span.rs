@@ -1,7 +1,7 @@
-//! What a filter says of all objects that pass, so that the store reads few of the others.
+//! Derives bounds from a filter so that the store reads fewer objects that do not match.
 //!
-//! Everything here may be wider than need be: what is read is still looked at. Nothing may be
-//! narrower.
+//! Bounds may be too wide, because the filter still checks each object that is read. They must never be too
+//! narrow.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use culvert_store::Like;
 
 use super::{CREATED_AT, Expr, Field, ID, Match, Relation, Shape};
 
-/// Bounds of what can pass. Each may be wider than need be; what is within is still looked at.
+/// Bounds of the matching objects. Each may be too wide; objects within are still checked.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// No body of an id sorts before this.
+    /// No ID body of a match sorts before this.
     pub(crate) from: Option<String>,
-    /// Every body of an id sorts before this.
+    /// Every ID body of a match sorts before this.
     pub(crate) before: Option<String>,
-    /// The object they all refer to.
+    /// The object that all matches refer to.
     pub(crate) refers_to: Option<String>,
-    /// What the stored forms of all have in them.
+    /// Text that the stored form of every match contains.
     pub(crate) contains: Option<String>,
-    /// Bodies of their ids.
+    /// ID bodies of the matches.
     pub(crate) ids: Option<Vec<String>>,
-    /// Of each of these, every one has at least one text.
+    /// Every match has at least one text of each of these lists.
     pub(crate) texts: Vec<Vec<Looked>>,
 }
 
-/// A text that is looked for.
+/// A text to search for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Looked {
     pub(crate) field: &'static str,
@@ -35,7 +35,7 @@ pub(crate) struct Looked {
 }
 
 impl Looked {
-    /// The text is equal to one of these; `None` where one of them is also what an unset text equals.
+    /// The text equals one of `texts`. `None` if an unset text equals one of them too.
     pub(crate) fn one_of(field: Field, texts: Vec<String>) -> Option<Self> {
         let is_sure = field.stored().is_some() && !texts.is_empty();
         (is_sure && texts.iter().all(|text| !text.is_empty())).then_some(Self {
@@ -131,7 +131,7 @@ impl Span {
         }
     }
 
-    /// No more than up to there.
+    /// Lowers the upper bound to `before`.
     pub(crate) fn bound(&mut self, before: String) {
         self.before = Some(match self.before.take() {
             Some(known) => known.min(before),
@@ -140,7 +140,7 @@ impl Span {
     }
 }
 
-/// Texts of which everything that passes has one.
+/// Texts of which every match has at least one.
 fn any_of(expr: &Expr) -> Option<Vec<Looked>> {
     match expr {
         Expr::Or(a, b) => {
@@ -148,7 +148,7 @@ fn any_of(expr: &Expr) -> Option<Vec<Looked>> {
             texts.extend(any_of(b)?);
             Some(texts)
         }
-        // The two sides of a condition at the top are looked for one by one.
+        // The sides of a top-level `&&` are searched separately.
         Expr::And(a, b) => any_of(a).or_else(|| any_of(b)),
         Expr::Compare(Relation::Equal, a, b) => match (&**a, &**b) {
             (Expr::Field(field), Expr::Text(text)) | (Expr::Text(text), Expr::Field(field)) => {
@@ -185,7 +185,7 @@ fn any_of(expr: &Expr) -> Option<Vec<Looked>> {
 }
 
 impl Relation {
-    /// The same with its sides exchanged.
+    /// The relation with its sides swapped.
     const fn mirrored(self) -> Self {
         match self {
             Self::Less => Self::Greater,
@@ -197,21 +197,21 @@ impl Relation {
     }
 }
 
-/// An id has the second in it in which the object was made, give or take what making it took.
+/// An ID contains the second of its object's creation, up to the time that the creation took.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// The body of an id with this prefix.
+/// The body of an ID with this prefix.
 fn body<'t>(text: &'t str, prefix: &str) -> Option<&'t str> {
     let (found, body) = culvert_base::id::split(text)?;
     (found == prefix).then_some(body)
 }
 
-/// What sorts right behind a body.
+/// The text that sorts directly after a body.
 fn behind(body: &str) -> String {
     format!("{body}!")
 }
 
-/// A text as JSON has it between quotes, which is how stored forms have it.
+/// A text in JSON encoding without quotes, as stored forms contain it.
 fn spelled(text: &str) -> Option<String> {
     let json = serde_json::to_string(text).ok()?;
     Some(json.get(1..json.len() - 1)?.to_owned())

@@ -1,9 +1,9 @@
-//! Reserved domain: a name, or every name below one, that is an account's alone (contract: management
-//! API 2.3).
+//! Reserved domain: a name, or all names below one, that only one account can use (contract: management API
+//! 2.3).
 //!
-//! Names below the platform domain are served under the platform's certificate. A custom domain is
-//! served under the uploaded certificate it names, or under one that is got from an authority and
-//! renewed, which is the default; while there is none, the platform's is presented for it.
+//! Names below the platform domain use the platform's certificate. A custom domain uses the uploaded
+//! certificate that it refers to or, by default, one that is obtained from a certificate authority and
+//! renewed. Until it has one, the edge presents the platform's certificate.
 
 use culvert_base::net::{HostName, NotAHostName};
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
@@ -31,12 +31,12 @@ use crate::{Error, host, input, platform};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ReservedDomain>();
 
-/// Characters of each of the two labels that make a CNAME target one domain's own.
+/// Characters of each of the two labels that make a domain's CNAME target unique.
 const CNAME_LABEL_LENGTH: usize = 17;
-/// The same for the target of challenges.
+/// Characters of the label that makes a domain's challenge target unique.
 const CHALLENGE_LABEL_LENGTH: usize = 8;
 
-/// Tops that no public name is under.
+/// Top-level domains without public names.
 const UNUSABLE: [&str; 3] = ["internal", "local", "localhost"];
 
 /// A new reserved domain.
@@ -190,7 +190,7 @@ impl Resource for ReservedDomain {
         input: Update,
     ) -> Result<Draft<Self>, Error> {
         if let Some(policy) = input.certificate_management_policy {
-            // Clients repeat what is attached, or that nothing is.
+            // Clients may repeat the current certificate, or an empty ID if there is none.
             let repeated = [Some(""), self.certificate_id.as_deref()];
             let id = input.certificate_id.as_deref();
             let is_other = id.is_some() && !repeated.contains(&id);
@@ -215,7 +215,7 @@ impl Resource for ReservedDomain {
             check_places(&places)?;
             self.resolves_to = Some(places);
         }
-        // A change of the domain often removes the cause of a failure.
+        // A change of the domain often fixes the cause of a failure.
         if let Some(management) = &mut self.management {
             management.retry(cx.clock.now());
         }
@@ -237,8 +237,8 @@ impl Managed for ReservedDomain {
 }
 
 impl ReservedDomain {
-    /// The name and the id of its certificate. `None` for a name below the platform domain, which is
-    /// served under the platform's.
+    /// The name and the ID of its certificate. `None` for a name below the platform domain, which uses the
+    /// platform's certificate.
     pub(crate) fn custom(&self) -> Option<(&str, Option<&str>)> {
         (!self.is_platform()).then_some((&self.domain, self.certificate_id.as_deref()))
     }
@@ -247,22 +247,22 @@ impl ReservedDomain {
         self.cname_target.is_none()
     }
 
-    /// The name itself.
+    /// The domain name.
     pub(crate) fn name(&self) -> &str {
         &self.domain
     }
 
-    /// How its certificate is managed, if it is.
+    /// The state of its managed certificate, if it has one.
     pub(crate) fn management(&self) -> Option<&Management> {
         self.management.as_ref()
     }
 
-    /// Where the records of its challenges are looked for, if it is a wildcard.
+    /// The CNAME target at which its challenge records are published, for a wildcard.
     pub(crate) fn challenge_target(&self) -> Option<&str> {
         self.acme_challenge_cname_target.as_deref()
     }
 
-    /// Takes the certificate that was issued for it into use, until it is renewed.
+    /// Installs an issued certificate until it is renewed.
     pub(crate) fn take_issued(&mut self, certificate_id: String, renews_at: Timestamp) {
         if let Some(management) = &mut self.management {
             self.certificate_id = Some(certificate_id);
@@ -278,7 +278,7 @@ impl ReservedDomain {
     }
 }
 
-/// The domain, of whichever account, that covers a host: exactly, or the nearest wildcard above.
+/// The domain, of any account, that covers a host: an exact match, or the nearest wildcard above.
 pub(crate) async fn covering(cx: &Cx<'_>, host: &HostName) -> Result<Option<Document>, Fault> {
     let mut name = host.to_string();
     let mut rest: &str = host;
@@ -294,8 +294,8 @@ pub(crate) async fn covering(cx: &Cx<'_>, host: &HostName) -> Result<Option<Docu
     }
 }
 
-/// The condition under which what [`covering`] and [`is_kin_of_another`] say of a host still holds at the
-/// commit. `since` is the revision before they were asked.
+/// The condition that the results of [`covering`] and [`is_kin_of_another`] for a host still hold at the
+/// commit. `since` is a revision from before both calls.
 pub(crate) fn as_it_was(host: &HostName, since: i64) -> Changes {
     let mut names = vec![host.to_string()];
     let mut rest: &str = host.strip_prefix("*.").unwrap_or(host);
@@ -316,8 +316,8 @@ pub(crate) fn as_it_was(host: &HostName, since: i64) -> Changes {
     }
 }
 
-/// Whether a name without a reservation is below one of another account, or a wildcard above one: a
-/// domain and what is below it belong to one account.
+/// Whether an unreserved name is below a domain of another account, or is a wildcard above one. A domain and
+/// all names below it belong to one account.
 pub(crate) async fn is_kin_of_another(cx: &Cx<'_>, host: &HostName) -> Result<bool, Fault> {
     let is_anothers = |document: &Document| document.head.account != cx.caller.account;
     let mut rest: &str = host;
@@ -336,7 +336,7 @@ pub(crate) async fn is_kin_of_another(cx: &Cx<'_>, host: &HostName) -> Result<bo
     Ok(all.iter().any(|one| is_anothers(one) && is_below(one)))
 }
 
-/// The normal form of a name that can be reserved.
+/// Normalises a name and checks that it can be reserved.
 fn name(text: &str, platform: &HostName) -> Result<HostName, Refusal> {
     let text = text.trim();
     let text = text.strip_suffix('.').unwrap_or(text);
@@ -397,8 +397,7 @@ fn name(text: &str, platform: &HostName) -> Result<HostName, Refusal> {
     Ok(name)
 }
 
-/// What is wrong with the labels of a name, as far as they are ASCII. A lone `*` is another's to
-/// judge.
+/// Checks the labels of a name that are ASCII. Does not check a lone `*`.
 fn check_labels(name: &str) -> Result<(), Refusal> {
     for label in name
         .split('.')
@@ -438,8 +437,8 @@ fn unusable(why: NotAHostName) -> Refusal {
     Refusal::of(code)
 }
 
-/// Refuses a name that is reserved, and one above or below a name of another account. Looks at every
-/// domain of the installation: names are reserved rarely.
+/// Refuses a name that is reserved, and one above or below a name of another account. Scans all domains of
+/// the installation, because reservations are rare.
 async fn check_free(cx: &Cx<'_>, name: &HostName) -> Result<(), Error> {
     if let Some(document) = cx.store.find(ReservedDomain::KIND, KEY, name).await? {
         let is_ours = document.head.account == cx.caller.account;
@@ -479,8 +478,8 @@ async fn check_free(cx: &Cx<'_>, name: &HostName) -> Result<(), Error> {
     Ok(())
 }
 
-/// Kind of the one document that all reservations write, so that of two that would overlap one is
-/// decided again.
+/// Kind of the one document that every reservation writes. Of two concurrent, overlapping reservations, one
+/// fails and is decided again.
 const TURN_KIND: &str = "domain_turn";
 const TURN_PREFIX: &str = "domainturn";
 const TURN_KEY: &str = "name";
@@ -491,7 +490,7 @@ struct Turn {
     format: Format<1>,
 }
 
-/// Read before the names are looked at: a reservation committed since then makes this one's commit fail.
+/// Must run before the names are read: a reservation committed since then makes this commit fail.
 async fn take_turn(cx: &Cx<'_>) -> Result<Changes, Error> {
     let nothing = AuditEvent::Suppress {
         reason: "the turn of reservations is bookkeeping of the installation",
@@ -517,7 +516,7 @@ async fn take_turn(cx: &Cx<'_>) -> Result<Changes, Error> {
     Ok(Changes::insert(document, nothing))
 }
 
-/// Whether it names a region that public services know.
+/// Whether it is a region that the public service knows.
 pub(super) fn is_region(value: &str) -> bool {
     REGIONS.contains(&value)
 }
@@ -536,7 +535,7 @@ fn check_places(places: &[ResolvesTo]) -> Result<(), Refusal> {
         if place.value != GLOBAL && !is_region(&place.value) {
             return Err(unknown_region("resolves_to", &place.value));
         }
-        // Each is known and given once, so a list cannot be longer than the regions.
+        // Each region is known and listed once, which limits the length of the list.
         if places.iter().take(index).any(|earlier| earlier == place) {
             return Err(Refusal::of(code::RESOLVES_TO_REGION_REPEATED));
         }
@@ -544,7 +543,7 @@ fn check_places(places: &[ResolvesTo]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The id of a certificate that the domain `name` may name.
+/// The ID of the certificate, if the domain `name` may use it.
 async fn certificate(
     cx: &Cx<'_>,
     id: String,
@@ -569,7 +568,7 @@ async fn certificate(
     Ok(id)
 }
 
-/// The kind of key a policy wants, if it can be had.
+/// The key type of a policy, if it is supported.
 fn wanted_key(
     policy: &Policy,
     is_platform: bool,
@@ -633,7 +632,7 @@ fn run_delete_certificate(control: &Control, call: Call) -> Running<'_> {
 }
 
 fn run_delete_policy(control: &Control, call: Call) -> Running<'_> {
-    // Where there is no policy nothing changes; like an update that changes nothing, it is told.
+    // Without a policy nothing changes. Like every update without changes, it emits an event.
     Box::pin(change(control, call, |domain| {
         if domain.management.take().is_some() {
             domain.certificate_id = None;

@@ -1,9 +1,8 @@
-//! Secret: a value that Traffic Policies use and nobody sees again (contract: management API 2.23).
+//! Secret: a value that Traffic Policies use and that no response shows (contract: management API 2.23).
 //!
-//! The value is sealed before it is stored; it is in no view, so it cannot reach an answer or an
-//! event. A secret shows the name of its vault, which is therefore part of its stored form: whoever
-//! renames a vault rewrites its secrets, and whoever makes a secret holds its vault in place
-//! meanwhile.
+//! The value is encrypted before it is stored. It is in no view, so it cannot reach a response or an event. A
+//! secret shows the name of its vault, which is part of its stored form. So renaming a vault rewrites its
+//! secrets, and creating a secret makes the commit depend on the unchanged vault.
 
 use culvert_base::text::TooLong;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
@@ -30,7 +29,7 @@ const VALUE_BYTES_MAX: usize = 16 << 10;
 
 const NOT_YOURS: &str = "Only an admin or the owner of a secret may update or delete it.";
 
-/// A value as it is sent: at most 16 KiB.
+/// A value as sent: at most 16 KiB.
 #[derive(Debug, Default, Deserialize)]
 #[serde(try_from = "Secret")]
 pub(crate) struct Given(Secret);
@@ -170,7 +169,7 @@ impl Resource for VaultSecret {
     }
 }
 
-/// The secret of this name in the account's vault of that name.
+/// The secret with this name in the account's vault with that name.
 pub(crate) async fn find(
     store: &Store,
     account: &str,
@@ -188,8 +187,8 @@ pub(crate) async fn find(
     store.find(VaultSecret::KIND, NAME_KEY, &key).await
 }
 
-/// Refuses another name for a secret that a traffic policy names (23003): the policy would not find
-/// it any more. What is returned is the condition under which that holds at the commit.
+/// Refuses to rename a secret that a traffic policy refers to (23003), because the policy refers to it by
+/// name. Returns the condition that this still holds at the commit.
 pub(crate) async fn check_renamed(store: &Store, head: &Head) -> Result<Changes, Error> {
     if store.n_referring(&head.id).await? == 0 {
         return Ok(Changes::unless_referred(&head.id));
@@ -202,12 +201,12 @@ pub(crate) async fn check_renamed(store: &Store, head: &Head) -> Result<Changes,
 }
 
 impl VaultSecret {
-    /// The owner of the key it was made with.
+    /// The owner of the key that created it.
     pub(crate) fn made_by(&self) -> &str {
         &self.created_by
     }
 
-    /// What expressions find a stored one by, and its value: vault, name, value.
+    /// The vault name, name and value of a stored secret, for expressions.
     pub(crate) fn open(document: &Document, seal: &Seal) -> Result<(Name, Name, Secret), Fault> {
         let secret: Self = stored::read(document)?;
         let value = seal.open(&document.head.id, &secret.sealed_value)?;
@@ -232,7 +231,7 @@ fn seal(cx: &Cx<'_>, id: &str, value: &Given) -> Result<String, Error> {
     Ok(cx.seal.seal(cx.entropy, id, value.0.reveal())?)
 }
 
-/// The caller's vault that a body names.
+/// The caller's vault that a body refers to.
 async fn vault_of(cx: &Cx<'_>, id: &str, name: &str) -> Result<Document, Error> {
     let ty = &vault::TYPE;
     let by_id = match id {

@@ -1,5 +1,5 @@
-//! Endpoints that agents serve: what an agent may ask for, and what is kept of it (contract: agent
-//! protocol 5.2).
+//! Endpoints that agents serve: what an agent may request, and what is stored of it (contract: agent protocol
+//! 5.2).
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::stored::{self, Format};
 use crate::{Error, address_lock, host, pool};
 
 impl Served {
-    /// Where the edge sends its traffic.
+    /// The upstream of the endpoint's traffic.
     pub(crate) fn upstream(&self, endpoint_id: &str, scheme: Scheme) -> Upstream {
         let protocol = match self.forwards_proto.as_str() {
             "http2" => Protocol::Http2,
@@ -30,7 +30,8 @@ impl Served {
             2 => Some(ProxyVersion::Two),
             _ => None,
         };
-        // An application that takes the connections itself may ask whose they are.
+        // An application that accepts the connections itself may read the client address of each, so a
+        // stream must not serve several clients.
         let clients = match self.is_forwarded() {
             true => Clients::Shared,
             false => Clients::Apart,
@@ -38,9 +39,9 @@ impl Served {
         Upstream::agent(endpoint_id, scheme, protocol, proxy, clients)
     }
 
-    /// Whether the agent hands connections on to a service at an address, to which they are its own.
-    /// Published agents announce the URL, or `host:port`, then; where the application itself takes
-    /// the connections they announce `app://` and the program, or a text of the application's.
+    /// Whether the agent forwards connections to a service at an address, which sees them as the agent's. The
+    /// official agents then announce the URL or `host:port`. If the application itself accepts the
+    /// connections, they announce `app://` and the program, or a text that the application chose.
     fn is_forwarded(&self) -> bool {
         let at = match self.forwards_to.split_once("://") {
             Some(("http" | "https", rest)) => rest,
@@ -55,7 +56,7 @@ impl Served {
     }
 }
 
-/// An address that an agent may have, and which traffic reaches it there.
+/// An address that an agent may use, and the binding that decides which traffic reaches it.
 #[derive(Debug)]
 pub(crate) struct Place(Settled, Binding);
 
@@ -65,7 +66,7 @@ impl Place {
         &self.0.address.url
     }
 
-    /// `host`, or `host:port` of a TCP address.
+    /// `host`, or `host:port` for a TCP address.
     pub(crate) fn name(&self) -> String {
         match self.0.address.scheme {
             AddressScheme::Tcp => self.0.address.hostport(),
@@ -73,7 +74,7 @@ impl Place {
         }
     }
 
-    /// What the list of rules of a credential is asked about.
+    /// Whether the ACL of a credential allows the address.
     pub(crate) fn admitted_by(&self, acl: &crate::acl::Acl) -> bool {
         match self.0.address.scheme {
             AddressScheme::Tcp => acl.admits(Bound::Address(&self.0.address.hostport())),
@@ -81,15 +82,15 @@ impl Place {
         }
     }
 
-    /// Ids of the endpoints that are there.
+    /// IDs of the endpoints at the address.
     pub(crate) async fn occupants(&self, cx: &Cx<'_>) -> Result<Vec<String>, Error> {
         address_lock::at(cx, &place_of(&self.0.address, self.1, &cx.caller.account)).await
     }
 }
 
-/// The address for a request. `requested` is a URL, a host or a `host:port`; nothing for one that the
-/// installation chooses. `was_its` says that the agent proved that it had the
-/// address before, for the endpoint with this id.
+/// Chooses the address for a request. `requested` is a URL, a host or a `host:port`; `None` lets the
+/// installation choose. `was_its` says that the agent has proved that it had the address before, for the
+/// endpoint with this ID.
 pub(crate) async fn settle(
     cx: &Cx<'_>,
     (proto, bindings): (&str, &[String]),
@@ -143,7 +144,7 @@ pub(crate) async fn settle(
     }
 }
 
-/// An address of the pool that the agent had, if nobody else has it now.
+/// A pool address that the agent had before, unless another endpoint or owner has it now.
 async fn settle_again(
     cx: &Cx<'_>,
     address: Address,
@@ -170,7 +171,7 @@ async fn settle_again(
     Ok(Some(Place(settled, Binding::Public)))
 }
 
-/// A refusal with the code that agents know.
+/// Converts a refusal to a code that agents know.
 async fn with_agent_code(
     cx: &Cx<'_>,
     scheme: AddressScheme,
@@ -192,7 +193,7 @@ async fn with_agent_code(
     Ok(Refusal::new(code, refusal.message))
 }
 
-/// What an endpoint is made of, beside its address.
+/// The parts of an endpoint besides its address.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
     pub(crate) served: Served,
@@ -203,18 +204,18 @@ pub(crate) struct Parts<'a> {
     pub(crate) policy: &'a str,
 }
 
-/// What is to be written for an endpoint.
+/// The write that an endpoint needs.
 #[derive(Debug)]
 pub(crate) enum Written {
-    /// It is there as it should be.
+    /// None: the stored endpoint is up to date.
     Same,
-    /// Another body for the document that is there.
+    /// A new body for the stored document.
     Replaced(Endpoint, Changes),
     New(Endpoint, Changes),
 }
 
 impl Endpoint {
-    /// An endpoint of an agent; `before` is the one it had, if it is still there.
+    /// Creates or updates an agent's endpoint; `before` is its previous state, if it still exists.
     pub(crate) async fn serve(
         cx: &Cx<'_>,
         id: &str,
@@ -287,7 +288,7 @@ impl Endpoint {
         Ok(Written::Replaced(endpoint, also))
     }
 
-    /// What an agent changes of its endpoint; what is absent stays.
+    /// Applies an agent's changes to its endpoint; absent fields stay.
     pub(crate) async fn patched(
         mut self,
         cx: &Cx<'_>,
@@ -320,7 +321,7 @@ impl Endpoint {
         Ok((self, also))
     }
 
-    /// The writes by which it leaves its address.
+    /// The writes that remove it from its address.
     async fn left(&self, cx: &Cx<'_>, id: &str) -> Result<Changes, Error> {
         let left = address_lock::leave_all(cx, &[id], &self.place(&cx.caller.account)).await?;
         Ok(match self.held() {
@@ -329,19 +330,19 @@ impl Endpoint {
         })
     }
 
-    /// Id of the reserved domain or address that it is below.
+    /// ID of the reserved domain or address that covers it.
     pub(crate) fn reservation(&self) -> Option<&str> {
         let id = self.domain_id.as_ref().or(self.tcp_addr_id.as_ref());
         id.map(String::as_str)
     }
 
-    /// What is known of the agent that serves it.
+    /// The agent that serves it.
     pub(crate) fn served(&self) -> Option<&Served> {
         self.served.as_ref()
     }
 }
 
-/// Changes to an agent's endpoint, by its agent.
+/// An agent's changes to its endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Patch<'a> {
     pub(crate) name: Option<&'a str>,
@@ -352,8 +353,8 @@ pub(crate) struct Patch<'a> {
     pub(crate) policy: Option<&'a str>,
 }
 
-/// The writes by which endpoints leave their addresses and are gone. No event tells it. With `kept` their
-/// names stay reserved for their owner so long.
+/// The writes that remove endpoints and free their addresses, without events. With `kept`, their names stay
+/// reserved for their owner for that long.
 pub(crate) async fn removal(
     cx: &Cx<'_>,
     documents: Vec<Document>,
@@ -368,7 +369,7 @@ pub(crate) async fn removal(
             let until = kept.map(|kept| cx.clock.now().plus(kept));
             changes = changes.and(pool::release_after(cx, &address, until).await?);
         }
-        // Two at one address leave it with one write.
+        // Endpoints at one address are removed from it in one write.
         let place = endpoint.place(&document.head.account);
         let name = endpoint.host_name(&document.head.account);
         let id = document.head.id.clone();
