@@ -1,8 +1,9 @@
-//! What a change costs, with few and with many objects: time until the edge runs on it, and CPU of the whole
-//! process, from the commit to the tables of the edge and of delivery. With `CULVERT_BENCH_POSTGRES_URL`,
-//! an empty database, also the time until another node runs on a change.
+//! Measures the cost of a change with few and with many objects: the time until the edge runs on it, and the
+//! CPU time of the whole process from the commit to the tables of the edge and of delivery. With
+//! `CULVERT_BENCH_POSTGRES_URL`, an empty database, also measures the time until another node runs on a
+//! change.
 //!
-//! `cargo bench -p culvert-control --bench changes`; numbers of endpoints may be given as arguments.
+//! `cargo bench -p culvert-control --bench changes`; arguments: numbers of endpoints.
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -66,7 +67,7 @@ async fn post(node: &Node, caller: &Caller, path: &str, body: Value) -> Value {
     }
 }
 
-/// A node: its part of the database, and control with an edge and delivery below it.
+/// A node: its connection to the database, and control with an edge and delivery.
 struct Node {
     store: Store,
     control: Arc<Control>,
@@ -76,7 +77,7 @@ struct Node {
 }
 
 impl Node {
-    /// On a database of its own, or on one that others may use.
+    /// Starts a node on a new database, or on `shared`.
     async fn start(shared: Option<&StoreUrl>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Arc::new(SystemClock);
@@ -160,7 +161,7 @@ impl Node {
         while !self.control.is_applied(Duration::from_secs(60)).await {}
     }
 
-    /// As many more documents like this one, each with a name of its own.
+    /// Inserts copies of this document with distinct names.
     async fn fill(&self, like: &Document, count: usize) {
         let id = &like.head.id;
         let mut changes = Changes::default();
@@ -200,12 +201,13 @@ impl Node {
     }
 }
 
-/// Changes one of these documents again and again; how long each was not live on `seen_at`, and what it cost.
+/// Changes one of these documents repeatedly. Prints the time until each change was live on `seen_at`, and
+/// the CPU time.
 async fn measure(what: &str, count: usize, made_at: &Node, seen_at: &Node, like: &Document) {
     let (mut slowest, mut total) = (Duration::ZERO, Duration::ZERO);
     let changes = match std::ptr::eq(made_at, seen_at) {
         true => CHANGES,
-        // Each is awaited for up to half a second.
+        // Each wait takes up to half a second.
         false => CHANGES / 10,
     };
     let cpu_before = cpu();
@@ -259,7 +261,7 @@ async fn destinations(count: usize) {
     node.stop().await;
 }
 
-/// Endpoints that are changed at one node and seen at another, on a database that is empty.
+/// Changes endpoints at one node and waits for another node to see them, on an empty database.
 async fn among_nodes(count: usize, url: &StoreUrl) {
     let mut one = Node::start(Some(url)).await;
     let caller = one.first_caller().await;

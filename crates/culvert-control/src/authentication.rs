@@ -23,17 +23,16 @@ pub(crate) struct KeyOfCaller {
     pub(crate) digest: String,
 }
 
-/// The part of a stored tunnel credential that tells its token.
+/// The digest of a stored tunnel credential's token.
 #[derive(Deserialize)]
 pub(crate) struct DigestOfToken {
     pub(crate) digest: String,
 }
 
 impl Control {
-    /// Who calls, by the `Authorization` header. Codes 200 to 203, 205, 206, 208 and 636.
+    /// Authenticates the caller by the `Authorization` header. Codes 200 to 203, 205, 206, 208 and 636.
     ///
-    /// `Basic` credentials are read like `Bearer` ones; whether they are taken at all is the HTTP
-    /// face's decision.
+    /// `Basic` credentials are read like `Bearer` ones; the HTTP server decides whether they are accepted.
     pub async fn authenticate(&self, authorization: Option<&str>) -> Result<Caller, Error> {
         let header = authorization.ok_or_else(|| Refusal::of(code::CREDENTIAL_MISSING))?;
         let token = credential(header).ok_or_else(|| Refusal::of(code::AUTHORIZATION_MALFORMED))?;
@@ -62,7 +61,8 @@ impl Control {
         self.caller_of(key, document.head).await
     }
 
-    /// Who a caller is now, for what goes on after the call that began it. Codes 203, 205, 220 and 636.
+    /// The current rights of a caller, for work that outlives the call that started it. Codes 203, 205, 220
+    /// and 636.
     pub async fn caller_again(&self, caller: &Caller, address: IpAddr) -> Result<Caller, Error> {
         let document = self.store.get(ApiKey::KIND, &caller.key_id).await?;
         let document = document.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
@@ -72,9 +72,9 @@ impl Control {
         Ok(now)
     }
 
-    /// Who a key that was recognised stands for, now. Codes 203, 205 and 636.
+    /// The current owner of an authenticated key. Codes 203, 205 and 636.
     pub(crate) async fn caller_of(&self, key: KeyOfCaller, head: Head) -> Result<Caller, Error> {
-        // An owner that went between the two reads took the key along.
+        // An owner that was removed between the two reads took the key along.
         let standing = self.standings.of(&self.store, &key.owner_id).await?;
         let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
         if is_suspended {
@@ -93,7 +93,7 @@ impl Control {
         })
     }
 
-    /// Whether `token` is that of the tunnel credential whose id has this body.
+    /// Whether `token` is the token of the tunnel credential with this ID body.
     pub(crate) async fn is_credential(&self, body: &str, token: &str) -> Result<bool, Fault> {
         let ty = &tunnel_credential::TYPE;
         let document = self.store.get(ty.kind, &ty.stored_id_of(body)).await?;
@@ -103,8 +103,7 @@ impl Control {
     }
 }
 
-/// The secret text of an `Authorization` header: after `Bearer`, or user name or password of
-/// `Basic`.
+/// The secret in an `Authorization` header: the text after `Bearer`, or the user name or password of `Basic`.
 pub(crate) fn credential(header: &str) -> Option<Secret> {
     let (scheme, rest) = header.trim().split_once(' ')?;
     let rest = rest.trim();
@@ -117,7 +116,7 @@ pub(crate) fn credential(header: &str) -> Option<Secret> {
     }
     let pair = Secret::new(String::from_utf8(STANDARD.decode(rest).ok()?).ok()?);
     let (user, password) = pair.reveal().split_once(':')?;
-    // Some tools insist on a password beside the token, others on a user.
+    // Some tools require a password beside the token, others a user name.
     let is_user = password.is_empty() || (has_a_shape(user) && !has_a_shape(password));
     let token = if is_user { user } else { password };
     (!token.is_empty()).then(|| Secret::new(token.to_owned()))

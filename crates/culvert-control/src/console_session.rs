@@ -1,13 +1,13 @@
-//! Sessions of the web console: a cookie of a browser that stands for an API key.
+//! Sessions of the web console: a browser cookie that represents an API key.
 //!
 //! The cookie is a token like a key's; the store keeps its digest. A session ends 30 minutes after its last
-//! request, 12 hours after it began, when its user signs out, and with its key. Session and key are read
-//! for every request, so an end takes effect on every node at once.
+//! request, 12 hours after its start, when its user signs out, and with its key. Session and key are read for
+//! every request, so an end takes effect on every node immediately.
 //!
-//! The sessions of a key are one document, whose id is made of the key's: what a user can make grow is
-//! bounded by the number of keys.
+//! The sessions of a key are stored in one document, whose ID derives from the key's. So the number of keys
+//! limits the number of documents.
 //!
-//! Not here: the cookie's name and attributes, and which requests may use it (the HTTP face).
+//! The HTTP server sets the cookie's name and attributes, and decides which requests may use it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -35,17 +35,17 @@ const SILENT: AuditEvent = AuditEvent::Suppress {
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 /// A session ends this long after it began.
 pub const CONSOLE_SESSION_MAX: Duration = Duration::from_secs(12 * 3_600);
-/// Sessions of one key; another one ends the oldest.
+/// Limit of sessions of one key; a new session ends the oldest.
 const SESSIONS_MAX: usize = 10;
-/// The time of the last request is written this often at most.
+/// Minimum interval between writes of the time of the last request.
 const SEEN_EVERY: Duration = Duration::from_secs(60);
 
-/// A session, and the caller it stands for.
+/// A session and its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsoleSession {
     /// Owner and key.
     pub caller: Caller,
-    /// When it ends if no request comes before.
+    /// When it ends unless a request comes first.
     pub expires_at: Timestamp,
 }
 
@@ -53,13 +53,13 @@ pub struct ConsoleSession {
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Sessions {
     format: Format<1>,
-    /// The oldest first.
+    /// Oldest first.
     sessions: Vec<Session>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Session {
-    /// `<pepper id>.<hex>`, of the cookie.
+    /// Digest of the cookie: `<pepper id>.<hex>`.
     digest: String,
     began_at: i64,
     seen_at: i64,
@@ -87,7 +87,7 @@ fn ended() -> Error {
 }
 
 impl Control {
-    /// Begins a session for the key of an authenticated caller. Returns the cookie. `address` is the caller's
+    /// Starts a session for the key of an authenticated caller. Returns the cookie. `address` is the caller's
     /// own, not a proxy's.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Control {
         caller: Caller,
         address: IpAddr,
     ) -> Result<(Secret, ConsoleSession), Error> {
-        // Before anything is written: a new session may end an older one.
+        // Check before writing, because a new session may end an older one.
         self.admit(&caller, address)?;
         let (_, body) = caller.key_id.split_once('_').unwrap_or_default();
         let key: Ksuid = body
@@ -162,7 +162,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// A store that fails.
+    /// The store fails.
     pub async fn sign_out(&self, cookie: &str) -> Result<(), Error> {
         let Shape::Token { body } = token::shape(cookie) else {
             return Ok(());
@@ -186,7 +186,7 @@ impl Control {
             .find(|session| self.pepper.recognises(Some(&session.digest), cookie)))
     }
 
-    /// Notes that a session is in use. It is valid even if the note cannot be written.
+    /// Records that a session is in use. The session stays valid if the write fails.
     async fn note_seen(&self, key_body: &str, session: Session, now: Timestamp) -> Session {
         let seen = Session {
             seen_at: now.unix_millis(),
@@ -207,7 +207,7 @@ impl Control {
         }
     }
 
-    /// Changes the sessions of a key that have not ended. `account` allows a first one.
+    /// Changes the active sessions of a key. `account` allows creating the document.
     async fn change(
         &self,
         key_body: &str,
@@ -253,14 +253,14 @@ impl Control {
             match self.store.commit(changes).await {
                 Ok(_) => return Ok(()),
                 Err(CommitError::Fault(fault)) => return Err(fault),
-                // Another node changed them at the same moment.
+                // Another node changed them concurrently.
                 Err(_) => {}
             }
         }
         Err(Fault::bare("changing console sessions: they keep changing"))
     }
 
-    /// Removes the sessions that have ended, and those of keys that were deleted.
+    /// Removes expired sessions, and those of deleted keys.
     pub(crate) async fn clean_console_sessions(&self) -> Result<(), Fault> {
         let now = self.clock.now();
         for document in self.store.all(KIND).await? {
@@ -268,7 +268,7 @@ impl Control {
             let has_ended = |session: &Session| now >= session.expires_at();
             if stored.sessions.iter().all(has_ended) {
                 let removed = self.store.commit(Changes::remove(document.head, SILENT));
-                // One that was signed in to meanwhile stays.
+                // Sessions that were started meanwhile stay.
                 if let Err(CommitError::Fault(fault)) = removed.await {
                     return Err(fault);
                 }

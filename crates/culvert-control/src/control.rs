@@ -1,4 +1,4 @@
-//! The control part of one process: what it is made of.
+//! The control plane of one process.
 
 use std::sync::Arc;
 
@@ -22,18 +22,18 @@ use crate::seal::{Pepper, Seal};
 use crate::settings::Settings;
 use crate::standing::Standings;
 
-/// What control is made of.
+/// The parts of the control plane.
 #[derive(Debug)]
 pub struct Parts {
-    /// Where resources are.
+    /// Stores the resources.
     pub store: Store,
-    /// The time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Makes ids.
+    /// Creates IDs.
     pub ids: Arc<IdMaker>,
-    /// Randomness of ids, tokens and seals.
+    /// Randomness of IDs, tokens and encryption.
     pub entropy: Arc<dyn Entropy>,
-    /// Seals secrets at rest.
+    /// Encrypts stored secrets.
     pub seal: Seal,
     /// Digests tokens.
     pub pepper: Pepper,
@@ -41,19 +41,19 @@ pub struct Parts {
     pub settings: Settings,
     /// Runs subscriptions and destinations.
     pub delivery: Arc<Delivery>,
-    /// Runs endpoints, if this process does.
+    /// Runs endpoints, if this process has an edge.
     pub edge: Option<Arc<dyn EdgePort>>,
-    /// What log-ins share.
+    /// State that sign-ins share.
     pub logins: Arc<Logins>,
-    /// Gets certificates for managed domains, if this process does.
+    /// Obtains certificates for managed domains, if this process does.
     pub certificates: Option<Certificates>,
-    /// The connections of agents, if this process takes them.
+    /// The connections of agents, if this process accepts them.
     pub agents: Option<(Arc<Bindings>, AgentSettings)>,
-    /// The ways to agents of other nodes, if there may be any.
+    /// Connections to agents of other nodes, if there can be any.
     pub nodes: Option<Arc<Nodes>>,
 }
 
-/// The control part of one process.
+/// The control plane of one process.
 #[derive(Debug)]
 pub struct Control {
     pub(crate) store: Store,
@@ -65,7 +65,7 @@ pub struct Control {
     pub(crate) settings: Settings,
     pub(crate) delivery: Arc<Delivery>,
     pub(crate) edge: Option<Arc<dyn EdgePort>>,
-    /// The revision the edge of this process runs on, at least.
+    /// The edge of this process has applied at least this revision.
     pub(crate) published: tokio::sync::watch::Sender<i64>,
     pub(crate) logins: Arc<Logins>,
     pub(crate) certificates: Option<Certificates>,
@@ -76,18 +76,18 @@ pub struct Control {
     pub(crate) agents: Option<Agents>,
     pub(crate) nodes: Option<Arc<Nodes>>,
     pub(crate) ca_pem: String,
-    /// Held by the one task that compiles.
+    /// Held by the single task that compiles.
     pub(crate) authority: tokio::sync::Mutex<Authority>,
 }
 
 impl Control {
-    /// The revision of the store, which moves with every commit.
+    /// The revision of the store, which increases with every commit.
     pub fn revision(&self) -> tokio::sync::watch::Receiver<i64> {
         self.store.watch()
     }
 
-    /// Waits until the edge of this process, if it has one, runs on everything that was committed so
-    /// far; `false` if that takes longer than `within`.
+    /// Waits until the edge of this process, if it has one, has applied all commits so far; `false` if that
+    /// takes longer than `within`.
     pub async fn is_applied(&self, within: std::time::Duration) -> bool {
         if self.edge.is_none() {
             return true;
@@ -99,8 +99,8 @@ impl Control {
         matches!(reached, Ok(Ok(_)))
     }
 
-    /// Certificate of the installation's own authority, PEM: what clients must trust to reach https
-    /// endpoints below the platform domain.
+    /// Certificate of the installation's authority, PEM. Clients must trust it to reach HTTPS endpoints below
+    /// the platform domain.
     pub fn ca_pem(&self) -> &str {
         &self.ca_pem
     }
@@ -124,7 +124,7 @@ impl Control {
         }
     }
 
-    /// What views need, with the public base of `uri` fields.
+    /// The base of views, with the public base of `uri` fields.
     pub(crate) fn base<'a>(&self, uri: &'a str) -> Base<'a> {
         Base {
             uri,

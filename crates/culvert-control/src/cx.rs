@@ -1,7 +1,6 @@
-//! What a handler may see: the store to read, clock, randomness, seals, settings, and who is calling.
+//! The context of a handler: the store to read, clock, randomness, encryption, settings, and the caller.
 //!
-//! A handler reads and decides; it cannot write. What it decides is returned as a value and
-//! committed by `service`.
+//! A handler reads and decides; it cannot write. It returns its decision as a value, which `service` commits.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use crate::page::LIMIT_MAX;
 use crate::seal::{Pepper, Seal};
 use crate::settings::Settings;
 
-/// The surroundings of one call.
+/// The context of one call.
 #[derive(Debug)]
 pub(crate) struct Cx<'a> {
     pub(crate) store: &'a Store,
@@ -27,7 +26,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) seal: &'a Seal,
     pub(crate) pepper: &'a Pepper,
     pub(crate) settings: &'a Settings,
-    /// What log-ins share.
+    /// State that sign-ins share.
     pub(crate) logins: &'a Arc<Logins>,
     pub(crate) caller: &'a Caller,
     /// The public base of views.
@@ -40,8 +39,8 @@ impl Cx<'_> {
         self.ids.next(self.clock, self.entropy)
     }
 
-    /// A document of the caller's account. One of another account is as good as absent: a stranger
-    /// may not learn which ids exist.
+    /// A document of the caller's account. A document of another account counts as absent, so that callers
+    /// cannot find out which IDs exist.
     pub(crate) async fn own(&self, kind: &str, id: &str) -> Result<Option<Document>, Fault> {
         let document = self.store.get(kind, id).await?;
         Ok(document.filter(|document| document.head.account == self.caller.account))

@@ -1,5 +1,5 @@
-//! Looking after a destination: a test event, its health, what it refused for good, and sending that
-//! again. Nothing of it changes an object.
+//! Operations on a destination: send a test event, read its health, list dead letters, and resend them. None
+//! of them changes an object.
 
 use culvert_base::{Fault, Refusal, Timestamp, code};
 use culvert_delivery::batch::Batch;
@@ -20,9 +20,9 @@ use crate::resource::model::event_destination::EventDestination;
 use crate::resource::resource_type::{Extra, Running, value_refusal};
 use crate::{Error, Role, event_kinds, input, service, stored};
 
-/// Dead letters of one page, unless fewer are asked for.
+/// Default and limit of dead letters per page.
 const LETTERS_MAX: u32 = 20;
-/// Dead letters that are sent again by one call.
+/// Limit of dead letters that one call resends.
 const REDRIVEN_MAX: usize = 1000;
 
 /// The operations.
@@ -348,7 +348,7 @@ fn run_redrive(control: &Control, call: Call) -> Running<'_> {
             before = Some(last.id);
             ids.extend(page.iter().map(|letter| letter.id));
         }
-        // The oldest first, so that their order stays.
+        // Sort oldest first, to keep their order.
         ids.sort_unstable();
         ids.dedup();
         let redriven = control.delivery.redrive(&id, &ids).await?;
@@ -366,7 +366,7 @@ fn number(text: &str) -> Result<i64, Refusal> {
     })
 }
 
-/// A dead letter; without its events about keys and credentials to anyone but admins.
+/// A dead letter, without events about keys and credentials unless the caller is an admin.
 fn shown(letter: DeadLetter, is_admin: bool) -> Result<Letter, Fault> {
     #[derive(Deserialize)]
     struct Kind {
@@ -381,7 +381,7 @@ fn shown(letter: DeadLetter, is_admin: bool) -> Result<Letter, Fault> {
     let class = letter.class;
     let batch = Batch::read(letter.destination.into(), class, letter.body);
     let mut events = Vec::new();
-    // One that cannot be read was buried because of that.
+    // An unreadable event became a dead letter for that reason.
     for delivery in batch.iter().flat_map(Batch::deliveries) {
         if is_admin || is_shown(delivery.envelope)? {
             events.push(serde_json::from_slice(delivery.envelope).map_err(unreadable)?);

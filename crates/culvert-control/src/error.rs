@@ -1,15 +1,14 @@
-//! Why an operation did not do what it was asked: the caller's doing, or ours.
+//! Errors of an operation: refusals of a request, and internal faults.
 
 use culvert_base::{Fault, Refusal};
 
-/// The two kinds of failure, told apart by type. The API shows a refusal as it is and a fault as one
-/// sentence; only the log sees a fault's causes.
+/// The API shows a refusal unchanged and a fault as one sentence. Only the log shows the causes of a fault.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The caller did, or asked, something that is not done.
+    /// The request is invalid or not allowed.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// Something of ours failed.
+    /// An internal failure.
     #[error(transparent)]
     Faulted(#[from] Fault),
 }

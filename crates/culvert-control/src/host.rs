@@ -1,12 +1,12 @@
-//! Whose host a name is: the bookkeeping that keeps one owner from the names of another.
+//! Ownership of names: keeps one owner from using the names of another.
 //!
-//! Each name in use has one document, found by the name, whatever schemes and ports it has: `http://` and
-//! `https://` of one host belong to one owner, and so does what is below a wildcard. It is written in the
-//! same commit as the endpoint. When the session of an agent ends, its names stay reserved for their owner
-//! for a while (contract: agent protocol 5.7), so that the agent finds them when it is back.
+//! Each name in use has one document, found by the name, for all schemes and ports: `http://` and `https://`
+//! of one host belong to one owner, and so do the names below a wildcard. The document is written in the same
+//! commit as the endpoint. When an agent's session ends, its names stay reserved for their owner for a while
+//! (contract: agent protocol 5.7), so that a reconnecting agent can use them again.
 //!
-//! The owner is the user or bot that the credential or key belongs to. API calls of admins may add
-//! endpoints to any name of their account.
+//! The owner is the user or bot that the credential or key belongs to. API calls of admins may add endpoints
+//! to any name of their account.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::cx::Cx;
 use crate::stored::{self, Format};
 use crate::{Error, Role};
 
-/// Kind of the documents.
+/// Document kind.
 pub(crate) const KIND: &str = "endpoint_host";
 const PREFIX: &str = "hst";
 const KEY: &str = "host";
@@ -30,17 +30,17 @@ const NOTHING: AuditEvent = AuditEvent::Suppress {
 #[derive(Debug, Deserialize, Serialize)]
 struct Host {
     format: Format<1>,
-    /// The name: a host, `host:port` of a public TCP endpoint, or a host and the account of an
-    /// internal one.
+    /// The name: a host, `host:port` of a public TCP endpoint, or the host and account of an internal
+    /// endpoint.
     name: String,
     account: String,
     owner_id: String,
     endpoint_ids: Vec<String>,
-    /// Without endpoints: until when it is reserved for its owner.
+    /// Until when a name without endpoints is reserved for its owner.
     kept_until: Option<Timestamp>,
 }
 
-/// Who wants a name, for which endpoint.
+/// A name that an endpoint requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Want<'a> {
     pub(crate) endpoint_id: &'a str,
@@ -62,15 +62,15 @@ impl Host {
         !self.is_held(cx.clock.now()) || self.account == caller.account && is_own
     }
 
-    /// Of a document that is there.
+    /// Replaces the stored document.
     fn put(self, document: Document) -> Result<Changes, Fault> {
         let body = stored::write(&self)?;
         Ok(Changes::replace(Document { body, ..document }, NOTHING))
     }
 }
 
-/// The write by which an endpoint takes a name, unless it is another owner's (18006). A wildcard and the
-/// names below it belong to one owner.
+/// The write that adds an endpoint to a name, unless the name belongs to another owner (18006). A wildcard
+/// and the names below it belong to one owner.
 pub(crate) async fn join(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
     let now = cx.clock.now();
     let found = cx.store.find(KIND, KEY, want.name).await?;
@@ -84,8 +84,9 @@ pub(crate) async fn join(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> 
             return Err(another(want.name));
         }
     }
-    // Kin was looked at when the endpoints that are there took the name, and their document stands for it:
-    // this commit changes it. A name that is only reserved may be free by the time of the commit.
+    // If the name has endpoints, related names were checked when the first of them took the name, and this
+    // commit changes the document that records it. A name that is only reserved may be free by the time of
+    // the commit.
     let kin = match &known {
         Some(known) if !known.endpoint_ids.is_empty() => Changes::default(),
         _ => check_kin(cx, want.name).await?,
@@ -121,7 +122,7 @@ impl Host {
             head: Head {
                 id: format!("{PREFIX}_{id}"),
                 kind: KIND.to_owned(),
-                // Whose it is can change, which a document's account cannot.
+                // A name can move to another account; a document cannot.
                 account: String::new(),
                 revision: 0,
                 created_at: at,
@@ -135,10 +136,9 @@ impl Host {
     }
 }
 
-/// Refuses a name below a wildcard of another owner, and a wildcard above a name of one. What is returned
-/// is the condition under which that still holds at the commit. A name depends on the wildcards above it
-/// alone, so names beside each other do not disturb each other. A wildcard looks at every name there is:
-/// wildcards are bound rarely.
+/// Refuses a name below another owner's wildcard, and a wildcard above another owner's name. Returns the
+/// condition that this still holds at the commit. A name depends only on the wildcards above it, so names
+/// next to each other do not conflict. A wildcard is checked against all names, because wildcards are rare.
 async fn check_kin(cx: &Cx<'_>, name: &str) -> Result<Changes, Error> {
     let (host, behind) = match name.split_once(' ') {
         Some((host, account)) => (host, format!(" {account}")),
@@ -171,7 +171,7 @@ async fn check_kin(cx: &Cx<'_>, name: &str) -> Result<Changes, Error> {
     Ok(kin.and(Changes::unless_written_below(KIND, KEY, end, since)))
 }
 
-/// The wildcards that cover a host, nearest first. Of a wildcard those above it.
+/// The wildcards that cover a host, nearest first; for a wildcard, those above it.
 pub(crate) fn wildcards_above(host: &str) -> impl Iterator<Item = String> {
     let mut rest = host.strip_prefix("*.").unwrap_or(host);
     std::iter::from_fn(move || {
@@ -181,8 +181,8 @@ pub(crate) fn wildcards_above(host: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// The condition under which a domain can be reserved: no endpoint of another account has the name, one
-/// below it, or a wildcard above it. `None` if one has.
+/// The condition for reserving a domain: no endpoint of another account uses the name, a name below it, or a
+/// wildcard above it. `None` if one does.
 pub(crate) async fn free_for_reservation(
     cx: &Cx<'_>,
     domain: &str,
@@ -212,7 +212,8 @@ pub(crate) async fn free_for_reservation(
     ))
 }
 
-/// Refuses to give up a reservation below which an agent of another owner serves (446). Admins may.
+/// Refuses to delete a reservation while an agent of another owner serves a name below it (446). Admins may
+/// delete it.
 pub(crate) async fn may_unreserve(cx: &Cx<'_>, name: &str) -> Result<(), Error> {
     if cx.caller.role == Role::Admin {
         return Ok(());
@@ -247,7 +248,7 @@ fn another(name: &str) -> Error {
     Refusal::new(code::ENDPOINT_URL_NOT_RESERVED, why).into()
 }
 
-/// Whether a public TCP address is reserved for another owner whose agent may come back.
+/// Whether a public TCP address belongs to another owner, whose agent may reconnect.
 pub(crate) async fn is_anothers(cx: &Cx<'_>, name: &str) -> Result<bool, Fault> {
     match cx.store.find(KIND, KEY, name).await? {
         Some(document) => Ok(!stored::read::<Host>(&document)?.admits(cx)),
@@ -255,8 +256,8 @@ pub(crate) async fn is_anothers(cx: &Cx<'_>, name: &str) -> Result<bool, Fault> 
     }
 }
 
-/// The write by which endpoints leave a name. With `kept` it stays reserved for its owner so long, once
-/// no endpoint is left.
+/// The write that removes endpoints from a name. With `kept`, a name without endpoints stays reserved for its
+/// owner for that long.
 pub(crate) async fn leave(
     cx: &Cx<'_>,
     endpoint_ids: &[&str],
@@ -282,8 +283,8 @@ pub(crate) async fn leave(
     host.put(document)
 }
 
-/// The write by which an endpoint that was stored before names were written down has its name; nothing
-/// where the name is known.
+/// Stores the name of an endpoint that was stored before names were recorded. Does nothing if the name is
+/// known.
 pub(crate) async fn note(
     store: &Store,
     endpoint: &Head,
@@ -317,12 +318,12 @@ pub(crate) async fn note(
     };
     match store.commit(changes).await {
         Err(CommitError::Fault(fault)) => Err(fault),
-        // Another server does the same at the same moment.
+        // Another server may do this concurrently.
         Ok(_) | Err(_) => Ok(()),
     }
 }
 
-/// A name without endpoints: its owner, and until when it is reserved for them.
+/// The owner of a name without endpoints, and until when it is reserved.
 pub(crate) fn kept(document: &Document) -> Option<ReservedName> {
     let host: Host = stored::read(document).ok()?;
     if !host.endpoint_ids.is_empty() {
@@ -335,7 +336,7 @@ pub(crate) fn kept(document: &Document) -> Option<ReservedName> {
     })
 }
 
-/// See [`kept`].
+/// A name without endpoints, from [`kept`].
 #[derive(Clone, Debug)]
 pub(crate) struct ReservedName {
     pub(crate) until: Timestamp,
@@ -343,7 +344,7 @@ pub(crate) struct ReservedName {
     pub(crate) head: Head,
 }
 
-/// Removes a name that is reserved no longer, unless it was taken meanwhile.
+/// Removes an expired name, unless it was taken meanwhile.
 pub(crate) async fn forget(store: &Store, kept: ReservedName) -> Result<(), Fault> {
     match store.commit(Changes::remove(kept.head, NOTHING)).await {
         Err(CommitError::Fault(fault)) => Err(fault),

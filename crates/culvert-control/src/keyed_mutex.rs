@@ -1,8 +1,8 @@
-//! Writers of one object take turns, within this process.
+//! Locks that serialise the writers of an object within this process.
 //!
-//! Without it, of many writers of one object all but one would read, decide and be overtaken, again
-//! and again. Writers on other nodes are caught by the revision alone. A turn is not needed for
-//! truth, only against waste, so two objects may share one.
+//! Without them, all but one of many concurrent writers of an object would read, decide and fail to commit,
+//! again and again. Writers on other nodes are detected by the revision alone. The locks only save work and
+//! are not needed for correctness, so two objects may share one.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 const TURNS: usize = 1024;
 
-/// One turn for each object, or nearly, and one for writes that were overtaken all the same.
+/// A lock per object, shared by hash, and one for writes that failed to commit nevertheless.
 #[derive(Debug)]
 pub(crate) struct KeyedMutex {
     hasher: RandomState,
@@ -27,7 +27,8 @@ impl KeyedMutex {
         }
     }
 
-    /// Waits for the turn of the object with this id, in the order of asking. Hold no turn yet.
+    /// Waits for the lock of the object with this ID, in order of arrival. The caller must hold no other
+    /// lock.
     pub(crate) async fn of(&self, id: &str) -> Option<MutexGuard<'_, ()>> {
         let hash = usize::try_from(self.hasher.hash_one(id) & 0xFFFF_FFFF).unwrap_or(0);
         match self.turns.get(hash % TURNS) {
@@ -36,8 +37,8 @@ impl KeyedMutex {
         }
     }
 
-    /// Waits for the turn of a write that was overtaken: what it shares with others, such as an
-    /// address, is no object of its own. Taken after the object's turn, and last.
+    /// Waits for the lock of retried writes. These conflict on something that is not an object of its own,
+    /// such as an address. Must be taken last, after the lock of the object.
     pub(crate) async fn again(&self) -> MutexGuard<'_, ()> {
         self.again.lock().await
     }

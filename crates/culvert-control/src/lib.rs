@@ -1,9 +1,9 @@
-//! Resources, authority, and what the planes run on.
+//! The control plane: resources, permissions, and the inputs of the other planes.
 //!
-//! Control decides who may do what ([`caller`]), what every resource looks like and when it is
-//! refused ([`resource`](mod@resource)), and compiles what is stored into the inputs of the planes
-//! ([`compile`]). All of the management API's decisions are here and none of its HTTP; nothing here
-//! calls out, so no write waits for another system.
+//! Control decides who may do what ([`caller`]), defines the form and rules of each resource
+//! ([`resource`](mod@resource)), and compiles stored documents into the inputs of the other planes
+//! ([`compile`]). It makes all decisions of the management API but contains none of its HTTP. It makes no
+//! outgoing calls, so no write waits for another system.
 
 mod acl;
 mod address_lock;

@@ -1,13 +1,12 @@
-//! The `filter` parameter of lists: a small part of CEL over one object named `obj` (contract:
-//! management API 1.10).
+//! The `filter` parameter of lists: a subset of CEL over one object named `obj` (contract: management API
+//! 1.10).
 //!
-//! A filter is checked wholly before the first object is looked at: fields, types and the kind of
-//! its result. What is left for evaluation cannot fail. Comparisons follow the contract where it
-//! departs from CEL: an unset text equals both `""` and `null`, an empty list equals `[]`, `null`
-//! and `""`, and a reference compares as its id. The filters of event subscriptions are another
-//! language (`culvert-cel`, strict where this one is lenient).
+//! Fields, types and the type of the result are checked before the first object is read, so evaluation cannot
+//! fail. Comparisons follow the contract where it differs from CEL: an unset text equals both `""` and
+//! `null`, an empty list equals `[]`, `null` and `""`, and a reference compares as its ID. Event
+//! subscriptions use another filter language (`culvert-cel`), which is strict where this one is lenient.
 //!
-//! Not here: which objects are evaluated and for how long (`service`).
+//! `list` chooses the objects to evaluate and limits the time.
 
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ pub(crate) use span::{Looked, Span};
 
 /// Longest filter, in bytes.
 const SOURCE_BYTES_MAX: usize = 4096;
-/// Most comparisons, function calls and bare flags in one filter.
+/// Limit of comparisons, function calls and bare flags in one filter.
 const CONDITIONS_MAX: usize = 64;
 /// Deepest nesting of parentheses, lists and negations.
 const DEPTH_MAX: usize = 32;
@@ -29,41 +28,41 @@ const DEPTH_MAX: usize = 32;
 /// A field that filters may name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Field {
-    /// Behind `obj.`.
+    /// The name after `obj.`.
     pub(crate) name: &'static str,
     pub(crate) shape: Shape,
 }
 
-/// What a field holds, and where in the object.
+/// The type of a field, and its location in the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// The stored form has it by the same name, which lets the store look for it.
+    /// Text that the stored form has under the same name, so the store can search for it.
     Text,
-    /// The same, where the stored form has it in the object of this name.
+    /// Text that the stored form has in the object with this name.
     Within(&'static str),
     /// An identifier: text without string functions.
     Id,
     Time,
     Flag,
     List,
-    /// `{"id", "uri"}`; compares as its id, also written with `.id`.
+    /// `{"id", "uri"}`; compares as its ID, with or without `.id`.
     Reference,
-    /// The same, where the store knows the reference.
+    /// A reference that the store indexes.
     Link,
     /// The first element of the list with this name.
     First(&'static str),
-    /// The type of an endpoint, in which `agent` is another word for `ephemeral`.
+    /// The type of an endpoint, for which `agent` means `ephemeral`.
     EndpointType,
 }
 
-/// The fields of every resource with the common trio, a description and metadata.
+/// The fields of every resource that has an ID, a creation time, a description and metadata.
 pub(crate) const ID: Field = field("id", Shape::Id);
 pub(crate) const CREATED_AT: Field = field("created_at", Shape::Time);
 pub(crate) const DESCRIPTION: Field = field("description", Shape::Text);
 pub(crate) const METADATA: Field = field("metadata", Shape::Text);
 
 impl Field {
-    /// Where the stored form has it; `None` for what the store does not look for.
+    /// Its location in the stored form; `None` for a field that the store cannot search.
     pub(crate) fn stored(self) -> Option<TextField> {
         let within = match self.shape {
             Shape::Within(object) => Some(object),
@@ -80,7 +79,7 @@ pub(crate) const fn field(name: &'static str, shape: Shape) -> Field {
     Field { name, shape }
 }
 
-/// Work of one part of an expression, and of one byte of a text that it looks at; about a nanosecond each.
+/// Cost of one part of an expression, and of one byte of a text that it reads; a unit is about a nanosecond.
 const PART_WORK: u64 = 10;
 const TEXT_BYTE_WORK: u64 = 1;
 
@@ -88,14 +87,14 @@ const TEXT_BYTE_WORK: u64 = 1;
 #[derive(Debug)]
 pub(crate) struct ListFilter {
     expr: Expr,
-    /// Parts of the expression.
+    /// Number of parts of the expression.
     n_parts: u64,
-    /// The fields that it names, and how often.
+    /// The fields it refers to, with the number of references.
     named: Vec<(Field, u64)>,
 }
 
 impl ListFilter {
-    /// Checks `source` against the fields of a resource. `now` is what `time.now` means.
+    /// Checks `source` against the fields of a resource. `now` is the value of `time.now`.
     pub(crate) fn compile(
         source: &str,
         fields: &'static [Field],
@@ -129,24 +128,24 @@ impl ListFilter {
         Ok(filter)
     }
 
-    /// What all objects that pass have in common, for the store to read fewer of the others.
+    /// Bounds of all matching objects, so that the store reads fewer others.
     pub(crate) fn span(&self, shown_prefix: &str) -> Span {
         let mut span = Span::default();
         span.narrow(&self.expr, shown_prefix);
         span
     }
 
-    /// Whether the object, as the API shows it, passes.
+    /// Whether the object, as the API shows it, matches.
     pub(crate) fn matches(&self, object: &Json) -> bool {
         truth(&self.expr, object)
     }
 
-    /// The most work that evaluating it on the object can be.
+    /// The maximum cost of evaluating it on the object.
     pub(crate) fn work(&self, object: &Json) -> u64 {
         let of_field = |(field, times): &(Field, u64)| {
             let length = match hold_field(*field, object) {
                 Held::Text(text) => text.len(),
-                // What is in a list is compared like a part of the expression.
+                // Comparing an element of a list costs as much as a part of the expression.
                 Held::Stored(items) => items.len().saturating_mul(64),
                 _ => 32,
             };
@@ -179,7 +178,7 @@ const SYMBOLS: &[&str] = &[
     "/", "%", "?", ":", "{", "}",
 ];
 
-/// Tokens with the byte each begins at; the last is the end.
+/// Tokens with their start positions in bytes; the last one is the end.
 fn lex(source: &str) -> Result<Vec<(Token, usize)>, Refusal> {
     let mut tokens = Vec::new();
     let mut at = 0;
@@ -218,7 +217,7 @@ fn lex(source: &str) -> Result<Vec<(Token, usize)>, Refusal> {
     Ok(tokens)
 }
 
-/// A quoted text at the start of `rest`, and how many bytes it takes with its quotes.
+/// A quoted text at the start of `rest`, and its length in bytes with the quotes.
 fn lex_text(rest: &str, quote: char, at: usize) -> Result<(String, usize), Refusal> {
     let mut text = String::new();
     let mut characters = rest.char_indices().skip(1);
@@ -266,7 +265,7 @@ enum Expr {
 }
 
 impl Expr {
-    /// Adds its parts, and the fields that it names.
+    /// Counts its parts and the fields that it refers to.
     fn count(&self, n_parts: &mut u64, named: &mut Vec<(Field, u64)>) {
         *n_parts += 1;
         match self {
@@ -524,7 +523,7 @@ impl Parser {
         }
     }
 
-    /// What follows `obj`: a field, perhaps with a string function.
+    /// Parses what follows `obj`: a field and, optionally, a string function.
     fn field(&mut self) -> Result<Typed, Refusal> {
         let mut path = String::new();
         let mut found: Option<Field> = None;
@@ -580,7 +579,7 @@ impl Parser {
         Ok((call, Type::Bool))
     }
 
-    /// What follows `timestamp`.
+    /// Parses what follows `timestamp`.
     fn timestamp(&mut self) -> Result<Typed, Refusal> {
         self.expect("(")?;
         let mut moment = match self.peek().clone() {
@@ -627,7 +626,7 @@ impl Parser {
     }
 }
 
-/// Both sides of a comparison; beside the type of an endpoint `agent` is read as `ephemeral`.
+/// Both sides of a comparison. Compared with the type of an endpoint, `agent` is replaced with `ephemeral`.
 fn spoken(mut left: Typed, mut right: Typed) -> (Typed, Typed) {
     let is_type =
         |side: &Typed| matches!(&side.0, Expr::Field(field) if field.shape == Shape::EndpointType);
@@ -684,7 +683,7 @@ fn matching(name: &str) -> Option<Match> {
     }
 }
 
-/// `7d`, `24h`, `1h30m`.
+/// Parses `7d`, `24h` or `1h30m`.
 fn duration(text: &str) -> Option<Duration> {
     let mut seconds = 0u64;
     let mut number = None;
@@ -706,17 +705,17 @@ fn duration(text: &str) -> Option<Duration> {
     (number.is_none() && !text.is_empty()).then(|| Duration::from_secs(seconds))
 }
 
-/// What an expression holds for one object.
+/// The value of an expression for one object.
 #[derive(Debug)]
 enum Held<'v> {
     Bool(bool),
     Integer(i64),
-    /// An unset text is empty.
+    /// Empty if unset.
     Text(&'v str),
-    /// `None` is unset.
+    /// `None` if unset.
     Time(Option<Timestamp>),
     Null,
-    /// A list of the object; one that is unset is empty.
+    /// A list of the object; empty if unset.
     Stored(&'v [Json]),
     Literal(&'v [Expr]),
 }
@@ -777,7 +776,7 @@ fn hold_field(field: Field, object: &Json) -> Held<'_> {
     }
 }
 
-/// A text of the object; one that is unset is empty.
+/// A text of the object; empty if unset.
 fn text(value: Option<&Json>) -> &str {
     value.and_then(Json::as_str).unwrap_or_default()
 }
@@ -818,7 +817,7 @@ fn compare(relation: Relation, a: &Held<'_>, b: &Held<'_>, object: &Json) -> boo
         (Relation::LessEqual, Some(ordering)) => ordering != Ordering::Greater,
         (Relation::GreaterEqual, Some(ordering)) => ordering != Ordering::Less,
         (Relation::Greater, Some(ordering)) => ordering == Ordering::Greater,
-        // A time that is not set is neither before nor after another.
+        // An unset time is neither before nor after another.
         (_, None) => false,
     }
 }

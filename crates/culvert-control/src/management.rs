@@ -1,7 +1,7 @@
-//! The management of a domain's certificate: the policy a caller sets, and what is shown of its state
+//! Management of a domain's certificate: the policy that a caller sets, and the status that the API shows
 //! (contract: management API 2.3).
 //!
-//! Not here: who gets the certificates (`reconcile::acme`).
+//! `reconcile::acme` obtains the certificates.
 
 use culvert_base::{Refusal, code};
 use culvert_store::Changes;
@@ -29,7 +29,7 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// What is wrong with it, else the kind of key it wants.
+    /// Checks the policy and returns its key type.
     pub(crate) fn key_type(&self) -> Result<KeyType, Refusal> {
         let authority = self.authority.as_deref().unwrap_or_default();
         if !matches!(authority, "" | AUTHORITY) {
@@ -43,9 +43,9 @@ impl Policy {
     }
 }
 
-/// A resource whose certificate can be got from an authority.
+/// A resource whose certificate can be managed.
 pub(crate) trait Managed: Resource {
-    /// Its management, if it has a policy.
+    /// The state of the management, if the resource has a policy.
     fn management_mut(&mut self) -> Option<&mut Management>;
 }
 
@@ -68,7 +68,7 @@ pub(crate) const fn retry_operation<R: Managed>(run: Handler) -> Extra {
     }
 }
 
-/// Runs that operation.
+/// Runs `retry_certificate_management`.
 pub(crate) async fn run_retry<R: Managed>(
     control: &Control,
     ty: &'static ResourceType,

@@ -1,4 +1,5 @@
-//! What a node shows other nodes: a certificate of the installation's authority for nodes.
+//! Node identity: the certificate that a node presents to other nodes, issued by the installation's authority
+//! for nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +13,14 @@ use tracing::error;
 use crate::control::Control;
 use crate::{Seal, authority};
 
-/// How often it is looked whether the certificate is old.
+/// Interval of checks whether to renew the certificate.
 const LOOK_EVERY: Duration = Duration::from_secs(3_600);
 
-/// A certificate and key for this process, whom else it believes, and when it is time for another.
+/// Creates a certificate and key for this process. Returns them with the authority that it trusts, and when
+/// to renew them.
 ///
 /// # Errors
-/// A store that fails, or one whose authority was sealed under another key.
+/// The store fails, or its authority was encrypted with another key.
 pub async fn node_identity(
     store: &Store,
     seal: &Seal,
@@ -29,7 +31,7 @@ pub async fn node_identity(
 }
 
 impl Control {
-    /// Shows other nodes another certificate whenever the one before gets old, until cancelled.
+    /// Renews the certificate for other nodes before it expires, until cancelled.
     pub async fn keep_identity(
         self: Arc<Self>,
         mut renew_at: Timestamp,

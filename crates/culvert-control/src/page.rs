@@ -1,13 +1,13 @@
-//! Which part of a list is asked for, and how a list reads (contract: management API 1.9).
+//! Parses the page parameters of a list (contract: management API 1.9).
 
 use culvert_base::{Refusal, code, id};
 use url::form_urlencoded;
 
-/// Objects of one page, unless fewer are asked for; nobody gets more.
+/// Default and limit of objects per page.
 pub(crate) const LIMIT_MAX: u32 = 100;
 
-/// A list parameter beyond `limit`, `before_id` and `filter`: given once or often, it keeps the
-/// objects of which `field` equals one of its values.
+/// A list parameter besides `limit`, `before_id` and `filter`. It may be repeated, and selects the objects
+/// whose `field` equals one of its values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Argument {
     pub(crate) name: &'static str,
@@ -61,28 +61,28 @@ const fn repeatable(name: &'static str, doc: &'static str) -> Parameter {
     }
 }
 
-/// What is asked for.
+/// The parsed query of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) limit: u32,
-    /// Body of the id that all objects must be older than.
+    /// ID body; the page contains only older objects.
     pub(crate) before: Option<String>,
     pub(crate) filter: Option<String>,
     /// Name, field, value.
     pub(crate) arguments: Vec<(&'static str, &'static str, String)>,
 }
 
-/// What a list takes.
+/// The parameters that a list accepts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Takes {
-    /// Prefixes of its ids.
+    /// ID prefixes of its objects.
     pub(crate) prefixes: &'static [&'static str],
     pub(crate) filter: bool,
     pub(crate) arguments: &'static [Argument],
 }
 
 impl Wanted {
-    /// Reads the query of a list call.
+    /// Parses the query of a list call.
     pub(crate) fn read(query: &[(String, String)], takes: Takes) -> Result<Self, Refusal> {
         let mut wanted = Self {
             limit: LIMIT_MAX,
@@ -147,7 +147,7 @@ impl Wanted {
     }
 }
 
-/// The number of objects of one page: 233 outside its bounds, 244 when it is no number.
+/// Parses the number of objects per page: 233 outside its bounds, 244 if it is not a number.
 pub(crate) fn limit(text: &str) -> Result<u32, Refusal> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -163,8 +163,8 @@ fn before(text: &str, prefixes: &'static [&'static str]) -> Result<String, Refus
     reference("before_id", text, prefixes).map(str::to_owned)
 }
 
-/// The body of an id that must have one of `prefixes`: 223 when `text` is no id at all, 227 (or
-/// 243, where several fit) when it is one of another kind.
+/// The body of an ID that must have one of `prefixes`: 223 if `text` is not an ID, 227 (or 243 if several
+/// prefixes fit) if it is an ID of another kind.
 pub(crate) fn reference<'t>(
     field: &str,
     text: &'t str,
@@ -255,12 +255,12 @@ mod tests {
 /// One query parameter.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter {
-    /// As in the query string.
+    /// The name in the query string.
     pub name: &'static str,
-    /// What it does.
+    /// Its description.
     pub doc: &'static str,
     /// Whether it may be given more than once.
     pub repeatable: bool,
-    /// The least and the largest whole number it takes; `None` for text.
+    /// Bounds of an integer; `None` for text.
     pub within: Option<(u32, u32)>,
 }

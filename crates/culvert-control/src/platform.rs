@@ -1,13 +1,14 @@
-//! Names below the platform domain that the installation itself has: nobody serves or reserves them.
+//! Names below the platform domain that the installation itself uses. Accounts can neither serve nor reserve
+//! them.
 
 use culvert_base::net::HostName;
 use url::Url;
 
 use crate::settings::Settings;
 
-/// First labels above the platform domain. What is below them is the installation's too, such as
-/// `1.tcp.`. Some are not in use yet: a page of the installation's at one of them must not meet what an
-/// owner put there.
+/// First labels below the platform domain. The names below them belong to the installation too, such as
+/// `1.tcp.`. Some labels are not in use yet, but stay free of users' content for future pages of the
+/// installation.
 const LABELS: [&str; 9] = [
     "acme-challenge",
     "admin",
@@ -20,11 +21,11 @@ const LABELS: [&str; 9] = [
     "tcp",
 ];
 
-/// The label at which authorities look for the proof that somebody has a domain.
+/// The label under which authorities look up the proof of domain ownership.
 const CHALLENGE: &str = "_acme-challenge";
 
-/// Whether a name, or what a wildcard covers, is the installation's own: the names above, the host of
-/// the management API, and those that agents dial.
+/// Whether a name, or a name that a wildcard covers, belongs to the installation: the names above, the host
+/// of the management API, and the names that agents connect to.
 pub(crate) fn is_own(settings: &Settings, name: &HostName) -> bool {
     let base = name.strip_prefix("*.").unwrap_or(name);
     let platform = &*settings.edge_domain;

@@ -1,14 +1,14 @@
-//! The TCP pool: which of the installation's addresses are taken, by a reservation or by an endpoint
-//! that asked for any.
+//! The TCP pool: tracks which of the installation's addresses are taken, by a reservation or by an endpoint
+//! that requested any address.
 //!
-//! An address that was ever handed out has one document, found by the address, that stays when it is
-//! released. So addresses that nobody had go first, each equally likely, and then the one released
-//! longest ago: clients of a former holder are not met by strangers while that can be avoided. There
-//! are at most as many documents as the pool has ports.
+//! Every address that was ever assigned has one document, found by the address, which stays when the address
+//! is released. The pool assigns addresses that were never used first, chosen at random, and then the one
+//! released longest ago. So clients of a former holder reach another owner only if that cannot be avoided.
+//! There are at most as many documents as the pool has ports.
 //!
-//! An owner without the role of an admin has half of them at most, so that there are some for others. Each
-//! of them has a number below the limit, which is unique among those of its owner: of two takes at the same
-//! moment that would exceed the limit, on one node or two, the store refuses one. An address that is kept
+//! An owner who is not an admin has at most half of the addresses, so that some are left for others. Each of
+//! these addresses has a number below the limit that is unique among those of its owner. Of two concurrent
+//! requests that would exceed the limit, on one node or two, the store refuses one. An address that is kept
 //! for its owner still counts.
 
 use std::collections::{BTreeMap, HashSet};
@@ -25,14 +25,14 @@ use crate::{Error, host as hosts, owner};
 const KIND: &str = "tcp_pool_address";
 const PREFIX: &str = "tcpadr";
 const KEY: &str = "address";
-/// Name of the unique value with owner and number.
+/// Name of the unique key of owner and number.
 const SLOT: &str = "slot";
 
 const NOTHING: AuditEvent = AuditEvent::Suppress {
     reason: "the pool is bookkeeping of the installation",
 };
 
-/// A port of [`host`], taken once `taking` is committed.
+/// A port of [`host`]; committing `taking` assigns it.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) port: u16,
@@ -43,19 +43,19 @@ pub(crate) struct Taken {
 struct Lot {
     format: Format<1>,
     is_taken: bool,
-    /// Until when a released address is not given to others.
+    /// Until when a released address is kept for its former holder.
     #[serde(default)]
     kept_until: Option<Timestamp>,
-    /// The owner of the key or credential it was taken with, while it is taken or kept. Nothing in one that was
-    /// taken before this was noted.
+    /// The owner of the key or credential that took it, while it is taken or kept. `None` if it was taken
+    /// before this was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     owner_id: Option<String>,
-    /// Its number among those of the owner. Those of admins have none.
+    /// Its number among the addresses of the owner; `None` for those of admins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     slot: Option<usize>,
 }
 
-/// An address that was handed out before.
+/// An address that was assigned before.
 #[derive(Debug)]
 struct KnownLot {
     port: u16,
@@ -74,7 +74,7 @@ impl KnownLot {
     }
 }
 
-/// The addresses that were handed out before.
+/// The addresses that were assigned before.
 async fn known_lots(cx: &Cx<'_>) -> Result<Vec<KnownLot>, Error> {
     let host = host(cx.settings);
     let mut lots = Vec::new();
@@ -90,12 +90,12 @@ async fn known_lots(cx: &Cx<'_>) -> Result<Vec<KnownLot>, Error> {
     Ok(lots)
 }
 
-/// What the next address of the caller counts as.
+/// How the next address of the caller counts.
 #[derive(Debug)]
 enum NextSlot {
     /// Admins have no limit.
     Unlimited,
-    /// This number, which an address that is not kept any longer may have to give up first.
+    /// Under this number. An address that is no longer kept may have to release the number first.
     Free(usize, Option<Document>),
     Full,
 }
@@ -109,7 +109,7 @@ impl NextSlot {
         let limit = cx.settings.tcp_ports.clone().count().div_ceil(2);
         let mut used = HashSet::new();
         let mut lapsed = BTreeMap::new();
-        // Addresses from before they had numbers.
+        // Addresses from before numbers were introduced.
         let mut n_unnumbered = 0;
         for known in lots.iter().filter(|known| known.is_of(cx)) {
             let counts = known.lot.is_taken || known.is_kept(now);
@@ -137,7 +137,7 @@ impl NextSlot {
         Ok(Self::Free(slot, lapsed))
     }
 
-    /// The writes by which `document` is the caller's.
+    /// The writes that assign `document` to the caller.
     fn take(self, cx: &Cx<'_>, document: Document) -> Result<Changes, Error> {
         let (slot, lapsed) = match self {
             Self::Free(slot, lapsed) => (Some(slot), lapsed),
@@ -154,7 +154,7 @@ impl NextSlot {
         }))
     }
 
-    /// The same for an address that was handed out before. One that is kept for the caller counts already.
+    /// The writes that assign a known address. An address that is kept for the caller already counts.
     fn take_again(self, cx: &Cx<'_>, known: KnownLot) -> Result<Option<Changes>, Error> {
         let is_own = known.is_of(cx) && known.is_kept(cx.clock.now());
         match self {
@@ -179,7 +179,7 @@ impl Lot {
         }
     }
 
-    /// It counts as its holder's while it is kept.
+    /// A released address. It counts for its holder while it is kept.
     fn released(kept_until: Option<Timestamp>, before: Self) -> Self {
         Self {
             format: Format,
@@ -190,7 +190,7 @@ impl Lot {
         }
     }
 
-    /// The document with this state of its address.
+    /// The document of its address with this state.
     fn written(&self, mut document: Document) -> Result<Document, Error> {
         document.body = stored::write(self)?;
         document.keys.retain(|key| key.name == KEY);
@@ -242,11 +242,11 @@ pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
             return Ok(Some(Taken { port, taking }));
         }
     }
-    // Released longest ago first. Before there is none at all, one that is kept for the caller's own agents.
+    // Sort by release, the oldest first. Addresses kept for the caller's own agents come last.
     lots.retain(|known| !known.lot.is_taken && ports.contains(&known.port));
     lots.sort_by_key(|known| (known.is_kept(now), known.document.head.revision));
     for known in lots {
-        // An agent may still be about to leave it, or have its name reserved.
+        // An agent may still be releasing it, or its name may be reserved.
         if !hosts::is_anothers(cx, &format!("{host}:{}", known.port)).await? {
             let port = known.port;
             let taking = next.take_again(cx, known)?;
@@ -256,8 +256,8 @@ pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
     Ok(None)
 }
 
-/// An address for who had it before, unless somebody else has it now or the owner is at the limit. `None` also
-/// where the installation has no such address.
+/// Assigns an address again to its former holder. `None` if another owner has it now, if the owner is at the
+/// limit, or if the pool has no such address.
 pub(crate) async fn take_again(cx: &Cx<'_>, address: &str) -> Result<Option<Changes>, Error> {
     let mut lots = known_lots(cx).await?;
     let next = NextSlot::of(cx, &lots).await?;
@@ -275,12 +275,12 @@ pub(crate) async fn take_again(cx: &Cx<'_>, address: &str) -> Result<Option<Chan
     }
 }
 
-/// The write by which `host:port` is free for others.
+/// The write that releases `host:port`.
 pub(crate) async fn release(cx: &Cx<'_>, address: &str) -> Result<Changes, Error> {
     release_after(cx, address, None).await
 }
 
-/// The same; none but who had it gets it before that time.
+/// The write that releases `host:port` but keeps it for its former holder until that time.
 pub(crate) async fn release_after(
     cx: &Cx<'_>,
     address: &str,

@@ -1,4 +1,4 @@
-//! What control needs of the planes and does not do itself.
+//! The interfaces of other planes that control uses.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -9,25 +9,24 @@ use culvert_base::{BoxFuture, Fault, Meter, Secret};
 use culvert_edge::{Change, Snapshot};
 use culvert_tls::acme::{ChallengeKind, Failure, Order as Placed};
 
-/// Where snapshots go: the edge, wherever it runs.
+/// Receives snapshots for the edge.
 pub trait EdgePort: Debug + Send + Sync {
-    /// Runs on `snapshot` from now on; done when it is live.
+    /// Replaces the snapshot. Completes when the new one is live.
     fn publish(&self, snapshot: Snapshot) -> BoxFuture<'_, ()>;
 
-    /// Runs on the snapshot of before with `change` from now on; done when it is live.
+    /// Applies `change` to the current snapshot. Completes when the result is live.
     fn apply(&self, change: Change) -> BoxFuture<'_, ()>;
 }
 
-/// Gets certificates from an authority: its client, wherever it runs. Each method is one step, and
-/// can be taken again.
+/// A client of a certificate authority. Each method is one step and can be repeated.
 pub trait Issuer: Debug + Send + Sync {
-    /// Where the authority's directory is; it stands for the authority.
+    /// URL of the authority's directory, which identifies the authority.
     fn directory(&self) -> &str;
 
-    /// Whether records can be written into the DNS.
+    /// Whether DNS records can be written.
     fn writes_records(&self) -> bool;
 
-    /// A new key for an account at the authority.
+    /// Creates a key for an account at the authority.
     fn new_account_key(&self) -> Result<Secret, Fault>;
 
     /// Orders a certificate for a name.
@@ -37,10 +36,10 @@ pub trait Issuer: Debug + Send + Sync {
         name: &'a HostName,
     ) -> BoxFuture<'a, Result<Placed, Failure>>;
 
-    /// Looks at an order.
+    /// Reads the state of an order.
     fn look<'a>(&'a self, key: &'a Secret, url: &'a str) -> BoxFuture<'a, Result<Placed, Failure>>;
 
-    /// Says that what challenges of this kind look for is there.
+    /// Reports that the responses to challenges of this kind are in place.
     fn ready<'a>(
         &'a self,
         key: &'a Secret,
@@ -56,14 +55,14 @@ pub trait Issuer: Debug + Send + Sync {
         csr_der: &'a [u8],
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// The chain of an order that is valid, PEM.
+    /// The certificate chain of a valid order, PEM.
     fn certificate<'a>(
         &'a self,
         key: &'a Secret,
         url: &'a str,
     ) -> BoxFuture<'a, Result<String, Failure>>;
 
-    /// Has a TXT record in the DNS, or not there.
+    /// Adds or removes a TXT record.
     fn record<'a>(
         &'a self,
         record: Record,
@@ -72,36 +71,36 @@ pub trait Issuer: Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<(), Failure>>;
 }
 
-/// What is done to a TXT record.
+/// A change to a TXT record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// It is to be there.
+    /// Adds the record.
     Add,
-    /// It is not needed any more.
+    /// Removes the record.
     Remove,
 }
 
-/// How this process gets certificates.
+/// How this process obtains certificates.
 #[derive(Debug)]
 pub struct Certificates {
-    /// The authority; without one every attempt says so.
+    /// The authority. Without one, every attempt fails with that message.
     pub issuer: Option<Arc<dyn Issuer>>,
     /// Name of this node in leases.
     pub node: String,
-    /// What the edge can be seen by, the preferred one first.
+    /// The supported challenges, the preferred one first.
     pub challenges: Vec<ChallengeKind>,
-    /// How long after its commit an answer is shown by every node's edge.
+    /// Time after a commit until the edge of every node serves a challenge response.
     pub spread: Duration,
-    /// How long after a first failure it is tried again.
+    /// Delay of the retry after a first failure.
     pub retry_after: Duration,
 }
 
-/// What is counted of managed certificates.
+/// Metrics of managed certificates.
 #[derive(Debug, Default)]
 pub struct CertificateMeters {
-    /// Certificates that were issued, first ones and renewals.
+    /// Certificates issued, including renewals.
     pub issued: Meter,
-    /// Attempts that failed.
+    /// Failed attempts.
     pub failed: Meter,
 }
 

@@ -1,12 +1,10 @@
-//! Where IP restrictions hold: calls of the management API and sessions of agents, decided here, and
-//! connections to public endpoints, which the edge decides on what is compiled here (contract:
-//! management API 1.2 and 2.9).
+//! IP restrictions: checks API calls and agent sessions here, and compiles the restrictions of public
+//! endpoints, which the edge checks (contract: management API 1.2 and 2.9).
 //!
-//! The rules of all policies a restriction names count together: an address is admitted when one of
-//! them allows it and none denies it. What is not enforced is logged and passes.
+//! The rules of all policies of a restriction count together: an address is allowed if one of them allows it
+//! and none denies it. A restriction that is not enforced logs and allows.
 //!
-//! Restrictions are read before anything is served, and what cannot be read leaves the ones before in
-//! force.
+//! Restrictions are read before anything is served. If they cannot be read, the previous ones stay in force.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,21 +23,21 @@ use crate::stored;
 /// The restrictions in force.
 #[derive(Debug, Default)]
 pub(crate) struct Restrictions {
-    /// What they were made from, to know what is new. A policy that is gone has the revision 0.
+    /// IDs and revisions that they were read from, to detect changes. A removed policy has revision 0.
     pub(crate) read: Vec<(String, i64)>,
-    /// Of the management API, by account.
+    /// Restrictions of the management API, by account.
     pub(crate) api: HashMap<String, Restriction>,
-    /// Of sessions of agents, by account.
+    /// Restrictions of agent sessions, by account.
     pub(crate) agents: HashMap<String, Restriction>,
-    /// Of public endpoints.
+    /// Restrictions of public endpoints.
     pub(crate) endpoints: Vec<Restriction>,
 }
 
 impl Restrictions {
-    /// The restrictions of the store; `None` when nothing changed since `before`.
+    /// Reads the restrictions; `None` if nothing has changed since `before`.
     pub(crate) async fn load(store: &Store, before: &Self) -> Result<Option<Self>, Fault> {
         let mut loaded = Self::default();
-        // A policy that two restrictions name is read once.
+        // Read each policy once, even if several restrictions refer to it.
         let mut rules: HashMap<String, Option<Vec<Document>>> = HashMap::new();
         let mut guards = Vec::new();
         for document in store.all(IpRestriction::KIND).await? {
@@ -80,7 +78,7 @@ impl Restrictions {
                 }
             }
             if !is_whole {
-                // What the policy denied is not known any more.
+                // The deny rules of the policy are no longer known.
                 prefixes.clear();
                 tracing::error!(
                     restriction.id = head.id,

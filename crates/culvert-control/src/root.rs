@@ -1,4 +1,4 @@
-//! `GET /` and `GET /self`: what there is, and who is asking (contract: management API 1.16).
+//! `GET /` and `GET /self`: the collections, and the caller (contract: management API 1.16).
 
 use std::collections::BTreeMap;
 
@@ -102,7 +102,7 @@ async fn oneself(control: &Control, call: Call) -> Result<Reply, Error> {
     let cx = control.cx(&call.caller, &call.base);
     let key = cx.own(ApiKey::KIND, &call.caller.key_id).await?;
     let account = cx.own(Account::KIND, &call.caller.account).await?;
-    // The key was there a moment ago; between its deletion and now the caller is nobody.
+    // Authentication found the key, but it was deleted since.
     let (Some(key), Some(document)) = (key, account) else {
         return Err(Refusal::not_found().into());
     };

@@ -1,10 +1,10 @@
-//! OpenSSH's formats: public keys are read, signing keys made, certificates signed.
+//! OpenSSH formats: parses public keys, creates signing keys and signs certificates.
 //!
-//! What a stranger sends as a public key is bounded in length, read wholly, and must be of an
-//! algorithm and size that OpenSSH takes today. Keys and signatures are made by aws-lc; the formats
-//! around them (RFC 4251 section 5, and `PROTOCOL.certkeys` of OpenSSH) are written here.
+//! A public key from a caller is limited in length, parsed completely, and must have an algorithm and size
+//! that OpenSSH accepts today. aws-lc creates keys and signatures. This module implements the formats around
+//! them (RFC 4251 section 5, and `PROTOCOL.certkeys` of OpenSSH).
 //!
-//! Not here: which certificates are made for whom (`ssh_issue`), and where keys are kept.
+//! `ssh_issue` decides which certificates are issued.
 
 use std::collections::BTreeMap;
 
@@ -25,14 +25,14 @@ use ssh_key::HashAlg;
 use ssh_key::public::{EcdsaPublicKey, KeyData, RsaPublicKey};
 use zeroize::Zeroizing;
 
-/// Longest public key that is read, in bytes with its comment.
+/// Longest accepted public key, in bytes with its comment.
 const LINE_BYTES_MAX: usize = 8192;
-/// Sizes of RSA keys that are taken, in bits: below, OpenSSH's advice refuses them; above, its code.
+/// Accepted sizes of RSA keys, in bits. OpenSSH advises against smaller ones and cannot read larger ones.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=16384;
 /// Longest public exponent of an RSA key, in bytes.
 const RSA_EXPONENT_BYTES_MAX: usize = 8;
 
-/// What a key is used with.
+/// The algorithm of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Algorithm {
@@ -44,7 +44,7 @@ pub(crate) enum Algorithm {
 }
 
 impl Algorithm {
-    /// What the API calls it.
+    /// Its name in the API.
     pub(crate) const fn key_type(self) -> &'static str {
         match self {
             Self::Rsa => "rsa",
@@ -53,7 +53,7 @@ impl Algorithm {
         }
     }
 
-    /// What OpenSSH calls its keys.
+    /// OpenSSH's name of its keys.
     const fn name(self) -> &'static str {
         match self {
             Self::Rsa => "ssh-rsa",
@@ -64,7 +64,7 @@ impl Algorithm {
         }
     }
 
-    /// What OpenSSH calls its signatures.
+    /// OpenSSH's name of its signatures.
     const fn signature_name(self) -> &'static str {
         match self {
             Self::Rsa => "rsa-sha2-512",
@@ -77,13 +77,13 @@ impl Algorithm {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PublicKey {
     pub(crate) algorithm: Algorithm,
-    /// `SHA256:` and base64; the same for the same key, whatever its comment.
+    /// `SHA256:` and base64; independent of the comment.
     pub(crate) fingerprint: String,
-    /// Wire form without the leading name.
+    /// Wire format without the leading algorithm name.
     fields: Vec<u8>,
 }
 
-/// Why a text is no public key.
+/// Why a public key is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadKey {
     #[error(
@@ -97,7 +97,7 @@ pub(crate) enum BadKey {
 }
 
 impl PublicKey {
-    /// Reads `<algorithm> <base64> <comment>`; the comment may be absent.
+    /// Parses `<algorithm> <base64> <comment>`; the comment is optional.
     pub(crate) fn parse(line: &str) -> Result<Self, BadKey> {
         if line.len() > LINE_BYTES_MAX {
             return Err(BadKey::Unreadable);
@@ -142,7 +142,7 @@ fn on_curve(key: &EcdsaPublicKey) -> Result<Algorithm, BadKey> {
             ParsedPublicKey::new(&ECDSA_P521_SHA512_FIXED, point),
         ),
     };
-    // Only the uncompressed form, so that one key has one fingerprint.
+    // Accept only the uncompressed form, so that a key has one fingerprint.
     let is_plain = point.first() == Some(&4);
     match parsed {
         Ok(_) if is_plain => Ok(algorithm),
@@ -169,7 +169,7 @@ fn check_rsa(key: &RsaPublicKey) -> Result<(), BadKey> {
     }
 }
 
-/// What kind of key is made.
+/// The kind of key to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spec {
     Rsa2048,
@@ -195,7 +195,7 @@ enum Pair {
 }
 
 impl SigningKey {
-    /// A new key. Works for up to seconds when it is an RSA key.
+    /// Creates a key. An RSA key takes up to several seconds.
     pub(crate) fn generate(spec: Spec) -> Result<Self, Fault> {
         let failed = |error| Fault::new("generating an SSH key", error);
         let rsa = |size| RsaKeyPair::generate(size).map(Pair::Rsa);
@@ -215,7 +215,7 @@ impl SigningKey {
         Ok(Self { algorithm, pair })
     }
 
-    /// Reads what [`SigningKey::to_text`] wrote.
+    /// Reads the format of [`SigningKey::to_text`].
     pub(crate) fn from_text(algorithm: Algorithm, text: &Secret) -> Result<Self, Fault> {
         let unreadable = |error| Fault::new("reading an SSH key", error);
         let der = STANDARD
@@ -236,7 +236,7 @@ impl SigningKey {
         Ok(Self { algorithm, pair })
     }
 
-    /// The private key to be sealed: PKCS #8, base64.
+    /// The private key for encryption at rest: PKCS #8, base64.
     pub(crate) fn to_text(&self) -> Result<Secret, Fault> {
         let failed = |error| Fault::new("writing an SSH key", error);
         let text = match &self.pair {
@@ -254,12 +254,12 @@ impl SigningKey {
         self.algorithm
     }
 
-    /// Its public half as one line, without a comment.
+    /// The public key as one line, without a comment.
     pub(crate) fn public_line(&self) -> String {
         format!("{} {}", self.algorithm.name(), STANDARD.encode(self.blob()))
     }
 
-    /// Wire form of the public half.
+    /// Wire format of the public key.
     fn blob(&self) -> Vec<u8> {
         let mut wire = Wire::default();
         wire.text(self.algorithm.name());
@@ -279,7 +279,7 @@ impl SigningKey {
         wire.0
     }
 
-    /// Wire form of a signature of `message`.
+    /// Wire format of a signature of `message`.
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Fault> {
         let failed = |error| Fault::new("signing an SSH certificate", error);
         let random = SystemRandom::new();
@@ -306,7 +306,7 @@ impl SigningKey {
     }
 }
 
-/// Whom a certificate is about.
+/// The kind of subject of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     User = 1,
@@ -317,10 +317,10 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(crate) struct Certificate<'a> {
     pub(crate) role: Role,
-    /// Its name in logs, and the comment behind it.
+    /// Its name in logs, and its comment.
     pub(crate) key_id: &'a str,
     pub(crate) key: &'a PublicKey,
-    /// User or host names; everyone when there is none.
+    /// User or host names; empty for all.
     pub(crate) principals: &'a [String],
     /// Not before 1970.
     pub(crate) valid_after: Timestamp,
@@ -330,7 +330,7 @@ pub(crate) struct Certificate<'a> {
 }
 
 impl Certificate<'_> {
-    /// The certificate as one line, signed by `authority`. `nonce` must be new and random.
+    /// Signs the certificate with `authority` and returns it as one line. `nonce` must be new and random.
     pub(crate) fn signed(&self, authority: &SigningKey, nonce: [u8; 32]) -> Result<String, Fault> {
         let name = format!("{}-cert-v01@openssh.com", self.key.algorithm.name());
         let mut principals = Wire::default();
@@ -365,7 +365,7 @@ impl Certificate<'_> {
     }
 }
 
-/// Names with values, in the order of their names. A value is wrapped once more; a flag has none.
+/// Names with values, sorted by name. A value is wrapped in another string; a flag has none.
 fn options(options: &BTreeMap<String, String>) -> Vec<u8> {
     let mut wire = Wire::default();
     for (name, value) in options {
@@ -379,7 +379,7 @@ fn options(options: &BTreeMap<String, String>) -> Vec<u8> {
     wire.0
 }
 
-/// Data types of RFC 4251 section 5, one behind the other.
+/// A sequence of data types of RFC 4251 section 5.
 #[derive(Debug, Default)]
 struct Wire(Vec<u8>);
 

@@ -1,4 +1,4 @@
-//! The key by which SSH clients know the installation: made once, kept sealed, the same on every node.
+//! The host key for SSH clients: created once, stored encrypted, and shared by all nodes.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,13 +13,13 @@ use crate::stored::{self, Format};
 const KIND: &str = "ssh_host_key";
 const PREFIX: &str = "sshhost";
 const KEY: &str = "name";
-/// There is one.
+/// The name of the only host key.
 const NAME: &str = "ed25519";
 const NOTHING: AuditEvent = AuditEvent::Suppress {
     reason: "the host key belongs to the installation and to no account",
 };
 
-/// What is stored.
+/// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
@@ -30,7 +30,7 @@ struct Stored {
 impl Control {
     /// The secret bytes of the key.
     pub async fn ssh_host_seed(&self) -> Result<Zeroizing<[u8; 32]>, Fault> {
-        // Two nodes may ask at once: one of them makes it, the other reads it.
+        // If two nodes start concurrently, one creates it and the other reads it.
         for _ in 0..2 {
             if let Some(document) = self.store.find(KIND, KEY, NAME).await? {
                 return self.opened(&document);

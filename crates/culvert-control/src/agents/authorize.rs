@@ -1,5 +1,5 @@
-//! An agent says who it is: its credential, where it may be, how many of it there may be, and whether
-//! it had a session before (contract: agent protocol 5.1, 5.7).
+//! Authorizes agents: checks the credential, the client address and the limits, and resumes earlier sessions
+//! (contract: agent protocol 5.1, 5.7).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -28,20 +28,20 @@ use crate::tenant::Account;
 use crate::token::{self, Shape};
 use crate::{Caller, Error, ssh_issue};
 
-/// Bytes that are kept of what an agent says of itself.
+/// Length limits of stored texts from agents, in bytes.
 const USER_AGENT_BYTES_MAX: usize = 1024;
 const WORD_BYTES_MAX: usize = 255;
 const METADATA_BYTES_MAX: usize = 4096;
 
-/// Whether there is a place for one more session.
+/// Whether the limits allow one more session.
 enum SessionSlot {
     Free,
-    /// When this one, whose agent is away and may come back, is ended.
+    /// Free once this session ends, whose agent is disconnected but may reconnect.
     After(String),
     Taken,
 }
 
-/// Checks each limit. A session whose agent is disconnected keeps its place until another session needs it.
+/// Checks each limit. A session whose agent is disconnected keeps its slot until another session needs it.
 fn full(sessions: &BTreeMap<String, Live>, caller: &Caller, limits: &AgentLimits) -> SessionSlot {
     let of_account = |live: &Live| live.account == caller.account;
     let of_owner = |live: &Live| of_account(live) && live.owner_id == caller.owner_id;
@@ -69,11 +69,11 @@ fn full(sessions: &BTreeMap<String, Live>, caller: &Caller, limits: &AgentLimits
     SessionSlot::Free
 }
 
-/// The part of a stored credential that agents depend on.
+/// The part of a stored credential that agents need.
 #[derive(Deserialize)]
 pub(crate) struct Credential {
     pub(crate) owner_id: String,
-    /// Public keys have none.
+    /// Empty for public keys.
     #[serde(default)]
     digest: String,
     pub(crate) acl: Acl,
@@ -101,7 +101,7 @@ impl Control {
         let now = self.clock.now();
         let expires_at = expiry(&hello.proof);
         let session = described(agents, &caller, &hello, expires_at);
-        // One that comes back at the same moment as it is ended waits for that.
+        // A session that resumes while it is being ended waits for its end.
         let _turn = cx.turns.of(&session_id).await;
         let begun = match self.begin(&cx, agents, &session_id, &hello).await? {
             Ok(begun) => begun,
@@ -130,7 +130,7 @@ impl Control {
         })
     }
 
-    /// Who an agent acts as, by what it shows. Codes 103, 105, 107, 636, 1102 and 4018.
+    /// The caller of an agent, by its proof. Codes 103, 105, 107, 636, 1102 and 4018.
     async fn known_agent(&self, proof: &Proof) -> Result<Caller, Error> {
         let (document, credential) = match proof {
             Proof::Token(token) => self.credential_of_token(token.reveal()).await?,
@@ -155,7 +155,7 @@ impl Control {
             }
         };
         let standing = self.standings.of(&self.store, &credential.owner_id).await?;
-        // An owner that went between the two reads took the credential along.
+        // An owner that was removed between the two reads took the credential along.
         let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(code::AUTHTOKEN_UNKNOWN))?;
         if is_suspended {
             return Err(Refusal::of(code::AGENT_ACCOUNT_SUSPENDED).into());
@@ -178,8 +178,8 @@ impl Control {
     }
 
     /// Refuses a certificate that another owner had issued (1102). The authority may have been registered
-    /// after that, so the certificate itself says who it was. One of an authority of this installation
-    /// that says nothing is from before certificates said so.
+    /// after that, so the certificate itself names its issuer. A certificate of this installation without an
+    /// issuer was signed before issuers were recorded.
     async fn check_issuer(
         &self,
         authority: &str,
@@ -220,7 +220,7 @@ impl Control {
         {
             return Ok((document, credential));
         }
-        // Both kinds of token look the same, and people mix them up.
+        // Both kinds of token look the same, and users confuse them.
         let ty = &api_key::TYPE;
         let key = self.store.get(ty.kind, &ty.stored_id_of(body)).await?;
         let key: Option<Credential> = match &key {
@@ -237,7 +237,7 @@ impl Control {
         Err(Refusal::of(code::AUTHTOKEN_UNKNOWN).into())
     }
 
-    /// Lets a known agent begin a session, or go on with one, if it may: codes 100, 108, 115 and 122.
+    /// Starts or resumes a session of a known agent, if allowed: codes 100, 108, 115 and 122.
     async fn begin<'a>(
         &self,
         cx: &Cx<'_>,
@@ -275,7 +275,7 @@ impl Control {
                 }
                 match full(&sessions, cx.caller, &agents.settings.limits) {
                     SessionSlot::Free => {
-                        // Before it is written: who looks for deleted credentials must find it.
+                        // Add it before writing it, so that the check for deleted credentials finds it.
                         let live = Live {
                             account: cx.caller.account.clone(),
                             owner_id: cx.caller.owner_id.clone(),
@@ -301,7 +301,7 @@ impl Control {
         }
     }
 
-    /// Ends a session that is waited for, if it is still away: another needs its place.
+    /// Ends a session that waits for its agent, if it still waits: another session needs its slot.
     async fn give_up_waiting(&self, agents: &Agents, id: &str) {
         let reason = match agents.lock().get(id) {
             Some(Live {
@@ -311,7 +311,7 @@ impl Control {
             _ => return,
         };
         self.end_session(id, &reason).await;
-        // One that cannot be taken off the record now is tried again, and has no place here.
+        // A session that cannot be removed from the store now is retried later, and frees its slot here.
         if let Some(live) = agents.lock().get_mut(id)
             && live.leaving.is_some()
         {
@@ -336,7 +336,7 @@ impl Control {
         }
     }
 
-    /// Puts a session on record, in this run.
+    /// Stores a session under this run.
     async fn write_session(
         &self,
         cx: &Cx<'_>,
@@ -377,14 +377,14 @@ impl Control {
                     return Ok(());
                 }
                 Err(CommitError::Fault(fault)) => return Err(fault.into()),
-                // Another run took it or ended it meanwhile.
+                // Another run resumed or ended it meanwhile.
                 Err(_) => {}
             }
         }
         Err(overtaken())
     }
 
-    /// The session that an agent proves to have had: its id, and when it began.
+    /// The session that an agent proves to have had: its ID and start time.
     fn resumed(&self, caller: &Caller, former: &Former) -> Option<(String, Timestamp)> {
         let (started_at, digest) = former.cookie.split_once(' ')?;
         let started_at = Timestamp::from_unix_seconds(started_at.parse().ok()?);
@@ -405,7 +405,7 @@ impl Control {
     }
 }
 
-/// A session that is being let in. If nothing comes of it, for whatever reason, it ends.
+/// A session that is being started. If it does not start, for any reason, it ends.
 struct Begun<'a> {
     agents: &'a Agents,
     session_id: &'a str,
@@ -423,7 +423,7 @@ impl Drop for Begun<'_> {
     fn drop(&mut self) {
         if !self.is_done {
             let reason = EndReason::Lost("internal error".into());
-            // One that was there before may try again.
+            // A resumed session may try again.
             let grace = if self.is_new { Duration::ZERO } else { GRACE };
             let at = Instant::now() + grace;
             self.agents.leave(self.session_id, at, reason);
@@ -431,7 +431,7 @@ impl Drop for Begun<'_> {
     }
 }
 
-/// What a cookie proves. No token has a blank in it.
+/// The text that a cookie proves. No token contains a blank.
 fn cookie_text(caller: &Caller, id: &str, started_at: Timestamp) -> String {
     let (account, credential) = (&caller.account, &caller.key_id);
     let seconds = started_at.unix_seconds();
@@ -449,7 +449,7 @@ fn head(id: &str, caller: &Caller, started_at: Timestamp) -> Head {
     }
 }
 
-/// When a session ends at the latest: with the certificate that was shown for it.
+/// The latest end of a session, which is the end of the certificate's validity.
 fn expiry(proof: &Proof) -> Option<Timestamp> {
     match proof {
         Proof::Certificate { valid_until, .. } => valid_until
@@ -488,7 +488,7 @@ fn described(
     }
 }
 
-/// The beginning of a text, in whole characters.
+/// The beginning of a text, cut at a character boundary.
 pub(crate) fn cut(text: &str, bytes_max: usize) -> String {
     text[..text.floor_char_boundary(bytes_max)].to_owned()
 }

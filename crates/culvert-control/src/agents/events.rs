@@ -1,4 +1,4 @@
-//! What is told of sessions of agents (contract: events 5.1).
+//! Audit events of agent sessions (contract: events 5.1).
 
 use crate::resource::model::tunnel_session::collection_of;
 use culvert_base::{Fault, Timestamp};
@@ -66,7 +66,7 @@ struct Deprecated {
 
 fn deprecated(cx: &Cx<'_>, session: &TunnelSession) -> Option<Deprecated> {
     let upcoming = cx.settings.agent_minimum.as_ref()?;
-    // Clients of SSH have versions of their own.
+    // SSH clients have version numbers of their own.
     let is_old = session.transport == "muxado" && upcoming.is_above(&session.agent_version);
     is_old.then(|| Deprecated {
         upcoming_minimum_version: upcoming.version.clone(),
@@ -75,7 +75,7 @@ fn deprecated(cx: &Cx<'_>, session: &TunnelSession) -> Option<Deprecated> {
     })
 }
 
-/// Both kinds.
+/// The two kinds of events.
 pub(crate) fn kinds() -> [AuditKind; 2] {
     let schema = SchemaSettings::draft2020_12()
         .for_serialize()
@@ -100,7 +100,7 @@ pub(crate) fn kinds() -> [AuditKind; 2] {
     ]
 }
 
-/// A session began.
+/// The event of a started session.
 pub(crate) fn started(
     cx: &Cx<'_>,
     head: &Head,
@@ -109,7 +109,7 @@ pub(crate) fn started(
     event(cx, AGENT_SESSION_START, head, session, None, "")
 }
 
-/// A known agent was refused.
+/// The event of a known agent that was refused.
 pub(crate) fn refused(
     cx: &Cx<'_>,
     head: &Head,
@@ -119,7 +119,7 @@ pub(crate) fn refused(
     event(cx, AGENT_SESSION_START, head, session, None, error)
 }
 
-/// A session ended at that time.
+/// The event of a session that ended at that time.
 pub(crate) fn stopped(
     cx: &Cx<'_>,
     head: &Head,
@@ -127,7 +127,7 @@ pub(crate) fn stopped(
     error: &str,
     at: Timestamp,
 ) -> Result<AuditEvent, Fault> {
-    // The clocks of two nodes may differ: no session ends before it began.
+    // The clocks of two nodes may differ, so make sure that no session ends before its start.
     let at = at.max(head.created_at).whole_seconds();
     event(cx, AGENT_SESSION_STOP, head, session, Some(at), error)
 }

@@ -1,4 +1,4 @@
-//! The agents of this process: their sessions, their limits, and the certificates they are shown.
+//! The agents of this process: their sessions, limits and certificates.
 
 use super::failure_detector;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -11,14 +11,14 @@ use culvert_tunnel::server::{Bindings, EndReason};
 use rustls::sign::CertifiedKey;
 use tokio::sync::Notify;
 
-/// What control needs to know of the agents of this process.
+/// Settings of the agents of this process.
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
     /// Name of this node.
     pub node: String,
-    /// Shown to people and told in events (`region`).
+    /// Region shown in the API and in events (`region`).
     pub region: String,
-    /// Names and addresses that agents dial. The server announces the first to agents that name none.
+    /// Names and addresses that agents connect to. The server announces the first to agents that name none.
     pub names: Vec<String>,
     /// Whether no other process uses the same store.
     pub is_alone: bool,
@@ -26,18 +26,18 @@ pub struct AgentSettings {
     pub address: String,
     /// How long the names and TCP addresses of a session that ended are reserved for their owner.
     pub names_kept: Duration,
-    /// How many of them there may be.
+    /// Limits of sessions and endpoints.
     pub limits: AgentLimits,
 }
 
-/// How many agents there may be in this process at once (`limits.*`).
+/// Limits of the agents of this process (`limits.*`).
 #[derive(Clone, Copy, Debug)]
 pub struct AgentLimits {
-    /// Sessions in all.
+    /// Total sessions.
     pub sessions: usize,
     /// Sessions of one account.
     pub sessions_per_account: usize,
-    /// Sessions of one owner of credentials, who may make any number of them.
+    /// Sessions of one owner, whose credentials are not limited in number.
     pub sessions_per_owner: usize,
     /// Sessions of one credential.
     pub sessions_per_credential: usize,
@@ -52,14 +52,15 @@ pub struct AgentLimits {
 pub(crate) struct Agents {
     pub(crate) bindings: Arc<Bindings>,
     pub(crate) settings: AgentSettings,
-    /// Tells this run of the server from every other.
+    /// ID of this run of the server.
     pub(crate) run: String,
     pub(crate) sessions: Mutex<BTreeMap<String, Live>>,
-    /// Endpoints that were, or may have been, committed for agents that got no answer: id, session.
+    /// Endpoints that were, or may have been, committed for agents that got no response: endpoint ID and
+    /// session ID.
     pub(crate) unanswered: Mutex<BTreeMap<String, String>>,
-    /// Other runs.
+    /// Detects other runs that have failed.
     pub(crate) failure_detector: Mutex<failure_detector::FailureDetector>,
-    /// Wakes the keeper.
+    /// Wakes the reconcile loop.
     pub(crate) woken: Notify,
     pub(crate) certificate: Arc<AgentCertificates>,
 }
@@ -71,17 +72,17 @@ pub(crate) struct Live {
     pub(crate) owner_id: String,
     pub(crate) credential_id: String,
     pub(crate) endpoints: BTreeSet<String>,
-    /// Endpoints that it is about to have.
+    /// Endpoints that are being bound.
     pub(crate) binding: usize,
-    /// Set while it has no connection: when it is over, and why.
+    /// While it has no connection: when it ends, and why.
     pub(crate) leaving: Option<(Instant, EndReason)>,
     /// When its connection ended, while it has none.
     pub(crate) left_at: Option<Timestamp>,
-    /// When it is to be cut, if it has not ended by then, and why.
+    /// When to close its connection, if it has not ended by then, and why.
     pub(crate) cut: Option<(Instant, &'static str)>,
-    /// What an end until then comes of, because its agent was asked for it.
+    /// The reason for its end, if it ends by then, because its agent was asked to stop.
     pub(crate) asked: Option<(Instant, &'static str)>,
-    /// Whether it counts against the limits. Not when it is over and only the store does not know.
+    /// Whether it counts against the limits. False for a session that has ended but is still in the store.
     pub(crate) has_place: bool,
 }
 
@@ -116,18 +117,17 @@ impl Agents {
     }
 }
 
-/// The certificates that agents are shown.
+/// The certificates that agents are presented with.
 #[derive(Debug, Default)]
 pub(crate) struct AgentCertificates {
-    /// One of the installation's authority, for any name.
+    /// Issued by the installation's authority, for any name.
     pub(crate) own: ArcSwapOption<CertifiedKey>,
-    /// Those that were issued for ingresses, by name.
+    /// Issued for ingresses, by name.
     pub(crate) issued: ArcSwap<HashMap<String, Arc<CertifiedKey>>>,
 }
 
 impl Agents {
-    /// A session has no connection, and is over at `at` unless it comes back.
-    /// Sessions that have no connection and are still kept for their agents.
+    /// IDs of the sessions without a connection that are still kept for their agents.
     pub(crate) fn away(&self) -> Vec<String> {
         let now = Instant::now();
         let is_kept = |live: &Live| live.leaving.as_ref().is_some_and(|(at, _)| *at > now);
@@ -136,6 +136,7 @@ impl Agents {
         away.map(|(id, _)| id.clone()).collect()
     }
 
+    /// Marks a session that has no connection. It ends at `at` unless it is resumed.
     pub(crate) fn leave(&self, id: &str, at: Instant, reason: EndReason) {
         if let Some(live) = self.lock().get_mut(id) {
             live.leaving = Some((at, reason));
@@ -143,7 +144,7 @@ impl Agents {
         self.woken.notify_one();
     }
 
-    /// Why a session ends now, if its agent was asked to end it a little while ago.
+    /// Why a session ends now, if its agent was recently asked to end it.
     pub(crate) fn asked(&self, id: &str) -> Option<&'static str> {
         let asked = self.lock().get(id)?.asked;
         asked.and_then(|(until, why)| (Instant::now() < until).then_some(why))

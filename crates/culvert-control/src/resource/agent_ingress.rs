@@ -1,7 +1,7 @@
-//! Agent ingress: a domain of its own at which agents connect (contract: management API 2.21).
+//! Agent ingress: a dedicated domain at which agents connect (contract: management API 2.21).
 //!
-//! With a policy its certificate is got from an authority and renewed (`reconcile::acme`). No name
-//! servers and no regions can be configured, so their lists are empty.
+//! With a policy, its certificate is obtained from an authority and renewed (`reconcile::acme`). Name servers
+//! and regions cannot be configured, so their lists are empty.
 
 use culvert_base::net::HostName;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
@@ -77,7 +77,8 @@ impl Resource for AgentIngress {
     type Create = Create;
     type Update = Update;
 
-    /// Without its ingress, or with another certificate, every agent that dials it stays outside.
+    /// Admins only: without its ingress, or with another certificate, no agent that uses the domain can
+    /// connect.
     fn permit(caller: &Caller) -> Result<(), Refusal> {
         caller.must_be_admin("Only admins make, change and delete agent ingresses.")
     }
@@ -123,12 +124,12 @@ impl Resource for AgentIngress {
     }
 }
 
-/// The ingress with this domain, whoever has it.
+/// The ingress with this domain, in any account.
 pub(crate) async fn find(store: &Store, domain: &str) -> Result<Option<Document>, Fault> {
     store.find(AgentIngress::KIND, "domain", domain).await
 }
 
-/// The domain of a stored ingress and the certificate that was issued for it.
+/// The domain of a stored ingress and the ID of its issued certificate.
 pub(crate) fn certified(document: &Document) -> Result<(String, Option<String>), Fault> {
     let ingress: AgentIngress = stored::read(document)?;
     Ok((ingress.domain, ingress.certificate_id))
@@ -149,17 +150,17 @@ impl AgentIngress {
         &self.domain
     }
 
-    /// The latest certificate that was issued for it.
+    /// ID of the latest certificate issued for it.
     pub(crate) fn certificate_id(&self) -> Option<&str> {
         self.certificate_id.as_deref()
     }
 
-    /// How its certificate is managed, if it is.
+    /// The state of its managed certificate, if it has one.
     pub(crate) fn management(&self) -> Option<&Management> {
         self.management.as_ref()
     }
 
-    /// Takes the certificate that was issued for it into use, until it is renewed.
+    /// Installs an issued certificate until it is renewed.
     pub(crate) fn take_issued(&mut self, certificate_id: String, renews_at: Timestamp) {
         if let Some(management) = &mut self.management {
             self.certificate_id = Some(certificate_id);
@@ -169,7 +170,7 @@ impl AgentIngress {
     }
 }
 
-/// The domain in its normal form.
+/// Checks and normalises the domain.
 fn check_domain(given: &str, platform: &HostName) -> Result<HostName, Refusal> {
     let host = HostName::parse(given).map_err(|why| {
         Refusal::new(

@@ -1,7 +1,7 @@
-//! Application user: who logged in through an identity action of a Traffic Policy (contract:
+//! Application user: a user who signed in through an identity action of a Traffic Policy (contract:
 //! management API 2.24).
 //!
-//! Log-ins make them (`login`), never this API.
+//! Sign-ins create them (`login`); the API does not.
 
 use culvert_base::Ksuid;
 use culvert_login::Sighting;
@@ -19,7 +19,7 @@ use crate::{Error, Parameter, page, service};
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ApplicationUser>();
 
 impl ApplicationUser {
-    /// Somebody who logs in for the first time.
+    /// A user at the first sign-in.
     pub(crate) fn of(sighting: &Sighting) -> Self {
         let mut user = Self {
             format: Format,
@@ -38,7 +38,7 @@ impl ApplicationUser {
         user
     }
 
-    /// The same, seen again.
+    /// Updates the user at a later sign-in.
     pub(crate) fn seen(&mut self, sighting: &Sighting) {
         let person = &sighting.person;
         self.username.clone_from(&person.username);
@@ -68,7 +68,7 @@ impl Resource for ApplicationUser {
         match input {}
     }
 
-    /// The user's sessions go too: the next request must log in again.
+    /// Ends the user's sessions too: the next request must sign in again.
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         let (sessions, user) = (&application_session::TYPE, self.user_key(&head.account));
         let ended = login::ending(cx.store, &head.account, user, End::All, cx.clock.now()).await?;

@@ -1,10 +1,10 @@
-//! Endpoint: an address at which traffic arrives, and where it goes (contract: management API 2.19,
+//! Endpoint: an address that receives traffic, and where the traffic goes (contract: management API 2.19,
 //! operations 5).
 //!
-//! Traffic goes through the endpoint's policy to an upstream given as a URL; it needs one of both. An
-//! internal endpoint gets it from the policies of its account's other endpoints alone. What cannot be run
-//! yet is refused: the binding `kubernetes`. Endpoints that agents serve are of the same kind; callers
-//! only look at them ([`agent`]).
+//! Traffic passes the endpoint's policy to an upstream given as a URL; an endpoint needs at least one of the
+//! two. An internal endpoint receives traffic only from the policies of its account's other endpoints. The
+//! unsupported binding `kubernetes` is refused. Endpoints that agents serve have the same type, but callers
+//! can only read them ([`agent`]).
 
 mod address;
 pub(crate) mod agent;
@@ -226,7 +226,7 @@ impl Resource for Endpoint {
                 .into());
             }
             self.binding = binding(input.bindings.as_deref().unwrap_or_default(), &wanted)?;
-            // An address that it holds itself is in no reservation, and clients repeat the url.
+            // Clients may repeat the URL, and an address that the endpoint holds itself is in no reservation.
             if !(held_before.is_some() && wanted == Wanted::of(&self.address)) {
                 let settled = wanted.settle(cx, self.binding).await?;
                 self.address = settled.address;
@@ -254,7 +254,7 @@ impl Resource for Endpoint {
         let goes_on = self.upstream.is_some();
         let text = match (&input.traffic_policy, &self.policy) {
             (Some(given), _) => given.0.clone(),
-            // A policy that let traffic pass has to answer it now.
+            // Check the policy again: without an upstream it must respond to all traffic itself.
             (None, Some(policy)) if goes_on != had_upstream => policy.shown.clone(),
             (None, _) => String::new(),
         };
@@ -308,8 +308,8 @@ impl Resource for Endpoint {
 }
 
 impl Endpoint {
-    /// Writes down what its policy names, for one that was stored before that was done. Whether
-    /// something was missing.
+    /// Stores the references of a policy that was stored before references were recorded. Returns whether any
+    /// was missing.
     pub(crate) async fn note_names(
         &mut self,
         store: &Store,
@@ -322,7 +322,7 @@ impl Endpoint {
         }
     }
 
-    /// What the edge runs.
+    /// Compiles it for the edge.
     pub(crate) fn compile(
         &self,
         ports: PublicPorts,
@@ -372,8 +372,8 @@ impl Endpoint {
         })
     }
 
-    /// Refuses a change by another owner (630): a name and its traffic belong to the owner that made the
-    /// endpoint. Admins may.
+    /// Refuses a change by another owner (630): a name and its traffic belong to the owner that created the
+    /// endpoint. Admins may change it.
     fn may_change(&self, cx: &Cx<'_>) -> Result<(), Refusal> {
         cx.caller.may_change_of(
             &self.principal_id,
@@ -381,7 +381,7 @@ impl Endpoint {
         )
     }
 
-    /// Refuses a change of an agent's endpoint by anybody else (18014).
+    /// Refuses to change an agent's endpoint through the API (18014).
     fn is_cloud(&self) -> Result<(), Refusal> {
         if self.served.is_none() {
             return Ok(());
@@ -392,7 +392,7 @@ impl Endpoint {
         ))
     }
 
-    /// The host below the platform domain whose certificate it presents if it ends TLS.
+    /// The host below the platform domain whose certificate it presents if it terminates TLS.
     pub(crate) fn certificate_host(&self, platform: &HostName) -> Option<&str> {
         let host = HostName::parse(&self.address.host).ok()?;
         let has_tls = matches!(
@@ -403,7 +403,7 @@ impl Endpoint {
         is_platforms.then_some(self.address.host.as_str())
     }
 
-    /// The address of the pool that it holds itself, in no reservation.
+    /// The pool address that it holds itself, without a reservation.
     fn held(&self) -> Option<String> {
         let is_held = self.address.scheme == AddressScheme::Tcp
             && self.binding == Binding::Public
@@ -411,17 +411,17 @@ impl Endpoint {
         is_held.then(|| self.address.hostport())
     }
 
-    /// Its address among all that are taken.
+    /// The key of its address lock.
     fn place(&self, account: &str) -> String {
         place_of(&self.address, self.binding, account)
     }
 
-    /// Its name among all that belong to someone; see [`host`].
+    /// The key of its name; see [`host`].
     pub(crate) fn host_name(&self, account: &str) -> String {
         name_of(&self.address, self.binding, account)
     }
 
-    /// Who it belongs to.
+    /// ID of its owner.
     pub(crate) fn principal_id(&self) -> &str {
         &self.principal_id
     }
@@ -442,7 +442,7 @@ const fn argument(name: &'static str, field: &'static str) -> Argument {
     Argument { name, field }
 }
 
-/// An endpoint does something with its traffic.
+/// Refuses an endpoint without an upstream and without a policy.
 fn needs_one(
     upstream: Option<&StoredUpstream>,
     policy: Option<&StoredPolicy>,

@@ -1,8 +1,7 @@
 //! Event destination: one remote system that receives events (contract: management API 2.4).
 //!
-//! What a target's fields mean and which values are allowed is the business of `culvert-delivery`,
-//! which also runs it. Here a configuration is stored in two parts: the form that is shown, free of
-//! secrets, and the whole, sealed.
+//! `culvert-delivery` defines the fields and allowed values of each target and runs it. A configuration is
+//! stored twice: as shown, without secrets, and whole and encrypted.
 
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
 use culvert_delivery::{TargetType, target};
@@ -129,7 +128,7 @@ impl Resource for EventDestination {
             if sent(&merged) != sent(&given) && addresses(&merged) != addresses(&stored) {
                 return Err(Refusal::new(code::BODY_FIELD_INVALID, SECRETS_AGAIN).into());
             }
-            // Secrets made here are shown by creations only.
+            // Generated secrets are only shown on creation.
             (self.target, _) = StoredTarget::check(cx, &head.id, ty, &merged)?;
         }
         self.description = input.description.unwrap_or(self.description);
@@ -142,8 +141,8 @@ impl Resource for EventDestination {
     }
 }
 
-/// The write that notes that events about keys and credentials go to these destinations. It changes them, so
-/// that of a new target and a first such event the later one is decided again.
+/// The write that records that events about keys and credentials go to these destinations. It changes their
+/// documents. If a change of target and the first such event are concurrent, the later one is decided again.
 pub(crate) async fn note_private(cx: &Cx<'_>, ids: &[String]) -> Result<Changes, Error> {
     let reason = "what may be changed of the destination is no part of what is shown of it";
     let mut changes = Changes::default();
@@ -167,11 +166,11 @@ pub(crate) async fn note_private(cx: &Cx<'_>, ids: &[String]) -> Result<Changes,
 }
 
 impl EventDestination {
-    /// Refuses another target for a destination that gets, or has got, events about keys and credentials
-    /// (630): whoever changes it would get them. Admins may.
+    /// Refuses a new target for a destination that receives, or has received, events about keys and
+    /// credentials (630), because the new target would receive them. Admins may change it.
     async fn may_redirect(&self, cx: &Cx<'_>, head: &Head) -> Result<(), Error> {
         let mut has_private = self.has_private;
-        // Subscriptions that were stored before this was noted.
+        // Subscriptions stored before this was recorded.
         for document in cx.referring(EventSubscription::KIND, head).await? {
             has_private |= event_subscription::is_private(&document)?;
         }
@@ -182,7 +181,7 @@ impl EventDestination {
         Ok(())
     }
 
-    /// The target's entry and its whole configuration, to be opened for sending.
+    /// The target's entry and its decrypted configuration, for sending.
     pub(crate) fn target(
         &self,
         seal: &Seal,
@@ -199,7 +198,7 @@ impl EventDestination {
 }
 
 impl StoredTarget {
-    /// Checks a configuration; with it comes what is shown of it once.
+    /// Checks a configuration. Also returns the secrets to show once.
     fn check(
         cx: &Cx<'_>,
         id: &str,
@@ -241,7 +240,7 @@ fn check_format(format: &str) -> Result<(), Refusal> {
     }
 }
 
-/// The one target of a body, and its configuration.
+/// The single target of a body, and its configuration.
 fn only(given: Map<String, Value>) -> Result<(&'static TargetType, Value), Refusal> {
     let mut found = None;
     for (name, value) in given {
@@ -271,7 +270,7 @@ fn only(given: Map<String, Value>) -> Result<(&'static TargetType, Value), Refus
     found.ok_or_else(|| Refusal::of(code::TARGET_MISSING))
 }
 
-/// An object with one of the targets of this build.
+/// The schema of an object with one of the targets of this build.
 fn target_schema(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = json_schema!({
         "type": "object",
@@ -292,7 +291,7 @@ fn target_schema(generator: &mut SchemaGenerator) -> Schema {
     schema
 }
 
-/// A target without the secrets that only sign: they are sent nowhere.
+/// A target without the secrets that only sign and are never sent.
 fn sent(target: &Value) -> Value {
     let mut target = target.clone();
     if let Some(fields) = target.as_object_mut() {
@@ -301,7 +300,7 @@ fn sent(target: &Value) -> Value {
     target
 }
 
-/// The fields of a target that say where it sends to. A stored secret is kept only while they are the same:
+/// The fields of a target that decide where it sends. A stored secret is kept only while they are unchanged:
 /// it must not be sent to an address that it was not given for.
 fn addresses(target: &Value) -> Vec<(&String, &Value)> {
     const MARKS: [&str; 8] = [

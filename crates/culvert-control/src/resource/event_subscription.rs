@@ -142,7 +142,7 @@ impl Resource for EventSubscription {
         input: Update,
     ) -> Result<Draft<Self>, Error> {
         may_have(cx.caller, &self.sources)?;
-        // An empty list is what one client sends for a field its caller did not name.
+        // One client sends an empty list for a field that its caller did not set.
         if let Some(sources) = input.sources.filter(|sources| !sources.is_empty()) {
             self.sources = check_sources(sources)?;
             may_have(cx.caller, &self.sources)?;
@@ -165,7 +165,7 @@ impl Resource for EventSubscription {
 }
 
 impl Source {
-    /// Checks it, and folds fields that are named twice. `place` is put before what is wrong.
+    /// Checks the source and removes duplicate fields. `place` is a prefix of error messages.
     fn check(mut self, place: &str) -> Result<Self, Refusal> {
         let at = |refusal: Refusal| Refusal {
             message: format!("{place}{}", refusal.message).into(),
@@ -209,7 +209,7 @@ impl From<SourceInput> for Source {
     }
 }
 
-/// Refuses a subscription to events about keys and credentials to anybody but admins (630).
+/// Refuses a subscription to events about keys and credentials (630), unless the caller is an admin.
 fn may_have(caller: &Caller, sources: &[Source]) -> Result<(), Refusal> {
     match sources
         .iter()
@@ -220,7 +220,7 @@ fn may_have(caller: &Caller, sources: &[Source]) -> Result<(), Refusal> {
     }
 }
 
-/// Whether a stored subscription wants events about keys and credentials.
+/// Whether a stored subscription includes events about keys and credentials.
 pub(crate) fn is_private(document: &Document) -> Result<bool, Fault> {
     Ok(stored::read::<EventSubscription>(document)?.has_private())
 }
@@ -230,7 +230,7 @@ fn check_sources(given: Vec<SourceInput>) -> Result<Vec<Source>, Refusal> {
     for (index, input) in given.into_iter().enumerate() {
         let kind: String = input.kind.chars().take(64).collect();
         let place = format!("Source {} (`{kind}`): ", index + 1);
-        // Each type is known and given once, so a list cannot be longer than the catalogue.
+        // Each type is known and listed once, which limits the list to the catalogue.
         let source = Source::from(input).check(&place)?;
         if sources.iter().any(|other| other.kind == source.kind) {
             return Err(Refusal::new(
@@ -243,7 +243,7 @@ fn check_sources(given: Vec<SourceInput>) -> Result<Vec<Source>, Refusal> {
     Ok(sources)
 }
 
-/// Folds duplicates; refuses what is no destination of the caller's account.
+/// Removes duplicates; refuses IDs that are not destinations of the caller's account.
 async fn check_destinations(cx: &Cx<'_>, given: Vec<String>) -> Result<Vec<String>, Error> {
     let mut seen = HashSet::new();
     let mut ids = Vec::new();
@@ -453,19 +453,19 @@ struct SourceList<'a> {
 }
 
 impl EventSubscription {
-    /// Whether it wants events about keys and credentials.
+    /// Whether it includes events about keys and credentials.
     fn has_private(&self) -> bool {
         self.private_kinds().next().is_some()
     }
 
-    /// The kinds of such events that it wants.
+    /// The kinds of such events that it includes.
     pub(crate) fn private_kinds(&self) -> impl Iterator<Item = &str> {
         let kinds = self.sources.iter().map(|source| source.kind.as_str());
         kinds.filter(|kind| event_kinds::is_private(kind))
     }
 
-    /// Makes one that wants such events the caller's, who may have them. The write notes at its destinations
-    /// that they get them.
+    /// Makes the caller, who may receive such events, the owner of a subscription that includes them. The
+    /// write records at its destinations that they receive them.
     async fn adopted(&mut self, cx: &Cx<'_>) -> Result<Changes, Error> {
         if !self.has_private() {
             return Ok(Changes::default());
@@ -474,7 +474,7 @@ impl EventSubscription {
         event_destination::note_private(cx, &self.destination_ids).await
     }
 
-    /// Where the source is that the path names.
+    /// The index of the source that the path names.
     fn position(&self, call: &Call) -> Result<usize, Refusal> {
         let named = call.path.get(1).map(String::as_str);
         self.sources
@@ -508,8 +508,8 @@ async fn of_call(control: &Control, call: &Call) -> Result<(EventSubscription, H
     Ok((stored::read(&document)?, document.head))
 }
 
-/// Changes the sources of the subscription that the path names. `edit` answers which source is
-/// shown.
+/// Changes the sources of the subscription that the path names. `edit` returns the index of the source to
+/// show.
 async fn change(
     control: &Control,
     call: &Call,
@@ -541,7 +541,7 @@ async fn change(
     Err(service::overtaken())
 }
 
-/// Sources have no values that are refused by themselves: both problems are the body's.
+/// Sources have no error codes for single values: both problems are errors of the body.
 fn shape(problem: Problem) -> Refusal {
     value_refusal::<EventSubscription>(problem)
 }

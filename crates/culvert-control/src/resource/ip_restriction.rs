@@ -1,7 +1,7 @@
-//! IP restriction: the addresses that one place of an account is reached from (contract: management
-//! API 2.9).
+//! IP restriction: the addresses from which one area of an account can be reached (contract: management API
+//! 2.9).
 //!
-//! Not here: how a place is guarded (`restriction`).
+//! `restriction` enforces them.
 
 use std::collections::HashSet;
 
@@ -102,7 +102,7 @@ impl Resource for IpRestriction {
         _head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
-        // An empty list is what one client sends for a field its caller did not name.
+        // One client sends an empty list for a field that its caller did not set.
         if let Some(ids) = input.ip_policy_ids.filter(|ids| !ids.is_empty()) {
             self.ip_policy_ids = check_policies(cx, ids).await?;
         }
@@ -112,13 +112,13 @@ impl Resource for IpRestriction {
         Ok(Draft::of(self))
     }
 
-    /// One that admits no address shuts everybody out, its maker's admins included.
+    /// Admins only: a restriction that allows no address blocks every caller, including admins.
     fn permit(caller: &Caller) -> Result<(), Refusal> {
         caller.must_be_admin("Only admins make, change and delete IP restrictions.")
     }
 }
 
-/// Folds duplicates; refuses what is no IP policy of the caller's account.
+/// Removes duplicates; refuses IDs that are not IP policies of the caller's account.
 async fn check_policies(cx: &Cx<'_>, given: Vec<String>) -> Result<Vec<String>, Error> {
     let mut seen = HashSet::new();
     let mut ids = Vec::new();
@@ -137,8 +137,8 @@ async fn check_policies(cx: &Cx<'_>, given: Vec<String>) -> Result<Vec<String>, 
     Ok(ids)
 }
 
-/// Refuses a change of an IP policy or its rules while an IP restriction names the policy, but by admins
-/// (630). What is returned is the condition under which that holds at the commit.
+/// Refuses a change to an IP policy or its rules while an IP restriction refers to the policy (630), unless
+/// the caller is an admin. Returns the condition that this still holds at the commit.
 pub(crate) async fn may_change_policy(cx: &Cx<'_>, policy_id: &str) -> Result<Changes, Error> {
     if cx.caller.role == Role::Admin {
         return Ok(Changes::default());

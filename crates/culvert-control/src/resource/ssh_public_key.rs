@@ -1,8 +1,8 @@
-//! SSH public key: what a client of reverse SSH tunnels shows to be known (contract: management API
-//! 2.13, where it is called an SSH credential).
+//! SSH public key: identifies a client of reverse SSH tunnels (contract: management API 2.13, where it is
+//! called an SSH credential).
 //!
-//! A key belongs to one owner of the whole installation: the key alone tells who connects. One that is
-//! registered as an authority does not log in itself; certificates that it signed do.
+//! A key belongs to one owner in the whole installation, because the key alone identifies the client. A key
+//! that is registered as an authority does not sign in itself; the certificates that it signed do.
 
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, code};
 use culvert_store::{Document, Head, Store};
@@ -21,7 +21,7 @@ use crate::{Error, input, owner};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<SshPublicKey>();
 
-/// What stands before an authority's key, as in a file of authorized keys.
+/// Prefix of an authority's key, as in an authorized_keys file.
 const AUTHORITY: &str = "cert-authority";
 
 /// A new SSH public key.
@@ -103,10 +103,10 @@ impl Resource for SshPublicKey {
             let why = "A CA key must be an ECDSA or Ed25519 key.";
             return Err(Refusal::new(code::SSH_KEY_INVALID, why).into());
         }
-        // A key tells whose agent it is, so it has one owner, and a second one has to be told that the key is
-        // taken (contract: 609 and 610). Who asks needs the whole public key, and learns neither the owner
-        // nor an id.
-        // Of two creations at the same moment one is decided again and finds the other here.
+        // A key identifies the owner of an agent, so it has one owner, and a second one must learn that the
+        // key is taken (contract: 609 and 610). The request needs the whole public key, and the refusal
+        // reveals neither the owner nor an ID.
+        // Of two concurrent creations, one is decided again and finds the other here.
         if let Some(other) = cx.store.find(Self::KIND, KEY, &key.fingerprint).await? {
             let is_here = other.head.account == cx.caller.account;
             let code = if is_here {
@@ -141,7 +141,8 @@ impl Resource for SshPublicKey {
     }
 }
 
-/// The key with this fingerprint, whoever has it; an authority's or a client's own.
+/// The key with this fingerprint, in any account. `is_authority` selects keys of authorities or keys of
+/// clients.
 pub(crate) async fn find(
     store: &Store,
     fingerprint: &str,

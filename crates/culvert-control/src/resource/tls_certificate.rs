@@ -1,8 +1,8 @@
-//! TLS certificate: a server's certificate with its chain and key, uploaded or issued for a reserved
-//! domain (contract: management API 2.15).
+//! TLS certificate: a server certificate with its chain and key, uploaded or issued for a reserved domain
+//! (contract: management API 2.15).
 //!
-//! The key is sealed and never shown. The edge presents a certificate for the reserved domains that
-//! name it, and it is not deleted while one does. One that has expired is taken.
+//! The key is encrypted and never shown. The edge presents the certificate for the reserved domains that
+//! refer to it. It cannot be deleted while one does. An expired certificate is accepted.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::{Error, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<TlsCertificate>();
 
-/// Longest chain taken, PEM, in bytes.
+/// Longest accepted chain, PEM, in bytes.
 const PEM_BYTES_MAX: usize = 64 * 1024;
 
 /// A new TLS certificate.
@@ -113,8 +113,8 @@ impl Resource for TlsCertificate {
         Ok(Draft::of(self))
     }
 
-    /// One that was issued for a domain is not taken from it while it is managed.
-    /// What names it goes first, or names another.
+    /// Refuses to remove a certificate that a domain or ingress refers to. A managed certificate stays while
+    /// it is managed.
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         let domains = cx.referring(ReservedDomain::KIND, head).await?;
         let ingresses = cx.referring(AgentIngress::KIND, head).await?;
@@ -133,8 +133,9 @@ impl Resource for TlsCertificate {
 }
 
 impl TlsCertificate {
-    /// Whether it is for a name, as clients judge it (RFC 6125 6.4): by its alternative names, or by
-    /// its common name where it has none. `*` stands for one label. A wildcard needs the wildcard.
+    /// Whether it is valid for a name by the rules of clients (RFC 6125 6.4): by its alternative names, or by
+    /// its common name if it has none. `*` matches one label. A wildcard name needs that wildcard in the
+    /// certificate.
     pub(crate) fn covers(&self, name: &str) -> bool {
         let (dns_names, common) = (&self.names.dns_names, &self.summary.subject_common_name);
         let is_for = |given: &str| {
@@ -154,7 +155,7 @@ impl TlsCertificate {
         }
     }
 
-    /// What a chain and its key, PEM, say of themselves; refused when they do not belong together.
+    /// Reads a chain and its key, PEM. Refused if they do not belong together.
     fn read(
         seal: &Seal,
         entropy: &dyn Entropy,
@@ -195,7 +196,7 @@ impl TlsCertificate {
         })
     }
 
-    /// A chain that an authority issued for `name` at `now`, to be stored under `id`.
+    /// A chain that an authority issued for `name` at `now`, for storage under `id`.
     pub(crate) fn issued(
         seal: &Seal,
         entropy: &dyn Entropy,
@@ -213,9 +214,9 @@ impl TlsCertificate {
         Ok(issued)
     }
 
-    /// When two thirds of its life are over.
+    /// When two thirds of its lifetime have passed.
     pub(crate) fn renews_at(&self) -> Timestamp {
-        // A moment that is too far away to be told is one that never comes.
+        // A time outside the range of timestamps counts as never.
         let read = |text, otherwise: i64| {
             Timestamp::parse(text).unwrap_or(Timestamp::from_unix_nanos(otherwise))
         };
@@ -224,7 +225,7 @@ impl TlsCertificate {
         not_before.plus(not_after.since(not_before) / 3 * 2)
     }
 
-    /// The chain with its key, to be served under.
+    /// The chain with its key, for serving.
     pub(crate) fn certified_key(
         &self,
         seal: &Seal,
@@ -239,7 +240,7 @@ impl TlsCertificate {
     }
 }
 
-/// The certificates of a PEM text, the server's first.
+/// The certificates of a PEM text, the server certificate first.
 fn chain(pem: &str) -> Result<Vec<CertificateDer<'static>>, Refusal> {
     if pem.len() > PEM_BYTES_MAX {
         return Err(Refusal::new(
@@ -247,7 +248,7 @@ fn chain(pem: &str) -> Result<Vec<CertificateDer<'static>>, Refusal> {
             format!("`certificate_pem` is longer than {PEM_BYTES_MAX} bytes."),
         ));
     }
-    // Said of a broken section too: nothing of a key may be stored and shown.
+    // Check this for malformed sections too: no part of a key may be stored and shown.
     if certificate::names_a_key(pem) {
         return Err(Refusal::of(code::CERTIFICATE_PEM_WITH_KEY));
     }

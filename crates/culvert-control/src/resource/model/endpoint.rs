@@ -27,7 +27,7 @@ pub(crate) struct Endpoint {
     pub(crate) address: Address,
     /// The reserved domain that covered the host when the url was set.
     pub(crate) domain_id: Option<String>,
-    /// The reserved address that the url names. A TCP endpoint without one holds its address itself.
+    /// The reserved address in the URL. A TCP endpoint without one holds its address itself.
     #[serde(default)]
     pub(crate) tcp_addr_id: Option<String>,
     pub(crate) binding: Binding,
@@ -38,31 +38,31 @@ pub(crate) struct Endpoint {
     /// Whether `//` in the paths of its requests becomes `/`.
     #[serde(default = "merges_slashes")]
     pub(crate) merge_slashes: bool,
-    /// Owner of the key or credential it was made with.
+    /// Owner of the key or credential that created it.
     pub(crate) principal_id: String,
-    /// What is known of the agent that serves it; nothing for a cloud endpoint.
+    /// The agent that serves it; `None` for a cloud endpoint.
     #[serde(default)]
     pub(crate) served: Option<Served>,
-    /// Times of its own, if it has any.
+    /// Its own timeouts, if set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeouts: Option<Timeouts>,
 }
 
-/// A binding that an endpoint can have.
+/// The bindings that an endpoint can have.
 pub(crate) fn binding_schema() -> Value {
     json!({"type": "string", "enum": [Binding::Public.name(), Binding::Internal.name()]})
 }
 
-/// What endpoints do unless they say otherwise.
+/// The default of endpoints.
 pub(crate) const fn merges_slashes() -> bool {
     true
 }
 
-/// An upstream as it was sent; both parts have passed [`Upstream::parse`].
+/// An upstream as sent; both parts have passed [`Upstream::parse`].
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct StoredUpstream {
     pub(crate) url: String,
-    /// `""` where no HTTP is spoken.
+    /// `""` for an upstream without HTTP.
     pub(crate) protocol: String,
 }
 
@@ -124,7 +124,7 @@ impl Model for Endpoint {
 
     fn links(&self, _head: &Head) -> Links {
         let mut refs: Vec<Ref> = match &self.served {
-            // Agents come and go; they hold no reservation.
+            // Endpoints of agents hold no reservation.
             Some(served) => {
                 let session = Ref::new("tunnel_session", &served.session_id, OnDelete::Cascade);
                 vec![session]
@@ -217,13 +217,13 @@ pub(crate) enum Binding {
     Internal,
 }
 
-/// A url in its parts.
+/// The parts of a URL.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Address {
     pub(crate) scheme: AddressScheme,
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// As it is shown.
+    /// The URL as shown.
     pub(crate) url: String,
 }
 
@@ -262,19 +262,19 @@ impl AddressScheme {
     }
 }
 
-/// The agent's side of an endpoint.
+/// The agent that serves an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Served {
     pub(crate) session_id: String,
     pub(crate) tunnel_id: String,
-    /// The run of a server that the agent is connected to; nobody else can reach it.
+    /// The run that the agent is connected to; only this run can reach the agent.
     pub(crate) run: String,
     pub(crate) region: String,
     /// As the agent announced it.
     pub(crate) forwards_to: String,
     /// `http1`, `http2` or empty.
     pub(crate) forwards_proto: String,
-    /// Version of the PROXY protocol that the service wants; 0 for none.
+    /// Version of the PROXY protocol that the service expects; 0 for none.
     pub(crate) proxy_version: u8,
     pub(crate) name: String,
 }

@@ -28,11 +28,11 @@ pub(crate) struct EventDestination {
     pub(crate) version: Format<1>,
     pub(crate) description: Description,
     pub(crate) metadata: Metadata,
-    /// As it was sent: `json` in any letter case.
+    /// As sent: `json` in any letter case.
     pub(crate) format: String,
     pub(crate) target: StoredTarget,
-    /// Whether a subscription or a replay has sent it events about keys and credentials. Some may wait for it
-    /// after that has ended.
+    /// Whether a subscription or a replay has sent it events about keys and credentials. Some may still be
+    /// queued after that has ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) has_private: bool,
 }
@@ -41,9 +41,9 @@ pub(crate) struct EventDestination {
 pub(crate) struct StoredTarget {
     /// Key of the target, such as `webhook`.
     pub(crate) name: String,
-    /// The configuration as it is shown.
+    /// The configuration as shown.
     pub(crate) shown: Value,
-    /// The whole configuration, sealed.
+    /// The whole configuration, encrypted.
     pub(crate) sealed: String,
 }
 
@@ -79,13 +79,13 @@ impl Serialize for ShownTarget<'_> {
     }
 }
 
-/// The same as it is shown: the public keys always, secrets `null`.
+/// The schema of the view of a target: all public keys, with secrets as `null`.
 pub(crate) fn shown_target_schema(_: &mut SchemaGenerator) -> Schema {
     let null = || json_schema!({ "type": ["object", "null"] }).to_value();
     let object = || json_schema!({ "type": "object" }).to_value();
     let ours = target::ALL.iter().map(|ty| (ty.name, object()));
     let public = PUBLIC_TARGETS.iter().map(|name| (*name, null()));
-    // Of a name that is in both, the last counts.
+    // For a name in both lists, the last entry wins.
     let properties: Map<String, Value> = ours
         .chain(public)
         .map(|(name, schema)| (name.to_owned(), schema))

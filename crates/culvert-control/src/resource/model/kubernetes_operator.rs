@@ -11,10 +11,10 @@ use crate::base::Base;
 use crate::resource::model::{Links, Model, Reference, Uri};
 use crate::stored::Format;
 
-/// What is shown of the validity of a certificate that does not exist.
+/// The validity that a missing certificate shows.
 const NO_TIME: &str = "0001-01-01T00:00:00Z";
 pub(crate) const FEATURES: [&str; 3] = ["bindings", "gateway", "ingress"];
-/// Where the operator keeps the uid of its namespace within its metadata.
+/// The field of the operator's metadata that holds the UID of its namespace.
 pub(crate) const UID_IN_METADATA: &str = "namespace.uid";
 
 /// At most 255 bytes.
@@ -30,7 +30,7 @@ pub(crate) struct KubernetesOperator {
     pub(crate) region: Text,
     pub(crate) deployment: Deployment,
     pub(crate) binding: Option<Binding>,
-    /// Owner of the key it was made with.
+    /// Owner of the key that created it.
     pub(crate) principal_id: String,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Binding {
     pub(crate) endpoint_selectors: Vec<String>,
     /// `host:port`, or empty.
     pub(crate) ingress_endpoint: String,
-    /// The signing request that the certificate answers.
+    /// The certificate signing request of the current certificate.
     pub(crate) csr: String,
     pub(crate) certificate: Option<ClientCertificate>,
 }
@@ -127,7 +127,7 @@ impl Model for KubernetesOperator {
         }
     }
 
-    /// An operator that restarts finds itself by these; two of them would take turns.
+    /// A restarting operator finds itself by these keys, so they must be unique.
     fn links(&self, head: &Head) -> Links {
         let metadata: Option<Value> = serde_json::from_str(&self.metadata).ok();
         let uid = metadata
