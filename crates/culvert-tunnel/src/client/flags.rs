@@ -1,7 +1,7 @@
-//! What a user may say of an endpoint: one table for the command line and for `ssh -R`.
+//! The options of endpoints: one table for the command line and for `ssh -R`.
 //!
-//! Values are put into the options of a Bind and judged by the server, which knows more. Only what
-//! could not even be written there is refused here.
+//! Values are copied into the options of a Bind, and the server validates them. Only values that cannot be
+//! encoded are rejected here.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,36 +10,35 @@ use serde_json::{Map, Value, json};
 use super::endpoint::Protocol;
 use crate::wire::{BindExtra, BindRequest};
 
-/// Something that can be said of an endpoint.
+/// An option of an endpoint.
 #[derive(Debug)]
 pub struct Flag {
-    /// As in `--name`.
+    /// The name, as in `--name`.
     pub name: &'static str,
-    /// What follows it.
+    /// The kind of its value.
     pub given: Given,
     /// Whether it may be repeated.
     pub many: bool,
-    /// Where it has a meaning.
+    /// The endpoints that it applies to.
     pub scope: FlagScope,
-    /// What it does, for people.
+    /// The help text.
     pub doc: &'static str,
-    /// Takes the value, which is the content where a file is named. An error is a sentence without
-    /// a full stop.
+    /// Applies the value, or the content of a named file. The error is a sentence without a full stop.
     pub apply: fn(&mut Wanted, &str) -> Result<(), String>,
 }
 
-/// What follows a flag.
+/// The kind of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {
-    /// Nothing, or `=true`, or `=false`.
+    /// None, `=true` or `=false`.
     Switch,
-    /// A text; what it is called.
+    /// A text, with its name in the help.
     Text(&'static str),
-    /// The name of a file whose content counts.
+    /// The name of a file whose content is the value.
     File,
 }
 
-/// Where a flag has a meaning.
+/// The endpoints that a flag applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlagScope {
     /// http and https endpoints.
@@ -48,12 +47,12 @@ pub struct FlagScope {
     pub tcp: bool,
     /// tls endpoints.
     pub tls: bool,
-    /// Whether a session over SSH can have it, where no agent is.
+    /// Endpoints over SSH, which have no agent.
     pub ssh: bool,
 }
 
 impl FlagScope {
-    /// Whether the endpoints of a command have it.
+    /// Whether the flag applies to endpoints of this protocol.
     pub const fn has(self, protocol: Protocol) -> bool {
         match protocol {
             Protocol::Http | Protocol::Https => self.http,
@@ -83,7 +82,7 @@ const NAMED: FlagScope = FlagScope {
     ..EVERYWHERE
 };
 
-/// What a user wants of an endpoint.
+/// The endpoint that a user requests.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     url: String,
@@ -91,24 +90,24 @@ pub struct Wanted {
     subdomain: String,
     remote_addr: String,
     scheme: String,
-    /// Whether the service is spoken to in HTTP/2.
+    /// Whether the service uses HTTP/2.
     pub http2: bool,
     opts: Map<String, Value>,
     extra: BindExtra,
 }
 
 impl Wanted {
-    /// The host to listen on, as an SSH client asks for it.
+    /// Sets the host to listen on, as an SSH client requests it.
     pub fn set_host(&mut self, host: &str) {
         self.host = host.to_owned();
     }
 
-    /// `host:port` to listen on, as an SSH client asks for it.
+    /// Sets the `host:port` to listen on, as an SSH client requests it.
     pub fn set_remote_addr(&mut self, address: String) {
         self.remote_addr = address;
     }
 
-    /// The flags that say where to listen, those that were given.
+    /// The given flags that determine the address to listen on.
     pub fn named_by(&self) -> impl Iterator<Item = &'static str> {
         [
             ("remote-addr", &self.remote_addr),
@@ -120,34 +119,35 @@ impl Wanted {
         .filter_map(|(flag, name)| (!name.is_empty()).then_some(flag))
     }
 
-    /// Takes the authorities of clients' certificates out of the options, for an endpoint whose TLS the agent
-    /// terminates: only the agent sees the certificates then. A server that was asked to verify them would have to
-    /// terminate TLS itself.
+    /// Removes the CAs of client certificates from the options, for an endpoint whose TLS the agent
+    /// terminates: only the agent sees the certificates then, and a server that had to verify them would have
+    /// to terminate TLS itself.
     pub fn take_authorities(&mut self) -> Option<String> {
         let authorities = self.opts.remove("MutualTLSCA");
         self.opts.remove("MutualTLSAtEdge");
         let text = STANDARD.decode(authorities?["mutual_tls_ca"].as_str()?);
-        // The agent's own protocol: says that certificates are verified, and by whom.
+        // Tells the server that the agent verifies certificates. This option exists only in culvert's
+        // protocol.
         self.opts.insert("MutualTLSAtAgent".into(), true.into());
         String::from_utf8(text.ok()?).ok()
     }
 
-    /// A value of the options by its name on the wire.
+    /// Sets an option by its name on the wire.
     pub fn set_option(&mut self, name: &str, value: Value) {
         self.opts.insert(name.to_owned(), value);
     }
 
-    /// The name of the endpoint, for people.
+    /// The name of the endpoint, for display.
     pub fn name(&self) -> &str {
         &self.extra.name
     }
 
-    /// What is asked of the server. `kind` is what the user named: `http` stands for https unless
-    /// the URL or the scheme says otherwise. `forwards_to` is shown to people.
+    /// The Bind request. `kind` is the protocol that the user gave: `http` means https unless the URL or the
+    /// scheme differs. `forwards_to` is for display.
     ///
     /// # Errors
     ///
-    /// A sentence without a full stop.
+    /// The error is a sentence without a full stop.
     pub fn bind(
         self,
         kind: Protocol,
@@ -189,7 +189,7 @@ impl Wanted {
                 opts.insert(name.into(), value.clone().into());
             }
         }
-        // The server puts the name it chose into the field that is there.
+        // The server puts the name that it chose into the field that is present.
         if !["URL", "Domain", "Addr"]
             .into_iter()
             .any(|name| opts.contains_key(name))
@@ -211,7 +211,7 @@ impl Wanted {
         Ok((protocol, request))
     }
 
-    /// An object of the options.
+    /// An object within the options.
     fn section(&mut self, name: &str) -> &mut Map<String, Value> {
         let section = self.opts.entry(name).or_insert_with(|| json!({}));
         if !section.is_object() {
@@ -259,7 +259,7 @@ const fn kind(value: &'static str) -> Given {
     }
 }
 
-/// Every flag, in the order in which people look for them.
+/// Every flag, in the order in which users look for them.
 pub static FLAGS: &[Flag] = texts![
     "url", "URL", false, EVERYWHERE, "Public URL or host name [default: assigned by the server]",
         |to, text| { to.url = text.into(); Ok(()) };
@@ -370,7 +370,7 @@ pub static FLAGS: &[Flag] = texts![
     "mutual-tls-cas", "@", false, FlagScope { ssh: false, ..NAMED }, "PEM file of CAs; clients must present a certificate of one of them",
         |to, text| {
             let authorities = json!({"mutual_tls_ca": STANDARD.encode(text)});
-            // http and tls have it under different names; the server reads the one it knows.
+            // http and tls use different names for this option; the server reads the one that applies.
             to.opts.insert("MutualTLSCA".into(), authorities.clone());
             to.opts.insert("MutualTLSAtEdge".into(), authorities);
             Ok(())

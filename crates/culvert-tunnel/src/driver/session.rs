@@ -15,7 +15,7 @@ use tokio::sync::futures::OwnedNotified;
 use super::shared::{ReleaseAndWakeDriver, Shared, Wakers, wake};
 use super::stream::Stream;
 
-/// Half of what may wait to be sent: see [`Limits::queue_bytes_max`].
+/// Half of the limit of queued bytes: see [`Limits::queue_bytes_max`].
 const CONGESTED_BYTES: usize = 512 << 10;
 
 /// A handle to a running connection.
@@ -35,7 +35,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Opens a stream whose first bytes travel in one frame.
+    /// Opens a stream. `first` is sent in one frame.
     pub fn open(&self, first: Bytes) -> Result<Stream, OpenRefused> {
         let mut state = self.shared.lock();
         let id = state.mux.open(first, Instant::now())?;
@@ -47,11 +47,11 @@ impl Session {
         })
     }
 
-    /// The same, unless somebody waits for a stream of this connection: then it is full.
+    /// As [`Self::open`], but counts the connection as full while callers queue for a stream.
     pub fn open_behind(&self, first: Bytes) -> Result<Stream, OpenRefused> {
         let mut state = self.shared.lock();
         if state.queued > 0 && state.mux.ending().is_none() {
-            // One that rests makes room for somebody in the queue.
+            // Ends an idle stream to make room for the callers in the queue.
             if !state.mux.has_room(Instant::now()) {
                 state.mux.take_back(Instant::now());
             }
@@ -61,15 +61,14 @@ impl Session {
         drop(state);
         let opened = self.open(first);
         if matches!(opened, Err(OpenRefused::Full)) {
-            // A stream that rested may have been ended for it.
+            // An idle stream may have been ended for the new one.
             self.shared.lock().release_and_wake_driver();
         }
         opened
     }
 
-    /// A place in the queue of those that wait for a stream. It is ready when there may be room, or
-    /// when the connection has ended. It is held until [`Session::open`] has returned, or the stream
-    /// is another's.
+    /// Queues for a stream. The result is ready when there may be capacity, or when the connection has ended.
+    /// Keep it until [`Session::open`] has returned.
     pub fn queue(&self) -> Queued {
         let mut state = self.shared.lock();
         let mut notified = Box::pin(Arc::clone(&state.room).notified_owned());
@@ -86,7 +85,7 @@ impl Session {
         }
     }
 
-    /// Ends the streams that rest, and lets no other rest: the connection is about to end.
+    /// Ends idle streams and keeps no others, because the connection is about to end.
     pub fn rest_none(&self) {
         let mut state = self.shared.lock();
         state.rests_none = true;
@@ -95,22 +94,22 @@ impl Session {
         state.release_and_wake_driver();
     }
 
-    /// Streams opened here on which something is under way.
+    /// Streams that this side opened and that are in use.
     pub fn busy(&self) -> BTreeSet<StreamId> {
         self.shared.lock().mux.busy().collect()
     }
 
-    /// Streams that were reset because their readers left too much unread.
+    /// Number of streams that were reset because their readers left too much data unread.
     pub fn cut_streams(&self) -> u64 {
         self.shared.lock().mux.cut_streams()
     }
 
-    /// Whether [`Session::open`] would find room.
+    /// Whether [`Session::open`] would find capacity.
     pub fn has_room(&self) -> bool {
         self.shared.lock().mux.has_room(Instant::now())
     }
 
-    /// The next stream that the peer opens; `None` when the connection has ended. One task accepts.
+    /// The next stream that the peer opens; `None` when the connection has ended. Only one task may accept.
     pub async fn accept(&self) -> Option<Stream> {
         std::future::poll_fn(|cx| {
             let mut state = self.shared.lock();
@@ -151,7 +150,7 @@ impl Session {
         .await
     }
 
-    /// Ends the connection and tells the peer why.
+    /// Ends the connection and sends the peer the reason.
     pub fn close(&self, code: ErrorCode, why: &'static str) {
         let mut state = self.shared.lock();
         state.mux.close(code, why);
@@ -160,7 +159,7 @@ impl Session {
         wake(wakers);
     }
 
-    /// Ends the connection without a word: agents take the end of the socket for what it is.
+    /// Ends the connection without GOAWAY: agents handle the end of the socket correctly.
     pub fn hang_up(&self) {
         let mut state = self.shared.lock();
         state.mux.lost();
@@ -171,30 +170,30 @@ impl Session {
         wake(driver.into_iter().collect());
     }
 
-    /// How the socket failed, if that ended the connection; not if it was closed.
+    /// The error of the socket, if that ended the connection.
     pub fn failure(&self) -> Option<String> {
         self.shared.lock().failure.clone()
     }
 
-    /// Puts other limits in place: a stranger has said who it is.
+    /// Replaces the limits, such as after authentication.
     pub fn set_limits(&self, limits: Limits) {
         let mut state = self.shared.lock();
         state.mux.set_limits(limits);
         state.release_and_wake_driver();
     }
 
-    /// Whether so much waits to be sent that writers wait their turn.
+    /// Whether so many bytes are queued that writers have to wait.
     pub fn is_congested(&self) -> bool {
         self.shared.lock().mux.queued_bytes() > CONGESTED_BYTES
     }
 
-    /// Bytes that its streams hold in either direction: received and not read, written and not sent.
+    /// Number of bytes that its streams hold: received and not read, or written and not sent.
     pub fn held_bytes(&self) -> usize {
         let state = self.shared.lock();
         state.mux.held_bytes() + state.mux.queued_bytes()
     }
 
-    /// Streams that exist, whoever opened them.
+    /// Number of streams, opened by either side.
     pub fn stream_count(&self) -> usize {
         self.shared.lock().mux.stream_count()
     }

@@ -1,4 +1,4 @@
-//! Which sessions are connected, and which of them serve which endpoint.
+//! The connected sessions, and the endpoints that each serves.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -16,33 +16,33 @@ use super::command::Abilities;
 use crate::driver::{Session, Stream};
 use crate::wire::ProxyHeader;
 
-/// The connections of a session, and a connection among all that ever were.
+/// One connection of a session, identified among all past and present connections.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SessionConnection {
     pub(crate) session_id: String,
     pub(crate) number: u32,
-    /// Two connections never have the same, so one that was taken over cannot remove its heir.
+    /// Unique, so that a connection that was replaced cannot remove its replacement.
     pub(crate) serial: u64,
 }
 
-/// Endpoints and the connections that serve them. An endpoint of several connections, of one agent
-/// or of many, shares its streams among them.
+/// Endpoints and the connections that serve them. The streams of an endpoint are spread over its connections,
+/// whether of one agent or of several.
 #[derive(Debug, Default)]
 pub struct Bindings {
     state: Mutex<State>,
-    /// Whether `lost` has any, to be asked by every request.
+    /// Whether `lost` has entries. Every request reads this.
     has_lost: AtomicBool,
-    /// Whether agents are sent to other nodes.
+    /// Whether agents are being moved to other nodes.
     is_moving: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     serial: u64,
-    /// By session and number of the connection.
+    /// Connections by session and index.
     legs: BTreeMap<(String, u32), Connected>,
     endpoints: BTreeMap<String, Endpoint>,
-    /// Endpoints whose last connection was lost within the last seconds.
+    /// Endpoints that recently lost their last connection.
     lost: RecentlyLost,
 }
 
@@ -50,7 +50,7 @@ struct State {
 struct Connected {
     serial: u64,
     session: Session,
-    /// Where the reason goes if somebody here ends it.
+    /// Receives the reason if the server ends the connection.
     end_reason: Arc<OnceLock<EndReason>>,
     abilities: Abilities,
     /// Ids of the endpoints that it serves.
@@ -60,16 +60,16 @@ struct Connected {
 #[derive(Debug, Default)]
 struct Endpoint {
     served_by: Vec<(SessionConnection, Session)>,
-    /// Whose turn it is.
+    /// The index of the next connection in round-robin order.
     turn: usize,
 }
 
-/// Why no stream was opened to an endpoint.
+/// Why a stream to an endpoint could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialError {
     /// No agent serves it.
     Away,
-    /// Each agent that serves it has as many streams as it can stand.
+    /// Every agent that serves it is at its stream limit.
     Busy,
 }
 
@@ -84,10 +84,10 @@ impl fmt::Display for DialError {
 
 impl std::error::Error for DialError {}
 
-/// How long somebody waits for a stream where all are in use.
+/// How long a caller waits for a stream if all are in use.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Opens a stream to the first of `sessions` that has room.
+/// Opens a stream on the first of `sessions` with capacity.
 pub(crate) fn open_first(
     sessions: impl IntoIterator<Item = Session>,
     first: impl Fn() -> Bytes,
@@ -104,7 +104,7 @@ pub(crate) fn open_first(
     Err(failed)
 }
 
-/// The same, where all may be full: queues at each of them, for [`PATIENCE`] at most.
+/// As [`open_first`], but if all are full, queues at each of them, for at most [`PATIENCE`].
 pub(crate) async fn open_in_turn(
     sessions: impl Fn() -> Vec<Session>,
     first: impl Fn() -> Bytes,
@@ -113,7 +113,7 @@ pub(crate) async fn open_in_turn(
         loop {
             let sessions = sessions();
             let mut queued: FuturesUnordered<_> = sessions.iter().map(Session::queue).collect();
-            // Those in front have their turn first.
+            // Earlier callers go first.
             if queued.next().await.is_none() {
                 return Err(DialError::Away);
             }
@@ -128,7 +128,7 @@ pub(crate) async fn open_in_turn(
         .unwrap_or(Err(DialError::Busy))
 }
 
-/// Waits until something holds, for no longer than until `deadline`. Whether it does.
+/// Waits until a condition holds, at most until `deadline`. Returns whether it holds.
 async fn until(deadline: Instant, holds: impl Fn() -> bool) -> bool {
     loop {
         if holds() {
@@ -141,28 +141,28 @@ async fn until(deadline: Instant, holds: impl Fn() -> bool) -> bool {
     }
 }
 
-/// An agent whose connection was lost is waited for this long.
+/// How long requests wait for an agent whose connection was lost.
 const RETURNS_WITHIN: Duration = Duration::from_secs(2);
-/// Requests that were on their way when a connection was taken out of service may take so long, while
-/// others wait for the agent to come back.
+/// How long requests in transit may still arrive after a connection stopped serving, while others wait for
+/// the agent to reconnect.
 const LAST_STREAMS: Duration = Duration::from_secs(2);
-/// The same where this node ends the connections of its agents, so that they connect to another: their
-/// sessions are kept for as long.
+/// How long requests wait if this node ends the connections of its agents, so that they connect to another
+/// node. Their sessions are kept as long.
 const MOVES_WITHIN: Duration = Duration::from_secs(5);
-/// How often a stream that waits for an agent looks whether it is there.
+/// How often a waiting stream checks whether the agent is connected.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Endpoints that are remembered as lost.
+/// Maximum number of endpoints that are recorded as lost.
 const LOST_MAX: usize = 10_000;
 
 impl Bindings {
-    /// Opens a stream to an agent that serves the endpoint named in `header`. The next agent is
-    /// asked where one has no room, or is gone and nobody noticed yet.
+    /// Opens a stream to an agent that serves the endpoint named in `header`. If an agent is full or its
+    /// connection is found to be gone, tries the next one.
     pub fn dial(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
         let sessions = self.sessions_of(&header.id);
         open_first(sessions, || header.encode(), Session::open_behind)
     }
 
-    /// The same. Where no agent has room, waits until one has, for [`PATIENCE`] at most.
+    /// As [`Self::dial`], but if no agent has capacity, waits until one has, for at most [`PATIENCE`].
     pub async fn dial_in_turn(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
         match self.dial(header) {
             Err(DialError::Busy) => {
@@ -172,7 +172,7 @@ impl Bindings {
         }
     }
 
-    /// The connections that serve an endpoint, beginning with the one whose turn it is.
+    /// The connections that serve an endpoint, in round-robin order.
     fn sessions_of(&self, endpoint: &str) -> Vec<Session> {
         let mut state = self.lock();
         let Some(endpoint) = state.endpoints.get_mut(endpoint) else {
@@ -186,9 +186,9 @@ impl Bindings {
             .collect()
     }
 
-    /// The same, for a stream that another node brought because an agent of this node serves the endpoint:
-    /// one that just left or is about to come is waited for, for two seconds at most, unless it
-    /// `has_moved` to another node.
+    /// As [`Self::dial_in_turn`], for a stream that another node forwarded because an agent of this node
+    /// serves the endpoint. If no agent is connected, waits up to two seconds (five while agents are moved)
+    /// for one to connect, unless the endpoint `has_moved` to another node.
     pub(crate) async fn dial_soon(
         &self,
         header: &ProxyHeader,
@@ -205,7 +205,7 @@ impl Bindings {
         }
     }
 
-    /// How long a request waits for an agent that lost its connection.
+    /// How long a request waits for an agent whose connection was lost.
     fn returns_within(&self) -> Duration {
         match self.is_moving.load(Ordering::Relaxed) {
             true => MOVES_WITHIN,
@@ -213,8 +213,8 @@ impl Bindings {
         }
     }
 
-    /// Whether the last connection that served an endpoint was lost less than two seconds ago, so that its
-    /// agent may be on its way back. Takes no lock while no connection was lost.
+    /// Whether the last connection of an endpoint was lost so recently that its agent may reconnect soon.
+    /// Takes no lock while no connection was lost.
     pub fn has_just_lost(&self, endpoint: &str) -> bool {
         if !self.has_lost.load(Ordering::Relaxed) {
             return false;
@@ -227,8 +227,8 @@ impl Bindings {
         state.lost.contains(endpoint, within, now) && !state.endpoints.contains_key(endpoint)
     }
 
-    /// A connection is about to serve an endpoint that the agent had before: requests for it that come too
-    /// early wait, as for one that was lost.
+    /// Announces that a connection will serve an endpoint which its agent had before. Earlier requests for it
+    /// wait, as after a lost connection.
     pub(crate) fn expect(&self, endpoint: &str) {
         let mut state = self.lock();
         if !state.endpoints.contains_key(endpoint) && state.note_lost([endpoint.to_owned()]) {
@@ -236,7 +236,7 @@ impl Bindings {
         }
     }
 
-    /// How many connections serve an endpoint.
+    /// Number of connections that serve an endpoint.
     pub fn count(&self, endpoint: &str) -> usize {
         self.lock()
             .endpoints
@@ -249,22 +249,22 @@ impl Bindings {
         self.lock().legs.range(legs_of(session_id)).next().is_some()
     }
 
-    /// How many connections there are.
+    /// Number of connections.
     pub fn connections(&self) -> usize {
         self.lock().legs.len()
     }
 
-    /// How many endpoints are served.
+    /// Number of endpoints that are served.
     pub fn endpoints(&self) -> usize {
         self.lock().endpoints.len()
     }
 
-    /// Ends every connection of a session and says why. `false` if it has none.
+    /// Ends every connection of a session for this reason. `false` if it has none.
     pub fn hang_up(&self, session_id: &str, why: &str) -> bool {
         let mut sessions = Vec::new();
         for connected in self.lock().legs.range(legs_of(session_id)) {
             let connected = connected.1;
-            // The first reason stays.
+            // The first reason is kept.
             connected
                 .end_reason
                 .get_or_init(|| EndReason::Stopped(why.to_owned()));
@@ -276,7 +276,7 @@ impl Bindings {
         !sessions.is_empty()
     }
 
-    /// The endpoints of a session that it alone serves.
+    /// The endpoints that only this session serves.
     pub(crate) fn endpoints_of(&self, session_id: &str) -> Vec<String> {
         let state = self.lock();
         let is_its = |(leg, _): &(SessionConnection, Session)| leg.session_id == session_id;
@@ -289,8 +289,7 @@ impl Bindings {
         ids.into_iter().filter(is_alone).cloned().collect()
     }
 
-    /// A connection of a session begins. The one it replaces, if any, is ended, and serves nothing
-    /// from now on.
+    /// Adds a connection of a session. If it replaces another, that one is ended and serves nothing any more.
     pub(crate) fn enter(
         &self,
         session_id: &str,
@@ -320,7 +319,7 @@ impl Bindings {
                 ..leg.clone()
             };
             if state.lose(&former_leg, former.serves) {
-                // Its successor binds the endpoints again.
+                // The replacement binds the endpoints again.
                 self.has_lost.store(true, Ordering::Relaxed);
             }
             drop(state);
@@ -329,8 +328,8 @@ impl Bindings {
         leg
     }
 
-    /// A connection has ended. Whether its session has none any more; not so if another has taken
-    /// its place.
+    /// Removes an ended connection. Returns whether its session has no connection left; `false` if another
+    /// has replaced it.
     pub(crate) fn leave(&self, leg: &SessionConnection) -> bool {
         let mut state = self.lock();
         if !state.holds(leg) {
@@ -344,11 +343,11 @@ impl Bindings {
         state.legs.range(legs_of(&leg.session_id)).next().is_none()
     }
 
-    /// A connection serves an endpoint, from now on.
+    /// Lets a connection serve an endpoint.
     pub(crate) fn bind(&self, endpoint: &str, leg: &SessionConnection, session: &Session) {
         let mut state = self.lock();
         let Some(connected) = state.connected(leg) else {
-            // It was taken over while it asked.
+            // The connection was replaced while the request ran.
             return;
         };
         connected.serves.insert(endpoint.to_owned());
@@ -358,7 +357,8 @@ impl Bindings {
         endpoint.served_by.push((leg.clone(), session.clone()));
     }
 
-    /// A connection serves an endpoint no more. Whether another of its session goes on serving it.
+    /// Removes an endpoint from a connection. Returns whether another connection of its session still serves
+    /// it.
     pub(crate) fn unbind(&self, endpoint: &str, leg: &SessionConnection) -> bool {
         let mut state = self.lock();
         let serves_more = state.connected(leg).is_some_and(|connected| {
@@ -379,13 +379,13 @@ impl Bindings {
         if let Some((_, session)) = own
             && !serves_more
         {
-            // An agent that gave all up waits for its streams to end before it leaves.
+            // An agent that has removed all endpoints waits for its streams to end before it disconnects.
             session.rest_none();
         }
         goes_on
     }
 
-    /// Connections of the sessions that `stays` does not name.
+    /// The connections of sessions that are not in `stays`.
     fn others(
         &self,
         stays: &BTreeSet<String>,
@@ -408,11 +408,11 @@ impl Bindings {
             .collect()
     }
 
-    /// Ends the connections of agents that could not be asked to connect elsewhere, so that they do it:
-    /// all sessions but those that `stays` names. What is under way on them may end first, until
-    /// `deadline`; then requests wait here and at other nodes until the agent is back, and the
-    /// connection ends as soon as it carries none. How many were ended, and how many of those cut
-    /// something off.
+    /// Ends the connections of agents that do not support the restart command, so that they reconnect
+    /// elsewhere: all sessions except those in `stays`. Open streams may end first, until `deadline`. Then
+    /// new requests wait, here and at other nodes, until the agent is back, and the connection ends as soon
+    /// as it carries no streams. Returns the number of ended connections, and of those that still carried
+    /// streams.
     pub(crate) async fn let_go(
         &self,
         stays: &BTreeSet<String>,
@@ -431,7 +431,7 @@ impl Bindings {
         (count, cut)
     }
 
-    /// Whether something was cut off.
+    /// Ends one connection. Returns whether it still carried streams.
     async fn let_one_go(
         &self,
         leg: SessionConnection,
@@ -446,7 +446,7 @@ impl Bindings {
             self.has_lost.store(true, Ordering::Relaxed);
         }
         let is_quiet = until(Instant::now() + LAST_STREAMS, || session.busy().is_empty()).await;
-        // Its agent may come back to the session.
+        // Marked as lost, so that the agent can resume the session.
         end_reason.get_or_init(|| EndReason::Lost("the node is stopping".to_owned()));
         session.hang_up();
         let is_gone = || !self.lock().holds(&leg);
@@ -454,7 +454,7 @@ impl Bindings {
         !is_quiet
     }
 
-    /// The sessions that have a connection.
+    /// The ids of connected sessions.
     pub(crate) fn session_ids(&self) -> Vec<String> {
         let state = self.lock();
         let mut ids: Vec<String> = state.legs.keys().map(|(id, _)| id.clone()).collect();
@@ -462,21 +462,21 @@ impl Bindings {
         ids
     }
 
-    /// The sessions whose agents cannot come back to them.
+    /// The sessions that their agents cannot resume.
     pub(crate) fn guests(&self) -> Vec<String> {
         let state = self.lock();
         let guests = state.legs.iter().filter(|(_, it)| it.abilities.is_guest());
         guests.map(|((id, _), _)| id.clone()).collect()
     }
 
-    /// The first connection of a session, and what its agent can be asked for.
+    /// The first connection of a session, and the commands that its agent supports.
     pub(crate) fn agent(&self, session_id: &str) -> Option<(Session, Abilities)> {
         let state = self.lock();
         let (_, connected) = state.legs.range(legs_of(session_id)).next()?;
         Some((connected.session.clone(), connected.abilities.clone()))
     }
 
-    /// Takes an endpoint out, and says who served it.
+    /// Removes an endpoint. Returns the sessions that served it.
     pub(crate) fn forget_endpoint(&self, endpoint: &str) -> Vec<Session> {
         let mut state = self.lock();
         let served = state.endpoints.remove(endpoint);
@@ -498,34 +498,34 @@ impl Bindings {
     }
 }
 
-/// The connections of a session among all.
+/// The range of a session's connections.
 fn legs_of(session_id: &str) -> RangeInclusive<(String, u32)> {
     (session_id.to_owned(), 0)..=(session_id.to_owned(), u32::MAX)
 }
 
 impl State {
-    /// Whether the connection is the one that its session has under its number.
+    /// Whether this is the session's current connection with its index.
     fn holds(&self, leg: &SessionConnection) -> bool {
         self.legs
             .get(&(leg.session_id.clone(), leg.number))
             .is_some_and(|connected| connected.serial == leg.serial)
     }
 
-    /// The connection, if it is the one that its session has under its number.
+    /// The connection, if it is the session's current one with its index.
     fn connected(&mut self, leg: &SessionConnection) -> Option<&mut Connected> {
         self.legs
             .get_mut(&(leg.session_id.clone(), leg.number))
             .filter(|connected| connected.serial == leg.serial)
     }
 
-    /// Takes a connection that goes on from all it serves. Whether it was the last for an endpoint.
+    /// Removes an open connection from all its endpoints. Returns whether it was the last for any.
     fn lose_all(&mut self, leg: &SessionConnection) -> bool {
         let connected = self.connected(leg);
         let serves = connected.map(|connected| std::mem::take(&mut connected.serves));
         self.lose(leg, serves.unwrap_or_default())
     }
 
-    /// Takes a connection that was lost from the endpoints it served. Whether it was the last for one.
+    /// Removes a lost connection from its endpoints. Returns whether it was the last for any.
     fn lose(&mut self, leg: &SessionConnection, serves: BTreeSet<String>) -> bool {
         let mut lost = Vec::new();
         for id in serves {
@@ -541,7 +541,7 @@ impl State {
         self.note_lost(lost)
     }
 
-    /// Notes endpoints that no connection serves now. Whether there is any.
+    /// Records endpoints that no connection serves any more. Returns whether there are any.
     fn note_lost(&mut self, ids: impl IntoIterator<Item = String>) -> bool {
         let (mut is_any, now) = (false, Instant::now());
         for id in ids {
@@ -552,20 +552,20 @@ impl State {
     }
 }
 
-/// Endpoints whose last connection was lost within the last seconds. Each call costs the same, however many they are.
+/// Endpoints that recently lost their last connection. The cost of a call does not depend on their number.
 #[derive(Debug, Default)]
 struct RecentlyLost {
-    /// When.
+    /// When each was lost last.
     at: HashMap<String, Instant>,
-    /// In the order in which they were lost. What was found again stays here until it is old.
+    /// In the order of their loss. An entry whose endpoint was found again stays here until it expires.
     order: VecDeque<(String, Instant)>,
 }
 
 impl RecentlyLost {
-    /// Those that are forgotten in one call.
+    /// Maximum number of entries that one call expires.
     const FORGOTTEN_MAX: usize = 2;
 
-    /// Notes one, unless there are too many.
+    /// Records a lost endpoint, unless the limit is reached.
     fn note(&mut self, id: String, now: Instant) {
         self.forget_old(now);
         if self.order.len() < LOST_MAX {
@@ -588,7 +588,7 @@ impl RecentlyLost {
         }
     }
 
-    /// Whether one was lost less than `within` ago.
+    /// Whether an endpoint was lost less than `within` ago.
     fn contains(&self, id: &str, within: Duration, now: Instant) -> bool {
         let at = self.at.get(id);
         at.is_some_and(|at| now.duration_since(*at) < within)
@@ -599,7 +599,7 @@ impl RecentlyLost {
 mod tests {
     use super::*;
 
-    /// A flood of endpoints that are lost costs the same at the cap as below it, and is forgotten a little at a time.
+    /// At the limit, a flood of lost endpoints costs the same as below it, and expires gradually.
     #[test]
     fn what_was_lost_is_forgotten_a_little_at_a_time() {
         let (mut lost, begin) = (RecentlyLost::default(), Instant::now());
@@ -618,7 +618,7 @@ mod tests {
             );
         }
         assert!(lost.at.is_empty());
-        // One that was found again and lost again counts from the last time.
+        // An endpoint that was lost again counts from the last time.
         lost.note("ep".into(), later);
         lost.at.remove("ep");
         lost.note("ep".into(), later + RETURNS_WITHIN);

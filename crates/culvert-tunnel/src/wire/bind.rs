@@ -1,37 +1,37 @@
-//! A Bind: an agent asks for an endpoint and says how its traffic should be treated.
+//! The Bind call, with which an agent requests an endpoint and its options.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::parse;
 
-/// The call.
+/// The request.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct BindRequest {
-    /// Empty to let the server choose; else the one chosen before, which is to be kept.
+    /// Empty to let the server choose; otherwise the id of an earlier reply to keep.
     #[serde(rename(serialize = "Id", deserialize = "id"))]
     pub id: String,
     /// `http`, `https`, `tcp` or `tls`.
     #[serde(rename(serialize = "Proto", deserialize = "proto"))]
     pub proto: String,
-    /// Shown to people.
+    /// The address of the upstream, for display.
     #[serde(rename(serialize = "ForwardsTo", deserialize = "forwardsto"))]
     pub forwards_to: String,
-    /// What the service speaks: empty, `http1` or `http2`.
+    /// Protocol of the upstream: empty, `http1` or `http2`.
     #[serde(rename(serialize = "ForwardsProto", deserialize = "forwardsproto"))]
     pub forwards_proto: String,
-    /// How traffic is treated, as sent. [`BindRequest::options`] reads it; the reply returns it.
+    /// The options, as sent. [`BindRequest::options`] decodes them; the reply returns them.
     #[serde(rename(serialize = "Opts", deserialize = "opts"))]
     pub opts: Value,
-    /// Everything else.
+    /// Further fields.
     #[serde(rename(serialize = "Extra", deserialize = "extra"))]
     pub extra: BindExtra,
 }
 
 impl BindRequest {
-    /// Reads a request and keeps the options as they were spelled, because agents take them back
-    /// from the reply and send them again when they return.
+    /// Decodes a request and keeps the options as they were spelled, because agents replace theirs with those
+    /// of the reply and send them again when they reconnect.
     pub fn read(object: Value) -> Result<Self, serde_json::Error> {
         let opts = object
             .as_object()
@@ -47,15 +47,15 @@ impl BindRequest {
         Ok(request)
     }
 
-    /// The options by name.
+    /// Decodes the options.
     pub fn options(&self) -> Result<Options, serde_json::Error> {
         parse(self.opts.clone())
     }
 
-    /// The options for the reply: as sent, with the name that was assigned in the field that the
-    /// agent would have used for it.
+    /// The options for the reply: as sent, with the assigned name in the field that the agent would have used
+    /// for it.
     ///
-    /// `name` is `host`, or `host:port` for tcp; `url` the whole URL.
+    /// `name` is `host`, or `host:port` for tcp; `url` is the whole URL.
     pub fn options_with(&self, name: &str, url: &str) -> Value {
         let mut opts = self.opts.clone();
         if let Value::Object(fields) = &mut opts {
@@ -74,80 +74,80 @@ impl BindRequest {
     }
 }
 
-/// The rest of a Bind.
+/// Further fields of a Bind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct BindExtra {
-    /// What the last reply gave: the proof that a name may be had again.
+    /// The token of the last reply, which proves that the agent may have the name again.
     #[serde(rename(serialize = "Token", deserialize = "token"))]
     pub token: String,
     /// Empty from libraries.
     #[serde(rename(serialize = "IPPolicyRef", deserialize = "ippolicyref"))]
     pub ip_policy_ref: String,
-    /// Text of the application.
+    /// Metadata of the application.
     #[serde(rename(serialize = "Metadata", deserialize = "metadata"))]
     pub metadata: String,
     /// `public`, `internal` or `kubernetes`.
     #[serde(rename(serialize = "Bindings", deserialize = "bindings"))]
     pub bindings: Vec<String>,
-    /// Whether others may share the URL.
+    /// Whether other endpoints may share the URL.
     #[serde(rename(serialize = "PoolingEnabled", deserialize = "poolingenabled"))]
     pub pooling_enabled: bool,
-    /// Its name.
+    /// The endpoint's name.
     #[serde(rename(serialize = "Name", deserialize = "name"))]
     pub name: String,
-    /// What it is for.
+    /// The endpoint's description.
     #[serde(rename(serialize = "Description", deserialize = "description"))]
     pub description: String,
 }
 
-/// The answer.
+/// The reply to a Bind.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct BindReply {
-    /// Names the endpoint in headers and commands.
+    /// The endpoint's id in headers and commands.
     #[serde(rename(serialize = "Id", deserialize = "id"))]
     pub id: String,
-    /// Where the endpoint is reached.
+    /// The public URL of the endpoint.
     #[serde(rename(serialize = "URL", deserialize = "url"))]
     pub url: String,
-    /// As asked for.
+    /// The protocol, as requested.
     #[serde(rename(serialize = "Proto", deserialize = "proto"))]
     pub proto: String,
-    /// Replaces the agent's own options, so it must hold all of them.
+    /// The options. They replace the agent's own, so all of them must be present.
     #[serde(rename(serialize = "Opts", deserialize = "opts"))]
     pub opts: Value,
     /// Empty for success.
     #[serde(rename(serialize = "Error", deserialize = "error"))]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub error: String,
-    /// Everything else.
+    /// Further fields.
     #[serde(rename(serialize = "Extra", deserialize = "extra"))]
     pub extra: BindReplyExtra,
 }
 
-/// The rest of the answer.
+/// Further fields of the reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct BindReplyExtra {
-    /// The agent returns it when it comes back.
+    /// A token, which the agent sends when it requests the endpoint again.
     #[serde(rename(serialize = "Token", deserialize = "token"))]
     pub token: String,
-    /// Names the endpoint in [`super::PatchRequest`].
+    /// The endpoint's id in [`super::PatchRequest`].
     #[serde(rename(serialize = "TunnelID", deserialize = "tunnelid"))]
     pub tunnel_id: String,
 }
 
-/// How the traffic of an endpoint is treated. One type for all protocols: what a protocol does not
-/// have is absent. Inside, absence means empty.
+/// The options of an endpoint. One type for all protocols: options that a protocol does not have are absent.
+/// Within an option, absent means empty.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Options {
-    /// The URL as the user of a Go agent gave it.
+    /// The URL that the user of a Go agent set.
     pub url: String,
-    /// The host wanted, from newer Rust-based agents.
+    /// The requested host, from newer Rust-based agents.
     pub domain: String,
-    /// The same from older ones.
+    /// The requested host, from older Rust-based agents.
     pub hostname: String,
     /// A label under the base domain.
     pub subdomain: String,
@@ -155,31 +155,31 @@ pub struct Options {
     pub addr: String,
     /// `user:password`, from very old agents.
     pub auth: String,
-    /// PROXY protocol towards the agent: 0 none, 1, 2.
+    /// Version of the PROXY protocol towards the agent: 0 (none), 1 or 2.
     #[serde(rename = "proxyproto")]
     pub proxy_proto: i64,
     /// Compress responses.
     pub compression: Option<Enabled>,
-    /// Stop forwarding while too much fails.
+    /// Stop forwarding while too many responses fail.
     #[serde(rename = "circuitbreaker")]
     pub circuit_breaker: Option<CircuitBreaker>,
-    /// Who may connect.
+    /// IP addresses that may connect.
     #[serde(rename = "iprestriction")]
     pub ip_restriction: Option<IpRestriction>,
-    /// Users and their passwords.
+    /// Users and passwords.
     #[serde(rename = "basicauth")]
     pub basic_auth: Option<BasicAuth>,
-    /// Sign-in at a known provider.
+    /// Sign-in at a predefined provider.
     pub oauth: Option<OAuth>,
-    /// Sign-in at any provider.
+    /// Sign-in at any OpenID Connect provider.
     pub oidc: Option<Oidc>,
-    /// Requests must be signed.
+    /// Requests must have a valid webhook signature.
     #[serde(rename = "webhookverification")]
     pub webhook_verification: Option<WebhookVerification>,
-    /// Clients must have a certificate of these authorities; http and https.
+    /// Clients must have a certificate of these CAs; for http and https.
     #[serde(rename = "mutualtlsca")]
     pub mutual_tls_ca: Option<MutualTls>,
-    /// The same; tls.
+    /// Clients must have a certificate of these CAs; for tls.
     #[serde(rename = "mutualtlsatedge")]
     pub mutual_tls_at_edge: Option<MutualTls>,
     /// Changes to requests.
@@ -188,22 +188,22 @@ pub struct Options {
     /// Changes to responses.
     #[serde(rename = "responseheaders")]
     pub response_headers: Option<HeaderChanges>,
-    /// WebSocket towards clients, bytes towards the service.
+    /// Converts WebSocket connections of clients to plain bytes for the service.
     #[serde(rename = "websockettcpconverter")]
     pub websocket_tcp_converter: Option<Enabled>,
-    /// Which programs may ask.
+    /// User agents that may send requests.
     #[serde(rename = "useragentfilter")]
     pub user_agent_filter: Option<UserAgentFilter>,
-    /// TLS ends at the server.
+    /// The server terminates TLS.
     #[serde(rename = "tlstermination")]
     pub tls_termination: Option<TlsTermination>,
-    /// A policy as text; empty for none.
+    /// The traffic policy as text; empty for none.
     #[serde(rename = "trafficpolicy")]
     pub traffic_policy: String,
 }
 
 impl Options {
-    /// The name asked for, in the order in which the fields count. `None` to be given one.
+    /// The requested name, by the precedence of the fields. `None` to let the server choose.
     pub fn requested(&self) -> Option<&str> {
         [&self.url, &self.domain, &self.hostname, &self.addr]
             .into_iter()
@@ -212,33 +212,33 @@ impl Options {
     }
 }
 
-/// Something that is on by being there.
+/// An option that is enabled if it is present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Enabled {}
 
-/// Stop forwarding while too much fails.
+/// Stops forwarding while too many responses fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct CircuitBreaker {
-    /// Share of responses of class 5xx, 0 to 1.
+    /// Fraction of responses with status 5xx, from 0 to 1.
     pub error_threshold: f64,
 }
 
-/// Who may connect.
+/// IP addresses that may connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct IpRestriction {
-    /// Networks that may.
+    /// Allowed networks.
     pub allow_cidrs: Vec<String>,
-    /// Networks that may not.
+    /// Denied networks.
     pub deny_cidrs: Vec<String>,
 }
 
-/// Users and their passwords.
+/// Users and passwords.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct BasicAuth {
-    /// One is enough.
+    /// The accepted credentials; any of them suffices.
     pub credentials: Vec<BasicCredential>,
 }
 
@@ -246,55 +246,55 @@ pub struct BasicAuth {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct BasicCredential {
-    /// Its name.
+    /// The user name.
     pub username: String,
-    /// Its password.
+    /// The password.
     pub cleartext_password: culvert_base::Secret,
 }
 
-/// Sign-in at a known provider.
+/// Sign-in at a predefined provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct OAuth {
-    /// Its name.
+    /// The provider's name.
     pub provider: String,
-    /// Of the user's own application there.
+    /// The client ID of the user's own OAuth application.
     pub client_id: String,
-    /// The same.
+    /// The client secret of that application.
     pub client_secret: culvert_base::Secret,
-    /// Who may.
+    /// E-mail addresses that may sign in.
     pub allow_emails: Vec<String>,
-    /// Who may.
+    /// E-mail domains that may sign in.
     pub allow_domains: Vec<String>,
-    /// What is asked for.
+    /// The requested scopes.
     pub scopes: Vec<String>,
 }
 
-/// Sign-in at any provider.
+/// Sign-in at any OpenID Connect provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Oidc {
-    /// Where the provider is.
+    /// The issuer URL of the provider.
     pub issuer_url: String,
-    /// Of the user's application there.
+    /// The client ID of the user's application.
     pub client_id: String,
-    /// The same.
+    /// The client secret of that application.
     pub client_secret: culvert_base::Secret,
-    /// Who may.
+    /// E-mail addresses that may sign in.
     pub allow_emails: Vec<String>,
-    /// Who may.
+    /// E-mail domains that may sign in.
     pub allow_domains: Vec<String>,
-    /// What is asked for.
+    /// The requested scopes.
     pub scopes: Vec<String>,
 }
 
-/// Requests must be signed.
+/// Requests must have a valid webhook signature.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct WebhookVerification {
-    /// Whose scheme.
+    /// The provider whose signature scheme applies.
     pub provider: String,
-    /// The key.
+    /// The signing key.
     pub secret: culvert_base::Secret,
 }
 
@@ -302,7 +302,7 @@ pub struct WebhookVerification {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct MutualTls {
-    /// Base64 of PEM certificates, one behind the other.
+    /// Base64 of concatenated PEM certificates.
     pub mutual_tls_ca: String,
 }
 
@@ -310,28 +310,28 @@ pub struct MutualTls {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct HeaderChanges {
-    /// `name:value` each.
+    /// Fields to add, each as `name:value`.
     pub add: Vec<String>,
-    /// Names.
+    /// Names of fields to remove.
     pub remove: Vec<String>,
 }
 
-/// Which programs may ask.
+/// User agents that may send requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct UserAgentFilter {
-    /// Regular expressions.
+    /// Regular expressions of allowed user agents.
     pub allow: Vec<String>,
-    /// Regular expressions.
+    /// Regular expressions of denied user agents.
     pub deny: Vec<String>,
 }
 
-/// TLS ends at the server: with this certificate, or with the server's own if it is empty.
+/// The server terminates TLS, with this certificate, or with its own if this is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct TlsTermination {
-    /// Base64 of PEM.
+    /// Base64 of the PEM certificate.
     pub cert: String,
-    /// Base64 of PEM.
+    /// Base64 of the PEM private key.
     pub key: culvert_base::Secret,
 }
