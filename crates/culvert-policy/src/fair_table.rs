@@ -4,13 +4,13 @@
 //! count limits nothing any more. If all buckets are in use, the source with the most buckets loses its oldest one. So a
 //! client that keeps sending new keys displaces its own, and a new key of another client gets a bucket.
 //!
-//! A count that is displaced goes on limiting. Every further key of the source that lost it begins with the
-//! highest of the counts that this source lost, so that no source resets a limit by asking with many keys. It is
-//! also kept by its key in a second, smaller table, for other sources that ask with the same key. That table
-//! keeps the higher of two counts that fall into one place.
+//! A displaced count keeps limiting. Further keys of the source that lost it begin with the highest of the
+//! counts that this source lost, so a source cannot reset a limit by using many keys. The count is also kept
+//! by its key in a second, smaller table, for other sources with the same key. If two counts hash to the same
+//! slot there, it keeps the higher one.
 //!
-//! While no source holds more than one place there is nothing to take. Then keys share one of a fixed number of
-//! counts, by a hash that strangers cannot foresee: they may be limited early, and never too late.
+//! If no source has more than one bucket, none is displaced. New keys then share a fixed number of counts, by
+//! a keyed hash that clients cannot predict: they may be limited too early, but never too late.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -18,23 +18,23 @@ use std::hash::{BuildHasher, RandomState};
 
 /// Counts that one call checks for expiry.
 const FORGOTTEN_MAX: usize = 2;
-/// Places of a source that others leave to it.
+/// The minimum number of buckets that a source keeps.
 const LEAST: u32 = 1;
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 
 /// A count of a key.
 pub(crate) trait Count: Clone + Default {
-    /// What a count is judged by.
+    /// The time that counts are compared with.
     type Now: Copy;
 
-    /// Whether it limits nothing any more. A count that was used later than another does not expire before it.
+    /// Whether it no longer limits anything. A count expires no earlier than counts that were used before it.
     fn is_over(&self, now: Self::Now) -> bool;
 
-    /// Counts at least as much as the other one from here on.
+    /// Raises this count to at least the other one from now on.
     fn cover(&mut self, other: &Self);
 
-    /// How much it counts, to choose which of two to keep.
+    /// The amount that it counts, to choose which of two to keep.
     fn weight(&self) -> u64;
 }
 
@@ -44,7 +44,7 @@ struct Links {
     newer: u32,
 }
 
-/// Which of the two lists an entry is in.
+/// The list that an entry is linked in.
 #[derive(Clone, Copy, Debug)]
 enum Of {
     All = 0,
@@ -78,7 +78,7 @@ struct Bucket<C> {
 struct Source<C> {
     ends: Ends,
     len: u32,
-    /// The highest of the counts it lost.
+    /// The highest of the counts that it lost.
     lost: C,
 }
 
@@ -89,20 +89,20 @@ pub(crate) struct FairTable<C> {
     free: Vec<u32>,
     ends: Ends,
     sources: HashMap<u64, Source<C>>,
-    /// Sources by how many places they hold.
+    /// Sources by number of buckets.
     by_len: BTreeSet<(u32, u64)>,
     keys_max: usize,
-    /// Counts that were displaced, by the hash of their keys. Made when the first comes.
+    /// Displaced counts, by the hash of their keys. Allocated on first use.
     displaced: Box<[Option<(u128, C)>]>,
-    /// Counts of keys that found no place. Made when the first comes.
+    /// Shared counts of keys without a bucket. Allocated on first use.
     shared: Box<[C]>,
     aside_max: usize,
     hasher: RandomState,
 }
 
 impl<C: Count> FairTable<C> {
-    /// An empty table for `keys_max` keys, with `aside_max` counts each for those that were displaced and for
-    /// those that find no place.
+    /// An empty table for `keys_max` keys, with `aside_max` slots each for displaced counts and for shared
+    /// counts.
     pub(crate) fn new(keys_max: usize, aside_max: usize) -> Self {
         Self {
             places: HashMap::new(),
@@ -119,7 +119,7 @@ impl<C: Count> FairTable<C> {
         }
     }
 
-    /// The count of a key that a source asks with.
+    /// The count of a key that a source uses.
     pub(crate) fn count(&mut self, key: u128, source: u64, now: C::Now) -> &mut C {
         for _ in 0..FORGOTTEN_MAX {
             match self.entries.get(self.ends.oldest as usize) {
@@ -136,7 +136,7 @@ impl<C: Count> FairTable<C> {
             if self.shared.is_empty() {
                 self.shared = vec![C::default(); self.aside_max].into();
             }
-            // The remainder of a division by their number.
+            // In bounds: the index is a remainder of the division by their number.
             return &mut self.shared[aside];
         }
         let mut count = C::default();
@@ -157,14 +157,14 @@ impl<C: Count> FairTable<C> {
         &mut self.entries[at as usize].count
     }
 
-    /// The count of a key and the source that holds it, if it has a place.
+    /// The count of a key and the source that holds it, if it has a bucket.
     pub(crate) fn get_mut(&mut self, key: u128) -> Option<(&mut C, u64)> {
         let at = *self.places.get(&key)?;
         let entry = self.entries.get_mut(at as usize)?;
         Some((&mut entry.count, entry.source))
     }
 
-    /// The counts that have a place, with their keys, the oldest first.
+    /// Visits the counts with a bucket and their keys, oldest first.
     pub(crate) fn each_mut(&mut self, mut then: impl FnMut(u128, &mut C)) {
         let mut at = self.ends.oldest;
         while let Some(entry) = self.entries.get_mut(at as usize) {
@@ -173,7 +173,7 @@ impl<C: Count> FairTable<C> {
         }
     }
 
-    /// Whether none of its counts limits anything.
+    /// Whether none of its counts limits anything any more.
     pub(crate) fn is_over(&self, now: C::Now) -> bool {
         let newest = self.entries.get(self.ends.newest as usize);
         let shared = self.shared.iter().all(|count| count.is_over(now));
@@ -186,8 +186,7 @@ impl<C: Count> FairTable<C> {
         self.places.len()
     }
 
-    /// Takes a place from the source that holds the most, rather from `source` than from another that holds as
-    /// many.
+    /// Takes a bucket from the source with the most buckets, preferring `source` among equals.
     fn displace(&mut self, source: u64, now: C::Now) -> bool {
         let own = self.sources.get(&source).map_or(0, |own| own.len);
         let Some(&(most, greediest)) = self.by_len.last() else {
@@ -267,7 +266,7 @@ impl<C: Count> FairTable<C> {
         }
     }
 
-    /// A source goes with its last place: what it lost was older than that.
+    /// Removes an entry. A source is removed with its last entry, because the counts it lost are older.
     fn remove(&mut self, at: u32) -> (u128, C) {
         unlink(&mut self.entries, &mut self.ends, Of::All, at);
         let (key, source) = (
@@ -289,7 +288,7 @@ impl<C: Count> FairTable<C> {
     }
 }
 
-/// Takes an entry out of a list.
+/// Unlinks an entry from a list.
 fn unlink<C>(entries: &mut [Bucket<C>], ends: &mut Ends, of: Of, at: u32) {
     let Links { older, newer } = entries[at as usize].links[of as usize];
     match entries.get_mut(older as usize) {
@@ -302,7 +301,7 @@ fn unlink<C>(entries: &mut [Bucket<C>], ends: &mut Ends, of: Of, at: u32) {
     }
 }
 
-/// Makes an entry that is in no such list its newest.
+/// Links an entry as the newest of a list.
 fn append<C>(entries: &mut [Bucket<C>], ends: &mut Ends, of: Of, at: u32) {
     let older = std::mem::replace(&mut ends.newest, at);
     entries[at as usize].links[of as usize] = Links { older, newer: NONE };
@@ -326,7 +325,7 @@ mod tests {
 
     use super::*;
 
-    /// A count, and the moment at which it is over.
+    /// A count, and when it expires.
     #[derive(Clone, Debug, Default)]
     struct Until(u32, u32);
 
@@ -350,18 +349,18 @@ mod tests {
     }
 
     thread_local! {
-        /// How many counts were looked at.
+        /// Number of counts that were visited.
         static LOOKED_AT: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
     }
 
-    /// A new key looks at a few counts, however full the table is and whoever holds its places.
+    /// A new key visits a few counts, regardless of how full the table is and which sources hold its buckets.
     #[test]
     fn a_new_key_looks_at_a_few_counts_in_a_full_table_too() {
         const KEYS_MAX: u128 = 1_000;
         const ASKED: u32 = 100;
         const EACH_MAX: u32 = 8;
         for held in [KEYS_MAX / 2, KEYS_MAX, 2 * KEYS_MAX] {
-            // One source holds all, or each holds one.
+            // One source holds all buckets, or each holds one.
             for sources in [1, KEYS_MAX] {
                 for now in [1, 20] {
                     let mut table = FairTable::new(KEYS_MAX as usize, 64);
@@ -382,7 +381,7 @@ mod tests {
         }
     }
 
-    /// Asks, and says how often it was asked for within ten.
+    /// Counts a use of the key, which expires after ten. Returns its count.
     fn ask(table: &mut FairTable<Until>, key: u128, source: u64, now: u32) -> u32 {
         let count = table.count(key, source, now);
         if count.1 <= now {
@@ -407,7 +406,7 @@ mod tests {
         assert_eq!(ask(&mut table, 2, 2, 2), 4, "the honest count is there");
         assert!(ask(&mut table, 1, 1, 2) >= 4, "what it lost limits it");
         assert!(highest >= 4, "and its further keys: {highest}");
-        // New keys of others, and of a source of one key only, have places.
+        // New keys of other sources, and of a source with one key, get buckets.
         for source in 3..40 {
             for turn in 1..=3 {
                 assert_eq!(ask(&mut table, source.into(), source, 2), turn);
@@ -441,11 +440,11 @@ mod tests {
         assert_eq!(ask(&mut table, 50, 50, 1), 2, "those with a place keep it");
         assert!(!table.is_over(10));
         assert!(table.is_over(11));
-        // Once places are free again, keys bring what was counted of them.
+        // When buckets are free again, keys keep what was counted for them.
         assert_eq!(ask(&mut table, 3_000, 3_000, 30), 1);
     }
 
-    /// Against a model with room for everything: no key is counted less by its source than it was asked for.
+    /// Compares with an unlimited model: no key of a source is counted less than it was used.
     #[test]
     fn no_schedule_resets_a_count() {
         for seed in 0..40 {
@@ -458,7 +457,7 @@ mod tests {
             for _ in 0..4_000 {
                 now += u32::from(random(8) == 0);
                 let source = u64::from(random(6));
-                // The first source asks with many keys, the others with few. No key is of two sources.
+                // The first source uses many keys, the others few. No key belongs to two sources.
                 let keys = if source == 0 { 200 } else { 3 };
                 let key = u128::from(source) << 32 | u128::from(random(keys));
                 let counted = ask(&mut table, key, source, now);

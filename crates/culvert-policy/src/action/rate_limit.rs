@@ -27,9 +27,9 @@ use crate::shared_counts::{ASIDE_MAX, BUCKETS_MAX, Bucket, LazyTable, window_of}
 
 const NAME_BYTES_MAX: usize = 1023;
 const KEYS_MAX: usize = 10;
-/// Bytes of a bucket's key; what is longer is told apart by its beginning.
+/// The most bytes of a bucket's key that are used; longer keys with the same beginning share a bucket.
 const KEY_BYTES_MAX: usize = 1 << 10;
-/// A whole number of these is a window.
+/// The window must be a multiple of this.
 const STEP: Duration = Duration::from_secs(10);
 
 pub(crate) static TYPE: ActionType = ActionType {
@@ -136,13 +136,13 @@ struct RateLimit {
 
 #[derive(Debug)]
 enum Counts {
-    /// Of this node alone. Keys are hashed in a way that strangers cannot foresee.
+    /// Counts of this node. Keys are hashed so that clients cannot predict their buckets.
     Node {
         began: Instant,
         buckets: Box<Mutex<FairTable<Bucket>>>,
         hashers: [RandomState; 2],
     },
-    /// Of all nodes, which know the buckets by the same hashes.
+    /// Counts of all nodes, which use the same hashes.
     Cluster {
         fingerprint: [u8; 32],
         place: LazyTable,
@@ -189,7 +189,7 @@ impl RateLimit {
     }
 }
 
-/// The first half of SHA-256, by which strangers find no two texts with one bucket.
+/// The first half of SHA-256, so that clients cannot find two keys with the same bucket.
 fn hash(parts: &[&[u8]]) -> u128 {
     let mut hash = Sha256::new();
     for part in parts {
@@ -201,10 +201,11 @@ fn hash(parts: &[&[u8]]) -> u128 {
     u128::from_be_bytes(half.unwrap_or_default())
 }
 
-/// What the expressions of a key read: the client's address is that of its block, as one client has all of it.
+/// Resolves the expressions of a key. The client's address is that of its /64, because one client may use all
+/// of it.
 struct ByBlock<'k, 'x> {
     x: &'k Exchange<'x>,
-    /// The address of the client's /64, if it is one of IPv6.
+    /// The address of the client's /64, if it uses IPv6.
     block: Option<String>,
 }
 
@@ -230,7 +231,7 @@ impl Action for RateLimit {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
         let mut key = String::new();
         for program in &self.key {
-            // A key that cannot be computed is a bucket too.
+            // Requests whose key cannot be computed share a bucket.
             match program.eval(&ByBlock::new(x)) {
                 Ok(value) => key.push_str(&text(value.borrow())),
                 Err(error) => x.failed(&error),
@@ -284,12 +285,12 @@ mod tests {
             assert_eq!(bucket.take(at(30.0), minute, 4), Ok(()));
         }
         assert_eq!(bucket.take(at(45.0), minute, 4), Err(at(15.0)));
-        // A quarter into the next window three quarters of the four still count.
+        // A quarter into the next window, three quarters of the four requests still count.
         assert_eq!(bucket.take(at(75.0), minute, 4), Ok(()));
         let wait = bucket.take(at(75.0), minute, 4).unwrap_err();
         assert!((14.9..15.1).contains(&wait.as_secs_f64()), "{wait:?}");
         assert_eq!(bucket.take(at(90.1), minute, 4), Ok(()));
-        // After two windows of silence nothing counts.
+        // After two windows without requests nothing counts any more.
         for _ in 0..4 {
             assert_eq!(bucket.take(at(300.0), minute, 4), Ok(()));
         }
@@ -326,12 +327,12 @@ mod tests {
             refused += usize::from(limit.take_at(&key.to_string(), 1, at(2)).is_err());
         }
         assert_eq!(places(&limit), BUCKETS_MAX);
-        // None of its limits and of those of others is reset, and once the table is full its new keys are refused.
+        // No limit is reset, for this source or others, and once the table is full its new keys are rejected.
         assert!(limit.take_at("victim", 2, at(3)).is_err());
         assert!(limit.take_at("greedy", 1, at(3)).is_err());
         assert!(limit.take_at("greedy", 9, at(3)).is_err());
         assert!(refused > keys / 2, "{refused}");
-        // Honest clients with new keys get all of their limit.
+        // Other clients with new keys get their full limit.
         for source in 10..1_000 {
             let key = format!("honest {source}");
             for _ in 0..2 {
@@ -339,7 +340,7 @@ mod tests {
             }
             assert!(limit.take_at(&key, source, at(3)).is_err());
         }
-        // Two windows later all is forgotten.
+        // After two windows everything has expired.
         assert_eq!(limit.take_at("late", 1, at(181)), Ok(()));
         assert_eq!(limit.take_at("victim", 2, at(181)), Ok(()));
     }

@@ -1,41 +1,42 @@
-//! The networks of a database as sorted ranges, and the fields of its records as a table: what a look-up reads.
+//! Lookup tables of a database: its networks as sorted ranges, and the fields of its records as a table.
 //!
-//! The tree of a file costs a step for each bit of an address, and a value in it is found by walking through names. A
-//! request has no time for that, so both are laid out when the file is read: a look-up is one step or a few through an
-//! index by the bits of the address, a binary search among at most 32 ranges, and two reads of tables.
+//! In the file, a lookup takes a step per bit of the address, and its value is found by comparing names. That
+//! is too slow for requests, so both are converted when the file is read. A lookup then takes a few steps
+//! through an index over the bits of the address, a binary search among at most 32 ranges, and two table
+//! reads.
 //!
-//! A range takes 8 bytes for IPv4 and 16 for IPv6, and up to 8 bytes of index; a record takes 4 bytes for each field
-//! that some record has, and each text or number is kept once. What would be larger than [`RANGES_MAX`] or
-//! [`CELLS_MAX`] is not laid out: look-ups then walk the tree.
+//! A range takes 8 bytes for IPv4 and 16 for IPv6, and up to 8 bytes of index. A record takes 4 bytes for
+//! each field that any record has; each distinct text or number is stored once. Databases above
+//! [`RANGES_MAX`] or [`CELLS_MAX`] are not converted: their lookups walk the tree.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use super::mmdb::{Scalar, Tree};
 
-/// Ranges of one protocol: 64 and 128 MiB, and 64 MiB of index at most.
+/// Maximum number of ranges per IP version: 64 and 128 MiB, and at most 64 MiB of index.
 pub(super) const RANGES_MAX: usize = 8 << 20;
-/// Fields of all records: 128 MiB.
+/// Maximum number of fields in all records: 128 MiB.
 pub(super) const CELLS_MAX: usize = 32 << 20;
-/// Nodes that are looked at for each range at most, so that no file takes for ever.
+/// Maximum number of visited nodes per range, which bounds the time for any file.
 const STEPS_PER_RANGE: usize = 8;
-/// What there is of a range: nothing, a record and one, or what the tree alone knows.
+/// The contents of a range: nothing, a record number plus one, or a reference to the tree.
 const NOTHING: u32 = 0;
 const IN_TREE: u32 = u32::MAX;
 
-/// What a range leads to.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
     Record(usize),
-    /// The tree has to be asked.
+    /// Only the tree has the answer.
     InTree,
 }
 
-/// Ranges of addresses, each from its start to the next one's. The first one starts at zero.
+/// Ranges of addresses, each up to the start of the next one. The first starts at zero.
 #[derive(Debug)]
 struct Ranges<K> {
-    /// Starts, and what each range leads to.
+    /// The start and the contents of each range.
     ranges: Vec<(K, u32)>,
     index: Index,
 }
@@ -46,7 +47,7 @@ impl<K: Copy + Ord + Into<u64>> Ranges<K> {
         Self { ranges, index }
     }
 
-    /// What the range of an address leads to.
+    /// The contents of the range of an address.
     fn find(&self, address: K) -> u32 {
         let among = match self.index.find(address.into()) {
             Place::Among { from, count } => {
@@ -61,30 +62,31 @@ impl<K: Copy + Ord + Into<u64>> Ranges<K> {
     }
 }
 
-/// Ranges that need no node: a few reads of memory bring them.
+/// Number of ranges that are searched without an index node; a few memory reads fetch them.
 const NEAR_MAX: usize = 32;
-/// A node has at most two to the power of this number of parts.
+/// Binary logarithm of the maximum number of parts of a node.
 const PARTS_BITS_MAX: u32 = 16;
-/// Words of a node before its places.
+/// Number of words in a node before its slots.
 const HEAD: usize = 4;
-/// Flags of a place in the index.
+/// Flags of a slot in the index.
 const IS_NODE: u32 = 1 << 31;
 const IS_ANYWHERE: u32 = 1 << 30;
 
-/// Where the range of an address is found.
+/// Where to search for the range of an address.
 enum Place {
-    /// It is the one with this number or one of the next, at most [`NEAR_MAX`] altogether.
+    /// Among ranges from this number on, at most [`NEAR_MAX`].
     Among { from: usize, count: usize },
-    /// The index was full.
+    /// Among all ranges, because the index was full.
     Anywhere,
 }
 
-/// Where ranges are, by their starts: a tree whose nodes divide the span of their starts, but for a few at either
-/// end, into more parts where there are more ranges. So an address is found in as few reads where networks are dense as
-/// elsewhere.
+/// An index of the starts of ranges. It is a tree whose nodes divide the span of their starts, except for a
+/// few at either end, into more parts where there are more ranges. Dense networks therefore take as few reads
+/// as others.
 ///
-/// A node is four words (its shift, its parts, and the start of its first part), a place for each part, and the number
-/// of its last range. Addresses below the first part count as in it, and those above the last one likewise.
+/// A node consists of four words (its shift, its number of parts, and the start of its first part), a slot
+/// for each part, and the number of its last range. Addresses below the first part count as in the first, and
+/// those above the last part as in the last.
 #[derive(Debug)]
 struct Index(Vec<u32>);
 
@@ -97,9 +99,10 @@ impl Index {
         index
     }
 
-    /// The place of ranges that start so, the first of which has the number `from`. Many get a node.
+    /// Builds the slot for ranges with these starts, the first of which has the number `from`. Many ranges
+    /// get a node.
     fn divide(&mut self, starts: &[u64], from: usize, words_max: usize) -> u32 {
-        // The few at either end, which may be far from all others, do not count.
+        // Ignores the few at either end, which may be far from the others.
         let few = (starts.len() / 64).max(1);
         let (base, last) = (starts.get(few), starts.iter().nth_back(few));
         let (Some(&base), Some(&last), NEAR_MAX..) = (base, last, starts.len() - 1) else {
@@ -119,7 +122,7 @@ impl Index {
         self.0.resize(node + HEAD + parts, 0);
         self.0.push((from + starts.len() - 1) as u32);
         for part in 0..parts {
-            // From the last range that starts before the part, or with it, to the last one that starts in it.
+            // From the last range that starts at or before the part, to the last one that starts in it.
             let begin = base + ((part as u64) << shift);
             let first = match part {
                 0 => 0,
@@ -136,7 +139,8 @@ impl Index {
         node as u32 | IS_NODE
     }
 
-    /// Where the range of an address is. A node is behind those that lead to it, so this ends.
+    /// Where to search for an address. Terminates, because child nodes have higher offsets than their
+    /// parents.
     fn find(&self, address: u64) -> Place {
         let mut node = 0;
         loop {
@@ -157,7 +161,7 @@ impl Index {
             if place & IS_ANYWHERE > 0 {
                 return Place::Anywhere;
             }
-            // Up to where the ranges of the next part begin, if that is said here.
+            // Up to the first range of the next part, if this node has it.
             let count = next.saturating_sub(place).saturating_add(1);
             return Place::Among {
                 from: place as usize,
@@ -176,21 +180,22 @@ enum Kept {
     Bool(bool),
 }
 
-/// A database laid out.
+/// The lookup tables of a database.
 #[derive(Debug)]
 pub(super) struct Flat {
     v4: Ranges<u32>,
     v6: Option<Ranges<u64>>,
     columns: usize,
-    /// By record and field: the place of what is kept, and one; 0 for nothing.
+    /// The index of each value plus one, by record and field; 0 for none.
     cells: Vec<u32>,
     kept: Vec<Kept>,
     texts: String,
 }
 
 impl Flat {
-    /// Lays the networks out, and the fields of the records by `field`, which takes the number of a record and of a
-    /// field. Records are places in the file, ascending. `None` where that takes too much.
+    /// Builds the tables of the networks, and of the fields of their records. `field` takes the number of a
+    /// record and of a field. Records are offsets in the file, ascending. `None` if the tables would be too
+    /// large.
     pub(super) fn new<'d>(
         networks: Networks,
         records: usize,
@@ -242,7 +247,7 @@ impl Flat {
         Some(flat)
     }
 
-    /// The starts of its ranges.
+    /// The starts of the ranges.
     #[cfg(test)]
     pub(super) fn starts(&self) -> Vec<IpAddr> {
         let v4 = self.v4.ranges.iter();
@@ -252,7 +257,7 @@ impl Flat {
         v4.chain(v6).collect()
     }
 
-    /// What there is of an address. A database of IPv4 has nothing of IPv6.
+    /// Looks an address up. An IPv4 database has nothing for IPv6 addresses.
     pub(super) fn find(&self, address: IpAddr) -> Found {
         let found = match (address, &self.v6) {
             (IpAddr::V4(address), _) => self.v4.find(address.into()),
@@ -279,7 +284,7 @@ impl Flat {
     }
 }
 
-/// The networks of a tree, in order.
+/// The networks of a tree, in ascending order.
 #[derive(Debug)]
 pub(super) struct Networks {
     v4: Vec<(u32, u32)>,
@@ -287,7 +292,8 @@ pub(super) struct Networks {
 }
 
 impl Networks {
-    /// Those of a tree whose records are at these places of its data, ascending. `None` where they are too many.
+    /// The networks of a tree whose records have these offsets in its data, ascending. `None` if there are
+    /// too many.
     pub(super) fn of(tree: &Tree<'_>, places: &[usize]) -> Option<Self> {
         let number = |record: usize| -> Option<u32> {
             let at = tree.place(record)?;
@@ -299,7 +305,7 @@ impl Networks {
                 v6: None,
             });
         }
-        // IPv4 is below 96 zeros. What leads there from elsewhere is an alias, and is not laid out again.
+        // IPv4 is below 96 zero bits. Other paths to it are aliases, which are not converted again.
         let below = (0..96).try_fold(0, |index, _| match tree.node(index) {
             Some([zero, _]) if zero < tree.node_count() => Ok(zero),
             Some([zero, _]) => Err(Some(zero)),
@@ -318,8 +324,8 @@ impl Networks {
     }
 }
 
-/// The ranges below a node, by the first `bits` bits of addresses. What is longer than those, and what leads to
-/// `alias`, is for the tree to tell.
+/// The ranges below a node, by the first `bits` bits of the address. Longer networks, and the subtree
+/// `alias`, are left to the tree.
 fn walk<K: TryFrom<u64>>(
     tree: &Tree<'_>,
     root: usize,
@@ -329,7 +335,7 @@ fn walk<K: TryFrom<u64>>(
 ) -> Option<Vec<(K, u32)>> {
     let mut ranges: Vec<(K, u32)> = Vec::new();
     let mut steps = 0;
-    // What there is, the bits that lead to it, and how many they are; what comes first is on top.
+    // The contents, the bits of the path, and the number of these bits. The next one in order is on top.
     let mut open: Vec<(usize, u64, u32)> = vec![(root, 0, 0)];
     while let Some((record, path, depth)) = open.pop() {
         steps += 1;
@@ -362,7 +368,7 @@ mod tests {
 
     use super::*;
 
-    /// Whatever the starts, a range is found where a search of all finds it.
+    /// For any starts, the index finds the same range as a search of all ranges.
     #[test]
     fn the_index_finds_what_a_search_of_all_finds() {
         let entropy = SeededEntropy::new(3);
@@ -370,10 +376,11 @@ mod tests {
         let random = || u64::from_le_bytes(entropy.bytes());
         let spread = (0..5_000).map(|_| random());
         let networks = (0..5_000).map(|_| 0x2a << 56 | (random() >> 32) << 24);
-        // Fifty neighbours each, far from all others.
+        // Groups of fifty neighbours, far from all others.
         let clusters = (0..1_000).map(|_| random() >> 8 << 8);
         let clusters = clusters.flat_map(|base| (0..50).map(move |nth| base | nth));
-        // Half of the rest each time, so that a node divides off one range or two and the index gets full.
+        // Each divides the rest in half, so that each node splits off one or two ranges and the index becomes
+        // full.
         let halves = (0..2_000).flat_map(|_| {
             let base = random() >> 48 << 48;
             (0..48).map(move |bits| base | 1 << bits)

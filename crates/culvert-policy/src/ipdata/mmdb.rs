@@ -1,8 +1,8 @@
 //! MMDB files (the MaxMind DB file format specification, version 2.0).
 //!
-//! The library that looks addresses up trusts its file: it panics where the tree leaves the file, and recurses without
-//! end where a pointer leads in a circle. So the whole file is checked before it is handed over: every record of the
-//! tree, and every value that one leads to. What passes is finite, within the file, and cheap to read.
+//! The lookup library trusts its file: it panics if the tree points outside of the file, and recurses without
+//! end if pointers form a cycle. The whole file is therefore validated first: every record of the tree, and
+//! every value that a record points to. A validated file is finite, self-contained, and cheap to read.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,42 +15,42 @@ use serde::de::{Deserialize, Deserializer, Visitor};
 use super::flat::{Flat, Found, Networks};
 use super::{IpField, IpFields};
 
-/// Bytes of a file.
+/// Maximum size of a file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 30;
-/// Between tree and data.
+/// Number of bytes between the tree and the data.
 const SEPARATOR: usize = 16;
 const METADATA_MARKER: &[u8] = b"\xab\xcd\xefMaxMind.com";
-/// Values within values, pointers included.
+/// Maximum nesting of values, including pointers.
 const DEPTH_MAX: usize = 16;
-/// Values of one record, each counted as often as it is pointed to.
+/// Maximum number of values of a record, each counted once per reference.
 const VALUES_MAX: u64 = 4096;
 
-/// A database that was checked.
+/// A validated database.
 #[derive(Debug)]
 pub(super) struct Database {
     reader: Reader<Vec<u8>>,
-    /// The fields that some record has.
+    /// The fields that at least one record has.
     held: IpFields,
-    /// The place of a field in a laid-out record, by the number of the field.
+    /// The column of each field in the lookup table, by field number.
     columns: [Option<usize>; IpField::ALL.len()],
     flat: Option<Flat>,
 }
 
-/// A value that is no list and no map.
+/// A value that is not a list or a map.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar<'d> {
     /// Text.
     Text(&'d str),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// Another number.
+    /// A floating-point number.
     Double(f64),
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
 }
 
 impl Database {
-    /// An error is the end of a sentence that begins with the path.
+    /// Reads a file. The error completes a sentence that begins with the path.
     pub(super) fn read(path: &Path) -> Result<Self, String> {
         let cannot = |error: std::io::Error| format!("cannot be read: {error}");
         if std::fs::metadata(path).map_err(cannot)?.len() > FILE_BYTES_MAX {
@@ -76,7 +76,7 @@ impl Database {
         Ok(database)
     }
 
-    /// Notes which fields there are, by an address of each record.
+    /// Records which fields exist, from an address of each record.
     fn look_for_fields(&mut self, records: &[IpAddr]) {
         let has_place = |field: &IpField| field.path().is_some();
         let mut wanted: Vec<_> = IpField::ALL.into_iter().filter(has_place).collect();
@@ -96,7 +96,7 @@ impl Database {
         self.held = held;
     }
 
-    /// Makes look-ups quick, if there is room for that.
+    /// Builds the lookup table, unless it would be too large.
     fn lay_out(&mut self, records: &[IpAddr], networks: Networks) {
         let held: Vec<IpField> = self.held.iter().collect();
         for (column, field) in held.iter().enumerate() {
@@ -115,12 +115,12 @@ impl Database {
         self.flat = flat;
     }
 
-    /// Whether some record has the field.
+    /// Whether any record has the field.
     pub(super) fn holds(&self, field: IpField) -> bool {
         self.held.contains(field)
     }
 
-    /// A field of the record of an address. A database of IPv4 has none for addresses of IPv6.
+    /// A field of the record of an address. An IPv4 database has none for IPv6 addresses.
     pub(super) fn get(&self, address: IpAddr, field: IpField) -> Option<Scalar<'_>> {
         let Some(flat) = &self.flat else {
             return self.walk(address, field);
@@ -133,7 +133,7 @@ impl Database {
         }
     }
 
-    /// The same, by the tree of the file.
+    /// As [`Self::get`], but walks the tree of the file.
     pub(super) fn walk(&self, address: IpAddr, field: IpField) -> Option<Scalar<'_>> {
         let found = self.reader.lookup(address).ok()?;
         found.decode_path(field.path()?).ok()?
@@ -181,15 +181,15 @@ impl<'de> Deserialize<'de> for Scalar<'de> {
     }
 }
 
-/// Checks a whole file. Gives an address of each record, so that one can be looked up, and the networks with the
-/// numbers of their records, if they are not too many.
+/// Validates a whole file. Returns an address of each record, to look it up by, and the networks with their
+/// record numbers unless there are too many.
 fn check(file: &[u8]) -> Result<(Vec<IpAddr>, Option<Networks>), &'static str> {
     let marker = memchr::memmem::rfind(file, METADATA_MARKER).ok_or("it has no metadata")?;
     let (body, metadata) = file.split_at(marker);
     let metadata = metadata.get(METADATA_MARKER.len()..).unwrap_or_default();
     let tree = Tree::of(body, metadata)?;
     let mut records = tree.records()?;
-    // Those of one value stand together, the first one is kept.
+    // Sorts equal values together; the first of each is kept.
     records.sort_unstable_by_key(|(at, _)| *at);
     records.dedup_by_key(|(at, _)| *at);
     let mut values = Values::new(tree.data);
@@ -202,12 +202,12 @@ fn check(file: &[u8]) -> Result<(Vec<IpAddr>, Option<Networks>), &'static str> {
     Ok((addresses, Networks::of(&tree, &places)))
 }
 
-/// The search tree.
+/// The search tree of a file.
 pub(super) struct Tree<'f> {
     nodes: &'f [u8],
     data: &'f [u8],
     node_count: usize,
-    /// Of a node.
+    /// Bytes per node.
     node_bytes: usize,
     is_v6: bool,
 }
@@ -254,12 +254,13 @@ impl<'f> Tree<'f> {
         self.is_v6
     }
 
-    /// A record of this number leads to nothing, a lower one to a node, a higher one to data.
+    /// The number of nodes. A record with this number points to nothing, a lower one to a node, a higher one
+    /// to data.
     pub(super) fn node_count(&self) -> usize {
         self.node_count
     }
 
-    /// The place in the data that a record leads to.
+    /// The offset in the data section that a record points to.
     pub(super) fn place(&self, record: usize) -> Option<usize> {
         let at = (record.checked_sub(self.node_count)?).checked_sub(SEPARATOR)?;
         (at < self.data.len()).then_some(at)
@@ -284,12 +285,12 @@ impl<'f> Tree<'f> {
         })
     }
 
-    /// Every value that the tree leads to, with an address that does, in no order. A node that two lead to, as the
-    /// aliases of IPv4 do, is looked at once.
+    /// Every value that the tree points to, each with one address, in no order. A node with two parents, such
+    /// as an alias of IPv4, is visited once.
     fn records(&self) -> Result<Vec<(usize, IpAddr)>, &'static str> {
         let mut seen = vec![false; self.node_count];
         let mut found = Vec::new();
-        // A node, the bits that lead to it, and how many they are.
+        // A node, the bits of its path, and the number of these bits.
         let mut open: Vec<(usize, u128, u32)> = vec![(0, 0, 0)];
         let bits = if self.is_v6 { 128 } else { 32 };
         while let Some((index, path, depth)) = open.pop() {
@@ -326,16 +327,16 @@ impl<'f> Tree<'f> {
     }
 }
 
-/// The values of a section, which pointers lead to by their place in it.
+/// The values of a section. Pointers refer to them by offset.
 struct Values<'f> {
     section: &'f [u8],
-    /// Values that pointers lead to: what each counts for.
+    /// Values that pointers refer to, with the number of values that each counts for.
     known: HashMap<usize, u64>,
-    /// How many more may be looked at, so that no file takes for ever.
+    /// How many more values may be visited, which bounds the time for any file.
     left: u64,
 }
 
-/// The head of a value: what it is, how long, and where what follows begins.
+/// The head of a value: its type, its length, and the offset of its content.
 struct Head {
     kind: u8,
     size: usize,
@@ -362,7 +363,7 @@ impl<'f> Values<'f> {
         Ok(usize::from(*byte))
     }
 
-    /// For a pointer, `size` is where it leads.
+    /// Reads the head of a value. For a pointer, `size` is its target.
     fn head(&self, at: usize) -> Result<Head, &'static str> {
         let control = self.byte(at)?;
         let mut behind = at + 1;
@@ -372,7 +373,8 @@ impl<'f> Values<'f> {
             let high = control & 7;
             let base = [0, 2048, 526_336, 0];
             let base = base.get(length - 1).copied().unwrap_or_default();
-            // The longest form has all its bits behind it; the library reads other ones in another way.
+            // In the longest form, the bits are all in the bytes that follow. The library reads other forms
+            // differently.
             if length == 4 && high != 0 {
                 return Err("a pointer is not written as it has to be");
             }
@@ -413,7 +415,7 @@ impl<'f> Values<'f> {
         })
     }
 
-    /// Checks a value and all that is in it: where it ends, and how many values it counts for.
+    /// Validates a value and everything in it. Returns where it ends, and how many values it counts for.
     fn check(&mut self, at: usize, depth: usize) -> Result<(usize, u64), &'static str> {
         if depth > DEPTH_MAX {
             return Err("its values are nested too deep, or in a circle");
@@ -444,7 +446,7 @@ impl<'f> Values<'f> {
                 std::str::from_utf8(text).map_err(|_| "a text is not UTF-8")?;
                 true
             }
-            // Doubles, bytes, whole numbers of 16, 32, 64 and 128 bits, floats.
+            // Doubles, bytes, integers of 16, 32, 64 and 128 bits, floats.
             3 => size == 8,
             4 => true,
             5 => size <= 2,
@@ -489,7 +491,7 @@ impl<'f> Values<'f> {
         Ok((at, count))
     }
 
-    /// A whole number of the map that the section begins with, after a check.
+    /// An integer in the map at the start of the section, which has been validated.
     fn number(&self, wanted: &str) -> Option<u64> {
         let map = self.head(0).ok().filter(|head| head.kind == MAP)?;
         let (mut at, mut found) = (map.behind, None);
@@ -502,7 +504,7 @@ impl<'f> Values<'f> {
                 let bytes = self.section.get(value.behind..value.behind + value.size)?;
                 let bytes = bytes.iter();
                 let number = bytes.fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-                // A second one is refused: the library may take another.
+                // Duplicates are rejected, because the library might use the other one.
                 if !is_number || found.replace(number).is_some() {
                     return None;
                 }
@@ -521,7 +523,7 @@ impl<'f> Values<'f> {
             .get(head.behind..head.behind.checked_add(head.size)?)
     }
 
-    /// Where a value that was checked ends.
+    /// The end of a validated value.
     fn end(&self, at: usize) -> Option<usize> {
         let head = self.head(at).ok()?;
         match head.kind {
