@@ -1,5 +1,5 @@
-//! Recent requests and their responses, kept for whoever looks, within a limit of memory and of work: those
-//! that come faster than anybody reads are counted instead.
+//! Recent requests and their responses, recorded for users of the agent. Memory and work are limited:
+//! exchanges above the rate limit are only counted.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 use culvert_base::{Clock, Timestamp};
 use culvert_http::http1::follow;
 
-/// Exchanges that are kept.
+/// Maximum number of recorded exchanges.
 const KEPT_MAX: usize = 500;
-/// Between two that are kept, where more than [`KEPT_MAX`] came at once: 200 a second.
+/// The interval between recorded exchanges after a burst of [`KEPT_MAX`]: 200 per second.
 const KEPT_EVERY: Duration = Duration::from_millis(5);
-/// Bytes that heads and bodies take, those of exchanges that are still going on included.
+/// Maximum size of all heads and bodies, including those of open exchanges, in bytes.
 const BYTES_MAX: usize = 8 << 20;
-/// Beyond it the oldest are forgotten.
+/// The size above which the oldest exchanges are dropped.
 const BYTES_USUAL: usize = 4 << 20;
-/// The first memory of a body, which doubles when it is full.
+/// The initial buffer of a body. It doubles when it is full.
 const BODY_BYTES_MIN: usize = 1 << 10;
-/// Bytes of one body that are kept.
+/// Maximum recorded size of one body, in bytes.
 const BODY_BYTES_MAX: usize = 256 << 10;
 
 /// The recent exchanges of all endpoints of an agent.
@@ -36,62 +36,62 @@ pub struct Exchanges {
 #[derive(Debug, Default)]
 struct State {
     last_id: u64,
-    /// Of those that were forgotten on demand.
+    /// The highest id that [`Exchanges::clear`] removed.
     cleared_id: u64,
     /// Oldest first.
     kept: VecDeque<Arc<Exchange>>,
 }
 
-/// A request and what came back.
+/// A request and its response.
 #[derive(Debug)]
 pub struct Exchange {
-    /// Counts from one.
+    /// The id, starting at one.
     pub id: u64,
     /// Public URL of the endpoint.
     pub url: String,
-    /// Which of the agent's endpoints it is.
+    /// The index of the agent's endpoint.
     pub(crate) endpoint: usize,
     /// `ip:port` of the client.
     pub client: String,
-    /// When its first byte came.
+    /// When the first byte of the request arrived.
     pub started_at: Timestamp,
-    /// From there to the last byte of the response.
+    /// Time from there to the last byte of the response.
     pub took: Duration,
-    /// Value as sent.
+    /// The method, as sent.
     pub method: String,
-    /// With its query.
+    /// The path with its query.
     pub path: String,
     /// The request.
     pub request: Message,
-    /// Of the response; `None` if none came.
+    /// Status of the response; `None` without a response.
     pub status: Option<u16>,
-    /// What came back.
+    /// The response.
     pub response: Message,
-    /// The exchange whose request was sent again.
+    /// The exchange that this one replays.
     pub replay_of: Option<u64>,
-    /// Why the service gave no whole response. `None` for a response that arrived whole.
+    /// Why there is no complete response. `None` if it is complete.
     pub error: Option<String>,
 }
 
-/// A head and as much of its body as is kept, as they travelled.
+/// A head and the recorded part of its body, as transmitted.
 #[derive(Debug, Default)]
 pub struct Message {
-    /// First line and fields, with the empty line at the end.
+    /// First line and fields, including the empty line at the end.
     pub head: Vec<u8>,
-    /// Beginning of the body, with the lines of its chunks if it came in chunks.
+    /// The recorded part of the body, including chunk lines if it is chunked.
     pub body: Vec<u8>,
-    /// How long that was altogether.
+    /// The total size of the body in this form.
     pub body_bytes: u64,
     kept: Option<HeldBytes>,
 }
 
 impl Message {
-    /// Whether all of the body is there.
+    /// Whether the body is recorded completely.
     pub fn is_whole(&self) -> bool {
         self.body.len() as u64 == self.body_bytes
     }
 
-    /// The kept part of the body without the lines of chunks.
+    /// The recorded part of the body without chunk lines.
     pub fn plain_body(&self) -> Vec<u8> {
         match follow::is_chunked(&self.head) {
             true => follow::without_chunk_lines(&self.body),
@@ -119,7 +119,7 @@ impl Message {
         }
     }
 
-    /// Makes room for more of the body. The whole memory counts, and not only the bytes in it.
+    /// Reserves space for more of the body. The whole capacity counts, not only the used part.
     fn reserve(&mut self, more: usize) -> bool {
         let (had, needed) = (self.body.capacity(), self.body.len() + more);
         if needed <= had {
@@ -136,7 +136,7 @@ impl Message {
         true
     }
 
-    /// Gives back memory that nothing is in.
+    /// Releases unused capacity.
     fn shrink(&mut self) {
         let had = self.body.capacity();
         self.body.shrink_to_fit();
@@ -146,7 +146,7 @@ impl Message {
     }
 }
 
-/// Bytes that count until they are dropped.
+/// A reservation of bytes, released when dropped.
 #[derive(Debug)]
 struct HeldBytes {
     bytes: usize,
@@ -154,7 +154,7 @@ struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// `false` if there is no room for as many.
+    /// `false` if there is no space left.
     fn take(&mut self, bytes: usize) -> bool {
         if self.all.load(Ordering::Relaxed) + bytes > BYTES_MAX {
             return false;
@@ -181,11 +181,11 @@ impl Drop for HeldBytes {
     }
 }
 
-/// Says which of many are kept: as many at once as there is room for, and then one at a time, evenly.
+/// Selects the exchanges to record: a burst up to the limit, and then an even rate.
 #[derive(Debug)]
 struct KeepRate {
     began: Instant,
-    /// Nanoseconds from there to when all that were let through would have come one at a time.
+    /// When all selected exchanges would have come at the even rate, in nanoseconds since `began`.
     even_at: AtomicU64,
 }
 
@@ -210,25 +210,25 @@ impl KeepRate {
     }
 }
 
-/// How many exchanges there were since the last time that all were forgotten.
+/// Number of exchanges since the last clear.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Those that are over, and those that are not kept.
+    /// Exchanges that have ended or are not recorded.
     pub seen: u64,
-    /// Those of them that came too fast to be kept.
+    /// Exchanges among them above the rate limit.
     pub not_kept: u64,
 }
 
-/// Why a request was not sent again.
+/// Why a request was not replayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplayError {
-    /// It is not kept, or not any more.
+    /// It is not recorded, or no longer.
     Unknown,
-    /// Only the beginning of its body was kept.
+    /// Its body is recorded only in part.
     Cut,
-    /// It began something that is no exchange of messages.
+    /// It switched to another protocol.
     Upgraded,
-    /// The service did not answer; why.
+    /// The service did not respond, for this reason.
     Away(String),
 }
 
@@ -246,7 +246,7 @@ impl fmt::Display for ReplayError {
 impl std::error::Error for ReplayError {}
 
 impl Exchanges {
-    /// None so far.
+    /// Creates an empty record.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
@@ -257,12 +257,12 @@ impl Exchanges {
         }
     }
 
-    /// How many of them are kept at most of each second, if it goes on for long.
+    /// The sustained rate limit of recorded exchanges, per second.
     pub const fn kept_per_second() -> u64 {
         1_000 / KEPT_EVERY.as_millis() as u64
     }
 
-    /// How many there were.
+    /// The number of exchanges.
     pub fn counts(&self) -> Counts {
         let not_kept = self.not_kept.load(Ordering::Relaxed);
         let state = self.lock();
@@ -272,12 +272,12 @@ impl Exchanges {
         }
     }
 
-    /// Those that are kept, newest first.
+    /// The recorded exchanges, newest first.
     pub fn recent(&self) -> Vec<Arc<Exchange>> {
         self.lock().kept.iter().rev().cloned().collect()
     }
 
-    /// One of them.
+    /// A recorded exchange by id.
     pub fn get(&self, id: u64) -> Option<Arc<Exchange>> {
         let state = self.lock();
         let at = state
@@ -287,7 +287,7 @@ impl Exchanges {
         state.kept.get(at).cloned()
     }
 
-    /// Forgets them all.
+    /// Removes all recorded exchanges.
     pub fn clear(&self) {
         let mut state = self.lock();
         let forgotten = std::mem::take(&mut state.kept);
@@ -297,7 +297,7 @@ impl Exchanges {
         drop(forgotten);
     }
 
-    /// Whether one that begins is to be kept. It is counted if not.
+    /// Whether to record a new exchange. Counts it if not.
     pub(crate) fn takes(&self, now: Instant) -> bool {
         let takes = self.pace.lets_through(now);
         if !takes {
@@ -310,7 +310,7 @@ impl Exchanges {
         self.clock.now()
     }
 
-    /// Keeps one that is over, and gives it its number.
+    /// Records a finished exchange and assigns its id.
     pub(crate) fn keep(&self, mut exchange: Exchange) -> u64 {
         exchange.request.shrink();
         exchange.response.shrink();
@@ -383,7 +383,7 @@ mod tests {
         }
         assert!(all.recent().len() < 100);
         assert!(all.recent()[0].request.is_whole());
-        // Many that go on together take no more, however they grow.
+        // Many open exchanges use no more, however they grow.
         let open: Vec<Exchange> = (0..2 * KEPT_MAX).map(|_| exchange(&all, 65_000)).collect();
         let taken: usize = open.iter().map(|it| it.request.body.capacity()).sum();
         assert!(taken <= BYTES_MAX, "{taken}");
@@ -401,15 +401,15 @@ mod tests {
         let not_kept = 2_000 - KEPT_MAX as u64;
         let seen = not_kept;
         assert_eq!(all.counts(), Counts { seen, not_kept });
-        // Evenly, however many come.
+        // At an even rate, however many come.
         let mut kept = 0;
         for millis in 0..1_000 {
             kept += takes(30, Duration::from_millis(millis));
         }
         assert!((199..=201).contains(&kept), "{kept}");
-        // After a rest there is room for all again, and for no more.
+        // After a pause, the full burst is available again, and no more.
         assert_eq!(takes(2_000, Duration::from_secs(60)), KEPT_MAX);
-        // Nothing is left out of what comes slowly.
+        // Everything is recorded if it comes slowly.
         let mut at = Duration::from_secs(120);
         for _ in 0..5_000 {
             assert_eq!(takes(1, at), 1);

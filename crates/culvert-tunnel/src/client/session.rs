@@ -1,4 +1,4 @@
-//! What an agent says on the streams of its session: calls, and heartbeats both ways.
+//! The agent's side of a session: calls, and heartbeats in both directions.
 
 use std::io;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use crate::driver::{Session, Stream};
 use crate::server::call::{self, ReadDeadline};
 use crate::wire::{self, StreamType};
 
-/// For the server to answer a call, about which it may have to decide. Options come back in answers,
-/// and policies can be long.
+/// Deadline for replies to calls, which the server may have to decide. Replies repeat the options, and
+/// policies can be long.
 const ANSWER: ReadDeadline = ReadDeadline {
     bytes: 2 << 20,
     time: Duration::from_secs(40),
 };
-/// Between two heartbeats.
+/// The interval of heartbeats.
 pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
-/// For one to come back.
+/// The timeout for the reply to a heartbeat.
 pub(crate) const HEARTBEAT_TOLERANCE: Duration = Duration::from_secs(15);
 
 /// Makes a call.
@@ -35,13 +35,13 @@ pub(crate) async fn call<T: DeserializeOwned>(
         .map_err(|_| io::Error::other("the server's response is invalid"))
 }
 
-/// Makes a call and gives the answer as it is spelled.
+/// Makes a call and returns the reply without decoding it.
 pub(crate) async fn call_plain(
     session: &Session,
     kind: StreamType,
     request: &impl Serialize,
 ) -> io::Result<Value> {
-    // One frame carries type and request.
+    // Type and request must be sent in one frame.
     let mut stream = session.open(wire::call(kind, request)).map_err(|refused| {
         io::Error::other(format!("the request to the server failed: {refused:?}"))
     })?;
@@ -50,8 +50,7 @@ pub(crate) async fn call_plain(
     answer.ok_or_else(|| io::Error::other("the server did not respond"))
 }
 
-/// Asks the server again and again whether it is there, and ends when it is not. `told` hears how
-/// long each answer took.
+/// Sends heartbeats, and returns when one gets no reply in time. Calls `told` with each round-trip time.
 pub(crate) async fn heartbeat(session: Session, told: impl Fn(Duration)) {
     let kind = Bytes::copy_from_slice(&StreamType::HEARTBEAT.to_bytes());
     let Ok(mut stream) = session.open(kind) else {
@@ -74,7 +73,7 @@ pub(crate) async fn heartbeat(session: Session, told: impl Fn(Duration)) {
     }
 }
 
-/// Gives the server's own heartbeats back.
+/// Echoes the server's heartbeats.
 pub(crate) async fn echo(mut stream: Stream) {
     let mut beat = [0; 4];
     while stream.read_exact(&mut beat).await.is_ok() {

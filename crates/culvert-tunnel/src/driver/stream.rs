@@ -13,8 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::shared::{ReleaseAndWakeDriver, Shared, wake};
 
-/// One stream of a connection. Dropping it in mid-stream breaks it off; after a shutdown, what was
-/// written still leaves.
+/// A stream of a connection. Dropping it resets it, except after a shutdown: then written data is still sent.
 pub struct Stream {
     pub(super) shared: Arc<Shared>,
     pub(super) id: StreamId,
@@ -27,17 +26,17 @@ impl fmt::Debug for Stream {
 }
 
 impl Stream {
-    /// Its number, for logs.
+    /// The id, for logs.
     pub fn id(&self) -> StreamId {
         self.id
     }
 
-    /// Streams of its connection, this one among them.
+    /// Number of streams of its connection, including this one.
     pub fn siblings(&self) -> usize {
         self.shared.lock().mux.stream_count()
     }
 
-    /// The next bytes, at most `max`, without a copy where they came in one piece. Empty at the end.
+    /// Reads at most `max` bytes, without a copy if they arrived in one piece. Empty at the end.
     pub fn poll_read_bytes(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
         let mut state = self.shared.lock();
         match state.mux.read(self.id, max.max(1), Instant::now()) {
@@ -54,7 +53,7 @@ impl Stream {
         }
     }
 
-    /// Takes as much of the front of `data` as there is room for, without a copy where it is long.
+    /// Writes as much of the front of `data` as there is capacity for, without a copy if it is long.
     pub fn poll_write_bytes(
         &mut self,
         cx: &mut Context<'_>,
@@ -63,7 +62,7 @@ impl Stream {
         self.poll_enqueue(cx, data.is_empty(), |mux, id| mux.write(id, data))
     }
 
-    /// Wakes its user for the next bytes or the end of the stream, though it reads nothing now.
+    /// Requests a wake-up for the next bytes or the end of the stream, without reading.
     pub fn watch(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let mut state = self.shared.lock();
         state.mux.watch(self.id).map_err(error)?;
@@ -71,13 +70,13 @@ impl Stream {
         Ok(())
     }
 
-    /// How many bytes a write would take now, once there are any.
+    /// Number of bytes that a write would accept now. Pending while this is zero.
     pub fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut state = self.shared.lock();
         match state.mux.capacity(self.id) {
             Ok(0) => {
                 state.streams.entry(self.id).or_default().writer = Some(cx.waker().clone());
-                // Others may be in front of it, with room for them.
+                // Other callers may be ahead in the queue, with capacity for them.
                 state.release_and_wake_driver();
                 Poll::Pending
             }
@@ -106,8 +105,8 @@ impl Stream {
         }
     }
 
-    /// Keeps the stream for later: nothing is on its way in either direction. It may be ended
-    /// meanwhile, if streams run short. `false` if it cannot serve again.
+    /// Keeps the stream for reuse: no data is in transit in either direction. It may be ended meanwhile if
+    /// streams run short. `false` if it cannot be reused.
     pub fn rest(&mut self) -> bool {
         let mut state = self.shared.lock();
         let is_wanted = state.queued > state.granted || state.rests_none;
@@ -119,20 +118,20 @@ impl Stream {
         rests
     }
 
-    /// Takes the stream into use again. `false` if it was ended meanwhile.
+    /// Takes the stream back into use. `false` if it was ended meanwhile.
     pub fn resume(&mut self) -> bool {
         self.shared.lock().mux.resume(self.id)
     }
 
-    /// Ends the stream behind a conversation that is complete in both directions. The peer is given
-    /// time to finish it too, so that it costs less than a reset.
+    /// Ends the stream after both directions have sent all their data. The peer gets time to finish it too,
+    /// which costs less than a reset.
     pub fn end_in_order(&mut self) {
         let mut state = self.shared.lock();
         state.mux.end_in_order(self.id, Instant::now());
         state.release_and_wake_driver();
     }
 
-    /// Breaks the stream off and tells the peer why.
+    /// Resets the stream and sends the peer the code.
     pub fn reset(&mut self, code: ErrorCode) {
         let mut state = self.shared.lock();
         state.mux.reset(self.id, code, Instant::now());
@@ -151,7 +150,7 @@ impl AsyncRead for Stream {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        // Copied after the lock is let go of.
+        // Copied after the lock is released.
         let bytes = ready!(self.poll_read_bytes(cx, buf.remaining()))?;
         buf.put_slice(&bytes);
         Poll::Ready(Ok(()))
@@ -190,7 +189,7 @@ impl AsyncWrite for Stream {
         true
     }
 
-    /// What is written is on its way already.
+    /// Written data is already on its way to the peer.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -208,7 +207,7 @@ impl Drop for Stream {
         let mut state = self.shared.lock();
         state.streams.remove(&self.id);
         state.mux.release(self.id, Instant::now());
-        // Towards an end of ours there is room at once.
+        // If the peer is culvert, the place is available immediately.
         state.grant();
         state.release_and_wake_driver();
     }
@@ -223,7 +222,7 @@ fn error(broken: Broken) -> io::Error {
     io::Error::new(kind, broken)
 }
 
-/// Whether the peer refused a stream: it used nothing of it (codes 5 and 9).
+/// Whether the peer refused a stream without using it (codes 5 and 9).
 pub fn is_refused(error: &io::Error) -> bool {
     matches!(
         reset_code(error),
@@ -231,7 +230,7 @@ pub fn is_refused(error: &io::Error) -> bool {
     )
 }
 
-/// Why the peer broke a stream off, if it did.
+/// The peer's reset code, if it reset the stream.
 pub fn reset_code(error: &io::Error) -> Option<ErrorCode> {
     match error.get_ref()?.downcast_ref()? {
         Broken::ByPeer(code) => Some(*code),

@@ -1,4 +1,4 @@
-//! What one node has another ask of an agent that is connected there, as it travels between them.
+//! Calls between nodes about an agent that is connected to the other node.
 
 use std::io;
 use std::time::Duration;
@@ -11,28 +11,28 @@ use crate::driver::{Session, Stream};
 use crate::server::call::{self, ReadDeadline};
 use crate::wire::{self, StreamType};
 
-/// For everything: to connect, and for the agent to do it.
+/// Timeout of a call, including the connection and the agent's reply.
 const DONE_WITHIN: Duration = Duration::from_secs(15);
 
-/// Something to be asked of the agent of a session.
+/// A request to the agent of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct PeerCall {
     /// The session.
     pub session_id: String,
-    /// What is asked for, by its name in the API.
+    /// The request, by its name in the API.
     pub request: String,
 }
 
-/// Does what other nodes ask for.
+/// Executes calls from other nodes.
 pub trait PeerService: Send + Sync {
-    /// Asks an agent of this node, and of no other.
+    /// Sends the request to an agent of this node; never forwards it.
     fn run(&self, peer_call: PeerCall) -> BoxFuture<'_, Result<(), Refusal>>;
 }
 
-/// What came of it.
+/// The result of a call.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Done {
-    /// Nothing for success.
+    /// `None` for success.
     refused: Option<PeerRefusal>,
 }
 
@@ -44,12 +44,12 @@ struct PeerRefusal {
 }
 
 impl Nodes {
-    /// Has the node at an address ask one of its agents for something. The connection is one for this
-    /// alone: nobody asks often, and the node may have no endpoint that others keep connections for.
+    /// Calls the node at an address about one of its agents. Uses a new connection, because calls are rare
+    /// and the node may have no endpoints, so that no other connections to it exist.
     ///
     /// # Errors
     ///
-    /// What the node says, or 810 if it cannot be reached.
+    /// The refusal of the node, or 810 if it is unreachable.
     pub async fn ask(&self, address: &str, peer_call: &PeerCall) -> Result<(), Refusal> {
         let asking = async {
             let (session, driver) = self.connect(address).await?;
@@ -89,7 +89,7 @@ async fn converse(session: &Session, peer_call: &PeerCall) -> io::Result<Done> {
     Ok(serde_json::from_value(reply.map_err(io::Error::other)?)?)
 }
 
-/// Does what another node asks for, and says what came of it.
+/// Executes a call from another node and sends the result.
 pub(super) async fn run(mut stream: Stream, peer_service: &dyn PeerService) {
     let peer_call = call::request(&mut stream, ReadDeadline::AGENT).await;
     let peer_call = peer_call

@@ -1,5 +1,4 @@
-//! Takes the connections of agents: TCP, TLS, and a place among the strangers until an agent has
-//! said who it is.
+//! Accepts agents over TCP and TLS, and limits unauthenticated connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,10 +15,10 @@ use super::accept::{ConnectionLimits, UnauthenticatedPermit, accept};
 use super::session::{Origin, Server};
 use crate::socket::Socket;
 
-/// For the handshake of TLS.
+/// Timeout of the TLS handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
-/// The listener of agents.
+/// The listener for agents.
 #[derive(Debug)]
 pub struct Ingress {
     listener: TcpListener,
@@ -29,7 +28,7 @@ pub struct Ingress {
 }
 
 impl Ingress {
-    /// Agents dial `listener` and are shown the certificate of `tls`.
+    /// Creates an ingress on `listener` with the certificate of `tls`.
     pub fn new(
         listener: TcpListener,
         tls: Arc<ServerConfig>,
@@ -44,8 +43,8 @@ impl Ingress {
         }
     }
 
-    /// Serves agents until told to stop; then their connections are closed and their sessions ended. The
-    /// listener is closed before that when the server closes ([`Server::closing`]).
+    /// Serves agents until `stop`; then closes their connections and ends their sessions. The listener closes
+    /// earlier, when [`Server::closing`] is cancelled.
     pub async fn run(self, stop: CancellationToken) {
         let Self {
             listener,
@@ -84,13 +83,13 @@ impl Ingress {
             },
         );
         let (mut served, ()) = tokio::join!(serving, closing);
-        // Whoever dials now is refused and finds another node.
+        // Agents that connect now are refused and try another node.
         drop(listener);
         while served.join_next().await.is_some() {}
     }
 }
 
-/// Speaks TLS, or gives up.
+/// Performs the TLS handshake, within a timeout.
 async fn greet(
     socket: TcpStream,
     peer: SocketAddr,

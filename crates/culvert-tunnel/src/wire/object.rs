@@ -1,19 +1,19 @@
-//! One JSON object out of a stream that does not say where it ends.
+//! Finds the end of a JSON object in a stream without length prefixes.
 
-/// What the bytes so far are.
+/// The state of the scanned bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scanned {
-    /// The beginning of an object.
+    /// An incomplete object.
     Part,
-    /// A whole object, of so many bytes; what follows is not part of it.
+    /// A complete object of this many bytes. Further bytes do not belong to it.
     Whole(usize),
-    /// Nothing that could become an object.
+    /// Not an object.
     Nonsense,
 }
 
-/// Finds the end of an object. Each byte is looked at once, however the object arrives.
+/// Finds the end of an object. Scans each byte once, regardless of how the object arrives.
 ///
-/// It counts brackets outside of texts and leaves judgement to the parser.
+/// Counts brackets outside of strings, and leaves validation to the parser.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Object {
     looked_at: usize,
@@ -22,11 +22,11 @@ pub struct Object {
     escaped: bool,
 }
 
-/// Deeper is nothing that an agent says.
+/// Maximum nesting. Messages of agents are not nested deeper.
 const DEPTH_MAX: u32 = 32;
 
 impl Object {
-    /// Looks at what was added to `bytes` since the last call; the beginning must be the same.
+    /// Scans the bytes that were added since the last call. Earlier bytes must be unchanged.
     pub fn scan(&mut self, bytes: &[u8]) -> Scanned {
         for (at, byte) in bytes.iter().enumerate().skip(self.looked_at) {
             self.looked_at = at + 1;
