@@ -1,7 +1,7 @@
 //! Categories of addresses: lists of networks, by name.
 //!
-//! A list is a text file with a network (`192.0.2.0/24`, `2001:db8::/32`) or an address in each line. Empty lines, and
-//! what follows `#` or `;`, do not count.
+//! A list is a text file with one network (`192.0.2.0/24`, `2001:db8::/32`) or address per line. Empty lines,
+//! and text after `#` or `;`, are ignored.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -10,11 +10,11 @@ use culvert_base::{IpSet, Prefix, Verdict};
 
 use crate::address::prefix;
 
-/// Lists at most: an address is looked up in each.
+/// Maximum number of lists: an address is looked up in each.
 const LISTS_MAX: usize = 256;
-/// Bytes of a name.
+/// Maximum length of a name, in bytes.
 const NAME_BYTES_MAX: usize = 128;
-/// Bytes of a file.
+/// Maximum size of a file, in bytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// Lists by name.
@@ -22,7 +22,7 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 pub(super) struct Categories(Vec<(String, IpSet)>);
 
 impl Categories {
-    /// Adds the list of a file. An error is the end of a sentence that begins with the path.
+    /// Adds the list of a file. The error completes a sentence that begins with the path.
     pub(super) fn read(&mut self, name: &str, path: &Path) -> Result<(), String> {
         let is_label = |label: &str| {
             let is_fit = |byte: u8| {
@@ -54,7 +54,7 @@ impl Categories {
         self.0.is_empty()
     }
 
-    /// The lists of a category: its own, and those of the categories below it.
+    /// The lists of a category, including those of its subcategories.
     fn lists(&self, category: &str) -> impl Iterator<Item = &IpSet> {
         let is_in = move |name: &str| {
             let below = name.strip_prefix(category);
@@ -64,7 +64,7 @@ impl Categories {
         lists.map(|(_, list)| list)
     }
 
-    /// Whether there is such a category.
+    /// Whether the category exists.
     pub(super) fn has(&self, category: &str) -> bool {
         self.lists(category).next().is_some()
     }
@@ -74,7 +74,7 @@ impl Categories {
         self.lists(category).any(|list| list.contains(address))
     }
 
-    /// The categories of an address, sorted, each once.
+    /// The categories of an address, sorted and without duplicates.
     pub(super) fn of(&self, address: IpAddr) -> Vec<&str> {
         let mut found = Vec::new();
         for (name, list) in &self.0 {
@@ -106,7 +106,7 @@ fn networks(text: &str) -> Result<IpSet, String> {
         };
         networks.push((Verdict::Allow, network));
     }
-    // A job that truncates the file before it writes must not switch a block list off.
+    // A job that truncates the file before writing it must not disable a block list.
     if networks.is_empty() {
         return Err("contains no network".to_owned());
     }

@@ -1,12 +1,12 @@
-//! What files of the operator say of an address: its place, its network and its categories.
+//! Data about IP addresses from the operator's files: location, network and categories.
 //!
-//! Places and networks come from MMDB files, categories from lists of networks. A file is checked whole when it is
-//! read ([`mmdb`]), so that a look-up cannot fail, and laid out ([`flat`]), so that one takes no time to speak of. A
-//! look-up allocates nothing but the text it gives.
+//! Locations and networks come from MMDB files, categories from lists of networks. A file is validated
+//! completely when it is read ([`mmdb`]), so lookups cannot fail, and converted to tables ([`flat`]), so they
+//! are fast. A lookup allocates only the text that it returns.
 //!
-//! A policy that names data which is not there must not run as if the address had none: it is refused when it is
-//! written, and refuses traffic when the data went away later. Each variable therefore names the [`IpField`] it reads,
-//! and [`IpData::missing`] says which of a policy's fields no file has.
+//! A policy that uses missing data must not run as if the address had none. It is rejected when it is
+//! written, and its endpoints reject traffic if the data is removed later. Each variable therefore names the
+//! [`IpField`] that it reads, and [`IpData::missing`] returns the fields of a policy that no file has.
 
 mod categories;
 mod flat;
@@ -68,7 +68,7 @@ pub enum IpField {
     Tor,
 }
 
-/// Where a piece of data is found.
+/// The source of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Geo(&'static [PathElement<'static>]),
@@ -127,7 +127,7 @@ impl IpField {
             Self::Radius => Place::Geo(&[LOCATION, Key("accuracy_radius")]),
             Self::Subdivision => Place::Geo(&[Key("subdivisions"), Index(0), NAMES, EN]),
             Self::Timezone => Place::Geo(&[LOCATION, Key("time_zone")]),
-            // Public databases know the country of the registration alone.
+            // Public databases contain only the country of the registration.
             Self::RegisteredCity => Place::Geo(&[REGISTERED, Key("city"), NAMES, EN]),
             Self::RegisteredContinent => Place::Geo(&[REGISTERED, Key("continent"), NAMES, EN]),
             Self::RegisteredCountry => Place::Geo(&[REGISTERED, NAMES, EN]),
@@ -143,7 +143,7 @@ impl IpField {
         }
     }
 
-    /// The way to it in a record of a database.
+    /// The path of the field in a database record.
     fn path(self) -> Option<&'static [PathElement<'static>]> {
         match self.place() {
             Place::Geo(path) | Place::Asn(path) => Some(path),
@@ -151,7 +151,7 @@ impl IpField {
         }
     }
 
-    /// The setting that names the file of it.
+    /// The setting that names its file.
     pub const fn setting(self) -> &'static str {
         match self.place() {
             Place::Geo(_) => "edge.geo_database",
@@ -160,7 +160,7 @@ impl IpField {
         }
     }
 
-    /// What it is found in, for the reference and for refusals.
+    /// Its source, for the reference and for error messages.
     pub const fn source(self) -> &'static str {
         match self {
             Self::Blocklist => "a list named `blocklist` in `edge.ip_categories`",
@@ -174,7 +174,7 @@ impl IpField {
     }
 }
 
-/// Some fields.
+/// A set of fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpFields(u32);
 
@@ -220,7 +220,7 @@ impl IpFields {
     }
 }
 
-/// What the files hold.
+/// The contents of the files.
 #[derive(Debug, Default)]
 pub struct IpData {
     geo: Option<Database>,
@@ -236,7 +236,7 @@ impl IpData {
     ///
     /// # Errors
     ///
-    /// The first one that cannot be read or is damaged, with its setting.
+    /// One of the files cannot be read or is damaged. The error names its setting.
     pub fn read(files: &IpDataFiles) -> Result<Self, Fault> {
         let mut faults = Vec::new();
         let data = Self::read_some(files, &mut faults);
@@ -246,7 +246,7 @@ impl IpData {
         }
     }
 
-    /// Reads the files and leaves out those that cannot be read or are damaged: what they would hold is missing.
+    /// Reads the files, and skips those that cannot be read or are damaged. Their fields are then missing.
     pub fn read_some(files: &IpDataFiles, faults: &mut Vec<Fault>) -> Self {
         let mut data = Self::default();
         let mut failed = |setting: &'static str, path: &Path, why: String| {
@@ -293,7 +293,7 @@ impl IpData {
         }
     }
 
-    /// Those of the fields that no file holds.
+    /// The fields that no file has.
     pub fn missing(&self, fields: IpFields) -> IpFields {
         IpFields(fields.0 & !self.fields.0)
     }
@@ -303,9 +303,9 @@ impl IpData {
         &self.failed
     }
 
-    /// A field of an address; `None` where the files say nothing of it. Of the lists there is [`Self::categories`].
+    /// A field of an address; `None` if the files have no value. For lists, see [`Self::categories`].
     pub fn get(&self, field: IpField, address: IpAddr) -> Option<Scalar<'_>> {
-        // `::ffff:192.0.2.1` is an IPv4 address, which files list as such.
+        // `::ffff:192.0.2.1` is an IPv4 address, and files list it as such.
         let address = address.to_canonical();
         match (field, field.place()) {
             (IpField::Blocklist, _) => {
@@ -318,33 +318,33 @@ impl IpData {
         }
     }
 
-    /// The categories of an address, with those above them: `com.cloudflare` is in `com`, too.
+    /// The categories of an address, including their parents: `com.cloudflare` is also in `com`.
     pub fn categories(&self, address: IpAddr) -> Vec<&str> {
         self.categories.of(address.to_canonical())
     }
 }
 
-/// The category of bad addresses.
+/// The category of blocked addresses.
 const BLOCKLIST: &str = "blocklist";
-/// The category of nodes of the Tor network.
+/// The category of Tor nodes.
 const TOR: &str = "tor";
 
-/// The data in use. Clones are handles to the same.
+/// The current data. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct IpDatabases(Arc<ArcSwap<IpData>>);
 
 impl IpDatabases {
-    /// With this data.
+    /// Creates a handle to this data.
     pub fn new(data: IpData) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(data)))
     }
 
-    /// Has other data from now on.
+    /// Replaces the data.
     pub fn replace(&self, data: IpData) {
         self.0.store(Arc::new(data));
     }
 
-    /// The data of this moment.
+    /// The current data.
     pub fn now(&self) -> Arc<IpData> {
         self.0.load_full()
     }

@@ -1,8 +1,7 @@
-//! Parts of a body by pattern: what request-body-find-replace and response-body-find-replace have in
-//! common.
+//! Find and replace in bodies, for request-body-find-replace and response-body-find-replace.
 //!
-//! The action says what is replaced; the exchange does it when the phase is over, on the whole body,
-//! decoded if it came in a coding that the edge knows.
+//! The action evaluates the replacements. The exchange applies them to the whole body when the phase ends,
+//! after decoding it if its coding is known.
 
 use bytes::Bytes;
 use culvert_base::{Refusal, code};
@@ -19,7 +18,7 @@ use crate::policy::rewrite::{PATTERN_BYTES_MAX, PROGRAM_BYTES_MAX, Part, parts};
 use crate::policy::run::{Exchange, Flow, Run};
 use crate::policy::template::Template;
 
-/// Bytes of a body, before and after.
+/// Maximum size of a body before and after replacement, in bytes.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 const REPLACEMENTS_MAX: usize = 20;
 
@@ -42,7 +41,7 @@ struct Pair {
     to: String,
 }
 
-/// What is replaced by what, ready to be worked out for an exchange.
+/// A compiled configuration, which is evaluated per exchange.
 #[derive(Debug)]
 pub(crate) struct FindReplace {
     name: &'static str,
@@ -52,12 +51,12 @@ pub(crate) struct FindReplace {
 #[derive(Debug)]
 enum From {
     Pattern(Regex),
-    /// A pattern that an expression gives.
+    /// A pattern computed by an expression.
     Computed(Template),
 }
 
 impl FindReplace {
-    /// Checks a configuration; `name` is that of the action's result.
+    /// Validates a configuration; `name` is the name of the action's result.
     pub(crate) fn compile(
         context: &PolicyContext<'_>,
         name: &'static str,
@@ -101,7 +100,7 @@ impl FindReplace {
         self.pairs.iter().flat_map(of).collect()
     }
 
-    /// Works the replacements out, for when the phase is over.
+    /// Evaluates the replacements, which are applied when the phase ends.
     pub(crate) fn run<'a>(&'a self, x: &mut Exchange<'_>) -> Run<'a> {
         for (from, to) in &self.pairs {
             let from = match from {
@@ -133,12 +132,11 @@ fn pattern(text: &str) -> Option<Regex> {
     builder.size_limit(PROGRAM_BYTES_MAX).build().ok()
 }
 
-/// The body is longer than can be held, before or after.
+/// The body exceeds the limit, before or after replacement.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TooLong;
 
-/// Replaces parts of a body and makes its fields those of what came of it. One in a coding that is
-/// not known stays as it is.
+/// Replaces parts of a body and updates its header fields. A body in an unknown coding is unchanged.
 pub fn apply(
     replacements: &[Replacement],
     headers: &mut HeaderMap,

@@ -1,5 +1,4 @@
-//! Secrets in a policy's text: cut out of what is shown, and put back where a shown text is written
-//! again.
+//! Redacts the secrets in a policy's text, and restores them when the redacted text is submitted again.
 
 use std::ops::Range;
 
@@ -12,13 +11,12 @@ use crate::policy::context::refusal;
 use crate::policy::phase::Phase;
 use crate::policy::source::Source;
 
-/// What is shown in the place of a secret.
+/// The placeholder of a secret.
 pub const REDACTED: &str = "[redacted]";
 
 impl Source {
-    /// The text as it is shown; `None` if it holds no secret and is shown as it is. Around the
-    /// secrets not a byte changes, unless one stands in a block scalar: then the policy is shown as
-    /// JSON.
+    /// The text with redacted secrets; `None` if it has none. All other bytes are unchanged, except if a
+    /// secret is in a block scalar: then the policy is returned as JSON.
     pub fn redacted(&self) -> Option<String> {
         let mut root = self.root.clone();
         let mut places = Vec::new();
@@ -46,11 +44,11 @@ impl Source {
         )
     }
 
-    /// Puts the secrets of `before` where this text says `[redacted]`: in rules that are otherwise
-    /// the same, or where both have one secret of one kind.
+    /// Replaces each `[redacted]` in this text by the secret in `before`: in rules that are otherwise equal,
+    /// or if both texts have exactly one secret of that kind.
     ///
     /// # Errors
-    /// When a secret is not known (2204).
+    /// If a secret cannot be restored (2204).
     pub fn restored(self, before: Option<&Self>) -> Result<Self, Refusal> {
         let actions = self.known;
         let mut root = self.root.clone();
@@ -73,7 +71,7 @@ impl Source {
         let mut places = Vec::new();
         let mut is_known = true;
         for phase in Phase::ALL {
-            // Of rules that differ in nothing but their secrets, the first is the first.
+            // Rules that differ only in their secrets are matched in order.
             let mut same_before: Vec<Value> = Vec::new();
             for rule in rules_of(&mut root, phase) {
                 let plain = without_secrets(rule, actions);
@@ -121,11 +119,11 @@ impl Source {
     }
 }
 
-/// The text with these parts replaced by strings.
+/// Replaces these parts of the text by strings.
 fn replace(text: &str, mut parts: Vec<(Range<usize>, String)>) -> String {
     let mut text = text.to_owned();
     parts.sort_by_key(|(at, _)| std::cmp::Reverse(at.start));
-    // An alias makes one place of several secrets.
+    // Through an alias, several secrets share one place.
     parts.dedup_by(|(a, _), (b, _)| a == b);
     for (at, value) in parts {
         text.replace_range(at, &Value::String(value).to_string());
@@ -141,7 +139,7 @@ fn without_secrets(rule: &Node, known: Actions) -> Value {
     rule.to_json()
 }
 
-/// Every secret, with the kind of its action.
+/// Every secret, with the type of its action.
 fn all(root: &mut Node, known: Actions) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     for rule in rules(root) {
@@ -198,7 +196,7 @@ fn secrets_of(kind: &ActionType, action: &mut Node, look: &mut dyn FnMut(&mut Te
     };
     for field in kind.secrets {
         if let Some(value) = entry(config, field) {
-            // An expression and nothing else is no secret: it says where one is.
+            // A value that is only an expression is not a secret, but refers to one.
             value.texts(&mut |text| {
                 let is_expression = text.value.starts_with("${")
                     && text.value.ends_with('}')

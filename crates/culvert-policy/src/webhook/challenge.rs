@@ -1,8 +1,8 @@
-//! Questions by which a provider finds out whether an address is its customer's. The edge answers
-//! them, so that what is behind it needs no code for them.
+//! Challenges with which providers verify that an address belongs to their customer. The edge responds to
+//! them, so upstreams need no code for them.
 //!
-//! An answer must not sign for strangers what they could send as a webhook: Zoom's question is
-//! answered where it is signed itself, and Twitter's where it cannot be the body of an event.
+//! A response must not sign data that a client could then send as a webhook. Zoom's challenge is therefore
+//! answered only if it is signed itself, and Twitter's only if it cannot be the body of an event.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -17,11 +17,11 @@ use crate::webhook::signature::Digester;
 use crate::webhook::signature::Hash;
 use crate::webhook::{Provider, json};
 
-/// Bytes of what a provider wants to have back.
+/// Maximum size of the challenge value that is returned, in bytes.
 const QUESTION_BYTES_MAX: usize = 512;
 
-/// The answer to a request that is a question of its provider; `None` if it is something else, or
-/// must not be answered. The verdict is that of [`verify`](super::verify).
+/// The response to a request that is a challenge of its provider; `None` if it is another request, or must
+/// not get one. The verdict is that of [`verify`](super::verify).
 pub(crate) fn answer(
     provider: Provider,
     secret: &str,
@@ -65,7 +65,7 @@ fn worldline(request: &Request<'_>) -> Option<Response<Bytes>> {
     Some(reply(StatusCode::OK, "text/plain", text.to_owned()))
 }
 
-/// Asks with an event of no events, signed and not, and wants to see the difference.
+/// Xero sends an event without entries, both validly signed and not, and expects different responses.
 fn xero(request: &Request<'_>, verdict: Result<(), Unverified>) -> Option<Response<Bytes>> {
     #[derive(serde::Deserialize)]
     struct Question {
@@ -101,7 +101,8 @@ fn mac(secret: &str, text: &str) -> Vec<u8> {
     digester.finish()
 }
 
-/// Whether a text is of letters, digits and what base64 adds to them: an id, and no event.
+/// Whether a text has only letters, digits and the other characters of base64, so that it is an id and not an
+/// event.
 fn is_word(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_+/=.".contains(&byte);
     (1..=QUESTION_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_plain)

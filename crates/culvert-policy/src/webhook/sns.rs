@@ -1,7 +1,7 @@
-//! Amazon SNS: a message names the certificate of the key that signed it.
+//! Verification of Amazon SNS, whose messages name the certificate of the signing key.
 //!
-//! Reading a message and checking it are apart: between them, whoever has a socket fetches the
-//! certificate from [`Message::certificate`], an address that is Amazon's or is not taken.
+//! Reading and verifying are separate steps: between them, the caller fetches the certificate from
+//! [`Message::certificate`]. Only addresses of Amazon are accepted.
 
 use std::fmt::Write;
 
@@ -18,10 +18,10 @@ use crate::webhook::request::Unverified;
 use crate::webhook::signature::{check_stamp, from_base64};
 
 const TOLERANCE: u32 = 3600;
-/// Bytes of a certificate's address.
+/// Maximum length of a certificate's URL, in bytes.
 const URL_BYTES_MAX: usize = 512;
 
-/// A message that says who signed it, not yet checked.
+/// A message with the URL of its signer's certificate, not yet verified.
 #[derive(Debug)]
 pub(crate) struct Message {
     certificate: Url,
@@ -30,7 +30,7 @@ pub(crate) struct Message {
     is_sha1: bool,
 }
 
-/// What a message says that counts. What is not in this list is not signed.
+/// The relevant fields of a message. Other fields are not signed.
 static NAMES: [&str; 11] = [
     "Type",
     "MessageId",
@@ -49,7 +49,7 @@ impl Message {
     /// Reads the body of a request.
     ///
     /// # Errors
-    /// When it is no message of SNS, or too old.
+    /// The body is not an SNS message, or is too old.
     pub(crate) fn read(body: &[u8], now: Timestamp) -> Result<Self, Unverified> {
         let [
             kind,
@@ -104,15 +104,15 @@ impl Message {
         })
     }
 
-    /// Where the certificate of the signer is.
+    /// The URL of the signer's certificate.
     pub(crate) fn certificate(&self) -> &Url {
         &self.certificate
     }
 
-    /// Checks the signature by the certificate, PEM.
+    /// Verifies the signature with a PEM certificate.
     ///
     /// # Errors
-    /// When it is not signed with the key of that certificate.
+    /// The message is not signed with the key of that certificate.
     pub(crate) fn verify(&self, certificate: &[u8], now: Timestamp) -> Result<(), Unverified> {
         let (_, pem) = parse_x509_pem(certificate).map_err(|_| Unverified::Certificate)?;
         let (_, certificate) =
@@ -134,9 +134,8 @@ impl Message {
     }
 }
 
-/// `https://sns.<region>.amazonaws.com[.cn]/….pem` and nothing else. A region begins with two letters
-/// and ends in a number, which keeps out names that Amazon's customers can take, such as those of
-/// buckets.
+/// Accepts only `https://sns.<region>.amazonaws.com[.cn]/….pem`. A region begins with two letters and ends in
+/// a number, which excludes names that customers of Amazon can choose, such as bucket names.
 fn certificate_url(text: &str) -> Option<Url> {
     if text.len() > URL_BYTES_MAX {
         return None;
