@@ -1,5 +1,5 @@
-//! The sizes of messages that no setting moves (reliability 4.1, 4.2): one table, for the reference and
-//! for the tests, which send each of them at its bound and one beyond it.
+//! The fixed limits on message sizes (reliability 4.1, 4.2): one table for the reference and for the tests,
+//! which send each message at its limit and one unit above it.
 
 use std::fmt::Write;
 
@@ -8,15 +8,15 @@ use culvert_tls::peek;
 use crate::http::exchange;
 use crate::proxy;
 
-/// One of them.
+/// A fixed limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
-    /// What is counted.
+    /// The limited quantity.
     pub(crate) what: &'static str,
-    /// As many are taken.
+    /// The highest accepted value.
     pub(crate) most: u64,
     unit: Unit,
-    /// What one more gets.
+    /// The reaction to a higher value.
     pub(crate) beyond: Beyond,
 }
 
@@ -26,16 +26,16 @@ enum Unit {
     Count,
 }
 
-/// What comes of too much.
+/// The reaction to a message above a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beyond {
-    /// An answer with this status.
+    /// A response with this status.
     Status(u16),
-    /// The end of its stream.
+    /// A reset of the stream.
     Stream(Reason),
     /// The end of the HTTP/2 connection.
     Connection(Reason),
-    /// The end of the connection, without a word.
+    /// The connection closes without a response.
     Close,
 }
 
@@ -54,7 +54,7 @@ const fn bound(what: &'static str, most: usize, unit: Unit, beyond: Beyond) -> B
     }
 }
 
-/// All of them.
+/// Every limit.
 #[rustfmt::skip]
 pub(crate) static BOUNDS: &[Bound] = &[
     bound("HTTP/1: request line", http1::REQUEST_LINE_BYTES_MAX, Bytes, Status(414)),
@@ -84,7 +84,7 @@ pub(crate) static BOUNDS: &[Bound] = &[
     bound("PROXY protocol: header", proxy::HEADER_BYTES_MAX, Bytes, Close),
 ];
 
-/// `docs/reference/sizes.md`.
+/// Renders `docs/reference/sizes.md`.
 pub fn sizes() -> String {
     let mut page = INTRODUCTION.to_owned();
     for bound in BOUNDS {

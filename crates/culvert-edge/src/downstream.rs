@@ -1,4 +1,4 @@
-//! One accepted connection with everything that it may use of the edge: endpoints, policies and upstreams.
+//! One accepted connection, with its access to endpoints, policies and upstreams.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -15,20 +15,20 @@ use crate::snapshot::group::Group;
 use crate::upstream::connector::Connector;
 use crate::upstream::pool::Pool;
 
-/// Endpoints of agents for which one connection keeps streams.
+/// Maximum number of agent endpoints for which a connection keeps streams.
 const POOLS_TO_AGENTS_MAX: usize = 8;
 
 /// A connection accepted by the edge.
 #[derive(Debug)]
 pub(crate) struct Downstream {
-    /// Itself, for what outlives a borrow.
+    /// A weak reference to itself, for tasks that need an owned handle.
     pub(crate) this: Weak<Self>,
     pub(crate) edge: Arc<EdgeContext>,
     pub(crate) conn: Arc<ConnState>,
-    /// The endpoints of the name that its TLS was terminated for, if there are any.
+    /// The endpoints of the server name for which TLS was terminated, if any.
     pub(crate) tls_group: OnceLock<Arc<Group>>,
-    /// Streams to agents that rest between this client's requests. An agent knows the client of a stream,
-    /// so no other client's request may use it.
+    /// Idle streams to agents between this client's requests. An agent knows the client of a stream, so
+    /// requests of other clients must not use it.
     to_agents: Mutex<Vec<Arc<Pool>>>,
 }
 
@@ -63,7 +63,7 @@ impl Downstream {
         }
     }
 
-    /// A connection that begins now. Without an `entry` it is not in the census.
+    /// Creates the state of a new connection. Without an `entry` it is not in the census.
     pub(crate) fn new(
         edge: Arc<EdgeContext>,
         client: SocketAddr,
@@ -111,8 +111,8 @@ impl Downstream {
         }
     }
 
-    /// The pool for this client's requests: its own where an agent is told of each client, else the one
-    /// that is shared.
+    /// The pool for this client's requests: the connection's own if the agent is told each client, otherwise
+    /// the shared one.
     pub(crate) fn pool(&self, shared: &Arc<Pool>) -> Arc<Pool> {
         if !shared.upstream().keeps_clients_apart() {
             return Arc::clone(shared);
