@@ -1,5 +1,5 @@
-//! An agent of our own: dials a server, asks it for endpoints, and carries what arrives there to
-//! services of this machine or network.
+//! culvert's own agent: connects to a server, requests endpoints, and forwards their traffic to services on
+//! this machine or network.
 //!
 //! ```text
 //! Connecting ──Auth, Bind──▶ Online ──┬─ lost ──▶ Waiting ──back-off──▶ Connecting
@@ -7,13 +7,12 @@
 //!     └─ refused for good ─▶ ended    └─ stopped, here or there ─▶ drained ─▶ ended
 //! ```
 //!
-//! It speaks the protocol of the published agents with the corrections that section 5.1 of its
-//! description asks for: back-off with jitter and a cap, calls with a deadline, a session without
-//! an answer to its heartbeats is given up, and a stream's header is read by the stream's own task.
-//! The end of a session takes nothing with it that the server gave: session and endpoints are asked
-//! for again under their old names.
+//! It implements the protocol of the published agents with the corrections of section 5.1 of its description:
+//! back-off with jitter and a cap, deadlines for calls, a timeout for heartbeats, and reading a stream's
+//! header in the stream's own task. After a session ends, the agent requests the same session and endpoints
+//! again.
 //!
-//! Not here: a terminal, a configuration file, the page that shows requests.
+//! The terminal, the configuration file and the page of requests are elsewhere.
 
 mod agent;
 mod backoff;

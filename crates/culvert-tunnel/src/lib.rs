@@ -1,10 +1,11 @@
-//! Agents: programs beside a service that dial in and carry connections to it.
+//! Tunnels between agents and servers. An agent is a program beside a service; it connects to the server and
+//! forwards connections to the service.
 //!
-//! [`driver`] runs the multiplexer over a socket and gives its streams to ordinary asynchronous
-//! code. [`wire`] holds the messages that agents and servers exchange on those streams. [`server`]
-//! is the end that agents dial, [`client`] an agent of our own, [`nodes`] the way to agents of another node.
+//! [`driver`] runs the multiplexer over a socket and provides its streams to asynchronous code. [`wire`] has
+//! the messages of agents and servers on these streams. [`server`] accepts agents, [`client`] is culvert's
+//! own agent, and [`nodes`] forwards connections to agents of other nodes.
 //!
-//! Not here: where traffic comes from and what happens to it, and whose agent it is.
+//! The edge handles the traffic itself, and the control plane decides which account an agent belongs to.
 
 pub mod client;
 pub mod driver;

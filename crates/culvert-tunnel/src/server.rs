@@ -1,5 +1,5 @@
-//! The end of a tunnel that agents dial: takes their connections, asks the [`AgentAuthorizer`] about each
-//! thing they want, and keeps which endpoint is behind which connection.
+//! The server side of tunnels: accepts agents, asks the [`AgentAuthorizer`] about each request, and records
+//! which connection serves which endpoint.
 //!
 //! ```text
 //! accept ──TLS──▶ Handshaking ──Auth admitted──▶ Serving ──┬─ lost, said goodbye ─▶ ended

@@ -1,23 +1,23 @@
-//! How long to wait before the next try.
+//! The delay before the next attempt to connect.
 
 use std::time::Duration;
 
 use culvert_base::Entropy;
 
-/// After the first failure.
+/// The delay after the first failure.
 const FIRST: Duration = Duration::from_millis(500);
-/// Longest.
+/// The maximum delay.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Doubles from half a second to half a minute. Half of each wait is left to chance, so that agents
-/// which lost one server do not come back in step.
+/// Doubles from half a second to half a minute. Half of each delay is random, so that agents which lost the
+/// same server do not reconnect at the same time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
-    /// The wait after one more failure.
+    /// The delay after another failure.
     pub(crate) fn next(&mut self, entropy: &dyn Entropy) -> Duration {
         let whole = FIRST
             .saturating_mul(1 << self.failures.min(16))
@@ -27,7 +27,7 @@ impl Backoff {
         whole.mul_f64(0.5 + chance / 2.0)
     }
 
-    /// It went well.
+    /// Resets the delay after a success.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }

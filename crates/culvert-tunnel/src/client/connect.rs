@@ -1,4 +1,4 @@
-//! The way to the server: TCP, TLS, and the multiplexer over it.
+//! Connects to the server: TCP, TLS, and the multiplexer over it.
 
 use std::fmt;
 use std::io;
@@ -16,12 +16,12 @@ use tokio_rustls::client::TlsStream;
 use crate::driver::{self, Driver, Session};
 use crate::socket::Socket;
 
-/// For TCP and TLS together.
+/// Timeout of the TCP connection and the TLS handshake together.
 const CONNECT_TIME: Duration = Duration::from_secs(15);
-/// What a stream may receive ahead of its service: enough for a long way at a good rate.
+/// Maximum receive window of a stream: enough for a high rate over a long distance.
 const WINDOW_BYTES_MAX: u32 = 1 << 20;
 
-/// Where the server is, and how it is known to be the one.
+/// The server's address and how to verify its certificate.
 #[derive(Clone)]
 pub struct Dialing {
     address: String,
@@ -35,7 +35,7 @@ impl fmt::Debug for Dialing {
     }
 }
 
-/// Why a server cannot be dialled at all: a sentence without a full stop.
+/// Why the address or the CAs of a server are invalid: a sentence without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DialingError(String);
 
@@ -48,8 +48,8 @@ impl fmt::Display for DialingError {
 impl std::error::Error for DialingError {}
 
 impl Dialing {
-    /// A server at `host:port`. `authorities` is PEM; without it the server's certificate must be
-    /// one that this machine trusts.
+    /// A server at `host:port`. `authorities` is PEM; without it, the server's certificate must be trusted by
+    /// this machine.
     pub fn new(address: &str, authorities: Option<&[u8]>) -> Result<Self, DialingError> {
         let wrong = || DialingError(format!("the server address `{address}` is not `host:port`"));
         let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
@@ -75,7 +75,7 @@ impl Dialing {
         &self.address
     }
 
-    /// Connects. Nothing moves until the driver runs.
+    /// Connects. No data moves until the driver runs.
     pub(crate) async fn dial(&self) -> io::Result<(Session, Driver<TlsStream<Socket>>)> {
         let connecting = async {
             let socket = Socket::new(TcpStream::connect(&self.address).await?)?;
@@ -92,7 +92,7 @@ impl Dialing {
     }
 }
 
-/// A client of TLS 1.2 and 1.3 that trusts `roots`.
+/// A TLS 1.2 and 1.3 client configuration that trusts `roots`.
 pub(crate) fn client_config(roots: RootCertStore) -> ClientConfig {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     ClientConfig::builder_with_provider(provider)
@@ -102,14 +102,14 @@ pub(crate) fn client_config(roots: RootCertStore) -> ClientConfig {
         .with_no_client_auth()
 }
 
-/// The authorities of this machine.
+/// The CAs that this machine trusts.
 pub(crate) fn system_roots() -> Result<RootCertStore, DialingError> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     Ok(roots)
 }
 
-/// The authorities in a PEM text.
+/// The CAs in a PEM text.
 pub(crate) fn roots_of(pem: &[u8]) -> Result<RootCertStore, DialingError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {

@@ -1,4 +1,4 @@
-//! An endpoint that the agent asks for, and the service behind it.
+//! An endpoint of the agent and the service behind it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use super::flags::Wanted;
 use super::upstream::Upstream;
 use crate::wire::BindRequest;
 
-/// What clients speak to an endpoint.
+/// The protocol between clients and an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP in clear.
+    /// Plain HTTP.
     Http,
-    /// HTTP over TLS that ends at the server.
+    /// HTTP over TLS, which the server terminates.
     Https,
-    /// Bytes.
+    /// Raw TCP.
     Tcp,
-    /// Bytes over TLS, told apart by name.
+    /// Raw TLS, routed by server name.
     Tls,
 }
 
 impl Protocol {
-    /// As it is written.
+    /// The name of the protocol.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -39,7 +39,7 @@ impl Protocol {
         }
     }
 
-    /// Reads [`Protocol::as_str`].
+    /// Parses [`Protocol::as_str`].
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Http, Self::Https, Self::Tcp, Self::Tls]
             .into_iter()
@@ -51,7 +51,7 @@ impl Protocol {
         matches!(self, Self::Http | Self::Https)
     }
 
-    /// The command that makes such endpoints.
+    /// The command that creates such endpoints.
     pub const fn command(self) -> &'static str {
         match self {
             Self::Http | Self::Https => "http",
@@ -61,7 +61,7 @@ impl Protocol {
     }
 }
 
-/// The end of TLS at the agent, for tls endpoints whose service speaks none.
+/// TLS termination at the agent, for tls endpoints whose service does not use TLS.
 #[derive(Clone)]
 pub struct TlsEnd(TlsAcceptor);
 
@@ -72,12 +72,12 @@ impl fmt::Debug for TlsEnd {
 }
 
 impl TlsEnd {
-    /// With a chain of certificates, leaf first, and its key, both PEM. With `authorities`, PEM as well, clients must
-    /// show a certificate of one of them.
+    /// Takes a certificate chain, leaf first, and its key, both PEM. With `authorities`, also PEM, clients
+    /// must have a certificate of one of these CAs.
     ///
     /// # Errors
     ///
-    /// A sentence without a full stop.
+    /// The error is a sentence without a full stop.
     pub fn new(chain: &[u8], key: &[u8], authorities: Option<&[u8]>) -> Result<Self, String> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
         let chain = chain.map_err(|error| format!("the certificate is not valid PEM: {error}"))?;
@@ -95,7 +95,8 @@ impl TlsEnd {
             .with_single_cert(chain, key)
             .map_err(|error| format!("the certificate and key are unusable: {error}"))?;
         if authorities.is_some() {
-            // A resumed session would not show its certificate again, which may have expired.
+            // Sessions are not resumed, because a resumed session would not present the client's certificate
+            // again, which may have expired.
             config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         }
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
@@ -106,7 +107,7 @@ impl TlsEnd {
     }
 }
 
-/// Verifies clients' certificates by these authorities, PEM.
+/// A verifier of client certificates by these PEM CAs.
 fn verifier(
     pem: &[u8],
     provider: Arc<CryptoProvider>,
@@ -124,29 +125,29 @@ fn verifier(
         .map_err(|error| format!("the CAs are unusable: {error}"))
 }
 
-/// An endpoint that the agent asks for, and the service behind it.
+/// An endpoint of the agent and the service behind it.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// What it is called here; for people.
+    /// The local name, for display.
     pub name: String,
-    /// What clients speak to it.
+    /// The protocol of its clients.
     pub protocol: Protocol,
-    /// Where its traffic goes.
+    /// The destination of its traffic.
     pub upstream: Upstream,
-    /// Where TLS ends at the agent.
+    /// TLS termination at the agent, if any.
     pub tls_end: Option<TlsEnd>,
     pub(crate) http2: bool,
-    /// Whether the server puts a header of the PROXY protocol ahead of each connection.
+    /// Whether the server sends a PROXY protocol header before each connection.
     pub(crate) proxied: bool,
     pub(crate) request: BindRequest,
 }
 
 impl Endpoint {
-    /// An endpoint as `wanted`, made by the command that `kind` names.
+    /// Creates an endpoint for `wanted`, from the command that `kind` names.
     ///
     /// # Errors
     ///
-    /// A sentence without a full stop.
+    /// The error is a sentence without a full stop.
     pub fn new(kind: Protocol, wanted: Wanted, upstream: Upstream) -> Result<Self, String> {
         let http2 = wanted.http2;
         let name = wanted.name().to_owned();
@@ -163,8 +164,8 @@ impl Endpoint {
         })
     }
 
-    /// The same endpoint for one of several sessions of the agent, which share its URL. `url` is what the first session
-    /// got, for an endpoint that asks for none.
+    /// A copy for another session of the agent, which shares the URL. `url` is the URL that the first session
+    /// received, for endpoints that request none.
     #[must_use]
     pub fn pooled(&self, url: Option<&str>) -> Self {
         let mut pooled = self.clone();
@@ -173,7 +174,7 @@ impl Endpoint {
             let names = ["URL", "Domain", "Hostname", "Subdomain", "Addr"];
             let is_given = |name| opts.get(name).is_some_and(|it| it != "" && !it.is_null());
             if !names.into_iter().any(is_given) {
-                // The port is that of the edge, and only for TCP a part of the name.
+                // The port is that of the edge; only for TCP it is part of the name.
                 let name = match (self.protocol, url.rsplit_once(':')) {
                     (Protocol::Tcp, _) | (_, None) => url,
                     (_, Some((_, port))) if port.starts_with('/') => url,

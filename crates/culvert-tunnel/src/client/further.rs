@@ -1,5 +1,5 @@
-//! Further connections of one agent: opened when those that there are carry much, and given up when they
-//! are not needed any more. The server shares the streams of an endpoint among all of them.
+//! Additional connections of an agent: opened under load, and closed when no longer needed. The server
+//! spreads the streams of an endpoint over all of them.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -12,30 +12,29 @@ use tokio_util::sync::CancellationToken;
 
 use super::agent::{Agent, Chore, Done, Replaced, Started};
 
-/// Numbers of further connections, each of which is there once. Those below are of the first connection
-/// and of its successor.
+/// Indexes of additional connections. Lower ones belong to the first connection and its replacement.
 const NUMBERS: RangeInclusive<u32> = 2..=4;
-/// Streams of each, beyond which there is another.
+/// Number of streams per connection above which another is opened.
 const STREAMS_EACH: usize = 512;
-/// How often it is looked whether another is needed.
+/// How often to check whether another connection is needed.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Looks in turn that find every connection congested before there is another.
+/// Number of consecutive checks that must find every connection congested before another is opened.
 const CONGESTED_LOOKS: u32 = 8;
-/// A connection that was not needed for so long is given up.
+/// How long a connection must be unneeded before it is closed.
 const UNNEEDED_FOR: Duration = Duration::from_secs(10);
 
-/// The connections beside the first: further ones, and those that were replaced.
+/// The connections besides the first: additional and replaced ones.
 pub(super) struct Others {
-    /// Each ends with the number of streams that it cut.
+    /// Each task returns the number of streams that it cut.
     pub(super) connections: JoinSet<usize>,
     numbers: Arc<Mutex<BTreeSet<u32>>>,
-    /// Cancelled when the first has moved: these serve where it served before.
+    /// Cancelled when the first connection is replaced: these then serve at the old server.
     superseded: CancellationToken,
     looks: tokio::time::Interval,
     congested: u32,
 }
 
-/// The number of a connection, which is free again with it.
+/// The index of a connection, which is released when dropped.
 struct Number {
     number: u32,
     all: Arc<Mutex<BTreeSet<u32>>>,
@@ -61,15 +60,15 @@ impl Others {
         }
     }
 
-    /// The next moment to look whether another is needed.
+    /// Waits until the next check.
     pub(super) async fn look(&mut self) {
         self.looks.tick().await;
     }
 
-    /// Opens another connection of `agent` if it needs one.
+    /// Opens another connection of `agent` if needed.
     pub(super) fn open_if_needed(&mut self, agent: &Arc<Agent>, stop: &CancellationToken) {
         let load = agent.load();
-        // Those that are on their way count, and so does one that is about to end.
+        // Includes connections that are being opened and one that is about to end.
         let connections = load.connections.max(1 + self.numbers().len());
         let is_congested = load.is_congested && load.connections == connections;
         self.congested = if is_congested { self.congested + 1 } else { 0 };
@@ -87,7 +86,7 @@ impl Others {
         self.connections.spawn(serving);
     }
 
-    /// Ends the further ones in order.
+    /// Closes the additional connections in order.
     pub(super) fn supersede(&mut self) {
         std::mem::take(&mut self.superseded).cancel();
     }
@@ -107,17 +106,17 @@ impl Others {
     }
 }
 
-/// What the connections of an agent carry.
+/// The load on the connections of an agent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) connections: usize,
     pub(super) streams: usize,
-    /// Whether much waits to be sent on each.
+    /// Whether every connection is congested.
     pub(super) is_congested: bool,
 }
 
 impl Load {
-    /// Whether one connection fewer would do.
+    /// Whether one connection fewer would suffice.
     fn has_one_too_many(self) -> bool {
         !self.is_congested && self.streams < STREAMS_EACH / 2 * self.connections.saturating_sub(1)
             || self.streams < STREAMS_EACH / 2
@@ -125,14 +124,14 @@ impl Load {
 }
 
 impl Agent {
-    /// One further connection, from its first byte to its last. How many streams were cut at its end.
+    /// Serves one additional connection from start to end. Returns the number of streams cut at its end.
     async fn serve_further(
         self: Arc<Self>,
         number: Number,
         superseded: CancellationToken,
         stop: CancellationToken,
     ) -> usize {
-        // One that fails is tried again at a later look, if it is needed still.
+        // A later check tries again if the connection is still needed.
         let Ok(Started {
             session,
             mut chores,
@@ -153,13 +152,13 @@ impl Agent {
                     Some(stream) => {
                         streams.spawn(Arc::clone(&self).take(stream, draining.clone()));
                     }
-                    // The first connection comes back for the session; this one if it is needed.
+                    // The first connection resumes the session; this one is reopened if needed.
                     None => return 0,
                 },
                 Some(done) = streams.join_next(), if !streams.is_empty() => match done {
                     Ok(Done::Stop) => stop.cancel(),
                     Ok(Done::Restart) => break,
-                    // The first connection hears of an endpoint that was taken away.
+                    // The first connection handles stopped endpoints.
                     Ok(Done::Taken(_) | Done::Nothing) | Err(_) => {}
                 },
                 Some(chore) = chores.join_next() => if matches!(chore, Ok(Chore::Silent)) && session.has_room() {

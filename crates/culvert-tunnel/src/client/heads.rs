@@ -1,4 +1,4 @@
-//! What the heads of messages that pass by say, as far as the list of recent exchanges shows it.
+//! The heads of forwarded messages, as far as the list of recent exchanges needs them.
 
 use culvert_http::http1::BodyReader;
 use culvert_http::http1::head::{body_length, field_line, request_line, split_head, status_line};
@@ -10,11 +10,11 @@ pub(crate) struct RequestHead<'a> {
     pub(crate) method: &'a str,
     pub(crate) path: &'a str,
     pub(crate) body: BodyReader,
-    /// The last address of the last `x-forwarded-for`: the client that the server reports.
+    /// The last address of the last `x-forwarded-for`: the client's address from the server.
     pub(crate) client: Option<&'a str>,
 }
 
-/// Reads the head of a request; `None` if it is none, or cannot be followed.
+/// Parses a request head; `None` if it is invalid or its body cannot be followed.
 pub(crate) fn request(head: &[u8]) -> Option<RequestHead<'_>> {
     let (line, _) = split_head(head)?;
     let line = request_line(line).ok()?;
@@ -43,12 +43,12 @@ pub(crate) fn request(head: &[u8]) -> Option<RequestHead<'_>> {
 #[derive(Debug)]
 pub(crate) struct ResponseHead {
     pub(crate) status: StatusCode,
-    /// `None` behind an interim response: another head follows.
+    /// `None` after an interim response: another head follows.
     pub(crate) body: Option<BodyReader>,
 }
 
-/// Reads the head of a response to a request of `HEAD`, or of another method; `None` if it is none, or
-/// cannot be followed.
+/// Parses a response head, to a `HEAD` or another request; `None` if it is invalid or its body cannot be
+/// followed.
 pub(crate) fn response(head: &[u8], to_head: bool) -> Option<ResponseHead> {
     let (line, fields) = split_head(head)?;
     let status = status_line(line).ok()?.status;
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn heads_say_how_long_bodies_are() {
-        /// Bytes, if they are known before.
+        /// The body's size in bytes, if it is known in advance.
         fn hint(payload: &BodyReader) -> Option<u64> {
             SizeHint::exact(&payload.size_hint())
         }

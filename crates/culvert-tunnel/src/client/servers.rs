@@ -1,17 +1,17 @@
-//! The addresses of an installation's servers, and which of them each session of an agent uses.
+//! The addresses of an installation's servers, and which one each session of an agent uses.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::connect::Dialing;
 
-/// Sessions of one agent, each with another server.
+/// Maximum number of sessions of one agent, each with another server.
 const SESSIONS_MAX: usize = 2;
 
-/// The servers that a session may use. Sessions of one agent share the list, and no two use the same address.
+/// The servers that a session may use. Sessions of one agent share the list and use different addresses.
 #[derive(Clone, Debug)]
 pub struct Servers {
     all: Arc<Vec<Dialing>>,
-    /// By session, the number of the address that it uses.
+    /// The index of each session's address.
     used: Arc<Mutex<Vec<usize>>>,
     session: usize,
 }
@@ -27,8 +27,8 @@ impl From<Dialing> for Servers {
 }
 
 impl Servers {
-    /// What each session of an agent uses: one session for each address, but two at most. The first session begins
-    /// with the first address.
+    /// The servers for each session of an agent: one session per address, at most two. The first session
+    /// begins with the first address.
     pub fn of_sessions(all: Vec<Dialing>) -> Vec<Self> {
         let sessions = all.len().min(SESSIONS_MAX);
         let all = Arc::new(all);

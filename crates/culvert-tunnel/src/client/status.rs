@@ -4,117 +4,117 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Something an agent tells as it happens.
+/// An event of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// The server is dialled.
+    /// The agent connects to a server.
     Connecting {
         /// `host:port`.
         address: String,
     },
-    /// The session is there, and all of its endpoints.
+    /// The session and all its endpoints are established.
     Online {
         /// Its id.
         session_id: String,
-        /// Whether it was there before.
+        /// Whether an earlier session was resumed.
         again: bool,
     },
-    /// An endpoint is there.
+    /// An endpoint is established.
     Bound {
-        /// Which of the agent's endpoints.
+        /// The index of the agent's endpoint.
         endpoint: usize,
-        /// Where it is reached.
+        /// The public URL.
         url: String,
         /// The service.
         upstream: String,
     },
-    /// The session ended, or did not come to be.
+    /// The session ended or could not be established.
     Waiting {
-        /// Why.
+        /// The reason.
         why: String,
-        /// When it is tried again.
+        /// The delay before the next attempt.
         after: Duration,
     },
-    /// A service is not there.
+    /// A service is unreachable.
     Unreached {
         /// The service.
         upstream: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The server took an endpoint away.
+    /// The server stopped an endpoint.
     Taken {
-        /// Where it was reached.
+        /// The public URL.
         url: String,
-        /// What the server says.
+        /// The server's message.
         message: String,
     },
-    /// The server asked for an end, or a new beginning.
+    /// The server sent a stop or restart command.
     Asked {
-        /// Which.
+        /// The command.
         command: &'static str,
     },
 }
 
-/// Hears of events; it must not wait.
+/// Receives events. It must not block.
 pub type Observer = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// How an agent stands.
+/// The status of an agent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
-    /// What it does.
+    /// The current activity.
     pub phase: Phase,
-    /// Of the session; empty before the first.
+    /// The session's id; empty before the first session.
     pub session_id: String,
-    /// Whose it is.
+    /// The account's name.
     pub account: String,
-    /// Of the server.
+    /// The server's region.
     pub region: String,
-    /// Of the server.
+    /// The server's version.
     pub server_version: String,
-    /// What the last heartbeat took.
+    /// The round-trip time of the last heartbeat.
     pub latency: Option<Duration>,
-    /// All that it asked for.
+    /// All requested endpoints.
     pub endpoints: Vec<EndpointStatus>,
 }
 
-/// What an agent does.
+/// The activity of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// It dials, or introduces itself.
+    /// It connects or authenticates.
     #[default]
     Connecting,
     /// It serves.
     Online,
-    /// It waits to dial again.
+    /// It waits before it reconnects.
     Waiting,
-    /// It finishes what is on its way.
+    /// It finishes open requests and connections.
     Stopping,
 }
 
-/// How an endpoint stands.
+/// The status of an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointStatus {
-    /// Of the user's choice; may be empty.
+    /// The user's name for it; may be empty.
     pub name: String,
-    /// At the server; empty before the first time.
+    /// The server's id for it; empty before it is first established.
     pub id: String,
-    /// Where it is reached; empty before the first time.
+    /// The public URL; empty before it is first established.
     pub url: String,
     /// `http`, `https`, `tcp` or `tls`.
     pub protocol: &'static str,
     /// The service.
     pub upstream: String,
-    /// Whether the server took it away.
+    /// Whether the server stopped it.
     pub is_gone: bool,
 }
 
-/// Why an agent gave up.
+/// Why an agent ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgentError {
-    /// The server refused, with the sentence and perhaps the number of the code.
+    /// The server refused permanently, with a message and perhaps the number of an error code.
     Refused(String, Option<u16>),
-    /// The server took the last endpoint away and said why.
+    /// The server stopped the last endpoint, with this message.
     Taken(String),
     /// The agent was stopped, and this many connections were still open at the end of the drain time.
     Cut(usize),

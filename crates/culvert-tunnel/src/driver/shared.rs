@@ -40,24 +40,24 @@ impl Shared {
 
 pub(super) struct State {
     pub(super) mux: Connection,
-    /// Who waits for which stream.
+    /// The wakers of each stream.
     pub(super) streams: BTreeMap<StreamId, Wakers>,
     pub(super) acceptor: Option<Waker>,
-    /// Who waits for the end.
+    /// Tasks that wait for the end of the connection.
     pub(super) watchers: Vec<Waker>,
-    /// The driver, while it sleeps.
+    /// The driver's waker, while it waits.
     pub(super) driver: Option<Waker>,
-    /// Whether the driver takes input.
+    /// Whether the driver reads input.
     pub(super) reading: bool,
-    /// How the socket failed, if it did.
+    /// The error of the socket, if any.
     pub(super) failure: Option<String>,
-    /// Wakes those that wait for a stream, one for each that there is room for.
+    /// Wakes callers that queue for a stream, one per available stream.
     pub(super) room: Arc<Notify>,
-    /// How many wait.
+    /// Number of queued callers.
     pub(super) queued: usize,
-    /// Of them, those that were woken and have not opened a stream yet.
+    /// Number of those that were woken and have not opened a stream yet.
     pub(super) granted: usize,
-    /// Whether streams are kept for later no more.
+    /// Whether streams are no longer kept for reuse.
     pub(super) rests_none: bool,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Wakers {
 }
 
 impl State {
-    /// The wakers of everybody who has been told something.
+    /// The wakers of all tasks with a new notification.
     pub(super) fn told(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         self.tell(&mut wakers);
@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// Wakes as many of those that wait for a stream as there is room for.
+    /// Wakes as many queued callers as there are available streams.
     pub(super) fn grant(&mut self) {
         if self.queued <= self.granted {
             return;
@@ -111,7 +111,7 @@ impl State {
     }
 }
 
-/// Lets go of the lock and then wakes the driver if there is something for it to do.
+/// Releases the lock, and then wakes the driver if it has work.
 pub(super) trait ReleaseAndWakeDriver {
     fn release_and_wake_driver(self);
 }

@@ -1,4 +1,4 @@
-//! One call of an agent: a request without an end mark, an answer with one.
+//! One call of an agent: a request without an end mark, and a reply that ends with FIN.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::driver::Stream;
 use crate::wire::{Object, Scanned, StreamType};
 
-/// For an agent to end its half after an answer.
+/// How long an agent may take to end its direction after a reply.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// How long a request may be, and take.
+/// The maximum size and duration of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadDeadline {
     pub(crate) bytes: usize,
@@ -21,19 +21,19 @@ pub(crate) struct ReadDeadline {
 }
 
 impl ReadDeadline {
-    /// With somebody who has not said who it is.
+    /// For an unauthenticated agent.
     pub(crate) const STRANGER: Self = Self {
         bytes: 64 << 10,
         time: Duration::from_secs(10),
     };
-    /// With an agent that was admitted: policies can be long.
+    /// For an authenticated agent, whose policies can be long.
     pub(crate) const AGENT: Self = Self {
         bytes: 1 << 20,
         time: Duration::from_secs(30),
     };
 }
 
-/// What a stream is for; `None` if it ended or said nothing in time.
+/// Reads the type of a stream; `None` if the stream ended or the type did not arrive in time.
 pub(crate) async fn kind(stream: &mut Stream) -> Option<StreamType> {
     let mut bytes = [0; 4];
     let reading = stream.read_exact(&mut bytes);
@@ -78,8 +78,8 @@ fn unreadable() -> Refusal {
     Refusal::of(code::AGENT_REQUEST_MALFORMED)
 }
 
-/// Writes the answer, ends the stream, and waits for the agent to end it: a reset right behind the
-/// answer could overtake it in the agent.
+/// Writes the reply, ends the stream, and waits for the agent to end it: a reset immediately after the reply
+/// could overtake it in the agent.
 pub(crate) async fn answer(mut stream: Stream, reply: &[u8]) {
     let answering = async {
         stream.write_all(reply).await?;
@@ -88,7 +88,7 @@ pub(crate) async fn answer(mut stream: Stream, reply: &[u8]) {
         while stream.read(&mut rest).await? > 0 {}
         std::io::Result::Ok(())
     };
-    // An agent that does not take its answer, or never ends the stream, loses the stream.
+    // A stream is reset if the agent does not read the reply or does not end the stream.
     match tokio::time::timeout(LINGER, answering).await {
         Ok(Ok(())) | Ok(Err(_)) | Err(_) => {}
     }

@@ -1,13 +1,13 @@
-//! What this plane counts. How it is exported is for others to say.
+//! The counters of tunnels. Their export is elsewhere.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only grows.
+/// A counter that only increases.
 #[derive(Debug, Default)]
 pub struct Meter(AtomicU64);
 
 impl Meter {
-    /// The number now.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -17,21 +17,22 @@ impl Meter {
     }
 }
 
-/// Counts of a [`super::Server`].
+/// The counters of a [`super::Server`].
 #[derive(Debug, Default)]
 pub struct Meters {
-    /// Connections accepted.
+    /// Accepted connections.
     pub accepted: Meter,
-    /// Of them, those for which another that had not said who it is was closed.
+    /// Accepted connections that were closed as unauthenticated, or that displaced another unauthenticated
+    /// one.
     pub turned_away: Meter,
-    /// Handshakes of TLS that failed or took too long.
+    /// Failed or timed-out TLS handshakes.
     pub handshakes_failed: Meter,
-    /// Agents that were let in, returning ones among them.
+    /// Authenticated connections, including those of resumed sessions.
     pub admitted: Meter,
-    /// Agents that were not.
+    /// Refused connections.
     pub refused: Meter,
-    /// Endpoints granted, returning ones among them.
+    /// Granted endpoints, including those granted again.
     pub bound: Meter,
-    /// Calls of agents that were refused.
+    /// Refused calls of agents.
     pub calls_refused: Meter,
 }
