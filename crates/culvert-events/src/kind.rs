@@ -58,7 +58,6 @@ impl Kind {
     /// A kind of traffic event. In a `static`, a table that cannot be written as nested objects
     /// does not compile: paths must ascend (so that fields of one parent are adjacent), no path may
     /// be another's parent, and at most 64 are allowed.
-    /// parent, and there is room for 64.
     pub const fn traffic(
         name: &'static str,
         doc: &'static str,

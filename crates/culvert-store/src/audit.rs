@@ -1,7 +1,7 @@
-//! The audit log, to be read: its extent, ranges of it, its rows, and whether anybody touched it.
+//! Reads the audit log: its extent, ranges, rows, and the verification of its hashes.
 //!
-//! The log is the outbox, kept after every event was copied to the queue. Reading never writes, not
-//! even a migration, so that a copy can be looked at as it is.
+//! The log is the outbox, whose rows are retained after their events were copied to the queue.
+//! Reading never writes and never migrates, so a copy can be examined unchanged.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,45 +26,46 @@ pub struct AuditLog {
 pub struct AuditRow {
     /// Position in commit order, without gaps.
     pub seq: i64,
-    /// `ev_…`.
+    /// Id of the event, `ev_…`.
     pub id: String,
-    /// `ac_…`.
+    /// Id of the account, `ac_…`.
     pub account: String,
-    /// Such as `api_key_created.v0`.
+    /// Event kind, such as `api_key_created.v0`.
     pub kind: String,
-    /// Nanoseconds since 1970.
+    /// Nanoseconds since the Unix epoch.
     pub happened_at: i64,
-    /// JSON: pairs of subscription and destination that it was for.
+    /// The audience, as JSON: pairs of subscription and destination.
     pub audience: String,
     /// The event, JSON.
     pub body: String,
-    /// Its link of the chain; none for a row whose writer knew of no chain, until the next write.
+    /// Its hash in the chain. `None` until the next commit if a program without the chain wrote the
+    /// row.
     pub hash: Option<String>,
 }
 
-/// Where the log begins and ends.
+/// The first and last positions of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The row before the first that is kept.
+    /// The link of the last removed row, before the first retained one.
     pub anchor: Link,
-    /// The last row with a hash.
+    /// The link of the last row with a hash.
     pub head: Link,
-    /// The last position given out. Beyond the head only where a program that knows of no chain has
+    /// The last position assigned. It is beyond the head only if a program without the chain has
     /// written since.
     pub last: i64,
 }
 
 impl Extent {
-    /// Events kept.
+    /// The number of retained events.
     pub fn events(&self) -> u64 {
         self.last.saturating_sub(self.anchor.seq).unsigned_abs()
     }
 }
 
-/// One end of a range. It belongs to the range.
+/// A bound of a range, inclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// That moment.
+    /// A time.
     At(Timestamp),
     /// The event with that id.
     Event(String),
@@ -77,22 +78,22 @@ pub struct Range {
     pub first: i64,
     /// The last position.
     pub last: i64,
-    /// Positions are in commit order, which clocks follow only roughly: of the positions, what
-    /// happened no earlier,
+    /// Positions are in commit order, which follows clocks only roughly. So events at these
+    /// positions are also filtered by time: not before this,
     pub since: Option<Timestamp>,
-    /// and no later.
+    /// and not after this.
     pub until: Option<Timestamp>,
 }
 
 impl Range {
-    /// Whether a row at one of the positions is in the range.
+    /// Whether a row at one of the positions is also within the times.
     pub fn holds(&self, happened_at: Timestamp) -> bool {
         self.since.is_none_or(|since| since <= happened_at)
             && self.until.is_none_or(|until| happened_at <= until)
     }
 }
 
-/// Why there is no such range.
+/// Why a range does not exist.
 #[derive(Debug, thiserror::Error)]
 pub enum RangeError {
     /// No event of the log has this id.
@@ -102,12 +103,12 @@ pub enum RangeError {
     Fault(#[from] Fault),
 }
 
-/// A place where the log is not what was written.
+/// A defect of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The first position that is wrong.
+    /// The first wrong position.
     pub seq: i64,
-    /// What is wrong there.
+    /// The defect at this position.
     pub what: &'static str,
 }
 
@@ -117,28 +118,28 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Why a log was not found whole.
+/// Why the verification of a log failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
-    /// Somebody touched it.
+    /// The log was changed.
     #[error("the audit log was changed: {0}")]
     Damaged(Damage),
-    /// It does not lead to a head that was noted earlier.
+    /// The chain does not contain a head that was noted earlier.
     #[error(
         "the audit log does not contain the head {0}: earlier events were changed, or the log was truncated"
     )]
     HeadMissing(String),
-    /// The head that was noted is older than what is kept.
+    /// The noted head is older than the retained rows.
     #[error("the head {0} is older than the retained events, which start after {1}")]
     HeadPruned(String, Link),
     #[error(transparent)]
     Fault(#[from] Fault),
 }
 
-/// A head as noted earlier: `<position>:<hash>`, or the hash alone.
+/// A head that was noted earlier: `<position>:<hash>`, or only the hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotedHead {
-    /// Where it stood, if that was noted.
+    /// Its position, if noted.
     pub seq: Option<i64>,
     /// The hash.
     pub hash: Hash,
@@ -167,13 +168,13 @@ impl std::str::FromStr for NotedHead {
     }
 }
 
-/// Rows read at once; each at most 256 KiB.
+/// Rows per read; each is at most 256 KiB.
 const ROWS: u32 = 128;
-/// The first format with a chain.
+/// The first format with the chain.
 const CHAINED_FORMAT: i64 = 2;
 
 impl AuditLog {
-    /// Opens the log of the store at `url` for reading. Makes nothing and migrates nothing.
+    /// Opens the log of the store at `url` for reading. Creates and migrates nothing.
     pub async fn open(url: &StoreUrl) -> Result<Self, Fault> {
         let doing = "opening the audit log";
         let site = match url {
@@ -210,7 +211,7 @@ impl AuditLog {
         })
     }
 
-    /// Where it begins and ends now.
+    /// The current extent of the log.
     pub async fn extent(&self) -> Result<Extent, Fault> {
         let doing = "reading the extent of the audit log";
         let row = self
@@ -238,7 +239,7 @@ impl AuditLog {
             .collect()
     }
 
-    /// The hash of a row that is kept, or of the last that is not.
+    /// The hash of a retained row, or of the last removed one.
     pub async fn hash_at(&self, seq: i64) -> Result<Option<String>, Fault> {
         let anchor = self.extent().await?.anchor;
         if seq == anchor.seq {
@@ -252,8 +253,9 @@ impl AuditLog {
         row.map_or(Ok(None), |row| row.get(0)).during(doing)
     }
 
-    /// The range between two bounds, both inside; from the first event kept, to the last there is
-    /// now. Events of other accounts than `account` are as good as absent.
+    /// The range between two inclusive bounds. Without bounds, it begins at the first retained
+    /// event and ends at the current last one. Events of accounts other than `account` count as
+    /// missing.
     pub async fn range(
         &self,
         from: Option<&Bound>,
@@ -313,14 +315,14 @@ impl AuditLog {
         }
     }
 
-    /// Walks the whole log. Its extent, if every row is what was written and, where a head was noted
-    /// earlier, the log still leads there.
+    /// Verifies the whole log. Returns its extent if every row matches its hash and, with a noted
+    /// head, the chain contains that head.
     pub async fn verify(&self, noted: Option<NotedHead>) -> Result<Extent, AuditError> {
         let mut extent = self.extent().await?;
         loop {
             let walked = self.walk(&extent, noted).await;
             let now = self.extent().await?;
-            // What was pruned meanwhile is no damage.
+            // Rows that were pruned during the verification are not a defect.
             if walked.is_ok() || now.anchor == extent.anchor {
                 return walked.map(|()| extent);
             }
@@ -351,7 +353,7 @@ impl AuditLog {
                 }
                 last = row.seq;
                 if row.seq > extent.head.seq {
-                    // Not chained yet: there is nothing to compare with.
+                    // The row has no hash yet.
                     continue;
                 }
                 link = link.next(row.seq, row.content());
@@ -386,8 +388,8 @@ impl AuditLog {
         }
     }
 
-    /// The last position of the oldest rows that happened before `cutoff`, looking at no more than
-    /// `limit` rows and none beyond `last`; `None` if there are none.
+    /// The last position of the oldest rows that happened before `cutoff`; `None` if there are
+    /// none. Reads at most `limit` rows and none beyond `last`.
     pub async fn older(
         &self,
         cutoff: Timestamp,
@@ -412,7 +414,7 @@ impl AuditLog {
         Ok(older)
     }
 
-    /// Closes its connections.
+    /// Closes the connections.
     pub async fn close(&self) {
         self.pool.close().await;
     }
@@ -445,7 +447,7 @@ impl AuditRow {
     }
 }
 
-/// A link from two columns.
+/// Reads a link from two columns.
 pub(crate) fn link(row: &Row, at: usize) -> Result<Link, sqlx::Error> {
     let hash: String = row.get(at + 1)?;
     Ok(Link {

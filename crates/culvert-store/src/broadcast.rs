@@ -1,7 +1,7 @@
-//! Short messages from each process on a PostgreSQL database to all of them, at once and to nobody later.
+//! Short messages between all processes on a PostgreSQL database.
 //!
-//! They are notifications of the database: nothing is stored, and a process that is away when one is sent never gets
-//! it. A SQLite file has one process, which has nobody to tell.
+//! They are notifications of the database. Nothing is stored, so a process that is not connected
+//! when a message is sent never gets it. A SQLite file has one process, so there is no channel.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::dialect::{Site, While};
 use crate::statements::{KEEP_ALIVE, TELL};
 use crate::store::Store;
 
-/// Bytes of a message: the database takes less than 8000.
+/// Maximum size of a message in bytes. The database's limit is 8000.
 pub(crate) const BYTES_MAX: usize = 7_900;
-/// A message that takes longer is lost, and with it the connection.
+/// Time limit of a send. After it, the message and the connection are lost.
 const TELL_WITHIN: Duration = Duration::from_secs(5);
 
-/// A channel between all processes on a database, on a connection of its own.
+/// A channel between all processes on a database, with its own connection.
 pub struct Broadcast {
     listener: PgListener,
     channel: String,
@@ -36,7 +36,7 @@ impl Store {
     /// Opens a channel; `None` on SQLite.
     ///
     /// # Errors
-    /// A database that cannot be reached.
+    /// If the database is unreachable.
     pub async fn broadcast(&self, channel: &'static str) -> Result<Option<Broadcast>, Fault> {
         Broadcast::open(&self.shared.database.site, channel).await
     }
@@ -48,9 +48,9 @@ impl Broadcast {
         let Site::Postgres(schema) = site else {
             return Ok(None);
         };
-        // In a box, because connecting is rare and its futures are large.
+        // Boxed, because connecting is rare and its futures are large.
         let open = async {
-            // Its pool has no other use.
+            // This pool is used for nothing else.
             let pool = PgPoolOptions::new()
                 .max_connections(1)
                 .max_lifetime(None)
@@ -60,7 +60,7 @@ impl Broadcast {
                 .await?;
             let mut listener = PgListener::connect_with(&pool).await?;
             listener.ignore_pool_close_event(true);
-            // What was missed has to be asked for, so a lost connection is an error here.
+            // Messages may be missed while the connection is down, so its loss is an error here.
             listener.eager_reconnect(false);
             sqlx::raw_sql(KEEP_ALIVE).execute(&mut listener).await?;
             listener.listen(channel).await?;
@@ -74,10 +74,10 @@ impl Broadcast {
         Ok(Some(Self { listener, channel }))
     }
 
-    /// Sends messages to all processes, this one included.
+    /// Sends messages to all processes, including this one.
     ///
     /// # Errors
-    /// The database does not answer, or a message is too long.
+    /// If the database does not respond, or a message is too long.
     pub async fn tell(&mut self, messages: &[String]) -> Result<(), Fault> {
         let doing = "sending messages to other nodes";
         if messages.iter().any(|message| message.len() > BYTES_MAX) {
@@ -90,10 +90,10 @@ impl Broadcast {
         }
     }
 
-    /// The next message. Nothing is lost if the wait is cut short.
+    /// Receives the next message. Cancel safe.
     ///
     /// # Errors
-    /// The connection is lost, and with it what was sent since.
+    /// If the connection is lost. Messages sent since then are lost.
     pub async fn hear(&mut self) -> Result<String, Fault> {
         let doing = "hearing messages of other nodes";
         match self.listener.try_recv().await.during(doing)? {

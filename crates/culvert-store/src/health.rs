@@ -1,8 +1,8 @@
-//! Whether a database may still be trusted.
+//! Whether a database can be trusted.
 //!
-//! A failed sync leaves it unknown what is on disk, and a second sync may succeed without having
-//! written anything. So the first one ends it: no further commit is accepted and the process exits;
-//! recovery reads the log.
+//! After a failed sync it is unknown what is on disk, and a second sync may succeed without writing
+//! anything. So the first failure is final: no further commit is accepted, and the process exits.
+//! The next start recovers from the WAL.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,7 +11,7 @@ use sqlx::error::DatabaseError;
 use sqlx::sqlite::SqliteError;
 use tokio::sync::watch;
 
-/// Broken once is broken for good; a full disk passes.
+/// The state of a database. A broken one stays broken; a full disk may recover.
 #[derive(Debug)]
 pub(crate) struct Health {
     broken: watch::Sender<Option<String>>,
@@ -28,7 +28,7 @@ impl Health {
         }
     }
 
-    /// Of a database that was opened on a full disk.
+    /// The state of a database that was opened on a full disk.
     pub(crate) fn read_only() -> Self {
         let health = Self::good();
         health.is_read_only.send_replace(true);
@@ -39,19 +39,19 @@ impl Health {
         *self.is_read_only.borrow()
     }
 
-    /// There is room again.
+    /// Notes that the disk has room again.
     pub(crate) fn set_writable(&self) {
         self.is_read_only.send_replace(false);
     }
 
-    /// Completes once writes are accepted, which may be at once.
+    /// Completes once writes are accepted, possibly immediately.
     pub(crate) async fn until_writable(&self) {
         let mut is_read_only = self.is_read_only.subscribe();
         // The sender lives as long as `self`.
         drop(is_read_only.wait_for(|is_read_only| !is_read_only).await);
     }
 
-    /// Marks the database broken if this error says so.
+    /// Marks the database as broken if the error says so.
     pub(crate) fn judge(&self, error: &sqlx::Error, doing: &str) {
         if is_fatal(error) {
             self.give_up(format!("{doing}: {error}"));
@@ -60,12 +60,12 @@ impl Health {
         }
     }
 
-    /// A transaction is on disk.
+    /// Notes that a transaction is on disk.
     pub(crate) fn committed(&self) {
         self.is_full.store(false, Ordering::Relaxed);
     }
 
-    /// Whether writes may be expected to succeed.
+    /// Whether writes are expected to succeed.
     pub(crate) fn check_writes(&self) -> Result<(), Fault> {
         self.check()?;
         self.check_room()?;
@@ -75,7 +75,7 @@ impl Health {
         }
     }
 
-    /// Whether there was room at the start, or has been since.
+    /// Whether the disk had room at the start or since.
     pub(crate) fn check_room(&self) -> Result<(), Fault> {
         match self.is_read_only() {
             false => Ok(()),
@@ -108,12 +108,12 @@ impl Health {
     pub(crate) async fn broken(&self) -> Fault {
         let mut receiver = self.broken.subscribe();
         loop {
-            // The guard of the value must not live into the wait.
+            // The guard must be dropped before the wait.
             if let Some(why) = receiver.borrow_and_update().as_deref() {
                 return broken(why);
             }
             if receiver.changed().await.is_err() {
-                // The sender lives as long as `self`; this has no moment to happen in.
+                // Unreachable: the sender lives as long as `self`.
                 return std::future::pending().await;
             }
         }
@@ -124,7 +124,8 @@ fn broken(why: &str) -> Fault {
     Fault::new("using a database that failed earlier", why.to_owned())
 }
 
-/// Input and output errors, damage, not a database. PostgreSQL looks after its own disk.
+/// Whether it is an I/O error, corruption, or not a database. PostgreSQL handles errors of its own
+/// disk.
 fn is_fatal(error: &sqlx::Error) -> bool {
     // SQLITE_IOERR, SQLITE_CORRUPT, SQLITE_NOTADB.
     sqlite_code(error).is_some_and(|code| [10, 11, 26].contains(&code))
@@ -136,7 +137,7 @@ fn is_full(error: &sqlx::Error) -> bool {
     sqlite_code(error) == Some(13) || code.as_deref() == Some("53100")
 }
 
-/// Whether a file could not be opened because the disk has no room for what must be beside it.
+/// Whether a file could not be opened because the disk has no room for the WAL and its index.
 pub(crate) fn has_no_room(error: &sqlx::Error) -> bool {
     // SQLITE_IOERR_WRITE, _TRUNCATE, _SHMOPEN, _SHMSIZE, _SHMMAP; SQLITE_CANTOPEN.
     const BESIDE: [&str; 6] = ["778", "1546", "4618", "4874", "5386", "14"];

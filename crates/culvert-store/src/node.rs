@@ -1,10 +1,11 @@
-//! What the nodes that share a PostgreSQL database agree on: who has which name, and what time it is.
+//! The names of the nodes that share a PostgreSQL database, and their common time.
 //!
-//! A name is a lock of the database, held by a connection of its own: it is free again the moment its
-//! process is gone, however it went. The time is the database's, followed between two looks by a clock
-//! that nobody sets, so that a node whose own clock is wrong takes no lease before its time.
+//! A name is an advisory lock of the database, held by its own connection, so it is released as
+//! soon as its process ends for any reason. The time is the database's. Between two readings it
+//! advances by the monotonic clock, so a node with a wrong system clock does not take a lease
+//! early.
 //!
-//! A SQLite file has one process, whose name and clock are its own.
+//! A SQLite file has one process, with its own name and clock.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,25 +17,25 @@ use crate::dialect::{Access, Arg, Connection, Site, While};
 use crate::statements::{CLAIM, KEEP_ALIVE, NOW};
 use crate::store::Store;
 
-/// Names tried before giving up: the wanted one, and the same with a number.
+/// Names to try before giving up: the requested one, and the same with a number.
 const NAMES_MAX: u32 = 1_000;
-/// How often the connection that holds the name is used, and the time looked at.
+/// Interval of using the connection that holds the name, and of reading the time.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// What this process is called among all that use the database, and the time they share.
+/// This process's name among those that use the database, and the shared time.
 #[derive(Debug)]
 pub struct Node {
-    /// The name that was wanted, or the same with `-2`, `-3` and so on where a running process has it.
+    /// The requested name, or the same with `-2`, `-3` and so on if a running process has it.
     pub name: String,
     /// The database's time.
     pub clock: Arc<dyn Clock>,
 }
 
 impl Store {
-    /// Takes a name that no running process of the installation has, for as long as the store is open.
+    /// Takes a name that no running process of the installation has, until the store closes.
     ///
     /// # Errors
-    /// A database that cannot be reached.
+    /// If the database is unreachable.
     pub async fn join_as(&self, wanted: &str, own: Arc<dyn Clock>) -> Result<Node, Fault> {
         let doing = "taking a name among the nodes";
         let site = &self.shared.database.site;
@@ -74,7 +75,7 @@ impl Store {
     }
 }
 
-/// The database's time, as it was at some moment of this process.
+/// A reading of the database's time.
 #[derive(Debug)]
 struct SharedClock {
     at: Mutex<(Timestamp, Instant)>,
@@ -87,7 +88,7 @@ impl Clock for SharedClock {
     }
 }
 
-/// Holds the name and looks at the time.
+/// Holds the name and reads the time.
 struct Keeper {
     site: Site,
     name: String,
@@ -118,10 +119,11 @@ impl Keeper {
         }
     }
 
-    /// Whether the name is still this node's.
+    /// Whether this node still holds the name.
     async fn keep(&mut self) -> Result<bool, sqlx::Error> {
         let mut is_ours = true;
-        // Cancelled or failed, the connection is let go of, and the next look makes another.
+        // If this is cancelled or fails, the connection is dropped, and the next call opens
+        // another.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => {
@@ -153,7 +155,7 @@ async fn claim(connection: &mut Connection, name: &str) -> Result<bool, sqlx::Er
     row.map_or(Ok(0), |row| row.get::<i64>(0)).map(|n| n == 1)
 }
 
-/// The time, taken for that of the moment halfway between question and answer.
+/// Reads the time. It is assigned to the middle between request and response.
 async fn look(connection: &mut Connection) -> Result<(Timestamp, Instant), sqlx::Error> {
     let asked_at = Instant::now();
     let sql = connection.spell(NOW);

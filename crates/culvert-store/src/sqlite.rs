@@ -1,7 +1,7 @@
-//! SQLite: one file in WAL mode, a checkpointer of its own, online backups.
+//! SQLite: one file in WAL mode, with its own checkpointer and online backups.
 //!
-//! Commits are synced before they return (`synchronous=FULL`). The WAL is copied back by a separate
-//! connection, so that no commit waits for it in ordinary times.
+//! Commits are synced before they return (`synchronous=FULL`). A separate connection copies the WAL
+//! back into the file, so commits usually do not wait for it.
 
 use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -27,15 +27,16 @@ use crate::statements::transaction;
 #[derive(Clone, Debug)]
 pub(crate) struct File {
     pub(crate) path: PathBuf,
-    /// Read without any other file beside it, because there is no room for one.
+    /// Whether the file is only read, because the disk has no room for the WAL and its index.
     is_read_only: Arc<AtomicBool>,
-    /// Held shared by whoever reads it so: it must not change meanwhile.
+    /// Held shared by connections that read the file without WAL, because it must not change
+    /// meanwhile.
     read_as_is: Arc<RwLock<()>>,
 }
 
 impl File {
-    /// Makes the file (0600) and its folder (0700) unless they exist, and takes a file's rights from
-    /// everyone else.
+    /// Creates the file (0600) and its directory (0700) if they are missing, and removes the
+    /// permissions of other users from an existing file.
     pub(crate) fn prepare(path: &Path) -> Result<Self, Fault> {
         let doing = || format!("preparing the database file {}", path.display());
         let folder = match path.parent() {
@@ -76,7 +77,7 @@ impl File {
         Ok(Self::at(path))
     }
 
-    /// A file that is there.
+    /// An existing file.
     pub(crate) fn at(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
@@ -85,8 +86,8 @@ impl File {
         }
     }
 
-    /// Reads the file as it is from now on, without a write-ahead log or its index beside it: for a disk
-    /// that has no room for those. Refused where a log has commits that the file lacks.
+    /// Makes the file read-only: from now on it is read without a WAL or its index, for a disk that
+    /// has no room for those. Fails if a WAL has commits that the file lacks.
     pub(crate) fn set_read_only(&self) -> Result<(), Fault> {
         let log = beside(&self.path, "-wal");
         if std::fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
@@ -100,8 +101,8 @@ impl File {
         Ok(())
     }
 
-    /// While this is held the file stays read-only, and a connection may read it as it is. `None` where the
-    /// file is written.
+    /// Keeps the file read-only while the guard is held, so a connection may read it without a WAL.
+    /// `None` if the file is writable.
     pub(crate) async fn read_as_is(&self) -> Option<OwnedRwLockReadGuard<()>> {
         if !self.is_read_only() {
             return None;
@@ -110,13 +111,13 @@ impl File {
         self.is_read_only().then_some(held)
     }
 
-    /// Opens the file for writing, if there is room for what must be beside it. Waits for those that read it as
-    /// it is.
+    /// Opens the file for writing, if the disk has room for the WAL and its index. Waits for
+    /// connections that read the file without them.
     pub(crate) async fn leave_read_only(&self) -> Result<(), sqlx::Error> {
         let _alone = self.read_as_is.write().await;
         let connection = connect(&self.options()).await?;
         let mut connection = Connection::Sqlite(connection);
-        // Makes the log and its index.
+        // Creates the WAL and its index.
         connection.begin().await?;
         connection.run(transaction::ROLLBACK, &[]).await?;
         connection.close().await;
@@ -124,7 +125,7 @@ impl File {
         Ok(())
     }
 
-    /// Whether a little more cannot be written beside the file.
+    /// Whether the disk has no room for a WAL index and a page.
     pub(crate) fn is_on_full_disk(&self) -> bool {
         let probe = beside(&self.path, ".probe");
         let written = OpenOptions::new()
@@ -134,7 +135,7 @@ impl File {
             .mode(0o600)
             .open(&probe)
             .and_then(|mut file| file.write_all(&[0; PROBE_BYTES]));
-        // It was of no other use.
+        // The probe file is not needed any more.
         drop(std::fs::remove_file(&probe));
         written.is_err_and(|error| {
             matches!(
@@ -170,7 +171,7 @@ impl File {
         connect(&options).await
     }
 
-    /// A connection beside which there is no other, of any process; busy where there is one.
+    /// A connection in exclusive mode. Fails as busy if another connection of any process is open.
     pub(crate) async fn connect_alone(&self) -> Result<SqliteConnection, sqlx::Error> {
         connect(&self.options().locking_mode(SqliteLockingMode::Exclusive)).await
     }
@@ -191,7 +192,7 @@ impl File {
             .disable_statement_logging()
     }
 
-    /// A consistent copy of the file as it is now, complete or absent.
+    /// Makes a consistent copy of the file's current state. After a failure, no copy exists.
     pub(crate) async fn backup(&self, to: &Path) -> Result<(), Fault> {
         let doing = format!("backing up {} to {}", self.path.display(), to.display());
         let fault = |error: io::Error| Fault::new(doing.clone(), error);
@@ -218,8 +219,7 @@ impl File {
         sync_folder(to.parent().unwrap_or(Path::new("."))).map_err(fault)
     }
 
-    /// A copy named after the format that comes next, before migrating to it. The newest two are
-    /// kept.
+    /// Makes a copy before migrating, named after the next format. The newest two copies are kept.
     pub(crate) async fn backup_before(&self, format: i64) -> Result<(), Fault> {
         self.backup(&beside(&self.path, &format!(".pre-{format}")))
             .await?;
@@ -236,8 +236,8 @@ impl File {
 async fn connect(options: &SqliteConnectOptions) -> Result<SqliteConnection, sqlx::Error> {
     let until = Instant::now() + BUSY_TIMEOUT;
     loop {
-        // Of two that open a new file at once, one may not wait for the other while both turn the
-        // log on: SQLite tells it at once that the file is locked.
+        // When two processes open a new file at the same time, both switch to WAL mode. In that
+        // case SQLite reports the file as locked immediately, without waiting.
         match SqliteConnection::connect_with(options).await {
             Err(error) if is_busy(&error) && Instant::now() < until => {
                 tokio::time::sleep(BUSY_PAUSE).await;
@@ -247,8 +247,8 @@ async fn connect(options: &SqliteConnectOptions) -> Result<SqliteConnection, sql
     }
 }
 
-/// Waits for room on the disk of a file that is only read, and opens it for writing. Ends early when told to
-/// stop.
+/// Waits until the disk of a read-only file has room, and opens the file for writing. Ends early
+/// when cancelled.
 pub(crate) async fn wait_for_room(
     file: &File,
     health: &Health,
@@ -261,7 +261,7 @@ pub(crate) async fn wait_for_room(
             _ = closing.wait_for(|closing| *closing) => return,
         }
         let looked = file.clone();
-        // A disk that hangs must not hold a thread that others need.
+        // A disk that hangs must not block a thread that other tasks need.
         let is_full = tokio::task::spawn_blocking(move || looked.is_on_full_disk());
         if is_full.await.unwrap_or(true) {
             continue;
@@ -279,7 +279,7 @@ pub(crate) async fn wait_for_room(
     health.set_writable();
 }
 
-/// Copies the WAL back shortly after commits, until told to stop.
+/// Copies the WAL back shortly after commits, until cancelled.
 pub(crate) async fn checkpoint(
     file: File,
     committed: Arc<Notify>,
@@ -290,7 +290,7 @@ pub(crate) async fn checkpoint(
     let mut truncate_after = Instant::now();
     let mut is_long = false;
     loop {
-        // What is too long is cut even when nothing more is committed.
+        // A WAL that is too long is truncated even if there are no further commits.
         let again = async {
             match is_long {
                 true => tokio::time::sleep(TRUNCATE_EVERY).await,
@@ -339,10 +339,10 @@ async fn checkpoint_once(
         .rows("PRAGMA wal_checkpoint(PASSIVE)", &[])
         .await?;
     if file.log_bytes() > WAL_BYTES_MAX && Instant::now() >= *truncate_after {
-        // Under steady load the log never comes to rest and would grow for ever, and a file that has grown
-        // keeps its size: make writers wait for the little that is left, so that it starts over empty.
-        // Where a long reader (a backup) is in the way, writers must not wait for that too, so it is
-        // tried rarely and briefly.
+        // Under steady load the WAL is never fully copied back: it would grow without limit, and a
+        // grown file keeps its size. So writers are made to wait for the short rest of the copy,
+        // and the WAL restarts empty. A long reader (such as a backup) would make writers wait for
+        // it too, so this is tried rarely and briefly.
         connection
             .rows("PRAGMA wal_checkpoint(TRUNCATE)", &[])
             .await?;
@@ -352,13 +352,13 @@ async fn checkpoint_once(
 }
 
 impl File {
-    /// Bytes of the write-ahead log.
+    /// Size of the WAL in bytes.
     fn log_bytes(&self) -> u64 {
         std::fs::metadata(beside(&self.path, "-wal")).map_or(0, |log| log.len())
     }
 }
 
-/// What SQLite finds wrong with the file; empty if nothing.
+/// Defects that SQLite finds in the file; empty if none.
 pub(crate) async fn problems(
     connection: &mut Connection,
     check: Check,
@@ -385,14 +385,14 @@ pub(crate) async fn problems(
     Ok(problems)
 }
 
-/// How thoroughly to look.
+/// How thorough the check is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Check {
     Quick,
     Whole,
 }
 
-/// Whether another connection holds the file (`SQLITE_BUSY`, of whatever extended code).
+/// Whether another connection holds the file (`SQLITE_BUSY` or one of its extended codes).
 pub(crate) fn is_busy(error: &sqlx::Error) -> bool {
     const BUSY: i32 = 5;
     let code = error.as_database_error().and_then(|error| error.code());
@@ -415,21 +415,21 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     std::fs::File::open(folder)?.sync_all()
 }
 
-/// How long a connection waits for a lock another process holds. Shorter than a commit may take, so
-/// that its caller hears that nothing was written.
+/// How long a connection waits for a lock of another process. Shorter than the time limit of a
+/// commit, so that the caller learns that nothing was written.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(4);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
-/// Rows the driver's thread may be ahead of us.
+/// Rows that the driver's thread may read ahead.
 const ROW_BUFFER: usize = 128;
 /// Commits within this time are copied back together.
 const CHECKPOINT_AFTER: Duration = Duration::from_millis(100);
-/// How long, in milliseconds, the checkpointer keeps writers waiting for others.
+/// How long the checkpointer may make writers wait, in milliseconds.
 const TRUNCATE_AT_MOST: &str = "PRAGMA busy_timeout = 50";
 const TRUNCATE_EVERY: Duration = Duration::from_secs(2);
-/// How often a disk that was full at the start is tried.
+/// How often to check a disk that was full at the start.
 const ROOM_LOOK_EVERY: Duration = Duration::from_secs(2);
-/// A longer write-ahead log is cut off once it is copied back.
+/// A WAL longer than this is truncated after it is copied back.
 pub(crate) const WAL_BYTES_MAX: u64 = 16 << 20;
-/// The index of a write-ahead log, and a page.
+/// Size of a WAL index and a page.
 const PROBE_BYTES: usize = 36 << 10;
 const BACKUPS_KEPT: i64 = 2;

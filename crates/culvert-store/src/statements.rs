@@ -1,8 +1,9 @@
-//! Every statement, in one place. One text serves both engines, except the pairs at the end.
+//! Every SQL statement, in one place. One text serves both engines, except for the pairs at the
+//! end.
 //!
-//! The conformance suite prepares each of them on both engines, so a wrong column is a failing test.
+//! The conformance suite prepares each of them on both engines, so a wrong column fails a test.
 
-/// What is read of a document, in the order `Document::read` expects.
+/// Selects a document's columns, in the order that `Document::read` expects.
 macro_rules! document {
     ($rest:literal) => {
         concat!(
@@ -13,14 +14,14 @@ macro_rules! document {
     };
 }
 
-/// The body of a row of `batch`.
+/// The columns of a batch's body.
 macro_rules! stored {
     () => {
         "(SELECT stored FROM body WHERE body.id = batch.id)"
     };
 }
 
-/// The right to settle a batch: the fence is the lease's, and it was not settled yet.
+/// The condition for settling a batch: it has the lease's fence, and was not settled yet.
 macro_rules! held {
     () => {
         " WHERE id = $1 AND fence = $2 AND lease_until IS NOT NULL"
@@ -42,7 +43,8 @@ macro_rules! lease_listed {
 
 pub(crate) mod transaction {
     pub(crate) const BEGIN: &str = "BEGIN";
-    /// SQLite takes the write lock at once, so that a transaction never fails half-way for it.
+    /// SQLite takes the write lock at the start, so a transaction cannot fail halfway because of
+    /// it.
     pub(crate) const BEGIN_IMMEDIATE: &str = "BEGIN IMMEDIATE";
     pub(crate) const COMMIT: &str = "COMMIT";
     pub(crate) const ROLLBACK: &str = "ROLLBACK";
@@ -56,7 +58,7 @@ pub(crate) mod meta {
     pub(crate) const SET: &str = "INSERT INTO meta (name, value) VALUES ($1, $2) \
          ON CONFLICT (name) DO UPDATE SET value = excluded.value";
     pub(crate) const REMOVE: &str = "DELETE FROM meta WHERE name = $1";
-    /// An unguessable value, made once. Of PostgreSQL alone.
+    /// A random value that is generated once. PostgreSQL only.
     pub(crate) const NAME_CHANNEL: &str = "INSERT INTO meta (name, value) \
          VALUES ($1, replace(CAST(gen_random_uuid() AS TEXT), '-', '')) \
          ON CONFLICT (name) DO UPDATE SET value = meta.value RETURNING value";
@@ -64,7 +66,7 @@ pub(crate) mod meta {
     pub(crate) const ALL: &[&str] = &[GET, SET, REMOVE];
 }
 
-/// A page of the audit log, each row with the hash before it.
+/// A page of the audit log, each row with the hash of the row before.
 macro_rules! audit_page {
     ($rest:expr) => {
         concat!(
@@ -76,8 +78,9 @@ macro_rules! audit_page {
     };
 }
 
-/// The rest of a page of rows whose `$name` is `$4` at positions from `$1` to `$2`. PostgreSQL is given an order by
-/// both columns, which no other index has, whatever it believes of the table; SQLite seeks only by equality.
+/// The rest of a page of rows whose `$name` is `$4`, at positions from `$1` to `$2`. On PostgreSQL
+/// it sorts by both columns, which only one index has, so the planner uses that index regardless of
+/// its statistics. SQLite seeks only by equality.
 macro_rules! newest_of {
     (sqlite, $name:literal, $position:literal) => {
         concat!(
@@ -137,7 +140,7 @@ macro_rules! oldest_of {
     };
 }
 
-/// The same of the audit log, and of the pieces of an endpoint.
+/// Pages like these, of the audit log and of the pieces of an endpoint.
 macro_rules! audit_pages {
     ($of:ident, $name:literal) => {
         Pair {
@@ -175,7 +178,7 @@ pub(crate) mod state {
     );
     pub(crate) const PAGE: &str =
         document!("WHERE d.kind = $1 AND d.account = $2 AND d.id < $3 ORDER BY d.id DESC LIMIT $4");
-    /// A document that refers twice is read at the first of its fields.
+    /// A document with two references is read at the first field.
     pub(crate) const PAGE_OF_REFERRERS: &str = document!(
         "JOIN document_ref r ON r.from_id = d.id \
          WHERE d.kind = $1 AND d.account = $2 AND r.to_id = $5 AND r.from_id < $3 \
@@ -196,7 +199,7 @@ pub(crate) mod state {
          AND t.field = $5 AND t.value >= $6 AND (t.value, t.id) < ($6, $3) \
          ORDER BY t.value DESC, t.id DESC LIMIT $4"
     );
-    /// In the order of the index, so that the limit ends the reading.
+    /// In the order of the index, so reading stops at the limit.
     pub(crate) const TEXTS_BETWEEN: &str = "SELECT id FROM document_text \
          WHERE kind = $1 AND account = $2 AND field = $3 AND value >= $5 AND value < $6 \
          ORDER BY value, id LIMIT $4";
@@ -234,11 +237,11 @@ pub(crate) mod state {
          (account, kind, id, destination) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
     pub(crate) const REMOVE_TOPICS: &str = "DELETE FROM document_topic WHERE id = $1";
 
-    /// A reference of `$1` whose target is gone or never was.
+    /// A reference of `$1` whose target does not exist.
     pub(crate) const MISSING: &str = "SELECT r.field, r.to_id FROM document_ref r \
          WHERE r.from_id = $1 AND NOT EXISTS (SELECT 1 FROM document d WHERE d.id = r.to_id) \
          ORDER BY r.field, r.to_id LIMIT 1";
-    /// Who still references `$1`, blocking references first.
+    /// The documents that still reference `$1`, blocking references first.
     pub(crate) const REFERRER: &str = "SELECT r.from_id, d.kind, r.blocks FROM document_ref r \
          JOIN document d ON d.id = r.from_id WHERE r.to_id = $1 \
          ORDER BY r.blocks DESC, r.from_id LIMIT 1";
@@ -272,11 +275,11 @@ pub(crate) mod state {
     pub(crate) const PRUNE_OUTBOX: &str = "DELETE FROM outbox WHERE seq <= $1";
     pub(crate) const ANCHOR: &str = "UPDATE ledger SET anchor = $1, anchor_hash = $2";
 
-    /// Documents and events the ledger knows nothing of; none, ever.
+    /// Documents and events beyond the ledger's counters; there must be none.
     pub(crate) const BEYOND_THE_LEDGER: &str = "SELECT \
          (SELECT count(*) FROM document WHERE revision > (SELECT revision FROM ledger)) \
          + (SELECT count(*) FROM outbox WHERE seq > (SELECT outbox FROM ledger))";
-    /// Documents whose columns disagree with the rows that enforce them; none, ever.
+    /// Documents whose columns contradict the rows that enforce them; there must be none.
     pub(crate) const DANGLING: &str = "SELECT count(*) FROM document_ref r \
          WHERE NOT EXISTS (SELECT 1 FROM document d WHERE d.id = r.to_id)";
 
@@ -342,7 +345,7 @@ pub(crate) mod events {
          bytes, crc, attempt, first_at, due_at, fence) \
          SELECT $1, $2, COALESCE(MAX(place), 0) + 1, 0, $3, $4, $5, 0, $6, $6, 0 \
          FROM batch WHERE destination = $1 AND class = $2 RETURNING id";
-    /// The same of a batch that is being sent.
+    /// Appends a batch that is already being sent.
     pub(crate) const APPEND_LEASED: &str = "INSERT INTO batch (destination, class, place, part, \
          events, bytes, crc, attempt, first_at, due_at, fence, owner, lease_until) \
          SELECT $1, $2, COALESCE(MAX(place), 0) + 1, 0, $3, $4, $5, 1, $6, $6, 1, $7, $8 \
@@ -357,8 +360,8 @@ pub(crate) mod events {
     pub(crate) const MOVE_CURSOR: &str =
         "UPDATE cursor SET value = $3 WHERE name = $1 AND value = $2";
 
-    /// The conditions stand twice: inside they keep the head of the line in front, outside they are
-    /// looked at again when another node was faster.
+    /// The conditions occur twice. In the subquery they ensure that only the head of the queue is
+    /// leased. In the outer query they are checked again in case another node was faster.
     pub(crate) const LEASE: &str = concat!(
         "UPDATE batch \
          SET owner = $1, lease_until = $2, fence = fence + 1, attempt = attempt + 1 \
@@ -369,7 +372,7 @@ pub(crate) mod events {
          RETURNING id, events, crc, attempt, first_at, fence, why, ",
         stored!()
     );
-    /// A line from its head on.
+    /// The batches of a class, starting at its head.
     pub(crate) const LINE: &str = "SELECT id, bytes, attempt, first_at, due_at, lease_until \
          FROM batch WHERE destination = $1 AND class = $2 ORDER BY place, part, id LIMIT $3";
     pub(crate) const BODY: &str = concat!("SELECT crc, ", stored!(), " FROM batch", held!());
@@ -388,7 +391,7 @@ pub(crate) mod events {
     pub(crate) const PUT_PIECE: &str = "INSERT INTO batch (destination, class, place, part, \
          events, bytes, crc, attempt, first_at, due_at, fence, why) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 0, $11) RETURNING id";
-    /// `$7` in place of a body that is not there.
+    /// `$7` replaces a missing body.
     pub(crate) const INSERT_DEAD_LETTER: &str = concat!(
         "INSERT INTO dead_letter (destination, class, events, bytes, crc, attempt, first_at, \
          buried_at, burial_class, burial_code, burial_text, body) \
@@ -413,19 +416,19 @@ pub(crate) mod events {
          FROM batch GROUP BY destination, class";
     pub(crate) const COUNT_DEAD_LETTERS: &str = "SELECT destination, CAST(sum(letters) AS BIGINT) \
          FROM dead_line WHERE letters > 0 GROUP BY destination";
-    /// One more dead letter in its line.
+    /// Counts a new dead letter.
     pub(crate) const DEAD_LINE_GROWS: &str = "INSERT INTO dead_line \
          (destination, class, letters, bytes, forgotten) VALUES ($1, $2, 1, $3, 0) \
          ON CONFLICT (destination, class) DO UPDATE SET letters = dead_line.letters + 1, \
          bytes = dead_line.bytes + excluded.bytes RETURNING letters, bytes, forgotten";
-    /// One less, and `$4` events of it forgotten.
+    /// Counts a removed dead letter, and adds `$4` events to those forgotten.
     pub(crate) const DEAD_LINE_SHRINKS: &str = "UPDATE dead_line SET letters = letters - 1, \
          bytes = bytes - $3, forgotten = forgotten + $4 WHERE destination = $1 AND class = $2";
     pub(crate) const OLDEST_DEAD: &str = "SELECT id, bytes, events FROM dead_letter \
          WHERE destination = $1 AND class = $2 ORDER BY id LIMIT 1";
     pub(crate) const DEAD_LINES: &str =
         "SELECT destination, class, letters, bytes, forgotten FROM dead_line";
-    /// Lines as they are, whatever was buried without being counted.
+    /// Recounts dead letters, including those that were stored without being counted.
     pub(crate) const RECOUNT_DEAD: &str = "INSERT INTO dead_line \
          (destination, class, letters, bytes, forgotten) \
          SELECT destination, class, count(*), CAST(sum(bytes) AS BIGINT), 0 FROM dead_letter \
@@ -449,7 +452,7 @@ pub(crate) mod events {
          WHERE node <> $1 AND open_until > $2 ORDER BY id LIMIT $3";
     pub(crate) const CLOSE_TAIL: &str = "DELETE FROM tail WHERE id = $1";
     pub(crate) const DROP_TAIL_LINES: &str = "DELETE FROM tail_line WHERE tail = $1 AND id <= $2";
-    /// While the tail is open and its node keeps up.
+    /// Only while the tail is open and its node keeps up.
     pub(crate) const TELL_TAIL: &str = "INSERT INTO tail_line (tail, body) SELECT id, $2 FROM tail \
          WHERE id = $1 AND (SELECT count(*) FROM tail_line WHERE tail = $1) < $3";
     pub(crate) const TAIL_LINES: &str =
@@ -568,7 +571,7 @@ pub(crate) mod events {
     ];
 }
 
-/// A statement the engines spell differently.
+/// A statement with a different text for each engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
     pub(crate) sqlite: &'static str,
@@ -583,7 +586,7 @@ pub(crate) const GET_MANY: Pair = Pair {
     ),
 };
 
-/// Whether a document that holds a key of a JSON list of values was written after a revision.
+/// Whether any document that holds a key from a JSON list of values was written after a revision.
 pub(crate) const WRITTEN_SINCE: Pair = Pair {
     sqlite: "SELECT d.id FROM document_key k JOIN document d ON d.id = k.id \
          WHERE k.kind = $1 AND k.name = $2 AND k.value IN (SELECT value FROM json_each($3)) \
@@ -594,7 +597,7 @@ pub(crate) const WRITTEN_SINCE: Pair = Pair {
          AND d.revision > $4 LIMIT 1",
 };
 
-/// A page of the documents whose body has a text in it.
+/// A page of the documents whose body contains a text.
 pub(crate) const PAGE_CONTAINING: Pair = Pair {
     sqlite: document!(
         "WHERE d.kind = $1 AND d.account = $2 AND d.id < $3 AND instr(d.body, $5) > 0 \
@@ -606,7 +609,7 @@ pub(crate) const PAGE_CONTAINING: Pair = Pair {
     ),
 };
 
-/// Rows of texts from a JSON list of lists: id, field, kind, account, value.
+/// Inserts text rows from a JSON list of lists: id, field, kind, account, value.
 pub(crate) const INSERT_TEXTS: Pair = Pair {
     sqlite: "INSERT INTO document_text (id, field, kind, account, value) \
          SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 \
@@ -616,19 +619,19 @@ pub(crate) const INSERT_TEXTS: Pair = Pair {
          FROM jsonb_array_elements(CAST($1 AS jsonb)) ON CONFLICT DO NOTHING",
 };
 
-/// The rows of a JSON list of ids go.
+/// Removes the rows of a JSON list of ids.
 pub(crate) const REMOVE_TEXTS: Pair = Pair {
     sqlite: "DELETE FROM document_text WHERE id IN (SELECT value FROM json_each($1))",
     postgres: "DELETE FROM document_text \
          WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(CAST($1 AS jsonb))))",
 };
 
-/// Ids by a JSON list of values.
+/// Selects ids by a JSON list of values.
 pub(crate) const TEXTS_ONE_OF: Pair = Pair {
     sqlite: "SELECT id FROM document_text WHERE kind = $1 AND account = $2 AND field = $3 \
          AND value IN (SELECT value FROM json_each($5)) LIMIT $4",
-    // For each value by itself, and as a range in the order of the index: of a list the planner expects
-    // too much, and of an equality that it may as well go through all ids.
+    // One range query in the order of the index for each value. For a list, the planner
+    // overestimates the number of rows; for an equality, it may scan all ids.
     postgres: "SELECT t.id FROM \
          (SELECT DISTINCT jsonb_array_elements_text(CAST($5 AS jsonb)) AS value) v \
          CROSS JOIN LATERAL (SELECT id FROM document_text \
@@ -636,8 +639,8 @@ pub(crate) const TEXTS_ONE_OF: Pair = Pair {
            AND value >= v.value AND value <= v.value ORDER BY value, id LIMIT $4) t LIMIT $4",
 };
 
-/// Ids by a part of a value. Of a value that does not stand whole in its row (`texts.rs`) the
-/// document's body is asked.
+/// Selects ids by a part of a value. If the row has only the beginning of a value
+/// (`text_index.rs`), the document's body is searched.
 pub(crate) const TEXTS_CONTAINING: Pair = Pair {
     sqlite: "SELECT t.id FROM document_text t \
          WHERE t.kind = $1 AND t.account = $2 AND t.field = $3 AND (instr(t.value, $5) > 0 \
@@ -649,8 +652,8 @@ pub(crate) const TEXTS_CONTAINING: Pair = Pair {
              WHERE d.id = t.id AND strpos(d.body, $6) > 0))) LIMIT $4",
 };
 
-/// Leases batches by a JSON list of ids: those that were found free in their line, unless another node was
-/// faster.
+/// Leases batches by a JSON list of ids. They were found free in their queue; those that another
+/// node has leased since are skipped.
 pub(crate) const LEASE_LISTED: Pair = Pair {
     sqlite: lease_listed!("(SELECT value FROM json_each($3))"),
     postgres: lease_listed!(
@@ -658,7 +661,7 @@ pub(crate) const LEASE_LISTED: Pair = Pair {
     ),
 };
 
-/// The bodies of batches by a JSON list of ids.
+/// Selects the bodies of batches by a JSON list of ids.
 pub(crate) const BODIES: Pair = Pair {
     sqlite: "SELECT id, stored FROM body WHERE id IN (SELECT value FROM json_each($1))",
     postgres: "SELECT id, stored FROM body WHERE id = \
@@ -672,35 +675,37 @@ pub(crate) const HAS_META: Pair = Pair {
          WHERE table_schema = current_schema() AND table_name = 'meta'",
 };
 
-/// A machine that went without a word is noticed after half a minute and not after hours.
+/// A machine that disappears without closing its connection is noticed after half a minute, not
+/// after hours.
 pub(crate) const KEEP_ALIVE: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
      SET tcp_keepalives_count = 4";
 
-/// Sends each of some messages to whoever listens to a channel. Of PostgreSQL alone.
+/// Sends several messages to the listeners of a channel. PostgreSQL only.
 pub(crate) const TELL: &str =
     "SELECT pg_notify($1, message) FROM unnest($2::text[]) AS sent(message)";
 
-/// [`state::ADVANCE`], which also sends each text of a JSON list to a channel when the transaction commits. Of
-/// PostgreSQL alone.
+/// [`state::ADVANCE`], which also sends each text of a JSON list to a channel when the transaction
+/// commits. PostgreSQL only.
 pub(crate) const ADVANCE_AND_NOTIFY: &str = "UPDATE ledger \
      SET revision = $1, outbox = $2, chained = $3, head = $4, texts = $5 \
      RETURNING (SELECT count(pg_notify($6, message)) \
        FROM jsonb_array_elements_text(CAST($7 AS jsonb)) AS sent(message))";
 
-/// 1 if this connection has the name of a node from now on, 0 if another has it. A file has one process.
+/// Claims a node's name for this connection. Returns 1 if it succeeds, 0 if another connection has
+/// the name. A SQLite file has one process.
 pub(crate) const CLAIM: Pair = Pair {
     sqlite: "SELECT 1 WHERE $1 IS NOT NULL",
     postgres: "SELECT CAST(CAST(pg_try_advisory_lock(hashtextextended('culvert node ' || $1, 0)) \
          AS INTEGER) AS BIGINT)",
 };
 
-/// The time, in microseconds since the Unix epoch.
+/// The current time, in microseconds since the Unix epoch.
 pub(crate) const NOW: Pair = Pair {
     sqlite: "SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
     postgres: "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)",
 };
 
-/// Pages of an object, an actor and a kind.
+/// Pages of the events of an object, an actor or a kind.
 pub(crate) const AUDIT_NEWEST_OF: [Pair; 3] = [
     audit_pages!(newest_of, "o.object_id"),
     audit_pages!(newest_of, "o.actor_id"),
@@ -715,7 +720,7 @@ pub(crate) const AUDIT_OLDEST_OF: [Pair; 3] = [
 pub(crate) const TRAFFIC_OF_NEWEST: Pair = piece_pages!(newest_of);
 pub(crate) const TRAFFIC_OF_OLDEST: Pair = piece_pages!(oldest_of);
 
-/// The endpoints in a JSON list are those of a piece.
+/// Indexes a piece by the endpoints in a JSON list.
 pub(crate) const INDEX_PIECE: Pair = Pair {
     sqlite: "INSERT INTO traffic_endpoint (endpoint, piece) \
          SELECT value, $1 FROM json_each($2) WHERE true ON CONFLICT DO NOTHING",
@@ -724,10 +729,12 @@ pub(crate) const INDEX_PIECE: Pair = Pair {
          ON CONFLICT DO NOTHING",
 };
 
-/// Ends when no piece of the traffic log is written and not committed. A file has one writer.
+/// Waits until every piece of the traffic log that is being written is committed. A SQLite file has
+/// one writer.
 pub(crate) const OUTLAST_KEEPING: Pair = Pair {
     sqlite: "SELECT 1",
-    // Who writes has a lock that this one waits for; it ends with the statement.
+    // Waits for the locks of all transactions that write pieces. The statement's end releases the
+    // lock.
     postgres: "DO $$ BEGIN LOCK TABLE traffic IN SHARE MODE; END $$",
 };
 

@@ -1,4 +1,4 @@
-//! Documents, the outbox and the audit log, as their users see them.
+//! Documents, the outbox and the audit log: the public interface of the store.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -26,7 +26,7 @@ use crate::store_url::StoreUrl;
 use crate::text_index::{self, Texts};
 use crate::writer::Writer;
 
-/// Documents and the outbox. Clones share it.
+/// A handle to documents and the outbox. Clones share the store.
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) shared: Arc<Shared>,
@@ -41,8 +41,9 @@ pub(crate) struct Shared {
 }
 
 impl Store {
-    /// Opens the store, makes or migrates its tables, and starts its tasks on the current runtime.
-    /// Documents are found by `texts`; a store opened without any leaves that to others.
+    /// Opens the store, creates or migrates its tables, and starts its tasks on the current
+    /// runtime. `texts` lists the fields by which documents can be found. If it is empty, the index
+    /// is left to other programs.
     pub async fn open(url: &StoreUrl, clock: Arc<dyn Clock>, texts: Texts) -> Result<Self, Fault> {
         let database = Database::open(url, STATE, clock.as_ref()).await?;
         database.refuse_moved().await?;
@@ -102,13 +103,13 @@ impl Store {
         Ok(store)
     }
 
-    /// What is due before the first commit of this process.
+    /// Work that must precede the first commit of this process.
     async fn begin(&self) -> Result<(), Fault> {
         self.chain().await?;
         self.claim_texts().await
     }
 
-    /// Waits until a store that is only read can be written, and does what is due then.
+    /// Waits until a read-only store becomes writable, and then does that work.
     async fn until_begun(
         shared: Weak<Shared>,
         health: Arc<Health>,
@@ -129,7 +130,7 @@ impl Store {
         }
     }
 
-    /// Chains what a program of an older format has left without hashes.
+    /// Chains rows that a program of an older format wrote without hashes.
     async fn chain(&self) -> Result<(), Fault> {
         let extent = self.audit_log().extent().await?;
         let mut n_left = extent.last.saturating_sub(extent.head.seq).unsigned_abs();
@@ -141,7 +142,7 @@ impl Store {
                 rows_max: CHAINED_AT_ONCE,
             };
             let left = self.write("chaining the audit log", command).await?;
-            // Rows that somebody took away cannot be chained; verification tells of them.
+            // Rows cannot be chained if rows before them were deleted. Verification reports this.
             if left >= n_left {
                 break;
             }
@@ -150,20 +151,20 @@ impl Store {
         Ok(())
     }
 
-    /// The audit log, to be read.
+    /// The audit log, for reading.
     pub fn audit_log(&self) -> AuditLog {
         AuditLog {
             pool: Arc::clone(&self.shared.database.pool),
         }
     }
 
-    /// The document with this id, if it is of this kind.
+    /// The document with this kind and id.
     pub async fn get(&self, kind: &str, id: &str) -> Result<Option<Document>, Fault> {
         let document = self.shared.lookup.get(id).await?;
         Ok(document.filter(|document| document.head.kind == kind))
     }
 
-    /// The document of this kind that holds this unique value.
+    /// The document of this kind that has this unique value.
     pub async fn find(
         &self,
         kind: &str,
@@ -176,8 +177,8 @@ impl Store {
         Ok(documents.into_iter().next())
     }
 
-    /// The documents of this kind that hold a unique value that ends in `end`. It costs a look at all
-    /// values of this name.
+    /// The documents of this kind with a unique value that ends in `end`. Scans all values of this
+    /// name.
     pub async fn find_ending(
         &self,
         kind: &str,
@@ -207,21 +208,22 @@ impl Store {
         }
     }
 
-    /// Every document of a kind that was written after a revision, in the order of their writing.
+    /// Every document of a kind written after a revision, in the order of writing.
     pub async fn changed(&self, kind: &str, after: i64) -> Result<Vec<Document>, Fault> {
         let arguments = [Arg::Text(kind), Arg::Int(after)];
         self.documents(state::CHANGED, &arguments).await
     }
 
-    /// The latest revision known here, and what the commits after `since` up to it touched. `None` for
-    /// the documents if that takes a look at the database, as after a very large commit.
+    /// The latest revision known here, and the documents that commits after `since` touched.
+    /// Instead of the documents, `None` if they must be read from the database, for example after a
+    /// very large commit.
     pub async fn touched(&self, since: i64) -> (i64, Option<Vec<Touched>>) {
         let state_log = &self.shared.state_log;
         let until = *state_log.revision.borrow();
         (until, state_log.feed.between(since, until).await)
     }
 
-    /// How many documents of a kind there are.
+    /// The number of documents of a kind.
     pub async fn count(&self, kind: &str) -> Result<usize, Fault> {
         self.number(state::COUNT, kind).await
     }
@@ -236,13 +238,13 @@ impl Store {
         rows.iter().map(|row| row.get(0).during(doing)).collect()
     }
 
-    /// How many references there are to this id.
+    /// The number of references to this id.
     pub async fn n_referring(&self, to: &str) -> Result<usize, Fault> {
         self.number(state::COUNT_REFERRERS, to).await
     }
 
-    /// The same of the documents whose body has this text in it, which the engine finds faster than
-    /// its reader could.
+    /// A page like [`Self::page`], of the documents whose body contains this text. The database
+    /// searches faster than the caller could.
     pub async fn page_containing(
         &self,
         query: &PageQuery,
@@ -270,8 +272,8 @@ impl Store {
         self.documents(state::ALL_AFTER, &arguments).await
     }
 
-    /// Commits all of it or nothing. Returns the revision it got once it is on disk, or within five
-    /// seconds why not.
+    /// Commits all changes or none. Returns the new revision once it is on disk, or an error within
+    /// five seconds.
     pub async fn commit(&self, changes: Changes) -> Result<i64, CommitError> {
         match self
             .shared
@@ -286,8 +288,8 @@ impl Store {
         }
     }
 
-    /// The latest revision known here. Commits of this process show at once, those of others after their
-    /// notification, or without one within a second.
+    /// The latest revision known here. Commits of this process appear immediately; those of other
+    /// processes after a notification, or within a second without one.
     pub fn watch(&self) -> watch::Receiver<i64> {
         self.shared.state_log.revision.subscribe()
     }
@@ -312,9 +314,9 @@ impl Store {
             .collect()
     }
 
-    /// Removes outbox rows up to and including `seq`; how many there were. They are the audit log:
-    /// only for what its retention has outlived and every reader has passed. The link of the last one
-    /// stays as the anchor of what follows.
+    /// Removes outbox rows up to and including `seq`, and returns how many. They are the audit log,
+    /// so use it only for rows beyond the retention that every reader has passed. The link of the
+    /// last removed row becomes the anchor of the rest.
     pub async fn prune_outbox(&self, seq: i64) -> Result<u64, Fault> {
         self.write(
             "pruning the outbox",
@@ -323,7 +325,7 @@ impl Store {
         .await
     }
 
-    /// A value kept beside the documents.
+    /// A named value stored besides the documents.
     pub async fn meta_get(&self, name: &str) -> Result<Option<String>, Fault> {
         let doing = "reading a setting";
         let row = self
@@ -333,7 +335,7 @@ impl Store {
         row.map(|row| row.get(0)).transpose().during(doing)
     }
 
-    /// Sets a value kept beside the documents. Not a commit: the revision stays.
+    /// Sets a named value. This is not a commit, so the revision is unchanged.
     pub async fn meta_set(&self, name: &str, value: &str) -> Result<(), Fault> {
         let command = StateCommand::Meta {
             name: name.to_owned(),
@@ -342,13 +344,13 @@ impl Store {
         self.write("writing a setting", command).await.map(drop)
     }
 
-    /// A consistent copy of the state file, made while in use. SQLite only. Copy the queue before
-    /// the store: then its cursors cannot be ahead of the outbox they point into.
+    /// A consistent online copy of the state file. SQLite only. Copy the queue before the store, so
+    /// that its cursors cannot be ahead of the outbox.
     pub async fn backup(&self, to: &Path) -> Result<(), Fault> {
         self.shared.database.backup(to).await
     }
 
-    /// Looks at everything: the file, references, positions. The first thing found wrong.
+    /// Checks everything: the file, references, positions. Returns the first defect.
     pub async fn check(&self) -> Result<(), Fault> {
         self.shared.database.check().await?;
         for (sql, problem) in [
@@ -365,25 +367,24 @@ impl Store {
         Ok(())
     }
 
-    /// Whether the disk was full at the start and still is: then everything can be read and nothing is
-    /// written.
+    /// Whether the disk was full at the start and still is. The store is then read-only.
     pub fn is_read_only(&self) -> bool {
         self.shared.database.health().is_read_only()
     }
 
-    /// Completes once changes are accepted: at once, unless [`Self::is_read_only`].
+    /// Completes when the store accepts changes: immediately, unless [`Self::is_read_only`].
     pub async fn until_writable(&self) {
         self.shared.database.health().until_writable().await;
     }
 
-    /// Whether the store can be used right now, for readiness.
+    /// Whether the store can be used, for readiness checks.
     pub async fn usable(&self) -> Result<(), Fault> {
         self.shared.database.health().check_writes()?;
         self.revision().await.map(drop)
     }
 
-    /// Completes when the store may no longer be trusted, such as after a failed sync. Then the
-    /// process must exit with 70; nothing is committed any more.
+    /// Completes when the store must not be trusted any more, for example after a failed sync.
+    /// Commits then fail, and the process must exit with 70.
     pub async fn broken(&self) -> Fault {
         self.shared.database.health().broken().await
     }
@@ -393,12 +394,12 @@ impl Store {
         self.shared.database.supervisor()
     }
 
-    /// How long a write takes now.
+    /// The current duration of a write.
     pub fn write_delay(&self) -> Duration {
         self.shared.writer.delay()
     }
 
-    /// Lets accepted writes finish and closes every connection.
+    /// Finishes accepted writes and closes all connections.
     pub async fn close(&self) {
         self.shared.database.close().await;
     }
@@ -438,5 +439,5 @@ impl Store {
     }
 }
 
-/// Rows chained in one transaction when many wait.
+/// Rows chained in one transaction if many are missing hashes.
 const CHAINED_AT_ONCE: i64 = 512;

@@ -1,9 +1,10 @@
-//! Texts by which documents are found without reading the others.
+//! An index of texts, by which documents are found without reading all of them.
 //!
-//! Whoever opens a store names the fields that are looked for: texts of a kind's stored form. Each that is not empty gets a row in the same commit as its document. The ledger says up to
-//! which revision that is so, and for which fields. What was written before the table was there, by a
-//! program of an older format or by one with other fields, is made up for in the background, a little
-//! at a time; until then [`crate::Store::has_all_texts`] says no and nobody looks here.
+//! The program that opens a store lists the indexed fields: texts of a kind's stored form. Each
+//! text that is not empty gets a row, written in the same commit as its document. The ledger says
+//! up to which revision the rows are complete, and for which fields. Documents written by a program
+//! of an older format, or by one with other fields, are indexed gradually in the background. Until
+//! then, [`crate::Store::has_all_texts`] is false and the index is not used.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,36 +19,36 @@ use crate::document::Key;
 use crate::pool::Pool;
 use crate::statements::{INSERT_TEXTS, REMOVE_TEXTS, state};
 
-/// The fields of each kind that documents are looked for by.
+/// The indexed fields of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Texts(BTreeMap<&'static str, BTreeSet<TextField>>);
 
 /// A text of a stored form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TextField {
-    /// What it is looked for by; no two of a kind have the same.
+    /// Name of the field in queries, unique within its kind.
     pub name: &'static str,
-    /// The object it stands in; `None` for a text at the top.
+    /// The object that contains the text; `None` for the top level.
     pub within: Option<&'static str>,
 }
 
-/// What a field must hold.
+/// A condition on a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Like {
-    /// One of these, none of them empty.
+    /// Equal to one of these, none of which is empty.
     OneOf(Vec<String>),
-    /// A text that begins so.
+    /// Starts with this.
     Begins(String),
-    /// A text with this in it. Every text of the field is looked at.
+    /// Contains this. Scans all texts of the field.
     Contains(String),
 }
 
-/// Documents of one kind and account by a text of theirs.
+/// A query for documents of one kind and account by a text.
 #[derive(Clone, Copy, Debug)]
 pub struct TextQuery<'a> {
     pub kind: &'a str,
     pub account: &'a str,
-    /// One of the [`Texts`] the store was opened with.
+    /// The name of one of the [`Texts`] that the store was opened with.
     pub field: &'a str,
     pub like: &'a Like,
 }
@@ -64,7 +65,7 @@ impl FromIterator<(&'static str, TextField)> for Texts {
 }
 
 impl Texts {
-    /// What stands for these fields in the ledger; empty if there are none.
+    /// Identifies these fields in the ledger; empty if there are none.
     pub(crate) fn mark(&self) -> String {
         if self.0.is_empty() {
             return String::new();
@@ -79,12 +80,12 @@ impl Texts {
         hex(&hasher.finalize())
     }
 
-    /// The rows of a document, as JSON lists of id, field, kind, account and value.
+    /// The rows of a document, as lists of id, field, kind, account and value.
     pub(crate) fn rows(&self, id: &str, kind: &str, account: &str, body: &str) -> Vec<[String; 5]> {
         let Some(fields) = self.0.get(kind) else {
             return Vec::new();
         };
-        // What is no JSON object has no texts.
+        // Anything but a JSON object has no texts.
         let object: Map<String, Value> = serde_json::from_str(body).unwrap_or_default();
         let row = |field: &TextField| {
             let holder = match field.within {
@@ -99,17 +100,17 @@ impl Texts {
     }
 }
 
-/// How far the rows go, as the ledger has it.
+/// The progress of indexing, from the ledger.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IndexProgress {
-    /// Documents up to this revision have theirs.
+    /// The rows are complete up to this revision.
     pub(crate) up_to: i64,
-    /// For the fields of this program.
+    /// Whether the rows are for the fields of this program.
     pub(crate) is_ours: bool,
 }
 
 impl IndexProgress {
-    /// From two columns of the ledger, the first at `index`.
+    /// Reads two columns of the ledger, the first at `index`.
     pub(crate) fn read(row: &Row, index: usize, mark: &str) -> Result<Self, sqlx::Error> {
         let texts_of: String = row.get(index + 1)?;
         Ok(Self {
@@ -118,17 +119,18 @@ impl IndexProgress {
         })
     }
 
-    /// Every document up to `revision` has its rows.
+    /// Whether every document up to `revision` is indexed.
     pub(crate) const fn is_complete(self, revision: i64) -> bool {
         self.is_ours && self.up_to >= revision
     }
 }
 
-/// Longest value that stands whole in its row, in bytes.
+/// Longest value that is stored unabridged, in bytes.
 const WHOLE_BYTES_MAX: usize = 256;
-/// What stands of a longer one, at most, before its hash. Cut between characters.
+/// Maximum bytes of a longer value that are stored before its hash. Cut at a character boundary.
 const KEPT_BYTES_MAX: usize = 224;
-/// A shorter beginning is in every longer value: a character has four bytes at most.
+/// A prefix no longer than this is contained in every abridged value, because a character has at
+/// most four bytes.
 pub(crate) const BEGINNING_BYTES_MAX: usize = KEPT_BYTES_MAX - 3;
 const HASH_BYTES: usize = 64;
 
@@ -137,8 +139,8 @@ const _: () = assert!(
     "a value with a hash is longer than any without"
 );
 
-/// A text as its row has it: without NUL (see [`Key::spelled`]), and of a long one the beginning and
-/// a hash, because an index takes no long values.
+/// A text as it is stored: without NUL (see [`Key::spelled`]); a long text is cut and followed by
+/// its hash, because indexes limit the length of values.
 pub(crate) fn value(text: &str) -> Cow<'_, str> {
     let text = Key::spelled(text);
     if text.len() <= WHOLE_BYTES_MAX {
@@ -148,12 +150,12 @@ pub(crate) fn value(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{}{hash}", begin(&text, KEPT_BYTES_MAX)))
 }
 
-/// The beginning of a text, cut between characters.
+/// The beginning of a text, cut at a character boundary.
 pub(crate) fn begin(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
 
-/// What sorts behind every text that begins so, and before every other that does not sort before it.
+/// The smallest text that sorts after all texts with this beginning.
 pub(crate) fn behind(beginning: &str) -> String {
     let mut rest = beginning.to_owned();
     while let Some(last) = rest.pop() {
@@ -162,7 +164,7 @@ pub(crate) fn behind(beginning: &str) -> String {
             return rest;
         }
     }
-    // No character is behind the last: nothing is longer than this.
+    // There is no character after the last one; no stored value is longer than this.
     char::MAX.to_string().repeat(WHOLE_BYTES_MAX)
 }
 
@@ -190,8 +192,8 @@ pub(crate) async fn remove(connection: &mut Connection, ids: &[&str]) -> Result<
     connection.run(sql, &[Arg::Text(&ids)]).await.map(drop)
 }
 
-/// Writes the rows of documents that were written after `up_to`, in the order of their writing, of
-/// `rows_max` documents or of all that one commit wrote. Up to where all have theirs then.
+/// Indexes documents written after `up_to`, in the order of writing: about `documents_max`, but all
+/// documents of one commit together. Returns the revision up to which all documents are indexed.
 pub(crate) async fn catch_up(
     connection: &mut Connection,
     texts: &Texts,
@@ -234,7 +236,7 @@ pub(crate) async fn catch_up(
     Ok(up_to)
 }
 
-/// A document whose rows are missing.
+/// A document that is not indexed.
 struct Behind {
     revision: i64,
     id: String,
@@ -262,7 +264,7 @@ async fn read(
     rows.iter().map(read).collect()
 }
 
-/// The latest revision, and how far the rows go.
+/// Reads the latest revision and the progress of indexing.
 pub(crate) async fn ledger(pool: &Pool, mark: &str) -> Result<(i64, IndexProgress), Fault> {
     let doing = "reading the revision";
     let row = pool

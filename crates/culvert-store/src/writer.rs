@@ -1,8 +1,8 @@
-//! Group commit: one task that joins waiting writes into one transaction.
+//! Group commit: one task that combines waiting writes into one transaction.
 //!
-//! A write is acknowledged after the transaction it was part of is on disk. Each write keeps its own
-//! outcome: a savepoint undoes a refused one without touching its neighbours. A write whose caller
-//! has gone before its turn is not begun.
+//! A write is acknowledged once its transaction is on disk. Each write has its own outcome: if one
+//! is refused, a savepoint undoes it without affecting the others. A write whose caller has gone
+//! away is not started.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -17,24 +17,24 @@ use crate::health::Health;
 use crate::statements::transaction;
 use crate::write_latency::WriteLatency;
 
-/// What is written, and how one write is applied.
+/// Defines the writes and how one is applied.
 pub(crate) trait WriteBackend: Send + Sync + 'static {
     /// One write.
     type Command: Debug + Send + Sync + 'static;
-    /// What the writer of an entry hears.
+    /// The result for the caller of a command.
     type Outcome: Send + 'static;
-    /// Why an entry was refused.
+    /// The error for a refused command.
     type Refused: From<Fault> + Send + 'static;
-    /// What a transaction carries from entry to entry.
+    /// State of a transaction, passed from command to command.
     type Transaction: Copy + Send + Sync + 'static;
 
-    /// At the beginning of a transaction.
+    /// Called at the start of a transaction.
     fn open<'a>(
         &'a self,
         connection: &'a mut Connection,
     ) -> BoxFuture<'a, Result<Self::Transaction, sqlx::Error>>;
 
-    /// Applies one entry, inside a savepoint, or alone in its transaction.
+    /// Applies a command, in a savepoint or alone in its transaction.
     fn write<'a>(
         &'a self,
         connection: &'a mut Connection,
@@ -42,34 +42,34 @@ pub(crate) trait WriteBackend: Send + Sync + 'static {
         command: &'a Self::Command,
     ) -> BoxFuture<'a, Result<Outcome<Self>, sqlx::Error>>;
 
-    /// Whether all that applying the entry does is one statement that nothing was read for. It needs no
-    /// transaction of several steps when it is alone.
+    /// Whether a command is a single statement that depends on no read. Alone, such a command needs
+    /// no explicit transaction.
     fn is_one_statement(&self, _: &Self::Command) -> bool {
         false
     }
 
-    /// At the end of a transaction, before it is committed.
+    /// Called at the end of a transaction, before the commit.
     fn close<'a>(
         &'a self,
         connection: &'a mut Connection,
         transaction: &'a Self::Transaction,
     ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
 
-    /// After the transaction is on disk, before anybody is answered.
+    /// Called when the transaction is on disk, before callers get their results.
     fn committed(&self, transaction: &Self::Transaction);
 }
 
-/// What became of an entry.
+/// The outcome of a command.
 pub(crate) enum Outcome<B: WriteBackend + ?Sized> {
     /// Something was written.
     Written(B::Outcome),
-    /// Nothing had to be written.
+    /// Nothing needed to be written.
     Unchanged(B::Outcome),
-    /// Nothing was written, and what was begun is undone.
+    /// Nothing was written; partial work was undone.
     Refused(B::Refused),
 }
 
-/// Hands entries to the writing task.
+/// Passes commands to the writing task.
 #[derive(Debug)]
 pub(crate) struct Writer<B: WriteBackend> {
     entries: mpsc::Sender<Waiting<B>>,
@@ -84,7 +84,7 @@ struct Waiting<B: WriteBackend> {
 }
 
 impl<B: WriteBackend> Writer<B> {
-    /// A writer, and the task that does its work until `closing`.
+    /// A writer and its task, which runs until `closing`.
     pub(crate) fn new(
         book: Arc<B>,
         site: Site,
@@ -92,7 +92,7 @@ impl<B: WriteBackend> Writer<B> {
         committed: Arc<Notify>,
         closing: watch::Receiver<bool>,
     ) -> (Self, impl Future<Output = ()> + Send) {
-        // When it is full, callers wait, until their deadline.
+        // If the channel is full, callers wait until their deadline.
         let (entries, waiting) = mpsc::channel(WAITING_MAX);
         let pace = Arc::new(WriteLatency::new(Instant::now()));
         let task = Task {
@@ -111,12 +111,13 @@ impl<B: WriteBackend> Writer<B> {
         (writer, task.run(waiting, closing))
     }
 
-    /// How long a transaction takes now.
+    /// The current duration of a transaction.
     pub(crate) fn delay(&self) -> Duration {
         self.pace.delay(Instant::now())
     }
 
-    /// Writes an entry. Returns when it is on disk or refused, within five seconds.
+    /// Writes a command. Returns when it is on disk or refused, or with an error after five
+    /// seconds.
     pub(crate) async fn write(
         &self,
         doing: &str,
@@ -173,7 +174,7 @@ impl<B: WriteBackend> Task<B> {
             let first = tokio::select! {
                 first = waiting.recv() => first,
                 _ = closing.wait_for(|closing| *closing), if !waiting.is_closed() => {
-                    // What was accepted is still written; nothing new is.
+                    // Accepted commands are still written; new ones are not accepted.
                     waiting.close();
                     continue;
                 }
@@ -193,7 +194,7 @@ impl<B: WriteBackend> Task<B> {
         }
     }
 
-    /// Writes a group and answers each of its members.
+    /// Writes a group and sends each caller its result.
     async fn write(&mut self, group: Vec<Waiting<B>>) {
         if let Err(fault) = self.health.check() {
             return refuse(group, &fault);
@@ -222,7 +223,7 @@ impl<B: WriteBackend> Task<B> {
             Ok(outcomes) => {
                 self.connection = Some(connection);
                 for (answer, outcome) in answers.into_iter().zip(outcomes) {
-                    // A caller that has gone meanwhile hears nothing.
+                    // Fails if the caller has gone away.
                     drop(answer.send(outcome));
                 }
             }
@@ -232,13 +233,13 @@ impl<B: WriteBackend> Task<B> {
                     let fault = Fault::new(doing, error.to_string());
                     drop(answer.send(Err(fault.into())));
                 }
-                // Whatever state it is in, letting go of it ends the transaction.
+                // Dropping the connection ends the transaction, whatever its state.
                 drop(connection);
             }
         }
     }
 
-    /// One transaction. An error means that the group as a whole failed.
+    /// Runs one transaction. An error means that the whole group failed.
     async fn transact(
         &self,
         connection: &mut Connection,
@@ -260,7 +261,7 @@ impl<B: WriteBackend> Task<B> {
         for command in entries {
             let before = transaction;
             let outcome = match entries {
-                // What is refused is undone with the transaction.
+                // A refused command is undone with the transaction.
                 [_] => Ok(self.apply(connection, &mut transaction, command).await),
                 _ => self.one(connection, &mut transaction, command).await,
             };
@@ -297,7 +298,7 @@ impl<B: WriteBackend> Task<B> {
         Ok(outcomes)
     }
 
-    /// One entry, which is committed with its only statement.
+    /// Runs a command that is a single statement and commits by itself.
     async fn statement(
         &self,
         connection: &mut Connection,
@@ -324,7 +325,7 @@ impl<B: WriteBackend> Task<B> {
         self.committed.notify_one();
     }
 
-    /// One entry in its savepoint.
+    /// Applies a command in its savepoint.
     async fn one(
         &self,
         connection: &mut Connection,
@@ -356,8 +357,8 @@ impl<B: WriteBackend> Task<B> {
     }
 }
 
-/// The first and what else is waiting. Where there was company a moment ago it is waited for, a
-/// little: the callers just answered are about to ask again.
+/// Collects the first command and those that wait. If the last group was larger, waits briefly for
+/// more, because callers that just got a result usually send the next command.
 async fn gather<T>(first: T, waiting: &mut mpsc::Receiver<T>, size_before: usize) -> Vec<T> {
     let mut group = vec![first];
     let deadline = Instant::now() + GATHER_AT_MOST;
@@ -386,7 +387,7 @@ fn refuse<B: WriteBackend>(group: Vec<Waiting<B>>, fault: &Fault) {
 const GROUP_MAX: usize = 64;
 const WAITING_MAX: usize = 4 * GROUP_MAX;
 const GATHER_AT_MOST: Duration = Duration::from_millis(2);
-/// A change that cannot be recorded is refused within this time.
+/// Time limit of a write. After it, the write fails.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// After this a connection counts as dead and the next group takes another one.
+/// After this time a connection counts as broken, and the next group opens another.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
