@@ -1,6 +1,6 @@
-//! The hash chain over the audit log: each row stands for all before it.
+//! The hash chain of the audit log: each hash covers a row and all rows before it.
 //!
-//! A row's hash is SHA-256 over these bytes, numbers as 8 bytes, the highest first:
+//! A row's hash is SHA-256 over these bytes. Numbers are 8 bytes, big-endian.
 //!
 //! ```text
 //! hash of the row before (32 bytes)
@@ -10,9 +10,10 @@
 //! length, audience    length, body
 //! ```
 //!
-//! Before the first row stand 32 zeros. Texts are in UTF-8 exactly as stored and each has its length
-//! before it, so that no two rows have the same bytes. There is no key: whoever noted a head once can
-//! tell, from then on, whether anything before it was touched, and needs no secret for it.
+//! The hash before the first row is 32 zero bytes. Texts are UTF-8, exactly as stored, and each
+//! follows its length, so different rows never have the same bytes. There is no key: with a head
+//! that was noted once, anyone can verify later, without a secret, that no row before it was
+//! changed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,11 +21,11 @@ use std::str::FromStr;
 use culvert_base::text::hex;
 use sha2::{Digest, Sha256};
 
-/// What stands for a row and all before it. Shown as 64 hex digits.
+/// A hash over a row and all rows before it. Displayed as 64 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hash([u8; 32]);
 
-/// A position in the audit log and the hash there. Shown as `<position>:<hash>`.
+/// A position in the audit log and its hash. Displayed as `<position>:<hash>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     /// Position of the row.
@@ -33,26 +34,26 @@ pub struct Link {
     pub hash: Hash,
 }
 
-/// What is hashed of a row beside its position.
+/// The hashed content of a row besides its position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Content<'a> {
     pub(crate) id: &'a str,
     pub(crate) account: &'a str,
     pub(crate) kind: &'a str,
     pub(crate) happened_at: i64,
-    /// As stored: JSON.
+    /// As stored, JSON.
     pub(crate) audience: &'a str,
     pub(crate) body: &'a str,
 }
 
 impl Link {
-    /// Before the first row.
+    /// The link before the first row.
     pub const START: Self = Self {
         seq: 0,
         hash: Hash([0; 32]),
     };
 
-    /// The link of the row at `seq` that comes after this one.
+    /// The link of the next row, which is at `seq`.
     pub(crate) fn next(self, seq: i64, content: Content<'_>) -> Self {
         let mut hasher = Sha256::new();
         hasher.update(self.hash.0);
@@ -94,7 +95,7 @@ impl fmt::Debug for Hash {
     }
 }
 
-/// Text that is not 64 hex digits.
+/// The text is not 64 hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a hash must have 64 hex digits")]
 pub struct NotAHash;
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_bytes_are_those_of_the_guide() {
-        // Computed by the program of docs/how-to/audit.md.
+        // Computed by the program in docs/how-to/audit.md.
         let first = Link::START.next(1, CONTENT);
         assert_eq!(
             first.to_string(),

@@ -16,14 +16,15 @@ use crate::store_url::StoreUrl;
 use crate::writer::{WriteBackend, Writer};
 use crate::{postgres, sqlite};
 
-/// Which of the two databases of an installation.
+/// Selects one of the two databases of an installation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     /// File beside the state file; `None` for the state file itself.
     pub(crate) file: Option<&'static str>,
     pub(crate) schema: &'static str,
     pub(crate) steps: &'static [Step],
-    /// Reading connections on PostgreSQL. With those of writer, lookup and notifications, 16 for both parts.
+    /// Number of read connections on PostgreSQL. With those of the writer, lookups and
+    /// notifications, both databases together use 16.
     pub(crate) postgres_readers: usize,
 }
 
@@ -34,7 +35,7 @@ pub(crate) const STATE: Part = Part {
     postgres_readers: 7,
 };
 
-/// Where the data of a state file went: a value beside the documents.
+/// Name of the value that says where a state file's data was transferred.
 pub(crate) const MOVED_TO: &str = "moved_to";
 
 #[derive(Debug)]
@@ -101,7 +102,7 @@ impl Database {
         })
     }
 
-    /// A state file whose data went to another database is not used any more.
+    /// Fails for a state file whose data was transferred to another database.
     pub(crate) async fn refuse_moved(&self) -> Result<(), Fault> {
         let doing = "opening the database";
         let name = [Arg::Text(MOVED_TO)];
@@ -115,7 +116,7 @@ impl Database {
         )))
     }
 
-    /// Starts the writing task, and beside it the checkpointer of a SQLite file.
+    /// Starts the writing task, and for a SQLite file the checkpointer.
     pub(crate) fn start_writer<B: WriteBackend>(&self, book: Arc<B>) -> Writer<B> {
         let committed = Arc::new(Notify::new());
         let (writer, task) = Writer::new(
@@ -145,7 +146,7 @@ impl Database {
         writer
     }
 
-    /// Starts a task that ends by itself when `closing` says so.
+    /// Starts a task that ends when `closing` is signalled.
     pub(crate) fn start(
         &self,
         name: &'static str,
@@ -186,7 +187,7 @@ impl Database {
         }
     }
 
-    /// The engine's own check of the whole database.
+    /// Runs the engine's own check of the whole database.
     pub(crate) async fn check(&self) -> Result<(), Fault> {
         let Site::Sqlite(file) = &self.site else {
             return Ok(());
@@ -222,7 +223,8 @@ fn report(path: &Path, problems: &[String]) -> Result<(), Fault> {
     )))
 }
 
-/// A writing task that panicked leaves nobody to write.
+/// Marks the database as broken if the writing task panics, because nothing could be written any
+/// more.
 struct Guard(Arc<Health>);
 
 impl Drop for Guard {

@@ -1,4 +1,4 @@
-//! One way to run a statement on either engine: arguments, rows, connections.
+//! One interface for statements on both engines: arguments, rows, connections.
 
 use culvert_base::Fault;
 use sqlx::postgres::{PgConnection, PgRow};
@@ -9,14 +9,14 @@ use tokio::sync::OwnedRwLockReadGuard;
 use crate::statements::{Pair, transaction};
 use crate::{postgres, sqlite};
 
-/// Where connections lead.
+/// The location of a database.
 #[derive(Clone, Debug)]
 pub(crate) enum Site {
     Sqlite(sqlite::File),
     Postgres(postgres::Schema),
 }
 
-/// What a connection may do.
+/// The permitted access of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -32,8 +32,8 @@ impl Site {
         }
     }
 
-    /// While this is held a file that has no room beside it stays as it is; whoever reads it closes the
-    /// connection before letting go. `None` for what connections may be kept to.
+    /// While the guard is held, a file without room for a WAL stays read-only. The reader must
+    /// close its connection before it drops the guard. `None` if connections may be kept open.
     pub(crate) async fn read_as_is(&self) -> Option<OwnedRwLockReadGuard<()>> {
         match self {
             Self::Sqlite(file) => file.read_as_is().await,
@@ -41,7 +41,7 @@ impl Site {
         }
     }
 
-    /// This engine's spelling.
+    /// The statement for this engine.
     pub(crate) fn spell(&self, pair: Pair) -> &'static str {
         match self {
             Self::Sqlite(_) => pair.sqlite,
@@ -49,7 +49,7 @@ impl Site {
         }
     }
 
-    /// Table definitions, written in SQLite's words, in this engine's.
+    /// Translates table definitions from SQLite's types to this engine's.
     pub(crate) fn define(&self, script: &str) -> String {
         match self {
             Self::Sqlite(_) => script.to_owned(),
@@ -62,7 +62,7 @@ impl Site {
     }
 }
 
-/// Ids and keys are compared as bytes, whatever the database's collation.
+/// Ids and keys are compared as bytes, regardless of the database's collation.
 const IN_POSTGRES: &[(&str, &str)] = &[
     (
         "INTEGER PRIMARY KEY AUTOINCREMENT",
@@ -110,7 +110,7 @@ macro_rules! query {
 }
 
 impl Connection {
-    /// This engine's spelling.
+    /// The statement for this engine.
     pub(crate) const fn spell(&self, pair: Pair) -> &'static str {
         match self {
             Self::Sqlite(_) => pair.sqlite,
@@ -145,7 +145,7 @@ impl Connection {
         Ok(self.rows(sql, arguments).await?.into_iter().next())
     }
 
-    /// How many rows were touched.
+    /// Runs a statement. Returns the number of affected rows.
     pub(crate) async fn run(
         &mut self,
         sql: &'static str,
@@ -163,7 +163,7 @@ impl Connection {
         }
     }
 
-    /// Several statements of our own files, without arguments.
+    /// Runs several statements without arguments, from our own files.
     pub(crate) async fn script(&mut self, sql: String) -> Result<(), sqlx::Error> {
         let script = sqlx::raw_sql(AssertSqlSafe(sql));
         match self {
@@ -181,7 +181,7 @@ impl Connection {
     }
 
     pub(crate) async fn close(self) {
-        // Nothing depends on a farewell: what was acknowledged is on disk.
+        // A failure to close is ignored, because acknowledged data is on disk.
         let closed = match self {
             Self::Sqlite(connection) => connection.close().await,
             Self::Postgres(connection) => connection.close().await,
@@ -200,7 +200,7 @@ pub(crate) enum Row {
 }
 
 impl Row {
-    /// The column at `index`, which the statement gives this type.
+    /// The column at `index`. Its type must match the statement.
     pub(crate) fn get<T>(&self, index: usize) -> Result<T, sqlx::Error>
     where
         T: for<'r> Decode<'r, Sqlite>
@@ -215,7 +215,7 @@ impl Row {
     }
 }
 
-/// Names what was being done when the database failed.
+/// Adds the failed operation to a database error.
 pub(crate) trait While<T> {
     fn during(self, doing: &str) -> Result<T, Fault>;
 }

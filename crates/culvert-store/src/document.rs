@@ -1,7 +1,7 @@
-//! What is stored of a resource: a typed head, a JSON body, and what is enforced about it.
+//! Documents: the stored form of a resource, with typed columns, a JSON body, and constraints.
 //!
-//! The store knows nothing of any resource. What it enforces is declared beside the body: keys are
-//! unique, references point at documents that exist, topics say who wants which audit events.
+//! The store knows no resource. Its constraints are declared beside the body: keys are unique,
+//! references have existing targets, and topics list the audit events that a subscription wants.
 
 use std::borrow::Cow;
 
@@ -14,13 +14,13 @@ use crate::dialect::Row;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
     pub head: Head,
-    /// The resource's stored form, JSON.
+    /// The resource's stored form, as JSON.
     pub body: String,
-    /// Unique values it can be found by.
+    /// Unique values by which it can be found.
     pub keys: Vec<Key>,
-    /// Documents it needs.
+    /// Documents that it depends on.
     pub refs: Vec<Ref>,
-    /// Audit events it wants, for subscriptions; empty for everything else.
+    /// The audit events that a subscription wants; empty for other documents.
     pub topics: Vec<Topic>,
 }
 
@@ -33,15 +33,15 @@ pub struct Head {
     pub kind: String,
     /// `ac_…` of the account it belongs to.
     pub account: String,
-    /// The revision that last wrote it. Given by the store at commit; before an insert it is 0 and
-    /// is not read.
+    /// The revision that last wrote it, assigned by the store at the commit. Before an insert it is
+    /// 0 and ignored.
     pub revision: i64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }
 
-/// A value by which one document is found: no two documents of a kind hold the same value under
-/// the same name, in the whole installation.
+/// A value by which one document is found. In the whole installation, no two documents of a kind
+/// have the same value under the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
     pub name: Cow<'static, str>,
@@ -56,8 +56,8 @@ impl Key {
         }
     }
 
-    /// A value as it stands in the database, whose text may have no NUL: NUL is spelled, and so is the
-    /// character that spells it.
+    /// A value as it is stored. The database allows no NUL in texts, so NUL is escaped, and so is
+    /// the escape character.
     pub(crate) fn spelled(value: &str) -> Cow<'_, str> {
         if value.contains(['\0', '\u{1}']) {
             Cow::Owned(value.replace('\u{1}', "\u{1}1").replace('\0', "\u{1}0"))
@@ -67,12 +67,12 @@ impl Key {
     }
 }
 
-/// A reference to another document, which exists as long as the reference does.
+/// A reference to another document. The target exists as long as the reference does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ref {
-    /// The field that holds it, such as `owner_id`.
+    /// The field with the reference, such as `owner_id`.
     pub field: Cow<'static, str>,
-    /// The id it points at.
+    /// The id of the target.
     pub to: String,
     pub on_delete: OnDelete,
 }
@@ -103,8 +103,8 @@ pub enum OnDelete {
     Detach,
 }
 
-/// One kind of audit event a subscription wants, and where it sends it. Events of the document's
-/// own account only.
+/// A kind of audit event that a subscription wants, and its destination. Only events of the
+/// document's account are selected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topic {
     /// Event kind, such as `api_key_created.v0`.
@@ -113,20 +113,20 @@ pub struct Topic {
     pub destination: String,
 }
 
-/// Which documents of one kind and account, newest first.
+/// A query for documents of one kind and account, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageQuery {
     pub kind: String,
     pub account: String,
     /// Only documents whose id sorts before this one.
     pub before: Option<String>,
-    /// At most so many.
+    /// Maximum number of documents.
     pub limit: u32,
-    /// Only documents that reference this id.
+    /// Only documents with a reference to this id.
     pub refs_to: Option<String>,
 }
 
-/// Keys, references and topics as they stand in the document's own row.
+/// Keys, references and topics, as stored in the document's row.
 #[derive(Debug, Deserialize)]
 struct Links {
     keys: Vec<Key>,
@@ -134,7 +134,7 @@ struct Links {
     topics: Vec<Topic>,
 }
 
-/// The same, borrowed.
+/// The same, borrowed for serialisation.
 #[derive(Serialize)]
 struct LinksOf<'a> {
     keys: &'a [Key],
@@ -143,7 +143,7 @@ struct LinksOf<'a> {
 }
 
 impl Document {
-    /// From a row whose columns are those of `statements::state`.
+    /// Reads a row with the columns of `statements::state`.
     pub(crate) fn read(row: &Row) -> Result<Self, sqlx::Error> {
         let links: String = row.get(6)?;
         let Links { keys, refs, topics } =
@@ -164,7 +164,7 @@ impl Document {
         })
     }
 
-    /// What its row says of keys, references and topics.
+    /// The document's keys, references and topics, as stored in its row.
     pub(crate) fn links(&self) -> Result<String, sqlx::Error> {
         let links = LinksOf {
             keys: &self.keys,
@@ -175,5 +175,5 @@ impl Document {
     }
 }
 
-/// Ids are letters, digits and underscores.
+/// Sorts after every id. Ids are letters, digits and underscores.
 pub(crate) const BEHIND_EVERY_ID: &str = "~";

@@ -1,12 +1,12 @@
 //! Pages of the two logs of events, found by index: audit events by object, actor or kind, and pieces of the
 //! traffic log by endpoint.
 //!
-//! Every page has a limit that ends the reading, in either direction. A row that a program of an older
-//! format wrote is in no index of objects and actors until [`Store::index_events`] was there; until then
-//! [`AuditLog::is_indexed`] is false, and a reader must look at every row.
+//! Reading stops at a page's limit, in either direction. A row that a program of an older format
+//! wrote is not in the indexes of objects and actors until [`Store::index_events`] adds it. Until
+//! then [`AuditLog::is_indexed`] is false, and readers must scan all rows.
 //!
-//! Not here: how rows get into the indexes (`event_names`, the queue), the content of a piece, and which events a
-//! caller may read.
+//! Not here: how rows get into the indexes (`event_names`, the queue), the content of a piece, and
+//! which events a caller may read.
 
 use std::ops::RangeInclusive;
 
@@ -21,7 +21,7 @@ use crate::statements::{
 };
 use crate::store::Store;
 
-/// Which index of the audit log is read.
+/// The index that is used to read the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditKey<'a> {
     /// None: every row, in commit order.
@@ -43,7 +43,7 @@ pub enum Order {
     OldestFirst,
 }
 
-/// A row and the hash before it, which is none for the first row that is kept.
+/// A row with the hash before it, which is `None` for the first retained row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkedRow {
     /// The row.
@@ -99,11 +99,12 @@ impl AuditLog {
     }
 }
 
-/// Rows that are indexed in one transaction.
+/// Rows indexed in one transaction.
 const INDEXED_AT_ONCE: i64 = 512;
 
 impl Store {
-    /// Puts audit events that are in no index of objects and actors there. Each step is a transaction.
+    /// Adds all missing audit events to the indexes of objects and actors. Each step is a
+    /// transaction.
     pub async fn index_events(&self) -> Result<u64, Fault> {
         let mut n_indexed = 0;
         while !self.audit_log().is_indexed().await? {
@@ -120,8 +121,8 @@ impl Store {
 }
 
 impl Queue {
-    /// At most `limit` pieces of the traffic log at these positions; of `endpoint` alone, if there is one and
-    /// every piece is indexed.
+    /// At most `limit` pieces of the traffic log at these positions. Only those of `endpoint`, if
+    /// it is given and every piece is indexed.
     pub async fn traffic_page(
         &self,
         endpoint: Option<&str>,
@@ -167,8 +168,8 @@ impl Queue {
         Ok(row.is_none())
     }
 
-    /// The first and the last position of the traffic log, once no piece can come to be before the last.
-    /// The first is beyond the last when the log is empty.
+    /// The first and last positions of the traffic log, after waiting until no further piece can
+    /// appear before the last. In an empty log, the first is beyond the last.
     pub async fn settled_ends(&self) -> Result<(i64, i64), Fault> {
         let doing = "reading the ends of the traffic log";
         let row = self.pool().row(doing, events::TRAFFIC_ENDS, &[]).await?;

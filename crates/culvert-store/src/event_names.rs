@@ -1,4 +1,4 @@
-//! The ids that an audit event is found by: of its object and of who acted.
+//! The ids by which an audit event is found: those of its object and of its principal.
 //!
 //! Not here: how events are read by these ids (`event_index`).
 
@@ -7,10 +7,10 @@ use serde::Deserialize;
 use crate::dialect::{Arg, Connection};
 use crate::statements::state;
 
-/// What an event is found by.
+/// The ids by which an event is found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Named {
-    /// The id of its object, or of the session it is about.
+    /// The id of its object or session.
     pub(crate) object: String,
     /// The id of its principal.
     pub(crate) actor: String,
@@ -33,15 +33,14 @@ struct Identified {
     id: Option<String>,
 }
 
-/// The id of an event's object, or of the session it is about, and the id of its principal; empty where there is
-/// none.
+/// The id of an event's object or session, and the id of its principal. Empty if there is none.
 pub fn event_names(envelope: &str) -> (String, String) {
     let Named { object, actor } = Named::of(envelope);
     (object, actor)
 }
 
 impl Named {
-    /// Of an envelope. One that is not understood is found by nothing.
+    /// The ids in an envelope; empty if it cannot be read.
     pub(crate) fn of(body: &str) -> Self {
         let Ok(envelope) = serde_json::from_str::<Envelope>(body) else {
             return Self::default();
@@ -57,7 +56,7 @@ impl Named {
     }
 }
 
-/// Indexes at most `rows_max` rows; how many there were.
+/// Indexes at most `rows_max` rows. Returns how many.
 pub(crate) async fn index(connection: &mut Connection, rows_max: i64) -> Result<u64, sqlx::Error> {
     let mut n_indexed = 0;
     for row in connection

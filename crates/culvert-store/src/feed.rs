@@ -30,14 +30,14 @@ pub struct Touched {
     pub id: String,
 }
 
-/// What a commit touched; `None` if that is too much to be remembered.
+/// The documents that a commit touched; `None` if they are too many to remember.
 pub(crate) type Commit = Option<Vec<Touched>>;
 
 /// The latest commits.
 #[derive(Debug, Default)]
 pub(crate) struct Feed {
     state: Mutex<State>,
-    /// Something was heard, or nothing is heard any more.
+    /// Notified when a notification arrives or notifications are lost.
     moved: Notify,
 }
 
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(feed.between(0, 2).await, two);
         assert_eq!(feed.between(2, 3).await, Some(vec![touched("c")]));
         assert_eq!(feed.between(3, 3).await, Some(Vec::new()));
-        // Another node made revision 4.
+        // Another node committed revision 4.
         assert_eq!(feed.between(3, 4).await, None);
         commit(&feed, 5, "e");
         assert_eq!(feed.between(3, 5).await, None);
@@ -221,7 +221,7 @@ mod tests {
         feed.listen(4);
         assert_eq!(feed.between(2, 4).await, None, "no listener then");
         assert_eq!(began.elapsed(), Duration::ZERO);
-        // Its own commit is known before the one of another node is heard of.
+        // Its own commits are known before an earlier notification of another node arrives.
         commit(&feed, 6, "f");
         let hearing = async {
             tokio::task::yield_now().await;
@@ -230,12 +230,12 @@ mod tests {
         let (both, ()) = tokio::join!(feed.between(4, 6), hearing);
         assert_eq!(both, Some(vec![touched("e"), touched("f")]));
         assert_eq!(began.elapsed(), Duration::ZERO);
-        // An older program made revision 7 and says nothing of it.
+        // An older program committed revision 7 without a notification.
         assert_eq!(feed.between(6, 7).await, None);
         assert_eq!(began.elapsed(), PATIENCE);
         feed.hear(8, Some(Vec::new()));
         assert_eq!(feed.between(6, 8).await, None, "7 does not come any more");
-        // Too much for a notification.
+        // Too large for a notification.
         feed.hear(9, None);
         assert_eq!(feed.between(8, 9).await, None);
         let losing = async {

@@ -1,8 +1,8 @@
-//! The heartbeat of a node instance: one statement, on a connection of its own.
+//! The heartbeat of a node instance: one statement on its own connection.
 //!
-//! A heartbeat that waits behind commits stops when the store is busy, and then other nodes take a living
-//! node for dead. So it goes past the writer, and it is no commit: it moves no revision and wakes no
-//! watcher.
+//! If heartbeats waited behind commits, they would stop while the store is busy, and other nodes
+//! would take a running node for failed. So they bypass the writer. They are not commits: the
+//! revision does not change, and watchers are not woken.
 
 use std::time::Duration;
 
@@ -12,10 +12,11 @@ use crate::dialect::{Access, Arg, Connection, Site, While};
 use crate::statements::state;
 use crate::store::Store;
 
-/// A beat that takes longer has failed, and the next one opens another connection.
+/// Time limit of a heartbeat. After it, the heartbeat has failed, and the next one opens another
+/// connection.
 const BEAT_WITHIN: Duration = Duration::from_secs(4);
 
-/// Sets the time of the last update of one document, again and again.
+/// Updates the modification time of one document repeatedly.
 #[derive(Debug)]
 pub struct Heartbeat {
     site: Site,
@@ -25,7 +26,7 @@ pub struct Heartbeat {
 }
 
 impl Store {
-    /// A heartbeat that keeps the document of this kind and id up to date.
+    /// A heartbeat for the document with this kind and id.
     pub fn heartbeat(&self, kind: &'static str, id: &str) -> Heartbeat {
         Heartbeat {
             site: self.shared.database.site.clone(),
@@ -37,10 +38,10 @@ impl Store {
 }
 
 impl Heartbeat {
-    /// Sets the time of the last update to `now`. `false` if the document does not exist.
+    /// Sets the modification time to `now`. Returns `false` if the document does not exist.
     ///
     /// # Errors
-    /// The database does not answer within four seconds.
+    /// If the database does not respond within four seconds.
     pub async fn beat(&mut self, now: Timestamp) -> Result<bool, Fault> {
         let doing = "writing the heartbeat";
         match tokio::time::timeout(BEAT_WITHIN, self.write(now)).await {
@@ -50,7 +51,8 @@ impl Heartbeat {
     }
 
     async fn write(&mut self, now: Timestamp) -> Result<bool, sqlx::Error> {
-        // Failed or cut off, the connection is dropped, and the next beat opens another.
+        // If this fails or is cancelled, the connection is dropped, and the next heartbeat opens
+        // another.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => self.site.connect(Access::Write).await?,
@@ -65,7 +67,7 @@ impl Heartbeat {
         Ok(touched > 0)
     }
 
-    /// Closes its connection.
+    /// Closes the connection.
     pub async fn close(mut self) {
         if let Some(connection) = self.connection.take() {
             connection.close().await;

@@ -1,8 +1,8 @@
 //! The store: documents, the audit outbox and the event queue, on SQLite or PostgreSQL.
 //!
-//! The only crate that speaks SQL, and one that knows nothing of any resource. What it promises: a
-//! commit that returned is on disk with its events; the outbox is in commit order; keys are unique
-//! and references never dangle.
+//! It is the only crate that uses SQL, and it knows no resource. It guarantees that a commit that
+//! returned is on disk with its events, that the outbox is in commit order, that keys are unique,
+//! and that references always have targets.
 
 mod audit;
 mod broadcast;

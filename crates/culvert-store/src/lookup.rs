@@ -1,8 +1,8 @@
-//! Documents by id, the read that every authenticated call makes.
+//! Reads documents by id, as every authenticated call does.
 //!
-//! What many callers ask for at the same time is read with one statement: the hop to the driver's
-//! thread, or the trip to the server, is shared. A read begins after it was asked for, so a commit
-//! that returned before is always seen; nothing is kept.
+//! Concurrent requests are combined into one statement, so they share the switch to the driver's
+//! thread or the round trip to the server. A read starts after its request, so it sees every commit
+//! that returned before. Nothing is cached.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::dialect::{Access, Arg, Connection, Site, While};
 use crate::document::Document;
 use crate::statements::{GET_MANY, state};
 
-/// Hands lookups to the reading tasks.
+/// Passes lookups to the reading tasks.
 #[derive(Debug)]
 pub(crate) struct Lookup {
     tasks: Vec<mpsc::Sender<LookupRequest>>,
@@ -29,7 +29,7 @@ struct LookupRequest {
 }
 
 impl Lookup {
-    /// A lookup, and the tasks that do its work until `closing`.
+    /// A lookup and its tasks, which run until `closing`.
     pub(crate) fn new(
         site: &Site,
         closing: &watch::Receiver<bool>,
@@ -37,7 +37,7 @@ impl Lookup {
         let mut senders = Vec::new();
         let mut tasks = Vec::new();
         for _ in 0..TASKS {
-            // When it is full, callers wait, until their deadline.
+            // If the channel is full, callers wait until their deadline.
             let (sender, requests) = mpsc::channel(REQUESTS_MAX);
             senders.push(sender);
             tasks.push(run(site.clone(), requests, closing.clone()));
@@ -85,7 +85,7 @@ async fn run(
             _ = closing.wait_for(|closing| *closing) => break,
         }
         group.retain(|one| !one.answer.is_closed());
-        // A connection that lay idle may have been closed by the server; reading again is harmless.
+        // The server may have closed an idle connection. Repeating a read is harmless.
         let mut found = Err(Fault::bare("reading a document"));
         let as_is = site.read_as_is().await;
         for _ in 0..2 {
@@ -156,12 +156,12 @@ fn answer(group: &mut Vec<LookupRequest>, found: Result<HashMap<String, Document
             Ok(documents) => Ok(documents.get(&one.id).cloned()),
             Err(fault) => Err(Fault::new("reading a document", fault.chain())),
         };
-        // A caller that has gone meanwhile hears nothing.
+        // Fails if the caller has gone away.
         drop(one.answer.send(outcome));
     }
 }
 
-/// Also the number of connections they hold.
+/// Number of tasks; each holds one connection.
 pub(crate) const TASKS: usize = 2;
 const REQUESTS_MAX: usize = 1024;
 const GROUP_MAX: usize = 64;

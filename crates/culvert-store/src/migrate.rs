@@ -1,26 +1,26 @@
-//! Brings a database to the format this program writes. Forward only.
+//! Migrates a database to this program's format. There are no downgrades.
 //!
-//! Each step is one transaction, so an interrupted migration is continued by the next start. A lock
-//! lets one node migrate while others wait. SQLite files are copied aside before the first step. A
-//! database that needs a newer program is refused with a sentence.
+//! Each step is one transaction, so the next start continues an interrupted migration. A lock lets
+//! one node migrate while the others wait. SQLite files are copied before the first step. A
+//! database that requires a newer program is refused.
 
 use culvert_base::{Clock, Fault};
 
 use crate::dialect::{Access, Arg, Connection, Site, While};
 use crate::statements::{HAS_META, meta, transaction};
 
-/// One numbered file.
+/// A migration: one numbered SQL file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
-    /// The format it leads to.
+    /// The resulting format.
     pub(crate) format: i64,
-    /// The oldest format whose program may still use the result.
+    /// The oldest format whose program can still use the result.
     pub(crate) min_reader: i64,
     pub(crate) sql: &'static str,
 }
 
 impl Step {
-    /// One whose result programs of every format before it may still use.
+    /// A migration whose result programs of every older format can still use.
     const fn readable_by_all(format: i64, sql: &'static str) -> Self {
         Self {
             format,
@@ -48,7 +48,8 @@ pub(crate) const EVENTS: &[Step] = &[
         min_reader: 3,
         sql: include_str!("sql/events/0003_bodies.sql"),
     },
-    // A program of format 3 buries without counting; what it leaves is counted at the next pruning.
+    // A program of format 3 does not count the dead letters that it stores. The next pruning counts
+    // them.
     Step {
         format: 4,
         min_reader: 3,
@@ -61,19 +62,19 @@ pub(crate) const EVENTS: &[Step] = &[
     },
 ];
 
-/// Applies what is missing of `steps`, which are numbered from 1 without gaps.
+/// Applies the missing `steps`, which are numbered from 1 without gaps.
 pub(crate) async fn migrate(site: &Site, steps: &[Step], clock: &dyn Clock) -> Result<(), Fault> {
     let mut connection = site
         .connect(Access::Write)
         .await
         .during("opening the database")?;
     let migrated = Migration { site, steps, clock }.run(&mut connection).await;
-    // Closing gives back the lock and undoes what was not committed.
+    // Closing releases the lock and rolls back uncommitted work.
     connection.close().await;
     migrated
 }
 
-/// Refuses a database that [`migrate`] would change, without writing.
+/// Fails for a database that [`migrate`] would change. Writes nothing.
 pub(crate) async fn check(site: &Site, steps: &[Step], clock: &dyn Clock) -> Result<(), Fault> {
     let mut connection = site
         .connect(Access::Read)
@@ -102,7 +103,7 @@ struct Migration<'a> {
 impl Migration<'_> {
     async fn run(&self, connection: &mut Connection) -> Result<(), Fault> {
         if let Site::Postgres(schema) = self.site {
-            // A second node waits here for as long as the first needs.
+            // A second node waits here until the first has finished.
             let prepare = format!(
                 "SET statement_timeout = 0; SET lock_timeout = 0; SET client_min_messages = warning; \
                  SELECT pg_advisory_lock(hashtext('{0}')); CREATE SCHEMA IF NOT EXISTS {0}",
@@ -129,13 +130,13 @@ impl Migration<'_> {
             if found.is_some() && !is_saved {
                 self.save(step.format).await?;
             }
-            // Of a database that was empty a step ago there is nothing to keep.
+            // A database that was empty needs no copy.
             is_saved = true;
             self.apply(connection, step, found.is_none()).await?;
         }
     }
 
-    /// What the database says of itself; `None` if it is empty.
+    /// Reads the database's format; `None` if the database is empty.
     async fn found(&self, connection: &mut Connection) -> Result<Option<Found>, Fault> {
         let doing = "reading the database's format";
         let row = connection

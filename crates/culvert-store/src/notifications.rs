@@ -1,11 +1,13 @@
-//! Notifications of commits between the processes on a PostgreSQL database: which documents each touched.
+//! Notifications of commits between the processes on a PostgreSQL database. They list the documents
+//! that each commit touched.
 //!
-//! A commit sends its own in its transaction, so they come in the order of commits and not without one. They save the
-//! others a look at the database and the wait for it, and nothing more: the revision is read from the ledger, and
-//! one that missed a notification asks the database what was written.
+//! A commit sends its notification in its transaction, so notifications arrive in the order of
+//! commits, and only for commits that succeeded. They only save the other processes a query and its
+//! latency. The revision is read from the ledger, and a process that missed a notification queries
+//! the database.
 //!
-//! Any role that may connect to the database can send notifications. So the name of the channel is a secret
-//! that only those can read who can read the documents.
+//! Any role that may connect to the database can send notifications. So the name of the channel is
+//! a secret, which is readable only for roles that can read the documents.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +23,7 @@ use crate::state_log::StateLog;
 use crate::statements::meta;
 use crate::text_index;
 
-/// Until a lost connection is made again.
+/// Delay before a lost connection is opened again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The channel of an installation; `None` on SQLite, which has one process.
@@ -100,7 +102,7 @@ async fn hear(
     let mut broadcast = Broadcast::open(site, channel)
         .await?
         .ok_or_else(|| Fault::bare(format!("{doing}: the database has no notifications")))?;
-    // Whatever is committed after this is heard of.
+    // Every commit after this sends a notification that is received here.
     let (revision, _) = text_index::ledger(pool, &state_log.mark).await?;
     state_log.feed.listen(revision);
     heard.notify_one();
@@ -132,7 +134,7 @@ mod tests {
             (1, Some(Vec::new())),
             (2, Some(touched(64, 40))),
             (3, None),
-            // More than the database takes.
+            // Larger than a notification may be.
             (4, Some(touched(64, 200))),
         ];
         let written: Vec<String> = serde_json::from_str(&messages(&commits)).unwrap();

@@ -1,7 +1,7 @@
-//! A handful of connections for reading.
+//! A small pool of read connections.
 //!
-//! Smaller than the driver's own pool and cheaper: a connection that has just worked is put back
-//! without asking it again whether it works.
+//! It is simpler and cheaper than the driver's pool: a connection that has just worked is returned
+//! without a test.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use crate::dialect::{Access, Arg, Connection, Row, Site, While};
 use crate::statements::Pair;
 
-/// Reads with a limit in number and time.
+/// A pool with limits on connections and waiting time.
 #[derive(Debug)]
 pub(crate) struct Pool {
     site: Site,
@@ -29,12 +29,12 @@ impl Pool {
         }
     }
 
-    /// Its engine's spelling.
+    /// The statement for the pool's engine.
     pub(crate) fn spell(&self, pair: Pair) -> &'static str {
         self.site.spell(pair)
     }
 
-    /// All rows of a reading statement.
+    /// All rows of a read statement.
     pub(crate) async fn rows(
         &self,
         doing: &str,
@@ -58,7 +58,8 @@ impl Pool {
                         self.put(connection);
                         return Ok(rows);
                     }
-                    // The server may have closed it while it lay idle. Reading again is harmless.
+                    // The server may have closed the connection while it was idle. Repeating a read
+                    // is harmless.
                     Err(error) => tracing::debug!(%error, doing, "retrying a read"),
                 }
             }
@@ -77,7 +78,7 @@ impl Pool {
             })
     }
 
-    /// The first row of a reading statement.
+    /// The first row of a read statement.
     pub(crate) async fn row(
         &self,
         doing: &str,
@@ -102,7 +103,7 @@ impl Pool {
     }
 
     fn put(&self, connection: Connection) {
-        // After closing there is nobody left to close it but its own drop.
+        // After the pool is closed, connections are closed by their drop.
         if !self.permits.is_closed() {
             self.idle
                 .lock()

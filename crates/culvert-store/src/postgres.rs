@@ -17,11 +17,11 @@ pub(crate) struct Schema {
 }
 
 impl Schema {
-    /// Reads the URL. TLS is verified unless the server is on this machine or the URL itself names
-    /// an `sslmode`.
+    /// Reads the URL. TLS certificates are verified unless the server is on this machine or the URL
+    /// has an `sslmode`.
     pub(crate) fn at(url: &str, name: &'static str) -> Result<Self, Fault> {
         let options = PgConnectOptions::from_str(url)
-            // The driver's error may quote the URL, and with it a password.
+            // The driver's error may quote the URL with its password.
             .map_err(|_| Fault::bare("reading the database URL: it is not a postgres:// URL"))?;
         let host = options.get_host();
         let is_local = options.get_socket().is_some()
@@ -51,12 +51,12 @@ impl Schema {
         })
     }
 
-    /// How a connection is made.
+    /// The options of a connection.
     pub(crate) fn options(&self) -> PgConnectOptions {
         (*self.options).clone()
     }
 
-    /// A connection. Where all that the server allows are in use, waits for one.
+    /// Opens a connection. If the server's connection limit is reached, waits.
     pub(crate) async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
         let mut refused = sqlx::Error::PoolTimedOut;
         let connecting = async {
@@ -74,7 +74,7 @@ impl Schema {
         }
     }
 
-    /// Where the database is, for people: without user and password.
+    /// The database's location for display, without user and password.
     pub(crate) fn location(&self) -> String {
         let options = &self.options;
         format!(
@@ -85,7 +85,7 @@ impl Schema {
         )
     }
 
-    /// Refuses a server that acknowledges before it has written.
+    /// Refuses a server that acknowledges commits before they are on disk.
     pub(crate) async fn check_durability(connection: &mut Connection) -> Result<(), Fault> {
         let row = connection
             .row("SHOW synchronous_commit", &[])
@@ -110,9 +110,9 @@ fn has_no_connection_left(error: &sqlx::Error) -> bool {
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Where the server has no connection left.
+/// Delay before another attempt if the server has no free connection.
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// Shorter than a commit may take, so that its caller hears that nothing was written.
+/// Shorter than the time limit of a commit, so that the caller learns that nothing was written.
 const LOCK_TIMEOUT_MS: &str = "4000";
 const STATEMENT_TIMEOUT_MS: &str = "5000";
 const IDLE_IN_TRANSACTION_MS: &str = "10000";

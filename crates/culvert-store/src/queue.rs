@@ -636,7 +636,7 @@ impl Queue {
         .load(Ordering::Relaxed)
     }
 
-    /// Whether the queue can be used right now, for readiness.
+    /// Whether the queue can be used, for readiness checks.
     pub async fn usable(&self) -> Result<(), Fault> {
         self.shared.database.health().check_writes()?;
         self.pool()
@@ -645,8 +645,8 @@ impl Queue {
             .map(drop)
     }
 
-    /// Completes when the queue may no longer be trusted, such as after a failed sync. Then the
-    /// process must exit with 70; nothing is written any more.
+    /// Completes when the queue must not be trusted any more, for example after a failed sync.
+    /// Writes then fail, and the process must exit with 70.
     pub async fn broken(&self) -> Fault {
         self.shared.database.health().broken().await
     }
@@ -656,14 +656,12 @@ impl Queue {
         self.shared.database.supervisor()
     }
 
-    /// A consistent copy of the queue's file, made while in use. SQLite only. Copy the queue before
-    /// the store.
+    /// A consistent online copy of the queue's file. SQLite only. Copy the queue before the store.
     pub async fn backup(&self, to: &Path) -> Result<(), Fault> {
         self.shared.database.backup(to).await
     }
 
-    /// Looks at everything: the file, and every batch against its checksum. The first thing found
-    /// wrong.
+    /// Checks everything: the file, and every batch against its checksum. Returns the first defect.
     pub async fn check(&self) -> Result<(), Fault> {
         self.shared.database.check().await?;
         let doing = "checking the queue";
@@ -687,12 +685,12 @@ impl Queue {
         }
     }
 
-    /// How long a write takes now.
+    /// The current duration of a write.
     pub fn write_delay(&self) -> Duration {
         self.shared.writer.delay()
     }
 
-    /// Lets accepted writes finish and closes every connection.
+    /// Finishes accepted writes and closes all connections.
     pub async fn close(&self) {
         self.shared.database.close().await;
     }
@@ -816,7 +814,7 @@ pub(crate) fn checksum(body: &[u8]) -> i64 {
     i64::from(crc32fast::hash(body))
 }
 
-/// At most `max` bytes of `text`, whole characters.
+/// The longest prefix of `text` with at most `max` bytes that ends at a character boundary.
 fn cut(text: &str, max: usize) -> &str {
     let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {

@@ -27,7 +27,7 @@ pub(crate) struct StateLog {
     pub(crate) mark: String,
     /// Documents that recent commits touched.
     pub(crate) feed: Feed,
-    /// Where other processes hear of its commits; `None` if there are none.
+    /// The channel that notifies other processes of commits; `None` if there are none.
     pub(crate) channel: Option<String>,
 }
 

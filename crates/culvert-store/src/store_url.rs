@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use culvert_base::Fault;
 
-/// Where the store is.
+/// The location of the store.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// The state file. The queue is `events.db` beside it.
@@ -40,7 +40,7 @@ impl fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite(path) => f.debug_tuple("Sqlite").field(path).finish(),
-            // The URL may hold a password.
+            // The URL may contain a password.
             Self::Postgres(_) => f.write_str("Postgres([secret])"),
         }
     }

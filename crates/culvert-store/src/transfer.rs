@@ -1,14 +1,15 @@
-//! Everything of an installation, from its SQLite files into an empty PostgreSQL database.
+//! Copies a whole installation from its SQLite files into an empty PostgreSQL database.
 //!
-//! Both ends are held alone while it lasts: the files under a lock that no other process gets while it
-//! is open, the database under the lock that a starting server waits for. All of it is one transaction
-//! there, so that whatever cuts it off leaves the database empty. Before it is committed, every table
-//! is read back in the order of its key and compared byte for byte with what was read from SQLite.
+//! Both are locked during the transfer: the files by an exclusive lock against other processes, the
+//! database by the lock that a starting server waits for. The copy is one PostgreSQL transaction,
+//! so the database stays empty if it is interrupted. Before the commit, every table is read back in
+//! the order of its key and compared byte by byte with the data from SQLite.
 //!
-//! After the commit the files get a mark, and no server opens them any more. Cut off between the two,
-//! the next run finds its own copy in the database, sees that it is the same, and sets the mark.
+//! After the commit the files are marked, and no server opens them any more. If the transfer is
+//! interrupted before the mark is set, the next run finds its own copy in the database, verifies
+//! it, and sets the mark.
 //!
-//! Which tables there are is asked of SQLite, so one that is added later moves with the others.
+//! The list of tables is read from SQLite, so tables that are added later are copied too.
 
 use std::path::Path;
 
@@ -29,45 +30,46 @@ use crate::statements::{HAS_META, meta};
 use crate::{queue, sqlite};
 use culvert_base::text::hex;
 
-/// What the data of a database was when it came: a value beside the documents.
+/// Name of the value that identifies the source of a database's data.
 const MOVED_FROM: &str = "moved_from";
-/// Bytes handed to PostgreSQL at once.
+/// Bytes sent to PostgreSQL together.
 const CHUNK: usize = 64 << 10;
-/// The database may need so long to notice that a command that was killed is gone.
+/// How long to wait for the database's lock. The database may need this time to notice that a
+/// killed command is gone.
 const TAKEN_WITHIN_MS: u32 = 30_000;
 
-/// Why nothing was moved.
+/// Why a transfer failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
-    /// One of the two files is not there.
+    /// One of the two files is missing.
     #[error("no SQLite installation in `{0}`; set its directory with `--data-dir`")]
     NoSource(String),
     /// A process has one of the files open.
     #[error("a server uses the SQLite data; stop it first")]
     SourceInUse,
-    /// An earlier run has moved it to another database.
+    /// An earlier run has transferred the data to another database.
     #[error(
         "the SQLite data was already migrated to {0}; use that database, or `--again` if it was abandoned"
     )]
     AlreadyMoved(String),
-    /// The database holds an installation.
+    /// The database already has an installation.
     #[error(
         "the PostgreSQL database is not empty; use a database without the schemas `culvert` and `culvert_events`"
     )]
     TargetNotEmpty,
-    /// One of the two was written by another version.
+    /// Another version wrote the files or the database.
     #[error(
         "the {end} has format {found}, but this version writes {ours}; start this version on it once, or migrate with the version that wrote it"
     )]
     OtherVersion {
         /// `SQLite data` or `PostgreSQL database`.
         end: &'static str,
-        /// The format there.
+        /// The format found there.
         found: String,
-        /// This program's.
+        /// The format of this program.
         ours: i64,
     },
-    /// What came out of PostgreSQL is not what went in.
+    /// The copy in PostgreSQL differs from the original.
     #[error("table `{0}` differs in PostgreSQL after the copy; nothing was migrated")]
     Differs(String),
     #[error(transparent)]
@@ -75,7 +77,7 @@ pub enum TransferError {
 }
 
 impl TransferError {
-    /// A word for scripts.
+    /// An error code for scripts.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NoSource(_) => "no_source",
@@ -89,30 +91,30 @@ impl TransferError {
     }
 }
 
-/// What was moved.
+/// The result of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// Tables and their rows.
     pub rows: Vec<(String, u64)>,
-    /// Where to, without user and password.
+    /// The target database, without user and password.
     pub location: String,
-    /// Whether an earlier run had done it and this one only set the mark.
+    /// Whether an earlier run had copied the data and this one only set the mark.
     pub was_there: bool,
 }
 
-/// A move that has both of its ends.
+/// A transfer that holds the locks of both databases.
 #[derive(Debug)]
 pub struct Transfer {
     parts: [Source; 2],
     to: PgConnection,
     location: String,
-    /// What an earlier run left in the database.
+    /// The data that an earlier run left in the database.
     there: Option<String>,
-    /// Where an earlier run moved the files' data, if that is to be minded.
+    /// Where an earlier run transferred the data, unless that is ignored.
     moved_to: Option<String>,
 }
 
-/// One of the two files, held alone.
+/// One of the two files, locked exclusively.
 #[derive(Debug)]
 struct Source {
     connection: SqliteConnection,
@@ -128,7 +130,7 @@ struct Table {
     key: String,
 }
 
-/// Rows of a table and what they hash to.
+/// Number and hash of a table's rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sum {
     rows: u64,
@@ -136,11 +138,12 @@ struct Sum {
 }
 
 impl Transfer {
-    /// Takes the files at `from` (the state file; the queue's is beside it) and the database at `to`,
-    /// and looks whether the one can go into the other. `again` does not mind an earlier move.
+    /// Locks the files at `from` (the state file, with the queue's file beside it) and the database
+    /// at `to`, and checks whether the data can be transferred. `again` ignores an earlier
+    /// transfer.
     ///
     /// # Errors
-    /// Everything that would keep the data from being moved, but for damage.
+    /// Everything that prevents the transfer, except for damaged data.
     pub async fn begin(
         from: &Path,
         to: &str,
@@ -221,19 +224,19 @@ impl Transfer {
         })
     }
 
-    /// A value kept beside the documents that are to be moved.
+    /// A named value stored besides the documents of the files.
     ///
     /// # Errors
-    /// A file that cannot be read.
+    /// If a file cannot be read.
     pub async fn meta_get(&mut self, name: &str) -> Result<Option<String>, Fault> {
         own_meta(&mut self.parts[0].connection, name).await
     }
 
-    /// Moves everything and marks the files.
+    /// Copies all data and marks the files.
     ///
     /// # Errors
-    /// Whatever stopped it; then nothing was moved, or, if only the mark is missing, another run says
-    /// so and sets it.
+    /// Nothing was transferred, unless only the mark is missing. In that case another run reports
+    /// it and sets the mark.
     pub async fn run(mut self) -> Result<Moved, TransferError> {
         let mut rows = Vec::new();
         let was_there = self.there.is_some();
@@ -270,7 +273,7 @@ impl Transfer {
                 .await
                 .during(doing)?;
         }
-        // What was committed does not depend on a farewell.
+        // The data is committed, so a failure to close does not matter.
         drop(sqlx::Connection::close(self.to).await);
         Ok(Moved {
             rows,
@@ -308,7 +311,7 @@ impl Transfer {
                     .during("moving the numbering")?;
             }
         }
-        // Nobody holds what a server that has ended had leased.
+        // The server that held the leases has ended, so they are released.
         let release = format!(
             "UPDATE {}.batch SET owner = NULL, lease_until = NULL, fence = fence + 1 \
              WHERE lease_until IS NOT NULL",
@@ -329,11 +332,11 @@ impl Transfer {
     }
 }
 
-/// Takes the mark off a state file whose data was moved, for a server to use it again. Where it had
-/// gone, if it had.
+/// Removes the mark from a state file whose data was transferred, so that a server can use it
+/// again. Returns where the data had been transferred, if it was.
 ///
 /// # Errors
-/// Files that are not there or in use.
+/// If files are missing or in use.
 pub async fn undo_transfer(from: &Path) -> Result<Option<String>, TransferError> {
     let doing = "clearing the migration mark of the SQLite data";
     let mut connection = alone(from).await?;
@@ -348,8 +351,8 @@ pub async fn undo_transfer(from: &Path) -> Result<Option<String>, TransferError>
 }
 
 impl Source {
-    /// Every row in the order of the key, as PostgreSQL's `COPY` writes it; into a table of the same
-    /// name, if there is somewhere to put it.
+    /// Reads all rows in the order of the key, in the text format of PostgreSQL's `COPY`. Writes
+    /// them into the table of the same name if `into` is given.
     async fn read(&mut self, table: &Table, into: Option<&mut PgConnection>) -> Result<Sum, Fault> {
         let doing = format!("moving table `{}`", table.name);
         let mut sink = match into {
@@ -401,12 +404,12 @@ impl Table {
         format!("{schema}.\"{}\"", self.name)
     }
 
-    /// Whether a database without an installation has rows in it already.
+    /// Whether every database has this table's rows, even without an installation.
     fn is_of_the_format(&self) -> bool {
         self.name == "meta" || self.name == "ledger"
     }
 
-    /// The marks of this file stay here.
+    /// Excludes the marks of this file, which are not copied.
     fn but_marks(&self) -> String {
         if self.name == "meta" {
             format!("WHERE name NOT IN ('{MOVED_TO}', '{MOVED_FROM}') ")
@@ -416,7 +419,7 @@ impl Table {
     }
 }
 
-/// What an installation was, in short.
+/// A summary of an installation.
 #[derive(Default)]
 struct Print(Sha256);
 
@@ -432,7 +435,7 @@ impl Print {
     }
 }
 
-/// The file with nobody else in it.
+/// Opens the file with an exclusive lock.
 async fn alone(path: &Path) -> Result<SqliteConnection, TransferError> {
     if !path.is_file() {
         let folder = path.parent().unwrap_or(Path::new("."));
@@ -464,7 +467,7 @@ async fn own_meta(connection: &mut SqliteConnection, name: &str) -> Result<Optio
     Ok(found.map(|(value,)| value))
 }
 
-/// The same of the schema a connection is in; `None` too if that is empty.
+/// Like [`own_meta`], for the schema of a PostgreSQL connection; also `None` if the schema is empty.
 async fn schema_meta(connection: &mut Connection, name: &str) -> Result<Option<String>, Fault> {
     let doing = "looking at the target";
     let row = connection.row(HAS_META.postgres, &[]).await.during(doing)?;
@@ -493,7 +496,7 @@ fn check_format(
     })
 }
 
-/// Every table, those that others refer to first.
+/// All tables, ordered so that referenced tables come first.
 async fn tables(connection: &mut SqliteConnection) -> Result<Vec<Table>, Fault> {
     let doing = "reading which tables there are";
     let found = sqlx::query(
@@ -521,7 +524,7 @@ async fn tables(connection: &mut SqliteConnection) -> Result<Vec<Table>, Fault> 
         .during(doing)
 }
 
-/// Tables that number their rows, and the last number given out.
+/// Tables with automatic row numbers, and the last number assigned.
 async fn numbered(connection: &mut SqliteConnection) -> Result<Vec<(String, i64)>, Fault> {
     let doing = "reading the numbering";
     let (n_tables,): (i64,) =
@@ -567,7 +570,7 @@ async fn read_back(to: &mut PgConnection, schema: &str, table: &Table) -> Result
     let mut hasher = Sha256::new();
     let mut rows = 0;
     let mut found = to.copy_out_raw(&copy).await.during(&doing)?;
-    // The server sends a row at a time.
+    // The server sends the rows one at a time.
     while let Some(row) = found.try_next().await.during(&doing)? {
         hasher.update(&row);
         rows += 1;
@@ -585,7 +588,7 @@ async fn run(to: &mut PgConnection, statements: String) -> Result<(), sqlx::Erro
         .map(drop)
 }
 
-/// One line of `COPY`'s text format, letter for letter as PostgreSQL itself writes it.
+/// A line in `COPY`'s text format, exactly as PostgreSQL writes it.
 fn write_row(row: &SqliteRow, line: &mut Vec<u8>) -> Result<(), sqlx::Error> {
     for index in 0..row.len() {
         if index > 0 {

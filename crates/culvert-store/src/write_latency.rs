@@ -1,20 +1,20 @@
-//! How long writes take.
+//! Measures how long writes take.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long the last write counts when none is on its way.
+/// How long the last write counts if none is in progress.
 const RECENT: Duration = Duration::from_secs(1);
 
-/// The pace of one writing task. Times are nanoseconds since it was made.
+/// The write latency of one writing task. Times are nanoseconds since it was created.
 #[derive(Debug)]
 pub(crate) struct WriteLatency {
     made: Instant,
-    /// When the write on its way began, and 1 more; 0 for none.
+    /// When the write in progress began, plus 1; 0 if there is none.
     began: AtomicU64,
-    /// When the last one ended, and how long it took.
+    /// When the last write ended, and its duration.
     ended: AtomicU64,
     took: AtomicU64,
 }
@@ -40,7 +40,7 @@ impl WriteLatency {
         self.ended.store(now, Ordering::Relaxed);
     }
 
-    /// How long the write on its way has taken, or the last one did, whichever is more.
+    /// The duration of the write in progress so far or of the last write, whichever is longer.
     pub(crate) fn delay(&self, now: Instant) -> Duration {
         let now = self.at(now);
         let under_way = match self.began.load(Ordering::Relaxed) {

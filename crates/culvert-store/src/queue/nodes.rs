@@ -12,18 +12,18 @@ use crate::statements::events;
 /// A live tail of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenTail {
-    /// Its id.
+    /// Id of the tail.
     pub id: String,
-    /// Its description.
+    /// The tail's query, opaque here.
     pub spec: String,
 }
 
 /// Lines for a tail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TailPiece {
-    /// Position, growing.
+    /// Position; ascending.
     pub id: i64,
-    /// Opaque here.
+    /// Opaque to the queue.
     pub body: String,
 }
 
@@ -58,7 +58,7 @@ impl Queue {
             .collect()
     }
 
-    /// Announces that a tail of `node` is open until then.
+    /// Announces that a tail of `node` is open until `until`.
     pub async fn open_tail(
         &self,
         id: &str,

@@ -15,22 +15,22 @@ use crate::statements::{OUTLAST_KEEPING, events};
 /// A piece to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewPiece {
-    /// When the first of its events happened,
+    /// Time of its first event,
     pub first_at: Timestamp,
-    /// and the last.
+    /// and of its last.
     pub last_at: Timestamp,
-    /// The endpoints that they are of, each once.
+    /// The endpoints of its events, without duplicates.
     pub endpoints: Vec<String>,
-    /// Opaque here.
+    /// Opaque to the queue.
     pub body: Vec<u8>,
 }
 
 /// A retained piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Position, growing.
+    /// Position; ascending.
     pub id: i64,
-    /// `None` when it is damaged.
+    /// `None` if it is damaged.
     pub body: Option<Vec<u8>>,
 }
 
@@ -40,7 +40,7 @@ pub struct RetainedTraffic {
     /// The first and the last position; the first is beyond the last in an empty log.
     pub first: i64,
     pub last: i64,
-    /// Bytes of all.
+    /// Total bytes of all pieces.
     pub bytes: u64,
 }
 
@@ -74,14 +74,15 @@ impl Queue {
             .during(doing)
     }
 
-    /// The same, once no piece can still appear before its end: nodes get positions before they commit.
+    /// Like [`Self::traffic`], but waits until no further piece can appear before its end.
+    /// Positions are assigned before the commit, so nodes may commit in another order.
     pub async fn settled_traffic(&self) -> Result<RetainedTraffic, Fault> {
         let extent = self.traffic().await?;
         self.outlast_keeping().await?;
         Ok(extent)
     }
 
-    /// Waits until every piece that is written now is committed.
+    /// Waits until every piece that is being written is committed.
     pub(crate) async fn outlast_keeping(&self) -> Result<(), Fault> {
         let doing = "waiting for the end of the traffic log";
         let outlast = self.shared.database.site.spell(OUTLAST_KEEPING);
