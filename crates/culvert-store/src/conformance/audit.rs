@@ -1,4 +1,4 @@
-//! The audit log: its chain, what is found of tampering, pruning, ranges, and logs of format 1.
+//! The audit log: its chain, detection of tampering, pruning, ranges, and logs of format 1.
 
 use std::io::Write;
 use std::time::Duration;
@@ -28,7 +28,7 @@ on_both_engines!(
     reading_makes_nothing,
 );
 
-/// What an older program left without hashes; both engines take its words.
+/// Rows without hashes, as a program of format 1 writes them; valid SQL for both engines.
 const FORMAT_1: &str = include_str!("format-1.sql");
 /// Its head, computed by the program of docs/how-to/audit.md.
 const HEAD_OF_FORMAT_1: &str = "3:faa5ce511b5a90b9df3d5bef601537d9a1d31e4d007cb3d01c638619d19de4b2";
@@ -93,7 +93,7 @@ async fn commits_of_two_nodes_make_one_chain(place: &Place) {
 async fn every_tampering_is_found(place: &Place) {
     const AGAIN: &str = "UPDATE outbox SET seq = 99 WHERE seq = 3; \
          UPDATE outbox SET seq = 3 WHERE seq = 4; UPDATE outbox SET seq = 4 WHERE seq = 99;";
-    // What is done, what undoes it, and the first position that is wrong.
+    // The change, how to undo it, and the first wrong position.
     let mut tamperings = vec![
         (AGAIN.to_owned(), AGAIN.to_owned(), 3),
         (
@@ -198,7 +198,8 @@ async fn a_log_made_anew_is_found_by_a_head_noted_before(place: &Place) {
     for noted in [noted, alone] {
         assert_eq!(log.verify(Some(noted)).await.unwrap().head, head);
     }
-    // The end is cut off and the ledger told so: whole by itself, and not what was noted.
+    // The last row is deleted and the ledger changed accordingly. The log is consistent, but does
+    // not match the noted head.
     let fourth = log.hash_at(4).await.unwrap().unwrap();
     script(
         &store,
@@ -216,7 +217,7 @@ async fn a_log_made_anew_is_found_by_a_head_noted_before(place: &Place) {
             "{refused:?}"
         );
     }
-    // What comes after does not heal it.
+    // Later rows do not repair it.
     tell(&store, 6).await;
     assert_eq!(log.verify(None).await.unwrap().events(), 5);
     assert!(log.verify(Some(noted)).await.is_err());
@@ -240,7 +241,7 @@ async fn pruning_leaves_an_anchor(place: &Place) {
         matches!(refused, Err(AuditError::HeadPruned(..))),
         "{refused:?}"
     );
-    // Nothing more to prune is no change; everything may go.
+    // Pruning again changes nothing, and all rows may be pruned.
     assert_eq!(store.prune_outbox(3).await.unwrap(), 0);
     assert_eq!(log.extent().await.unwrap(), extent);
     assert_eq!(store.prune_outbox(i64::MAX).await.unwrap(), 2);
@@ -249,7 +250,7 @@ async fn pruning_leaves_an_anchor(place: &Place) {
     tell(&store, 6).await;
     let extent = log.verify(None).await.unwrap();
     assert_eq!((extent.events(), extent.head.seq), (1, 6));
-    // How old the oldest are.
+    // The ages of the oldest rows.
     assert_eq!(log.older(at(1), 9, 9).await.unwrap(), None);
     assert_eq!(log.older(at(2), 9, 9).await.unwrap(), Some(6));
     assert_eq!(log.older(at(2), 5, 9).await.unwrap(), None);
@@ -272,7 +273,7 @@ async fn format_1(place: &Place) {
 
 async fn a_log_of_format_1_is_chained(place: &Place) {
     format_1(place).await;
-    // Reading alone does not migrate.
+    // Opening for reading does not migrate.
     let refused = AuditLog::open(&place.url).await.unwrap_err();
     assert!(
         refused.chain().contains("culvert serve"),
@@ -313,7 +314,7 @@ async fn a_log_of_format_1_is_chained(place: &Place) {
 async fn what_an_older_program_writes_is_chained_by_the_next_commit(place: &Place) {
     let (store, log) = five(place).await;
     let before = log.verify(None).await.unwrap();
-    // More than one commit chains by the way.
+    // More rows than one commit chains in addition to its own.
     let mut older = String::new();
     for seq in 6..=205 {
         older.push_str(&format!(
@@ -331,7 +332,8 @@ async fn what_an_older_program_writes_is_chained_by_the_next_commit(place: &Plac
     tell(&store, 208).await;
     let extent = log.verify(None).await.unwrap();
     assert_eq!((extent.head.seq, extent.last), (208, 208));
-    // A row that is gone before it was chained is missed, and holds nothing up.
+    // A row that was deleted before it was chained is reported as missing, and does not block the
+    // rest.
     script(&store, "UPDATE ledger SET outbox = 209").await;
     tell(&store, 210).await;
     store.close().await;
@@ -346,7 +348,7 @@ async fn what_an_older_program_writes_is_chained_by_the_next_commit(place: &Plac
 
 async fn ranges_by_time_and_event(place: &Place) {
     let store = place.store().await;
-    // Clocks of nodes differ a little: the third happened before the second.
+    // The clocks of nodes differ: the third event has an earlier time than the second.
     for (n, seconds) in [(1, 10), (2, 30), (3, 20), (4, 40)] {
         let mut told = event("k.v0", &format!("ev_{n}"));
         told.at = at(seconds);
@@ -395,7 +397,7 @@ async fn reading_makes_nothing(place: &Place) {
         assert!(!path.exists());
     }
     let (store, _) = five(place).await;
-    // Beside a running store, and after it.
+    // While a store runs, and after it has closed.
     let log = AuditLog::open(&place.url).await.unwrap();
     let mut writing = JoinSet::new();
     let writer = store.clone();

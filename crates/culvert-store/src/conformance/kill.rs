@@ -1,8 +1,8 @@
-//! `kill -9` at any moment: what was acknowledged is there, and every document has its event.
+//! `kill -9` at any moment: acknowledged writes exist, and every document has its event.
 //!
-//! The test starts its own binary again as a child that writes without pause and prints what was
-//! acknowledged; the child is killed after a random number of lines, the first one not before it has
-//! written lines of every kind.
+//! The test starts its own binary as a child that writes continuously and prints each acknowledged
+//! write. The child is killed after a random number of lines. The first child is not killed before
+//! it has printed lines of every kind.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -55,7 +55,8 @@ async fn nothing_acknowledged_is_lost_by_a_kill(place: &Place) {
     );
 }
 
-/// Starts the child, kills it after a random number of acknowledgements, returns all it could say.
+/// Starts the child, kills it after a random number of acknowledgements, and returns all that it
+/// printed.
 fn run_and_kill(url: &str, round: usize) -> Vec<String> {
     let entropy: &dyn Entropy = &OsEntropy;
     let n_lines = 20 + usize::from(entropy.bytes::<1>()[0]);
@@ -70,7 +71,7 @@ fn run_and_kill(url: &str, round: usize) -> Vec<String> {
     );
     let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
     let mut said = Vec::new();
-    // The harness prints lines of its own. What was cut off in the middle was not said.
+    // The harness prints its own lines too. A line that was cut off does not count.
     while let Some(Ok(line)) = lines.next() {
         if let Some(line) = line.strip_prefix("acknowledged ") {
             if let Some(line) = line.strip_suffix('.') {
@@ -93,7 +94,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended already; either way it is waited for.
+        // It may have ended already; wait for it in any case.
         drop(self.0.kill());
         drop(self.0.wait());
     }
@@ -118,7 +119,7 @@ async fn verify(place: &Place, documents: &BTreeSet<String>, cursor: i64) {
         let reached = queue.cursor(CURSOR).await.unwrap();
         assert!(reached >= cursor, "an acknowledged append is gone");
         let backlog = queue.backlog().await.unwrap();
-        // A child killed before its first append leaves no line at all.
+        // A child that was killed before its first append leaves nothing in the queue.
         let n_batches = backlog
             .iter()
             .find(|line| line.destination == "ed_1")
@@ -136,8 +137,8 @@ async fn verify(place: &Place, documents: &BTreeSet<String>, cursor: i64) {
     queue.close().await;
 }
 
-/// The outbox, once it and the documents say the same. A killed process may have left a commit that
-/// PostgreSQL still finishes; nobody was told of it, and it is whole like every other.
+/// The outbox, once it agrees with the documents. PostgreSQL may still finish a commit of a killed
+/// process. Such a commit was not acknowledged, but it is complete.
 async fn outbox_and_documents(store: &Store, acknowledged: &BTreeSet<String>) -> Vec<OutboxRow> {
     store.audit_log().verify(None).await.unwrap();
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -170,7 +171,7 @@ async fn outbox_and_documents(store: &Store, acknowledged: &BTreeSet<String>) ->
     }
 }
 
-/// Not a test by itself: does nothing unless started by one.
+/// Does nothing unless another test starts it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[allow(
     clippy::disallowed_methods,
@@ -221,7 +222,7 @@ async fn child() {
                     acknowledge(&format!("cursor {to}"));
                     from = to;
                 }
-                // PostgreSQL has just finished the last append of the child before.
+                // PostgreSQL has just finished the last append of the previous child.
                 Err(QueueError::Lost) => from = queue.cursor(CURSOR).await.unwrap(),
                 Err(QueueError::Fault(fault)) => panic!("{fault}"),
             }
@@ -230,8 +231,8 @@ async fn child() {
     writers.join_all().await;
 }
 
-/// The leading break parts it from what the harness left on the line; the full stop says that it is
-/// whole.
+/// The leading line break separates the line from the harness's output; the full stop shows that
+/// the line is complete.
 fn acknowledge(what: &str) {
     let line = format!("\nacknowledged {what}.\n");
     std::io::stdout().lock().write_all(line.as_bytes()).unwrap();

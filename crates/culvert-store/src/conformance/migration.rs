@@ -1,4 +1,4 @@
-//! Formats: upgrades with a copy aside, refusal of what is too new, and files that are no database.
+//! Formats: upgrades with a backup, refusal of newer formats, and files that are not databases.
 
 use std::sync::LazyLock;
 
@@ -30,7 +30,7 @@ const fn step(format: i64, min_reader: i64, sql: &'static str) -> Step {
 /// The format this program writes.
 const OURS: usize = migrate::STATE.len();
 
-/// The steps of this program and of three that come later.
+/// The steps of this program, and three later ones.
 static LATER: LazyLock<Vec<Step>> = LazyLock::new(|| {
     let format = |n: usize| i64::try_from(OURS + n).unwrap();
     let mut steps = migrate::STATE.to_vec();
@@ -74,7 +74,7 @@ async fn a_step_is_applied_once_and_the_last_two_copies_are_kept(place: &Place) 
         assert_eq!(row.unwrap().get::<String>(0).unwrap(), n.to_string());
         database.close().await;
         if n == OURS + 2 {
-            // The program of an older format may still use it, and does not take it back.
+            // The program of an older format can still use the database, and does not downgrade it.
             let older = place.store().await;
             assert_eq!(older.meta_get("node").await.unwrap().as_deref(), Some("a"));
             assert_eq!(
@@ -177,7 +177,7 @@ async fn a_disk_error_is_told_from_a_refusal() {
     let refused = connection.run("SELECT nothing FROM nowhere", &[]).await;
     health.judge(&refused.unwrap_err(), "reading");
     assert!(health.check().is_ok());
-    // What is attached is not a database.
+    // The attached file is not a database.
     let garbage = place.folder.path().join("garbage");
     std::fs::write(&garbage, [b'x'; 4096]).unwrap();
     let path = garbage.to_str().unwrap();

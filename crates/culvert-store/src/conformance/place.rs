@@ -1,4 +1,4 @@
-//! An empty database that goes away with the test.
+//! An empty database that is deleted with the test.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::store::Store;
 use crate::store_url::StoreUrl;
 use crate::{Queue, TextField, Texts};
 
-/// What documents of the tests are found by.
+/// The texts by which the tests find documents.
 pub(super) fn texts() -> Texts {
     [("item", "name"), ("item", "note"), ("user", "name")]
         .map(|(kind, name)| (kind, TextField { name, within: None }))
@@ -21,7 +21,7 @@ pub(super) fn texts() -> Texts {
 pub(super) struct Place {
     pub(super) url: StoreUrl,
     pub(super) clock: Arc<ManualClock>,
-    /// Where the test may put files.
+    /// Directory for files of the test.
     pub(super) folder: tempfile::TempDir,
     database: Option<Temporary>,
 }
@@ -85,7 +85,7 @@ struct Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         let (server, name) = (self.server.clone(), self.name.clone());
-        // Its own thread and runtime, because drop cannot wait inside the test's.
+        // On its own thread and runtime, because drop cannot block inside the test's runtime.
         let dropped = std::thread::spawn(move || {
             tokio::runtime::Builder::new_current_thread()
                 .enable_all()

@@ -53,8 +53,8 @@ fn log_bytes(place: &Place) -> u64 {
     std::fs::metadata(log).map_or(0, |log| log.len())
 }
 
-/// With a reader in the way and without, during a burst and after it: the log is cut when the reader has
-/// gone, though nothing more is committed.
+/// The WAL is truncated once no reader blocks it, even without further commits. Tested with a
+/// reader and without, during a burst and after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_write_ahead_log_is_cut_off_after_a_burst() {
     let place = Place::sqlite();
@@ -94,7 +94,7 @@ async fn the_write_ahead_log_is_cut_off_after_a_burst() {
     assert_eq!(drain(&place, &queue).await.len(), 41);
 }
 
-/// A file has one writer; only several nodes can commit in another order than they wrote.
+/// Only several nodes can commit in another order than they wrote. A SQLite file has one writer.
 #[tokio::test]
 async fn the_end_of_the_traffic_log_waits_for_what_is_not_committed_before_it() {
     let Some(place) = Place::postgres().await else {
@@ -118,7 +118,7 @@ async fn the_end_of_the_traffic_log_waits_for_what_is_not_committed_before_it() 
     };
     queue.keep_traffic(vec![late]).await.unwrap();
     let commit = async {
-        // Somebody waits for it by now.
+        // By now the other task waits for it.
         let mut looking = database.site.connect(Access::Read).await.unwrap();
         let waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'traffic'::regclass";
         while looking.row(waiting, &[]).await.unwrap().is_none() {
@@ -165,7 +165,7 @@ fn text(lease: Option<&Lease>) -> Option<&str> {
     lease.map(|lease| std::str::from_utf8(&lease.body).unwrap())
 }
 
-/// Everything that can be leased now, acknowledged one after the other.
+/// Leases and acknowledges all batches that are due, one by one.
 async fn drain(place: &Place, queue: &Queue) -> Vec<String> {
     let mut bodies = Vec::new();
     while let Some(lease) = lease(place, queue).await {
@@ -245,7 +245,7 @@ async fn a_waiting_batch_holds_back_its_class_only(place: &Place) {
         .await
         .unwrap();
     let first = lease(place, &queue).await.unwrap();
-    // Leased: the next audit batch waits, traffic goes.
+    // While the first audit batch is leased, the next one waits, but traffic is leased.
     let second = lease(place, &queue).await;
     assert_eq!(text(second.as_ref()), Some("t1"));
     assert_eq!(lease(place, &queue).await, None);
@@ -293,7 +293,7 @@ async fn a_lease_runs_out_and_its_holder_has_lost(place: &Place) {
     queue.ack(&other).await.unwrap();
     assert_eq!(queue.backlog().await.unwrap(), []);
 
-    // Run out, but nobody took it: it is still the holder's.
+    // The lease has expired, but nobody else took the batch, so the holder can still settle it.
     queue.append(vec![audit("a2")], None).await.unwrap();
     let slow = lease(place, &queue).await.unwrap();
     place.clock.advance(2 * LEASE);
@@ -323,14 +323,14 @@ async fn a_batch_that_is_being_sent_comes_in_as_leased(place: &Place) {
         .unwrap();
     assert_eq!((sending.attempt, sending.count), (1, 2));
     queue.append(vec![traffic("second")], None).await.unwrap();
-    // It holds back its class, as every leased batch.
+    // Like every leased batch, it delays its class.
     assert_eq!(lease(place, &queue).await, None);
     queue.ack(&sending).await.unwrap();
     let second = lease(place, &queue).await;
     assert_eq!(text(second.as_ref()), Some("second"));
     queue.ack(&second.unwrap()).await.unwrap();
 
-    // Whoever does not come back loses it.
+    // A holder whose lease is taken over loses the batch.
     let sending = queue
         .append_leased(traffic("third"), "node-1", LEASE)
         .await
@@ -476,8 +476,8 @@ fn dead(place: &Place, destination: &str, class: BatchClass, body: &str) -> Dead
     }
 }
 
-/// Fills the dead letters of every destination and class to a bound, once by number and once by bytes, and
-/// buries more in each: what each line has is the newest of its own, whatever the others do.
+/// Fills the dead letters of every destination and class up to a limit, once by number and once by
+/// bytes, and adds more to each. Each must keep its own newest ones, regardless of the others.
 async fn dead_letters_displace_only_older_ones_of_their_destination_and_class(place: &Place) {
     const KEPT: i64 = 3;
     let lines = ["ed_1", "ed_2"].into_iter().flat_map(|destination| {
@@ -491,7 +491,7 @@ async fn dead_letters_displace_only_older_ones_of_their_destination_and_class(pl
         let queue = queue.await.unwrap();
         let mut expected: HashMap<(&str, BatchClass), Vec<String>> = HashMap::new();
         let n_full = i64::try_from(lines.len()).unwrap() * KEPT;
-        // Everything is full; then one line after the other gets more than it may have.
+        // First all are filled, then one after the other gets more than its limit.
         for n in 0..4 * n_full {
             let at = usize::try_from(if n < n_full { n % 4 } else { n / n_full }).unwrap();
             let line @ (destination, class) = lines[at % 4];
@@ -536,7 +536,7 @@ async fn dead_letters_displace_only_older_ones_of_their_destination_and_class(pl
     }
 }
 
-/// As a node of the format before leaves them.
+/// A node of the previous format stores dead letters without counting them.
 async fn uncounted_dead_letters_are_counted_when_pruning(place: &Place) {
     let within = DeadLetterBounds {
         letters: 2,
@@ -789,7 +789,7 @@ async fn a_run_is_taken_when_there_is_enough_or_its_first_is_old(place: &Place) 
     assert!(early.leases.is_empty());
     assert_eq!(early.next_at, Some(began.plus(GATHERING.age_max)));
 
-    // A third does not fit beside them.
+    // A third batch does not fit.
     queue.append(vec![traffic("9012")], None).await.unwrap();
     let full = run(place, &queue).await;
     assert_eq!(bodies(&queue, &full).await, ["1234", "5678"]);
@@ -797,12 +797,12 @@ async fn a_run_is_taken_when_there_is_enough_or_its_first_is_old(place: &Place) 
     assert!(behind.leases.is_empty(), "the line is held back");
     assert_eq!(behind.next_at, Some(began.plus(LEASE)));
 
-    // Audit events have a line of their own, and go first.
+    // Audit events have their own queue, which comes first.
     queue.append(vec![audit("a")], None).await.unwrap();
     place.clock.advance(GATHERING.age_max);
     let old = run(place, &queue).await;
     assert_eq!(bodies(&queue, &old).await, ["a"]);
-    // What was tried goes again at its time with all that came since.
+    // Batches that failed are retried at their time, together with all that were added since.
     queue
         .retry_run(&full.leases, place.clock.now(), "why")
         .await
@@ -870,7 +870,7 @@ async fn several_are_leased_as_far_as_they_are_due_and_fit(place: &Place) {
     assert_eq!(texts(&first), ["1234", "5678"]);
     assert_eq!((first[0].attempt, first[0].count), (1, 2));
     assert_eq!(several().await, [], "the line is held back");
-    // What waits for its time holds back what is behind it.
+    // A postponed batch delays those behind it.
     let later = place.clock.now().plus(Duration::from_secs(1));
     queue.ack(&first[0]).await.unwrap();
     queue.retry(&first[1], later, "why").await.unwrap();
@@ -882,7 +882,7 @@ async fn several_are_leased_as_far_as_they_are_due_and_fit(place: &Place) {
     assert_eq!(queue.ack_run(&again).await.unwrap(), 3);
 }
 
-/// What was in the queue before bodies had a table of their own is there as it was.
+/// Batches that were stored before bodies had their own table are unchanged.
 async fn batches_of_the_format_before_are_carried_over(place: &Place) {
     let before = Part {
         steps: &migrate::EVENTS[..2],

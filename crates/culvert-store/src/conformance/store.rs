@@ -153,7 +153,7 @@ async fn keys_are_unique_and_free_again(place: &Place) {
         .commit(insert(key("other", "ot_1", "x")))
         .await
         .unwrap();
-    // A replacement frees the value, and another document may take it in the same write.
+    // A replacement frees the value, so another document may take it in the same write.
     let mut moved = key("api_key", "ak_1", "z");
     moved.head = head(&store, "api_key", "ak_1").await;
     store
@@ -180,7 +180,7 @@ async fn keys_are_unique_and_free_again(place: &Place) {
             .id,
         "ak_1"
     );
-    // Any text may be a value.
+    // Any text is a valid value.
     for (id, value) in [("bot_1", "\0"), ("bot_2", "\u{1}0"), ("bot_3", "\u{1}")] {
         store.commit(insert(key("bot", id, value))).await.unwrap();
         let found = store.find("bot", "token", value).await.unwrap().unwrap();
@@ -233,7 +233,8 @@ async fn references_hold_at_both_ends(place: &Place) {
         .commit(Changes::replace(detached, SILENT))
         .await
         .unwrap();
-    // A cascade that was not spelled out came after the caller looked.
+    // The cascade must be part of the changes; otherwise the reference counts as added after the
+    // caller looked.
     let refused = store.commit(Changes::remove(user.clone(), SILENT)).await;
     assert!(matches!(refused, Err(CommitError::Stale)), "{refused:?}");
     let mut dangling = child("ch_1", "usr_9", OnDelete::Block);
@@ -253,7 +254,7 @@ async fn references_hold_at_both_ends(place: &Place) {
 
 async fn a_parent_goes_with_its_children_in_any_order(place: &Place) {
     let store = place.store().await;
-    // Written before what it points at, within one write.
+    // In one write, a document may come before the target of its reference.
     let family =
         insert(child("ch_1", "usr_1", OnDelete::Cascade)).and(insert(document("user", "usr_1")));
     store.commit(family).await.unwrap();
@@ -297,7 +298,7 @@ async fn stale_writes_are_refused(place: &Place) {
 }
 
 async fn conditions_hold_at_the_commit(place: &Place) {
-    // Of two nodes, each of which learns of the other's commits only later.
+    // Two stores on one database. Each learns of the other's commits only later.
     let (here, there) = (place.store().await, place.store().await);
     let since = here
         .commit(insert(key("host", "hst_1", "*.a.example")))
@@ -327,7 +328,7 @@ async fn conditions_hold_at_the_commit(place: &Place) {
     assert!(commit(Changes::unless_referred("hst_1")).await);
     assert!(commit(unwritten(&["*.a.example", "*.b.example"])).await);
     assert!(commit(below(".example")).await);
-    // What is not asked about changes nothing.
+    // Documents that the condition does not name have no effect on it.
     for (id, name) in [("hst_2", "x.b.example"), ("hst_3", "*.c.example")] {
         there.commit(insert(key("host", id, name))).await.unwrap();
     }
@@ -338,7 +339,7 @@ async fn conditions_hold_at_the_commit(place: &Place) {
     assert!(!commit(below(".b.example")).await);
     assert!(!commit(unwritten(&["*.b.example", "*.c.example"])).await);
     assert!(!commit(unwritten(&["*.a.example"]).and(below(".example"))).await);
-    // Another state of what was seen, a reference to it, and its end.
+    // A changed revision, a new reference, and a removal.
     let first = key("host", "hst_1", "*.a.example");
     let again = Document {
         head: seen.clone(),
@@ -392,7 +393,7 @@ async fn what_is_refused_leaves_nothing(place: &Place) {
     );
     assert_eq!(store.get("user", "usr_1").await.unwrap(), None);
     assert_eq!(store.outbox_after(0, 10).await.unwrap(), []);
-    // The same event is told once, whoever tells it.
+    // An event is stored once, even if it is emitted again.
     store
         .commit(Changes::tell(event("k.v0", "ev_1")))
         .await
@@ -433,7 +434,8 @@ async fn events_go_to_those_who_wanted_them_then(place: &Place) {
         .commit(insert(wants("es_1", LIFE, "ed_1")))
         .await
         .unwrap();
-    // It hears of its own making, of the change that begins its interest, of its own end.
+    // A subscription receives the events of its own creation, of the change that adds a topic, and
+    // of its own removal.
     store
         .commit(Changes::insert(
             wants("es_2", &["made.v0"], "ed_2"),
@@ -487,7 +489,7 @@ async fn pages_are_newest_first(place: &Place) {
         .commit(insert(document("user", "usr_1")))
         .await
         .unwrap();
-    // Byte order: digits, capitals, small letters, whatever the database's collation.
+    // Byte order: digits, capitals, small letters, regardless of the database's collation.
     for id in ["ch_a", "ch_B", "ch_1", "ch_Z", "ch_b"] {
         store
             .commit(insert(child(id, "usr_1", OnDelete::Cascade)))
@@ -532,7 +534,7 @@ async fn many_at_once_keep_their_own_outcome(place: &Place) {
     for n in 0..200 {
         let store = store.clone();
         writers.spawn(async move {
-            // Every value is wanted twice.
+            // Every value is requested twice.
             let wanted = key("api_key", &format!("ak_{n:03}"), &format!("v{}", n / 2));
             let told = AuditEvent::Emit(event("k.v0", &format!("ev_{n:03}")));
             (n, store.commit(Changes::insert(wanted, told)).await)
@@ -596,7 +598,7 @@ async fn the_outbox_is_in_commit_order_over_two_nodes(place: &Place) {
         by_revision.iter().map(|(_, id)| id).collect::<Vec<_>>()
     );
     assert_eq!(rows.last().unwrap().seq, 120);
-    // Each node hears of the other's commits.
+    // Each node learns of the other's commits.
     for store in &nodes {
         let mut watch = store.watch();
         let heard = watch.wait_for(|revision| *revision == 120);
@@ -642,7 +644,7 @@ async fn settings_and_pruning(place: &Place) {
     }
     assert_eq!(store.prune_outbox(2).await.unwrap(), 2);
     assert_eq!(store.prune_outbox(3).await.unwrap(), 1);
-    // Positions are never given twice, even when nothing is left to remind of them.
+    // Positions are never assigned twice, even when all rows have been removed.
     store
         .commit(Changes::tell(event("k.v0", "ev_4")))
         .await
@@ -674,7 +676,7 @@ async fn a_copy_opens_and_holds_everything(place: &Place) {
         .commit(insert(document("user", "usr_2")))
         .await
         .unwrap();
-    // Again, over the first one.
+    // Again, over the first backup.
     store.backup(&copy).await.unwrap();
     store.close().await;
 
@@ -694,7 +696,7 @@ async fn a_copy_opens_and_holds_everything(place: &Place) {
         assert_eq!(mode & 0o777, 0o600, "{}", path.display());
     }
     copied.close().await;
-    // The original opens again as it was left.
+    // The original opens again unchanged.
     let reopened = place.store().await;
     assert_eq!(reopened.revision().await.unwrap(), 2);
 }

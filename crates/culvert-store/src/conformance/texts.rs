@@ -1,4 +1,5 @@
-//! Documents found by their texts: the same ones as by looking at all of them, whoever wrote them.
+//! Documents found by the text index are the same as those found by a scan, regardless of which
+//! program wrote them.
 
 use std::time::Duration;
 
@@ -63,8 +64,8 @@ async fn named(store: &Store, name: &str) -> Vec<String> {
     ids(store, "name", Like::OneOf(vec![name.to_owned()])).await
 }
 
-/// Few words, so that texts share beginnings and parts; with quotes, escapes, the characters that
-/// rows spell otherwise, and longer than a row takes.
+/// Few words, so that texts share prefixes and parts; with quotes, escapes, the characters that
+/// rows escape, and values that are abridged in rows.
 fn text() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         Just("a".to_owned()),
@@ -113,7 +114,7 @@ async fn every_text_finds_what_a_look_at_all_of_them_finds(place: &Place) {
         let of = vec![one.clone(), other.clone()];
         let found = ids(&store, "name", Like::OneOf(of)).await;
         assert_eq!(found, wanted(&|name| name == one || name == other));
-        // What stands shortened in its row may be found by less than it is.
+        // For an abridged value, the index may return more documents than match.
         let store_of = &store;
         let whole = |found: Vec<String>| async move {
             let documents = store_of.get_many(&found).await.unwrap();
@@ -135,7 +136,7 @@ async fn every_text_finds_what_a_look_at_all_of_them_finds(place: &Place) {
         let having: Vec<_> = having.map(|(_, id)| id).collect();
         assert_eq!(having, wanted(&|name| name.contains(&one)), "{one:?}");
     }
-    // In pages, and no more than asked for.
+    // In pages, and no more than requested.
     let common = "a".to_owned();
     let all = wanted(&|name| name == common);
     assert!(all.len() > 3, "{all:?}");
@@ -184,7 +185,7 @@ async fn rows_follow_their_documents(place: &Place) {
         .await
         .unwrap();
     assert!(ids(&store, "note", kept).await.is_empty());
-    // What was refused leaves no row.
+    // Refused commits leave no rows.
     let twice = insert_twice(3);
     assert!(store.commit(twice).await.is_err());
     assert!(named(&store, "refused").await.is_empty());
@@ -213,7 +214,7 @@ async fn what_an_older_program_wrote_is_made_up_for(place: &Place) {
     indexed(&store).await;
     let all = ["item_0003", "item_0002", "item_0001"];
     assert_eq!(named(&store, "two").await, all);
-    // Commits of both in turns.
+    // Both programs commit in turns.
     for n in 10..20 {
         insert(&older, [item(n, "ten", "")]).await;
         insert(&store, [item(n + 10, "ten", "")]).await;
@@ -232,7 +233,7 @@ async fn documents_of_an_older_format_are_indexed_by_the_first_start(place: &Pla
     let older = crate::database::Database::open(&place.url, part, &*place.clock)
         .await
         .unwrap();
-    // Most by one commit each, many by one.
+    // Most are written by one commit each, many by a single commit.
     let mut connection = older.site.connect(Access::Write).await.unwrap();
     let rows: Vec<String> = (0..N)
         .map(|n| {
@@ -258,7 +259,7 @@ async fn documents_of_an_older_format_are_indexed_by_the_first_start(place: &Pla
         store.meta_get("format").await.unwrap(),
         Some(STATE.len().to_string())
     );
-    // It is open at once and written to meanwhile.
+    // The store opens immediately, and accepts writes while it indexes.
     insert(&store, [item(5000, "name 3", "")]).await;
     indexed(&store).await;
     assert_eq!(
@@ -295,7 +296,7 @@ async fn other_fields_are_indexed_anew(place: &Place) {
     indexed(&newer).await;
     assert_eq!(ids(&newer, "other", other()).await.len(), 2);
     newer.close().await;
-    // Back to the program before.
+    // The previous program is used again.
     let older = Store::open(&place.url, place.clock.clone(), texts())
         .await
         .unwrap();
