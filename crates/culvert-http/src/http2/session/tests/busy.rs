@@ -1,8 +1,8 @@
-//! Busy clients that do nothing wrong are not taken for a flood.
+//! Busy clients that follow the protocol are not treated as floods.
 
 use super::*;
 
-/// What a gRPC client answers a message with.
+/// The frames that a gRPC client sends in reply to a message.
 fn grpc_says(stream: u32, bytes: u32) -> Vec<u8> {
     [
         frame(frame::WINDOW_UPDATE, 0, 0, &bytes.to_be_bytes()),
@@ -14,7 +14,8 @@ fn grpc_says(stream: u32, bytes: u32) -> Vec<u8> {
 
 #[test]
 fn a_stream_of_small_messages_runs_on() {
-    // grpc-go and grpcio answer each message with frames that widen windows and measure the way.
+    // grpc-go and grpcio reply to each message with frames that enlarge windows and measure the
+    // round trip.
     let mut talk = Talk::new();
     talk.asks(1, OPENING);
     talk.session.send_head(1, &ok(), false);
@@ -23,12 +24,12 @@ fn a_stream_of_small_messages_runs_on() {
         assert!(talk.window(1).is_ready(), "{turn}");
         talk.session.send_data(1, bytes, false);
         talk.hears(&grpc_says(1, 25)).unwrap();
-        // Its own messages beside it.
+        // The client's own messages between them.
         talk.hears(&frame(frame::DATA, 0, 1, &[7; 25])).unwrap();
         assert!(talk.data(1).is_ready());
         talk.said();
     }
-    // What comes late, for as many messages as fit into the windows, is no flood either.
+    // Delayed replies to as many messages as fit into the windows are not a flood either.
     for _ in 0..2_000 {
         talk.session
             .send_data(1, Bytes::from_static(&[7; 25]), false);
@@ -55,7 +56,7 @@ fn sequential_calls_run_on() {
             .send_data(stream, Bytes::from_static(&[7; 25]), false);
         talk.session.send_trailers(stream, &trailers);
         talk.hears(&grpc_says(stream, 25)).unwrap();
-        // Some clients end with this what is over.
+        // Some clients reset streams that are already complete.
         let reset = frame(frame::RST_STREAM, 0, stream, &[0, 0, 0, 8]);
         talk.hears(&reset).unwrap();
         if turn % 10 == 0 {

@@ -1,39 +1,40 @@
-//! Cases of h2spec and of RFC 9113: bytes of a client, and what must come of them.
+//! Cases of h2spec and of RFC 9113: bytes from a client, and the required outcome.
 //!
-//! Each runs against a server that responds at once and, unless the case needs a response, against one that never
-//! does: what a frame means depends on the state of its stream. Each is fed whole and byte by byte.
+//! The meaning of a frame depends on the state of its stream. So each case runs against a server
+//! that responds immediately and, unless it needs a response, against one that never responds. Each
+//! is fed whole and byte by byte.
 
 use super::*;
 use crate::http2::Refused;
 
-/// What must come of a case.
+/// The required outcome of a case.
 pub(super) enum Expect {
-    /// Nothing is reset, and the connection goes on: a PING behind it is answered.
+    /// Nothing is reset and the connection continues: a later PING is acknowledged.
     Goes,
-    /// This many responses are sent whole, and the connection goes on.
+    /// This many complete responses are sent, and the connection continues.
     Answers(usize),
-    /// A request arrives that is to be refused with a status, and the connection goes on.
+    /// A request arrives that must be refused with a status, and the connection continues.
     Refuses,
-    /// The connection ends for one of these reasons.
+    /// The connection is closed for one of these reasons.
     Connection(&'static [Reason]),
-    /// A stream or the connection ends for one of these reasons.
+    /// A stream or the connection is closed for one of these reasons.
     Stream(&'static [Reason]),
-    /// One stream is reset for this reason, and the connection goes on.
+    /// One stream is reset for this reason, and the connection continues.
     Reset(Reason),
     /// DATA of these lengths is sent.
     Data(&'static [usize]),
-    /// A frame with this type, these flags and this payload is sent, and the connection goes on.
+    /// A frame with this type, these flags and this payload is sent, and the connection continues.
     Says(u8, u8, &'static [u8]),
 }
 
 impl Expect {
-    /// Whether the case is about responses.
+    /// Whether the case requires responses.
     pub(super) fn needs_answers(&self) -> bool {
         matches!(self, Self::Answers(_) | Self::Data(_))
     }
 }
 
-/// Whether the server answers.
+/// Whether the server responds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Server {
     AtOnce,
@@ -46,11 +47,11 @@ struct Outcome {
     refused: usize,
 }
 
-/// The server: answers each request that has ended with `hello`, as windows let it.
+/// The server. It responds to each complete request with `hello`, as far as windows allow.
 struct Serving {
     talk: Talk,
     server: Server,
-    /// Requests that are not answered whole, and what is left of their answers.
+    /// Requests without a complete response, and the rest of the response.
     pending: Vec<(u32, Option<&'static [u8]>)>,
     outcome: Outcome,
 }
@@ -69,7 +70,7 @@ impl Serving {
         }
     }
 
-    /// Takes one frame after another, and answers after each.
+    /// Processes one frame after another, and responds after each.
     fn hears(&mut self, bytes: &[u8]) {
         self.talk.inbox.extend_from_slice(bytes);
         while self.outcome.end.is_none() {
@@ -141,7 +142,7 @@ fn run(bytes: &[u8], server: Server, step: usize) -> Outcome {
     serving.outcome
 }
 
-/// Runs a case, whole and byte by byte. Returns what is wrong.
+/// Runs a case, whole and byte by byte. Returns the failures.
 pub(super) fn check(name: &str, bytes: &[u8], server: Server, expect: &Expect) -> Vec<String> {
     let mut wrong = Vec::new();
     for step in [usize::MAX, 1] {
@@ -271,7 +272,7 @@ pub(super) fn many(frames: &[&[u8]]) -> Vec<u8> {
     frames.concat()
 }
 
-/// A request whose section ends with these bytes.
+/// A request whose field section ends with these bytes.
 pub(super) fn behind(bytes: &[u8]) -> Vec<u8> {
     headers(WHOLE, 1, &[&section(&[])[..], bytes].concat())
 }

@@ -1,4 +1,4 @@
-//! Responses: frames, windows, and turns at the write buffer.
+//! Responses: frames, windows, and the order in which streams write.
 
 use super::*;
 
@@ -13,7 +13,8 @@ fn answers_keep_to_the_windows_of_the_client() {
     talk.session
         .send_data(1, Bytes::from_static(&[1; 10]), false);
     assert_eq!(talk.window(1), Poll::Pending);
-    // What is taken back is owed first.
+    // The smaller initial window makes the stream's window negative, so updates must first fill the
+    // deficit.
     talk.hears(&frame(frame::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 4]))
         .unwrap();
     talk.hears(&frame(frame::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 6]))
@@ -21,7 +22,7 @@ fn answers_keep_to_the_windows_of_the_client() {
     assert_eq!(talk.window(1), Poll::Pending);
     talk.hears(&frame(frame::WINDOW_UPDATE, 0, 1, &[0, 1, 0, 0]))
         .unwrap();
-    // The connection's own window is what is left of the first.
+    // The connection's window still has the rest of its initial size.
     talk.said();
     let mut sent = 10;
     while let Poll::Ready(Ok(room)) = talk.window(1) {
@@ -55,7 +56,7 @@ fn an_answer_is_its_head_its_data_and_its_end() {
             (frame::HEADERS, frame::END_HEADERS | frame::END_STREAM, 1),
         ]
     );
-    // That no table is used is told once; what is of HTTP/1 alone is not sent.
+    // The table size of zero is announced once. Connection-specific fields of HTTP/1 are not sent.
     assert_eq!(said[0].3[..2], [0x20, 0x88]);
     let mut names = Vec::new();
     let block = Bytes::from(said[0].3.clone());
@@ -68,7 +69,7 @@ fn an_answer_is_its_head_its_data_and_its_end() {
         .unwrap();
     assert_eq!(names, ["server"]);
     assert!(talk.session.streams.is_empty());
-    // What is longer than a frame goes on in others.
+    // A field section that is longer than a frame continues in further frames.
     talk.asks(3, WHOLE);
     let mut long = ok();
     let value = http::HeaderValue::from_str(&"\u{20ac}".repeat(12_000)).unwrap();
