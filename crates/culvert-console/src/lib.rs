@@ -1,10 +1,10 @@
 //! The files of the web console, in the binary.
 //!
-//! Their source is `console/`; `npm run build` there writes them to `dist/`, which is committed, so that a
-//! build needs no Node and no network. `dist/MANIFEST` has the hash of every source file. Tests hold the list of
-//! files below against `dist/`, and the manifest against `console/`.
+//! Their source is `console/`. `npm run build` there writes them to `dist/`, which is committed, so
+//! a build needs neither Node nor a network. `dist/MANIFEST` has the hash of every source file.
+//! Tests compare the list of files below with `dist/`, and the manifest with `console/`.
 //!
-//! Not here: how files are served (the HTTP face).
+//! Not here: how files are served (`culvert-api`).
 
 mod files;
 
@@ -22,7 +22,7 @@ pub struct File {
     pub name: &'static str,
     /// The value of its `content-type` field.
     pub media_type: &'static str,
-    /// What it holds.
+    /// Its content.
     pub bytes: &'static [u8],
     tag: OnceLock<String>,
     gzip: OnceLock<Vec<u8>>,
@@ -39,7 +39,8 @@ impl File {
         }
     }
 
-    /// Its entity tag, quoted: the start of its SHA-256. Weak, since a compressed copy shares it.
+    /// Its entity tag, quoted: the start of its SHA-256. It is weak, because the compressed form
+    /// has the same tag.
     pub fn tag(&self) -> &str {
         self.tag.get_or_init(|| {
             let digest = Sha256::digest(self.bytes);
@@ -48,11 +49,12 @@ impl File {
         })
     }
 
-    /// What it holds, compressed. Made when it is first asked for: most servers never are.
+    /// Its content, compressed with gzip. Compressed on first use, because most servers never need
+    /// it.
     pub fn gzip(&self) -> &[u8] {
         self.gzip.get_or_init(|| {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-            // Writing to memory does not fail.
+            // Writing to memory cannot fail.
             drop(encoder.write_all(self.bytes));
             encoder.finish().unwrap_or_default()
         })
@@ -64,11 +66,11 @@ pub fn find(name: &str) -> Option<&'static File> {
     files::FILES.iter().find(|file| file.name == name)
 }
 
-/// The page that every path of the console shows.
+/// The page that is served for every path of the console.
 ///
 /// # Panics
 ///
-/// Never: a test holds that the list has it.
+/// Never: a test checks that the list has it.
 pub fn page() -> &'static File {
     find("index.html").expect("the console has a page")
 }

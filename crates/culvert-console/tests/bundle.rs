@@ -1,4 +1,4 @@
-//! The committed bundle belongs to its source, and the binary has all of it.
+//! The committed bundle matches its source, and the binary has all of its files.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
@@ -13,7 +13,7 @@ fn crate_root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// All files below a folder, by their path from `root`.
+/// All files below a directory, by their path from `root`.
 fn files(root: &Path, folder: &Path) -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -77,7 +77,7 @@ fn the_bundle_is_built_from_the_source() {
         let (hash, name) = line.split_once("  ").unwrap();
         listed.insert(name.to_owned(), hash.to_owned());
     }
-    // Every source file is listed, and no file has changed since.
+    // Every source file is listed, and none has changed since the build.
     for (name, _) in files(&console, &console.join("src")) {
         assert!(
             listed.contains_key(&name),
