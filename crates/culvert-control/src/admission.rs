@@ -1,4 +1,4 @@
-//! Admission of addresses: what IP restrictions refuse.
+//! Admission by address: enforces IP restrictions.
 
 use std::net::IpAddr;
 
@@ -10,8 +10,8 @@ use crate::Caller;
 use crate::control::Control;
 
 impl Control {
-    /// Refuses a call from an address that an enforced IP restriction of the caller's account does
-    /// not admit (220). `address` is the caller's own, not a proxy's.
+    /// Refuses a call from an address that an enforced IP restriction of the caller's account does not allow
+    /// (220). `address` is the caller's own, not a proxy's.
     pub fn admit(&self, caller: &Caller, address: IpAddr) -> Result<(), Refusal> {
         let restrictions = self.restrictions.load();
         let restriction = restrictions.api.get(&caller.account);
@@ -23,8 +23,7 @@ impl Control {
         )
     }
 
-    /// Refuses an agent at an address that an enforced IP restriction of its account does not admit
-    /// (115).
+    /// Refuses an agent at an address that an enforced IP restriction of its account does not allow (115).
     pub(crate) fn admit_agent(&self, agent: &Caller, address: IpAddr) -> Result<(), Refusal> {
         let restrictions = self.restrictions.load();
         let restriction = restrictions.agents.get(&agent.account);

@@ -48,7 +48,7 @@ pub(crate) fn object_schema(ty: &ResourceType) -> Value {
     schema
 }
 
-/// Every kind of event there is: those of traffic and those of the resources.
+/// All kinds of events: those of traffic and those of resources.
 pub fn catalogue() -> &'static Catalogue {
     static CATALOGUE: std::sync::OnceLock<Catalogue> = std::sync::OnceLock::new();
     CATALOGUE.get_or_init(|| Catalogue::new(kinds()))

@@ -1,4 +1,4 @@
-//! What views need of the installation: where its API is, and which ports its edge has to the world.
+//! The installation's public addresses in views: the base URL of the API, and the public ports of the edge.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::fmt;
 /// Ports that public URLs show (`edge.public_http_port`, `edge.public_https_port`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublicPorts {
-    /// Of `http` endpoints.
+    /// Port of `http` endpoints.
     pub http: u16,
-    /// Of `https` and `tls` endpoints.
+    /// Port of `https` and `tls` endpoints.
     pub https: u16,
 }
 
 impl Default for PublicPorts {
-    /// The ports that a URL need not name.
+    /// The default ports, which URLs omit.
     fn default() -> Self {
         Self {
             http: 80,
@@ -23,7 +23,7 @@ impl Default for PublicPorts {
 }
 
 impl PublicPorts {
-    /// The URL of an endpoint as the world uses it. Internal and TCP endpoints have their own ports.
+    /// The public URL of an endpoint. Internal and TCP endpoints keep their ports.
     pub(crate) fn shown<'a>(self, url: &'a str) -> Cow<'a, str> {
         let Some((scheme, authority)) = url.split_once("://") else {
             return url.into();
@@ -43,13 +43,13 @@ impl PublicPorts {
     }
 }
 
-/// The public base of what a view shows.
+/// The context of views.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Base<'a> {
-    /// Of `uri` fields, without a trailing slash.
+    /// Base of `uri` fields, without a trailing slash.
     pub(crate) uri: &'a str,
     pub(crate) ports: PublicPorts,
-    /// The owner whose private fields are shown; `None` shows everybody's.
+    /// The owner whose private fields are shown; `None` shows those of all owners.
     pub(crate) viewer: Option<&'a str>,
 }
 

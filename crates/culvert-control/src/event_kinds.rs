@@ -1,7 +1,7 @@
-//! The names of all kinds of events, and which of them only admins follow.
+//! The names of all kinds of events, and which of them only admins may follow.
 //!
-//! Not here: what an event contains (`audit_kinds`). That takes the resources with all their behaviour, and
-//! subscriptions, which are resources, must know the names.
+//! `audit_kinds` defines the contents of events. It depends on all resources, while subscriptions, which are
+//! resources, need the names.
 
 use culvert_base::{Refusal, code};
 
@@ -25,7 +25,7 @@ use crate::resource::model::tunnel_credential::TunnelCredential;
 use crate::resource::model::vault::Vault;
 use crate::resource::model::vault_secret::VaultSecret;
 
-/// Kinds of an agent's session.
+/// Kinds of agent session events.
 pub(crate) const AGENT_SESSION_START: &str = "agent_session_start.v0";
 pub(crate) const AGENT_SESSION_STOP: &str = "agent_session_stop.v0";
 
@@ -66,7 +66,7 @@ impl AuditedResource {
     }
 }
 
-/// What was done to an object.
+/// A change to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Created,
@@ -110,8 +110,8 @@ pub(crate) fn is_kind(name: &str) -> bool {
     names().any(|kind| kind == name)
 }
 
-/// Whether events of this kind are about keys or credentials, which exist for their owners and for admins
-/// alone. Those of agents' sessions name the credential.
+/// Whether events of this kind are about keys or credentials, which only their owners and admins may see.
+/// Agent session events name the credential.
 pub(crate) fn is_private(name: &str) -> bool {
     let mut private = AUDITED.iter().filter(|resource| resource.is_private);
     private.any(|resource| {
@@ -121,7 +121,7 @@ pub(crate) fn is_private(name: &str) -> bool {
     }) || [AGENT_SESSION_START, AGENT_SESSION_STOP].contains(&name)
 }
 
-/// Refuses the name of a kind that does not exist.
+/// Refuses the name of an unknown kind.
 pub(crate) fn known(name: &str) -> Result<(), Refusal> {
     if is_kind(name) || traffic_kinds().any(|kind| kind.name == name) {
         return Ok(());
@@ -133,7 +133,7 @@ pub(crate) fn known(name: &str) -> Result<(), Refusal> {
     ))
 }
 
-/// Refuses events about keys and credentials to anybody but admins (630).
+/// Refuses events about keys and credentials (630), unless the caller is an admin.
 pub(crate) fn may_follow(caller: &Caller, name: &str) -> Result<(), Refusal> {
     if caller.role == Role::Admin || !is_private(name) {
         return Ok(());

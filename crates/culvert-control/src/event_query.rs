@@ -1,9 +1,9 @@
-//! `GET /events`: pages of the kept events, audit and traffic, and following them.
+//! `GET /events`: pages of retained audit and traffic events, and a stream of new ones.
 //!
-//! A caller finds what their live tails show: events of their account, without those about keys and credentials
-//! unless they are an admin.
+//! A caller finds the events that their live tails show: those of their account, without those about keys and
+//! credentials unless the caller is an admin.
 //!
-//! Not here: how the logs are read and what that may cost (delivery), server-sent events (the HTTP face).
+//! Delivery reads the logs and limits the cost. The HTTP server sends server-sent events.
 
 use culvert_base::{Fault, Refusal, Timestamp, code};
 use culvert_delivery::{Cursor, EventPage, EventQuery, LoggedEvent};
@@ -21,9 +21,9 @@ use crate::operation::{Call, Method, Operation, Reply, ResponseSpec, Status};
 use crate::page::{self, LIMIT_MAX, Parameter};
 use crate::{Error, event_kinds, stored};
 
-/// Where events are listed.
+/// Path of the list of events.
 pub const EVENTS_PATH: &str = "/events";
-/// The parameter that makes a stream of a list.
+/// The parameter that requests a stream.
 const FOLLOW: &str = "follow";
 const CURSOR: &str = "cursor";
 
@@ -162,7 +162,7 @@ impl<'a> View<'a> {
             Some(place) => {
                 let previous_hash = match &place.previous {
                     Some(previous) => Some(previous.clone()),
-                    // The row before it is pruned, and the log keeps its hash.
+                    // The previous row is pruned, but the log keeps its hash.
                     None => {
                         control
                             .store
@@ -208,7 +208,7 @@ async fn list(control: &Control, call: Call) -> Result<Reply, Error> {
     })?))
 }
 
-/// The query once more, with another cursor.
+/// The URL of the same query with another cursor.
 fn next_page(uri: &str, query: &[(String, String)], cursor: Cursor) -> String {
     let mut next = form_urlencoded::Serializer::new(String::new());
     for (name, value) in query.iter().filter(|(name, _)| name != CURSOR) {
@@ -218,27 +218,27 @@ fn next_page(uri: &str, query: &[(String, String)], cursor: Cursor) -> String {
     format!("{uri}?{}", next.finish())
 }
 
-/// Whether a query asks for a stream.
+/// Whether a query requests a stream.
 pub fn follows(query: &[(String, String)]) -> bool {
     query
         .iter()
         .any(|(name, value)| name == FOLLOW && value == "true")
 }
 
-/// A search that goes on with what happens.
+/// A search that continues with new events.
 #[derive(Debug)]
 pub struct Followed {
     query: EventQuery,
 }
 
-/// A message of a stream: its id, and an event with its places as one line of JSON.
+/// A message of a stream: its ID, and an event with its positions as one line of JSON.
 pub type Message = (String, String);
 
-/// Events of one message round of a stream.
+/// Limit of events per read of a stream.
 const ROUND: usize = 32;
 
 impl Control {
-    /// Begins to follow the kept events: behind `last`, the id of a message, or where the query says.
+    /// Starts to follow retained events, after the message ID `last`, or from the position in the query.
     pub async fn follow_events(
         &self,
         caller: &Caller,
@@ -273,7 +273,7 @@ impl Control {
         Ok(Followed { query })
     }
 
-    /// The next messages, and whether there may be more already.
+    /// The next messages, and whether more may be available now.
     pub async fn followed(&self, followed: &mut Followed) -> Result<(Vec<Message>, bool), Error> {
         let EventPage {
             events,
@@ -290,7 +290,7 @@ impl Control {
     }
 }
 
-/// A query string, read.
+/// A parsed query string.
 #[derive(Debug)]
 struct Asked {
     limit: usize,
@@ -374,7 +374,7 @@ impl Asked {
         Ok(asked)
     }
 
-    /// What delivery is asked, with the rights of the caller.
+    /// The query for delivery, limited to the rights of the caller.
     fn query(self, control: &Control, caller: &Caller) -> Result<EventQuery, Refusal> {
         let filter = match self.filter.as_deref() {
             None => None,
@@ -395,7 +395,7 @@ impl Asked {
     }
 }
 
-/// The kinds that a caller gets who asks for these; `None` is every kind.
+/// The kinds that the caller receives for this request; `None` for all kinds.
 fn kinds_for(
     control: &Control,
     caller: &Caller,

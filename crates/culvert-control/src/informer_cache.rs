@@ -1,24 +1,23 @@
-//! Documents of one kind in memory, each made into something once and again when it has changed.
+//! An in-memory cache of the documents of one kind, each converted when it is read and again when it changes.
 //!
-//! A refresh reads what was committed since the last one. Commits say what they touched, also those of other nodes, so
-//! they cost a look at those documents and nothing else. Where that is not known, as after a very large
-//! commit or a lost connection, the
-//! database is asked what was written since; nothing tells of a removal then, so when there are more
-//! members than documents the ids are compared. Whatever is committed between the two readings is found
-//! by the next refresh, which that commit wakes.
+//! A refresh reads what was committed since the last one. Commits report the documents that they changed,
+//! also those of other nodes, so a refresh reads only these. After a very large commit or a lost connection
+//! this is not known, and the refresh queries the documents written since. That query does not report
+//! removals. If the cache then has more members than the store has documents, the IDs are compared. A commit
+//! between the two reads starts another refresh, which finds its changes.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use culvert_base::Fault;
 use culvert_store::{Document, Store};
 
-/// What the documents of a kind were made into.
+/// The converted documents of a kind.
 #[derive(Debug)]
 pub(crate) struct InformerCache<T> {
     kind: &'static str,
-    /// All commits up to this revision are in it.
+    /// The cache includes all commits up to this revision.
     complete_to: Option<i64>,
-    /// The latest document that was read.
+    /// Revision of the latest document that was read.
     revision: i64,
     members: BTreeMap<String, T>,
 }
@@ -33,14 +32,14 @@ impl<T> InformerCache<T> {
         }
     }
 
-    /// Reads what has changed. Each change is its id with what was there before.
+    /// Reads what has changed. Returns each changed ID with its previous value.
     pub(crate) async fn refresh(
         &mut self,
         store: &Store,
         mut make: impl FnMut(Document) -> T,
     ) -> Result<Vec<(String, Option<T>)>, Fault> {
         let (until, touched) = store.touched(self.complete_to.unwrap_or(0)).await;
-        // Everything is read before anything changes, so a failed refresh changes nothing.
+        // Read everything before changing the cache, so that a failed refresh changes nothing.
         let (mut written, mut removed) = (Vec::new(), Vec::new());
         match touched.filter(|_| self.complete_to.is_some()) {
             Some(touched) => {
@@ -74,7 +73,7 @@ impl<T> InformerCache<T> {
                 changes.push((id, Some(made)));
             }
         }
-        // All that was committed up to there is in it.
+        // The cache includes all commits up to this revision.
         self.revision = self.revision.max(until);
         self.complete_to = Some(until);
         Ok(changes)
@@ -90,22 +89,22 @@ impl<T> InformerCache<T> {
         (id, before)
     }
 
-    /// What the document with this id was made into.
+    /// The value of the document with this ID.
     pub(crate) fn get(&self, id: &str) -> Option<&T> {
         self.members.get(id)
     }
 
-    /// How many there are.
+    /// The number of documents.
     pub(crate) fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// What they were made into, in the order of their ids.
+    /// The values, ordered by ID.
     pub(crate) fn made(&self) -> impl Iterator<Item = &T> {
         self.members.values()
     }
 
-    /// Whether there is one with this id.
+    /// Whether there is a document with this ID.
     pub(crate) fn contains(&self, id: &str) -> bool {
         self.members.contains_key(id)
     }

@@ -1,9 +1,8 @@
-//! Lists of any resource: which part of it is asked for, filters, pages (contract: management API
-//! 1.9 and 1.10).
+//! Lists of any resource: query parameters, filters and pages (contract: management API 1.9 and 1.10).
 //!
-//! A filter is decided on the view of each object that is read. Which are read is the store's part:
-//! those that have a text the filter names, where they are few; those in the range of ids and times it
-//! allows; else all, until looking at them has taken [`FILTER_WORK_MAX`].
+//! A filter is evaluated on the view of each object that is read. The store chooses the objects to read:
+//! those with a text that the filter requires, if they are few; those in the range of IDs and times that it
+//! allows; else all, until evaluation has cost [`FILTER_WORK_MAX`].
 
 use culvert_base::{Fault, Refusal, code, id};
 use culvert_store::{Document, Like, PageQuery, TextQuery};
@@ -17,14 +16,14 @@ use crate::page::{Argument, LIMIT_MAX, Takes, Wanted};
 use crate::resource::resource_type::ResourceType;
 use crate::{Error, Role};
 
-/// Work that the filter of one list may take, where nothing says how many objects it looks at. It is counted
-/// and not timed, so that a busy machine refuses no more than one at rest. A unit is about a nanosecond.
+/// Limit of the cost of filtering one list, if the number of objects to read is unknown. The cost is counted
+/// and not timed, so that a busy machine refuses no more than an idle one. A unit is about a nanosecond.
 const FILTER_WORK_MAX: u64 = 50_000_000;
-/// Work that an object takes: itself, and each byte of its view, which is written and read.
+/// Cost of one object, and of each byte of its view, which is written and parsed.
 const OBJECT_WORK: u64 = 200;
 const BYTE_WORK: u64 = 4;
-/// Objects that are read one by one because of a text they have. Where more have it, looking at the
-/// newest ones finds a page as soon.
+/// Limit of objects that are read one by one because they contain a text. If more contain it, reading the
+/// newest objects fills a page as fast.
 const FOUND_MAX: u32 = 1000;
 
 /// `GET /<collection>`.
@@ -44,15 +43,15 @@ pub(crate) async fn list(
     list_of(&cx, ty, &call.query, listed).await
 }
 
-/// Which objects a list is of, before its caller asks for fewer.
+/// The objects of a list before the caller's filters.
 pub(crate) struct Listed<'a> {
-    /// Where the list is.
+    /// URI of the list.
     pub(crate) uri: String,
     pub(crate) takes_filter: bool,
     pub(crate) arguments: &'static [Argument],
     /// Only objects that refer to this one.
     pub(crate) refs_to: Option<String>,
-    /// Only objects whose view this holds for.
+    /// Only objects whose view meets this condition.
     pub(crate) having: Option<Having<'a>>,
 }
 
@@ -72,7 +71,7 @@ fn wanted(
     Wanted::read(query, takes)
 }
 
-/// Refuses a query that is wrong, without looking at any object.
+/// Refuses an invalid query, without reading an object.
 pub(crate) fn check_query(
     ty: &ResourceType,
     query: &[(String, String)],
@@ -81,7 +80,7 @@ pub(crate) fn check_query(
     wanted(ty, query, listed).map(drop)
 }
 
-/// A page of objects, JSON text.
+/// A page of objects as JSON text.
 pub(crate) async fn list_of(
     cx: &Cx<'_>,
     ty: &'static ResourceType,
@@ -98,8 +97,8 @@ pub(crate) async fn list_of(
     let mut span = sieve.span(ty, wanted.before.as_deref());
     let from = span.from.take().map(|body| ty.stored_id_of(body));
     let mut before = span.before.take().map(|body| ty.stored_id_of(body));
-    // Objects that only their owners see are read by their owner, so that what others have costs
-    // no time and shows in nothing.
+    // Objects that only their owner may see are read by owner, so that the objects of others neither cost
+    // time nor affect the result.
     let own = (ty.is_private && cx.caller.role != Role::Admin).then(|| cx.caller.owner_id.clone());
     let source = match listed.refs_to.as_ref().or(own.as_ref()) {
         None => Source::find(cx, ty, &mut span).await?,
@@ -111,7 +110,7 @@ pub(crate) async fn list_of(
     let mut next_page = None;
     let mut work = 0_u64;
     'pages: loop {
-        // One more than is shown tells whether there is another page.
+        // Read one more than the page shows, to find out whether there is another page.
         let query = PageQuery {
             kind: ty.kind.to_owned(),
             account: cx.caller.account.clone(),
@@ -175,27 +174,27 @@ pub(crate) async fn list_of(
         .map_err(|error| Fault::new("writing a list", error).into())
 }
 
-/// Where a list reads its objects, newest first.
+/// How a list reads its objects, newest first.
 #[derive(Debug)]
 enum Source {
-    /// All of a kind, or those that refer to one.
+    /// All objects of a kind, or those that refer to one object.
     All,
-    /// Those whose stored form has a text in it.
+    /// Objects whose stored form contains a text.
     Containing(String),
-    /// Those with a text in a field.
+    /// Objects with a text in a field.
     Text(&'static str, String),
-    /// Those with these ids, newest first.
+    /// Objects with these IDs, newest first.
     Ids(Vec<String>),
 }
 
-/// Objects, and what those of the next page come before, if there is one.
+/// Objects, and the ID before which the next page starts, if there is one.
 struct ObjectPage {
     documents: Vec<Document>,
     next: Option<String>,
 }
 
 impl Source {
-    /// The narrowest that the store knows of.
+    /// The narrowest source that the store supports.
     async fn find(cx: &Cx<'_>, ty: &ResourceType, span: &mut Span) -> Result<Self, Fault> {
         if let Some(bodies) = span.ids.take() {
             let mut ids: Vec<_> = bodies.iter().map(|body| ty.stored_id_of(body)).collect();
@@ -209,7 +208,8 @@ impl Source {
             texts.sort_by_key(|any| any.iter().map(|one| effort(&one.like)).max());
             let mut fewest: Option<Vec<String>> = None;
             for any in texts {
-                // One that looks at every text is not worth it where there are few already.
+                // A search through every text is not worth it if another condition already leaves few
+                // objects.
                 let is_far = any.iter().any(|one| matches!(one.like, Like::Contains(_)));
                 if fewest.is_some() && is_far {
                     break;
@@ -261,7 +261,7 @@ impl Source {
     }
 }
 
-/// Ids of all that have one of these texts, and perhaps of others; `None` when they are many.
+/// IDs of all objects with one of these texts, and possibly of others; `None` if there are too many.
 async fn found(
     cx: &Cx<'_>,
     ty: &ResourceType,
@@ -288,7 +288,7 @@ async fn found(
     Ok(is_few.then_some(found))
 }
 
-/// The one text that all must have, where it is one.
+/// The text that all objects must have, if there is exactly one.
 fn single(any: Vec<Looked>) -> Option<(&'static str, String)> {
     match <[Looked; 1]>::try_from(any) {
         Ok(
@@ -306,7 +306,7 @@ fn single(any: Vec<Looked>) -> Option<(&'static str, String)> {
     }
 }
 
-/// What looking for a text takes, the least first.
+/// Relative cost of a text search; cheaper ones run first.
 const fn effort(like: &Like) -> u8 {
     match like {
         Like::OneOf(_) => 0,
@@ -330,11 +330,11 @@ fn shown_id(ty: &ResourceType, stored: &str) -> String {
     }
 }
 
-/// What objects must be like to be listed.
+/// The conditions of a list.
 struct Sieve<'a> {
     having: Option<Having<'a>>,
     filter: Option<ListFilter>,
-    /// A field and the values of which it must have one.
+    /// A field and its accepted values.
     arguments: Vec<(&'static str, Vec<String>)>,
 }
 
@@ -365,12 +365,12 @@ impl<'a> Sieve<'a> {
         })
     }
 
-    /// Whether everything passes.
+    /// Whether there are no conditions.
     fn is_open(&self) -> bool {
         self.having.is_none() && self.filter.is_none() && self.arguments.is_empty()
     }
 
-    /// Where all that passes is, behind the page before.
+    /// Bounds of the matching objects after the previous page.
     fn span(&self, ty: &ResourceType, before: Option<&str>) -> Span {
         let filter = self.filter.as_ref();
         let mut span = filter.map_or_else(Span::default, |filter| filter.span(ty.id_prefix));
@@ -394,7 +394,7 @@ impl<'a> Sieve<'a> {
         span
     }
 
-    /// Whether an object passes. The filter's part is added to `work`.
+    /// Whether an object matches. Adds the cost of the filter to `work`.
     fn passes(&self, view: &[u8], work: &mut u64) -> Result<bool, Fault> {
         if self.is_open() {
             return Ok(true);

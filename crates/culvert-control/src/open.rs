@@ -1,5 +1,5 @@
-//! How the control part of a process begins: its authority, what older versions stored without, and what
-//! holds from the first request on.
+//! Starts the control plane of a process: opens the certificate authority, completes documents of older
+//! versions, and loads the IP restrictions before the first request.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::restriction::Restrictions;
 use crate::standing::Standings;
 
 impl Control {
-    /// Control over a store, whose certificate authority is made if it has none. Its IP restrictions
-    /// hold from here on.
+    /// Opens control over a store, and creates its certificate authority if it has none. The IP restrictions
+    /// are in force from here on.
     pub async fn open(parts: Parts) -> Result<Arc<Self>, Fault> {
         let authority = Authority::open(
             &parts.store,

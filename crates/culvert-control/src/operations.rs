@@ -1,5 +1,5 @@
-//! The table of all operations: those of the root, and those of each resource. And what the store must know of
-//! all resources.
+//! The table of all operations, of the root and of each resource; and the resource information that the store
+//! needs.
 
 use std::sync::OnceLock;
 
@@ -9,7 +9,7 @@ use crate::operation::{BodySpec, Method, Operation, ResponseSpec, Status};
 use crate::resource::resource_type::{Life, ResourceType};
 use crate::{event_query, resource, root};
 
-/// Every operation, collection by collection.
+/// All operations, by collection.
 pub fn operations() -> &'static [Operation] {
     static OPERATIONS: OnceLock<Vec<Operation>> = OnceLock::new();
     OPERATIONS.get_or_init(|| {
@@ -22,7 +22,7 @@ pub fn operations() -> &'static [Operation] {
     })
 }
 
-/// The texts of stored forms that the store finds documents by: those that filters may name.
+/// The texts of stored forms that the store indexes: those that filters may name.
 pub fn texts() -> Texts {
     let fields = |ty: &&'static ResourceType| {
         let kind = ty.kind;

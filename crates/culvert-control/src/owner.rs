@@ -11,10 +11,10 @@ use crate::resource::model::bot_user::BotUser;
 use crate::tenant::User;
 use crate::{Error, OwnerKind, Role, stored};
 
-/// Prefixes of ids that name an owner.
+/// ID prefixes of owners.
 const PREFIXES: &[&str] = &["usr", "bot", "service"];
 
-/// What calls depend on about an owner.
+/// The fields of an owner that calls need.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) kind: OwnerKind,
@@ -59,14 +59,14 @@ impl Owner {
     }
 }
 
-/// Whether an owner is an admin now.
+/// Whether an owner is currently an admin.
 pub(crate) async fn is_admin(cx: &Cx<'_>, owner_id: &str) -> Result<bool, Fault> {
     let owner = Owner::load(cx.store, owner_id).await?;
     Ok(owner.is_some_and(|(owner, _)| owner.role == Role::Admin))
 }
 
-/// The stored id of the owner a body names: a user's or bot's id, or a user's e-mail address; the
-/// caller's own when none is named. Only admins may name another.
+/// The stored ID of the owner in a body: a user's or bot's ID, or a user's e-mail address. Defaults to the
+/// caller's own. Only admins may name another.
 pub(crate) async fn named(cx: &Cx<'_>, text: &str) -> Result<String, Error> {
     let caller = cx.caller;
     let own = caller.owner_id.as_str();
@@ -106,7 +106,7 @@ pub(crate) async fn named(cx: &Cx<'_>, text: &str) -> Result<String, Error> {
         .filter(|document| document.head.account == caller.account)
         .ok_or_else(|| Refusal::of(code::OWNER_UNKNOWN))?;
     if !Owner::read(&document)?.active {
-        // As a value of the body this is the caller's mistake, not a missing permission.
+        // In the body this is an invalid value, not a missing permission.
         let mut refusal = Refusal::of(code::OWNER_INACTIVE);
         refusal.class = Class::Invalid;
         return Err(refusal.into());

@@ -1,5 +1,5 @@
-//! Objects that were stored before all they name was written down beside them: it is written down
-//! once, when a server starts, so that nothing in use can be deleted.
+//! Stores the references of objects from older versions, which did not record them, so that no object in use
+//! can be deleted. Runs once, when a server starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::resource::{endpoint, reserved_domain};
 use crate::seal::Seal;
 use crate::{host, stored};
 
-/// Says up to which form this was done.
+/// The key that stores which version of this has completed.
 const META: &str = "references";
 const DONE: &str = "1";
 
@@ -26,7 +26,7 @@ const NOTHING: AuditEvent = AuditEvent::Suppress {
     reason: "the object stays as it is; what it names is written down beside it",
 };
 
-/// Writes down what every object names. Nothing where it was done before.
+/// Stores the references of all objects. Does nothing if this has completed before.
 pub(crate) async fn relink(store: &culvert_store::Store, seal: &Seal) -> Result<(), Fault> {
     note_owners(store).await?;
     note_private_destinations(store).await?;
@@ -51,8 +51,8 @@ pub(crate) async fn relink(store: &culvert_store::Store, seal: &Seal) -> Result<
     store.meta_set(META, DONE).await
 }
 
-/// Writes down whose subscriptions to events about keys and credentials are, where that was not noted: the
-/// principal of the latest audit event about each. One that the audit log does not know waits for an admin.
+/// Stores the missing owners of subscriptions to events about keys and credentials: the principal of the
+/// latest audit event about each. A subscription that is not in the audit log waits for an admin.
 async fn note_owners(store: &culvert_store::Store) -> Result<(), Fault> {
     const META: &str = "subscription_owners";
     if store.meta_get(META).await?.as_deref() == Some(DONE) {
@@ -99,7 +99,7 @@ async fn note_owners(store: &culvert_store::Store) -> Result<(), Fault> {
         match store.commit(Changes::replace(changed, NOTHING)).await {
             Ok(_) => {}
             Err(CommitError::Fault(fault)) => return Err(fault),
-            // Another node changed it meanwhile. The next start looks again.
+            // Another node changed it meanwhile. The next start tries again.
             Err(_) => is_complete = false,
         }
     }
@@ -109,9 +109,8 @@ async fn note_owners(store: &culvert_store::Store) -> Result<(), Fault> {
     }
 }
 
-/// Notes at destinations that they get events about keys and credentials, where subscriptions from before that
-/// was noted send them. Without it a destination could be changed by every owner as soon as such a subscription
-/// is gone, while events still wait for it.
+/// Marks the destinations of older subscriptions to events about keys and credentials. Without the mark, any
+/// owner could change such a destination once the subscription is gone, while events are still queued for it.
 async fn note_private_destinations(store: &culvert_store::Store) -> Result<(), Fault> {
     const META: &str = "private_destinations";
     if store.meta_get(META).await?.as_deref() == Some(DONE) {
@@ -138,7 +137,7 @@ async fn note_private_destinations(store: &culvert_store::Store) -> Result<(), F
         match store.commit(Changes::replace(changed, NOTHING)).await {
             Ok(_) => {}
             Err(CommitError::Fault(fault)) => return Err(fault),
-            // Another node changed it meanwhile. The next start looks again.
+            // Another node changed it meanwhile. The next start tries again.
             Err(_) => is_complete = false,
         }
     }
@@ -148,7 +147,7 @@ async fn note_private_destinations(store: &culvert_store::Store) -> Result<(), F
     }
 }
 
-/// Rows of the audit log in one read.
+/// Audit log rows per read.
 const ROWS: u32 = 500;
 
 /// The part of an audit event about a subscription that names its owner.
@@ -163,8 +162,9 @@ struct Named {
     id: String,
 }
 
-/// Whether the references of a document were not those of its form. One whose references do not
-/// exist any more is left as it is: at run time it is refused what it names.
+/// Stores the references of a document if they differ from its stored form. Returns whether it wrote them. If
+/// an object that it refers to no longer exists, the document is left unchanged and the reference is refused at
+/// run time.
 async fn write<R: Resource>(
     store: &culvert_store::Store,
     ty: &ResourceType,

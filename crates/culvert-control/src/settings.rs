@@ -1,4 +1,4 @@
-//! What control needs to know of the configuration.
+//! The settings of the control plane.
 
 use std::ops::RangeInclusive;
 
@@ -8,12 +8,12 @@ use culvert_policy::IpDatabases;
 
 use crate::base::PublicPorts;
 
-/// What control needs to know of the configuration.
+/// The settings of the control plane.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Platform base domain; endpoints get names below it (`edge.domain`).
     pub edge_domain: HostName,
-    /// Ports that URLs of endpoints show.
+    /// Ports shown in the URLs of endpoints.
     pub public_ports: PublicPorts,
     /// Ports of TCP endpoints (`edge.tcp_ports`).
     pub tcp_ports: RangeInclusive<u16>,
@@ -21,33 +21,33 @@ pub struct Settings {
     pub allow_private_upstreams: bool,
     /// Whether traffic policies may call public hosts (`policy.http_request_public`).
     pub allow_public_calls: bool,
-    /// What files of the operator say of addresses (`edge.geo_database` and its like).
+    /// The operator's databases about IP addresses (`edge.geo_database` and similar).
     pub ip_data: IpDatabases,
-    /// Names below the platform domain that the installation itself serves, beside those that are
-    /// always its own (`connect.`, `api.`, `tcp.`).
+    /// Names below the platform domain that the installation itself serves, in addition to the fixed ones
+    /// (`connect.`, `api.`, `tcp.`).
     pub own_names: Vec<String>,
-    /// What destinations may use and reach (`destinations.*`).
+    /// The files and addresses that destinations may use (`destinations.*`).
     pub targets: TargetSettings,
     /// Public base of `uri` fields in events of the server itself, without a trailing slash.
     pub base_url: String,
-    /// The version that agents will have to have, if that was announced (`agents.minimum_version`).
+    /// The announced minimum version of agents, if any (`agents.minimum_version`).
     pub agent_minimum: Option<AgentMinimum>,
 }
 
-/// An announced minimum version of agents. Events of sessions with an older one say so (`deprecated`);
-/// nothing is refused.
+/// An announced minimum version of agents. Events of sessions with an older one contain a notice
+/// (`deprecated`), but agents are not refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentMinimum {
-    /// Numbers with points between them, such as `3.5.0`.
+    /// Numbers separated by dots, such as `3.5.0`.
     pub version: String,
-    /// When older ones will not be let in any more.
+    /// When older versions will be refused.
     pub date: String,
-    /// A sentence for the owner of the agent.
+    /// A message for the owner of the agent.
     pub message: String,
 }
 
 impl AgentMinimum {
-    /// Whether `version` is older. One that does not begin with a number is not judged.
+    /// Whether `version` is older. False for a version that does not start with a number.
     pub fn is_above(&self, version: &str) -> bool {
         let (minimum, given) = (numbers(&self.version), numbers(version));
         if given.is_empty() {
@@ -62,7 +62,7 @@ impl AgentMinimum {
     }
 }
 
-/// The numbers a version begins with: `v3.19.0-beta` has 3, 19 and 0.
+/// The leading numbers of a version: `v3.19.0-beta` has 3, 19 and 0.
 pub(crate) fn numbers(version: &str) -> Vec<u64> {
     let version = version.trim().trim_start_matches('v');
     let end = version.find(|letter: char| !(letter.is_ascii_digit() || letter == '.'));

@@ -1,4 +1,4 @@
-//! The standing of owners, remembered between calls as long as nothing was committed.
+//! Caches the standing of owners between calls until the next commit.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,14 +11,14 @@ use crate::owner::Owner;
 use crate::stored;
 use crate::tenant::Account;
 
-/// Owners and whether their account is suspended, each as of a revision of the store.
+/// Owners and whether their accounts are suspended, each with the revision of the store that it was read at.
 #[derive(Debug)]
 pub(crate) struct Standings {
     pub(crate) revision: watch::Receiver<i64>,
     pub(crate) known: Mutex<LruCache<String, (i64, Owner, bool)>>,
 }
 
-/// Owners remembered at most.
+/// Limit of cached owners.
 pub(crate) const STANDINGS_MAX: usize = 1024;
 
 impl Standings {
@@ -31,7 +31,7 @@ impl Standings {
 
     /// An owner, and whether their account is suspended.
     pub(crate) async fn of(&self, store: &Store, id: &str) -> Result<Option<(Owner, bool)>, Fault> {
-        // Taken before reading: a commit in between makes what is read too old already.
+        // Read the revision first: after a commit in between, the entry is outdated immediately.
         let revision = *self.revision.borrow();
         if let Some((known_at, owner, is_suspended)) = self.lock().get(id)
             && *known_at == revision
@@ -45,7 +45,7 @@ impl Standings {
             Some(document) => stored::read::<Account>(&document)?.suspended,
             None => true,
         };
-        // The one that was asked for longest ago makes room.
+        // The least recently used entry is evicted.
         self.lock()
             .insert(id.to_owned(), (revision, owner.clone(), is_suspended));
         Ok(Some((owner, is_suspended)))

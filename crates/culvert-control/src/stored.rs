@@ -1,12 +1,11 @@
-//! Stored forms: what documents hold, with the number of their format.
+//! Stored forms: the bodies of documents, with the number of their format.
 
 use culvert_base::Fault;
 use culvert_store::Document;
 use serde::de::{self, DeserializeOwned};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The format number in a stored form: `"format":N`. A document of another number is not read as
-/// if it were of this one.
+/// The format number in a stored form: `"format":N`. Reading a document with another number fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Format<const N: u32>;
 
@@ -29,13 +28,13 @@ impl<'de, const N: u32> Deserialize<'de> for Format<N> {
     }
 }
 
-/// The stored form a document holds.
+/// Reads the stored form from a document.
 pub(crate) fn read<T: DeserializeOwned>(document: &Document) -> Result<T, Fault> {
     serde_json::from_str(&document.body)
         .map_err(|error| Fault::new(format!("reading the stored {}", document.head.id), error))
 }
 
-/// What a document holds of a stored form.
+/// Serialises a stored form for a document.
 pub(crate) fn write<T: Serialize>(form: &T) -> Result<String, Fault> {
     serde_json::to_string(form).map_err(|error| Fault::new("writing a stored form", error))
 }

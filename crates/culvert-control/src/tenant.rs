@@ -1,5 +1,5 @@
-//! Accounts and their users: who resources belong to. Both are made at the first start; the
-//! management API shows them but has no collections for them.
+//! Accounts and their users, which own the resources. The first start creates both; the management API shows
+//! them but has no collections for them.
 
 use culvert_store::Key;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Kind of document, and prefix of its ids.
+    /// Document kind, and prefix of its IDs.
     pub(crate) const KIND: &'static str = "account";
     pub(crate) const PREFIX: &'static str = "ac";
 }
@@ -35,7 +35,7 @@ impl User {
     pub(crate) const KIND: &'static str = "user";
     pub(crate) const PREFIX: &'static str = "usr";
 
-    /// Users are found by their e-mail address.
+    /// The key for looking up a user by e-mail address.
     pub(crate) fn keys(&self) -> Vec<Key> {
         vec![Self::by_email(&self.email)]
     }

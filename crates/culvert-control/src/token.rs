@@ -1,8 +1,8 @@
-//! The secret text of an API key: made, and recognised by its shape before anything is looked up.
+//! The token of an API key: generates tokens, and checks their shape before any lookup.
 //!
-//! `<27 base62 characters, the body of the key's id>_<21 random base62 characters><check character>`.
-//! The check character is the CRC-32 of everything before it, modulo 62, so that typing errors and
-//! scanner noise cost no lookup. Imported tokens without it are taken.
+//! `<27 base62 characters, the body of the key's ID>_<21 random base62 characters><check character>`. The
+//! check character is the CRC-32 of everything before it, modulo 62, so that typing errors and scanner noise
+//! cost no lookup. Imported tokens without it are accepted.
 
 use culvert_base::id::{BASE62, BODY_LENGTH};
 use culvert_base::{Clock, Entropy, IdMaker, Ksuid, Secret};
@@ -15,7 +15,7 @@ const SECRET_LENGTH: usize = 21;
 pub(crate) enum Shape<'t> {
     /// A token of the id with this body.
     Token { body: &'t str },
-    /// A token's shape, but mistyped: its check character is wrong.
+    /// A token with a wrong check character.
     Mistyped,
     /// The id of an API key.
     KeyId,
@@ -23,7 +23,7 @@ pub(crate) enum Shape<'t> {
     Unknown,
 }
 
-/// A new token of the id with body `id`.
+/// Creates a token for the ID with body `id`.
 pub(crate) fn mint(id: Ksuid, entropy: &dyn Entropy) -> Secret {
     let mut token = id.to_string();
     token.reserve_exact(SECRET_LENGTH + 2);
@@ -33,17 +33,17 @@ pub(crate) fn mint(id: Ksuid, entropy: &dyn Entropy) -> Secret {
     Secret::new(token)
 }
 
-/// A token that may be installed as the first key (setting `bootstrap.api_key`).
+/// Creates a token for the first key (setting `bootstrap.api_key`).
 pub fn generate(clock: &dyn Clock, entropy: &dyn Entropy) -> Secret {
     mint(IdMaker::new().next(clock, entropy), entropy)
 }
 
-/// Whether `text` is a token as every key of ours has one: with a right check character.
+/// Whether `text` is a complete token with a correct check character.
 pub fn is_token(text: &str) -> bool {
     matches!(shape(text), Shape::Token { .. }) && text.len() == BODY_LENGTH + SECRET_LENGTH + 2
 }
 
-/// What `text` looks like.
+/// Classifies `text`.
 pub(crate) fn shape(text: &str) -> Shape<'_> {
     let is_base62 = |part: &str| part.bytes().all(|byte| byte.is_ascii_alphanumeric());
     if text

@@ -1,9 +1,9 @@
-//! Paths that are known and answer nothing but why not (contract: management API 2.27, 2.28): what
-//! the public service retired, and what an installation of one's own has no use for.
+//! Known paths that are only refused (contract: management API 2.27, 2.28): paths that the public service
+//! retired, and paths that a self-hosted installation does not need.
 
 use culvert_base::{Code, code};
 
-/// First segments of paths, and what every call of them is refused with.
+/// First path segments, and the code for every call of them.
 const RETIRED: &[(&str, Code)] = &[
     ("abuse_reports", code::ABUSE_REPORTS_RETIRED),
     ("backends", code::EDGES_RETIRED),
@@ -14,7 +14,7 @@ const RETIRED: &[(&str, Code)] = &[
     ),
 ];
 
-/// What every call of `path` and of all paths below it is refused with, if it is such a path.
+/// The code for every call of `path` and of all paths below it, if it is such a path.
 pub fn retired(path: &str) -> Option<Code> {
     let first = path.strip_prefix('/')?.split('/').next()?;
     RETIRED

@@ -1,13 +1,13 @@
-//! What an agent can be asked for.
+//! Commands for agents.
 
 use culvert_base::{Code, code};
 use culvert_tunnel::server::Command;
 use culvert_tunnel::wire::UpdateRequest;
 
-/// Why a session ended that a caller stopped.
+/// The end reason of a session that an API call stopped.
 pub(crate) const STOPPED: &str = "stopped by a call of the API";
 
-/// What an agent can be asked for.
+/// A command for an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionCommand {
     Restart,
@@ -16,7 +16,7 @@ pub(crate) enum SessionCommand {
 }
 
 impl SessionCommand {
-    /// Codes for an agent that cannot, and for one that failed.
+    /// Codes for an agent that does not support the command, and for one that failed.
     pub(crate) const fn codes(self) -> (Code, Code) {
         match self {
             Self::Restart => (code::AGENT_RESTART_UNSUPPORTED, code::AGENT_RESTART_FAILED),
@@ -25,7 +25,7 @@ impl SessionCommand {
         }
     }
 
-    /// Why a session ended whose agent did so.
+    /// The end reason of a session whose agent ran the command.
     pub(crate) const fn reason(self) -> &'static str {
         match self {
             Self::Restart => "restarted by a call of the API",
@@ -34,7 +34,7 @@ impl SessionCommand {
         }
     }
 
-    /// As it is in the paths of the API and between nodes.
+    /// Names in API paths and between nodes.
     pub(crate) const ALL: [(&'static str, Self); 3] = [
         ("restart", Self::Restart),
         ("stop", Self::Stop),

@@ -1,4 +1,4 @@
-//! What callers of the management API ask of agents (contract: management API 2.17).
+//! Sends commands of management API callers to agents (contract: management API 2.17).
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ use crate::resource::model::Model;
 use crate::resource::model::tunnel_session::TunnelSession;
 use crate::{Error, stored};
 
-/// Why a session ended whose credential is gone.
+/// The end reason of a session whose credential was deleted.
 pub(crate) const CREDENTIAL_DELETED: &str = "credential deleted";
-/// For an agent that does as it was asked to end its connection.
+/// Time in which the end of a connection counts as the result of a command.
 const DONE_WITHIN: Duration = Duration::from_secs(60);
 
 impl Control {
-    /// Asks the agent of a session for something and waits for its word.
+    /// Sends a command to the agent of a session and waits for its response.
     pub(crate) async fn send_command(
         &self,
         id: &str,
@@ -35,7 +35,7 @@ impl Control {
         }
     }
 
-    /// The same of an agent that is connected to another node.
+    /// Sends a command to an agent that is connected to another node.
     async fn ask_elsewhere(
         &self,
         id: &str,
@@ -72,7 +72,7 @@ impl Control {
         }
         let (cannot, failed) = request.codes();
         let refuse = |code, why: CommandError| Refusal::new(code, sentence(&why.to_string()));
-        // Some agents are gone before their answer was read.
+        // Some agents disconnect before their response is read.
         agents.ask(id, Some((Instant::now() + DONE_WITHIN, request.reason())));
         let done = agents.bindings.command(id, &request.command()).await;
         if done.is_err() {
@@ -87,7 +87,7 @@ impl Control {
             }
         }
         if request == SessionCommand::Stop {
-            // Some agents end their session themselves, others leave it to their application.
+            // Some agents end their session themselves; others leave this to the application.
             if let Some(live) = agents.lock().get_mut(id) {
                 live.cut = Some((Instant::now() + STOP_TIME, STOPPED));
             }
@@ -104,7 +104,7 @@ impl PeerService for Control {
 }
 
 impl Control {
-    /// Who may ask was decided by the node that does.
+    /// Runs a command from another node, which has checked the caller's permission.
     async fn run_errand(&self, peer_call: &PeerCall) -> Result<(), Error> {
         let id = &peer_call.session_id;
         let document = self.store.get(TunnelSession::KIND, id).await?;
@@ -116,7 +116,7 @@ impl Control {
             (Some(agents), Some(session), Some((_, request))) if agents.run == session.run => {
                 self.ask_here(agents, id, &session, *request).await
             }
-            // It has gone, or moved on.
+            // The session has ended or moved to another node.
             _ => Err(Refusal::of(code::AGENT_DISCONNECTED).into()),
         }
     }

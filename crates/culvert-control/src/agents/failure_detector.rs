@@ -19,7 +19,7 @@ pub(crate) struct FailureDetector {
 }
 
 impl FailureDetector {
-    /// Begins a poll. After a gap, every run has the full time again.
+    /// Starts a poll. After a gap, every run gets the full time again.
     pub(crate) fn begin(&mut self, now: Instant) {
         let is_gap = self
             .looked_at

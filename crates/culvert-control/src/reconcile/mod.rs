@@ -1,7 +1,6 @@
-//! What makes the world outside match the documents, one file for each part of it.
+//! Reconcilers: bring external systems in line with the documents. Each has its own file.
 //!
-//! A reconciler takes no input and may run at any time: what it finds decides what it does. It is
-//! woken by commits and by a timer, so a missed wake costs time and not truth, and it can be stopped
-//! between any two steps.
+//! A reconciler takes no input and can run at any time; it acts on the state that it finds. Commits and a
+//! timer start it, so a missed notification only causes a delay. It can be stopped between any two steps.
 
 pub(crate) mod acme;

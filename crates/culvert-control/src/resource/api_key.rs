@@ -1,7 +1,6 @@
-//! API key: what a caller of the management API shows to be known (contract: management API 2.1).
+//! API key: authenticates a caller of the management API (contract: management API 2.1).
 //!
-//! The token exists in the answer to the creation and nowhere else; what is stored of it is a keyed
-//! digest.
+//! Only the response to the creation contains the token; the store keeps a keyed digest.
 
 use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Secret, code};
 use culvert_store::{AuditEvent, Changes, Head, PageQuery};
@@ -101,8 +100,8 @@ impl Resource for ApiKey {
         Ok(Draft::of(self))
     }
 
-    /// The last key of an admin is deleted only where the query says `force=true`: nothing but the
-    /// command line makes another.
+    /// Refuses to delete the last key of an admin unless the query has `force=true`: afterwards only the
+    /// command line can create another.
     async fn check_removal(
         &self,
         cx: &Cx<'_>,
@@ -142,7 +141,7 @@ impl Resource for ApiKey {
                        create another.";
             return Err(Refusal::new(code::NOT_ADMIN, why).into());
         }
-        // Of two keys that are deleted at the same moment, one deletion is decided again.
+        // Of two concurrent deletions of keys, one is decided again.
         let why = "the account stays as it is; its keys are deleted one after the other";
         Ok(Changes::replace(
             account,
@@ -158,7 +157,7 @@ const FORCE: Parameter = Parameter {
     within: None,
 };
 
-/// Whether the query of a delete has `force=true`. Codes 215, 231 and 232.
+/// Parses `force=true` in the query of a delete. Codes 215, 231 and 232.
 fn forced(query: &[(String, String)]) -> Result<bool, Refusal> {
     let wrong = |code, why: &'static str| Err(Refusal::new(code, why));
     match query {

@@ -1,7 +1,7 @@
-//! Application session: a browser that is logged in through an identity action of a Traffic Policy
-//! (contract: management API 2.25).
+//! Application session: a browser that is signed in through an identity action of a Traffic Policy (contract:
+//! management API 2.25).
 //!
-//! Log-ins make them (`login`), never this API. A session that is removed here ends at every edge.
+//! Sign-ins create them (`login`); the API does not. Removing a session here ends it at every edge.
 
 use culvert_base::{Ksuid, Timestamp};
 use culvert_login::Sighting;
@@ -20,7 +20,7 @@ use crate::{Error, Parameter, page};
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ApplicationSession>();
 
 impl ApplicationSession {
-    /// A session of a user, as it was seen.
+    /// A session of a user, from a sign-in.
     pub(crate) fn of(sighting: &Sighting, user_id: &str) -> Self {
         Self {
             format: Format,
@@ -41,7 +41,7 @@ impl ApplicationSession {
         }
     }
 
-    /// When it ends if it is not used again.
+    /// When it ends unless it is used again.
     pub(crate) fn expires_at(&self) -> Timestamp {
         self.expires_at
     }
@@ -67,7 +67,7 @@ impl Resource for ApplicationSession {
         match input {}
     }
 
-    /// The browser must log in again.
+    /// The browser must sign in again.
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         let user = match &self.user_id {
             Some(id) => cx.own(ApplicationUser::KIND, id).await?,
@@ -78,7 +78,7 @@ impl Resource for ApplicationSession {
         };
         let user: ApplicationUser = stored::read(&user)?;
         let user = user.user_key(&head.account);
-        // An idle one may have been used since it was last noted.
+        // An idle session may have been used since the last record.
         let until = cx.clock.now().plus(culvert_login::SESSION_MAX);
         let end = End::One(&head.id, until);
         Ok(login::ending(cx.store, &head.account, user, end, cx.clock.now()).await?)

@@ -1,4 +1,4 @@
-//! Bot user: an owner of keys that is no person (contract: management API 2.20).
+//! Bot user: an owner of keys that is not a person (contract: management API 2.20).
 //!
 //! Service users are the same objects under another name (`service_user`).
 
@@ -21,7 +21,7 @@ pub(crate) static TYPE: ResourceType = ResourceType::of::<BotUser>();
 /// Why neither resource has audit events.
 pub(crate) const SILENT: Option<&str> = Some("the catalogue has no events for bot users");
 
-/// What belongs to owners and goes with them.
+/// Objects that belong to an owner and are removed with it.
 const OWNED: [&ResourceType; 3] = [
     &api_key::TYPE,
     &ssh_public_key::TYPE,
@@ -91,7 +91,7 @@ impl Resource for BotUser {
         Ok(Draft::of(self))
     }
 
-    /// What belongs to it goes with it, oldest first.
+    /// Removes the objects of the bot too, oldest first.
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         let mut owned: Vec<(&ResourceType, Document)> = Vec::new();
         for ty in OWNED {
@@ -112,7 +112,7 @@ impl Resource for BotUser {
                 owned.extend(page.into_iter().map(|document| (ty, document)));
             }
         }
-        // Prefixes tell the kinds apart; what is behind them ascends with time.
+        // Prefixes differ by kind; the ID bodies after them ascend with time.
         let age =
             |document: &Document| id::split(&document.head.id).map(|(_, body)| body.to_owned());
         owned.sort_by_cached_key(|(_, document)| age(document));

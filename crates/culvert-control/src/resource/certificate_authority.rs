@@ -1,8 +1,7 @@
-//! Certificate authority: a certificate whose holders are trusted (contract: management API 2.2).
+//! Certificate authority: a certificate whose issued certificates are trusted (contract: management API 2.2).
 //!
-//! It is stored and shown as it was sent; what is said of it beside comes from the certificate. One
-//! that has expired is taken. While the action terminate-tls of a traffic policy
-//! names it, it is not deleted.
+//! It is stored and shown as sent; the other fields come from the certificate. An expired one is accepted. It
+//! cannot be deleted while the action terminate-tls of a traffic policy refers to it.
 
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, code};
 use culvert_store::Head;
@@ -21,7 +20,7 @@ use crate::{Error, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<CertificateAuthority>();
 
-/// Longest certificate taken, PEM, in bytes.
+/// Longest accepted certificate, PEM, in bytes.
 const PEM_BYTES_MAX: usize = 16 * 1024;
 
 /// A new certificate authority.
@@ -99,7 +98,7 @@ impl Resource for CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    /// The certificate itself.
+    /// The parsed PEM of the certificate.
     pub(crate) fn certificate(&self) -> Result<CertificateDer<'static>, Fault> {
         CertificateDer::from_pem_slice(self.ca_pem.as_bytes())
             .map_err(|error| Fault::new("reading a stored certificate authority", error))
@@ -116,7 +115,7 @@ fn check(pem: &str) -> Result<Summary, Refusal> {
             format!("`ca_pem` is longer than {PEM_BYTES_MAX} bytes."),
         ));
     }
-    // Said of a broken section too: nothing of a key may be stored and shown.
+    // Check this for malformed sections too: no part of a key may be stored and shown.
     if certificate::names_a_key(pem) {
         return Err(Refusal::of(code::PEM_NOT_CERTIFICATE));
     }

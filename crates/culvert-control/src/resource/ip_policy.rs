@@ -1,7 +1,7 @@
-//! IP policy: a named set of rules about addresses (contract: management API 2.7).
+//! IP policy: a named set of address rules (contract: management API 2.7).
 //!
-//! Its rules are objects of their own and go with it. Not here: what a set of rules admits
-//! (`culvert_base::ipset`), and where policies are enforced (`restriction`).
+//! Its rules are separate objects that are removed with it. `culvert_base::ipset` evaluates rules, and
+//! `restriction` enforces policies.
 
 use std::borrow::Cow;
 
@@ -55,7 +55,7 @@ pub(crate) struct Update {
     _action: Retired,
 }
 
-/// A field that no value is allowed for.
+/// A field that accepts no value.
 #[derive(Debug, Default)]
 struct Retired;
 
@@ -121,9 +121,9 @@ impl Resource for IpPolicy {
         })
     }
 
-    /// Its rules go with it, oldest first.
+    /// Removes its rules too, oldest first.
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
-        // Known before all rules are read; the commit looks again.
+        // Check this before reading all rules; the commit checks it again.
         let of_it = PageQuery {
             kind: IpRestriction::KIND.to_owned(),
             account: head.account.clone(),

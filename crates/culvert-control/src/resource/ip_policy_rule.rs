@@ -19,8 +19,8 @@ use crate::stored::{self, Format};
 use crate::{Error, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<IpPolicyRule>();
-/// Most rules of one policy: they go with it in one commit. Rules that are made in the same moment
-/// may exceed it by as many.
+/// Limit of rules of one policy, which are removed with it in one commit. Concurrent creations may exceed it
+/// by their number.
 pub(crate) const RULES_MAX: usize = 5000;
 
 /// A new rule of an IP policy.
@@ -119,7 +119,7 @@ impl Resource for IpPolicyRule {
         })
     }
 
-    /// A dashboard restriction keeps the last rule of its policies.
+    /// Refuses to remove the last rule of a policy that a dashboard restriction uses.
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         let of_policy = |kind: &str, limit| PageQuery {
             kind: kind.to_owned(),
@@ -130,7 +130,7 @@ impl Resource for IpPolicyRule {
         };
         let rules = cx.store.page(&of_policy(IpPolicyRule::KIND, 2)).await?;
         if rules.len() < 2 {
-            // One restriction of each type is all an account has.
+            // An account has at most one restriction of each type.
             let limit = u32::try_from(RestrictionScope::ALL.len()).unwrap_or(u32::MAX);
             let query = of_policy(IpRestriction::KIND, limit);
             for document in cx.store.page(&query).await? {
@@ -145,7 +145,7 @@ impl Resource for IpPolicyRule {
 }
 
 impl IpPolicyRule {
-    /// What it says about which addresses.
+    /// The verdict and the addresses of the rule.
     pub(crate) fn compile(&self, head: &Head) -> Result<(Verdict, Prefix), Fault> {
         let prefix = Prefix::parse(&self.cidr)
             .map_err(|error| Fault::new(format!("compiling rule {}", head.id), error))?;
@@ -194,7 +194,7 @@ async fn check_policy(cx: &Cx<'_>, id: String) -> Result<String, Error> {
 }
 
 async fn check_room(cx: &Cx<'_>, policy_id: &str) -> Result<(), Error> {
-    // Restrictions refer to it as well, which are few.
+    // Also counts references by restrictions, which are few.
     if cx.store.n_referring(policy_id).await? < RULES_MAX {
         return Ok(());
     }

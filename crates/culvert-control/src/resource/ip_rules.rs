@@ -6,10 +6,10 @@ use culvert_store::{Document, PageQuery, Store};
 use crate::resource::model::Model;
 use crate::resource::model::ip_policy_rule::IpPolicyRule;
 
-/// Rules read at once.
+/// Rules per read.
 pub(crate) const PAGE: u32 = 5000;
 
-/// Every rule of a policy, in the order of their ids.
+/// All rules of a policy, ordered by ID.
 pub(crate) async fn of_policy(
     store: &Store,
     account: &str,

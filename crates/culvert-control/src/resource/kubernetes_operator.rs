@@ -1,7 +1,7 @@
-//! Kubernetes operator: a cluster's operator as it registers itself (contract: management API 2.26).
+//! Kubernetes operator: the operator of a cluster, as it registers itself (contract: management API 2.26).
 //!
-//! An operator that binds endpoints says which by selectors, conditions on an endpoint in the
-//! language of `culvert-cel`, and gets a client certificate for the key of its signing request.
+//! An operator that binds endpoints selects them with selectors: conditions on an endpoint in the language of
+//! `culvert-cel`. It gets a client certificate for the key of its certificate signing request.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA384_ASN1, ECDSA_P256_SHA512_ASN1, UnparsedPublicKey,
@@ -36,9 +36,9 @@ use crate::{Error, Parameter, input, page, service};
 pub(crate) static TYPE: ResourceType = ResourceType::of::<KubernetesOperator>();
 
 const DEFAULT_REGION: &str = "global";
-/// Most selectors of one operator.
+/// Limit of selectors of one operator.
 const SELECTORS_MAX: usize = 64;
-/// Longest signing request, in bytes.
+/// Longest certificate signing request, in bytes.
 const CSR_BYTES_MAX: usize = 16 << 10;
 
 /// A new Kubernetes operator.
@@ -182,7 +182,7 @@ impl Resource for KubernetesOperator {
 }
 
 impl KubernetesOperator {
-    /// Takes a binding in. With it comes what must be written besides.
+    /// Sets the binding. Returns further changes to commit.
     async fn bind(
         &mut self,
         cx: &Cx<'_>,
@@ -205,7 +205,8 @@ impl KubernetesOperator {
             return Ok(Changes::default());
         };
         let key = public_key(&csr)?;
-        // Operators send the same request with every change; its certificate stays while it is good.
+        // Operators send the same request with every change; the certificate stays until it is due for
+        // renewal.
         let is_good = |certificate: &ClientCertificate| !certificate.is_due(cx.clock.now());
         if csr == binding.csr && binding.certificate.as_ref().is_some_and(is_good) {
             return Ok(Changes::default());
@@ -260,7 +261,7 @@ fn check_ingress(given: &str) -> Result<(), Refusal> {
     ))
 }
 
-/// The key of a signing request that its owner signed.
+/// The public key of a certificate signing request with a valid signature.
 fn public_key(csr: &str) -> Result<P256Key, Refusal> {
     let bad = |why: &str| {
         Refusal::new(
@@ -295,7 +296,7 @@ fn public_key(csr: &str) -> Result<P256Key, Refusal> {
     let point = point
         .filter(|point| is_p256 && point[0] == 4)
         .ok_or_else(|| bad("its key must be ECDSA P-256"))?;
-    // The hash is the requester's choice; what counts is that the key's owner asked.
+    // The requester chooses the hash; the signature proves that the key's owner made the request.
     let signed_with = [
         (OID_SIG_ECDSA_WITH_SHA256, &ECDSA_P256_SHA256_ASN1),
         (OID_SIG_ECDSA_WITH_SHA384, &ECDSA_P256_SHA384_ASN1),
@@ -313,7 +314,7 @@ fn public_key(csr: &str) -> Result<P256Key, Refusal> {
 /// A field of an endpoint and its type.
 type Selectable = (&'static str, fn() -> Type);
 
-/// What selectors may name of an endpoint.
+/// The fields of an endpoint that selectors can use.
 const SELECTED: &[Selectable] = &[
     ("bindings", || Type::List(Box::new(Type::String))),
     ("description", || Type::String),
@@ -332,7 +333,7 @@ const SELECTED: &[Selectable] = &[
     ("url", || Type::String),
 ];
 
-/// An endpoint as selectors see it, in the order of [`SELECTED`].
+/// The values of an endpoint for selectors, in the order of [`SELECTED`].
 struct Facts(Vec<culvert_cel::Value>);
 
 impl Facts {
@@ -382,12 +383,12 @@ fn check_selectors(sources: &[String]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether an endpoint, as the API shows it, is bound to Kubernetes and one of `selectors` holds.
+/// Whether an endpoint, as the API shows it, is bound to Kubernetes and matches one of `selectors`.
 fn is_bound(selectors: &[Predicate], endpoint: &Value) -> bool {
     let bindings = endpoint["bindings"].as_array();
     let is_offered = bindings.is_some_and(|names| names.iter().any(|name| name == "kubernetes"));
     let facts = Facts::of(endpoint);
-    // What a selector cannot be applied to, it does not select.
+    // A selector that fails to evaluate does not match.
     is_offered
         && selectors
             .iter()
@@ -409,7 +410,7 @@ fn run_list_bound_endpoints(control: &Control, call: Call) -> Running<'_> {
             having: None,
         };
         let Some(document) = service::named(&cx, &TYPE, &call).await? else {
-            // A query that is wrong is refused before an absent operator is.
+            // An invalid query is refused before an absent operator is.
             list::check_query(&endpoint::TYPE, &call.query, &listed)?;
             return Err(Refusal::not_found().into());
         };
@@ -449,7 +450,7 @@ mod tests {
         params.serialize_request(&key).unwrap().pem().unwrap()
     }
 
-    /// A request on P-256 signed with SHA-512, as operators make them.
+    /// A P-256 request signed with SHA-512, as operators create them.
     const SHA512: &str = include_str!("kubernetes_operator/sha512.csr.pem");
 
     #[test]

@@ -1,7 +1,7 @@
-//! Resources: what the management API makes, shows, changes and removes.
+//! Resources: the objects of the management API.
 //!
-//! A resource is a file with its input and its rules and two lines here, over a file in [`model`] with
-//! its stored form and its view. Operations, OpenAPI, audit kinds and coverage tests are loops over [`ALL`].
+//! A resource consists of a file with its input and rules, two lines here, and a file in [`model`] with its
+//! stored form and view. Operations, OpenAPI, audit kinds and coverage tests iterate over [`ALL`].
 
 pub(crate) mod agent_ingress;
 pub(crate) mod api_key;

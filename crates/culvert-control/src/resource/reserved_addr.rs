@@ -1,8 +1,7 @@
-//! Reserved address: a `host:port` for TCP endpoints that is an account's alone (contract: management
-//! API 2.14).
+//! Reserved address: a `host:port` for TCP endpoints that only one account can use (contract: management API
+//! 2.14).
 //!
-//! It is assigned once, from the pool of the installation. Not here: which addresses are free
-//! (`pool`), and which endpoints are at one (`endpoint`).
+//! It is assigned once, from the installation's pool (`pool`). `endpoint` decides which endpoints use it.
 
 use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, code};
 use culvert_store::{Changes, Document, Head};

@@ -1,4 +1,4 @@
-//! The row of a resource in the table, made from its behaviour.
+//! Builds the row of a resource in the table from its behaviour.
 
 use std::marker::PhantomData;
 
@@ -18,7 +18,7 @@ use crate::resource::resource_type::{
 use crate::{Error, list, service, stored};
 
 impl ResourceType {
-    /// The entry of `R`.
+    /// The row of `R`.
     pub(crate) const fn of<R: Resource>() -> Self {
         Self {
             name: R::NAME,
@@ -167,7 +167,7 @@ pub(crate) fn view<R: Resource>(
         .map_err(|error| Fault::new(format!("writing the view of {}", document.head.id), error))
 }
 
-/// The one entry of a resource, for the functions below.
+/// The row of a resource, for the functions below.
 pub(crate) struct Row<R>(PhantomData<R>);
 
 impl<R: Resource> Row<R> {

@@ -1,5 +1,5 @@
-//! Service user: a bot user under its newer name (contract: management API 2.20). One kind of
-//! object, stored as `bot_user`; here its ids read `service_…`.
+//! Service user: a bot user under its newer name (contract: management API 2.20). Both are stored as
+//! `bot_user`; here the IDs read `service_…`.
 
 use culvert_base::{Code, Ksuid, Refusal};
 use culvert_store::{Changes, Head};

@@ -1,7 +1,6 @@
-//! SSH certificate authority: a key that signs host and user certificates (contract: management API
-//! 2.10).
+//! SSH certificate authority: a key that signs host and user certificates (contract: management API 2.10).
 //!
-//! The private key is made here, kept sealed, and never leaves.
+//! The private key is generated here, stored encrypted, and never shown.
 
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, code};
 use culvert_store::{Changes, Head, Store};
@@ -22,7 +21,7 @@ use crate::{Error, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<SshCertificateAuthority>();
 
-/// RSA keys that are made at one time: each occupies a processor for up to seconds.
+/// Limit of RSA keys that are generated concurrently: each occupies a CPU for up to several seconds.
 static RSA_AT_ONCE: Semaphore = Semaphore::const_new(1);
 
 /// A new SSH certificate authority.
@@ -103,8 +102,8 @@ impl Resource for SshCertificateAuthority {
         Ok(Draft::of(self))
     }
 
-    /// Refuses to forget one that agents log in with: certificates of an authority of this installation must name
-    /// who had them issued, and older ones do not.
+    /// Refuses to remove an authority whose certificates agents sign in with. Certificates of this
+    /// installation's authorities must name their issuer, and older ones do not.
     async fn before_removal(&self, cx: &Cx<'_>, _head: &Head) -> Result<Changes, Error> {
         let key = PublicKey::parse(&self.public_key);
         let key = key.map_err(|bad| Fault::bare(format!("reading the key of an SSH CA: {bad}")))?;
@@ -120,7 +119,7 @@ impl Resource for SshCertificateAuthority {
     }
 }
 
-/// The key of the caller's authority that a body names; `unknown` is the code for none.
+/// The key of the caller's authority that a body refers to; `unknown` is the code if it does not exist.
 pub(crate) async fn named(cx: &Cx<'_>, id: &str, unknown: Code) -> Result<SigningKey, Error> {
     reference(
         "ssh_certificate_authority_id",
@@ -177,7 +176,7 @@ fn spec(input: &Create) -> Result<Spec, Refusal> {
     }
 }
 
-/// A new key, made where it does not hold up other calls.
+/// Generates a key without blocking other calls.
 async fn generate(spec: Spec) -> Result<SigningKey, Fault> {
     if !matches!(spec, Spec::Rsa2048 | Spec::Rsa4096) {
         return SigningKey::generate(spec);

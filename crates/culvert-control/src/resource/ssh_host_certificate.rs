@@ -1,7 +1,7 @@
-//! SSH host certificate: a server's key with its names, which clients trust because an authority
-//! signed it (contract: management API 2.11).
+//! SSH host certificate: a server's key and names, which clients trust because an authority signed them
+//! (contract: management API 2.11).
 //!
-//! Removing the object forgets it; the certificate stays valid until it ends.
+//! Removing the object does not revoke the certificate, which stays valid until it expires.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{Error, Parameter, page};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<SshHostCertificate>();
 
-/// How long a certificate is valid unless it is said: a year.
+/// Default validity of a certificate: a year.
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
 ssh_issue::certificate_input! {

@@ -1,7 +1,7 @@
-//! SSH user certificate: a user's key with what it may do, which servers trust because an authority
-//! signed it (contract: management API 2.12).
+//! SSH user certificate: a user's key and permissions, which servers trust because an authority signed them
+//! (contract: management API 2.12).
 //!
-//! Removing the object forgets it; the certificate stays valid until it ends.
+//! Removing the object does not revoke the certificate, which stays valid until it expires.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ use crate::{Error, Parameter, page};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<SshUserCertificate>();
 
-/// How long a certificate is valid unless it is said: a day.
+/// Default validity of a certificate: a day.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// What a certificate allows unless it is said.
+/// Default extensions of a certificate.
 const DEFAULT_EXTENSIONS: [&str; 2] = ["permit-pty", "permit-user-rc"];
 
 ssh_issue::certificate_input! {

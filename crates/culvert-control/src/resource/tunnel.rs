@@ -1,6 +1,6 @@
-//! Tunnel: an agent's endpoint as older clients know it (contract: management API 2.18).
+//! Tunnel: an agent's endpoint as older clients see it (contract: management API 2.18).
 //!
-//! It is made and removed together with its endpoint (`agents`).
+//! It is created and removed together with its endpoint (`agents`).
 
 use culvert_base::Ksuid;
 use culvert_store::Head;

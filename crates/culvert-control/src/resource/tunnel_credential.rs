@@ -1,7 +1,7 @@
-//! Tunnel credential: what an agent shows to be known (contract: management API 2.16).
+//! Tunnel credential: authenticates an agent (contract: management API 2.16).
 //!
-//! Its token has the shape of an API key's and is kept the same way: shown once, stored as a keyed
-//! digest. The management API does not take it.
+//! Its token has the same format as an API key's: it is shown once and stored as a keyed digest. The
+//! management API does not accept it.
 
 use culvert_base::{Code, Description, Ksuid, Metadata, Secret, code};
 use culvert_store::Head;

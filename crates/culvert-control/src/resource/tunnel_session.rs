@@ -1,6 +1,6 @@
 //! Tunnel session: the connection of an agent (contract: management API 2.17).
 //!
-//! Not here: how sessions come and go, and how an agent is asked for something (`agents`).
+//! `agents` starts and ends sessions, and sends commands to agents.
 
 use crate::resource::resource_type::value_refusal;
 use culvert_base::{Ksuid, Refusal};

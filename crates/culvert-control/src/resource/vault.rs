@@ -99,7 +99,7 @@ impl Resource for Vault {
         }))
     }
 
-    /// Another name is shown with every secret of the vault, and told of each.
+    /// Renaming a vault changes all its secrets, each with an event.
     async fn update(
         mut self,
         cx: &Cx<'_>,
@@ -167,7 +167,7 @@ fn run_list_secrets(control: &Control, call: Call) -> Running<'_> {
         match service::named(&cx, &TYPE, &call).await? {
             Some(vault) => list::list_of(&cx, secrets, &call.query, listed(&vault.head.id)).await,
             None => {
-                // A query that is wrong is refused before an absent vault is.
+                // An invalid query is refused before an absent vault is.
                 list::check_query(secrets, &call.query, &listed(""))?;
                 Err(Refusal::not_found().into())
             }

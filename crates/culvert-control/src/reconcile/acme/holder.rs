@@ -1,4 +1,4 @@
-//! What certificates are got for: reserved domains and agent ingresses.
+//! The resources that certificates are managed for: reserved domains and agent ingresses.
 
 use culvert_base::{Fault, Timestamp, id};
 use culvert_store::Document;
@@ -16,7 +16,7 @@ use crate::stored;
 /// The resources whose certificates can be managed.
 pub(super) static TYPES: [&ResourceType; 2] = [&reserved_domain::TYPE, &agent_ingress::TYPE];
 
-/// Something with a name and perhaps a policy for its certificate.
+/// A resource with a name and, optionally, a policy for its certificate.
 #[derive(Debug)]
 pub(super) enum Holder {
     Domain(ReservedDomain),
@@ -32,7 +32,7 @@ impl Holder {
         }
     }
 
-    /// The one with this id, if it is there and managed.
+    /// The resource with this ID, if it exists and is managed.
     pub(super) async fn managed(
         control: &Control,
         id: &str,
@@ -63,7 +63,7 @@ impl Holder {
         }
     }
 
-    /// Where the records of a wildcard are looked for.
+    /// The CNAME target at which challenge records of a wildcard are published.
     pub(super) fn challenge_target(&self) -> Option<&str> {
         match self {
             Self::Domain(domain) => domain.challenge_target(),
@@ -85,7 +85,7 @@ impl Holder {
         }
     }
 
-    /// Takes the certificate that was issued into use, until it is renewed.
+    /// Installs an issued certificate until it is renewed.
     pub(super) fn take_issued(&mut self, certificate_id: String, renews_at: Timestamp) {
         match self {
             Self::Domain(domain) => domain.take_issued(certificate_id, renews_at),
@@ -93,7 +93,7 @@ impl Holder {
         }
     }
 
-    /// Its state into its document.
+    /// Writes its state to its document.
     pub(super) fn write(&self, document: &mut Document) -> Result<(), Fault> {
         (document.body, document.refs) = match self {
             Self::Domain(domain) => (stored::write(domain)?, domain.refs()),

@@ -1,4 +1,4 @@
-//! The address of an endpoint: what a url asks for, and what the endpoint gets.
+//! The address of an endpoint: parses the requested URL and chooses the address.
 
 use culvert_base::net::HostName;
 use culvert_base::{Refusal, code};
@@ -12,9 +12,9 @@ use crate::resource::model::endpoint::{Address, AddressScheme, Binding};
 use crate::resource::{reserved_addr, reserved_domain};
 use crate::{Error, owner, platform, traffic_policy as policy};
 
-/// The domain of hosts that only policies reach.
+/// The domain of hosts that only policies can reach.
 const INTERNAL: &str = "internal";
-/// Labels before it.
+/// Limit of labels before it.
 const INTERNAL_LABELS_MAX: usize = 5;
 /// Characters of the first label of a random name.
 const RANDOM_NAME_LENGTH: usize = 12;
@@ -28,7 +28,7 @@ impl AddressScheme {
         Self::Tls.name(),
     ];
 
-    /// The port at which the world finds it, where it is the same for all.
+    /// The port of public URLs, if the scheme has a fixed one.
     pub(super) const fn public_port(self, ports: PublicPorts) -> Option<u16> {
         match self {
             Self::Http => Some(ports.http),
@@ -37,7 +37,7 @@ impl AddressScheme {
         }
     }
 
-    /// The one port that public ones have, where there is one.
+    /// The port of public endpoints, if the scheme has a fixed one.
     pub(super) const fn port(self) -> Option<u16> {
         match self {
             Self::Http => Some(80),
@@ -61,7 +61,7 @@ impl AddressScheme {
 }
 
 impl Address {
-    /// What a policy is checked for.
+    /// The endpoint that a policy is checked for.
     pub(super) fn governed(&self, has_upstream: bool) -> policy::PolicyTarget<'_> {
         policy::PolicyTarget {
             scheme: self.scheme.of_edge(),
@@ -71,8 +71,8 @@ impl Address {
     }
 }
 
-/// What only one pool can have: https and tls share a port, and every account has internal names of its
-/// own.
+/// The key that only one pool of endpoints can hold: https and tls share a port, and internal names are
+/// separate for each account.
 pub(super) fn place_of(address: &Address, binding: Binding, account: &str) -> String {
     let Address { host, port, .. } = address;
     match binding {
@@ -81,8 +81,8 @@ pub(super) fn place_of(address: &Address, binding: Binding, account: &str) -> St
     }
 }
 
-/// What belongs to one owner: a host with all its schemes and ports; of public TCP, where all share a
-/// host, a host and port.
+/// The key that belongs to one owner: a host with all its schemes and ports. For public TCP, where all
+/// endpoints share a host, it is a host and port.
 pub(super) fn name_of(address: &Address, binding: Binding, account: &str) -> String {
     let host = &address.host;
     match (binding, address.scheme) {
@@ -92,11 +92,11 @@ pub(super) fn name_of(address: &Address, binding: Binding, account: &str) -> Str
     }
 }
 
-/// A url as it was sent.
+/// A URL as sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) scheme: AddressScheme,
-    /// None for a random one.
+    /// `None` for a random host.
     pub(super) host: Option<HostName>,
     pub(super) port: Option<u16>,
 }
@@ -120,7 +120,7 @@ impl Wanted {
                 )
             }
         };
-        // Browsers show URLs with the slash of an empty path.
+        // Browsers show URLs with a slash for an empty path.
         let authority = match scheme {
             AddressScheme::Http | AddressScheme::Https if authority.len() > 1 => {
                 authority.strip_suffix('/').unwrap_or(authority)
@@ -165,14 +165,14 @@ impl Wanted {
         }
     }
 
-    /// The address, once it is known to be the installation's to give or the account's own.
+    /// Chooses the address, after checking that the installation can assign it or the account owns it.
     pub(super) async fn settle(self, cx: &Cx<'_>, binding: Binding) -> Result<Settled, Error> {
         if binding == Binding::Internal {
             let host = self
                 .host
                 .as_deref()
                 .and_then(|host| host.strip_prefix("*."));
-            // It would keep every other owner from having a name.
+            // It would keep every other owner from using internal names.
             if host == Some(INTERNAL) && !owner::is_admin(cx, &cx.caller.owner_id).await? {
                 let why = "Only admins may have an endpoint for all internal names.";
                 return Err(Refusal::new(code::ENDPOINT_URL_NOT_RESERVED, why).into());
@@ -184,7 +184,7 @@ impl Wanted {
         let Some(usual) = scheme.port() else {
             return self.settle_tcp(cx).await;
         };
-        // A URL that was shown with another port is taken back; it names the same place.
+        // A URL that was shown with another port is accepted; it names the same address.
         let shown = scheme.public_port(settings.public_ports);
         if self
             .port
@@ -224,7 +224,7 @@ impl Wanted {
             }
         };
         let url = match (scheme, self.port) {
-            // What was sent is shown: a default port is dropped from http and https only.
+            // The URL is shown as sent; only http and https omit the default port.
             (AddressScheme::Tls, Some(port)) if port == usual => format!("{name}://{host}:{port}"),
             _ => format!("{name}://{host}"),
         };
@@ -243,7 +243,7 @@ impl Wanted {
         })
     }
 
-    /// An address that is the account's own.
+    /// Chooses an internal address, which belongs to the account.
     fn settle_internal(self, cx: &Cx<'_>) -> Result<Settled, Refusal> {
         let name = self.scheme.name();
         let host = match self.host {
@@ -262,7 +262,7 @@ impl Wanted {
             .or(usual)
             .ok_or_else(|| Refusal::of(code::ENDPOINT_URL_WITHOUT_PORT))?;
         let url = match self.port {
-            // As with public ones, a default port is dropped from http and https only.
+            // As for public addresses, only http and https omit the default port.
             Some(port) if self.scheme == AddressScheme::Tls || Some(port) != usual => {
                 format!("{name}://{host}:{port}")
             }
@@ -322,15 +322,15 @@ impl Wanted {
     }
 }
 
-/// An address that the endpoint may have, and what makes it so.
+/// An address that the endpoint may use, and the changes that it needs.
 #[derive(Debug)]
 pub(super) struct Settled {
     pub(super) address: Address,
     pub(super) domain_id: Option<String>,
     pub(super) tcp_addr_id: Option<String>,
-    /// The writes by which the installation gives one of its pool.
+    /// The writes that assign an address of the pool.
     pub(super) taking: Option<Changes>,
-    /// What it depends on. Part of every commit that uses the address.
+    /// The condition that must hold. Part of every commit that uses the address.
     pub(super) condition: Changes,
 }
 
@@ -339,7 +339,7 @@ fn random_label(cx: &Cx<'_>) -> String {
     cx.entropy.text(LETTERS, RANDOM_NAME_LENGTH)
 }
 
-/// Whether a host is a name below `domain`, and not all of them.
+/// Whether a host is a name below `domain`, but not the wildcard of all its names.
 fn is_below(host: &HostName, domain: &HostName) -> bool {
     host.is_within(domain) && host != domain && host.strip_prefix("*.") != Some(domain)
 }

@@ -20,7 +20,7 @@ pub(crate) struct AgentIngress {
     /// The latest certificate that was issued.
     #[serde(default)]
     pub(crate) certificate_id: Option<String>,
-    /// How its certificate is got, if it is.
+    /// The state of its managed certificate, if it has a policy.
     #[serde(default)]
     pub(crate) management: Option<Management>,
 }

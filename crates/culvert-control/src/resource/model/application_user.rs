@@ -10,7 +10,7 @@ use crate::base::Base;
 use crate::resource::model::{Links, Model, Uri};
 use crate::stored::Format;
 
-/// The key by which a user who logs in is found.
+/// Name of the key for looking up a user at sign-in.
 pub(crate) const KEY: &str = "identity";
 
 /// The stored form.
@@ -91,7 +91,7 @@ impl Model for ApplicationUser {
 }
 
 impl ApplicationUser {
-    /// What the edge knows the user by.
+    /// The key that identifies the user at the edge.
     pub(crate) fn user_key(&self, account: &str) -> UserKey {
         UserKey::of(account, &self.identity_provider.url, &self.provider_user_id)
     }

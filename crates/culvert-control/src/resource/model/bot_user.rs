@@ -9,7 +9,7 @@ use crate::base::Base;
 use crate::resource::model::{Links, Model, Uri};
 use crate::stored::Format;
 
-/// Prefixes of the ids that name one object: the one that is stored, then the other.
+/// ID prefixes of an object: the stored one, then the alternative.
 pub(crate) const PREFIXES: &[&str] = &["bot", "service"];
 
 /// At most 255 bytes.

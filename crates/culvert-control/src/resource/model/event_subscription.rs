@@ -19,13 +19,14 @@ pub(crate) struct EventSubscription {
     pub(crate) metadata: Metadata,
     pub(crate) sources: Vec<Source>,
     pub(crate) destination_ids: Vec<String>,
-    /// Whose right to events about keys and credentials counts: the owner of the key it was made with, or the
-    /// admin who changed it last. Nothing in one that was stored before this was noted.
+    /// The owner whose rights decide about events about keys and credentials: the owner of the key that
+    /// created the subscription, or the admin who changed it last. Empty if it was stored before this was
+    /// recorded.
     #[serde(default)]
     pub(crate) owner_id: String,
 }
 
-/// One kind of event a subscription wants.
+/// One kind of event of a subscription.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Source {
     #[serde(rename = "type")]
@@ -116,7 +117,7 @@ impl Model for EventSubscription {
 }
 
 impl Source {
-    /// The traffic kind it wants, if it is one.
+    /// The traffic kind of the source, if it is one.
     pub(crate) fn traffic(&self) -> Option<&'static Kind> {
         traffic_kinds().find(|kind| kind.name == self.kind)
     }

@@ -16,13 +16,13 @@ pub(crate) struct IpPolicyRule {
     pub(crate) format: Format<1>,
     pub(crate) description: Description,
     pub(crate) metadata: Metadata,
-    /// As it is shown: as it was sent, in lower case. It has passed [`Prefix::parse`].
+    /// As sent, in lower case, which is also how it is shown. It has passed [`Prefix::parse`].
     pub(crate) cidr: String,
     pub(crate) ip_policy_id: String,
     pub(crate) action: Action,
 }
 
-/// What becomes of the addresses in the prefix.
+/// The effect on addresses in the prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Action {
@@ -73,7 +73,7 @@ impl Model for IpPolicyRule {
     }
 
     fn links(&self, _head: &Head) -> Links {
-        // However an address is written, it is the same prefix.
+        // Normalise the prefix, so that different spellings have one key.
         let prefix = Prefix::parse(&self.cidr).map(|prefix| prefix.to_string());
         let prefix = prefix.unwrap_or_else(|_| self.cidr.clone());
         Links {

@@ -19,13 +19,13 @@ pub(crate) struct IpRestriction {
     pub(crate) format: Format<1>,
     pub(crate) description: Description,
     pub(crate) metadata: Metadata,
-    /// Whether addresses that are not admitted are refused, or only logged.
+    /// Whether addresses that are not allowed are refused, or only logged.
     pub(crate) enforced: bool,
     pub(crate) place: RestrictionScope,
     pub(crate) ip_policy_ids: Vec<String>,
 }
 
-/// What is guarded.
+/// What a restriction protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RestrictionScope {
@@ -86,7 +86,7 @@ impl Model for IpRestriction {
     }
 
     fn links(&self, head: &Head) -> Links {
-        // One of each type within an account; keys are unique in the installation.
+        // An account has one restriction of each type, but keys are unique in the installation.
         let place = format!("{} {}", head.account, self.place.name());
         let refs = self
             .ip_policy_ids

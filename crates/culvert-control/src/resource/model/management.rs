@@ -6,10 +6,10 @@ use culvert_base::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The one authority of the contract: what it stands for is the operator's choice.
+/// The only authority name in the contract; the operator chooses the actual authority.
 pub(crate) const AUTHORITY: &str = "letsencrypt";
 
-/// Kind of a managed certificate's key.
+/// Key type of a managed certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum KeyType {
@@ -17,17 +17,17 @@ pub(crate) enum KeyType {
     Ecdsa,
 }
 
-/// A policy and its state, as a domain stores them.
+/// A policy and its state, as stored in a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Management {
     pub(crate) private_key_type: KeyType,
     /// When the certificate in use is renewed.
     pub(crate) renews_at: Option<Timestamp>,
-    /// The getting of the next certificate, from its beginning to its success.
+    /// The provisioning of the next certificate, until it succeeds.
     pub(crate) job: Option<Job>,
 }
 
-/// The getting of a certificate.
+/// The provisioning of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Job {
     pub(crate) error: Option<JobError>,
@@ -39,23 +39,23 @@ pub(crate) struct Job {
     pub(crate) failed_at: Option<Timestamp>,
 }
 
-/// Minimum time between two attempts for one name, also when a user asks for one: authorities count
-/// failures of a name.
+/// Minimum time between two attempts for one name, including requested ones: authorities count the failures
+/// of a name.
 pub(crate) const ATTEMPTS_APART: Duration = Duration::from_secs(10);
 
 /// Why the last attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum JobError {
-    /// It passes, or the operator has to act.
+    /// Temporary, or the operator must fix it.
     #[serde(rename = "INTERNAL_ERROR")]
     Internal,
-    /// The owner of the name has to act.
+    /// The owner of the name must fix it.
     #[serde(rename = "DNS_ERROR")]
     Dns,
 }
 
 impl Management {
-    /// A policy that has no certificate yet.
+    /// A new policy, without a certificate.
     pub(crate) fn begin(private_key_type: KeyType, now: Timestamp) -> Self {
         Self {
             private_key_type,
@@ -64,8 +64,8 @@ impl Management {
         }
     }
 
-    /// Ends the wait after a failed attempt: the next attempt is due now, and the waits after it begin
-    /// with the shortest again. Does nothing while no attempt has failed.
+    /// Ends the wait after a failed attempt: the next attempt is due now, and the waits start with the
+    /// shortest again. Does nothing if no attempt has failed.
     pub(crate) fn retry(&mut self, now: Timestamp) {
         let Some(job) = self.job.as_mut().filter(|job| job.error.is_some()) else {
             return;
@@ -106,7 +106,7 @@ impl Management {
 }
 
 impl Job {
-    /// A job whose first attempt is under way, or about to be.
+    /// A job whose first attempt is running or due.
     pub(crate) fn begin(now: Timestamp) -> Self {
         Self {
             error: None,
@@ -117,7 +117,7 @@ impl Job {
         }
     }
 
-    /// Whether no attempt has failed since it began, or since a retry was asked for.
+    /// Whether no attempt has failed since the start or since a requested retry.
     pub(crate) fn has_not_failed(&self) -> bool {
         self.error.is_none()
     }

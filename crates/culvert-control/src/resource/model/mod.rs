@@ -1,7 +1,7 @@
-//! Stored forms and views of the resources: what documents hold, and what the API and events show.
+//! Stored forms and views of the resources: the bodies of documents, and the output of the API and of events.
 //!
-//! Nothing here reads the store or knows a caller: the behaviour of a resource is in the file of its name
-//! beside this folder.
+//! This module neither reads the store nor knows the caller. The behaviour of a resource is in the file with
+//! its name beside this folder.
 
 pub(crate) mod agent_ingress;
 pub(crate) mod api_key;
@@ -50,16 +50,15 @@ pub(crate) trait Model: Serialize + DeserializeOwned + Send + Sync + 'static {
     const COLLECTION: &'static str;
     /// The key of a list's items.
     const LIST_FIELD: &'static str;
-    /// Of the ids it shows, without the underscore.
+    /// Prefix of the IDs that it shows, without the underscore.
     const ID_PREFIX: &'static str;
 
-    /// What its documents are stored as. Two resources may show one kind.
+    /// Kind of its documents. Two resources may show one kind.
     const KIND: &'static str = Self::NAME;
-    /// Prefixes of the ids its paths take; the first is the one that is stored.
+    /// ID prefixes that its paths accept; the first one is stored.
     const PREFIXES: &'static [&'static str] = &[Self::ID_PREFIX];
-    /// Whether only its owner and admins may see, change and delete an object. To others it does not
-    /// exist. The stored form of such a resource has the field `owner_id`, and a reference to that
-    /// owner.
+    /// Whether only its owner and admins may see, change and delete an object. For other callers it does not
+    /// exist. The stored form of such a resource has the field `owner_id`, and a reference to that owner.
     const IS_PRIVATE: bool = false;
     /// The wire form: what API and events show.
     type View<'a>: Serialize + JsonSchema;
@@ -73,7 +72,7 @@ pub(crate) trait Model: Serialize + DeserializeOwned + Send + Sync + 'static {
     }
 }
 
-/// What the store enforces about a document.
+/// The constraints that the store enforces for a document.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     pub(crate) keys: Vec<Key>,
@@ -81,7 +80,7 @@ pub(crate) struct Links {
     pub(crate) topics: Vec<Topic>,
 }
 
-/// `<base>/<collection>/<id>`, written when it is serialised.
+/// `<base>/<collection>/<id>`, built when it is serialised.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uri<'a> {
     pub(crate) base: Base<'a>,
@@ -111,7 +110,7 @@ pub(crate) struct Reference<'a> {
 }
 
 impl<'a> Reference<'a> {
-    /// An object with a page of its own.
+    /// A reference to an object with a URI.
     pub(crate) fn to(base: Base<'_>, collection: &'static str, id: &'a str) -> Self {
         let uri = Uri {
             base,
@@ -124,7 +123,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// A user or bot.
+    /// A reference to a user or bot, without a URI.
     pub(crate) fn to_owner(id: &'a str) -> Self {
         Self {
             id,

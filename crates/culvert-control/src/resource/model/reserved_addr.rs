@@ -9,7 +9,7 @@ use crate::base::Base;
 use crate::resource::model::{Links, Model, Uri};
 use crate::stored::Format;
 
-/// The key an address is found by.
+/// Name of the key for looking up an address.
 pub(crate) const KEY: &str = "addr";
 
 /// The one region of an installation.

@@ -11,12 +11,12 @@ use crate::resource::model::tls_certificate::TlsCertificate;
 use crate::resource::model::{Links, Model, Reference, Uri};
 use crate::stored::Format;
 
-/// The key a domain is found by.
+/// Name of the key for looking up a domain.
 pub(crate) const KEY: &str = "domain";
 
 pub(crate) const REGIONS: [&str; 8] = ["us", "eu", "ap", "au", "sa", "jp", "in", "us-cal-1"];
 
-/// Where every region is meant.
+/// Stands for all regions.
 pub(crate) const GLOBAL: &str = "global";
 
 /// The stored form.
@@ -28,7 +28,7 @@ pub(crate) struct ReservedDomain {
     pub(crate) domain: String,
     pub(crate) region: Option<String>,
     pub(crate) resolves_to: Option<Vec<ResolvesTo>>,
-    /// The certificate in use: uploaded, or the latest that was issued.
+    /// The certificate in use: uploaded, or the latest issued one.
     pub(crate) certificate_id: Option<String>,
     #[serde(default)]
     pub(crate) management: Option<Management>,
@@ -37,7 +37,7 @@ pub(crate) struct ReservedDomain {
     pub(crate) acme_challenge_cname_target: Option<String>,
 }
 
-/// Where a domain may resolve to.
+/// The values of the regions that a domain resolves to.
 pub(crate) fn places() -> Vec<&'static str> {
     REGIONS.into_iter().chain([GLOBAL]).collect()
 }

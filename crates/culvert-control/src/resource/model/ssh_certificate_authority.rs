@@ -12,7 +12,7 @@ use crate::resource::model::{Model, Uri};
 use crate::ssh::Algorithm;
 use crate::stored::Format;
 
-/// Kinds of keys as they are shown.
+/// Key types as shown.
 pub(crate) const KEY_TYPES: [&str; 3] = ["rsa", "ecdsa", "ed25519"];
 
 /// The stored form.
@@ -24,7 +24,7 @@ pub(crate) struct SshCertificateAuthority {
     pub(crate) algorithm: Algorithm,
     /// One line without a comment.
     pub(crate) public_key: String,
-    /// Private key, sealed.
+    /// Private key, encrypted.
     pub(crate) sealed_key: String,
 }
 

@@ -10,7 +10,7 @@ use crate::base::Base;
 use crate::resource::model::{Links, Model, Uri};
 use crate::stored::Format;
 
-/// Name of the unique value: the key without its comment.
+/// Name of the unique key: the fingerprint, which ignores the comment.
 pub(crate) const KEY: &str = "fingerprint";
 
 /// The stored form.
@@ -20,9 +20,9 @@ pub(crate) struct SshPublicKey {
     pub(crate) owner_id: String,
     /// Value as sent.
     pub(crate) public_key: String,
-    /// Of the key without its comment.
+    /// Fingerprint of the key without its comment.
     pub(crate) fingerprint: String,
-    /// Whether certificates that it signed log in, and not the key itself.
+    /// Whether the key signs the certificates that clients sign in with, instead of signing in itself.
     #[serde(default)]
     pub(crate) is_authority: bool,
     pub(crate) description: Description,

@@ -1,4 +1,4 @@
-//! The times that an endpoint has of its own, in the place of the settings `edge.timeouts`.
+//! The timeouts of an endpoint, which override the settings `edge.timeouts`.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(crate) struct Timeouts {
     request: Option<String>,
 }
 
-/// A field, the least it may be, and the most.
+/// A field with its minimum and maximum.
 type Row<'a> = (&'static str, &'a mut Option<String>, Duration, Duration);
 
 impl Timeouts {
@@ -47,7 +47,7 @@ impl Timeouts {
         ]
     }
 
-    /// These, if each can be used; `None` where none is set.
+    /// Checks the timeouts; `None` if none is set.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl Timeouts {
         Ok((self != Self::default()).then_some(self))
     }
 
-    /// What the edge runs.
+    /// Compiles the timeouts for the edge.
     pub(crate) fn compile(&self) -> culvert_edge::Timeouts {
         let time = |text: &Option<String>| text.as_deref().and_then(parse);
         culvert_edge::Timeouts {
@@ -90,7 +90,7 @@ fn parse(text: &str) -> Option<Duration> {
     Some(Duration::from_nanos(u64::try_from(nanos).ok()?))
 }
 
-/// A bound as people write it.
+/// Formats a bound for messages.
 fn shown(time: Duration) -> String {
     match time.as_secs() {
         hours if hours >= 3600 => format!("{}h", hours / 3600),

@@ -18,12 +18,12 @@ pub(crate) struct TlsCertificate {
     pub(crate) metadata: Metadata,
     /// Value as sent.
     pub(crate) certificate_pem: String,
-    /// The private key as it was sent, sealed.
+    /// The private key as sent, encrypted.
     pub(crate) sealed_key: String,
     pub(crate) private_key_type: String,
     pub(crate) summary: Summary,
     pub(crate) names: Names,
-    /// `None` for one that was uploaded.
+    /// `None` for an uploaded certificate.
     #[serde(default)]
     pub(crate) issued_at: Option<Timestamp>,
 }

@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 /// The stored form.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct StoredPolicy {
-    /// As it is shown.
+    /// The text as shown.
     pub(crate) shown: String,
-    /// The whole text, if secrets are missing in what is shown.
+    /// The whole text, encrypted, if the shown text omits secrets.
     #[serde(default)]
     pub(crate) sealed: Option<String>,
-    /// Ids of the objects that it names, each once: IP policies, certificate authorities and
-    /// secrets. None of them can be deleted meanwhile.
+    /// IDs of the objects that it refers to, without duplicates: IP policies, certificate authorities and
+    /// secrets. None of them can be deleted while it does.
     #[serde(default)]
     pub(crate) names: Vec<String>,
 }
 
 impl StoredPolicy {
-    /// What the store enforces: nothing that it names can be deleted.
+    /// The references that keep these objects from being deleted.
     pub(crate) fn refs(&self) -> impl Iterator<Item = Ref> {
         let names = self.names.iter();
         names.map(|id| Ref::new(REFERENCE, id, OnDelete::Block))

@@ -18,7 +18,7 @@ pub(crate) struct TunnelSession {
     pub(crate) agent_version: String,
     /// A tunnel credential, or the public key of an SSH client.
     pub(crate) credential_id: String,
-    /// Owner of the credential, which may be gone before the session is.
+    /// Owner of the credential, which may be deleted before the session ends.
     pub(crate) principal_id: String,
     /// E-mail address or name of the owner.
     pub(crate) principal_subject: String,
@@ -30,9 +30,9 @@ pub(crate) struct TunnelSession {
     pub(crate) os: String,
     pub(crate) arch: String,
     pub(crate) region: String,
-    /// As events name it: `muxado` or `ssh`.
+    /// The transport as named in events: `muxado` or `ssh`.
     pub(crate) transport: String,
-    /// When it ends at the latest, where its credential has an end.
+    /// The latest end, if its credential expires.
     #[serde(default)]
     pub(crate) expires_at: Option<Timestamp>,
     /// The run of a server that the agent is connected to.
@@ -61,7 +61,7 @@ pub(crate) struct View<'a> {
     pub(crate) transport: &'a str,
 }
 
-/// Where the API has a credential of agents.
+/// The API collection of an agent's credential.
 pub(crate) fn collection_of(credential_id: &str) -> &'static str {
     if credential_id.starts_with("sshcr_") {
         SshPublicKey::COLLECTION

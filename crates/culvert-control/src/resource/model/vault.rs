@@ -9,7 +9,7 @@ use crate::base::Base;
 use crate::resource::model::{Links, Model, Uri};
 use crate::stored::Format;
 
-/// Name of the unique value by which a vault is found.
+/// Name of the unique key for looking up a vault.
 pub(crate) const NAME_KEY: &str = "name";
 
 /// At most 255 bytes.
@@ -46,7 +46,7 @@ pub(crate) struct View<'a> {
     pub(crate) last_updated_by: &'a str,
 }
 
-/// A name as it is unique in the installation: names are unique within an account.
+/// The unique key of a name. Names are unique within an account; keys are unique in the installation.
 pub(crate) fn unique_name(account: &str, name: &str) -> String {
     format!("{account} {name}")
 }

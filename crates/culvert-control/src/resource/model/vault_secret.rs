@@ -10,7 +10,7 @@ use crate::resource::model::vault::Vault;
 use crate::resource::model::{Links, Model, Reference, Uri};
 use crate::stored::Format;
 
-/// Name of the unique value.
+/// Name of the unique key.
 pub(crate) const NAME_KEY: &str = "name";
 
 /// At most 255 bytes.
@@ -23,7 +23,7 @@ pub(crate) struct VaultSecret {
     pub(crate) name: Name,
     pub(crate) description: Description,
     pub(crate) metadata: Metadata,
-    /// The value, sealed for this object.
+    /// The value, encrypted for this object.
     pub(crate) sealed_value: String,
     pub(crate) vault_id: String,
     pub(crate) vault_name: Name,
@@ -53,7 +53,7 @@ pub(crate) struct View<'a> {
     pub(crate) last_updated_by: Reference<'a>,
 }
 
-/// A name as it is unique in the installation: names are unique within a vault.
+/// The unique key of a name. Names are unique within a vault; keys are unique in the installation.
 pub(crate) fn unique_name(vault_id: &str, name: &str) -> String {
     format!("{vault_id} {name}")
 }
