@@ -85,7 +85,7 @@ fn what_passes_and_what_does_not() {
     }
 }
 
-/// Whatever is a text or a list has a size, and nothing else has.
+/// Every text and list has a size, and no other field has.
 #[test]
 fn every_field_that_is_a_text_or_a_list_has_a_size() {
     for field in FIELDS {

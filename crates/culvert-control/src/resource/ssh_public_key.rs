@@ -21,7 +21,7 @@ use crate::{Error, input, owner};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<SshPublicKey>();
 
-/// Prefix of an authority's key, as in an authorized_keys file.
+/// Prefix of an authority's key, as in an `authorized_keys` file.
 const AUTHORITY: &str = "cert-authority";
 
 /// A new SSH public key.

@@ -17,7 +17,7 @@ fn key(spec: Spec) -> SigningKey {
     SigningKey::generate(spec).unwrap()
 }
 
-/// A line of this algorithm with these fields.
+/// A public key line with this algorithm and these fields.
 fn line(name: &str, fields: &[&[u8]]) -> String {
     let mut wire = Wire::default();
     wire.text(name);
@@ -110,7 +110,7 @@ fn hostile_keys() {
         (format!("{good} {}", "x".repeat(8192)), BadKey::Unreadable),
         (line("ssh-ed25519", &[&[1; 31]]), BadKey::Unreadable),
         (line("ssh-ed25519", &[&[1; 32], &[1]]), BadKey::Unreadable),
-        // A point off the curve, and one in the short form.
+        // A point off the curve, and one in compressed form.
         (point(4), BadKey::Unreadable),
         (
             line("ecdsa-sha2-nistp256", &[b"nistp256", &[2; 33]]),

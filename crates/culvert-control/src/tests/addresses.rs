@@ -71,7 +71,7 @@ async fn an_address_is_one_accounts_alone() {
     let stranger = house.stranger().await;
     let make = || house.reserve();
     let theirs = house.call(&stranger, "POST", "/reserved_addrs", Value::Null);
-    // All at the same moment: the pool of these tests has three.
+    // Concurrent requests: the pool of these tests has three addresses.
     let (a, b, theirs) = tokio::join!(make(), make(), theirs);
     let theirs = theirs.body();
     let mut given = [addr(&a), addr(&b), addr(&theirs)];
@@ -108,7 +108,7 @@ async fn a_released_address_is_given_again_when_no_other_is_free() {
     assert_eq!(told[0]["event_type"], "tcp_address_deleted.v0");
     assert_eq!(told[0]["object"], first);
 
-    // Two that nobody had go first, whoever asks; then the one released longest ago.
+    // The two unused addresses are assigned first, to any caller; then the one released longest ago.
     let second = house.reserve().await;
     let third = house.tcp("tcp://").await.body();
     let released = addr(&first);
@@ -153,7 +153,7 @@ pub(super) async fn an_address_in_use_stays_reserved() {
     assert_eq!(house.get(&a_path).await.body(), a);
     assert!(house.told_after(start).await.0.is_empty());
 
-    // A pool of endpoints is on one address, and an endpoint moves from one to another.
+    // A pool of endpoints is on one address, and an endpoint can move to another.
     assert_eq!(house.tcp(&url(&a)).await.code(), Some(18017));
     let moved = house.patch(&endpoint, json!({"url": url(&b)})).await.body();
     assert_eq!(moved["tcp_addr"]["id"], b["id"]);
@@ -171,7 +171,7 @@ async fn an_address_without_a_reservation_is_its_endpoints_until_it_leaves() {
     let made = house.tcp("tcp://").await.body();
     assert_eq!(made["tcp_addr"], Value::Null);
     let one = path("endpoints", &made);
-    // Clients repeat the url of what they change.
+    // Clients repeat the URL of the object that they change.
     let same = json!({"url": made["url"], "description": "d", "pooling_enabled": true});
     let changed = house.patch(&one, same).await.body();
     assert_eq!(
@@ -216,7 +216,7 @@ async fn an_address_cannot_go_while_an_endpoint_comes() {
     }
 }
 
-/// Takes at the same moment, of an owner who may have two of the three addresses.
+/// Concurrent requests of an owner who may have two of the three addresses.
 #[tokio::test]
 async fn takes_at_once_keep_to_the_limit_of_their_owner() {
     let cast = Cast::start().await;
@@ -239,7 +239,7 @@ async fn takes_at_once_keep_to_the_limit_of_their_owner() {
     }
 }
 
-/// Addresses that are kept for agents of an owner count: who connects and disconnects holds no more than half.
+/// Addresses kept for agents of an owner count: an owner who connects and disconnects holds at most half.
 #[tokio::test]
 async fn kept_addresses_count_for_their_owner() {
     let open = Open::with(LIMITS).await;
@@ -257,7 +257,7 @@ async fn kept_addresses_count_for_their_owner() {
         had.push(want);
     }
     let of_other = other.take(&open, Kind::Agent, "tcp://").await.unwrap();
-    // One that it had and one that is free for it; then it has its two.
+    // It gets one that it had and one that is free; then it has two.
     take().await.unwrap();
     take().await.unwrap();
     assert!(take().await.is_err());

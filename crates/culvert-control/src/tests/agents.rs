@@ -1,5 +1,5 @@
-//! Agents at the gate: who is let in, what each may serve, and what is kept and told of it. No agent is
-//! connected here; the suite of the whole server has real ones.
+//! Tests of agent sessions: authorization, endpoints, limits and events. No real agent is connected here; the
+//! tests of the whole server have real ones.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::names::{Kind, Owner};
 use super::*;
 
-/// A house whose edge is kept up to date.
+/// A house with a running compiler for its edge.
 pub(super) struct Open {
     pub(super) house: House,
     _tasks: JoinSet<()>,
@@ -38,7 +38,7 @@ impl Open {
         }
     }
 
-    /// Id and token of a new credential.
+    /// Creates a credential; returns its ID and token.
     async fn credential(&self, acl: Value) -> (String, String) {
         let made = self.house.post("/credentials", json!({"acl": acl})).await;
         let made = made.body();
@@ -52,7 +52,7 @@ impl Open {
             .map_err(code)
     }
 
-    /// A session of a credential with this acl.
+    /// A session of a new credential with this ACL.
     async fn session(&self, acl: Value) -> SessionGrant {
         let (_, token) = self.credential(acl).await;
         self.authorize(hello(&token)).await.unwrap()
@@ -143,7 +143,7 @@ fn tcp(addr: &str) -> Wanted {
     }
 }
 
-/// The same endpoint once more.
+/// A request to bind the same endpoint again.
 pub(super) fn again(want: &Wanted, had: &Binding) -> Wanted {
     Wanted {
         id: had.id.clone(),
@@ -173,7 +173,7 @@ pub(super) async fn who_is_not_let_in_is_told_why() {
         ..hello("")
     };
     assert_eq!(open.authorize(unknown_key).await.unwrap_err(), 1102);
-    // Nobody of any account is told of.
+    // Agents without a known account cause no event.
     let (events, seq) = house.told_after(0).await;
     let sessions = |events: &[Value]| -> Vec<Value> {
         let of_sessions = events.iter().filter(|event| {
@@ -202,7 +202,7 @@ pub(super) async fn who_is_not_let_in_is_told_why() {
     let restriction = json!({"type": "agent", "ip_policy_ids": [policy], "enforced": true});
     let restriction = house.post("/ip_restrictions", restriction).await.body();
     let path = format!("/ip_restrictions/{}", restriction["id"].as_str().unwrap());
-    // It is in force in a moment.
+    // The restriction takes effect after a short delay.
     let mut refused = Ok(SessionGrant::default());
     while refused.is_ok() {
         refused = open.authorize(hello(&token)).await;
@@ -210,7 +210,7 @@ pub(super) async fn who_is_not_let_in_is_told_why() {
     assert_eq!(refused.unwrap_err(), 115);
     assert_eq!(house.delete(&path).await, Answered::NoContent);
 
-    // The account knows of those of its own.
+    // An account receives the events of its own agents.
     let told = sessions(&house.told_after(seq).await.0);
     let refused: Vec<&Value> = told
         .iter()
@@ -240,8 +240,8 @@ pub(super) async fn a_suspended_account_has_no_sessions() {
     assert_eq!(open.authorize(hello(&token)).await.unwrap_err(), 103);
 }
 
-/// Sessions of two credentials, as many of each and all at the same moment: how many were let in, and with what code
-/// the others were refused.
+/// Starts sessions of two credentials concurrently, the same number for each. Returns the started ones, and
+/// the codes of the others.
 async fn crowd(open: &Open, tokens: [&str; 2], tries: usize) -> (Vec<SessionGrant>, Vec<u16>) {
     let mut asked = JoinSet::new();
     for token in tokens {
@@ -292,7 +292,7 @@ pub(super) async fn sessions_have_limits_of_credential_account_and_process() {
         let (admitted, refused) = crowd(&open, [&tokens[0], &tokens[1]], 6).await;
         assert_eq!(admitted.len(), of_two, "{limits:?}");
         assert_eq!(refused, vec![108; 12 - of_two], "{limits:?}");
-        // One that comes back is none more.
+        // Resuming a session does not count as another one.
         let first = &admitted[0];
         let back = |token| AgentAuthRequest {
             former: Some(Former {
@@ -307,7 +307,7 @@ pub(super) async fn sessions_have_limits_of_credential_account_and_process() {
         }
         assert_eq!(again.len(), 1, "of its own credential alone");
         assert_eq!(again[0].session_id, first.session_id);
-        // One that ends makes room.
+        // A session that ends frees its slot.
         open.end(first.clone(), EndReason::Expired).await;
         let (more, refused) = crowd(&open, [&tokens[0], &tokens[1]], 1).await;
         assert_eq!((more.len(), refused), (1, vec![108]), "{limits:?}");
@@ -323,7 +323,7 @@ async fn sessions_that_are_over_or_away_keep_nobody_out() {
     };
     let open = Open::with(limits).await;
     let (_, token) = open.credential(json!([])).await;
-    // Those that said goodbye are over at once: none is shown and none counts.
+    // Sessions that closed end immediately: they are neither listed nor counted.
     for round in 0..4 {
         let mut sessions = Vec::new();
         for _ in 0..3 {
@@ -336,7 +336,7 @@ async fn sessions_that_are_over_or_away_keep_nobody_out() {
         }
         assert_eq!(open.collection("tunnel_sessions").await.len(), 0);
     }
-    // Those that are away are waited for, while there is a place for them.
+    // Disconnected sessions wait for their agents as long as there are free slots.
     let back = |grant: &SessionGrant| AgentAuthRequest {
         former: Some(Former {
             session_id: grant.session_id.clone(),
@@ -354,7 +354,7 @@ async fn sessions_that_are_over_or_away_keep_nobody_out() {
     }
     let fresh = open.authorize(hello(&token)).await.unwrap();
     assert_ne!(fresh.session_id, away[0].session_id);
-    // The one that was away longest had to go; the others come back, and then all places are taken.
+    // The session that was disconnected longest was ended; the others resume, and then all slots are taken.
     let mut shown: Vec<Value> = open.collection("tunnel_sessions").await;
     shown.retain(|session| session["id"] == *away[0].session_id);
     assert_eq!(shown, Vec::<Value>::new());
@@ -364,7 +364,7 @@ async fn sessions_that_are_over_or_away_keep_nobody_out() {
     }
     assert_eq!(open.authorize(hello(&token)).await.unwrap_err(), 108);
     assert_eq!(open.authorize(back(&away[0])).await.unwrap_err(), 108);
-    // The limit of the process is the same for another credential.
+    // The limit of the process also applies to another credential.
     let (_, other) = open.credential(json!([])).await;
     let others = [(); 2].map(|()| hello(&other));
     for hello in others {
@@ -376,7 +376,7 @@ async fn sessions_that_are_over_or_away_keep_nobody_out() {
     open.authorize(hello(&other)).await.unwrap();
 }
 
-/// An owner with any number of credentials leaves room for others: sessions, endpoints and ports.
+/// One owner with many credentials leaves sessions, endpoints and ports for others.
 #[tokio::test]
 async fn an_owner_does_not_fill_what_all_share() {
     let open = Open::with(AgentLimits {
@@ -404,7 +404,7 @@ async fn an_owner_does_not_fill_what_all_share() {
             assert_eq!(bound, if n < 2 { Ok(()) } else { Err(324) });
         }
     }
-    // The pool has three ports, of which an owner has two at most, whatever they are for.
+    // The pool has three ports, of which one owner has at most two, whatever their use.
     let reserve = async |caller: &Caller| {
         let made = open
             .house
@@ -418,7 +418,7 @@ async fn an_owner_does_not_fill_what_all_share() {
     assert!(!reserve(&open.house.admin).await);
 }
 
-/// The limit is for owners who are no admins.
+/// The limit does not apply to admins.
 #[tokio::test]
 async fn an_admin_may_have_every_port() {
     let open = Open::with(AGENTS).await;
@@ -460,7 +460,7 @@ async fn endpoints_that_are_asked_for_at_once_stay_within_the_limit() {
     for nth in 0..40 {
         let (control, grant) = (Arc::clone(&open.house.control), sessions[nth % 2].clone());
         asked.spawn(async move {
-            // One in four comes to nothing, and takes no room from the others for good.
+            // One bind in four fails, and must not use up a slot permanently.
             let want = http(if nth % 4 == 0 { "foreign.example" } else { "" });
             let bound = AgentAuthorizer::bind(&*control, &grant, &want).await;
             bound.map(|bound| (grant, want, bound)).map_err(code)
@@ -479,7 +479,7 @@ async fn endpoints_that_are_asked_for_at_once_stay_within_the_limit() {
     }
     assert_eq!(open.collection("endpoints").await.len(), 5);
     assert_eq!(open.bind(&sessions[0], http("")).await.unwrap_err(), 324);
-    // One that an agent brings back is none more.
+    // Binding an endpoint again does not count as another one.
     let (grant, want, had) = &bound[0];
     let back = open.bind(grant, again(want, had)).await.unwrap();
     assert_eq!(back.id, had.id);
@@ -538,7 +538,7 @@ pub(super) async fn what_may_not_be_served_is_refused_with_its_code() {
     assert_eq!(open.labels(&grant).await, 358);
     assert_eq!(open.collection("endpoints").await, Vec::<Value>::new());
 
-    // What the credential does not allow.
+    // Bindings that the credential does not allow.
     let address = house.post("/reserved_addrs", json!({})).await.body();
     let address = address["addr"].as_str().unwrap();
     let few = open.session(json!(["bind:one.culvert.localhost"])).await;
@@ -558,7 +558,7 @@ pub(super) async fn what_may_not_be_served_is_refused_with_its_code() {
         *address
     );
 
-    // Two at one URL pool or are one too many.
+    // Two endpoints at one URL need pooling.
     let want = http("one.culvert.localhost");
     assert_eq!(open.bind(&grant, want).await.unwrap_err(), 334);
     let pooling = |domain| Wanted {
@@ -590,7 +590,7 @@ async fn a_session_that_comes_back_has_what_it_had() {
     let tunnels = open.collection("tunnels").await;
     assert_eq!((endpoints.len(), tunnels.len()), (2, 2));
 
-    // The connection breaks, and the agent is back in time: nothing has happened.
+    // The connection breaks and the agent resumes in time: nothing changes.
     let lost = EndReason::Lost("cut".into());
     open.end(grant.clone(), lost.clone()).await;
     let back = AgentAuthRequest {
@@ -609,7 +609,8 @@ async fn a_session_that_comes_back_has_what_it_had() {
     assert_eq!(open.collection("endpoints").await, endpoints);
     assert_eq!(open.house.told_after(seq).await.0, Vec::<Value>::new());
 
-    // It stays away for longer: all is gone and told, and given back when it comes after all.
+    // The agent stays away for longer: its session and endpoints end with events, and are restored when it
+    // reconnects.
     let left_at = open.house.clock.now().whole_seconds();
     open.end(same, lost).await;
     open.house.clock.advance(std::time::Duration::from_secs(7));
@@ -631,7 +632,7 @@ async fn a_session_that_comes_back_has_what_it_had() {
     assert_eq!(told[0]["event_type"], "agent_session_start.v0");
     assert_eq!(told[0]["object"]["error"], "");
 
-    // A cookie that is not its own is worth a new session.
+    // A cookie of another session starts a new session.
     let (_, other) = open.credential(json!([])).await;
     let other = AgentAuthRequest {
         proof: Proof::Token(Secret::new(other)),
@@ -639,7 +640,7 @@ async fn a_session_that_comes_back_has_what_it_had() {
     };
     let other = open.authorize(other).await.unwrap();
     assert_ne!(other.session_id, grant.session_id);
-    // But the token of an endpoint is: whoever has it takes the endpoint over.
+    // The token of an endpoint is enough to take the endpoint over.
     let taken = open.bind(&other, again(&wants[0], &had[0])).await.unwrap();
     assert_eq!(taken.url, had[0].url);
     open.house.control.unbind(&late, &taken.id).await;
@@ -657,7 +658,7 @@ async fn a_name_that_was_left_behind_is_free_at_once() {
     let had = open.bind(&first, want.clone()).await.unwrap();
     let second = open.session(json!([])).await;
     assert_eq!(open.bind(&second, want.clone()).await.unwrap_err(), 334);
-    // The first is not connected any more, though it could come back.
+    // The first session has no connection any more, though it could resume.
     open.end(first, EndReason::Closed).await;
     let taken = open.bind(&second, want).await.unwrap();
     assert_ne!(taken.id, had.id);
@@ -714,7 +715,7 @@ pub(super) async fn a_deleted_credential_ends_its_sessions() {
     assert_eq!(open.authorize(hello(&token)).await.unwrap_err(), 107);
 }
 
-/// What events say of an agent's version, and that their references can be followed.
+/// Events about an old agent contain a notice, and the references in events resolve.
 #[tokio::test]
 async fn events_of_old_agents_say_that_a_newer_one_is_needed() {
     for (version, transport, is_old) in [
@@ -761,7 +762,7 @@ async fn events_of_old_agents_say_that_a_newer_one_is_needed() {
     }
 }
 
-/// A session on record that no agent is connected to.
+/// A stored session without a connected agent.
 async fn recorded(house: &House, run: &str, transport: &str) -> String {
     let form = json!({
         "format": 1, "agent_version": "3.9", "credential_id": "cr_1",
@@ -844,13 +845,13 @@ async fn a_stale_look_ends_no_session_of_a_run_that_just_began() {
     };
     let dead = run().await;
     let left_behind = recorded(&house, &dead, "muxado").await;
-    // Every other run is over for a node that is alone.
+    // For a node without a cluster, every other run is over.
     let over = agents
         .over(house.store.all("agent_run").await.unwrap())
         .unwrap();
     assert_eq!(over.len(), 1);
 
-    // After that look a run begins, and one that was silent writes its heartbeat.
+    // After this check, a new run starts, and a silent one writes its heartbeat.
     house.clock.advance(std::time::Duration::from_secs(1));
     let young = run().await;
     let alive = recorded(&house, &young, "muxado").await;
@@ -866,7 +867,7 @@ async fn a_stale_look_ends_no_session_of_a_run_that_just_began() {
     assert!(heartbeat.beat(later).await.unwrap());
     control.end_sessions_of(agents, over).await.unwrap();
     assert_eq!(house.store.ids("tunnel_session").await.unwrap(), sessions);
-    // A heartbeat is no commit, and does not bring back what was removed.
+    // A heartbeat is not a commit, and does not restore a removed run.
     let gone = house.store.heartbeat("agent_run", &dead).beat(later).await;
     assert!(!gone.unwrap());
 }
@@ -881,7 +882,7 @@ async fn a_bind_without_an_answer_leaves_no_ghost() {
             _tasks: JoinSet::new(),
         };
         let grant = open.session(json!([])).await;
-        // No configuration reaches the edge, so the bind is committed and waits until it is cut off.
+        // No configuration reaches the edge, so the bind is committed and waits until it is cancelled.
         let want = http("ghost.culvert.localhost");
         let committed = async {
             while open.collection("endpoints").await.is_empty() {
@@ -903,7 +904,7 @@ async fn a_bind_without_an_answer_leaves_no_ghost() {
         let bound = open.bind(&grant, want).await.unwrap();
         assert!(bound.url.contains("ghost.culvert.localhost"));
         assert_eq!(open.collection("endpoints").await.len(), 1);
-        // What was answered stays.
+        // A bind with a response stays.
         let refused = open.bind(&grant, http("ghost.culvert.localhost")).await;
         assert_eq!(refused.unwrap_err(), 334);
     }

@@ -1,4 +1,4 @@
-//! Who is let in, and what a first start makes.
+//! Authentication of callers, and the objects of a first start.
 
 use super::*;
 
@@ -14,7 +14,7 @@ pub(super) async fn a_token_is_judged_step_by_step() {
 
     let mistyped = format!("{}x", &token[..49]);
     let other = token::generate(&*house.clock, &SeededEntropy::new(5));
-    // The public half of a living key with another secret of the right shape.
+    // The public half of an existing key with another secret in the right format.
     let wrong_secret = format!("{}{}", &token[..28], "a".repeat(21));
     for (token, code) in [
         ("hunter2", 202),
@@ -40,7 +40,7 @@ async fn a_key_lives_from_its_201_to_its_204_and_its_token_is_shown_once() {
     assert_eq!(caller.key_id, id);
     assert_eq!(caller.owner_id, house.admin.owner_id);
 
-    // Itself, while in use.
+    // A key can delete itself.
     let one = format!("/api_keys/{id}");
     assert_eq!(
         house.call(&caller, "DELETE", &one, Value::Null).await,
@@ -70,7 +70,7 @@ pub(super) async fn the_token_of_a_tunnel_credential_is_named_and_not_taken() {
     );
     assert_eq!(&token[..27], &id[3..]);
     assert_eq!(house.authenticate(token).await, Err(Some(206)));
-    // Its public half alone tells a stranger nothing.
+    // The public half alone reveals nothing to a caller.
     let guessed = format!("{}{}", &token[..28], "a".repeat(21));
     assert_eq!(house.authenticate(&guessed).await, Err(Some(203)));
 

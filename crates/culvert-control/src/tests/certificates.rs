@@ -1,5 +1,4 @@
-//! Certificate authorities and TLS certificates: what is read from them, and every way to send a
-//! wrong one.
+//! Certificate authorities and TLS certificates: the parsed fields, and every invalid input.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -8,12 +7,12 @@ use rcgen::{
 
 use super::*;
 
-/// A certificate of an authority, PEM.
+/// A CA certificate, PEM.
 pub(super) fn authority(name: &str) -> String {
     make_authority(name).0
 }
 
-/// The body of a TLS certificate for a name, or several with commas between them.
+/// The body of a TLS certificate for a name, or for several separated by commas.
 pub(super) fn leaf(name: &str) -> Value {
     let key = KeyPair::generate().unwrap();
     let names: Vec<_> = name.split(',').map(str::to_owned).collect();
@@ -82,7 +81,7 @@ pub(super) async fn authorities() {
             .code(),
         Some(1919)
     );
-    // The longest is taken, with text around it, and shown as it was sent.
+    // The longest PEM is accepted, with text around it, and shown as sent.
     let note = "a note\r\n";
     let longest = format!(
         "{note}{pem}{}",
@@ -179,7 +178,7 @@ async fn what_a_tls_certificate_says_is_shown_and_its_key_is_not() {
         assert_eq!(made[field], value, "{field}");
     }
 
-    // Nothing but the sealed form of the key is anywhere.
+    // The key is stored only in encrypted form, and appears nowhere else.
     let id = made["id"].as_str().unwrap();
     let secret = key.serialize_pem();
     let secret = secret.lines().nth(1).unwrap();
@@ -252,15 +251,15 @@ pub(super) async fn wrong_tls_certificates() {
             panic!("{code} {answered:?}");
         };
         assert_eq!(found, Some(code), "{message}");
-        // A sentence quotes nothing of what was sent.
+        // A message never quotes the input.
         assert!(!message.contains("AAAA") && !message.contains("BEGIN"));
     }
-    // A curve before the key is what tools write.
+    // Tools write the curve before the key.
     let body = json!({"certificate_pem": pem, "private_key_pem": format!("{curve}{key}")});
     house.post("/tls_certificates", body).await.body();
 }
 
-/// Keys in the older forms, as tools write them.
+/// Keys in older formats, as tools write them.
 #[tokio::test]
 async fn keys_of_every_form_are_taken() {
     let house = House::start().await;

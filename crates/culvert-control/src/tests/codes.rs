@@ -1,4 +1,4 @@
-//! Every code of these resources, and how it is reached.
+//! Tests that reach every code of these resources.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ async fn event_queries() {
         ("order=up", 5407),
         ("cursor=x", 5407),
         ("follow=true", 5407),
-        // This server retains none.
+        // This server retains no traffic events.
         ("type=http_request_complete.v0", 5408),
     ] {
         let answered = house.get(&format!("/events?{query}")).await;
@@ -98,7 +98,7 @@ async fn event_destinations() {
     assert_eq!(house.patch(&one, json!({})).await.body(), made);
 }
 
-/// Targets in clouds that are refused, with the code.
+/// Invalid cloud targets, with the codes of their refusals.
 fn wrong_clouds() -> Vec<(Value, u16)> {
     let role = json!({"role_arn": "arn:aws:iam::123456789012:role/events"});
     let creds = json!({"aws_access_key_id": "AKIA", "aws_secret_access_key": "s"});
@@ -182,7 +182,7 @@ async fn secrets_of_clouds_are_hidden_sealed_and_kept() {
         *expected.pointer_mut(secret).unwrap() = shown;
         assert_eq!(made["target"][name], expected);
         let one = format!("/event_destinations/{}", made["id"].as_str().unwrap());
-        // What was shown can be sent back: the secret stays.
+        // A view can be sent back unchanged: the secret stays.
         let again = json!({"target": {name: made["target"][name]}});
         assert_eq!(house.patch(&one, again).await.body(), made);
         assert!(!made.to_string().contains("hush"));
@@ -658,7 +658,7 @@ async fn addresses_are_shared_by_pools_only() {
     assert_eq!(house.patch(&first, elsewhere).await.code(), Some(18017));
     assert_eq!(house.delete(&first).await, Answered::NoContent);
     make("https", "a", false).await.body();
-    // Nobody of another account gets in beside.
+    // Another account cannot join the pool of endpoints.
     let stranger = house.stranger().await;
     let body = json!({"url": "https://b.culvert.localhost", "upstream_url": "http://127.0.0.1:9", "pooling_enabled": true});
     let answered = house.call(&stranger, "POST", "/endpoints", body).await;
@@ -676,8 +676,8 @@ async fn random_addresses_are_free_ones_until_none_is_left() {
     };
     let expected =
         [20000, 20001, 20002].map(|port| format!("tcp://1.tcp.culvert.localhost:{port}"));
-    // Addresses that nobody had, and then those that were released: whoever comes to one second takes
-    // another.
+    // Unused addresses are assigned first, then released ones. Of two concurrent requests for one address,
+    // the later one gets another.
     for round in 0..12 {
         let (a, b, c) = tokio::join!(make(), make(), make());
         let made = [a.body(), b.body(), c.body()];
@@ -705,34 +705,33 @@ async fn random_addresses_are_free_ones_until_none_is_left() {
 }
 
 thread_local! {
-    /// Codes that were answered on this thread.
+    /// Codes that operations on this thread returned.
     static ANSWERED: RefCell<BTreeSet<u16>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// Takes note of a code that an operation answered.
+/// Records a code that an operation returned.
 pub(super) fn note(code: Option<Code>) {
     ANSWERED.with_borrow_mut(|answered| answered.extend(code.map(Code::number)));
 }
 
-/// The codes that the HTTP face answers; its own tests reach them.
+/// The codes of the HTTP server; its own tests reach them.
 const OF_THE_HTTP_FACE: &[u16] = &[210, 211, 212, 217, 220, 221, 226, 230, 1608, 7008, 10000];
 
-/// The codes that agents are answered on their own connections; the tests of `culvert-tunnel` reach
-/// them.
+/// The codes of agent connections; the tests of `culvert-tunnel` reach them.
 const OF_AGENTS: &[u16] = &[109, 301, 324, 332, 333, 800, 801, 802, 811, 812];
 
-/// The codes that clients of SSH are answered; the tests of `culvert-ssh` reach them.
+/// The codes of SSH clients; the tests of `culvert-ssh` reach them.
 const OF_SSH: &[u16] = &[
     1100, 1101, 1104, 1105, 1106, 1107, 1108, 1109, 1111, 1112, 1114, 1115, 1116, 1117, 1118, 1119,
     1120, 1123,
 ];
 
-/// The codes of what an agent did not do; the suite of the whole server reaches them with agents that
-/// are connected.
+/// The codes of commands that an agent did not run; the tests of the whole server reach them with connected
+/// agents.
 const OF_CONNECTED_AGENTS: &[u16] = &[804, 805, 806, 807, 808, 809];
 
-/// Codes of the contract that nothing can answer yet, and why. One that gets a row in the table must
-/// be reached like every other.
+/// Codes of the contract that no operation can return yet, and why. A code with a row in the table must be
+/// reached like every other.
 const LATER: &[(&[u16], &str)] = &[
     (
         &[207],
@@ -745,7 +744,7 @@ const LATER: &[(&[u16], &str)] = &[
     ),
 ];
 
-/// The codes that the contract's tables name.
+/// The codes in the contract's tables.
 #[rustfmt::skip]
 const OF_THE_CONTRACT: &[u16] = &[
     200, 201, 202, 203, 205, 206, 207, 208, 210, 211, 212, 213, 214, 215, 217, 220, 221, 223,

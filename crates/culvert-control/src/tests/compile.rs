@@ -1,4 +1,4 @@
-//! From a commit to the planes.
+//! Compilation: from a commit to the edge and delivery.
 
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ async fn a_mirror_makes_what_changed_and_forgets_what_went() {
     let change = json!({"description": "c"});
     house.patch(&a, change).await.body();
     assert_eq!(refreshed().await, (1, "c b".to_owned()));
-    // One goes and another comes: as many as before.
+    // One is removed and one is added, so the count stays.
     house.delete(&b).await;
     post("d").await;
     assert_eq!(refreshed().await, (1, "c d".to_owned()));
@@ -141,7 +141,7 @@ async fn an_endpoint_has_times_of_its_own() {
     let given = json!({"idle": "1h30m", "connect": "250ms", "write": null, "request": ""});
     let changed = house.patch(&one, json!({"timeouts": given})).await.body();
     assert_eq!(changed["timeouts"], set);
-    // Other changes leave them, and so does null.
+    // Other changes keep the timeouts, and so does null.
     for body in [
         json!({"description": "x"}),
         json!({"timeouts": null, "metadata": "y"}),
@@ -149,7 +149,7 @@ async fn an_endpoint_has_times_of_its_own() {
         assert_eq!(house.patch(&one, body).await.body()["timeouts"], set);
     }
     assert_eq!(house.get(&one).await.body()["timeouts"], set);
-    // Given again they are given all together; none at all is none.
+    // An update replaces all timeouts; an empty object removes them.
     let mut write = none.clone();
     write["write"] = json!("10m");
     let changed = house

@@ -1,4 +1,4 @@
-//! Sessions of the console over time.
+//! Lifetime of console sessions.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn the_oldest_of_too_many_sessions_ends() {
     for cookie in &cookies {
         assert!(is_valid(&house, cookie).await);
     }
-    // A cookie is no key, and a key is no cookie.
+    // A cookie is not valid as a key, nor a key as a cookie.
     let header = format!("Bearer {}", first.reveal());
     assert!(house.control.authenticate(Some(&header)).await.is_err());
     assert!(!is_valid(&house, &house.token).await);

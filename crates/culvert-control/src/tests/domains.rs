@@ -1,5 +1,5 @@
-//! Reserved domains: every way to ask for a wrong one, whose they are, and what becomes of them when
-//! their certificate or their endpoints go.
+//! Reserved domains: invalid requests, ownership, and the effects of removing their certificate or their
+//! endpoints.
 
 use super::*;
 
@@ -238,7 +238,7 @@ pub(super) async fn a_name_and_what_is_below_it_is_one_accounts() {
             .await
             .body();
     }
-    // Within one account names may nest.
+    // Names may nest within an account.
     for name in ["*.a.example", "x.y.w.example", "b.example"] {
         reserve(&house, name).await;
     }
@@ -280,7 +280,7 @@ pub(super) async fn a_certificate_comes_and_goes() {
     };
     let now = async || house.told_after(0).await.1;
 
-    // Clients repeat the id, and `""` for none.
+    // Clients repeat the ID, or `""` for none.
     let same = house
         .patch(&one, json!({"certificate_id": id}))
         .await
@@ -320,7 +320,7 @@ pub(super) async fn a_certificate_comes_and_goes() {
         assert_eq!(shown["certificate"].is_null(), detaches, "{end}");
     }
 
-    // While a domain names it, it stays.
+    // A certificate stays while a domain refers to it.
     house
         .patch(&one, json!({"certificate_id": id}))
         .await
@@ -361,7 +361,7 @@ async fn a_policy_and_an_uploaded_certificate_replace_each_other() {
         assert_eq!(managed["certificate"], Value::Null, "{certificate_id}");
         let shown = json!({"authority": "letsencrypt", "private_key_type": "ecdsa"});
         assert_eq!(policy(&managed), shown);
-        // What is not attached cannot be detached.
+        // Detaching without an attached certificate is refused.
         let same = house
             .patch(&one, json!({"certificate_id": ""}))
             .await
@@ -423,7 +423,7 @@ pub(super) async fn endpoints_are_where_a_domain_of_the_account_is() {
     for domain in [&exact, &wild, &named] {
         assert_eq!(house.delete(&path(domain)).await.code(), Some(446));
     }
-    // An endpoint that moves, or goes, lets its domain go.
+    // An endpoint that moves or is removed releases its domain.
     let elsewhere = json!({"url": "https://moved.culvert.localhost"});
     let moved = house.patch(&path(&made[0]), elsewhere).await.body();
     assert_eq!(moved["domain"], Value::Null);

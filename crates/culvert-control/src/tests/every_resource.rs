@@ -1,15 +1,15 @@
-//! What holds for every resource, in a loop over the table.
+//! Rules that hold for every resource, in a loop over the table.
 
 use crate::resource::ALL;
 use crate::resource::resource_type::{Life, ResourceType};
 use crate::tests::*;
 
-/// The resources that callers make objects of.
+/// The resources whose objects callers create.
 fn configured() -> impl Iterator<Item = &'static &'static ResourceType> {
     ALL.iter().filter(|ty| ty.life == Life::Configured)
 }
 
-/// Only admins change these.
+/// Whether only admins change the resource.
 fn is_admins(ty: &ResourceType) -> bool {
     matches!(ty.name, "bot_user" | "service_user")
 }
@@ -172,7 +172,7 @@ pub(super) async fn refusals_change_and_tell_nothing() {
                 "{message}"
             );
         }
-        // Names are looked at before the object is; values after the object, and after permission.
+        // Field names are checked before the object is read; values after the object and the permission.
         let absent = format!("{collection}/{}_{}", ty.id_prefix, "0".repeat(27));
         let answered = house.patch(&absent, json!({"nope": 1})).await;
         assert_eq!(answered.code(), Some(214));
@@ -195,9 +195,9 @@ pub(super) async fn refusals_change_and_tell_nothing() {
             if before.get(field).is_none() || ty.name == "endpoint" && field == "name" {
                 continue;
             }
-            // Bytes count, not characters; names are told apart by their beginning.
+            // Limits count bytes, not characters; the start of each name is different.
             let letter = if field == "name" && !is_admins(ty) {
-                // Names that expressions use are plain.
+                // Names in expressions are ASCII.
                 "ee"
             } else {
                 "é"
@@ -458,7 +458,7 @@ fn operations_have_one_path_and_method_each() {
     assert_eq!(seen.len(), 3 + n_operations.sum::<usize>());
 }
 
-/// The fields a body's schema lists are those the operation takes, no more and no fewer.
+/// A body's schema lists exactly the fields that the operation accepts.
 #[tokio::test]
 async fn schemas_of_bodies_name_what_is_taken() {
     let house = House::start().await;

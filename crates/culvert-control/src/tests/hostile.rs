@@ -1,5 +1,5 @@
-//! Values no client sends, to every field of every resource. Each is taken or refused with a code in
-//! bounded time, and a refusal leaves nothing behind.
+//! Sends invalid values that no client sends to every field of every resource. Each is accepted or refused
+//! with a code in bounded time, and a refusal leaves nothing behind.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use crate::resource::resource_type::Life;
 use crate::resource::{ALL, ip_policy_rule};
 use crate::tests::*;
 
-/// Far above what any of these takes, also on a busy machine.
+/// Far above the time that any of these takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl House {
-    /// Sends a body and demands what holds for all of them; the code, or `None` when it was taken.
-    /// What was made is removed again.
+    /// Sends a body and checks the rules that hold for all of them. Returns the code, or `None` if it was
+    /// accepted. Removes the created object.
     async fn bear(&self, method: &str, path: &str, body: Value, about: &str) -> Option<u16> {
         let before = self.store.revision().await.unwrap();
         let began = Instant::now();
@@ -52,7 +52,7 @@ impl House {
     }
 }
 
-/// Values that fit nowhere, or nearly.
+/// Values that are invalid for almost every field.
 fn values() -> Vec<(&'static str, Value)> {
     let deep = |wrap: fn(Value) -> Value| (0..100).fold(Value::Null, |value, _| wrap(value));
     let many: serde_json::Map<_, _> = (0..10_000).map(|n| (n.to_string(), json!(n))).collect();
@@ -117,8 +117,8 @@ fn der(pem: &str) -> Vec<u8> {
     STANDARD.decode(data).unwrap()
 }
 
-/// The same cut short at many places, with one bit turned at many places, and forms that promise
-/// what they do not hold.
+/// The input truncated at many places, with single bits flipped at many places, and with lengths that exceed
+/// the data.
 fn damaged(der: &[u8]) -> Vec<Vec<u8>> {
     let step = (der.len() / 40).max(1);
     let mut all = Vec::new();
@@ -289,7 +289,7 @@ async fn a_policy_has_so_many_rules_and_goes_with_all_of_them() {
     let kind = "ip_policy_rule";
     let id = made["id"].as_str().unwrap();
     let first = house.store.get(kind, id).await.unwrap().unwrap();
-    // The others beside the API, many at once.
+    // Insert the others without the API, in batches.
     let numbers: Vec<usize> = (1..MOST).collect();
     for some in numbers.chunks(500) {
         let changes = some.iter().fold(Changes::default(), |changes, n| {
@@ -349,9 +349,9 @@ async fn wrong_names() {
         "xn--a-.example",
         "xn--99999999999999.example",
         "xn--aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.example",
-        // Upper case and what is not in normal form never come out of an encoder.
+        // An encoder never produces upper case or text that is not normalised.
         "xn--Mnchen-3ya.example\u{0}",
-        // Both directions in one label.
+        // Left-to-right and right-to-left in one label.
         "a\u{5d0}.example",
         "\u{200d}.example",
         "a\u{200c}b.example",

@@ -1,4 +1,4 @@
-//! Agent ingresses: codes, and what is shown.
+//! Agent ingresses: codes and views.
 
 use super::*;
 
@@ -47,7 +47,7 @@ pub(super) async fn codes_of_ingresses() {
     let one = format!("/agent_ingresses/{}", made["id"].as_str().unwrap());
     let moved = house.patch(&one, json!({"domain": "c.example"})).await;
     assert_eq!(moved.code(), Some(214));
-    // A domain is one installation's, whosever account it is in.
+    // A domain is unique in the installation, across accounts.
     let stranger = house.stranger().await;
     let body = json!({"domain": "connect.example.com"});
     let taken = house

@@ -1,4 +1,4 @@
-//! Internal endpoints: addresses of the account's own that no reservation stands behind.
+//! Internal endpoints: addresses that belong to the account without a reservation.
 
 use super::*;
 
@@ -39,7 +39,7 @@ async fn any_host_below_internal_is_the_accounts_own() {
                 (&Value::Null, &Value::Null)
             );
         }
-        // A second one at the url does not pool with the first.
+        // A second one at the URL does not pool with the first.
         let again = house.post("/endpoints", body(url)).await;
         assert_eq!(again.code(), Some(18017), "{url}");
     }
@@ -67,7 +67,7 @@ async fn an_endpoint_moves_between_bindings_with_its_host() {
     let out = json!({"url": "http://a.culvert.localhost"});
     let moved = house.patch(&one, out).await.body();
     assert_eq!(moved["bindings"], json!(["public"]));
-    // The address it left is free.
+    // The previous address is free.
     house
         .post("/endpoints", body("http://a.internal"))
         .await

@@ -1,4 +1,4 @@
-//! IP policies, their rules, and what is restricted by them.
+//! IP policies, their rules, and their enforcement.
 
 use crate::restriction::Restrictions;
 use std::net::IpAddr;
@@ -9,14 +9,14 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 
 impl House {
-    /// A rule of a policy; its id.
+    /// Creates a rule of a policy; returns its ID.
     async fn rule(&self, policy: &str, action: &str, cidr: &str) -> String {
         let body = json!({"ip_policy_id": policy, "action": action, "cidr": cidr});
         let made = self.post("/ip_policy_rules", body).await.body();
         made["id"].as_str().unwrap().to_owned()
     }
 
-    /// A restriction by one policy; its path.
+    /// Creates a restriction with one policy; returns its path.
     async fn restriction(&self, place: &str, policy: &str, enforced: bool) -> String {
         let body = json!({"type": place, "ip_policy_ids": [policy], "enforced": enforced});
         let made = self.post("/ip_restrictions", body).await.body();
@@ -78,7 +78,7 @@ pub(super) async fn codes_of_policies_and_rules() {
         made["ip_policy"],
         json!({"id": policy, "uri": format!("{BASE}/ip_policies/{policy}")})
     );
-    // Written otherwise it is the same prefix, and the action makes no difference.
+    // Another spelling is the same prefix, whatever the action.
     let mut again = with("cidr", json!("2001:0db8:0::/32"));
     again["action"] = json!("deny");
     let answered = house.post("/ip_policy_rules", again).await;
@@ -292,7 +292,7 @@ async fn the_restriction_of_the_api_can_be_lifted_by_nobody() {
     assert_eq!(told[0]["event_type"], "ip_restriction_updated.v0");
     assert_eq!(told[0]["principal"], Value::Null);
     assert_eq!(told[0]["object"], lifted);
-    // What did not change is not made again.
+    // Unchanged restrictions are not loaded again.
     house.patch(&api, json!({"enforced": true})).await.body();
     let none = Restrictions::default();
     let loaded = Restrictions::load(&house.store, &none).await;

@@ -1,4 +1,4 @@
-//! Owners of keys, and bots with what belongs to them.
+//! Owners of keys, and bots with their objects.
 
 use super::*;
 
@@ -121,7 +121,7 @@ async fn bots_and_service_users_are_one_kind_of_object() {
         house.post("/bot_users", json!({"name": "s"})).await.code(),
         Some(4112)
     );
-    // A name is unique in its account only.
+    // A name is unique only within its account.
     let stranger = house.stranger().await;
     let other = house
         .call(&stranger, "POST", "/bot_users", json!({"name": "s"}))

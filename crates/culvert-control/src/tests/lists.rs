@@ -44,7 +44,7 @@ async fn pages_are_newest_first_and_never_link_to_an_empty_one() {
         assert_eq!(seen, ids, "limit {limit}");
         assert_eq!(n_pages, 7usize.div_ceil(limit));
     }
-    // The object that is named need not exist any more.
+    // The object in `before_id` need not exist any more.
     house.delete(&format!("/api_keys/{}", ids[2])).await;
     let page = house
         .get(&format!("/api_keys?before_id={}", ids[2]))
@@ -144,7 +144,7 @@ async fn endpoints_are_found_by_id_and_url() {
     }
 }
 
-/// Filters narrow what the store reads; whatever they narrow it to has what they name in it.
+/// Filters narrow the objects that the store reads; matching objects must be among them.
 #[tokio::test]
 async fn every_field_finds_the_object_that_has_its_value() {
     let house = House::start().await;
@@ -176,7 +176,7 @@ async fn every_field_finds_the_object_that_has_its_value() {
             let Some(text) = value.as_str().filter(|text| !text.is_empty()) else {
                 continue;
             };
-            // A certificate may end later than any time a filter can name.
+            // A certificate may expire later than any time that a filter can express.
             if field.shape == Shape::Time && text > "2262" {
                 continue;
             }
@@ -226,7 +226,7 @@ async fn every_field_finds_the_object_that_has_its_value() {
     assert!(missed.is_empty(), "{missed:#?}");
 }
 
-/// Ids of what a filter lists.
+/// IDs of the objects that match a filter.
 async fn list(house: &House, ty: &ResourceType, filter: &str) -> Vec<String> {
     let filter: String = url::form_urlencoded::byte_serialize(filter.as_bytes()).collect();
     let listed = house
@@ -278,8 +278,8 @@ async fn what_few_objects_have_is_found_among_many() {
     }
 }
 
-/// What a filter may cost is a number of objects, not a time: a busy machine refuses no more than one at
-/// rest.
+/// The cost limit of a filter is a number of objects, not a time: a busy machine refuses no more than an idle
+/// one.
 #[tokio::test]
 async fn a_filter_looks_at_as_many_objects_however_long_that_takes() {
     let house = House::start().await;
@@ -306,7 +306,7 @@ async fn a_filter_looks_at_as_many_objects_however_long_that_takes() {
         });
         house.store.commit(changes).await.unwrap();
     };
-    // No index helps a condition that is negated.
+    // No index helps with a negated condition.
     let filter: String =
         url::form_urlencoded::byte_serialize(b"!(obj.description == \"straw\")").collect();
     let path = format!("/api_keys?filter={filter}");

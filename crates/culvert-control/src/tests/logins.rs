@@ -1,4 +1,4 @@
-//! Log-ins that the edge tells of: users and sessions come up, are used, end, and are removed.
+//! Sign-ins that the edge reports: users and sessions are created, used, ended and removed.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// Control that writes what it is told.
+/// Control that writes the reported sign-ins.
 struct Kept {
     house: House,
-    /// As the edge has it.
+    /// The edge's sender of entries.
     journal: mpsc::Sender<JournalEntry>,
     _running: JoinSet<()>,
 }
@@ -106,7 +106,7 @@ async fn log_ins_are_listed_and_followed() {
         "curl/8"
     );
 
-    // Used again, and the user has another name now.
+    // The session is used again, and the user's name has changed.
     let later = Duration::from_secs(100);
     kept.house.clock.advance(later);
     let mut again = kept.sighting(1, "ann");
@@ -121,7 +121,7 @@ async fn log_ins_are_listed_and_followed() {
         kept.sessions().await[0]["last_active"],
         kept.house.clock.now().to_string()
     );
-    // Another browser of the same user, and somebody else.
+    // Another browser of the same user, and another user.
     assert_eq!(
         kept.tell(kept.sighting(2, "ann")).await,
         Noted::Stored(user_id.clone())
@@ -146,7 +146,7 @@ async fn a_session_that_ended_does_not_come_back() {
     assert_eq!(kept.tell(one.clone()).await, Noted::Ended);
     assert_eq!(kept.tell(two.clone()).await, Noted::Stored(user_id.clone()));
 
-    // The user logs out of the other.
+    // The user signs out of the other session.
     let ending = Ending {
         session: two.session.clone(),
         account: two.account.clone(),
@@ -167,7 +167,7 @@ async fn a_session_that_ended_does_not_come_back() {
         .unwrap();
     assert_eq!(kept.tell(two).await, Noted::Ended);
 
-    // With the user all go, and a new log-in makes a new one.
+    // Removing the user ends all sessions, and a new sign-in creates a new user.
     let three = kept.sighting(3, "ann");
     assert_eq!(
         kept.tell(three.clone()).await,
@@ -258,7 +258,7 @@ async fn policies_that_log_people_in_are_checked() {
     for (host, domain, code) in [
         ("a.b.ours.example", "a.b.ours.example", None),
         ("a.b.ours.example", "b.ours.example", None),
-        // Not reserved, another's, nobody's.
+        // Domains that the account has not reserved.
         ("a.b.ours.example", "ours.example", Some(2204)),
         ("a.b.ours.example", "example", Some(2204)),
         ("a.b.ours.example", "other.example", Some(2204)),

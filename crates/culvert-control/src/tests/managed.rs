@@ -1,4 +1,4 @@
-//! Managed certificates, with an authority that does as it is told.
+//! Managed certificates, with a scripted authority.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,14 +16,14 @@ use super::*;
 const DIRECTORY: &str = "https://ca.example/dir";
 const URL: &str = "https://ca.example/order/1";
 
-/// An authority in this process.
+/// An authority within this process.
 #[derive(Debug)]
 struct Paper {
-    /// Whether it lets orders go on.
+    /// Whether orders make progress.
     goes_on: watch::Sender<bool>,
-    /// How often it was looked at.
+    /// How often an order was read.
     looks: watch::Sender<usize>,
-    /// Whether it refuses orders, as an authority that cannot see the name.
+    /// Whether it refuses orders, like an authority that cannot reach the name.
     refuses: AtomicBool,
     state: Mutex<State>,
 }
@@ -150,7 +150,7 @@ impl Issuer for Paper {
     }
 }
 
-/// A house that gets certificates from `paper`.
+/// A house that obtains certificates from `paper`.
 async fn house(paper: &Arc<Paper>) -> (House, JoinSet<()>) {
     let certificates = Certificates {
         issuer: Some(paper.clone()),
@@ -214,7 +214,7 @@ pub(super) async fn what_is_issued_is_told_of_once_and_stays_while_it_is_managed
         assert_eq!(event["principal"], Value::Null);
         assert_eq!(event["account_id"], *house.admin.account);
     }
-    // Nothing of the order is left, and its challenge is shown no more.
+    // The order is removed, and its challenge is no longer served.
     assert!(house.store.all("acme_order").await.unwrap().is_empty());
     let mut snapshots = house.edge.0.subscribe();
     let shows_none = |snapshot: &Option<culvert_edge::Snapshot>| {
@@ -227,7 +227,7 @@ pub(super) async fn what_is_issued_is_told_of_once_and_stays_while_it_is_managed
     assert_eq!(house.delete(&issued).await.code(), Some(1966));
     let attached = format!("{one}/certificate");
     assert_eq!(house.delete(&attached).await.code(), Some(436));
-    // Clients repeat what is attached; that changes nothing.
+    // Repeating the current values changes nothing.
     for body in [
         json!({"certificate_id": certificate["id"]}),
         json!({"certificate_id": ""}),
@@ -266,7 +266,7 @@ async fn a_policy_that_ends_in_the_middle_of_an_order_leaves_nothing_behind() {
         assert_eq!(ended, Answered::NoContent);
         paper.goes_on.send_replace(true);
         until("the order is gone", async || {
-            // The lease of the attempt may have to end first.
+            // The lease of the attempt may have to expire first.
             house.clock.advance(Duration::from_secs(60));
             house.store.all("acme_order").await.unwrap().is_empty()
         })
@@ -296,7 +296,7 @@ async fn an_agent_ingress_gets_its_certificate_and_the_edge_presents_it() {
         !status["renews_at"].is_null() && status["provisioning_job"].is_null()
     })
     .await;
-    // Only the certificate is told of: agent ingresses have no events.
+    // Only the certificate has an event: agent ingresses have none.
     let (told, _) = house.told_after(start).await;
     let kinds: Vec<&Value> = told.iter().map(|event| &event["event_type"]).collect();
     assert_eq!(kinds, ["tls_certificate_created.v0"]);
@@ -333,7 +333,7 @@ async fn a_failed_certificate_is_tried_again_when_asked() {
             Some(json!({"description": "mended"})),
             Some(json!({"certificate_management_policy": {"private_key_type": "ecdsa"}})),
         ] {
-            // The empty update of a domain is refused, as before.
+            // The empty update of a domain is refused.
             if collection == "reserved_domains" && change == Some(json!({})) {
                 continue;
             }
@@ -353,18 +353,18 @@ async fn a_failed_certificate_is_tried_again_when_asked() {
             };
             let failed = async || job().await["error_code"] == "DNS_ERROR";
             let now = || house.clock.now().unix_seconds();
-            // Three failures, and after each the wait of a first one.
+            // Three failures, each followed by the wait of a first failure.
             for _ in 0..3 {
                 until("a failure", failed).await;
                 let wait = seconds(&job().await["retries_at"]) - now();
                 assert!((300..=330).contains(&wait), "{what}: {wait}");
-                // Too soon after the failure it waits a little.
+                // A retry soon after a failure waits for the minimum time.
                 let (_, start) = house.told_after(0).await;
                 let asked = ask().await.body();
                 let status = &asked["certificate_management_status"]["provisioning_job"];
                 assert_eq!(status["error_code"], Value::Null, "{what}");
                 assert_eq!(seconds(&status["retries_at"]), now() + 10, "{what}");
-                // It is in the audit log as a change of the domain by its caller.
+                // The audit log shows it as an update of the domain by the caller.
                 let (told, _) = house.told_after(start).await;
                 if collection == "reserved_domains" {
                     assert_eq!(told.len(), 1, "{what}");
@@ -372,7 +372,7 @@ async fn a_failed_certificate_is_tried_again_when_asked() {
                     assert!(!told[0]["principal"].is_null());
                 }
                 house.clock.advance(Duration::from_secs(10));
-                // A wake that is due by the clock of the test.
+                // Wakes the reconciler: the attempt is due by the clock of the test.
                 ask().await.body();
             }
             until("a failure", failed).await;
@@ -384,7 +384,7 @@ async fn a_failed_certificate_is_tried_again_when_asked() {
                 !status["renews_at"].is_null()
             })
             .await;
-            // Where nothing has failed it changes nothing.
+            // A retry without a failed attempt changes nothing.
             let before = house.get(&one).await.body();
             let after = house.post(&format!("{one}/{retry}"), Value::Null).await;
             assert_eq!(after.body(), before, "{what}");

@@ -1,5 +1,4 @@
-//! Control over a real store in a temporary folder, with a clock that moves when told and a
-//! repeatable source of randomness.
+//! Control over a real store in a temporary folder, with a manual clock and a seeded source of randomness.
 
 mod addresses;
 mod agents;
@@ -48,7 +47,7 @@ use crate::tenant::{Account, User};
 /// Public base of these tests.
 const BASE: &str = "http://api.example";
 
-/// How many agents there may be.
+/// The limits of agents.
 const AGENTS: AgentLimits = AgentLimits {
     sessions: 100,
     sessions_per_account: 100,
@@ -58,7 +57,7 @@ const AGENTS: AgentLimits = AgentLimits {
     endpoints_per_owner: 10_000,
 };
 
-/// Control with everything around it.
+/// Control with its store, clock, edge and first key.
 struct House {
     control: Arc<Control>,
     clock: Arc<ManualClock>,
@@ -69,12 +68,12 @@ struct House {
     /// Its owner.
     admin: Caller,
     edge: Arc<HeldEdge>,
-    /// What the edge tells of log-ins.
+    /// The edge's sign-in entries.
     entries: Mutex<Option<tokio::sync::mpsc::Receiver<culvert_login::JournalEntry>>>,
     _folder: tempfile::TempDir,
 }
 
-/// An edge that keeps what it is given.
+/// An edge that keeps its snapshot.
 #[derive(Debug)]
 struct HeldEdge(tokio::sync::watch::Sender<Option<culvert_edge::Snapshot>>);
 
@@ -93,7 +92,7 @@ impl EdgePort for HeldEdge {
     }
 }
 
-/// What an operation answered.
+/// The result of an operation.
 #[derive(Debug, PartialEq)]
 enum Answered {
     Created(Value),
@@ -212,7 +211,7 @@ impl House {
         }
     }
 
-    /// Runs the operation that `method` and `path` name; the query is behind a `?`.
+    /// Runs the operation that `method` and `path` name; the query follows a `?`.
     async fn call(&self, caller: &Caller, method: &str, path: &str, body: Value) -> Answered {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let given: Vec<&str> = path.split('/').collect();
@@ -277,7 +276,7 @@ impl House {
         self.judged(Some(&header)).await
     }
 
-    /// What an `Authorization` header, or none, is worth.
+    /// The result of authenticating an `Authorization` header.
     async fn judged(&self, header: Option<&str>) -> Result<Caller, Option<u16>> {
         match self.control.authenticate(header).await {
             Ok(caller) => Ok(caller),
@@ -360,7 +359,7 @@ impl House {
         head.id
     }
 
-    /// Events that were told after `seq`, as JSON, and the last position.
+    /// Events committed after `seq`, as JSON, and the last position.
     async fn told_after(&self, seq: i64) -> (Vec<Value>, i64) {
         let rows = self.store.outbox_after(seq, 1000).await.unwrap();
         let last = rows.last().map_or(seq, |row| row.seq);
@@ -376,7 +375,7 @@ impl House {
         made["id"].as_str().unwrap().to_owned()
     }
 
-    /// An object that can be made of every resource, named apart by `n`.
+    /// The body of a new object of any resource, made distinct by `n`.
     async fn sample(&self, collection: &str, n: u32) -> Value {
         match collection {
             "api_keys" => json!({"description": format!("key {n}")}),
@@ -411,7 +410,7 @@ impl House {
                 json!({"cidr": "192.0.2.0/24", "action": "allow", "ip_policy_id": self.ip_policy().await})
             }
             "ip_restrictions" => {
-                // Each type is there once; tests make at most one object for each of these numbers.
+                // Each type exists once; tests create at most one object for each of these numbers.
                 let types = ["dashboard", "api", "agent", "endpoints"];
                 json!({"type": types[n as usize % 4], "ip_policy_ids": [self.ip_policy().await]})
             }

@@ -1,4 +1,4 @@
-//! Whose name it is: every combination of what one owner has and another wants.
+//! Ownership of names: every combination of the name that one owner has and the name that another requests.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ pub(super) const LIMITS: AgentLimits = AgentLimits {
     ..AGENTS
 };
 
-/// How the holder stands.
+/// The state of the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Live,
-    /// Its connection just broke.
+    /// Its connection has just broken.
     Grace,
-    /// Its session is over; its names are reserved.
+    /// Its session has ended; its names are reserved.
     Kept,
-    /// They are reserved no longer.
+    /// Its names are no longer reserved.
     Over,
 }
 
@@ -31,22 +31,22 @@ pub(super) enum Kind {
     Cloud,
 }
 
-/// What is wanted beside what is held.
+/// How the requested name relates to the held one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relation {
     Same,
-    /// A name below the wildcard that is held.
+    /// A name below the held wildcard.
     Below,
-    /// A wildcard above the name that is held.
+    /// A wildcard above the held name.
     Above,
-    /// A name that has nothing to do with it.
+    /// An unrelated name.
     Beside,
 }
 
 const SCHEMES: [&str; 3] = ["http", "https", "tls"];
 pub(super) const KINDS: [Kind; 2] = [Kind::Agent, Kind::Cloud];
 
-/// Someone with an API key and an agent.
+/// An owner with an API key and an agent.
 pub(super) struct Owner {
     pub(super) caller: Caller,
     pub(super) token: String,
@@ -78,7 +78,7 @@ impl Owner {
         Self::of(open, caller.unwrap()).await
     }
 
-    /// Takes a url; the id of the endpoint, or the code of the refusal.
+    /// Takes a URL; returns the ID of the endpoint, or the code of the refusal.
     pub(super) async fn take(&self, open: &Open, kind: Kind, url: &str) -> Result<String, u16> {
         match kind {
             Kind::Agent => {
@@ -125,7 +125,7 @@ pub(super) fn wanted(url: &str) -> Wanted {
     }
 }
 
-/// One thing that is held.
+/// A held name.
 struct Held {
     scheme: &'static str,
     is_wildcard: bool,
@@ -182,7 +182,7 @@ async fn a_host_belongs_to_one_owner_with_all_its_schemes_and_what_is_below() {
         let admin = Owner::of(&open, open.house.admin.clone()).await;
         let kinds: &[Kind] = match state {
             State::Live | State::Over => &KINDS,
-            // Cloud endpoints have no connection that breaks.
+            // Cloud endpoints have no connection.
             State::Grace | State::Kept => &[Kind::Agent],
         };
         let held = hold(&open, &holder, kinds).await;
@@ -191,7 +191,7 @@ async fn a_host_belongs_to_one_owner_with_all_its_schemes_and_what_is_below() {
             open.end(holder.grant.clone(), lost).await;
         }
         if matches!(state, State::Kept | State::Over) {
-            // Two others have sessions.
+            // Wait for this session only: two other owners have sessions.
             until_gone(&open, &holder.grant.session_id).await;
             holder.grant = open.authorize(hello(&holder.token)).await.unwrap();
         }
@@ -235,7 +235,7 @@ async fn a_host_belongs_to_one_owner_with_all_its_schemes_and_what_is_below() {
                     }
                 }
             }
-            // An admin's agent is another owner's; an admin's API call may.
+            // An admin's agent counts as another owner; an API call of an admin is allowed.
             if state == State::Live && !one.is_wildcard && one.scheme != "tls" {
                 let host = one.host(Relation::Same).unwrap();
                 let url = format!("{}://{host}", one.scheme);
@@ -247,11 +247,11 @@ async fn a_host_belongs_to_one_owner_with_all_its_schemes_and_what_is_below() {
                 let added = admin.take(&open, Kind::Cloud, &url).await.unwrap();
                 admin.give_up(&open, Kind::Cloud, &added).await;
             }
-            // What the other's agent gave up is the other's for a while.
+            // Names that the other owner's agent released stay reserved for that owner for a while.
             if state == State::Over {
                 open.house.clock.advance(Duration::from_secs(181));
             }
-            // The owner has it at any time, under any scheme on another port, and what is below.
+            // The owner can always take it, with another scheme on another port, and names below it.
             if state == State::Grace {
                 continue;
             }
@@ -287,7 +287,7 @@ async fn until_gone(open: &Open, session_id: &str) {
     panic!("the session stays");
 }
 
-/// With its token an agent has its random name and port back, and nobody else has them before.
+/// With its token an agent gets its random name and port again, and no other owner gets them before.
 #[tokio::test]
 async fn random_names_and_ports_come_back_to_their_owner() {
     let open = Open::with(LIMITS).await;
@@ -300,7 +300,7 @@ async fn random_names_and_ports_come_back_to_their_owner() {
     }
     let lost = EndReason::Lost("cut".into());
     open.end(holder.grant.clone(), lost).await;
-    // In the grace, and behind it; with the token of the other owner too.
+    // During the grace period and after it; also with the token of the other owner.
     for is_over in [false, true] {
         if is_over {
             until_gone(&open, &holder.grant.session_id).await;
@@ -313,7 +313,7 @@ async fn random_names_and_ports_come_back_to_their_owner() {
                 assert!(matches!(refused, 307 | 320 | 335), "{} {refused}", had.url);
             }
         }
-        // The other two ports are others'.
+        // Other owners get the other two ports.
         let mut ports = Vec::new();
         for _ in 0..2 {
             ports.push(open.bind(&other.grant, wants[1].clone()).await.unwrap());
@@ -326,7 +326,7 @@ async fn random_names_and_ports_come_back_to_their_owner() {
         }
     }
     let back = open.authorize(hello(&holder.token)).await.unwrap();
-    // An agent of the same owner that has no token is not left without a port.
+    // An agent of the same owner without a token still gets a port.
     let port = open.bind(&back, wants[1].clone()).await.unwrap();
     assert_eq!(
         port.url, had[1].url,
@@ -337,8 +337,8 @@ async fn random_names_and_ports_come_back_to_their_owner() {
         let kept = open.bind(&back, again(want, had)).await.unwrap();
         assert_eq!((&kept.id, &kept.url), (&had.id, &had.url));
     }
-    // What its agent gives up is reserved like that of a session that ended: the agent may be on its way
-    // to another node, or about to start again.
+    // A name that an agent unbinds stays reserved like those of an ended session: the agent may be connecting
+    // to another node, or restarting.
     for had in &had {
         open.house.control.unbind(&back, &had.id).await;
         let taken = open.bind(&other.grant, wanted(&had.url)).await;
@@ -407,7 +407,7 @@ async fn nobody_serves_or_reserves_names_of_the_platform() {
     }
 }
 
-/// Another account's reservation holds what is below it and what is above.
+/// Another account's reservation covers the names below and above it.
 #[tokio::test]
 async fn names_around_a_reservation_of_another_account_are_not_free() {
     let open = Open::with(LIMITS).await;
@@ -443,7 +443,8 @@ async fn names_around_a_reservation_of_another_account_are_not_free() {
     }
 }
 
-/// Who binds names and leaves them has no more of them than endpoints, and the oldest go first.
+/// An owner who binds and unbinds names has no more reserved names than the endpoint limit; the oldest are
+/// removed first.
 #[tokio::test]
 async fn kept_names_have_a_limit() {
     let limits = AgentLimits {
@@ -482,7 +483,7 @@ async fn kept_names_have_a_limit() {
     assert_eq!(names.len(), 5, "{names:?}");
     assert!(names.iter().filter(|name| name.starts_with("k3-")).count() == 3);
     assert!(!names.iter().any(|name| name.starts_with("k0-")));
-    // Once their time is over none is left.
+    // Once expired, all are removed.
     open.house.clock.advance(Duration::from_secs(181));
     let policy = open.house.ip_policy().await;
     assert!(!policy.is_empty(), "a commit wakes the keeper");
@@ -495,7 +496,7 @@ async fn kept_names_have_a_limit() {
     panic!("names stay reserved");
 }
 
-/// The owner of the wildcard of all internal names keeps every other owner from having one.
+/// The wildcard of all internal names would keep every other owner from using one.
 #[tokio::test]
 async fn only_admins_take_all_internal_names() {
     let open = Open::with(LIMITS).await;
@@ -514,7 +515,7 @@ async fn only_admins_take_all_internal_names() {
         ] {
             let taken = who.take(&open, kind, url).await;
             who.give_up(&open, kind, &taken.unwrap()).await;
-            // The name of an agent is reserved for a while.
+            // An agent's name stays reserved for a while.
             open.house.clock.advance(Duration::from_secs(200));
         }
     }

@@ -1,5 +1,4 @@
-//! Resources that callers do not make: what they look like once there is one, and that nobody makes
-//! or changes them.
+//! Resources that callers do not create: their views, and the refusal to create or change them.
 
 use crate::resource::ALL;
 use crate::resource::resource_type::{Life, ResourceType};
@@ -44,7 +43,7 @@ fn not_configured() -> impl Iterator<Item = &'static &'static ResourceType> {
     ALL.iter().filter(|ty| ty.life != Life::Configured)
 }
 
-/// Puts one into the store, referring to `user_id` where it refers to a user.
+/// Inserts one into the store. Refers to `user_id` where the resource refers to a user.
 pub(super) async fn stored_one(house: &House, ty: &ResourceType, user_id: &str) -> String {
     let form = stored_form(ty.collection, user_id);
     let id = house

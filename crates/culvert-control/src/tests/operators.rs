@@ -1,4 +1,4 @@
-//! Kubernetes operators: codes, certificates, and which endpoints they bind.
+//! Kubernetes operators: codes, certificates, and the endpoints that they bind.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ pub(super) async fn codes_of_operators() {
         .patch(&one, json!({"deployment": {"namespace": "m"}}))
         .await;
     assert_eq!(moved.code(), Some(214));
-    // What it was registered as is free again; without a uid nobody is told apart.
+    // The key of its registration is free again; operators without a UID do not conflict.
     house.post("/kubernetes_operators", whole).await.body();
     for _ in 0..2 {
         let nameless = json!({"deployment": {"name": "o", "namespace": "n"}});
@@ -149,7 +149,7 @@ async fn a_signing_request_is_answered_by_a_certificate_of_the_operators_authori
         .unwrap();
     assert!(!authority.to_string().contains("PRIVATE KEY"));
 
-    // The same request keeps its certificate until that is due; another one replaces it.
+    // A repeated request keeps its certificate until it is due; another request replaces it.
     let again = house.patch(&one, change.clone()).await.body();
     assert_eq!(again["binding"]["cert"], shown);
     let other = house

@@ -1,5 +1,4 @@
-//! What is told about objects that belong to one owner alone: nothing reaches another owner, by whatever
-//! way it is asked for.
+//! Privacy of objects that belong to one owner: no operation reveals them to another owner.
 
 use culvert_base::Refusal;
 use culvert_delivery::batch::OpenBatch;
@@ -33,7 +32,7 @@ fn events_of_private_resources_are_known_by_their_kind() {
         .into_iter()
         .filter(|name| event_kinds::is_private(name))
         .collect();
-    // Each private resource has three kinds; sessions of agents have two and name the credential.
+    // Each private resource has three kinds. Agent sessions have two, which name the credential.
     assert_eq!(private.len(), 3 * PRIVATE.len() + 2, "{private:?}");
     for kind in KEYS {
         assert!(private.iter().any(|name| name == kind), "{kind}");
@@ -82,7 +81,7 @@ async fn only_admins_subscribe_to_events_about_keys() {
             let answered = call(bot, method, path, body).await;
             assert_eq!(answered.code(), Some(630), "{method} {path} {kind}");
         }
-        // What an admin made stays as it is.
+        // The bot cannot change an admin's subscription or redirect its destination.
         let hook =
             json!({"format": "json", "target": {"webhook": {"url": "https://hooks.example/in"}}});
         let hook = house.post("/event_destinations", hook).await.body();
@@ -115,7 +114,7 @@ async fn only_admins_subscribe_to_events_about_keys() {
     }
 }
 
-/// A subscription delivers by the current rights of its owner, not by those it began with.
+/// A subscription delivers by the current rights of its owner, not by those at its creation.
 #[tokio::test]
 async fn a_subscription_follows_the_rights_of_its_owner() {
     let house = House::start().await;
@@ -171,7 +170,7 @@ async fn a_subscription_follows_the_rights_of_its_owner() {
         let body = stored::write(&user).unwrap();
         let changed = Document { body, ..document };
         let changes = Changes::replace(changed, AuditEvent::Suppress { reason: "a test" });
-        // Every later commit is for the new rights, without a pause.
+        // Every later commit is subject to the new rights immediately.
         house.store.commit(changes).await.unwrap();
     };
     let mut counts = (1, 1);
@@ -185,7 +184,7 @@ async fn a_subscription_follows_the_rights_of_its_owner() {
         key().await.body();
         counts = (counts.0 + 1, counts.1 + u64::from(gets));
         until(counts.0, counts.1).await;
-        // What every owner may have goes on.
+        // Events that every owner may receive are still delivered.
         let name = json!({"name": format!("v{}", counts.0)});
         house.post("/vaults", name).await.body();
         counts = (counts.0 + 1, counts.1 + 1);
@@ -194,7 +193,7 @@ async fn a_subscription_follows_the_rights_of_its_owner() {
     cancel.cancel();
 }
 
-/// Subscriptions of a version that did not store their owner: the audit log names it, at a start.
+/// Subscriptions of a version that did not store owners: a start takes them from the audit log.
 #[tokio::test]
 async fn older_subscriptions_get_the_owner_that_the_audit_log_names() {
     const KIND: &str = "event_subscription";
@@ -211,7 +210,7 @@ async fn older_subscriptions_get_the_owner_that_the_audit_log_names() {
     let updated = make(&house.admin, &about_keys).await;
     let public = make(&house.admin, &about_vaults).await;
     let owned = make(&house.admin, &about_keys).await;
-    // More of the log than is read in one step.
+    // More rows of the log than one read returns.
     let noise = |n: u32| {
         let id = format!("ev_noise{n}");
         Changes::tell(culvert_events::encode::test(&id, house.clock.now(), "ac_1"))
@@ -252,7 +251,7 @@ async fn older_subscriptions_get_the_owner_that_the_audit_log_names() {
         form["owner_id"].as_str().unwrap_or_default().to_owned()
     };
     let seal = Seal::new(&Secret::new("a master key of the tests".into()));
-    // Once it was done, a start changes nothing.
+    // Once completed, another start changes nothing.
     relink::relink(&house.store, &seal).await.unwrap();
     assert_eq!(owner_of(&untouched).await, "");
     house
@@ -264,7 +263,7 @@ async fn older_subscriptions_get_the_owner_that_the_audit_log_names() {
     assert_eq!(owner_of(&untouched).await, second.owner_id);
     assert_eq!(owner_of(&updated).await, second.owner_id);
     assert_eq!(owner_of(&owned).await, "usr_noted");
-    // Nothing depends on the owner of the first; an admin must update the other.
+    // The first needs no owner; an admin must update the other.
     assert_eq!(owner_of(&public).await, "");
     assert_eq!(owner_of(&unlogged).await, "");
 
@@ -274,7 +273,7 @@ async fn older_subscriptions_get_the_owner_that_the_audit_log_names() {
     assert_eq!(owner_of(&unlogged).await, second.owner_id);
 }
 
-/// A batch that a destination rejected shows its events, but those about keys to admins alone.
+/// A rejected batch shows its events, but shows events about keys only to admins.
 #[tokio::test]
 async fn dead_letters_show_events_about_keys_to_admins_alone() {
     let cast = Cast::start().await;
@@ -324,8 +323,8 @@ async fn dead_letters_show_events_about_keys_to_admins_alone() {
     }
 }
 
-/// Events about keys may wait for a destination when nothing sends it more of them. Only admins change
-/// where they go.
+/// Events about keys may still be queued for a destination that receives no more of them. Only admins may
+/// change its target.
 #[tokio::test]
 async fn a_destination_that_got_events_about_keys_is_the_admins() {
     let cast = Cast::start().await;
@@ -396,7 +395,7 @@ async fn a_destination_that_got_events_about_keys_is_the_admins() {
     }
 }
 
-/// The same of a destination that got them from a subscription of a version that noted nothing.
+/// As above, for a destination that received them from a subscription of an older version.
 #[tokio::test]
 async fn a_destination_of_an_older_subscription_is_the_admins() {
     let cast = Cast::start().await;
@@ -432,8 +431,8 @@ async fn a_destination_of_an_older_subscription_is_the_admins() {
     }
 }
 
-/// Lists, filters, single objects and refusals say nothing of the ids of others' keys, nor of secrets in
-/// their policies.
+/// Lists, filters, single objects and refusals reveal neither the IDs of other owners' keys nor the secrets
+/// in their policies.
 #[tokio::test]
 async fn nothing_tells_of_keys_and_secrets_of_others() {
     let open = Open::with(LIMITS).await;
@@ -511,7 +510,7 @@ async fn nothing_tells_of_keys_and_secrets_of_others() {
     }
 }
 
-/// The rules of an IP restriction, and its policy, are the admins'.
+/// Only admins may change the rules of an IP restriction and its policy.
 #[tokio::test]
 async fn only_admins_change_who_gets_in() {
     let cast = Cast::start().await;
@@ -558,8 +557,8 @@ async fn only_admins_change_who_gets_in() {
     changed.await.body();
 }
 
-/// A reservation that another owner's agent serves stays until an admin deletes it, and then the name is
-/// its owner's for a while.
+/// A reservation that another owner's agent uses stays until an admin deletes it. Its name then stays
+/// reserved for that owner for a while.
 #[tokio::test]
 async fn a_reservation_that_is_served_is_not_given_to_a_third() {
     let open = Open::with(LIMITS).await;
@@ -583,7 +582,7 @@ async fn a_reservation_that_is_served_is_not_given_to_a_third() {
             .await;
         assert_eq!(refused.code(), Some(446), "{domain}");
         assert_eq!(house.delete(&path).await, Answered::NoContent);
-        // The keeper takes the endpoint offline.
+        // The reconcile loop takes the endpoint offline.
         for _ in 0..6000 {
             let endpoints = open.collection("endpoints").await;
             if !endpoints.iter().any(|one| one["url"] == *url) {
@@ -610,7 +609,7 @@ async fn a_reservation_that_is_served_is_not_given_to_a_third() {
         .await;
     assert_eq!(refused.code(), Some(446));
     assert_eq!(house.delete(&path).await, Answered::NoContent);
-    // The other two ports of the pool are free; this one is not given away.
+    // The other two ports of the pool are free; this one is not assigned.
     for _ in 0..2 {
         let taken = other.take(&open, Kind::Agent, "tcp://").await.unwrap();
         let shown = house.get(&format!("/endpoints/{taken}")).await.body();
@@ -619,7 +618,7 @@ async fn a_reservation_that_is_served_is_not_given_to_a_third() {
     assert!(other.take(&open, Kind::Agent, "tcp://").await.is_err());
 }
 
-/// A certificate of an authority that was registered only later logs in as the owner it was issued by.
+/// A certificate of an authority that was registered later signs in only as the owner that it was issued by.
 #[tokio::test]
 async fn a_certificate_logs_in_as_no_other_owner() {
     let open = Open::with(LIMITS).await;
@@ -634,7 +633,7 @@ async fn a_certificate_logs_in_as_no_other_owner() {
         let body = json!({
             "ssh_certificate_authority_id": authority["id"],
             "public_key": ssh::new_key(),
-            // Ours wins.
+            // The server's value overrides this one.
             "extensions": {"permit-port-forwarding": "", "issuer@culvert": "admin"},
         });
         let made = house
@@ -675,7 +674,8 @@ async fn a_certificate_logs_in_as_no_other_owner() {
     assert_eq!(admit(&before[0]).await, Ok(()));
     assert_eq!(admit(&before[1]).await, Err(1102));
     assert_eq!(admit(&before[2]).await, Ok(()));
-    // One from before certificates said so, and after the authority is gone one that does.
+    // A certificate from before issuers were recorded and, after the authority is removed, one with an
+    // issuer.
     let Proof::Certificate {
         authority: by,
         valid_until,
@@ -690,7 +690,7 @@ async fn a_certificate_logs_in_as_no_other_owner() {
         issuer: None,
     };
     assert_eq!(admit(&silent).await, Err(1102));
-    // No owner makes the authority unknown, whose certificates would then need no issuer.
+    // No owner may remove the authority, whose certificates would then need no issuer.
     let listed = house.get("/ssh_user_certificates").await.body();
     for issued in listed["ssh_user_certificates"].as_array().unwrap() {
         let path = format!("/ssh_user_certificates/{}", issued["id"].as_str().unwrap());
@@ -710,7 +710,7 @@ async fn a_certificate_logs_in_as_no_other_owner() {
     assert_eq!(admit(&before[1]).await, Err(1102));
 }
 
-/// Whoever names a secret can have it sent to an upstream of their own.
+/// A policy can send the secrets that it names to any upstream.
 #[tokio::test]
 async fn policies_name_secrets_of_their_owner_and_of_admins() {
     let cast = Cast::start().await;
@@ -759,7 +759,7 @@ async fn policies_name_secrets_of_their_owner_and_of_admins() {
             false => assert_eq!(made, Err(Some(2204)), "{name}"),
         }
     }
-    // A name that is computed is no reference: nobody could say what it keeps in use.
+    // A computed name is not a reference, because the secret that it uses is unknown.
     for value in [
         "${secrets.get('v', 'of-' + 'admin')}",
         "${secrets.get(req.headers['x'][0], 'of-admin')}",
@@ -768,7 +768,7 @@ async fn policies_name_secrets_of_their_owner_and_of_admins() {
     ] {
         assert_eq!(make(admin, value).await, Err(Some(2204)), "{value}");
     }
-    // What an admin put there stays when the owner changes something else.
+    // A secret that an admin added stays when the owner changes another field.
     let own = make(owner, "plain").await.unwrap();
     let path = format!("/endpoints/{own}");
     let text = policy("${secrets.get('v', 'of-other')}");

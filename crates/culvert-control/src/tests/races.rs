@@ -1,4 +1,5 @@
-//! Two owners who want what is one's alone at the same moment: one has it, the other is refused.
+//! Concurrent requests of two owners for something that only one can have: one succeeds, the other is
+//! refused.
 
 use super::agents::Open;
 use super::names::{KINDS, Kind, LIMITS, Owner};
@@ -8,13 +9,13 @@ use super::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Of(Kind),
-    /// An endpoint that is there gets another URL.
+    /// An existing endpoint gets another URL.
     Rename,
 }
 
 const WAYS: [Way; 3] = [Way::Of(KINDS[0]), Way::Of(KINDS[1]), Way::Rename];
 
-/// URLs that belong to one owner together.
+/// URLs that must belong to the same owner.
 const KIN: [[&str; 2]; 6] = [
     ["https://a.", "https://a."],
     ["http://a.", "https://a."],
@@ -24,7 +25,7 @@ const KIN: [[&str; 2]; 6] = [
     ["tls://*.", "http://*."],
 ];
 
-/// One owner takes a URL; an endpoint to be renamed is there already.
+/// An owner takes a URL; an endpoint to rename exists already.
 async fn take(open: &Open, owner: &Owner, way: Way, url: &str, neutral: &str) -> Result<(), u16> {
     match way {
         Way::Of(kind) => owner.take(open, kind, url).await.map(drop),
@@ -79,7 +80,7 @@ async fn of_two_owners_who_want_kin_names_at_once_one_gets_them() {
     }
 }
 
-/// Names that have nothing to do with each other do not disturb each other, whatever comes and goes.
+/// Unrelated names do not conflict, whatever the order of changes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unrelated_names_are_all_taken() {
     let open = Open::with(LIMITS).await;
@@ -101,7 +102,7 @@ async fn unrelated_names_are_all_taken() {
     }
 }
 
-/// Runs them all at once.
+/// Runs `n` futures concurrently.
 async fn futures<T>(n: usize, run: impl AsyncFn(usize) -> T) -> Vec<T> {
     let mut waiting: Vec<_> = (0..n).map(|n| Box::pin(run(n))).collect();
     let mut done: Vec<Option<T>> = (0..n).map(|_| None).collect();
@@ -124,7 +125,7 @@ async fn futures<T>(n: usize, run: impl AsyncFn(usize) -> T) -> Vec<T> {
     done.into_iter().flatten().collect()
 }
 
-/// A reservation of one account and an endpoint of another, in the names of each other.
+/// A reservation of one account and an endpoint of another, whose names conflict.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_reservation_and_an_endpoint_of_two_accounts_one_is_made() {
     let open = Open::with(LIMITS).await;
@@ -166,7 +167,7 @@ async fn of_a_reservation_and_an_endpoint_of_two_accounts_one_is_made() {
     }
 }
 
-/// A policy that names a secret, and another name for the secret or its vault.
+/// A policy that refers to a secret, and a concurrent rename of the secret or its vault.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_policy_and_another_name_for_its_secret_one_is_made() {
     let house = House::start().await;

@@ -1,4 +1,4 @@
-//! Rotation of the master key: every secret of every resource, whatever stops it.
+//! Rotation of the master key: re-encrypts the secrets of every resource, even after interruptions.
 
 use crate::resource::ALL;
 use crate::resource::resource_type::Life;
@@ -17,7 +17,7 @@ fn sealed_under(seal: &Seal, body: &Value, id: &str) -> usize {
     }
 }
 
-/// Secrets in the store that open under this seal.
+/// Counts the stored secrets that this seal decrypts.
 async fn secrets(house: &House, seal: &Seal) -> usize {
     let documents = house.store.documents_after("", 10_000).await.unwrap();
     let open = documents.iter().map(|document| {
@@ -45,7 +45,7 @@ async fn everything_sealed_is_sealed_anew_whatever_stops_it() {
     let new = Secret::new("another master key".into());
     let before = secrets(&house, &Seal::new(&old)).await;
     assert!(before > 154, "{before}");
-    // Somebody's text that begins like a secret stays what it is.
+    // User text that looks like an encrypted value stays unchanged.
     let key_id = Seal::new(&old)
         .seal(&SeededEntropy::new(1), "x", "y")
         .unwrap()
@@ -62,7 +62,7 @@ async fn everything_sealed_is_sealed_anew_whatever_stops_it() {
 
     let entropy = SeededEntropy::new(3);
     let both = Seal::new(&new).with_older([&old]);
-    // Cut off at more and more steps, until one run gets through.
+    // Interrupt it after more and more steps, until one run completes.
     let mut n_polls = 0;
     let done = loop {
         n_polls += 1;
@@ -105,6 +105,6 @@ async fn everything_sealed_is_sealed_anew_whatever_stops_it() {
     );
     let path = format!("/ip_policies/{}", made["id"].as_str().unwrap());
     assert_eq!(house.get(&path).await.body(), made);
-    // The secrets are the same, so nobody is told.
+    // The secrets are unchanged, so no event is emitted.
     assert_eq!(house.told_after(told).await.0, Vec::<Value>::new());
 }

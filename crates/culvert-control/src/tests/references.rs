@@ -1,27 +1,27 @@
-//! What names another object: while it does, that one is not deleted. Every place where an object, or a
-//! traffic policy in it, can name another is a row; the rows are held against the fields that the
-//! operations take, the actions there are, and what is stored.
+//! References: an object cannot be deleted while another refers to it. Every field of an object or of its
+//! traffic policy that can refer to another object is a row. The rows are compared with the fields of
+//! operations, with all actions, and with stored forms.
 
 use std::collections::BTreeSet;
 
 use super::*;
 use crate::resource::ALL;
 
-/// What becomes of the removal of an object that is named.
+/// The result of removing a referenced object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Removal {
     /// It is refused with this code.
     Refused(u16),
-    /// It takes what names it along.
+    /// The removal includes the referring objects.
     Cascades,
 }
 use Removal::{Cascades, Refused};
 
-/// A place where an object of one collection names one of another.
+/// A field of one collection that refers to an object of another.
 struct Place {
     /// Collection and field; fields of a traffic policy are those of its action.
     at: (&'static str, &'static str),
-    /// Collection of what is named.
+    /// Collection of the referenced object.
     to: &'static str,
     removal: Removal,
 }
@@ -71,7 +71,7 @@ async fn named(house: &House, to: &str) -> (String, Value) {
     (format!("/{to}/{id}"), made)
 }
 
-/// The body of an object that names `other` at a place.
+/// The body of an object that refers to `other` in a field.
 async fn naming(house: &House, place: &Place, other: &Value) -> Value {
     let (collection, field) = place.at;
     let id = &other["id"];
@@ -174,9 +174,9 @@ async fn every_place_that_names_an_object_has_a_row() {
         let mut rows = PLACES.iter().map(|place| place.at);
         rows.any(|at| at == (collection, field))
     };
-    // Fields that name something else than an object that can be deleted.
+    // Fields that refer to something other than a removable object.
     let others = [
-        // Ids of Amazon and Azure.
+        // IDs of Amazon and Azure.
         ("event_destinations", "tenant_id"),
         ("event_destinations", "client_id"),
     ];
@@ -200,7 +200,7 @@ async fn every_place_that_names_an_object_has_a_row() {
             assert!(has_row("endpoints", &field), "{field}: give it a row");
         }
     }
-    // What is stored of one object of each, and of each place.
+    // The stored form of one object of each resource, and of each field.
     let house = House::start().await;
     for ty in ALL
         .iter()
@@ -225,7 +225,7 @@ async fn every_place_that_names_an_object_has_a_row() {
     }
 }
 
-/// A policy finds a secret by names, so they stay while one does.
+/// A policy refers to a secret by names, which cannot change while it does.
 #[tokio::test]
 async fn names_by_which_a_policy_finds_a_secret_stay() {
     let house = House::start().await;
@@ -244,12 +244,12 @@ async fn names_by_which_a_policy_finds_a_secret_stay() {
     let same = json!({"name": secret["name"], "value": "another"});
     assert!(matches!(house.patch(&path, same).await, Answered::Ok(_)));
     let endpoint = format!("/endpoints/{}", endpoint["id"].as_str().unwrap());
-    // A policy that names it no more lets it go.
+    // A policy without the reference releases it.
     let update = json!({"traffic_policy": ""});
     house.patch(&endpoint, update).await.body();
     let renamed = house.patch(&path, json!({"name": "another"})).await;
     assert!(matches!(renamed, Answered::Ok(_)));
-    // What is not there cannot be named.
+    // A reference to a missing object is refused.
     let refused = house
         .patch(&endpoint, json!({"traffic_policy": body["traffic_policy"]}))
         .await;
@@ -304,7 +304,7 @@ fn made_id(answered: &Answered) -> String {
     }
 }
 
-/// Objects of a version that did not write down what they name.
+/// Objects of a version that did not store references.
 #[tokio::test]
 async fn what_older_objects_name_is_written_down_at_a_start() {
     let house = House::start().await;
@@ -359,7 +359,7 @@ async fn what_older_objects_name_is_written_down_at_a_start() {
     }
     let n_endpoints = house.store.count("endpoint").await.unwrap();
     assert_eq!(house.store.count(host::KIND).await.unwrap(), n_endpoints);
-    // The second time nothing is written.
+    // The second run writes nothing.
     let revision = house.store.revision().await.unwrap();
     house.store.meta_set("references", "").await.unwrap();
     relink::relink(&house.store, &seal).await.unwrap();

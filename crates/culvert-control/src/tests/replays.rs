@@ -1,4 +1,4 @@
-//! Replays of audit events: who may ask for which, and what is kept of it.
+//! Replays of audit events: permissions, requests and the stored form.
 
 use super::*;
 
@@ -55,7 +55,7 @@ async fn refusals_have_codes_and_change_nothing() {
             json!({"from": first, "event_types": ["http_request_complete.v0"]}),
             5140,
         ),
-        // Nobody has subscribed the destination to anything.
+        // The destination has no subscription.
         (json!({"from": first}), 5140),
     ] {
         let answered = house.post(&path, body.clone()).await;
@@ -80,7 +80,7 @@ async fn refusals_have_codes_and_change_nothing() {
         let answered = house.call(&caller, "POST", &path, good.clone()).await;
         assert_eq!(answered.code(), Some(code));
     }
-    // An event of another account is as good as absent.
+    // An event of another account counts as absent.
     let foreign = house
         .call(&stranger, "POST", "/api_keys", json!({}))
         .await
@@ -127,7 +127,8 @@ async fn one_replay_at_a_time_and_the_same_request_is_the_same_replay() {
     assert_eq!(house.post(&path, other.clone()).await.code(), Some(5140));
     assert_eq!(house.get(&path).await.body(), made);
 
-    // Compiled for the plane; when its cursor has passed the range it is done, and another may come.
+    // It is compiled for delivery. When the cursor has passed the range, the replay is done and another may
+    // start.
     let stored = house.store.all(replay::KIND).await.unwrap();
     let (replay, owner_id) = replay::compile(&stored[0]).unwrap();
     assert_eq!(owner_id, house.admin.owner_id);
@@ -150,7 +151,7 @@ async fn one_replay_at_a_time_and_the_same_request_is_the_same_replay() {
     assert_ne!(next["id"], made["id"]);
     assert_eq!(house.store.all(replay::KIND).await.unwrap().len(), 1);
 
-    // Nobody is told of replays, and one goes with its destination.
+    // Replays emit no events, and are removed with their destination.
     let (told, _) = house.told_after(before).await;
     assert_eq!(told, Vec::<Value>::new());
     for list in ["event_subscriptions", "event_destinations"] {

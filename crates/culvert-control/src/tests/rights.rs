@@ -1,5 +1,5 @@
-//! Who may do what: every operation of the table, called by every kind of caller with an object of every
-//! ownership. Each rule says its outcomes once; an operation without a rule fails.
+//! Permissions: every operation of the table, called by every kind of caller with an object of every
+//! ownership. Each rule states its outcomes once; an operation without a rule fails.
 
 use May::{Do, Not, NotSee};
 use Who::{Admin, OtherBot, Owner, Reader, Stranger};
@@ -22,50 +22,51 @@ enum Who {
 
 const CALLERS: [Who; 5] = [Admin, Owner, OtherBot, Reader, Stranger];
 
-/// What a call comes to.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum May {
-    /// It is done, or refused for a reason that has nothing to do with who calls.
+    /// The call succeeds, or fails for a reason that does not depend on the caller.
     Do,
-    /// The object is as good as absent.
+    /// The object counts as absent.
     NotSee,
     /// Refused with this code, class Forbidden.
     Not(u16),
 }
 
-/// What the object of a call is.
+/// The object of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Object {
     OfOwner,
-    /// Stored by a version that did not note owners.
+    /// Stored by a version that did not record owners.
     Ownerless,
-    /// A subscription to events about keys, or a destination that got some.
+    /// A subscription to events about keys, or a destination that received some.
     AboutKeys,
 }
 
-/// Who may call an operation.
+/// The callers that an operation allows.
 #[derive(Clone, Copy, Debug)]
 enum Rule {
     /// Everyone in the account.
     Read,
-    /// Everyone in the account who may write.
+    /// Everyone in the account with write permission.
     Write,
-    /// The object's owner and admins. To others it does not exist.
+    /// The object's owner and admins. For others it does not exist.
     Private,
     /// The object's owner and admins.
     Owned,
-    /// Admins; with the codes for others and for those who may only read.
+    /// Admins; with the codes for other callers and for read-only callers.
     Admins(u16, u16),
 }
 
 impl Rule {
-    /// The operation's rule; `None` for one that nobody has decided about.
+    /// The operation's rule; `None` for an operation without one.
     fn of(collection: &str, name: &str, object: Object) -> Option<Self> {
         let is_read = name == "get" || name.starts_with("get_") || name.starts_with("list");
         let is_change = matches!(name, "update" | "delete");
         let is_create = name == "create";
         if PRIVATE.contains(&collection) {
-            // A list has the caller's own, and one is made for the caller alone: tests of their own.
+            // A list contains the caller's own objects, and a create makes one for the caller; other tests
+            // cover both.
             return match name {
                 "list" => Some(Self::Read),
                 "create" => Some(Self::Write),
@@ -123,17 +124,18 @@ impl Rule {
     }
 }
 
-/// Objects that belong to their owner alone.
+/// Resources whose objects only their owner can see.
 pub(super) const PRIVATE: [&str; 3] = ["api_keys", "credentials", "ssh_credentials"];
-/// Objects that admins alone change.
+/// Resources that only admins change.
 const ADMINS: [&str; 2] = ["bot_users", "service_users"];
 
-/// The same, with the code of a missing permission: who changes them may lock everybody out.
+/// Resources that only admins change, with the code of a missing permission: a wrong change may block every
+/// caller.
 const ADMINS_ALONE: [&str; 2] = ["agent_ingresses", "ip_restrictions"];
 
-/// Of subscriptions that everybody may have.
+/// A source that every caller may subscribe to.
 const SOURCE: &str = "ip_policy_created.v0";
-/// Of those that admins may have.
+/// A source that only admins may subscribe to.
 const SOURCE_ABOUT_KEYS: &str = "api_key_created.v0";
 
 pub(super) struct Cast {
@@ -157,7 +159,7 @@ impl Cast {
         &self.callers[1]
     }
 
-    /// Id of a new object that belongs to the owner.
+    /// Creates an object that belongs to the owner; returns its ID.
     pub(super) async fn object(&self, collection: &str, n: u32) -> String {
         let house = &self.house;
         let ty = ALL.iter().find(|ty| ty.collection == collection).unwrap();
@@ -189,7 +191,7 @@ impl Cast {
         made["id"].as_str().unwrap().to_owned()
     }
 
-    /// Makes an object what it is to be; `false` if there is no such object.
+    /// Converts an object to the given kind; `false` if the collection has none of that kind.
     async fn becomes(&self, collection: &str, id: &str, object: Object) -> bool {
         let house = &self.house;
         match (object, collection) {
@@ -229,7 +231,7 @@ impl Cast {
     }
 }
 
-/// A new bot with a key of its own, as a caller.
+/// A new bot with its own key, as a caller.
 async fn bot(house: &House, name: &str) -> Caller {
     let made = house.post("/bot_users", json!({"name": name})).await.body();
     let key = house
@@ -242,7 +244,7 @@ async fn bot(house: &House, name: &str) -> Caller {
         .unwrap()
 }
 
-/// What a call came to; `absent` is the answer to the same call for an object that does not exist.
+/// The outcome of a call; `absent` is the response to the same call for an object that does not exist.
 fn judge(answered: &Answered, absent: &Answered) -> May {
     use culvert_base::Class;
     match answered {
@@ -292,7 +294,7 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
                 {
                     json!({"target": {"debug": {"log": false}}})
                 }
-                // The fields are looked at first.
+                // The fields are checked first.
                 Method::Patch if collection == "endpoints" => json!({"description": "changed"}),
                 Method::Post | Method::Patch => json!({}),
                 Method::Get | Method::Delete => Value::Null,
@@ -313,7 +315,7 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
                 assert_eq!(stored(house, &id).await, before, "{who:?} {method} {id}");
             }
         }
-        // Of some objects there are only a few.
+        // Some resources allow only a few objects.
         let ty = ALL.iter().find(|ty| ty.collection == collection).unwrap();
         if ty.life == Life::Configured && stored(house, &id).await.is_some() {
             house.delete(&format!("/{collection}/{id}")).await;
@@ -324,8 +326,8 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
     }
 }
 
-/// Operations without an object: who may make one, and that a list is there for everybody. What lists show of
-/// private objects has other tests.
+/// Operations without an object: who may create one, and that everyone may list. Other tests cover the
+/// private objects in lists.
 #[tokio::test]
 async fn every_operation_without_an_object() {
     let cast = Cast::start().await;
@@ -372,7 +374,7 @@ async fn stored(house: &House, id: &str) -> Option<(String, i64)> {
     Some((found.body, found.head.revision))
 }
 
-/// Keys and credentials of others are in no list, whatever is asked for, and pages are whole.
+/// No list contains keys and credentials of others, whatever the query, and pages are full.
 #[tokio::test]
 async fn lists_of_private_objects_are_the_callers_own() {
     let cast = Cast::start().await;
@@ -461,7 +463,7 @@ async fn pages(
     ids
 }
 
-/// What a bot may not become: the maker of keys and bots of others.
+/// A bot cannot create keys and bots for other owners.
 #[tokio::test]
 async fn a_bot_makes_nothing_for_another_owner() {
     let cast = Cast::start().await;
@@ -495,7 +497,7 @@ async fn a_bot_makes_nothing_for_another_owner() {
     }
 }
 
-/// Certificates of an authority with which agents log in as their owner.
+/// Certificates of an authority with which agents sign in as its owner.
 #[tokio::test]
 async fn a_bot_issues_no_certificate_to_log_in_as_another_owner() {
     let cast = Cast::start().await;
@@ -542,7 +544,7 @@ async fn the_last_key_of_an_admin_goes_only_with_force() {
     ] {
         assert_eq!(delete(&first, query).await.code(), Some(code), "{query}");
     }
-    // Keys of bots and of users who are no admins do not count, nor do those of inactive admins.
+    // Keys of bots, of users who are not admins, and of inactive admins do not count.
     let owner = bot(&house, "b").await;
     let developer = house.user("dev@x.example", Role::Developer, true).await;
     let gone = house.user("gone@x.example", Role::Admin, false).await;
@@ -554,7 +556,7 @@ async fn the_last_key_of_an_admin_goes_only_with_force() {
     }
     assert_eq!(delete(&first, "").await.code(), Some(630));
     assert_eq!(delete(&owner.key_id, "").await, Answered::NoContent);
-    // Those of another admin do.
+    // Keys of another admin count.
     let second = house.user("second@x.example", Role::Admin, true).await;
     let theirs = house
         .call(&second, "POST", "/api_keys", Value::Null)
@@ -571,7 +573,7 @@ async fn the_last_key_of_an_admin_goes_only_with_force() {
     assert_eq!(deleted.count(), 3);
 }
 
-/// Two deletions at the same moment leave one key.
+/// Two concurrent deletions leave one key.
 #[tokio::test]
 async fn of_two_admin_keys_that_go_at_once_one_stays() {
     for _ in 0..8 {
@@ -586,7 +588,7 @@ async fn of_two_admin_keys_that_go_at_once_one_stays() {
     }
 }
 
-/// A stored secret of a destination is not sent to an address that it was not given for.
+/// A stored secret of a destination is never sent to an address that it was not given for.
 #[tokio::test]
 async fn a_stored_secret_stays_with_the_address_of_its_destination() {
     let cast = Cast::start().await;

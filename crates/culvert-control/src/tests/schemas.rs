@@ -1,5 +1,5 @@
-//! The schemas of bodies against the server: what a schema refuses the server refuses, and no value that a
-//! schema lists is refused for what it is. Generated from the table of operations.
+//! Compares the schemas of bodies with the server: the server refuses what a schema refuses, and accepts the
+//! values that a schema lists. Generated from the table of operations.
 
 use serde_json::Map;
 
@@ -7,7 +7,7 @@ use crate::resource::ALL;
 use crate::resource::resource_type::Life;
 use crate::tests::*;
 
-/// The way to a value within a body.
+/// A step on the path to a value within a body.
 #[derive(Clone, Debug)]
 enum Step {
     Property(String),
@@ -16,10 +16,10 @@ enum Step {
     Entry,
 }
 
-/// A schema with its way from the body.
+/// A schema with its path from the body.
 type Place = (Vec<Step>, Map<String, Value>);
 
-/// All schemas within `schema`, itself too, at every depth.
+/// All schemas within `schema`, including itself, at every depth.
 fn places(schema: &Value, definitions: &Map<String, Value>, way: &[Step], out: &mut Vec<Place>) {
     let Value::Object(schema) = schema else {
         return;
@@ -54,7 +54,7 @@ fn places(schema: &Value, definitions: &Map<String, Value>, way: &[Step], out: &
     out.push((way.to_vec(), schema.clone()));
 }
 
-/// `base` with `value` at the end of the way.
+/// `base` with `value` at the end of the path.
 fn body(base: &Value, way: &[Step], value: Value) -> Value {
     let mut value = value;
     for step in way.iter().skip(1).rev() {
@@ -146,7 +146,7 @@ fn schema_of(spec: &BodySpec) -> Vec<Place> {
     out
 }
 
-/// A valid body for an operation, and its path with the ids of objects that exist.
+/// A valid body for an operation, and its path with the IDs of existing objects.
 async fn valid(house: &House, operation: &Operation) -> (String, Value) {
     let collection = format!("/{}", operation.collection);
     if operation.name == "create" {
@@ -171,7 +171,7 @@ async fn valid(house: &House, operation: &Operation) -> (String, Value) {
         let made = house.post(&collection, sample.clone()).await;
         match made {
             Answered::Created(made) => made["id"].as_str().unwrap().to_owned(),
-            // Another operation has made it.
+            // Another operation has created it.
             _ => {
                 let ty = ALL.iter().find(|ty| ty.collection == operation.collection);
                 let list = house.get(&collection).await.body();
@@ -204,7 +204,7 @@ async fn what_a_schema_refuses_the_server_refuses_and_no_listed_value() {
                 || kind
                     .as_array()
                     .is_some_and(|kinds| kinds.contains(&json!("object")));
-            // A traffic policy is text or any object; the policy's own reader checks it.
+            // A traffic policy is text or any object; its own parser checks it.
             let is_policy = kind.to_string().contains("string") && is_object;
             if is_object && !is_policy && !schema.contains_key("additionalProperties") {
                 wrong.push(format!("{method} {path} {way:?}: an object that is open"));
@@ -237,7 +237,7 @@ async fn what_a_schema_refuses_the_server_refuses_and_no_listed_value() {
                 }
             }
         }
-        // What was wrong was the violation, not the rest of the body.
+        // The violation caused the refusal, not the rest of the body.
         if !path.contains("ts_0") && operation.name != "replay" {
             let answered = house.call(&house.admin, method, &path, base).await;
             match answered {
@@ -258,8 +258,8 @@ async fn what_a_schema_refuses_the_server_refuses_and_no_listed_value() {
                 }
                 _ => continue,
             };
-            // The type in the path is the only one that is taken, and an object keeps the target it has; creates
-            // show the other values.
+            // An update accepts only the type in the path, and an object keeps its target; creates test the
+            // other values.
             let is_of_object = match operation.name {
                 "update_source" => keyword == "enum",
                 "update" => {
@@ -267,13 +267,13 @@ async fn what_a_schema_refuses_the_server_refuses_and_no_listed_value() {
                 }
                 _ => false,
             };
-            // A key is unreadable with the same words whether it is too long or of letters alone.
+            // An overlong key and a key of letters alone have the same error message.
             let is_key = matches!(way.last(), Some(Step::Property(name)) if name == "public_key");
             if is_of_object || is_key {
                 continue;
             }
             for value in fit {
-                // A key of this size takes long to make.
+                // Generating a key of this size takes long.
                 if value == 4096 {
                     continue;
                 }
@@ -299,7 +299,7 @@ async fn what_a_schema_refuses_the_server_refuses_and_no_listed_value() {
     assert!(n_violations > 300, "{n_violations}");
 }
 
-/// What views list as the values of a field is what they show.
+/// Views show only the values that their schemas list for a field.
 #[tokio::test]
 async fn views_show_the_values_that_their_schemas_list() {
     let house = House::start().await;

@@ -1,4 +1,4 @@
-//! SSH keys, authorities and certificates: every code, and the tools of OpenSSH as judges.
+//! SSH keys, authorities and certificates: every code, and checks with the tools of OpenSSH.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -20,7 +20,7 @@ async fn authority(house: &House, body: Value) -> Value {
     made.body()
 }
 
-/// Keys that are readable but not taken, and texts that are none.
+/// Keys that are valid but unsupported (`true`), and texts that are not keys.
 fn bad_keys() -> [(String, bool); 4] {
     let dss = "ssh-dss AAAAB3NzaC1kc3MAAAABAwAAAAEDAAAAAQMAAAABAw==";
     let small = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAAwEAAQ==";
@@ -170,7 +170,7 @@ pub(super) async fn ssh_certificate_authorities() {
         let line = made["public_key"].as_str().unwrap();
         let words: Vec<_> = line.split(' ').collect();
         assert_eq!((words[0], words.len()), (name, 2));
-        // The private key is in no answer and, unsealed, in no document.
+        // The private key is in no response and, unencrypted, in no document.
         let id = made["id"].as_str().unwrap();
         let stored = house
             .store
@@ -339,7 +339,7 @@ async fn options_of_user_certificates() {
     );
 }
 
-/// Runs a tool that is on this machine; `None` when it is not.
+/// Runs an installed tool; `None` if it is not installed.
 fn run(tool: &str, arguments: &[&str]) -> Option<Output> {
     match Command::new(tool).args(arguments).output() {
         Ok(output) => Some(output),
@@ -371,7 +371,7 @@ async fn openssh_reads_and_verifies_certificates_of_every_authority() {
         let ca = authority(&house, body.clone()).await;
         let with = json!({
             "ssh_certificate_authority_id": ca["id"],
-            // A key of the authority's own kind, so that every kind is certified too.
+            // A key of the authority's own type, so that every type is certified too.
             "public_key": ca["public_key"],
             "principals": ["web", "db"],
             "valid_until": "2027-01-17T00:00:00Z",
@@ -402,7 +402,7 @@ async fn openssh_reads_and_verifies_certificates_of_every_authority() {
             }
             assert_eq!(shown.contains("permit-pty"), role == "user", "{shown}");
 
-            // One bit of the signature is enough to be refused.
+            // Flipping one bit of the signature must be enough for a refusal.
             let line = made["certificate"].as_str().unwrap();
             let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
             let mut bytes = STANDARD.decode(&words[1]).unwrap();
@@ -415,7 +415,7 @@ async fn openssh_reads_and_verifies_certificates_of_every_authority() {
     }
 }
 
-/// A server that ends with the test.
+/// A server that is killed when the test ends.
 struct Server(std::process::Child);
 
 impl Drop for Server {

@@ -1,4 +1,4 @@
-//! Subscriptions: what is told to whom, and sources as parts.
+//! Subscriptions: which events reach which destinations, and the operations on sources.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Vaults and their secrets: codes, and what is never seen.
+//! Vaults and their secrets: codes, and values that are never shown.
 
 use crate::resource::model::vault_secret::VaultSecret;
 use crate::tests::*;
@@ -26,7 +26,7 @@ pub(super) async fn names_of_vaults() {
         let answered = house.call(&house.admin, method, path, body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{method} {body}");
     }
-    // Another account has names of its own.
+    // Another account has its own names.
     let stranger = house.stranger().await;
     let body = json!({"name": "a"});
     let made = house.call(&stranger, "POST", "/vaults", body).await.body();
@@ -159,7 +159,7 @@ async fn a_value_is_sealed_and_never_seen() {
     for text in texts {
         assert!(!text.contains("hush"), "{text}");
     }
-    // Nor is it quoted when it is in the wrong place.
+    // A value in the wrong field is not quoted either.
     let wrong = json!({"name": ["hush"], "value": "hush", "vault_id": vault});
     let Answered::Refused(_, Some(215), message) = house.post("/vault_secrets", wrong).await else {
         panic!("a list is no name");
@@ -241,11 +241,11 @@ async fn a_renamed_vault_is_shown_and_told_with_its_secrets() {
         let path = format!("/vault_secrets/{}", id.as_str().unwrap());
         assert_eq!(house.get(&path).await.body()["vault_name"], "new");
     }
-    // The same name again is a change of the vault alone.
+    // Repeating the name changes only the vault.
     house.patch(&one, json!({"name": "new"})).await.body();
     assert_eq!(house.told_after(start).await.0.len(), 1);
 
-    // Secrets that come while the vault is renamed have its name.
+    // Secrets created during the rename get the vault's new name.
     let made = async |n: u32| {
         let body = json!({"name": format!("z{n}"), "value": "v", "vault_id": vault});
         house.post("/vault_secrets", body).await.body()
