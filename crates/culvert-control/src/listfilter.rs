@@ -6,7 +6,7 @@
 //! `null`, an empty list equals `[]`, `null` and `""`, and a reference compares as its ID. Event
 //! subscriptions use another filter language (`culvert-cel`), which is strict where this one is lenient.
 //!
-//! `list` chooses the objects to evaluate and limits the time.
+//! `list` chooses the objects to evaluate and limits the cost.
 
 use std::time::Duration;
 

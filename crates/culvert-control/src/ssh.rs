@@ -27,7 +27,7 @@ use zeroize::Zeroizing;
 
 /// Longest accepted public key, in bytes with its comment.
 const LINE_BYTES_MAX: usize = 8192;
-/// Accepted sizes of RSA keys, in bits. OpenSSH advises against smaller ones and cannot read larger ones.
+/// Accepted sizes of RSA keys, in bits. OpenSSH advises against smaller ones and does not accept larger ones.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=16384;
 /// Longest public exponent of an RSA key, in bytes.
 const RSA_EXPONENT_BYTES_MAX: usize = 8;

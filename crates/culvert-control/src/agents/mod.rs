@@ -5,7 +5,7 @@
 //! connection broke can resume within a few seconds, so a short network failure causes no write and no event.
 //!
 //! Every session belongs to the run of one server, because only that process can reach its agent. When a run
-//! crashes, a later run removes what it left behind (module `heartbeat`).
+//! crashes, another run removes what it left behind (module `heartbeat`).
 
 mod authorize;
 mod bind;

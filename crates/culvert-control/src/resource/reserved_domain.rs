@@ -568,7 +568,7 @@ async fn certificate(
     Ok(id)
 }
 
-/// The key type of a policy, if it is supported.
+/// The key type of a policy, if the domain can have a managed certificate.
 fn wanted_key(
     policy: &Policy,
     is_platform: bool,

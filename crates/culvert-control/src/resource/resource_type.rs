@@ -52,12 +52,12 @@ pub(crate) trait Resource: Model {
     /// Query parameters of the delete operation.
     const DELETE_PARAMETERS: &'static [Parameter] = &[];
 
-    /// What a caller sends to create one.
+    /// The body of a create.
     type Create: DeserializeOwned + JsonSchema + Send;
-    /// What a caller sends to change one.
+    /// The body of an update.
     type Update: DeserializeOwned + JsonSchema + Send;
 
-    /// Decides what is stored. Reads only.
+    /// Decides the stored form of a new object. Only reads.
     fn create(
         cx: &Cx<'_>,
         id: Ksuid,
@@ -122,11 +122,11 @@ pub(crate) enum Life {
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) enum Never {}
 
-/// What a handler decided.
+/// The decision of a handler.
 #[derive(Debug)]
 pub(crate) struct Draft<R> {
     pub(crate) document: R,
-    /// Shown in the answer of this one create and nowhere else.
+    /// Shown only in the response to this create.
     pub(crate) reveal: Option<Reveal>,
     /// Writes to other documents that belong to this one.
     pub(crate) also: Changes,

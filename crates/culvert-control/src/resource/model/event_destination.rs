@@ -79,7 +79,7 @@ impl Serialize for ShownTarget<'_> {
     }
 }
 
-/// The schema of the view of a target: all public keys, with secrets as `null`.
+/// The schema of the view of a target: the keys of [`PUBLIC_TARGETS`] are always present, and secrets are `null`.
 pub(crate) fn shown_target_schema(_: &mut SchemaGenerator) -> Schema {
     let null = || json_schema!({ "type": ["object", "null"] }).to_value();
     let object = || json_schema!({ "type": "object" }).to_value();

@@ -60,10 +60,10 @@ pub(crate) trait Model: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Whether only its owner and admins may see, change and delete an object. For other callers it does not
     /// exist. The stored form of such a resource has the field `owner_id`, and a reference to that owner.
     const IS_PRIVATE: bool = false;
-    /// The wire form: what API and events show.
+    /// The view, which the API and events show.
     type View<'a>: Serialize + JsonSchema;
 
-    /// The wire form.
+    /// The view of a document.
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> Self::View<'a>;
 
     /// Unique values and references.
