@@ -1,4 +1,4 @@
-//! Endpoints of agents: a port that opens streams stands in for whoever has the connections of agents.
+//! Endpoints of agents. A fake port opens streams in place of the component with the agents' connections.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,24 +22,24 @@ use crate::{
     Settings, Snapshot, Upstream,
 };
 
-/// What an agent does with streams.
+/// The behaviour of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Agent {
-    /// Answers each request with the id of its endpoint.
+    /// Responds to each request with the id of its endpoint.
     Serves,
-    /// Sends back what comes.
+    /// Echoes what it receives.
     Echoes,
     /// Reads a request and ends the stream.
     SaysNothing,
-    /// Takes no stream that is opened to it, as the edge hears when it reads.
+    /// Refuses every stream, which the edge notices when it reads.
     Refuses,
     /// Refuses the next stream and serves from then on.
     RefusesOne,
-    /// Is not where it was looked for the next time, and serves from then on.
+    /// Is not at its last known place for the next stream, and then serves.
     MovesOnce,
-    /// Its connection is lost with the next stream, and it serves on another from then on.
+    /// Loses its connection with the next stream, and then serves on another.
     LostOnce,
-    /// Is gone, and nobody noticed.
+    /// Is gone, unnoticed.
     IsGone,
     /// Is gone.
     IsAway,
@@ -53,12 +53,12 @@ struct Agents {
     dialled: Mutex<Vec<(String, Option<SocketAddr>)>>,
     tasks: Mutex<JoinSet<()>>,
     may_rest: bool,
-    /// Streams that were ended in good order.
+    /// Number of streams that were ended in order.
     ended: Arc<AtomicUsize>,
-    /// Moves when an agent has room again.
+    /// Changes when an agent has capacity again.
     room: watch::Sender<()>,
     queued: watch::Sender<usize>,
-    /// Whether agents that are away may be on their way back.
+    /// Whether agents that are away may reconnect soon.
     return_soon: AtomicBool,
 }
 
@@ -87,7 +87,7 @@ impl Agents {
     }
 }
 
-/// One end of a stream.
+/// One side of a stream.
 #[derive(Debug)]
 struct Near {
     io: DuplexStream,
@@ -203,7 +203,7 @@ impl Dial for Agents {
     }
 }
 
-/// How long the agents' port lets somebody wait: where nothing changes, the tests wait for it.
+/// How long the fake port lets callers wait; tests that expect no change wait for all of it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 async fn serve(stream: DuplexStream, agent: Agent, id: String) {
@@ -241,7 +241,7 @@ fn endpoint_of(id: &str, scheme: Scheme, host: &str, proxy: Option<ProxyVersion>
     }
 }
 
-/// One whose agent hands streams on to a service.
+/// An endpoint whose agent forwards streams to a service.
 fn forwarding(id: &str) -> Endpoint {
     let (scheme, clients) = (Scheme::Http, Clients::Shared);
     Endpoint {
@@ -296,7 +296,7 @@ async fn a_stream_carries_the_requests_of_one_client_and_of_no_other() {
 async fn clients_share_streams_where_the_agent_needs_no_address_of_each() {
     let agents = Agents::new(&[("ep_a", Agent::Serves)]);
     let rig = rig(&agents, vec![forwarding("ep_a")]).await;
-    // Clients that stay connected, one request at a time between them.
+    // Clients that stay connected, with one request at a time among them.
     let mut kept = Vec::new();
     for _ in 0..50 {
         kept.push(rig.connect().await);
@@ -307,7 +307,7 @@ async fn clients_share_streams_where_the_agent_needs_no_address_of_each() {
             assert_eq!(client.answer("GET").await.text(), "ep_a");
         }
     }
-    // Each thread of the edge keeps streams of its own.
+    // Each thread of the edge keeps its own streams.
     let dialled = std::mem::take(&mut *agents.dialled.lock().unwrap());
     assert!(dialled.len() <= 8, "{dialled:?}");
     assert!(dialled.iter().all(|(_, client)| client.is_none()));
@@ -346,12 +346,12 @@ async fn who_finds_no_stream_waits_for_one() {
 #[tokio::test]
 async fn a_stream_that_an_agent_refuses_is_opened_again_or_the_client_may_try_again() {
     let mut agents = Agents::new(&[("ep_a", Agent::RefusesOne)]);
-    // No stream is kept, so that the agent is asked each time.
+    // Keeps no streams, so that every request asks the agent.
     Arc::get_mut(&mut agents).unwrap().may_rest = false;
     let rig = rig(&agents, vec![forwarding("ep_a")]).await;
     assert_eq!(rig.ask(REQUEST).await.text(), "ep_a");
     assert_eq!(agents.take_dialled().len(), 2);
-    // What the client sends is gone: it may repeat it.
+    // The client's body is lost: the client may retry.
     agents.set("ep_a", Agent::Refuses);
     let mut client = rig.connect().await;
     client.send(UPLOAD).await;
@@ -441,7 +441,7 @@ async fn agents_at_one_address_share_the_load_and_stand_in_for_each_other() {
     dialled.sort();
     assert_eq!(dialled, [["ep_a"; 5], ["ep_b"; 5]].concat());
 
-    // Known to be gone, gone unnoticed, too busy, or gone with the request: the other one serves it.
+    // Known to be gone, gone unnoticed, full, or lost with the request: the other agent serves it.
     for state in [
         Agent::IsAway,
         Agent::IsGone,
@@ -454,7 +454,7 @@ async fn agents_at_one_address_share_the_load_and_stand_in_for_each_other() {
             assert_eq!(rig.ask(REQUEST).await.text(), "ep_b", "{state:?}");
         }
     }
-    // What may not be repeated is not, once it was taken.
+    // Requests that must not be repeated are not repeated after an agent accepted them.
     let mut statuses = Vec::new();
     for _ in 0..2 {
         statuses.push(rig.ask(UPLOAD).await.status);
@@ -515,14 +515,14 @@ async fn a_stream_of_tcp_that_an_agent_refuses_begins_again_at_another() {
         let stream = tokio::net::TcpStream::connect(("127.0.0.1", port));
         Client::new(stream.await.unwrap())
     };
-    // The same agent takes the next stream.
+    // The same agent accepts the next stream.
     let one = Snapshot::builder().endpoint(endpoint_of("ep_a"));
     rig.edge.publish(one.build()).await;
     let mut client = connect().await;
     client.send(REQUEST).await;
     assert_eq!(client.answer("GET").await.text(), "ep_a");
     assert_eq!(agents.take_dialled(), ["ep_a", "ep_a"]);
-    // One is busy for good, and the other is not.
+    // One stays full, and the other does not.
     let both = ["ep_a", "ep_b"].map(endpoint_of);
     let both = both
         .into_iter()
@@ -533,7 +533,7 @@ async fn a_stream_of_tcp_that_an_agent_refuses_begins_again_at_another() {
         client.send(REQUEST).await;
         assert_eq!(client.answer("GET").await.text(), "ep_a");
     }
-    // A client that speaks late loses nothing either, and one that says nothing more is heard.
+    // Data that a client sends late is not lost, even if no more follows.
     agents.set("ep_a", Agent::Echoes);
     let mut client = connect().await;
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -550,7 +550,7 @@ async fn a_request_looks_again_for_an_agent_that_moved_or_whose_connection_was_l
         let rig = rig(&agents, vec![forwarding("ep_a")]).await;
         assert_eq!(rig.ask(REQUEST).await.text(), "ep_a", "{fails:?}");
         assert_eq!(agents.take_dialled().len(), 2);
-        // What may have been used, and what is gone, is not sent again.
+        // Requests that may have been processed, or whose body is lost, are not sent again.
         agents.set("ep_a", fails);
         let mut client = rig.connect().await;
         client.send(UPLOAD).await;
@@ -565,7 +565,7 @@ async fn a_request_waits_for_an_agent_that_just_lost_its_connection() {
     let agents = Agents::new(&[("ep_1", Agent::IsAway)]);
     let one = endpoint_of("ep_1", Scheme::Http, "app.example", None);
     let rig = rig(&agents, vec![one]).await;
-    // Without a reason to wait the answer comes at once.
+    // Without a reason to wait, the response comes immediately.
     assert_eq!(rig.ask(REQUEST).await.status, 404);
 
     agents.return_soon.store(true, Ordering::Relaxed);
@@ -576,7 +576,7 @@ async fn a_request_waits_for_an_agent_that_just_lost_its_connection() {
     let (answer, ()) = tokio::join!(rig.ask(REQUEST), returns);
     assert_eq!((answer.status, answer.body), (200, b"ep_1".to_vec()));
 
-    // One that does not come back is waited for as long as it may.
+    // The full time is waited for an agent that does not reconnect.
     agents.set("ep_1", Agent::IsAway);
     let gives_up = async {
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -1,6 +1,5 @@
-//! Every row of [`BOUNDS`], sent through the edge: what is at its bound is served, what is one beyond
-//! gets what the table says. A row without a case fails. Limits that settings move are in
-//! [`limits`](super::limits).
+//! Sends every row of [`BOUNDS`] through the edge: a message at its limit is served, and one above it gets
+//! the listed reaction. A row without a case fails. Limits with settings are in [`limits`](super::limits).
 
 use culvert_http::http2::{Reason, limits};
 use culvert_policy::Scheme;
@@ -18,8 +17,9 @@ use super::proxied::behind;
 use crate::Snapshot;
 use crate::bounds::{BOUNDS, Beyond};
 
-/// An edge that serves `app.example` in clear, by an origin that answers as the path says, and with TLS,
-/// by one that never does, so that nothing of a request's body is read. And one behind a balancer.
+/// An edge that serves `app.example` over plain HTTP from an origin that responds as the path says, and over
+/// TLS from one that never responds, so that no request body is read. A second edge is behind a load
+/// balancer.
 struct Scene {
     rig: Rig,
     root: CertificateDer<'static>,
@@ -40,7 +40,7 @@ async fn each_bound_holds() {
     assert_eq!(scene.rig.edge.meters().panics.get(), 0);
 }
 
-/// How far beyond a bound is sent: by one, but where a second gives some back, by as many.
+/// How far above a limit the test sends: by one, or by more if a second message would free some capacity.
 fn step(what: &str) -> usize {
     let per_second = match what {
         "HTTP/2: streams reset at once" => limits::RESETS.1,
@@ -80,7 +80,7 @@ impl Scene {
         }
     }
 
-    /// What comes of so much; `None` when it is served.
+    /// The reaction to a message of this size; `None` if it is served.
     async fn send(&self, what: &str, n: usize) -> Option<Beyond> {
         match what.split_once(": ").unwrap() {
             ("HTTP/1", what) => of_http1(self.rig.connect().await, &http1(what, n)).await,
@@ -96,7 +96,7 @@ impl Scene {
                 (!client.more().await).then_some(Beyond::Close)
             }
             ("PROXY protocol", "header") => {
-                // LOCAL, followed by what is not to be looked at.
+                // LOCAL, followed by bytes that must be ignored.
                 let mut bytes = b"\r\n\r\n\0\r\nQUIT\n\x20\0".to_vec();
                 bytes.extend(u16::try_from(n - 16).unwrap().to_be_bytes());
                 bytes.resize(n, 0);
@@ -108,7 +108,7 @@ impl Scene {
     }
 }
 
-/// What the origin answers at a path.
+/// The origin's response to a path.
 fn answer(path: &str) -> String {
     let (what, n) = path
         .trim_start_matches('/')
@@ -177,12 +177,12 @@ fn http2(what: &str, n: usize) -> Vec<u8> {
     };
     match what {
         "payload of a frame" => [request(0, 0), frame(DATA, 0, stream(0), &vec![0; n])].concat(),
-        // 177 are what is asked and its 32 for each.
+        // 177 bytes are the request and 32 for each of its fields.
         "field section, decoded, with 32 for each field" => fields(0, n - 177 - 33),
         "fields including the authority, all cookies counted as one" => {
             let mut block = section();
             block.extend([0, 1, b'a', 1, b'b'].repeat(n - 1));
-            // The cookies are one more.
+            // The cookies are one more field.
             block.truncate(block.len() - 5);
             block.extend([0, 6, b'c', b'o', b'o', b'k', b'i', b'e', 1, b'x'].repeat(9));
             headers(0, &block)
@@ -239,7 +239,7 @@ fn http2(what: &str, n: usize) -> Vec<u8> {
             });
             resets.collect()
         }
-        // Settings went before, two PINGs follow.
+        // SETTINGS frames came before, and two PINGs follow.
         "frames without progress at once" => frame(0xB0, 0, 0, &[]).repeat(n - 3),
         "field sections of the open requests of a connection" => {
             let (requests, target) = (10, "/".len());
@@ -254,7 +254,7 @@ fn http2(what: &str, n: usize) -> Vec<u8> {
     }
 }
 
-/// A request with a field `x` of so many bytes, which is 33 more as it is counted.
+/// A request with a field `x` of this many bytes, which counts as 33 more.
 fn fields(turn: u32, bytes: usize) -> Vec<u8> {
     let mut block = section();
     block.extend([0, 1, b'x']);
@@ -263,7 +263,7 @@ fn fields(turn: u32, bytes: usize) -> Vec<u8> {
     headers(turn, &block)
 }
 
-/// The frames of a field section that is a whole request.
+/// The frames of a field section that is a complete request.
 fn headers(turn: u32, block: &[u8]) -> Vec<u8> {
     let mut pieces = block.chunks(16 << 10).enumerate().peekable();
     let mut frames = Vec::new();
@@ -283,7 +283,7 @@ fn headers(turn: u32, block: &[u8]) -> Vec<u8> {
     frames
 }
 
-/// A number behind a prefix of so many bits (RFC 7541 5.1).
+/// An integer with a prefix of this many bits (RFC 7541 5.1).
 fn number(block: &mut Vec<u8>, first: u8, bits: u8, value: usize) {
     let most = (1 << bits) - 1;
     let Some(mut rest) = value.checked_sub(most).filter(|_| value >= most) else {
@@ -298,8 +298,8 @@ fn number(block: &mut Vec<u8>, first: u8, bits: u8, value: usize) {
     block.push(u8::try_from(rest).unwrap());
 }
 
-/// The end of a stream or of the connection, or an answer of the edge's own; none when two PINGs, one
-/// after the other, are answered before: then everything was dealt with.
+/// The end of a stream or of the connection, or a response of the edge; `None` if two consecutive PINGs are
+/// acknowledged first: then everything was processed.
 async fn of_http2<S: AsyncRead + AsyncWrite + Unpin>(
     mut client: Client<S>,
     bytes: Vec<u8>,
@@ -320,7 +320,7 @@ async fn of_http2<S: AsyncRead + AsyncWrite + Unpin>(
             match head[3] {
                 PING => break,
                 GOAWAY => return Some(Beyond::Connection(code(&payload[4..]))),
-                // A stream that ends with its connection: that says why.
+                // The stream ends with its connection, whose code has the reason.
                 RST_STREAM if code(&payload) == Reason::INTERNAL_ERROR => {}
                 RST_STREAM => return Some(Beyond::Stream(code(&payload))),
                 HEADERS if find(&payload, b"431").is_some() => return Some(Beyond::Status(431)),
@@ -333,11 +333,11 @@ async fn of_http2<S: AsyncRead + AsyncWrite + Unpin>(
     None
 }
 
-/// The first words of a TLS client, padded (RFC 7685) so that they are of so many bytes, in two records.
+/// A ClientHello, padded to this many bytes (RFC 7685), in two records.
 fn hello_of(bytes: usize) -> Vec<u8> {
     let bytes = bytes - 2 * 5;
     let hello = client_hello("app.example");
-    // Behind the head of its only record.
+    // After the head of its only record.
     let mut message = hello[5..].to_vec();
     let padding = bytes - message.len() - 4;
     message.extend([0, 21]);
@@ -345,7 +345,7 @@ fn hello_of(bytes: usize) -> Vec<u8> {
     message.resize(bytes, 0);
     let length = u32::try_from(bytes - 4).unwrap().to_be_bytes();
     message[1..4].copy_from_slice(&length[1..]);
-    // Its version, random bytes, session, ciphers and compressions go before the extensions.
+    // Version, random bytes, session, ciphers and compressions come before the extensions.
     let mut at = 4 + 2 + 32;
     at += 1 + usize::from(message[at]);
     at += 2 + usize::from(u16::from_be_bytes([message[at], message[at + 1]]));

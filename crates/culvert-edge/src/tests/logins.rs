@@ -1,4 +1,4 @@
-//! Log-ins on live traffic, against an OpenID provider that says what a test wants it to say.
+//! Sign-in on live traffic, against an OpenID provider that tests control.
 
 mod configuration;
 mod sessions;
@@ -29,17 +29,17 @@ use crate::{Endpoint, Settings, Snapshot};
 
 const NOW: i64 = 1_767_225_600;
 
-/// What the provider says, and what it was asked.
+/// The responses of the provider, and the requests it received.
 struct ProviderScript {
-    /// The nonce of the log-in that is under way.
+    /// The nonce of the current sign-in.
     nonce: String,
-    /// What is different in the next ID tokens.
+    /// Changes to the claims of the next ID tokens.
     claims: Value,
-    /// The answer to the question who somebody is.
+    /// The response to a userinfo request.
     person: (u16, Value),
-    /// The answer to a code or a refresh token in the place of the ordinary one.
+    /// The response to a code or a refresh token instead of the regular one.
     refusal: Option<(u16, Value)>,
-    /// The head and the body of what it was asked, but for its keys and itself.
+    /// Head and body of the requests it received, except for its keys and metadata.
     asked: Vec<(String, String)>,
     is_down: bool,
 }
@@ -153,13 +153,13 @@ impl Idp {
         change(&mut self.script.lock().unwrap());
     }
 
-    /// What it was asked since the last look.
+    /// The requests since the last call.
     fn asked(&self) -> Vec<(String, String)> {
         std::mem::take(&mut self.script.lock().unwrap().asked)
     }
 }
 
-/// A browser at one host.
+/// A browser that uses one host.
 #[derive(Clone, Default)]
 pub(super) struct Browser {
     jar: BTreeMap<String, String>,
@@ -205,7 +205,7 @@ impl Browser {
         self.ask(rig, "GET", target, "").await
     }
 
-    /// Is sent to the provider, who sends it back to the answer's target.
+    /// Follows the redirect to the provider, and returns the URL of the way back.
     async fn begin(&mut self, rig: &Rig, idp: &Idp, target: &str) -> String {
         let answer = self.get(rig, target).await;
         assert_eq!(answer.status, 302, "{}", answer.text());
@@ -228,13 +228,13 @@ fn sent_to(answer: &Answer) -> BTreeMap<String, String> {
     url.query_pairs().into_owned().collect()
 }
 
-/// An edge with an endpoint behind a log-in, and what the log-ins tell.
+/// An edge with an endpoint behind a sign-in, and what it reports about sign-ins.
 pub(super) struct Scene {
     pub(super) rig: Rig,
     idp: Arc<Idp>,
     logins: Arc<Logins>,
     clock: Arc<ManualClock>,
-    /// Sessions that were noted.
+    /// Recorded sessions.
     seen: Arc<Mutex<Vec<Sighting>>>,
 }
 
@@ -293,7 +293,7 @@ impl Scene {
 
     async fn publish(&self, action: &str, config: &str) {
         let origin = {
-            // Answers with the head it got.
+            // Responds with the request head it received.
             let mut tasks = tokio::task::JoinSet::new();
             let address = origin(&mut tasks, |mut client| async move {
                 while let Some((head, _)) = client.request().await {
@@ -343,7 +343,7 @@ impl Scene {
         browser
     }
 
-    /// What the last event says of the log-in.
+    /// The sign-in fields of the last event.
     async fn told(&self, count: usize) -> Value {
         let events = self.rig.recorder.events(count).await;
         of(&events, HTTP).last().unwrap()["object"]["oauth"].clone()

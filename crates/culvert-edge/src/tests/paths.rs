@@ -1,5 +1,6 @@
-//! The path that a policy judges is the path that is sent (contract: traffic policy, "What is judged is what
-//! is sent"), over HTTP/1 and HTTP/2; plain HTTP of an https endpoint; and names of fields that origins mix up.
+//! Policies check the same path that is sent upstream (contract: traffic policy, "What is judged is what is
+//! sent"), over HTTP/1 and HTTP/2; plain HTTP requests to https endpoints; and header names that origins
+//! confuse.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use super::internal::named;
 use super::streams::{Frames, connect, frames, nothing};
 use crate::{Endpoint, Restriction, Settings, Snapshot, SnapshotBuilder};
 
-/// Says in fields what it judged.
+/// Adds the values that rules see as header fields.
 const ECHO: &str = r#"
   - type: add-headers
     config:
@@ -54,7 +55,7 @@ fn allows() -> String {
 const FORWARDS: &str =
     "on_http_request:\n- actions: [{type: forward-internal, config: {url: http://inner.internal}}]";
 
-/// An origin that answers with the head it got.
+/// An origin that responds with the request head it received.
 async fn echo(rig: &mut Rig) -> String {
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while let Some((head, _)) = client.request().await {
@@ -69,8 +70,9 @@ async fn echo(rig: &mut Rig) -> String {
     format!("http://{origin}")
 }
 
-/// The same endpoints for plain HTTP and for TLS: `app.example` denies `/admin`, `allow.example` lets `/public`
-/// in, `hop.example` forwards to an endpoint that denies `/admin`, and `raw.example` keeps empty segments.
+/// The same endpoints for plain HTTP and for TLS: `app.example` denies `/admin`, `allow.example` admits
+/// `/public`, `hop.example` forwards to an endpoint that denies `/admin`, and `raw.example` keeps empty
+/// segments.
 async fn rig() -> (Rig, CertificateDer<'static>) {
     let mut rig = Rig::start().await;
     let origin = echo(&mut rig).await;
@@ -108,7 +110,7 @@ impl Asker {
         Self::Http2(connect(rig, root).await)
     }
 
-    /// Status, and the head that the origin got.
+    /// Returns the status, and the head that the origin received.
     async fn ask(&mut self, rig: &Rig, host: &str, target: &str) -> (u16, String) {
         match self {
             Self::Http1(client) => {
@@ -123,7 +125,7 @@ impl Asker {
             }
             Self::Http2(sender) => {
                 let path = PathAndQuery::from_maybe_shared(Bytes::from(target.to_owned()));
-                // What this client does not send, HTTP/1 has shown to be refused.
+                // HTTP/1 has shown that targets which this client cannot send are rejected.
                 let Ok(path) = path else {
                     return (400, String::new());
                 };
@@ -151,7 +153,7 @@ impl Asker {
     }
 }
 
-/// What the origin got: its target, and the fields that the policy added.
+/// The target that the origin received, and the fields that the policy added.
 fn got(head: &str) -> (String, BTreeMap<String, String>) {
     let mut lines = head.split("\r\n");
     let target = lines.next().unwrap().split(' ').nth(1).unwrap().to_owned();
@@ -160,7 +162,8 @@ fn got(head: &str) -> (String, BTreeMap<String, String>) {
     (target, fields.collect())
 }
 
-/// As servers read a path that decode it first, cut parameters off, take `\` for `/`, and know no empty segments.
+/// Reads a path like servers that decode it first, remove parameters, treat `\` as `/`, and drop empty
+/// segments.
 fn read_loosely(path: &str) -> String {
     let bytes = path.as_bytes();
     let (mut decoded, mut at) = (Vec::new(), 0);
@@ -191,7 +194,7 @@ fn read_loosely(path: &str) -> String {
     format!("/{}", segments.join("/"))
 }
 
-/// The events of requests, once there are so many.
+/// Waits for this number of request events.
 async fn http_events(rig: &Rig, count: usize) -> Vec<serde_json::Value> {
     let mut all = count;
     loop {
@@ -204,7 +207,7 @@ async fn http_events(rig: &Rig, count: usize) -> Vec<serde_json::Value> {
     }
 }
 
-/// Numbers that look random, the same in each run.
+/// Pseudo-random numbers, equal in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -333,7 +336,7 @@ async fn what_is_judged_is_what_is_sent_and_told() {
         };
         assert!(enough(200) && enough(400) && enough(451), "{statuses:?}");
         drop(asker);
-        // Our HTTP/2 clients begin with a request of their own.
+        // Our HTTP/2 clients send a request of their own first.
         if is_http2 {
             paths.push("/settings".to_owned());
         }
@@ -351,7 +354,7 @@ async fn what_is_judged_is_what_is_sent_and_told() {
     }
 }
 
-/// As servers read a path that decode slashes first and keep empty segments.
+/// Reads a path like servers that decode slashes first and keep empty segments.
 fn read_raw(path: &str) -> String {
     let mut decoded = path.to_ascii_uppercase();
     for (escape, slash) in [("%2F", "/"), ("%5C", "/"), ("\\", "/")] {
@@ -364,14 +367,14 @@ fn read_raw(path: &str) -> String {
     segments.collect::<Vec<_>>().join("/")
 }
 
-/// Where empty segments stay: rules see whether a path begins with one, however it is written, and url-rewrite
-/// makes nothing that could not have been asked for.
+/// If empty segments are kept, rules see whether a path begins with one, in any encoding, and url-rewrite
+/// creates no path that a client could not have requested.
 #[tokio::test]
 async fn paths_that_keep_empty_segments_are_judged_as_they_are_sent() {
     const TARGETS: usize = 2_500;
     let mut rig = Rig::start().await;
     let origin = echo(&mut rig).await;
-    // It takes the first segment away, and decodes slashes, which no rule behind it sees.
+    // The rewrite removes the first segment and decodes slashes, which later rules do not see.
     let rewrites = format!(
         "on_http_request:\n\
          - expressions: [\"req.url.path.startsWith('/admin') || req.url.path.startsWith('//')\"]\n  \
@@ -404,7 +407,7 @@ async fn paths_that_keep_empty_segments_are_judged_as_they_are_sent() {
         let (status, head) = asker.ask(&rig, host, &target).await;
         *statuses.entry(status).or_default() += 1;
         let case = format!("{host} {target}");
-        // What url-rewrite makes may be no path: then the policy fails.
+        // If the result of url-rewrite is not a path, the policy fails.
         let is_expected =
             [200, 400, 451].contains(&status) || host == "rewrite.example" && status == 500;
         assert!(is_expected, "{case}: {status}");
@@ -419,7 +422,7 @@ async fn paths_that_keep_empty_segments_are_judged_as_they_are_sent() {
             !judged.starts_with("//") && !judged.starts_with("/admin"),
             "{case}"
         );
-        // A path of empty segments alone begins no other one.
+        // A path of empty segments alone is no prefix of another path.
         let begins_empty = |read: &str| read.starts_with("//") && read.bytes().any(|b| b != b'/');
         assert!(!begins_empty(&read_raw(judged)), "{case}: {judged}");
         if host == "raw.example" {
@@ -427,7 +430,7 @@ async fn paths_that_keep_empty_segments_are_judged_as_they_are_sent() {
             assert_eq!(fields["x-uri"], sent, "{case}");
             assert!(!read.starts_with("/ADMIN"), "{case}: {sent}");
         } else {
-            // A rewrite may make another path of it, but none with two meanings.
+            // A rewrite may change the path, but not into one with two readings.
             let normal = culvert_http::target::settle(&sent, false).unwrap();
             assert_eq!(normal.as_str(), sent, "{case}");
             let hides = begins_empty(&read) && !path.starts_with("//");
@@ -483,7 +486,7 @@ async fn no_spelling_passes_a_rule() {
         ("allow.example", "/x/../%70ublic", Ok("/public")),
         ("hop.example", "/x/..//admin", Err(451)),
         ("hop.example", "/x/..//b", Ok("/b")),
-        // Rules see empty segments where they are sent.
+        // Rules see empty segments if they are sent.
         ("raw.example", "//admin", Ok("//admin")),
         ("raw.example", "/a//b/../c", Ok("/a//c")),
         (
@@ -492,7 +495,7 @@ async fn no_spelling_passes_a_rule() {
             Ok("/api/queues/%2F/name"),
         ),
         ("raw.example", "/x/../admin", Err(451)),
-        // What begins with `//` to a server that decodes first does so for rules, too.
+        // A path that servers which decode first read as `//…` is read so by rules, too.
         ("raw.example", "/%2Fadmin", Err(400)),
         ("raw.example", "/%2fadmin", Err(400)),
         ("raw.example", "/%5Cadmin", Err(400)),
@@ -518,7 +521,7 @@ async fn no_spelling_passes_a_rule() {
     }
 }
 
-/// Status and body of an answer to a request over HTTP/2.
+/// Status and body of a response over HTTP/2.
 async fn ask2(sender: &mut SendRequest<Frames>, request: http::request::Builder) -> (u16, String) {
     let request = request.body(nothing()).unwrap();
     let answer = soon("an answer", sender.send_request(request))
@@ -597,7 +600,7 @@ async fn targets_of_every_form() {
             Ok(start) => assert!(head.starts_with(start), "{method} {target}: {head}"),
         }
     }
-    // Over TLS an absolute target must say so, too.
+    // Over TLS, an absolute target must have the https scheme.
     let address = rig.edge.https_addr().unwrap();
     for (target, status) in [("https://app.example/", 200), ("http://app.example/", 400)] {
         let stream = tls(address, &root, "app.example", "http/1.1")
@@ -729,18 +732,18 @@ async fn plain_http_of_an_https_endpoint_is_redirected() {
             "{method} {host} {target}"
         );
     }
-    // A proxy in front ends TLS: to send its client to https would go round in circles.
+    // A proxy in front terminates TLS: redirecting its client to https would loop.
     let proxied = "GET / HTTP/1.1\r\nHost: app.example\r\nX-Forwarded-Proto: https\r\n\r\n";
     assert_eq!(rig.ask(proxied).await.status, 404);
-    // The event is that of the endpoint's account.
+    // The event belongs to the endpoint's account.
     let plain = "GET /told HTTP/1.1\r\nHost: app.example\r\n\r\n";
     assert_eq!(rig.ask(plain).await.status, 301);
-    // Of ten requests before, the authority's and those for no endpoint make none.
+    // Of the ten requests before, the one of the CA and those without an endpoint have no event.
     let told = http_events(&rig, 9).await;
     let told = &told.last().unwrap()["object"]["http"];
     assert_eq!(told["request"]["url"]["raw"], "http://app.example/told");
     assert_eq!(told["response"]["status_code"], 301);
-    // Who is not admitted is not sent on.
+    // Clients that are denied are not redirected.
     let nobody = Restriction {
         id: "ipx_1".into(),
         account: "ac_1".into(),
@@ -797,7 +800,7 @@ async fn fields_with_underscores_do_not_pass() {
         let request = "POST / HTTP/1.1\r\nHost: app.example\r\nX_Real_IP: 1.1.1.1\r\nContent_Length: 7\r\nX-Fine: 1\r\n\
                        Transfer-Encoding: chunked\r\n\r\n0\r\nx_tail: 1\r\nx-tail: 1\r\n\r\n";
         let answer = rig.ask(request).await;
-        // What upstreams and policies say is theirs.
+        // Fields of upstreams and policies are kept.
         assert_eq!(answer.header("x_own"), Some("1"));
         let one = answer.text().to_ascii_lowercase();
 
@@ -832,8 +835,8 @@ async fn fields_with_underscores_do_not_pass() {
     }
 }
 
-/// Servers that keep fields in variables (CGI, WSGI and their like) read every character that is no letter and no
-/// digit as `_`, so these names are ours to them, or those of other fields.
+/// Servers that store fields in variables (CGI, WSGI) read every character other than letters and digits as
+/// `_`, so they would confuse these names with culvert's fields or with other fields.
 #[tokio::test]
 async fn fields_that_origins_mix_up_do_not_pass() {
     const DROPPED: [&str; 11] = [
@@ -869,7 +872,7 @@ async fn fields_that_origins_mix_up_do_not_pass() {
         })
         .await;
         let (names, key, root) = certificate(&["app.example"]);
-        // A field that a policy sets, or takes away, has no other spelling behind it.
+        // If a policy sets or removes a field, other spellings of it are removed, too.
         let policy = r#"
 on_http_request:
 - actions:
@@ -924,7 +927,7 @@ on_http_request:
     }
 }
 
-/// One bound for both protocols; a browser's cookies, which HTTP/2 takes apart, are one field.
+/// One limit for both protocols; a browser's cookies, which HTTP/2 splits, count as one field.
 #[tokio::test]
 async fn a_request_has_as_many_fields_over_http2() {
     let (mut rig, root) = rig().await;

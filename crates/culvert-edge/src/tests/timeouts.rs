@@ -1,6 +1,6 @@
-//! How long each side may take: silence of upstreams is no fault, clients that do not read or do not send
-//! are cut, and endpoints have times of their own. What times decide by minutes is tested with a clock in
-//! hand where it is decided (`slow_reader`).
+//! Timeouts of each side: silent upstreams are tolerated, clients that do not read or send are disconnected,
+//! and endpoints have their own timeouts. Timeouts of minutes are tested with a fake clock in their own
+//! modules (`slow_reader`).
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use super::streams::{connect, frames, nothing, rig};
 use crate::{Limits, Settings, Snapshot, Timeouts};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: app.example\r\n\r\n";
-/// Shorter than any silence here.
+/// Shorter than any silence in these tests.
 const SHORT: Duration = Duration::from_millis(100);
 const SILENCE: Duration = Duration::from_millis(600);
 const LONG: Duration = Duration::from_secs(3600);
@@ -38,7 +38,7 @@ fn within(limits: Limits) -> Settings {
     }
 }
 
-/// An origin that sends the head and a first piece, is silent until it is told, and sends the rest.
+/// An origin that sends the head and a first piece, pauses until it is told to go on, and sends the rest.
 async fn quiet(tasks: &mut JoinSet<()>, is_http2: bool, go: watch::Receiver<bool>) -> SocketAddr {
     origin(tasks, move |client| {
         let go = go.clone();
@@ -86,7 +86,7 @@ async fn quiet2(client: Client<tokio::net::TcpStream>, go: watch::Receiver<bool>
             let (send, body) = frames();
             let answer = http::Response::builder().header("content-type", &kind);
             let sending = async move {
-                // Held as long as the answer: its client may send.
+                // Held as long as the response, because its client may send.
                 let _request = request;
                 drop(send.send(Frame::data(Bytes::from("ab"))).await);
                 if kind != "settings" {
@@ -113,15 +113,14 @@ const KINDS: [&str; 6] = [
     "length/application/octet-stream",
 ];
 
-/// Every kind of answer, over both protocols on both sides, in clear and with TLS: silence in its midst is
-/// no fault of anybody.
+/// A pause within any kind of response is tolerated, over both protocols on both sides, with and without TLS.
 #[tokio::test]
 async fn an_upstream_may_be_silent_in_the_midst_of_any_answer() {
     for is_http2 in [false, true] {
         let (go, gate) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let origin = quiet(&mut tasks, is_http2, gate).await;
-        // What a client owes is short, what an upstream may take is not.
+        // The client's timeouts are short, those of the upstream are not.
         let limits = Limits {
             body_stall: SHORT,
             body_rate_over: SHORT,
@@ -141,7 +140,7 @@ async fn an_upstream_may_be_silent_in_the_midst_of_any_answer() {
                 "{kind}"
             );
             ones.push((kind, client));
-            // One that may go on sending, and one whose request is whole.
+            // One client may still send, and one has sent its complete request.
             for (send, body) in [(None, nothing()), {
                 let (send, body) = frames();
                 (Some(send), body)
@@ -156,7 +155,7 @@ async fn an_upstream_may_be_silent_in_the_midst_of_any_answer() {
                 twos.push((kind, send, answer));
             }
         }
-        // Nothing to wait for: only that time passes, in which nothing may happen.
+        // There is no condition to wait for: nothing may happen in this time.
         tokio::time::sleep(SILENCE).await;
         go.send(true).unwrap();
         for (kind, mut client) in ones {
@@ -179,7 +178,7 @@ async fn an_upstream_may_be_silent_in_the_midst_of_any_answer() {
     }
 }
 
-/// An origin that answers nothing before it is told to.
+/// An origin that responds only when it is told to.
 async fn waits(tasks: &mut JoinSet<()>, is_http2: bool, go: watch::Receiver<bool>) -> SocketAddr {
     origin(tasks, move |mut client| {
         let mut go = go.clone();
@@ -212,9 +211,9 @@ async fn waits(tasks: &mut JoinSet<()>, is_http2: bool, go: watch::Receiver<bool
     .await
 }
 
-/// A server of gRPC may say nothing at all before its first message, and its client may be as silent. On
-/// HTTP/1, where a request holds a whole connection of the upstream, a name alone buys no time; nor does it on
-/// HTTP/2 without the `te: trailers` that every client of gRPC sends.
+/// A gRPC server may send nothing before its first message, and its client may be as silent. On HTTP/1, where
+/// a request uses a whole upstream connection, the content type alone does not extend the timeout; nor does
+/// it on HTTP/2 without the `te: trailers` that every gRPC client sends.
 #[tokio::test]
 async fn a_call_of_grpc_may_be_silent_from_the_start() {
     const CALLS: [&str; 3] = [
@@ -270,8 +269,8 @@ async fn a_call_of_grpc_may_be_silent_from_the_start() {
     }
 }
 
-/// Clients that leave in the midst of a silent answer take it with them, on HTTP/2 and on HTTP/1, also
-/// those that have sent more ahead than is kept.
+/// If clients leave during a silent response, its exchange ends, on HTTP/2 and HTTP/1, even if they have sent
+/// more data than is buffered.
 #[tokio::test]
 async fn a_silent_answer_ends_with_its_client() {
     let mut tasks = JoinSet::new();
@@ -324,7 +323,7 @@ async fn a_silent_answer_ends_with_its_client() {
     }
 }
 
-/// An origin of answers without an end.
+/// An origin of endless responses.
 async fn endless(tasks: &mut JoinSet<()>) -> SocketAddr {
     origin(tasks, |mut client| async move {
         while let Some(head) = client.head().await {
@@ -342,7 +341,7 @@ async fn endless(tasks: &mut JoinSet<()>) -> SocketAddr {
     .await
 }
 
-/// An edge before it, which waits for readers for so long.
+/// An edge before that origin, with this write timeout.
 async fn endless_rig(write_stall: Duration) -> (Rig, CertificateDer<'static>, JoinSet<()>) {
     let mut tasks = JoinSet::new();
     let origin = endless(&mut tasks).await;
@@ -354,7 +353,7 @@ async fn endless_rig(write_stall: Duration) -> (Rig, CertificateDer<'static>, Jo
     (rig, root, tasks)
 }
 
-/// A client with little room, as one that reads slowly on purpose has.
+/// A client with a small receive buffer, like a slow reader by design.
 async fn small(to: SocketAddr) -> tokio::net::TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4 << 10).unwrap();
@@ -375,7 +374,7 @@ async fn ten_slow_readers_are_cut_and_who_reads_goes_on() {
         let root = root.clone();
         attackers.spawn(async move {
             async fn drip(mut client: impl tokio::io::AsyncRead + Unpin) {
-                // 177 bytes a second.
+                // 177 bytes per second.
                 let mut tick = tokio::time::interval(Duration::from_millis(100));
                 let mut room = [0; 17];
                 loop {
@@ -401,7 +400,7 @@ async fn ten_slow_readers_are_cut_and_who_reads_goes_on() {
             }
         });
     }
-    // Beside them one that takes its time, but reads: it stops for less than it may.
+    // Another client reads slowly, but pauses for less than the timeout.
     let mut honest = rig.connect().await;
     honest.send(GET).await;
     let begun = Instant::now();
@@ -418,11 +417,11 @@ async fn ten_slow_readers_are_cut_and_who_reads_goes_on() {
     }
     assert!(read > 0);
     assert_eq!(meters.slow_readers.get(), 10);
-    // What their own system has they may read at leisure.
+    // They may read what their own kernels hold at any speed.
     attackers.shutdown().await;
 }
 
-/// A stream whose client gives no window is reset alone, and one that reads beside it goes on.
+/// A stream whose client grants no window is reset alone, while another stream continues.
 #[tokio::test]
 async fn one_stream_that_is_not_read_is_reset_alone() {
     let write = Duration::from_millis(800);
@@ -447,7 +446,7 @@ async fn one_stream_that_is_not_read_is_reset_alone() {
     assert_eq!(short.into_body().collect().await.unwrap().to_bytes(), "ok");
 }
 
-/// A WebSocket and a TCP endpoint whose client does not read.
+/// A WebSocket and a TCP endpoint with a client that does not read.
 #[tokio::test]
 async fn tunnels_that_are_not_read_are_cut() {
     let mut tasks = JoinSet::new();
@@ -487,8 +486,8 @@ async fn tunnels_that_are_not_read_are_cut() {
     drop(client);
 }
 
-/// What each time of an endpoint does, against settings that say otherwise: shorter ones end the exchange,
-/// longer ones let it live.
+/// Each timeout of an endpoint overrides the settings: a shorter one ends the exchange, a longer one keeps
+/// it.
 #[tokio::test]
 async fn endpoints_have_times_of_their_own() {
     let mut tasks = JoinSet::new();
@@ -549,7 +548,7 @@ async fn endpoints_have_times_of_their_own() {
                         governed(Scheme::Http, "", forwards),
                         endpoint(Scheme::Http, "a.internal", 80, upstream, ""),
                     ];
-                    // The one that is forwarded to decides where both do.
+                    // If both set one, the endpoint that receives the forwarded request decides.
                     set(&mut endpoints[0].timeouts, of_settings);
                 }
                 set(&mut endpoints.last_mut().unwrap().timeouts, own);
@@ -594,8 +593,8 @@ async fn endpoints_have_times_of_their_own() {
     }
 }
 
-/// A table that is nearly full makes room: the oldest idle connections of the source that holds most are
-/// closed, as many as it takes, and no others.
+/// A connection table that is nearly full closes the oldest idle connections of the source with the most, as
+/// many as needed and no others.
 #[tokio::test]
 async fn room_is_made_by_the_oldest_of_the_greediest() {
     let mut rig = Rig::with(within(Limits {
@@ -628,7 +627,7 @@ async fn room_is_made_by_the_oldest_of_the_greediest() {
         "61 of 64 are not too many"
     );
     greedy_ones.push(served(greedy).await);
-    // The last that is begun has served when it is counted.
+    // The last one to begin has been served when it is counted.
     soon("room", async {
         while rig.edge.meters().connections.get() > 60 {
             tokio::task::yield_now().await;

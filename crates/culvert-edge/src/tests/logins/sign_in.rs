@@ -1,4 +1,4 @@
-//! What a browser goes through until it is signed in, and what is checked on the way.
+//! The steps of a sign-in and the checks in them.
 
 use super::*;
 
@@ -71,7 +71,7 @@ async fn a_user_logs_in_and_events_tell_who() {
         received.contains("x-who: ann@x.example au_1 at1 false\r\n"),
         "{received}"
     );
-    // The upstream could come back as this user otherwise.
+    // The upstream could otherwise return as this user.
     assert!(
         received.contains("cookie: mine=1\r\n") && !received.contains("culvert."),
         "{received}"
@@ -85,7 +85,7 @@ async fn a_user_logs_in_and_events_tell_who() {
     assert!(seen[0].session.starts_with("as_") && seen[0].session.len() == 30);
     assert_eq!(scene.rig.edge.meters().policy.logins.get(), 1);
 
-    // Another tab that began before comes back, too.
+    // Another tab that started earlier also returns.
     let mut tabs = Browser::default();
     let first = tabs.begin(&scene.rig, &scene.idp, "/1").await;
     let nonce = scene.idp.script.lock().unwrap().nonce.clone();
@@ -132,7 +132,7 @@ async fn what_comes_back_is_checked() {
             Some(format!("false false {code}").as_str())
         );
     }
-    // Another browser has not begun this log-in; nor has one with a cookie of its own.
+    // Another browser has not started this sign-in, not even one with its own sign-in cookie.
     let answer = Browser::default().get(rig, &back).await;
     assert_eq!(problem(&answer), (400, Some("ERR_NGROK_3107")));
     let mut other = Browser::default();
@@ -143,7 +143,7 @@ async fn what_comes_back_is_checked() {
     );
     assert!(idp.asked().is_empty());
 
-    // Once is often enough, but who is in goes on.
+    // A sign-in completes only once, but a browser that is signed in continues.
     idp.tell(|script| script.nonce = String::new());
     let back = browser.begin(rig, idp, "/x").await;
     let before = browser.clone();
@@ -205,7 +205,7 @@ async fn id_tokens_are_checked() {
         let answer = Browser::default().log_in(rig, idp).await;
         assert_eq!(answer.status, status, "{claims}");
     }
-    // Signed by somebody else, or by nobody.
+    // Signed with another key, or not signed.
     let stranger = Issuer::ec("k1");
     for forge in ["stranger", "none", "nothing"] {
         let mut browser = Browser::default();
@@ -278,10 +278,10 @@ async fn nobody_is_sent_elsewhere() {
             assert_eq!(problem(&answer), (400, Some("ERR_NGROK_3106")), "{target}");
         }
     }
-    // Asked for, the log-in is one, whatever session the provider has.
+    // An explicit sign-in always starts one, even if the provider has a session.
     let answer = Browser::default().get(rig, "/culvert/login").await;
     assert_eq!(sent_to(&answer)["prompt"], "login");
-    // Of another action, it is a path like others.
+    // With another action, it is an ordinary path.
     let answer = Browser::default()
         .get(rig, "/culvert/login?auth_id=other")
         .await;
