@@ -1,5 +1,5 @@
-//! What a peer can do to the ingress: each limit at its number and one over, and what is no protocol at
-//! all. One connection ends at most, and the others do not notice.
+//! Attacks of peers on the ingress: each limit at its value and one above it, and invalid input. Each ends at
+//! most one connection, and others are not affected.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn tcp() -> BindRequest {
     }
 }
 
-/// A call of a length, padded where it does no harm, and the code it is answered.
+/// Sends a call of this length, padded with harmless bytes, and returns the code of the reply.
 async fn padded(
     session: &culvert_tunnel::driver::Session,
     kind: StreamType,
@@ -36,7 +36,7 @@ async fn padded(
     let mut stream = session
         .open(Bytes::copy_from_slice(&kind.to_bytes()))
         .unwrap();
-    // A server that has heard enough takes no more.
+    // A server that has read enough stops reading.
     stream.write_all(text.as_bytes()).await.ok();
     let mut reply = Vec::new();
     soon(stream.read_to_end(&mut reply)).await.unwrap();
@@ -48,7 +48,7 @@ async fn padded(
 async fn each_limit_holds_at_its_number_and_no_further() {
     let mut running = start().await;
 
-    // Bytes of a call, of a stranger and of an agent.
+    // Maximum size of a call, for unauthenticated and authenticated agents.
     let introduction = serde_json::to_string(&auth("", 30)).unwrap();
     let stranger = running.dialled().await;
     assert_eq!(
@@ -67,7 +67,7 @@ async fn each_limit_holds_at_its_number_and_no_further() {
     );
     assert_eq!(padded(&agent, StreamType::BIND, &want, 1 << 20).await, None);
 
-    // Endpoints of a session: one is there. It does not help to ask for many at once.
+    // Endpoints of a session, which has one already. Concurrent requests do not get around the limit.
     for _ in 1..80 {
         let reply: BindReply = ask(&agent, StreamType::BIND, &tcp()).await;
         assert_eq!(reply.error, "");
@@ -85,7 +85,7 @@ async fn each_limit_holds_at_its_number_and_no_further() {
         }
     }
     assert_eq!((bound.len(), refused), (20, vec![324; 20]));
-    // One that goes makes room for one.
+    // Removing one makes room for one.
     let gone = UnbindRequest {
         id: bound.remove(0),
     };
@@ -111,7 +111,7 @@ async fn each_limit_holds_at_its_number_and_no_further() {
         while open.len() < 480 {
             match running.bindings.dial(&header) {
                 Ok(stream) => open.push((stream, agent.accept().await.unwrap())),
-                // The calls before are on their way out.
+                // Streams of the calls before are still ending.
                 Err(DialError::Busy) => tokio::time::sleep(Duration::from_millis(5)).await,
                 Err(DialError::Away) => panic!("it is there"),
             }
@@ -119,7 +119,7 @@ async fn each_limit_holds_at_its_number_and_no_further() {
     })
     .await;
     assert_eq!(running.bindings.dial(&header).unwrap_err(), DialError::Busy);
-    // All of them carry, and one that ends makes room.
+    // All of them carry data, and one that ends makes room.
     for (server, agent) in &mut open {
         server.write_all(b"ping").await.unwrap();
         let mut bytes = vec![0; wire_length(&header) + 4];
@@ -134,7 +134,8 @@ async fn each_limit_holds_at_its_number_and_no_further() {
     })
     .await;
 
-    // Strangers of one source: of seventeen, one is closed at once. What was before has to be gone.
+    // Unauthenticated connections of one source: of seventeen, one is closed immediately. The earlier one has
+    // to be gone first.
     drop(stranger);
     soon(async {
         loop {
@@ -144,7 +145,7 @@ async fn each_limit_holds_at_its_number_and_no_further() {
                 strangers.spawn(async move {
                     let reading = stranger.read_u8();
                     let is_open = timeout(Duration::from_secs(2), reading).await.is_err();
-                    // Those that are open stay so while the others are looked at.
+                    // The open ones stay open while the others are checked.
                     (is_open, stranger)
                 });
             }
@@ -157,12 +158,12 @@ async fn each_limit_holds_at_its_number_and_no_further() {
     .await;
 }
 
-/// What stands before the bytes of a connection.
+/// Number of bytes before the payload of a connection.
 fn wire_length(header: &ProxyHeader) -> usize {
     header.encode().len()
 }
 
-/// A frame of any kind.
+/// A frame of any type.
 fn frame(kind: u8, stream: u32, length: usize, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(length).unwrap();
     [
@@ -177,7 +178,7 @@ fn frame(kind: u8, stream: u32, length: usize, payload: &[u8]) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_protocol_ends_one_connection_at_most() {
     let mut running = start().await;
-    // It says nothing for longer than nonsense may take.
+    // It sends nothing for longer than invalid connections may last.
     let agent = running.dialled().await;
     let reply: AuthReply = ask(&agent, StreamType::AUTH, &auth("", 580)).await;
     assert_eq!(reply.error, "");
@@ -248,7 +249,7 @@ async fn what_is_no_protocol_ends_one_connection_at_most() {
         edge_type: "1".into(),
         passthrough_tls: false,
     };
-    // No more at once than strangers may be.
+    // Not more at a time than the limit of unauthenticated connections.
     let mut cases = cases.into_iter().peekable();
     while cases.peek().is_some() {
         let mut ends = JoinSet::new();
@@ -256,13 +257,13 @@ async fn what_is_no_protocol_ends_one_connection_at_most() {
             let mut socket = running.connected().await;
             ends.spawn(async move {
                 socket.write_all(&bytes).await.ok();
-                // It ends: at once, or when its time to say who it is is over.
+                // It ends immediately, or when its time to authenticate is over.
                 let mut said = Vec::new();
                 soon(async { while socket.read_buf(&mut said).await.unwrap_or(0) > 0 {} }).await;
                 assert!(said.len() < 1 << 20, "{what}: {} bytes", said.len());
             });
         }
-        // Everybody else is served meanwhile.
+        // Other agents are served meanwhile.
         let server = running.dial(&bound.id).await;
         let echo = async {
             let mut stream = agent.accept().await.unwrap();
@@ -292,7 +293,7 @@ async fn wrong_tokens_without_end_let_right_ones_through() {
         refused += 1;
         soon(session.ended()).await;
     }
-    // The answers come slower by now; an agent that is known is not held up by them.
+    // Replies are delayed by now; an authenticated agent is not delayed.
     let slow = running.dialled().await;
     let stream = slow.open(wire::call(StreamType::AUTH, &wrong)).unwrap();
     let session = running.dialled().await;
