@@ -1,4 +1,4 @@
-//! http-request on live traffic: what is asked, what comes of the answers, and whom it cannot reach.
+//! The http-request action on live traffic: its requests, the handling of responses, and unreachable targets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::{Settings, Snapshot};
 
 const ASK: &str = "GET /a?b=c HTTP/1.1\r\nHost: app.example\r\nX-Who: me\r\n\r\n";
 
-/// An origin that answers each request with what `answer` makes of its number, head and body.
+/// An origin that responds to each request with the result of `answer` for its number, head and body.
 async fn service(
     rig: &mut Rig,
     answer: impl Fn(usize, &str, &str) -> String + Send + Sync + 'static,
@@ -41,7 +41,7 @@ fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nx-made: yes\r\ncontent-length: {length}\r\n\r\n{body}")
 }
 
-/// A policy that asks with this configuration and answers with what came of it.
+/// A policy that sends a request with this configuration and responds with the result.
 fn asks(config: &str) -> String {
     format!(
         r#"
@@ -80,7 +80,7 @@ on_http_request:
   - {type: add-headers, config: {headers: {x-asked: "${actions.ngrok.http_request.res.body.size() > 0}"}}}
   - {type: log, config: {metadata: {said: "${actions.ngrok.http_request.res.body}", code: "${actions.ngrok.http_request.error.code}"}}}
 "#;
-    // The internal endpoint's policy sees the request, and what it does not let pass is an answer.
+    // The internal endpoint's policy handles the request, and its denial is a response.
     let inner = "
 on_http_request:
 - expressions: [\"req.headers['x-from'][0] != 'app.example'\"]
@@ -103,7 +103,7 @@ on_http_request:
         "{forwarded}"
     );
     assert_eq!(asked.get(), 1);
-    // One event: what a policy asks for makes none, and logs nothing of its own.
+    // One event: requests of a policy have no event and no log entry of their own.
     let told = last_event(&rig, 1).await;
     let logs = told["traffic_policy"]["logs"].as_array().unwrap();
     assert_eq!(logs.len(), 1);
@@ -354,7 +354,7 @@ async fn a_condition_says_whether_to_ask_once_more() {
             "",
         ),
         ("true", "3", "503", ""),
-        // What cannot be said is no reason to ask again.
+        // An expression that fails is no reason to retry.
         ("last_attempt.nothing == 1", "1", "503", ""),
         ("last_attempt.error.code != ''", "1", "503", ""),
         ("req.host == 'app.example' && attempts == 1", "2", "503", ""),
@@ -527,7 +527,7 @@ async fn public_hosts_are_for_the_operator_to_allow() {
             };
             assert_eq!(code, expected, "{host}");
         }
-        // Its own listener is never reached, or policies would call themselves without end.
+        // It must not reach the edge's own listener, or policies could call themselves without end.
         let own = rig.edge.http_addr().unwrap();
         let policy = policy(&format!("http://{own}/"));
         let endpoint = governed_with(Scheme::Http, "", &policy, &anyone);
@@ -680,7 +680,7 @@ async fn no_more_than_so_many_wait_at_once() {
     drop((all, last));
     assert_eq!(rig.ask(ASK).await.status, 200);
     assert_eq!(asked.get(), 2);
-    // What it held is given back.
+    // The memory it used is released.
     soon("all of the room", async {
         while shared.state.bodies.available_permits() < crate::Limits::default().held_bytes {
             tokio::time::sleep(Duration::from_millis(5)).await;

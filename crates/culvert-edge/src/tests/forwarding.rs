@@ -1,4 +1,4 @@
-//! What passes between client and origin.
+//! Forwarding between client and origin.
 
 use std::sync::Arc;
 
@@ -248,7 +248,8 @@ async fn clients_of_http2_hear_of_interim_answers_and_are_told_to_go_on() {
     assert_eq!(next(&mut client).await, (DATA, b"abc".to_vec()));
 }
 
-/// The time it is given to end by itself runs out though nothing else happens on the connection.
+/// The time for a request to end after an early response runs out even if nothing else happens on the
+/// connection.
 #[tokio::test]
 async fn a_request_of_http2_that_was_answered_early_is_ended_in_the_end() {
     use super::floods::{DATA, END_STREAM, RST_STREAM, SETTINGS, frame, request};
@@ -300,7 +301,7 @@ async fn an_answer_may_come_before_the_request_was_sent() {
         client
             .send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 4\r\n\r\nmuch")
             .await;
-        // It reads no more, and keeps the connection.
+        // It reads no more, and keeps the connection open.
         std::future::pending::<()>().await;
     })
     .await;
@@ -378,7 +379,7 @@ async fn what_no_answer_may_be_is_a_bad_gateway() {
             502,
             "",
         ),
-        // Unusual, but to be read in one way only.
+        // Unusual, but unambiguous.
         ("HTTP/1.0 200\n\nto the end", 200, "to the end"),
         (
             "HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n2  ;x\r\nok\r\n0\r\nx: y\r\n\r\n",
@@ -405,7 +406,7 @@ async fn what_no_answer_may_be_is_a_bad_gateway() {
             }
         }
     }
-    // Only the last is an answer behind which another request may follow.
+    // Only the last response leaves its connection usable for another request.
     assert_eq!(rig.edge.meters().upstream_reused.get(), 1);
 }
 
@@ -556,7 +557,7 @@ async fn a_kept_connection_that_was_closed_costs_no_request() {
     let mut rig = Rig::start().await;
     let turns = Arc::new(Turns::default());
     let seen = Arc::clone(&turns);
-    // Each connection answers once and then, on the second request, closes without a word.
+    // Each connection responds once and closes on the second request without a response.
     let origin = origin(&mut rig.tasks, move |mut client| {
         let seen = Arc::clone(&seen);
         async move {
@@ -578,7 +579,7 @@ async fn a_kept_connection_that_was_closed_costs_no_request() {
     assert_eq!(turns.get(), 4);
     assert_eq!(rig.edge.meters().upstream_retries.get(), 3);
 
-    // A request that may not be repeated is not.
+    // A request that must not be repeated is not repeated.
     client
         .send("POST / HTTP/1.1\r\nHost: app.example\r\nContent-Length: 1\r\n\r\nx")
         .await;
@@ -634,7 +635,7 @@ async fn hosts_are_found_exactly_then_by_wildcard() {
     );
 }
 
-/// An origin that answers with its name.
+/// An origin that responds with its name.
 async fn named(tasks: &mut tokio::task::JoinSet<()>, name: &'static str) -> std::net::SocketAddr {
     origin(tasks, move |mut client| async move {
         while client.request().await.is_some() {
@@ -827,7 +828,7 @@ async fn clients_that_give_up_do_not_cost_others_an_http2_upstream() {
         ))
         .build();
     rig.edge.publish(snapshot).await;
-    // The upstream answers when it has read the whole body, which never comes.
+    // The upstream responds when it has read the whole body, which never arrives.
     for _ in 0..300 {
         let before = rig.edge.meters().requests.get();
         let mut client = rig.connect().await;

@@ -1,6 +1,6 @@
-//! Every limit of connections, times and HTTP/2: what is at it passes, what is over it gets its
-//! answer or its close. Sizes that no setting moves are in [`bounds`](super::bounds), what a flood may
-//! cost in [`floods`](super::floods).
+//! Every limit on connections, times and HTTP/2: what is at a limit passes, and what exceeds it gets its
+//! response or is closed. Fixed sizes are in [`bounds`](super::bounds), the cost of floods in
+//! [`floods`](super::floods).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ use super::secure::http2;
 use super::webhooks::held_bytes;
 use crate::{Limits, Settings, Snapshot};
 
-/// Over which a test does not want to wait.
+/// A timeout that tests wait for.
 const SHORT: Duration = Duration::from_millis(150);
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: app.example\r\n\r\n";
@@ -30,11 +30,11 @@ const URL: &str = "https://app.example/";
 
 type Case = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The tests of the limits. A limit without one does not compile.
+/// The tests of all limits. A limit without a test does not compile.
 fn cases() -> Vec<(&'static str, Case)> {
     macro_rules! cases {
         ($($name:ident),* $(,)?) => {{
-            // Names every field, so that a new one is missed here.
+            // Names every field, so that a new one without a test fails to compile.
             let Limits { $($name: _),* } = Limits::default();
             vec![$((stringify!($name), Box::pin($name()) as Case)),*]
         }};
@@ -66,8 +66,8 @@ fn cases() -> Vec<(&'static str, Case)> {
     ]
 }
 
-/// A body of the longest length passes, one byte more gets 413: told by its length, in chunks, and
-/// where a policy reads it.
+/// A body of the maximum length passes, one more byte gets 413: with a content length, in chunks, and when a
+/// policy reads it.
 async fn body_bytes() {
     let mut rig = Rig::with(Settings {
         limits: Limits {
@@ -128,7 +128,7 @@ async fn rig(limits: Limits) -> Rig {
     .await
 }
 
-/// An edge that forwards `app.example`, in clear and with TLS, to an origin that says hello.
+/// An edge that forwards `app.example`, over plain HTTP and TLS, to an origin that responds.
 async fn serving(limits: Limits) -> (Rig, CertificateDer<'static>) {
     let mut rig = rig(limits).await;
     let origin = hello(&mut rig.tasks).await;
@@ -147,7 +147,7 @@ async fn publish(rig: &Rig, upstream: &str) -> CertificateDer<'static> {
     root
 }
 
-/// An edge before an origin that takes everything and answers nothing.
+/// An edge before an origin that accepts everything and never responds.
 async fn before_silence(limits: Limits) -> (Rig, CertificateDer<'static>) {
     let mut rig = rig(limits).await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
@@ -158,7 +158,7 @@ async fn before_silence(limits: Limits) -> (Rig, CertificateDer<'static>) {
     (rig, root)
 }
 
-/// Waits until as many connections are open.
+/// Waits until this number of connections is open.
 async fn open(rig: &Rig, connections: u64) {
     soon("connections to open or close", async {
         while rig.edge.meters().connections.get() != connections {
@@ -168,7 +168,7 @@ async fn open(rig: &Rig, connections: u64) {
     .await;
 }
 
-/// Waits until as many requests have begun.
+/// Waits until this number of requests has begun.
 async fn asked(rig: &Rig, requests: u64) {
     soon("requests", async {
         while rig.edge.meters().requests.get() < requests {
@@ -226,7 +226,7 @@ async fn connections_per_source() {
     assert!(is_served(&mut rig.connect().await).await);
 }
 
-/// Clients that begin handshakes and never finish them delay no other, not even one of their own address.
+/// Clients that never finish their handshakes delay no others, not even at their own address.
 #[tokio::test]
 async fn unfinished_handshakes_delay_nobody() {
     let (rig, root) = serving(Limits {
@@ -245,7 +245,7 @@ async fn unfinished_handshakes_delay_nobody() {
     assert!(tls(address, &root, "app.example", "http/1.1").await.is_ok());
     drop(begun);
 
-    // A handshake that has no turn before the deadline is ended.
+    // A handshake that gets no turn before the deadline is closed.
     let short = Settings {
         limits: Limits {
             handshake: SHORT,
@@ -260,7 +260,7 @@ async fn unfinished_handshakes_delay_nobody() {
     assert!(late.is_err());
 }
 
-/// The first words of a TLS client.
+/// A ClientHello.
 fn hello_of(root: &CertificateDer<'static>) -> Vec<u8> {
     let name = "app.example".try_into().unwrap();
     let config = tls_config(root, "http/1.1");
@@ -304,7 +304,7 @@ async fn head() {
     client.send("GET / HTTP/1.1\r\nHost: app.ex").await;
     assert_eq!(client.answer("GET").await.status, 408);
     assert!(!client.more().await);
-    // A byte now and then does not put it off.
+    // Occasional bytes do not extend the timeout.
     let mut client = rig.connect().await;
     let (mut reads, mut writes) = tokio::io::split(&mut client.stream);
     let dripping = async {
@@ -345,7 +345,7 @@ async fn rest() {
         ..Limits::default()
     })
     .await;
-    // It rests without a word, and is closed at the end of the idle time all the same.
+    // After its buffers are freed, the connection still closes at the end of the idle time.
     let mut client = rig.connect().await;
     assert!(is_served(&mut client).await);
     assert_eq!(client.rest().await, b"");
@@ -450,12 +450,12 @@ async fn write_stall() {
     })
     .await;
     let root = publish(&rig, &format!("http://{origin}")).await;
-    // Readers that read nothing, of an answer without end.
+    // Readers of an endless response that read nothing.
     let mut client = rig.connect().await;
     client.send(GET).await;
     asked(&rig, 1).await;
     open(&rig, 0).await;
-    // With windows that let everything through, so that it is the socket that takes nothing.
+    // The windows are large enough, so that the socket is the bottleneck.
     let mut raw = raw(&rig, &root).await;
     let most = [0x7F, 0xFF, 0xFF, 0xFF];
     raw.send(frame(SETTINGS, 0, 0, &[&[0, 4][..], &most].concat()))
@@ -476,7 +476,7 @@ async fn connect() {
         client.rest().await;
     })
     .await;
-    // It takes the connection, but not the TLS handshake.
+    // The upstream accepts the connection, but not the TLS handshake.
     publish(&rig, &format!("https://{origin}")).await;
     assert_eq!(rig.ask(GET).await.status, 504);
 }
@@ -517,7 +517,7 @@ async fn tunnel_idle() {
     assert_eq!(client.rest().await, b"");
 }
 
-/// An answer of which nothing more comes: cut, never ended as if it were whole.
+/// A response that stalls is cut, and never looks complete.
 async fn idle_answer() {
     let mut rig = rig(Limits {
         tunnel_idle: SHORT,
@@ -601,7 +601,7 @@ async fn drain() {
     assert_eq!(client.rest().await, b"");
 }
 
-/// An HTTP/2 connection whose frames are made by hand.
+/// An HTTP/2 connection with hand-made frames.
 async fn raw(rig: &Rig, root: &CertificateDer<'static>) -> Client<TlsStream<TcpStream>> {
     let address = rig.edge.https_addr().unwrap();
     let mut client = Client::new(tls(address, root, "app.example", "h2").await.unwrap());
@@ -610,7 +610,7 @@ async fn raw(rig: &Rig, root: &CertificateDer<'static>) -> Client<TlsStream<TcpS
     client
 }
 
-/// The next frame of a kind: flags, stream, payload.
+/// The next frame of a type: flags, stream, payload.
 async fn next(client: &mut Client<TlsStream<TcpStream>>, kind: u8) -> (u8, u32, Vec<u8>) {
     loop {
         let head = client.take(9).await.expect("a frame");
@@ -665,7 +665,7 @@ async fn heads_of_http2_share_a_connections_allowance() {
     // One alone is too large.
     let answer = soon("an answer", sender.send_request(large(66 << 10))).await;
     assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status() == 431));
-    // Eight fit beside each other, a ninth does not; when they are given up, it does again.
+    // Eight fit at the same time, a ninth does not; after they are cancelled, it does.
     let mut held = tokio::task::JoinSet::new();
     for number in 1..=8 {
         held.spawn(sender.send_request(large(60_000)));
@@ -674,7 +674,7 @@ async fn heads_of_http2_share_a_connections_allowance() {
     let ninth = soon("an answer", sender.send_request(large(60_000))).await;
     assert_eq!(ninth.unwrap().status(), 431);
     held.shutdown().await;
-    // A refused one is nobody's event.
+    // A refused one has no event.
     rig.recorder.events(8).await;
     let again = sender.send_request(large(60_000));
     tokio::select! {
@@ -687,7 +687,7 @@ async fn heads_of_http2_share_a_connections_allowance() {
     }
 }
 
-/// Eight answers before the answer pass, nine are none.
+/// Eight interim responses pass, a ninth makes the response invalid.
 #[tokio::test]
 async fn answers_before_the_answer_are_few() {
     let mut rig = Rig::start().await;
