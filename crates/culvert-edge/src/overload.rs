@@ -185,7 +185,7 @@ impl Shares {
         }
     }
 
-    /// The same with the scheduling delay of tasks and the write latency, each beside its limit.
+    /// Adds the scheduling delay of tasks and the write latency, each with its limit.
     pub(crate) fn and_waits(
         self,
         (run_queue, run_queue_max): (Duration, Duration),
@@ -344,7 +344,7 @@ impl Waited {
 }
 
 impl RunQueue {
-    /// For so many threads.
+    /// Creates the measurement for this number of threads.
     pub(crate) fn new(threads: usize, now: Instant) -> Self {
         let ran = |_| {
             let waited = Waited::default();
@@ -437,7 +437,7 @@ mod tests {
         assert_eq!(look(69, 0), Level::Calm);
         assert_eq!(look(70, 100), Level::Busy);
         assert_eq!(look(96, 200), Level::Full);
-        // Not low enough, or not for long enough.
+        // Not low enough, or not long enough.
         assert_eq!(look(86, 300), Level::Full);
         assert_eq!(look(85, 400), Level::Full);
         assert_eq!(look(86, 2_000), Level::Full);
@@ -470,14 +470,14 @@ mod tests {
             (95, 0, 1_000, (true, false)),
             (95, 0, 1_999, (true, false)),
             (95, 0, 2_000, (true, true)),
-            // One after another.
+            // One exchange after another ends.
             (95, 0, 2_100, (true, false)),
             (95, 0, 3_000, (true, true)),
-            // A moment below, and it begins anew.
+            // After a moment below, the time starts again.
             (94, 0, 3_100, (false, false)),
             (95, 0, 3_200, (false, false)),
             (95, 0, 5_200, (true, true)),
-            // An exchange that ends gives memory back, and nothing else.
+            // Ending an exchange frees memory only, so other measures do not cause it.
             (94, 95, 6_200, (true, false)),
             (94, 95, 9_200, (true, false)),
         ] {
@@ -503,11 +503,11 @@ mod tests {
         let held = HashMap::from([(greedy, 7), (modest, 2), (lone, 1)]);
         assert_eq!(victims(&all, &held, 0), [0; 0]);
         assert_eq!(victims(&all, &held, 3), [7, 6, 5]);
-        // Two that are at work stay with the greedy one, so that both hold two in the end.
+        // Two active ones of the greedy source stay, so that both sources have two in the end.
         assert_eq!(victims(&all, &held, 5), [7, 6, 5, 4, 3]);
         let all_of_them = victims(&all, &held, 100);
         assert_eq!(all_of_them.len(), all.len());
-        // Of two that hold as much, the one with the older connection.
+        // Of two sources with as many, the one with the older connection.
         assert_eq!(all_of_them[5..], [2, 0, 1]);
     }
 
@@ -552,7 +552,7 @@ mod tests {
 
     #[test]
     fn the_process_is_seen() {
-        // Where the system tells nothing, nothing is shed.
+        // If the system reports nothing, nothing is shed.
         if std::path::Path::new("/proc/self/statm").exists() {
             assert!(memory().is_some_and(|bytes| bytes > 0));
             assert!(files_max() < u64::MAX);
@@ -588,7 +588,7 @@ mod tests {
         let sent = std::cell::RefCell::new(Vec::new());
         let send = |thread, waited| sent.borrow_mut().push((thread, waited));
         let mut queue = RunQueue::new(2, start);
-        // The first thread runs what it is sent at once, the second nothing any more.
+        // The first thread runs its probes immediately, the second no longer runs any.
         for look in 0..10 {
             queue.look(at(look), send);
             for (thread, waited) in sent.borrow_mut().drain(..) {
@@ -602,7 +602,7 @@ mod tests {
         assert_eq!(queue.look(at(10), send), Duration::from_millis(100));
         assert_eq!(queue.look(at(30), send), Duration::from_millis(200));
 
-        // A thread that is held up once, for long.
+        // A thread that is blocked once, for long.
         let mut queue = RunQueue::new(1, start);
         for look in 0..30 {
             let waits = if look == 15 { 5_000 } else { 1 };

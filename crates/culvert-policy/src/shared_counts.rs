@@ -256,7 +256,7 @@ pub struct CountMeters {
     pub is_up: Meter,
 }
 
-/// The counts of rate limits with `scope: cluster`. Clones are handles to the same.
+/// The counts of rate limits with `scope: cluster`. Clones share them.
 #[derive(Clone)]
 pub struct SharedCounts(Arc<Inner>);
 
@@ -408,7 +408,8 @@ impl SharedCounts {
                     now: number(&mut rest)?,
                     before: number(&mut rest)?,
                 };
-                // What is over says nothing, and what is far ahead would never be over.
+                // Counts of expired windows have no effect, and counts of windows far ahead would never
+                // expire.
                 let is_of_now = passed.window + 1 >= current && passed.window <= current + 1;
                 if is_of_now && state.buckets.count(key, source, current).hear(run, passed) {
                     self.0.meters.heard.up();
