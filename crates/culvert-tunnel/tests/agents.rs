@@ -1,5 +1,5 @@
-//! The server's end against a published agent, unmodified, and against a peer of our own that says
-//! exactly what a test wants said. TLS and sockets are real; the gate is a small one of this test.
+//! The server against an unmodified published agent, and against a peer that sends exactly what a test needs.
+//! TLS and sockets are real; the authorizer is a small one for these tests.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use std::collections::BTreeMap;
@@ -44,11 +44,11 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
         .expect("it comes to an end")
 }
 
-/// Admits whoever has the token, grants whatever is wanted, and remembers.
+/// Authenticates agents with the token, grants every request, and records it.
 #[derive(Debug)]
 struct TestGate {
     seen: watch::Sender<Seen>,
-    /// What those whose token is `in a while` wait for.
+    /// Agents with the token `in a while` wait for this.
     decides: Arc<Semaphore>,
 }
 
@@ -60,7 +60,7 @@ struct Seen {
     unbinds: Vec<String>,
     patches: usize,
     ends: Vec<EndReason>,
-    /// Decided names of earlier sessions, by id.
+    /// The granted names of earlier sessions, by id.
     names: BTreeMap<String, String>,
 }
 
@@ -165,13 +165,13 @@ struct Running {
     authority: String,
     bindings: Arc<Bindings>,
     seen: watch::Receiver<Seen>,
-    /// Lets the gate decide of those that it lets wait.
+    /// Lets the authorizer decide about agents that it delays.
     decides: Arc<Semaphore>,
     tasks: JoinSet<()>,
     stop: CancellationToken,
 }
 
-/// Where agents may have their connections.
+/// Addresses for the agents' connections.
 const LEGS: [&str; 2] = ["one.test:4443", "two.test:4443"];
 
 async fn start() -> Running {
@@ -218,12 +218,12 @@ async fn start() -> Running {
 }
 
 impl Running {
-    /// Waits until what was seen is enough.
+    /// Waits until the recorded calls suffice.
     async fn until(&mut self, enough: impl FnMut(&Seen) -> bool) -> Seen {
         soon(self.seen.wait_for(enough)).await.unwrap().clone()
     }
 
-    /// A published agent, admitted.
+    /// A published agent, authenticated.
     async fn published(&self, token: &str) -> Result<ngrok::Session, ngrok::session::ConnectError> {
         // Its library wants one provider of cryptography for the whole process.
         drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
@@ -237,7 +237,7 @@ impl Running {
         soon(builder.connect()).await
     }
 
-    /// A connection that has spoken TLS and nothing else.
+    /// A connection after its TLS handshake, without further data.
     async fn connected(&self) -> TlsStream<TcpStream> {
         let mut roots = rustls::RootCertStore::empty();
         let root = rustls::pki_types::CertificateDer::from_pem_slice(self.authority.as_bytes());
@@ -254,7 +254,7 @@ impl Running {
         soon(connecting).await.unwrap()
     }
 
-    /// A session of our own that has said nothing yet.
+    /// A session that has not authenticated yet.
     async fn dialled(&mut self) -> Session {
         let socket = self.connected().await;
         let (session, driver) = driver::connect(socket, Side::Client, Limits::default());
@@ -314,7 +314,7 @@ async fn ask<T: DeserializeOwned>(session: &Session, kind: StreamType, of: &impl
     wire::parse(serde_json::from_slice(&reply).unwrap()).unwrap()
 }
 
-/// Sends back what comes.
+/// Echoes what it receives.
 async fn echo_server(tasks: &mut JoinSet<()>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -324,7 +324,7 @@ async fn echo_server(tasks: &mut JoinSet<()>) -> SocketAddr {
             let (socket, _) = listener.accept().await.unwrap();
             echoes.spawn(async move {
                 let (mut reader, mut writer) = split(socket);
-                // A connection that is broken off ends early, which its other end notices.
+                // If a connection is reset, it ends early, which its other end notices.
                 if tokio::io::copy(&mut reader, &mut writer).await.is_ok() {
                     writer.shutdown().await.ok();
                 }
@@ -370,7 +370,7 @@ async fn a_published_agent_serves_connections_and_comes_back_after_a_cut() {
     }
     soon(talks.join_all()).await;
 
-    // The network fails. The agent comes back as who it was, with what it had.
+    // The network fails. The agent reconnects with its session and its endpoints.
     assert!(running.bindings.hang_up("ts_0", "cut by a test"));
     let seen = running.until(|seen| seen.binds.len() == 2).await;
     assert_eq!(seen.ends, [EndReason::Stopped("cut by a test".into())]);
@@ -453,7 +453,7 @@ async fn calls_that_make_no_sense_are_refused_one_by_one() {
         let mut stream = session.open(first.into()).unwrap();
         let (mut reader, mut writer) = split(&mut stream);
         let writing = async {
-            // A server that has heard enough takes no more.
+            // A server that has read enough stops reading.
             writer
                 .write_all(&text.as_bytes()[text.len().min(100)..])
                 .await
@@ -480,7 +480,7 @@ async fn calls_that_make_no_sense_are_refused_one_by_one() {
     );
     let long = format!(r#"{{"Proto":"{}"}}"#, "x".repeat(3 << 19));
     assert_eq!(code(1, long).await, Some(812));
-    // A second introduction changes nothing.
+    // A second Auth changes nothing.
     assert_eq!(code(0, "{}".into()).await, Some(800));
 
     let bound: BindReply = ask(
@@ -533,7 +533,7 @@ async fn a_connection_is_taken_over_and_its_session_lives_on() {
     assert!(running.seen.borrow().ends.is_empty());
     assert_eq!(running.bindings.connections(), 1);
 
-    // Bytes that stop for good end the session, once.
+    // The end of the connection ends the session, once.
     second.hang_up();
     let seen = running.until(|seen| !seen.ends.is_empty()).await;
     assert_eq!(seen.ends, [EndReason::Closed]);
@@ -573,7 +573,7 @@ async fn a_session_of_two_connections_lasts_as_long_as_one_of_them() {
         assert!(arrived.0.is_some() && arrived.1.is_some());
         drop(opened);
     }
-    // One goes: nothing has ended. The other goes: the session has, once.
+    // If one connection ends, the session continues. If the other ends, the session has ended, once.
     first.hang_up();
     soon(async {
         while running.bindings.connections() > 1 {
@@ -607,7 +607,7 @@ async fn who_is_dismissed_hears_why_of_every_endpoint() {
     let hearing = async {
         let mut heard = Vec::new();
         while let Some(mut stream) = session.accept().await {
-            // It never ends the stream, which holds nobody up.
+            // The agent never ends the stream, which delays no other call.
             let mut bytes = Vec::new();
             while stream.read_buf(&mut bytes).await.unwrap_or(0) > 0 {}
             assert_eq!(bytes[..4], StreamType::STOP_ENDPOINT.to_bytes());
@@ -651,7 +651,7 @@ async fn agents_of_one_endpoint_share_its_connections() {
         held.push(soon(session.accept()).await.unwrap());
         held.push(soon(session.accept()).await.unwrap());
     }
-    // One goes; what it served goes to the other.
+    // One session removes the endpoint; the other serves its streams.
     let unbind = UnbindRequest {
         id: "ep_shared".into(),
     };
@@ -661,7 +661,7 @@ async fn agents_of_one_endpoint_share_its_connections() {
     held.push(soon(sessions[1].accept()).await.unwrap());
 }
 
-/// Takes the next stream of the server and reads type and text of it.
+/// Accepts the next stream of the server and reads its type and text.
 async fn asked(session: &Session, length: usize) -> (Stream, Vec<u8>) {
     let mut stream = soon(session.accept()).await.unwrap();
     let mut first = vec![0; length];
@@ -744,7 +744,7 @@ async fn an_endpoint_that_is_taken_away_is_gone_before_its_agent_knows() {
     let deleted = Refusal::new(code::BIND_NAME_NOT_RESERVED, "deleted");
     let telling = bindings.stop_endpoint(&stop.id, &deleted);
     soon(async { tokio::join!(telling, hearing) }).await;
-    // Its Unbind may follow, and is no mistake.
+    // Its Unbind may follow, and is not an error.
     let unbind = UnbindRequest { id: bound.id };
     let done: Outcome = ask(&session, StreamType::UNBIND, &unbind).await;
     assert_eq!(done.error, "");

@@ -1,5 +1,5 @@
-//! Our own agent against the server's end: endpoints of every kind, cuts, commands, a clean close,
-//! and what is kept of requests.
+//! culvert's own agent against the server: endpoints of every kind, lost connections, commands, a clean
+//! close, and recorded requests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn trusting(
     Endpoint::new(kind, wanted, upstream).unwrap()
 }
 
-/// A running agent of our own.
+/// A running agent of culvert.
 struct Own {
     agent: Arc<Agent>,
     status: watch::Receiver<Status>,
@@ -154,7 +154,7 @@ async fn it_carries_bytes_and_comes_back_after_a_cut_with_the_same_url() {
 
     assert!(!running.bindings.has_just_lost(&ids[0]));
     assert!(running.bindings.hang_up("ts_0", "cut by a test"));
-    // It stays away for half a second at least, and is waited for meanwhile.
+    // The agent stays away for at least half a second, and requests wait for it.
     soon(async {
         while !ids.iter().all(|id| running.bindings.has_just_lost(id)) {
             tokio::task::yield_now().await;
@@ -205,7 +205,7 @@ async fn a_wrong_token_is_the_end_and_a_server_that_is_away_is_not() {
     assert_eq!(own.ended().await, Ok(()));
 }
 
-/// A restart that the server asks for: the new connection serves before the old one stops.
+/// A restart by the server: the new connection serves before the old one stops.
 #[tokio::test]
 async fn an_agent_that_is_asked_to_restart_is_away_at_no_moment() {
     let mut running = start().await;
@@ -217,7 +217,7 @@ async fn an_agent_that_is_asked_to_restart_is_away_at_no_moment() {
     );
     let id = own.online().await.endpoints[0].id.clone();
     let bindings = Arc::clone(&running.bindings);
-    // One that began before, and ends after everything.
+    // A connection that began earlier and ends last.
     let mut long = running.dial(&id).await;
     long.write_all(b"ear").await.unwrap();
     let mut back = [0; 3];
@@ -243,7 +243,7 @@ async fn an_agent_that_is_asked_to_restart_is_away_at_no_moment() {
         () = is_there => {}
         () = soon(restarts) => {}
     }
-    // Nothing was taken offline, and what began on the old connection goes on there.
+    // No endpoint went offline, and open streams continue on the old connection.
     assert_eq!(running.seen.borrow().unbinds, Vec::<String>::new());
     assert_eq!(bindings.connections(), 2);
     long.write_all(b"lier").await.unwrap();
@@ -307,7 +307,7 @@ async fn commands_of_the_server_are_followed() {
 #[tokio::test]
 async fn a_service_that_is_away_ends_the_stream_without_a_byte() {
     let running = start().await;
-    // Nobody listens where this one listened.
+    // An address without a listener.
     let gone = TcpListener::bind("127.0.0.1:0")
         .await
         .unwrap()
@@ -331,8 +331,8 @@ async fn a_service_that_is_away_ends_the_stream_without_a_byte() {
     );
 }
 
-/// Answers requests: `/large` with 5 MB, `POST` with the number of bytes that came, everything else
-/// with its path. `hold` keeps an answer back until it is told.
+/// Responds to requests: to `/large` with 5 MB, to `POST` with the number of received bytes, to others with
+/// their path. `hold` delays a response until it is released.
 async fn http_server(tasks: &mut JoinSet<()>, hold: watch::Receiver<bool>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -504,7 +504,7 @@ async fn what_is_on_its_way_is_finished_before_the_agent_ends() {
     };
     let stopping = async {
         own.stop.cancel();
-        // It is out of service before it lets go of what it holds.
+        // It stops serving before it closes its open connections.
         running.until(|seen| seen.unbinds.len() == 1).await;
         soon(idle.read_to_end(&mut Vec::new())).await.unwrap();
         hold.send_replace(false);
@@ -558,7 +558,7 @@ async fn a_response_that_pauses_is_finished_before_the_agent_ends() {
         assert!(soon(busy.read_buf(&mut answer)).await.unwrap() > 0);
     }
     own.stop.cancel();
-    // The idle connection is closed at once, the busy one with its response.
+    // The idle connection is closed immediately, the busy one with its response.
     soon(idle.read_to_end(&mut Vec::new())).await.unwrap();
     go_on.send_replace(true);
     soon(busy.read_to_end(&mut answer)).await.unwrap();
@@ -591,7 +591,7 @@ async fn connections_that_outlast_the_drain_time_are_cut_and_counted() {
     );
 }
 
-/// How a service leaves a connection after its response.
+/// How a service ends a connection after its response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Leaves {
     /// TLS without `close_notify`.
@@ -602,11 +602,11 @@ enum Leaves {
     BeforeTheRequest,
 }
 
-/// However a service leaves, a response that it sent whole arrives whole: response framing × way of
-/// leaving, with and without TLS.
+/// A response that the service sent completely arrives completely, for each framing and each way of ending
+/// the connection, with and without TLS.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_whole_response_arrives_however_the_service_leaves() {
-    // It fits into the window of a stream.
+    // Fits into the window of a stream.
     const BODY: usize = 200_000;
     let mut running = start().await;
     let made = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
@@ -634,7 +634,7 @@ async fn a_whole_response_arrives_however_the_service_leaves() {
         Leaves::BeforeTheRequest,
     ] {
         for framing in &framings {
-            // A body that only the close delimits is not whole behind a reset.
+            // A body that is delimited by the close is incomplete after a reset.
             if leaves != Leaves::WithoutGoodbye && framing.starts_with("connection") {
                 continue;
             }
@@ -722,7 +722,7 @@ async fn respond(
     socket.write_all(answer).await.unwrap();
     socket.flush().await.unwrap();
     if leaves == Leaves::BeforeTheRequest {
-        // Reads on for a moment as servers do, so that the kernel does not drop the response.
+        // Reads on for a moment as servers do, so that the kernel does not discard the response.
         let mut rest = vec![0; 64 << 10];
         while socket.read(&mut rest).await.unwrap_or(0) > 0 && request.len() < 2_000_000 {
             request.extend_from_slice(&rest);
@@ -730,7 +730,7 @@ async fn respond(
     }
 }
 
-/// Waits until the peer's kernel has everything that was sent on the connection between two local ports.
+/// Waits until the peer's kernel has received everything sent on the connection between two local ports.
 async fn taken_by_kernel(from: u16, to: u16) {
     let is_sent = |table: &str| {
         table.lines().skip(1).all(|line| {
@@ -748,7 +748,7 @@ async fn taken_by_kernel(from: u16, to: u16) {
     }
 }
 
-/// A request whose service is down is on the page, with the reason.
+/// A request to an unreachable service is recorded with the error.
 #[tokio::test]
 async fn a_request_to_a_service_that_is_down_is_kept_with_the_reason() {
     let running = start().await;
@@ -774,7 +774,7 @@ async fn a_request_to_a_service_that_is_down_is_kept_with_the_reason() {
     assert!(error.starts_with("the service is unreachable: "), "{error}");
 }
 
-/// What a server puts ahead of a connection.
+/// The PROXY header that a server sends first.
 const PROXIED: &[u8; 42] = b"PROXY TCP4 192.0.2.7 192.0.2.1 1234 4430\r\n";
 
 #[tokio::test]
@@ -843,7 +843,7 @@ async fn tls_can_begin_or_end_at_the_agent_with_the_clients_address_ahead() {
     assert_eq!(&back, b"through and back");
 }
 
-/// A service that sends without end and reads nothing, or neither.
+/// A service that sends endlessly and reads nothing, or does neither.
 async fn stalling_service(tasks: &mut JoinSet<()>, sends: bool) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -860,7 +860,8 @@ async fn stalling_service(tasks: &mut JoinSet<()>, sends: bool) -> String {
     address
 }
 
-/// Streams whose readers stall, on whichever side: what the agent holds of them is bounded, and gone with them.
+/// The agent holds a limited number of bytes for streams whose readers stall, on either side, and releases
+/// them with the streams.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_that_stall_take_a_bounded_amount_of_memory_and_give_it_back() {
     const STREAMS: usize = 40;
@@ -883,7 +884,7 @@ async fn streams_that_stall_take_a_bounded_amount_of_memory_and_give_it_back() {
                 if sends {
                     soon(stream.read_u8()).await.unwrap();
                 } else {
-                    // Until nothing more is taken, or the stream is cut.
+                    // Until no more is accepted, or the stream is reset.
                     let piece = [7; 16 << 10];
                     let mut sent = 0;
                     while sent < 64 << 20
@@ -918,7 +919,7 @@ async fn streams_that_stall_take_a_bounded_amount_of_memory_and_give_it_back() {
     }
 }
 
-/// Of more streams than it takes, an agent refuses the rest as busy, and takes others when they are over.
+/// An agent refuses streams above its limit as busy, and accepts others when those have ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_opens_no_more_streams_than_the_agent_takes() {
     let mut running = start().await;
@@ -945,8 +946,8 @@ async fn the_server_opens_no_more_streams_than_the_agent_takes() {
     drop(own.ended().await);
 }
 
-/// More streams than one connection should carry: the agent opens another by itself, both serve, and
-/// there is one again when the streams are gone.
+/// Under more streams than one connection should carry, the agent opens another and both serve; it closes the
+/// additional one when the streams have ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_streams_get_a_further_connection_for_as_long_as_they_need_it() {
     let mut running = start().await;
@@ -977,7 +978,7 @@ async fn many_streams_get_a_further_connection_for_as_long_as_they_need_it() {
     for _ in 0..2 {
         expect_echo(running.dial(id).await, 100_000).await;
     }
-    // They are one session, and the endpoint is asked for as the one that it is.
+    // Both belong to one session, and the second one requests the same endpoint by its id.
     assert!(running.seen.borrow().ends.is_empty());
     assert_eq!(own.status.borrow().endpoints, status.endpoints);
     for stream in streams.drain(..10) {
