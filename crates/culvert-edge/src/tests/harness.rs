@@ -1,4 +1,4 @@
-//! A running edge with a recorder that collects, origins that do as told, and clients on raw sockets.
+//! A running edge with a recorder that collects events, scripted origins, and clients on raw sockets.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Edge, Endpoint, Limits, Settings, Snapshot, SnapshotBuilder, Timeouts, Upstream};
 
-/// Nothing in these tests takes this long unless it is broken.
+/// Only a broken test takes this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Waits for `future`, not for ever.
+/// Waits for `future`, with a timeout.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(PATIENCE, future).await {
         Ok(output) => output,
@@ -60,7 +60,7 @@ impl Recorder for Collector {
 }
 
 impl Collector {
-    /// The first `count` events, once there are as many.
+    /// Waits for `count` events and returns them.
     pub(crate) async fn events(&self, count: usize) -> Vec<Value> {
         soon(&format!("{count} events"), async {
             loop {
@@ -69,8 +69,8 @@ impl Collector {
                 if events.len() >= count {
                     return events;
                 }
-                // A change between the look and the wait is not missed: the notification was asked
-                // for before.
+                // No change between the check and the wait is missed, because the notification was requested
+                // before.
                 drop(tokio::time::timeout(Duration::from_millis(50), changed).await);
             }
         })
@@ -82,7 +82,7 @@ impl Collector {
     }
 }
 
-/// An edge in service.
+/// A running edge.
 pub(crate) struct Rig {
     pub(crate) edge: Edge,
     pub(crate) recorder: Arc<Collector>,
@@ -114,7 +114,7 @@ impl Rig {
         Self::at(settings, Arc::new(SystemClock)).await
     }
 
-    /// With another clock.
+    /// Starts an edge with another clock.
     pub(crate) async fn at(settings: Settings, clock: Arc<dyn Clock>) -> Self {
         let recorder = Arc::new(Collector::default());
         let edge = Edge::bind(settings, Arc::clone(&recorder) as _, clock)
@@ -139,7 +139,7 @@ impl Rig {
         )
     }
 
-    /// One request on a connection of its own, which is closed after.
+    /// Sends one request on a new connection, which is then closed.
     pub(crate) async fn ask(&self, request: &str) -> Answer {
         let mut client = self.connect().await;
         client.send(request).await;
@@ -195,7 +195,7 @@ where
     address
 }
 
-/// An origin that answers everything with 200 and `hello`, keeping connections.
+/// An origin that responds to every request with 200 and `hello`, and keeps connections.
 pub(crate) async fn hello(tasks: &mut JoinSet<()>) -> SocketAddr {
     origin(tasks, |mut client| async move {
         while client.request().await.is_some() {
@@ -209,13 +209,13 @@ pub(crate) async fn hello(tasks: &mut JoinSet<()>) -> SocketAddr {
     .await
 }
 
-/// One end of a connection, read by messages.
+/// One end of a connection, read message by message.
 pub(crate) struct Client<S> {
     pub(crate) stream: S,
     pub(crate) read: Vec<u8>,
 }
 
-/// An answer as read from the wire.
+/// A response as read from the wire.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -246,12 +246,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     }
 
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        // The other side may close early; what it says before is looked at.
+        // The other side may close early; its response is checked anyway.
         drop(self.stream.write_all(bytes.as_ref()).await);
         drop(self.stream.flush().await);
     }
 
-    /// Reads more; false at the end.
+    /// Reads more; `false` at the end.
     pub(crate) async fn more(&mut self) -> bool {
         matches!(
             soon("bytes", self.stream.read_buf(&mut self.read)).await,
@@ -265,7 +265,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         std::mem::take(&mut self.read)
     }
 
-    /// A head, blank line included.
+    /// A head, including the empty line.
     pub(crate) async fn head(&mut self) -> Option<String> {
         loop {
             if let Some(at) = find(&self.read, b"\r\n\r\n") {
@@ -320,7 +320,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         }
     }
 
-    /// A whole request: head, and body after framing.
+    /// A complete request: head, and body without framing.
     pub(crate) async fn request(&mut self) -> Option<(String, Vec<u8>)> {
         let head = self.head().await?;
         let body = self.body(&head).await?.0;
@@ -338,7 +338,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         Some((self.take(length).await?, String::new()))
     }
 
-    /// The next answer that is not interim, to a request of `method`.
+    /// The next final response to a request of `method`.
     pub(crate) async fn answer(&mut self, method: &str) -> Answer {
         self.try_answer(method).await.expect("an answer")
     }
@@ -377,7 +377,7 @@ pub(crate) fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
     bytes.windows(part.len()).position(|window| window == part)
 }
 
-/// A certificate for names, signed by itself, and the root that trusts it.
+/// A self-signed certificate for names, and the root that trusts it.
 pub(crate) fn certificate(
     names: &[&str],
 ) -> (Vec<HostName>, Arc<CertifiedKey>, CertificateDer<'static>) {
@@ -407,7 +407,7 @@ pub(crate) async fn tls(
     tls_over(TcpStream::connect(address).await?, root, name, alpn).await
 }
 
-/// The same on a connection that is there.
+/// As [`tls`], on an open connection.
 pub(crate) async fn tls_over(
     tcp: TcpStream,
     root: &CertificateDer<'static>,
@@ -423,7 +423,7 @@ pub(crate) async fn tls_over(
     .await
 }
 
-/// How a client that trusts `root` speaks TLS.
+/// The TLS configuration of a client that trusts `root`.
 pub(crate) fn tls_config(root: &CertificateDer<'static>, alpn: &str) -> rustls::ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(root.clone()).unwrap();
@@ -437,7 +437,7 @@ pub(crate) fn tls_config(root: &CertificateDer<'static>, alpn: &str) -> rustls::
     config
 }
 
-/// Counts, for origins that act by turn.
+/// A counter, for origins whose behaviour depends on the turn.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(AtomicUsize);
 
