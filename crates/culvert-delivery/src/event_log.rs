@@ -45,7 +45,7 @@ pub(crate) enum Settlement {
 /// A log of batches. Audit batches of a destination come before traffic batches. The first batch of a class delays
 /// the others while it is leased or waits for its time.
 pub(crate) trait EventLog: Debug + Send + Sync {
-    /// Starts the log. Other calls may come earlier, and see what is there.
+    /// Starts the log. Other calls may come earlier; they use the parts that are available.
     fn start<'a>(&'a self, _: &'a Net) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }

@@ -21,7 +21,7 @@ use crate::batch::Batch;
 use crate::plane::Plane;
 use crate::replay::TrafficRange;
 
-/// Pieces read at once in a search for an event.
+/// Pieces per read in a search for an event.
 const PIECES: u32 = 4;
 
 /// Writes pieces until the recorder is done.

@@ -4,7 +4,7 @@
 //! a replacement or a dead letter. A crash between send and settlement repeats the send with the same event ids.
 //! Each destination has its own worker, so a destination that hangs holds one task and one connection only.
 //!
-//! Not here: what is in a batch (`recorder`, `dispatcher`), when to stop trying (`retry`).
+//! Not here: the content of batches (`recorder`, `dispatcher`), when to stop retrying (`retry`).
 
 mod direct;
 mod drain;
@@ -134,11 +134,11 @@ pub(crate) struct Worker {
     circuit: Circuit,
     /// The revision of the destination that `circuit` and `gone` apply to.
     revision: Option<i64>,
-    /// The destination reported that it is gone for good.
+    /// The destination reported that it is permanently gone.
     gone: Option<Failure>,
     /// The failure of the last send.
     last: Option<Failure>,
-    /// Events that the destination rejected for good, by idempotency key.
+    /// Events that the destination permanently rejected, by idempotency key.
     rejected: HashMap<String, Failure>,
     /// When the gathered batches are old enough for an object, as far as is known.
     gather_due_at: Option<Timestamp>,
@@ -464,7 +464,8 @@ impl Worker {
         }
     }
 
-    /// Handles a batch that was rejected for good as a whole: its parts are sent alone, to find the rejected events.
+    /// Handles a batch that was permanently rejected as a whole: its parts are sent alone, to find
+    /// the rejected events.
     async fn refused(
         &mut self,
         destination: &CompiledDestination,
@@ -520,7 +521,7 @@ impl Worker {
         }
     }
 
-    /// The failure with which every event of a batch was rejected for good before, if so.
+    /// If every event of a batch was permanently rejected before: the failure.
     fn condemned_whole(&mut self, batch: &Batch) -> Option<Failure> {
         if self.rejected.is_empty() {
             return None;
@@ -587,7 +588,8 @@ impl Worker {
         }
     }
 
-    /// Settles a batch of which some events were accepted. The others stay, without those rejected for good.
+    /// Settles a batch of which some events were accepted. The others stay queued, except those
+    /// permanently rejected.
     async fn part(
         &mut self,
         destination: &CompiledDestination,
@@ -723,7 +725,7 @@ impl Worker {
         self.next_after(lease, failure, now, Duration::ZERO)
     }
 
-    /// The same for a batch that was held back for this long before its first attempt.
+    /// Like [`Self::next`], for a batch that was held back for this long before its first attempt.
     fn next_after(
         &self,
         lease: &Lease,
@@ -815,7 +817,7 @@ impl Worker {
     }
 }
 
-/// Whether one event failed for good.
+/// Whether one event failed permanently.
 fn is_final(failure: &Failure) -> bool {
     matches!(failure.class, FailureClass::Permanent | FailureClass::Split)
 }

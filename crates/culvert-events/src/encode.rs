@@ -192,7 +192,7 @@ fn push_value(
     }
 }
 
-/// Writes a list without its last elements, as many as make it at least `less` bytes shorter.
+/// Writes a list without its last elements, so that it is at least `less` bytes shorter.
 fn push_first_logs(out: &mut Vec<u8>, logs: &[u8], less: usize) {
     let mut elements: Vec<&serde_json::value::RawValue> =
         serde_json::from_slice(logs).unwrap_or_default();

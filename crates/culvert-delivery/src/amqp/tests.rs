@@ -14,11 +14,11 @@ const QUEUE_DELETE_OK: method::Id = (50, 41);
 const BASIC_GET: method::Id = (60, 70);
 const BASIC_GET_OK: method::Id = (60, 71);
 
-/// A client that makes queues and reads them, at the broker of the suite: that at
-/// `CULVERT_TEST_RABBITMQ_ADDR`, with the user `guest`.
+/// A client that creates and reads queues at the suite's broker, whose address is in
+/// `CULVERT_TEST_RABBITMQ_ADDR`, as the user `guest`.
 pub(crate) struct Admin(Publisher);
 
-/// A message as it lies in a queue.
+/// A message as stored in a queue.
 #[derive(Debug)]
 pub(crate) struct Got {
     pub(crate) routing_key: String,
@@ -26,7 +26,7 @@ pub(crate) struct Got {
     pub(crate) body: Vec<u8>,
 }
 
-/// Where the broker is.
+/// The broker's address.
 pub(crate) fn broker() -> String {
     std::env::var_os("CULVERT_TEST_RABBITMQ_ADDR")
         .and_then(|addr| addr.into_string().ok())
@@ -34,7 +34,7 @@ pub(crate) fn broker() -> String {
 }
 
 impl Admin {
-    /// `None`, told aloud, where there is no broker.
+    /// `None`, reported as ignored, if there is no broker.
     pub(crate) async fn connect() -> Option<Self> {
         let Ok(stream) = TcpStream::connect(broker()).await else {
             culvert_testing::ignore("RabbitMQ does not answer; set CULVERT_TEST_RABBITMQ_ADDR");
@@ -50,7 +50,7 @@ impl Admin {
         ))
     }
 
-    /// Makes a queue that takes what `exchange` has for `key`; none: a queue alone.
+    /// Creates a queue, bound to an exchange and routing key if `bound` is given.
     pub(crate) async fn make_queue(&mut self, name: &str, bound: Option<(&str, &str)>) {
         let mut out = Out::method(CHANNEL, QUEUE_DECLARE);
         out.u16(0).short(name).u8(0).table(|_| {});
@@ -73,7 +73,7 @@ impl Admin {
         self.0.ask(out, QUEUE_DELETE_OK).await.unwrap();
     }
 
-    /// Takes everything out of a queue.
+    /// Reads and removes all messages of a queue.
     pub(crate) async fn drain(&mut self, queue: &str) -> Vec<Got> {
         let mut all = Vec::new();
         while let Some(got) = self.get(queue).await {
@@ -137,14 +137,14 @@ fn a_header_is_read_as_it_was_written_and_never_beyond_its_end() {
     let payload = &header[7..header.len() - 1];
     assert_eq!(codec::message_id(payload), Ok(("ev_1:esb_1", 3)));
     for end in 0..payload.len() {
-        // Whatever breaks off is refused or says what it had.
+        // A truncated header is rejected, or its complete fields are returned.
         codec::message_id(&payload[..end]).ok();
     }
     assert_eq!(Fields::new(&[5, b'a']).short(), Err(Cut));
     assert_eq!(Fields::new(&[0xff, 0xff, 0xff, 0xff, 1]).long(), Err(Cut));
 }
 
-/// A broker that says what it is told to, whatever it hears.
+/// A broker that sends this script regardless of what it receives.
 async fn against(script: Vec<u8>) -> Broken {
     let (near, mut far) = tokio::io::duplex(64 << 10);
     far.write_all(&script).await.unwrap();
@@ -212,7 +212,7 @@ async fn what_does_not_belong_ends_the_connection() {
     }
 }
 
-/// A publisher behind its handshake, and the far end.
+/// A publisher after its handshake, and the broker's end of the connection.
 fn open_publisher() -> (Publisher, tokio::io::DuplexStream) {
     let (near, far) = tokio::io::duplex(1 << 20);
     let near: Box<dyn Duplex> = Box::new(near);
@@ -264,7 +264,8 @@ async fn confirms_are_told_apart_by_number_and_returns_by_id() {
         ]
     );
 
-    // The next window goes on counting; a confirm of what was never sent ends it.
+    // Delivery tags continue in the next window. A confirm for an unpublished tag ends the
+    // connection.
     far.write_all(&confirm(method::BASIC_ACK, 6, 0))
         .await
         .unwrap();

@@ -1,6 +1,6 @@
-//! One suite, run against both logs: whatever holds for the queue in the database holds for the stream.
+//! One suite that runs against both logs: the stream must behave like the queue in the database.
 //!
-//! The stream needs `nats-server`; where there is none its half says `skipped`.
+//! The stream needs `nats-server`. Without it, the tests of the stream are reported as ignored.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::target::settings::TargetSettings;
 
 mod unreachable;
 
-/// Runs each test on both logs, the stream of which keeps leases for so long.
+/// Runs each test on both logs. The argument is the acknowledgement deadline of the stream.
 macro_rules! on_both_logs {
     ($lease:ident: $($name:ident),* $(,)?) => {$(
         mod $name {
@@ -57,16 +57,17 @@ on_both_logs!(LEASE:
     audit_events_of_the_database_go_first,
 );
 
-// Nothing else waits for the end of a lease, which comes early on a busy machine if it is short.
+// Only this test waits for the end of a lease. A short deadline would also pass early on a busy
+// machine.
 on_both_logs!(STREAM_LEASE: a_lease_passes_on_and_its_holder_has_lost);
 
 const LEASE: Duration = Duration::from_secs(60);
-/// Of a stream whose leases a test lets end.
+/// Acknowledgement deadline for tests that let leases end.
 const STREAM_LEASE: Duration = Duration::from_secs(2);
-/// Longer than anybody waits before looking at a batch that somebody else sends.
+/// Longer than the interval of checking a batch that another node sends.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// A log and what it stands on.
+/// A log, with its database and server.
 pub(super) struct Place {
     pub(super) clock: Arc<ManualClock>,
     pub(super) queue: Queue,
@@ -95,7 +96,7 @@ impl Place {
         Self::stream_for(STREAM_LEASE).await
     }
 
-    /// What a node that died had is free after `lease`.
+    /// A stream whose messages pass to other nodes `lease` after their node died.
     async fn stream_for(lease: Duration) -> Option<Self> {
         let server = NatsServer::start(&[]).await?;
         let (folder, clock, queue) = database().await;
@@ -116,7 +117,7 @@ impl Place {
         })
     }
 
-    /// The log as another node has it.
+    /// The log as another node opens it.
     pub(super) async fn beside(&self) -> Arc<dyn EventLog> {
         match &self.server {
             None => Arc::new(self.queue.clone()),
@@ -138,7 +139,7 @@ impl Place {
         lease(&*self.log, self.clock.now()).await
     }
 
-    /// Everything that can be leased now, acknowledged one after the other.
+    /// Leases and acknowledges all batches that are due, one by one.
     pub(super) async fn drain(&self) -> Vec<String> {
         let mut drained = Vec::new();
         while let Some(lease) = self.lease().await {
@@ -202,12 +203,12 @@ async fn lease(log: &dyn EventLog, now: Timestamp) -> Option<Lease> {
     log.lease("ed_1", "node-1", LEASE, now).await.unwrap()
 }
 
-/// The same by another node.
+/// Leases the next batch as another node.
 async fn lease_elsewhere(log: &dyn EventLog, now: Timestamp) -> Option<Lease> {
     log.lease("ed_1", "node-2", LEASE, now).await.unwrap()
 }
 
-/// A batch of two events, of which the first is called so.
+/// A batch of two events, the first of which has this name.
 pub(super) fn traffic(name: &str) -> NewBatch {
     batch("ed_1", BatchClass::Traffic, name, 0)
 }
@@ -227,7 +228,7 @@ pub(super) fn batch(destination: &str, class: BatchClass, name: &str, filling: u
     }
 }
 
-/// Text that does not get shorter when it is packed.
+/// Text that compression does not shorten.
 pub(super) fn noise(length: usize) -> String {
     let next = |state: &u64| {
         Some(
@@ -278,7 +279,7 @@ async fn batches_come_in_order_and_once(place: &Place) {
         (first.first_at, first.class),
         (place.clock.now(), BatchClass::Traffic)
     );
-    // It holds back what is behind it, here and for other nodes.
+    // It delays those behind it, on this node and on others.
     assert_eq!(place.lease().await, None);
     let other = place.beside().await;
     other.backlog().await.unwrap();
@@ -339,7 +340,7 @@ async fn a_batch_that_is_being_sent_is_left_alone(place: &Place) {
     assert_eq!(lease_elsewhere(&*other, now).await, None);
     place.log.ack(&sending).await.unwrap();
     assert!(is_lost(place.log.ack(&sending).await));
-    // Whoever looked sees that it is gone.
+    // Both nodes notice that it was removed.
     let mut second = None;
     for _ in 0..100 {
         place.clock.advance(LOOK);
@@ -368,7 +369,7 @@ async fn what_was_being_sent_and_failed_goes_again(place: &Place) {
     place.log.ack(&again).await.unwrap();
     assert_eq!(place.log.backlog().await.unwrap(), []);
 
-    // It is parted as every other one.
+    // It is split like any other batch.
     let sending = place
         .log
         .append_leased(traffic("next"), "node-1", LEASE)
@@ -420,7 +421,7 @@ async fn dead_letters_are_in_the_database(place: &Place) {
     assert_eq!(letters[0].why, why());
     let backlog = place.log.backlog().await.unwrap();
     assert_eq!((backlog[0].batches, backlog[0].dead_lettered), (1, 1));
-    // And come back from there.
+    // Dead letters are redriven through the database.
     assert!(place.queue.redrive(letters[0].id).await.unwrap());
     let mut drained = place.drain().await;
     drained.sort_unstable();
@@ -432,7 +433,7 @@ async fn a_lease_passes_on_and_its_holder_has_lost(place: &Place) {
     place.append(vec![traffic("a")]).await;
     let slow = place.lease().await.unwrap();
     let other = place.beside().await;
-    // Nobody tells the server that it is still being sent.
+    // The deadline is not extended while the batch is being sent.
     let began = std::time::Instant::now();
     let taken = loop {
         place.clock.advance(LEASE);
@@ -443,7 +444,7 @@ async fn a_lease_passes_on_and_its_holder_has_lost(place: &Place) {
         assert!(began.elapsed() < Duration::from_secs(30), "never passed on");
     };
     assert_eq!(text(&taken), "a");
-    // On a busy machine an answer of the server comes too late, and counts.
+    // On a busy machine a response of the server may come too late, which counts as a delivery.
     assert!(taken.attempt >= 2, "{}", taken.attempt);
     let now = place.clock.now();
     assert!(is_lost(place.log.retry(&slow, now, "late").await));
@@ -478,7 +479,7 @@ async fn backlog_counts_by_destination_and_goes_with_it(place: &Place) {
     assert_eq!(backlog.len(), 1);
     assert!(is_lost(place.log.ack(&held).await));
     assert_eq!(place.lease().await, None);
-    // A name that is used again begins anew.
+    // A destination with a reused id starts empty.
     place.append(vec![traffic("d")]).await;
     assert_eq!(place.drain().await, ["d"]);
 }
@@ -493,7 +494,7 @@ async fn audit_events_of_the_database_go_first(place: &Place) {
     assert_eq!(place.drain().await, ["c"]);
 }
 
-/// Two batches of [`traffic`], and not three.
+/// Fits two batches of [`traffic`], but not three.
 const SEND: BatchLimits = BatchLimits {
     events_max: 5,
     bytes_max: 1 << 20,
@@ -518,7 +519,7 @@ async fn several_come_in_order_and_hold_the_line_until_they_are_settled(place: &
         came.extend(leases.iter().map(text));
         assert_eq!(several(place).await, []);
         assert_eq!(place.lease().await, None);
-        // What failed and holds back nothing more goes again with all of them.
+        // Batches that failed are retried together.
         let now = place.clock.now();
         let again = |at| Settlement::Retry {
             at,
@@ -543,7 +544,7 @@ async fn several_come_in_order_and_hold_the_line_until_they_are_settled(place: &
     assert_eq!(place.log.backlog().await.unwrap(), []);
 }
 
-/// Two batches of [`filled`], and not three.
+/// Fits two batches of [`filled`], but not three.
 const GATHERING: Gathering = Gathering {
     bytes_max: 2_500,
     age_max: Duration::from_secs(300),
@@ -574,7 +575,7 @@ async fn a_run_is_taken_when_there_is_enough_or_its_first_is_old(place: &Place) 
     let early = run(place).await;
     assert!(early.leases.is_empty());
     assert_eq!(early.next_at, Some(began.plus(GATHERING.age_max)));
-    // A third does not fit beside them.
+    // A third batch does not fit.
     place.append(vec![filled("c")]).await;
     let full = run(place).await;
     assert_eq!(names(place, &full).await, ["a", "b"]);

@@ -470,7 +470,7 @@ impl Kafka {
             })
     }
 
-    /// Requests what is missing: the topic's metadata and the producer ID.
+    /// Requests the topic's metadata and the producer ID, if they are missing.
     async fn look_around(&self, state: &mut State) -> Result<(), Failure> {
         let is_old = |cluster: &Cluster| cluster.fetched_at.elapsed() >= KNOWN_FOR;
         if state.is_stale || state.cluster.as_ref().is_some_and(is_old) {

@@ -52,7 +52,7 @@ fn nonsense_is_refused_by_every_target_with_its_code() {
             let refusal = (ty.check)(&nonsense, &settings, &OsEntropy).unwrap_err();
             assert!(!refusal.message.contains("hidden"), "{}", refusal.message);
             let code = refusal.code.map(Code::number);
-            // A target of the contract may miss a field that has a code of its own.
+            // A target of the contract may report a missing field with a specific code.
             let is_missing = nonsense == json!({}) && [5106, 5133, 5136].map(Some).contains(&code);
             assert!(
                 is_missing || code == Some(5140),

@@ -70,7 +70,8 @@ impl Worker {
             let attempt = held.first().map_or(1, |(lease, _)| lease.attempt);
             // A batch that is sent now must be settled while its lease lasts.
             let is_late = began.elapsed() + settings.send_deadline >= settings.lease;
-            // A destination that was unreachable for long does not get the whole backlog at once.
+            // A destination that was unreachable for long does not get the whole backlog
+            // immediately.
             let paces_until = self.circuit.closed_until(plane.clock.now());
             let next_at = match is_late || paces_until.is_some() {
                 true => Some(paces_until),
@@ -130,7 +131,7 @@ impl Worker {
             .await
     }
 
-    /// Settles each batch by the results of its own events.
+    /// Settles each batch by the outcomes of its events.
     async fn parts(
         &mut self,
         destination: &CompiledDestination,
@@ -198,7 +199,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns unsent batches, due at once.
+    /// Returns unsent batches, due immediately.
     async fn give_back<'a>(
         &self,
         held: impl Iterator<Item = &'a QueuedPieces>,

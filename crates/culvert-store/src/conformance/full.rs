@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::store_url::StoreUrl;
 use crate::{AuditEvent, Changes, Document, Head, Queue};
 
-/// A file system of its own, small enough to be filled.
+/// A separate file system, small enough to be filled.
 struct Small(PathBuf);
 
 impl Small {

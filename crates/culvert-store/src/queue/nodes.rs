@@ -29,7 +29,7 @@ pub struct TailPiece {
 
 /// Maximum number of tails of other nodes.
 const TAILS_MAX: i64 = 256;
-/// Pieces read at once.
+/// Pieces per read.
 const PIECES_MAX: i64 = 64;
 
 impl Queue {

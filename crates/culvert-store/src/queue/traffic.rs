@@ -132,8 +132,8 @@ impl Queue {
         row.map_or(Ok(None), |row| row.get(0)).during(doing)
     }
 
-    /// Removes the oldest pieces: those whose events are all older than `cutoff`, and as many as needed for `bytes_max`.
-    /// Returns how many.
+    /// Removes the oldest pieces: those whose events are all older than `cutoff`, and further ones
+    /// until `bytes_max` is met. Returns how many.
     pub async fn prune_traffic(&self, cutoff: Timestamp, bytes_max: u64) -> Result<u64, Fault> {
         let doing = "looking for traffic events to prune";
         let mut excess = self.traffic().await?.bytes.saturating_sub(bytes_max);

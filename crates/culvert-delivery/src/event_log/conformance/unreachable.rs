@@ -1,11 +1,12 @@
-//! What only the stream does: its server goes away, comes back, forgets, refuses.
+//! Behaviour of the stream alone: its server becomes unreachable, returns, loses data, or rejects
+//! requests.
 
 use culvert_store::{BatchClass, NewBatch};
 
 use super::*;
 use crate::fake::certificate;
 
-/// Everything that comes, until that many batches did.
+/// Leases and acknowledges batches until this many have come.
 async fn drain(place: &Place, count: usize) -> Vec<String> {
     let mut drained = Vec::new();
     let began = std::time::Instant::now();
@@ -34,7 +35,7 @@ async fn usable(log: &dyn EventLog, wanted: bool) {
     }
 }
 
-/// Waits until the log says why it cannot be used.
+/// Waits until the log reports this reason why it cannot be used.
 async fn says(log: &dyn EventLog, wanted: &str) {
     let began = std::time::Instant::now();
     loop {
@@ -47,7 +48,7 @@ async fn says(log: &dyn EventLog, wanted: &str) {
     }
 }
 
-/// Acknowledges what may have passed on to another node, which is no fault.
+/// Acknowledges a batch whose lease may have passed to another node, which is not an error.
 async fn ack_late(place: &Place, held: &Lease) {
     let acknowledged = place.log.ack(held).await;
     assert!(acknowledged.is_ok() || is_lost(acknowledged));
@@ -61,11 +62,11 @@ async fn a_repeated_append_changes_nothing() {
     for _ in 0..2 {
         place.append(vec![traffic("a"), traffic("b")]).await;
     }
-    // Due before now, whenever its worker looked at the clock.
+    // Earlier than any time at which a worker may have read its clock.
     let due = place.log.next_due("ed_1").await.unwrap();
     assert!(due.unwrap() < place.clock.now());
     assert_eq!(place.drain().await, ["a", "b"]);
-    // Nor when it was delivered in the meantime.
+    // An append is also recognised as repeated after the batch was delivered.
     place.append(vec![traffic("a")]).await;
     assert_eq!(place.drain().await, Vec::<String>::new());
 }
@@ -87,8 +88,8 @@ async fn what_is_acknowledged_outlives_the_server_and_what_comes_meanwhile_is_in
     let sending = place.log.append_leased(traffic("sent"), "node-1", LEASE);
     let sending = sending.await.unwrap();
     place.log.ack(&sending).await.unwrap();
-    // The database's batches go on meanwhile, and what was delivered is not sent again, whether the
-    // lease was still held or not.
+    // Batches in the database are still delivered. A delivered batch is not sent again, even if its
+    // lease had ended.
     assert_eq!(place.drain().await, ["while"]);
     ack_late(&place, &held).await;
     place.append(vec![traffic("later")]).await;
@@ -146,7 +147,7 @@ async fn a_lease_lasts_as_long_as_it_is_kept_and_ends_with_its_node() {
     let cancel = CancellationToken::new();
     let other = place.beside().await;
     let look = async {
-        // Twice as long as it would last by itself.
+        // Twice the acknowledgement deadline.
         let began = std::time::Instant::now();
         while began.elapsed() < 2 * STREAM_LEASE {
             other.backlog().await.unwrap();
@@ -184,7 +185,7 @@ async fn a_node_that_comes_back_has_at_once_what_it_had() {
     let life = async || {
         let settings = JetStreamSettings {
             held: Some(folder.path().join("held")),
-            // Nothing here waits for its end.
+            // No lease ends during the test.
             lease: Duration::from_secs(3600),
             ..settings(&place.server.as_ref().unwrap().url())
         };
@@ -200,7 +201,7 @@ async fn a_node_that_comes_back_has_at_once_what_it_had() {
     let sending = first.append_leased(traffic("c"), "node-1", LEASE);
     sending.await.unwrap();
 
-    // The first goes without a word. Whoever else looks has to wait.
+    // The first node stops without returning its messages, so other nodes must wait.
     let other = place.beside().await;
     other.backlog().await.unwrap();
     assert_eq!(lease_elsewhere(&*other, place.clock.now()).await, None);
@@ -230,7 +231,7 @@ async fn a_batch_larger_than_a_message_goes_in_parts() {
     }
     assert_eq!((events, batches), (2, 2));
     assert_eq!(place.meters.log_fallbacks.get(), 0);
-    // One that cannot be parted is in the database.
+    // An event that is too large for a message goes to the database.
     let mut open = OpenBatch::default();
     let envelope = format!(r#"{{"event_id":"one","object":"{}"}}"#, noise(2 << 20));
     open.push(&"esb_1".into(), envelope.as_bytes());
@@ -284,7 +285,7 @@ async fn servers_are_verified_and_logged_in_at() {
             &trusting,
             None,
         ),
-        // It asks for TLS itself.
+        // The server requires TLS although the URL does not.
         (
             format!("nats://{user}:{password}@localhost:{port}"),
             &trusting,
@@ -313,7 +314,8 @@ async fn servers_are_verified_and_logged_in_at() {
         if let Some(trouble) = trouble {
             says(&*log, trouble).await;
         }
-        // One stream for all: what it had before it would take for a repetition.
+        // All cases use one stream, which would treat equal batches as repeated. So each appends
+        // another batch.
         log.append(vec![traffic(&url)]).await.unwrap();
         let leased = lease(&*log, clock.now()).await.unwrap();
         assert_eq!(text(&leased), url);
@@ -353,7 +355,7 @@ async fn a_cluster_goes_on_without_one_of_its_servers() {
     let (folder, clock, queue) = database().await;
     let meters = Arc::<Meters>::default();
     let log = stream_with(settings, &queue, &clock, &meters).await;
-    // Until they have found each other there is nobody who can make a stream.
+    // A stream cannot be created until the servers have formed a cluster.
     usable(&*log, true).await;
     let place = Place {
         log,
@@ -369,7 +371,7 @@ async fn a_cluster_goes_on_without_one_of_its_servers() {
     for (n, server) in servers.iter_mut().enumerate() {
         server.kill();
         let name = format!("b{n}");
-        // Where the stream is without its leader for a moment, the database takes it.
+        // While the stream has no leader, the batch goes to the database.
         place.append(vec![traffic(&name)]).await;
         let mut came = drain(&place, 1).await;
         while !came.contains(&name) {

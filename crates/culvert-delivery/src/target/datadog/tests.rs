@@ -73,7 +73,8 @@ async fn answers_have_the_classes_of_the_contract() {
 
 #[test]
 fn the_largest_batch_stays_below_what_is_taken() {
-    // Two thousand bytes of tags and a service name of 200, escaped at worst six-fold, in each of 500.
+    // 2000 bytes of tags and a service name of 200 bytes, escaped to at most six times their size,
+    // in each of 500 events.
     let limits = TYPE.limits;
     assert!(limits.events_max <= 1000);
     assert!(limits.bytes_max <= 4_000_000);

@@ -51,7 +51,7 @@ impl Bench {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// Names in the root, sorted.
+    /// Names of the files in the root, sorted.
     fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(self.folder.path())
             .unwrap()
@@ -107,7 +107,7 @@ async fn a_file_is_rotated_by_size_and_age_and_old_ones_go() {
             Verdict::Delivered
         );
     }
-    // Three rotations, two kept.
+    // After three rotations, two rotated files are kept.
     assert_eq!(bench.names().len(), 3, "{:?}", bench.names());
     assert!(
         bench.names()[1..]
@@ -203,7 +203,7 @@ async fn links_are_refused_at_creation_and_at_every_opening() {
             check(&json!({"path": path}), bench.context.settings(), &OsEntropy).unwrap_err();
         assert_eq!(refusal.code.unwrap().number(), 5140);
     }
-    // The link comes later.
+    // The symbolic link is created after the target was opened.
     let file = bench.target(json!({"path": "dir/e.log"}));
     std::os::unix::fs::symlink(outside.path(), bench.path("dir")).unwrap();
     let Verdict::Failed(failure) = file.send(&batch(0..1, 0)).await else {

@@ -12,26 +12,26 @@ use super::*;
 use crate::fake::{DESTINATION_IDS, Named, batch, envelope, failure, local_settings, pair, target};
 use crate::kafka::wire::{In, Out};
 
-/// A cluster of one broker that does as it is told.
+/// A cluster of one broker with configurable behaviour.
 struct Broker {
     port: u16,
     state: Arc<BrokerState>,
     _task: JoinSet<()>,
 }
 
-/// What it shall say, and what it heard.
+/// The broker's configuration, and the requests it received.
 #[derive(Default)]
 struct BrokerState {
-    /// Where it says that it is.
+    /// The host and port that it reports as its own.
     named: StdMutex<(String, i32)>,
     partitions: i32,
     /// Errors of appends to a partition, in order; afterwards there are none.
     errors: StdMutex<VecDeque<i16>>,
-    /// Every partition's answer to what has more records than this is `MESSAGE_TOO_LARGE`.
+    /// Batches with more records than this fail with `MESSAGE_TOO_LARGE`.
     records_max: StdMutex<Option<i32>>,
-    /// Hangs up on so many appends.
+    /// Number of further appends at which it closes the connection.
     hang_ups: StdMutex<usize>,
-    /// Partition, producer, first number and count of each batch.
+    /// Partition, producer ID, first sequence number and count of each batch.
     appended: StdMutex<Vec<(i32, i64, i32, i32)>>,
     producers: StdMutex<i64>,
     password: Option<&'static str>,
@@ -93,7 +93,7 @@ impl Broker {
     }
 }
 
-/// Answers requests until the connection ends.
+/// Responds to requests until the connection ends.
 async fn serve(mut stream: TcpStream, state: &BrokerState) -> Option<()> {
     loop {
         let length = stream.read_u32().await.ok()?;
@@ -222,7 +222,8 @@ async fn records_of_one_key_are_numbered_in_one_partition_and_others_spread() {
     assert_eq!(places.len(), 4, "in turn");
 }
 
-/// The broker may have taken what it did not answer: the same records go under the same numbers.
+/// The broker may have stored a batch without a response, so the same records are sent under the
+/// same sequence numbers.
 #[tokio::test]
 async fn what_was_not_answered_is_repeated_under_its_numbers() {
     let broker = Broker::start(1).await;
@@ -235,7 +236,7 @@ async fn what_was_not_answered_is_repeated_under_its_numbers() {
         panic!("{sent:?}")
     };
     assert!(outcomes.iter().all(is_unknown));
-    // As a broker says it that has them.
+    // The response of a broker that already has the records.
     broker.fail_with([DUPLICATE_SEQUENCE_NUMBER]);
     assert_eq!(kafka.send(&batch_of(&events)).await, Verdict::Delivered);
     assert_eq!(
@@ -243,12 +244,12 @@ async fn what_was_not_answered_is_repeated_under_its_numbers() {
         [(0, 1, 0, 3), (0, 1, 3, 5), (0, 1, 3, 5)]
     );
 
-    // Others may not go under numbers that may be taken: they are those of a new producer.
+    // Other records must not use sequence numbers that may be taken, so they get a new producer ID.
     *broker.state.hang_ups.lock().unwrap() = 1;
     kafka.send(&batch_of(&events)).await;
     assert_eq!(kafka.send(&batch_of(&many(2))).await, Verdict::Delivered);
     assert_eq!(broker.appended()[3..], [(0, 1, 8, 5), (0, 2, 0, 2)]);
-    // One that the broker does not know any more is replaced as well.
+    // A producer ID that the broker no longer knows is replaced too.
     broker.fail_with([59]);
     let sent = kafka.send(&batch_of(&many(1))).await;
     assert_eq!(failure(sent).code, "UNKNOWN_PRODUCER_ID");
@@ -287,7 +288,7 @@ async fn a_part_that_is_too_large_is_halved_and_only_one_event_is_at_fault() {
             _ => None,
         })
         .collect();
-    // The first half passed, the second was halved, and its first event was at fault.
+    // The first half was accepted. The second half was split, and its first event was rejected.
     assert_eq!(classes, [None, Some(FailureClass::Permanent), None]);
 }
 
@@ -320,7 +321,7 @@ async fn errors_of_the_broker_have_their_class() {
     );
 }
 
-/// A broker cannot send us where a user could not.
+/// A broker cannot name an address that a user may not configure.
 #[tokio::test]
 async fn addresses_that_the_cluster_names_are_judged() {
     let broker = Broker::start(1).await;
@@ -335,7 +336,7 @@ async fn addresses_that_the_cluster_names_are_judged() {
             "{host}: {failure}"
         );
     }
-    // A name is judged when it is resolved.
+    // The address of a name is checked when it is resolved.
     broker.state.named.lock().unwrap().0 = "inside.example".to_owned();
     let mut settings = local_settings();
     let config = broker.config(json!({"brokers": [format!("kafka.example:{}", broker.port)]}));

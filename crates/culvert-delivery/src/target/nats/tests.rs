@@ -43,7 +43,7 @@ async fn events_are_messages_that_a_stream_stores_once() {
     let nats = target(&TYPE, &server.config("a.events"), |_| {});
     let [one, two] = pair();
     for class in [BatchClass::Audit, BatchClass::Traffic] {
-        // The second round has the same ids.
+        // The second round has the same message ids.
         let sent = nats.send(&batch(class, &[&one, &two])).await;
         assert_eq!(sent, Verdict::Delivered);
     }
@@ -117,7 +117,7 @@ async fn refusals_of_the_server_have_their_class() {
     assert!(!refused.text.contains("s3cr3t"));
 }
 
-/// The library connects to an address, and the certificate must be that of the name all the same.
+/// The library connects to an address, but the certificate must be valid for the host name.
 #[tokio::test]
 async fn certificates_are_verified_for_the_name_in_the_url() {
     let folder = tempfile::tempdir().unwrap();
@@ -146,7 +146,8 @@ async fn certificates_are_verified_for_the_name_in_the_url() {
         config["tls"] = true.into();
         let stored = check(&config, &settings, &OsEntropy).unwrap().stored;
         let nats = open(&stored, &context, DESTINATION_IDS).unwrap();
-        // Let in, it finds no stream; a certificate of another name lets nobody in.
+        // With the right certificate the sign-in succeeds but there is no stream. With a
+        // certificate for another name, the connection fails.
         let failure = match nats.send(&batch).await {
             Verdict::Failed(failure) => failure,
             other => panic!("{other:?}"),

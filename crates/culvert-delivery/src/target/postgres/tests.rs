@@ -6,7 +6,7 @@ use url::Url;
 use super::*;
 use crate::fake::{batch, envelope, failure, local_settings, target};
 
-/// The server that the suite uses, and a client of it; `None`, told aloud, where there is none.
+/// The server of the suite and a client; `None`, reported as ignored, if there is no server.
 async fn server() -> Option<(Url, Client, JoinSet<()>)> {
     let url = std::env::var_os("CULVERT_TEST_POSTGRES_URL");
     let url = url.and_then(|url| url.into_string().ok());
@@ -75,7 +75,7 @@ async fn events_are_rows_and_a_repetition_changes_nothing() {
     assert!((rows[0].get::<_, f64>(5) - 1_799_999_999.123).abs() < 1e-3);
     assert_eq!(rows[1].get::<_, Option<&str>>(3), None);
 
-    // A text that the database cannot hold is the event's fault, and the next batch goes on.
+    // A text that the database cannot store is the event's fault. The next batch is delivered.
     let nul = who.replace("ev_9", "ev_10").replace("usr_1", "a\\u0000b");
     let bad = crate::fake::batch(BatchClass::Audit, &[&nul]);
     assert_eq!(
@@ -84,7 +84,7 @@ async fn events_are_rows_and_a_repetition_changes_nothing() {
     );
     assert_eq!(postgres.send(&batch).await, Verdict::Delivered);
 
-    // The table goes away under a connection that is kept.
+    // The table is dropped while a connection is kept open.
     client
         .batch_execute(&format!("DROP TABLE {table}"))
         .await

@@ -63,7 +63,7 @@ async fn events_are_messages_in_order_under_their_kind() {
         .map(|id| envelope(id, "2027-01-15T08:00:00.000Z"))
         .collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    // One that is longer than a frame.
+    // A message that is longer than a frame.
     let long = one.replace("{}", &format!("{{\"text\":\"{}\"}}", "x".repeat(200 << 10)));
     for events in [&many[..], &[&long]] {
         let sent = rabbitmq.send(&batch(BatchClass::Traffic, events)).await;
@@ -78,7 +78,7 @@ async fn events_are_messages_in_order_under_their_kind() {
     assert_eq!(got[1002].body, long.as_bytes());
     admin.remove_queue(&queue).await;
 
-    // Without a key of its own, an event's key tells its account and kind.
+    // By default, the routing key contains the account and the event type.
     admin
         .make_queue(&queue, Some(("amq.topic", "culvert.events.ac_1.#")))
         .await;
@@ -121,7 +121,7 @@ async fn a_connection_that_broke_is_made_anew() {
     };
     let queue = name();
     admin.make_queue(&queue, None).await;
-    // In front of the broker: connections that can be cut.
+    // A proxy before the broker, whose connections the test can close.
     let front = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = front.local_addr().unwrap();
     let config = config(json!({
@@ -141,7 +141,7 @@ async fn a_connection_that_broke_is_made_anew() {
         let batch = batch(BatchClass::Audit, &[event]);
         let (sent, ()) = tokio::join!(rabbitmq.send(&batch), accept);
         assert_eq!(sent, Verdict::Delivered);
-        // On the connection that was kept.
+        // On the connection that was kept open.
         assert_eq!(rabbitmq.send(&batch).await, Verdict::Delivered);
         link.shutdown().await;
         let cut = failure(rabbitmq.send(&batch).await);
@@ -173,7 +173,7 @@ async fn tls_verifies_the_name_in_the_url() {
         }));
         let stored = check(&config, &settings, &OsEntropy).unwrap().stored;
         let rabbitmq = open(&stored, &context, DESTINATION_IDS).unwrap();
-        // Let in, it finds no queue.
+        // The sign-in succeeds, but there is no queue.
         let refused = first_failure(rabbitmq.send(&batch).await);
         assert_eq!(refused, (FailureClass::Config, code.into()), "{host}");
     }

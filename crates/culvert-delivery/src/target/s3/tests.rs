@@ -28,7 +28,7 @@ fn s3(fake: &Fake, more: Value) -> Arc<dyn Target> {
     })
 }
 
-/// Several batches that were not in the queue.
+/// Several batches that are not in the queue.
 struct Several(Vec<Batch>);
 
 impl Run for Several {
@@ -91,7 +91,7 @@ async fn without_compression_lines_go_as_they_are() {
     assert_eq!(seen.text(), format!("{one}\n{two}\n"));
 }
 
-/// An object of the name is there: it is ours or it is not.
+/// An object of that name exists, with the same content or with other content.
 #[tokio::test]
 async fn an_object_is_never_written_over_and_never_lost() {
     let fake = Fake::start().await;
@@ -107,14 +107,14 @@ async fn an_object_is_never_written_over_and_never_lost() {
         )
     };
 
-    // By an attempt whose answer was lost.
+    // Stored by an attempt whose response was lost.
     let ours = Reply::Status(200, vec![format!("{DIGEST}: {digest}")], String::new());
     fake.script([there(), ours]);
     assert_eq!(s3.send(&batch).await, Verdict::Delivered);
     assert_eq!(fake.seen().len(), 3);
     assert!(fake.seen()[2].line.starts_with("HEAD /event.bucket/2027/"));
 
-    // By an attempt with fewer batches, or nobody may look.
+    // Stored by an attempt with fewer batches, or not readable.
     for looked in [Reply::status(200), Reply::status(403)] {
         let before = fake.seen().len();
         fake.script([there(), looked]);

@@ -76,7 +76,7 @@ async fn a_request_verifies_by_an_independent_computation() {
         .map(|key| format!("v1,{}", STANDARD.encode(hmac(key, message.as_bytes()))))
         .collect();
     assert_eq!(seen.header("webhook-signature"), Some(&*expected.join(" ")));
-    // Computed by another language's library.
+    // Computed with a library of another language.
     assert_eq!(
         expected[0],
         "v1,HKmN5kxcgm+TkohtwFnnRPRV2gUQeIkiJcr9t+0aaug="
@@ -193,7 +193,7 @@ fn a_secret_is_made_and_shown_once() {
         redact(&checked.stored),
         json!({"url": "https://example.com/h", "secrets": null, "headers": {}, "mode": "single", "encoding": "envelope", "timeout": "15s"})
     );
-    // What was stored passes its own check, and nothing new is made.
+    // The stored form passes its own check, and no new secret is generated.
     let again = check(&checked.stored, &settings(), &SeededEntropy::new(2)).unwrap();
     assert_eq!((again.stored, again.shown_once), (checked.stored, None));
 }
