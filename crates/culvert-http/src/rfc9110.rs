@@ -1,5 +1,5 @@
-//! The rules of RFC 9110 that concern a message on its way, a row each: section, rule, bytes, outcome. Messages are fed
-//! whole and byte by byte, to both versions where both have the rule.
+//! The rules of RFC 9110 that concern the forwarding of messages, a row each: section, rule, bytes,
+//! outcome. Messages are fed whole and byte by byte, in both versions if both have the rule.
 //!
 //! Not here: dates (5.6.7), validators in conditional requests (13) and ranges (14.1, 14.2), which pass as they are; and
 //! `Max-Forwards`, `Via` (7.6) and upgrades (7.8), which the caller handles.
@@ -176,17 +176,17 @@ fn methods_are_tokens() {
     }
 }
 
-/// What is behind the head of a response.
+/// The bytes after the head of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
-    /// Nothing: the next byte belongs to another response.
+    /// None: the next byte belongs to another response.
     Nothing,
     Hello,
 }
 
 use Content::{Hello, Nothing};
 
-/// Section, rule, response with `|` for CR LF, whether it answers HEAD, its content.
+/// Section, rule, response with `|` for CR LF, whether the request was HEAD, its content.
 #[rustfmt::skip]
 const CONTENT: &[(&str, &str, &str, bool, Content)] = &[
     ("6.4.1", "a response with content", "HTTP/1.1 200 OK|content-length: 5||hello", false, Hello),
@@ -218,7 +218,7 @@ fn content_of_responses() {
             let expected: &[u8] = if *content == Hello { b"hello" } else { b"" };
             assert_eq!(last.body, expected, "{section}: {rule}");
         }
-        // What we write has content where what we read has it.
+        // Responses that we write have content in the same cases as those that we read.
         let head = bytes_head(response);
         let writes = body_writer(&head, *is_head, false) != BodyWriter::None;
         assert_eq!(writes, *content == Hello, "{section}: {rule}");
@@ -237,7 +237,7 @@ fn bytes_head(response: &str) -> http::response::Parts {
     head.body(()).unwrap().into_parts().0
 }
 
-/// Section 15.2: a limit of ours.
+/// Section 15.2: we limit the number of interim responses.
 #[test]
 fn interim_responses_have_a_limit() {
     for (count, is_good) in [(INTERIMS_MAX, true), (INTERIMS_MAX + 1, false)] {
@@ -250,7 +250,7 @@ fn interim_responses_have_a_limit() {
     }
 }
 
-/// Section 6.5: fields behind the content stay apart from those before it.
+/// Section 6.5: fields after the content are kept apart from those before it.
 #[test]
 fn trailers_stay_apart() {
     let message = "POST / HTTP/1.1\r\nHost: a\r\nx: head\r\nTransfer-Encoding: chunked\r\n\r\n\
@@ -263,7 +263,7 @@ fn trailers_stay_apart() {
         assert_eq!(messages[0].trailers, trailers);
         assert!(messages[0].head.contains("head") && !messages[0].head.contains("trailer\""));
     }
-    // 6.5.1: those that change framing, routing, authentication or the content are not forwarded.
+    // 6.5.1: fields that change framing, routing, authentication or the content are not forwarded.
     for name in [
         "authorization",
         "content-encoding",
@@ -457,7 +457,8 @@ fn codings_are_decoded() {
     }
 }
 
-/// Section, rule, status, fields of a response, the fields once it is encoded; `None` if it may not be.
+/// Section, rule, status, fields of a response, the fields after encoding; `None` if it must not be
+/// encoded.
 #[rustfmt::skip]
 const ENCODED: &[(&str, &str, u16, &str, Option<&str>)] = &[
     ("8.4", "it says how it is encoded", 200, "a: b", Some("a: b|content-encoding: br|vary: Accept-Encoding")),

@@ -96,7 +96,8 @@ mod tests {
 
     const WRITE: Duration = Duration::from_secs(300);
 
-    /// How long a client is kept that takes what `takes` says in each second, where there is always more.
+    /// How many seconds a client is kept that reads `takes` bytes in each second, while more bytes
+    /// always wait.
     fn kept(seconds: u64, mut takes: impl FnMut(u64) -> u64) -> Option<u64> {
         let start = Instant::now();
         let (mut reader, mut taken) = (SlowReader::default(), 0);
@@ -110,7 +111,7 @@ mod tests {
         None
     }
 
-    /// Bytes of `rate` as TCP gives them out: in steps of half of what waits in the system.
+    /// Reads at `rate`, in the steps of TCP: half of the bytes that the system buffers.
     fn in_steps(rate: u64) -> impl FnMut(u64) -> u64 {
         let step = u64::from(UNSENT_BYTES / 2);
         move |second| (second * rate / step - second.saturating_sub(1) * rate / step) * step
@@ -118,9 +119,9 @@ mod tests {
 
     #[test]
     fn readers_that_take_too_little_are_cut() {
-        // Nothing at all, after what the system took.
+        // A client that reads nothing after the system's buffers are full.
         assert_eq!(kept(1_000, |_| 0), Some(120));
-        // In steps, as a socket shows it, and byte by byte, as windows of HTTP/2 may.
+        // In steps, as with a socket, and byte by byte, as with HTTP/2 windows.
         for rate in [1, 32, 100, 177, 200] {
             let in_steps = kept(10_000, in_steps(rate)).expect("cut");
             assert!(in_steps <= 170, "{rate}: {in_steps}");
@@ -129,10 +130,10 @@ mod tests {
         }
         assert_eq!(kept(1_000, in_steps(177)), Some(93));
         assert!(kept(100_000, |_| 250).is_some());
-        // A lot at once buys five minutes and no more.
+        // A large read earns credit for five minutes, and no more.
         let greedy = kept(10_000, |second| if second == 1 { 1 << 30 } else { 0 });
         assert_eq!(greedy, Some(301));
-        // And again, and again: then the least rate is what it costs.
+        // With repeated reads, the client must still read at the minimum rate.
         assert_eq!(
             kept(1_000, |second| u64::from(second % 290 == 1) << 17),
             None
@@ -176,7 +177,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let mut reader = SlowReader::default();
         assert_eq!(reader.waits(0, second, start), Ok(start + second));
-        // Faster than it must be, but the limit is a second.
+        // Faster than the minimum rate, but the write limit is one second.
         let later = start + second / 2;
         assert_eq!(reader.waits(1 << 20, second, later), Ok(later + second));
         assert_eq!(reader.waits(1 << 20, second, later + second), Err(TooSlow));

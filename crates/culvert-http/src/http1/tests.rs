@@ -1,5 +1,5 @@
-//! Whole conversations, read at once, byte by byte, and at any cut: what they mean is the same. And what one
-//! side writes is what the other reads.
+//! Whole connections, read in one piece, byte by byte, and cut at any position, with the same
+//! result. What one side writes, the other side can read.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -28,7 +28,7 @@ fn texts(headers: &HeaderMap) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Where bytes are cut: each number is the length of a piece, over and over.
+/// Lengths of the pieces in which bytes arrive, repeated as needed.
 pub(crate) type Cuts<'a> = &'a [usize];
 
 fn pieces<'a>(bytes: &'a [u8], cuts: Cuts<'a>) -> impl Iterator<Item = &'a [u8]> {
@@ -42,7 +42,7 @@ fn pieces<'a>(bytes: &'a [u8], cuts: Cuts<'a>) -> impl Iterator<Item = &'a [u8]>
     })
 }
 
-/// The requests of a connection, and why it goes no further.
+/// The requests of a connection, and the violation that ended it.
 pub(crate) fn requests(bytes: &[u8], cuts: Cuts<'_>) -> (Vec<Message>, Option<Violation>) {
     let (mut reader, mut buffer) = (RequestReader::default(), BytesMut::new());
     let mut messages: Vec<Message> = Vec::new();
@@ -82,7 +82,8 @@ pub(crate) fn requests(bytes: &[u8], cuts: Cuts<'_>) -> (Vec<Message>, Option<Vi
     (messages, None)
 }
 
-/// The responses of a connection that closes, to requests whose methods are HEAD or not.
+/// The responses of a connection until it closes. Each flag says whether the request's method was
+/// HEAD.
 pub(crate) fn responses(
     bytes: &[u8],
     heads: &[bool],
@@ -205,7 +206,7 @@ fn responses_are_read_alike_however_they_arrive() {
     }
 }
 
-/// Everything that waits in an outbox, written in pieces.
+/// All bytes that wait in a write buffer, taken in pieces.
 fn written(out: &mut WriteBuffer, cuts: Cuts<'_>) -> Vec<u8> {
     let mut all = Vec::new();
     for length in cuts.iter().cycle() {

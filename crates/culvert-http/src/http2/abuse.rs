@@ -231,7 +231,7 @@ mod tests {
         let control = |limiter: &mut AbuseLimiter| limiter.charge(Cost::Control(1), 4, false, now);
         let mut limiter = AbuseLimiter::new(now);
         for _ in 0..100_000 {
-            // A message of ten bytes, and what a gRPC client answers it with.
+            // A message of ten bytes, and the reply of a gRPC client.
             limiter.sent_data(10, false);
             for _ in 0..EARNED_BY_FRAME {
                 control(&mut limiter).unwrap();
@@ -296,7 +296,7 @@ mod tests {
         for _ in 1..RESETS.0 {
             limiter.reset_by_peer(now).unwrap();
         }
-        // What was answered before anything was reset earned nothing.
+        // Responses before the first reset earned nothing.
         limiter.reset_by_peer(now).unwrap_err();
     }
 }

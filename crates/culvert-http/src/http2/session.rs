@@ -136,7 +136,7 @@ struct ResetStream {
 /// One connection of a client.
 #[derive(Debug)]
 pub struct Session {
-    /// What is still expected of the client's preface.
+    /// The part of the client's preface that has not arrived yet.
     preface: &'static [u8],
     has_settings: bool,
     /// Ordered by identifier.

@@ -1,5 +1,5 @@
-//! Our readers beside hyper: generated messages mean the same to both, and a changed message that ours accept means the
-//! same to hyper.
+//! Compares our readers with hyper's. Generated messages have the same result in both, and a
+//! changed message that ours accept has the same result in hyper.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -17,7 +17,8 @@ use super::*;
 use crate::random::Random;
 use crate::target;
 
-/// A connection whose peer sends these pieces and then nothing more. What is written to it is dropped.
+/// A connection whose peer sends these pieces and then nothing more. Bytes written to it are
+/// dropped.
 struct Script {
     pieces: VecDeque<Vec<u8>>,
     /// Whether the peer waits until something was written.
@@ -119,7 +120,7 @@ async fn their_requests(bytes: &[u8], random: &mut Random) -> Vec<Message> {
         .max_headers(limits::FIELDS_MAX)
         .header_read_timeout(None)
         .serve_connection(Script::new(bytes, random, false), service);
-    // Why it ends says nothing of the messages before.
+    // How the connection ends does not affect the messages before.
     drop(connection.await);
     std::mem::take(&mut seen.lock().unwrap())
 }
@@ -174,7 +175,7 @@ fn pick<'a>(of: &[&'a str], random: &mut Random) -> &'a str {
     of[random.below(of.len())]
 }
 
-/// Fields that decide nothing, each line with its end.
+/// Field lines that do not affect framing.
 fn fields(random: &mut Random) -> String {
     let mut lines = String::new();
     for _ in 0..random.below(5) {
@@ -207,7 +208,7 @@ fn fields(random: &mut Random) -> String {
     lines
 }
 
-/// The field that says how long a body is, and the body.
+/// The field that determines the length of a body, and the body.
 fn body(random: &mut Random, pads: bool) -> (String, Vec<u8>) {
     let parts = random.parts(3_000);
     if random.one_in(2) {
@@ -241,7 +242,7 @@ fn body(random: &mut Random, pads: bool) -> (String, Vec<u8>) {
     (format!("{name}: {value}\r\n"), out)
 }
 
-/// Requests that are valid, one behind another.
+/// Valid requests, one after another.
 fn valid_requests(random: &mut Random) -> Vec<u8> {
     let mut out = Vec::new();
     for _ in 0..1 + random.below(4) {
@@ -278,7 +279,7 @@ fn valid_requests(random: &mut Random) -> Vec<u8> {
     out
 }
 
-/// A response that is valid, perhaps behind interim ones.
+/// A valid response, possibly after interim responses.
 fn valid_response(random: &mut Random) -> Vec<u8> {
     let mut out = String::new();
     for _ in 0..random.below(3) {
@@ -344,7 +345,7 @@ fn change(bytes: &mut Vec<u8>, random: &mut Random) {
         b"\x7F",
     ];
     for _ in 0..1 + random.below(2) {
-        // The beginning has the heads.
+        // Heads are at the beginning.
         let limit = if random.one_in(3) {
             bytes.len()
         } else {
@@ -356,18 +357,18 @@ fn change(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// The requests that we read, up to the last one that is whole.
+/// The requests that we read, up to the last complete one.
 fn our_requests(bytes: &[u8]) -> Vec<Message> {
     let (mut messages, _) = requests(bytes, &[usize::MAX]);
     messages.retain(|it| it.is_whole);
     messages
 }
 
-/// The response that we read, if it is whole.
+/// The response that we read, if it is complete.
 fn our_response(bytes: &[u8], is_head: bool) -> Option<Message> {
     let (messages, wrong) = responses(bytes, &[is_head], &[usize::MAX]);
     let last = messages.into_iter().last()?;
-    // Bytes behind it end the connection of both.
+    // Bytes after it end the connection for both.
     (last.is_whole && !last.head.starts_with('1') && wrong.is_none_or(|it| it == "behind the last"))
         .then_some(last)
 }
@@ -401,7 +402,7 @@ async fn changed_messages_that_are_accepted_are_read_as_hyper_reads_them() {
         let theirs = their_requests(&bytes, random).await;
         for (nth, ours) in ours.iter().enumerate() {
             let theirs = theirs.get(nth);
-            // hyper ends the connection behind HTTP/1.0.
+            // hyper ends the connection after an HTTP/1.0 request.
             if theirs.is_none() && nth > 0 && bytes.windows(8).any(|it| it == b"HTTP/1.0") {
                 break;
             }

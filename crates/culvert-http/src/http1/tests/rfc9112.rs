@@ -6,7 +6,7 @@
 
 use super::*;
 
-/// The verdict that a rule asks for.
+/// The verdict that a rule requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     /// One whole message with this body.
@@ -150,7 +150,7 @@ const REQUEST_RULES: &[(&str, &str, Verdict)] = &[
     ("8", "POST / HTTP/1.1|Host: a|Transfer-Encoding: chunked||5|hello|", Partial),
 ];
 
-/// The same for responses to GET, with the close of the connection behind them.
+/// Rules for responses to GET, followed by the end of the connection.
 #[rustfmt::skip]
 const RESPONSE_RULES: &[(&str, &str, Verdict)] = &[
     ("2.2", "HTTP/1.1 200 OK\ncontent-length: 0\n\n", Whole("")),
@@ -203,7 +203,7 @@ const RESPONSE_RULES: &[(&str, &str, Verdict)] = &[
     ("8", "HTTP/1.1 200 OK|transfer-encoding: chunked||5|hello|0|", Partial),
 ];
 
-/// The same for responses to HEAD.
+/// Rules for responses to HEAD.
 #[rustfmt::skip]
 const HEAD_RULES: &[(&str, &str, Verdict)] = &[
     ("6.3", "HTTP/1.1 200 OK|content-length: 5||", Whole("")),
@@ -228,7 +228,7 @@ const PERSISTENCE_RULES: &[(&str, &str, bool)] = &[
     ("6.1", "HTTP/1.0 200 OK|transfer-encoding: chunked|connection: keep-alive||0||", false),
 ];
 
-/// What came of messages that are to be one.
+/// The result of bytes that must be one message.
 fn seen<T>((messages, wrong): (Vec<Message>, Option<T>)) -> Option<(Vec<u8>, bool)> {
     match (messages.into_iter().next(), wrong) {
         (_, Some(_)) => None,

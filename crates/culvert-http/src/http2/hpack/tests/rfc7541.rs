@@ -7,7 +7,7 @@ use super::*;
 use crate::http2::frame::{self, Reason};
 use crate::http2::session::{ConnectionError, Session, Step};
 
-/// What must come of the last section of a row. The ones before it are good.
+/// The required outcome of the last section of a row. The sections before it are valid.
 enum Outcome {
     /// These fields, and a dynamic table of this size. `wrong` is a field that no request may have.
     Fields(&'static [(&'static str, &'static str)], usize),
@@ -319,7 +319,7 @@ fn a_field_that_is_never_indexed_stays_so() {
     }
 }
 
-/// Section 6 for what is written: the representation of each field.
+/// Section 6 for the encoder: the representation of each field.
 #[test]
 fn no_field_that_is_written_enters_a_table() {
     let written = |name: &'static str, value: &'static str, is_sensitive: bool| {

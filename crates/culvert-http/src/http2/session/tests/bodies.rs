@@ -1,4 +1,4 @@
-//! Request bodies: windows, and what is kept of them.
+//! Request bodies: windows, and how much is buffered.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn a_body_is_held_to_its_windows_and_they_open_as_it_is_taken() {
         .map(|it| frame::number(&it.3).unwrap())
         .sum();
     assert_eq!(opened as usize, taken);
-    // The connection's window opens too, when half of it was taken.
+    // The connection's window is enlarged too, once half of it was read.
     let mut opened = 0;
     for _ in 0..64 {
         talk.hears(&frame(frame::DATA, 0, 3, &full)).unwrap();
@@ -79,7 +79,8 @@ fn a_body_nobody_reads_takes_no_more_than_its_window() {
     for _ in 0..3 {
         talk.hears(&frame(frame::DATA, 0, 1, &full)).unwrap();
     }
-    // The same for one that was answered before it ended, and reset when it went on too long.
+    // The same for a request with a response before its end, which was reset because it continued
+    // too long.
     talk.asks(3, OPENING);
     talk.session.send_head(3, &ok(), true);
     talk.session.close(3, Reason::INTERNAL_ERROR, talk.now);

@@ -1,5 +1,6 @@
-//! The session beside the crate `h2`. A client of `h2` sends the same requests to a server of `h2` and to a
-//! [`Session`], over connections that cut and delay bytes at random, and must see the same responses from both.
+//! Compares the session with the crate `h2`. A client of `h2` sends the same requests to a server
+//! of `h2` and to a [`Session`], over connections that cut and delay bytes at random, and must get
+//! the same responses from both.
 
 use std::io;
 use std::pin::Pin;
@@ -15,16 +16,16 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::random::Random;
 
-/// How an exchange goes.
+/// The course of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
     /// The response follows the request.
     InTurn,
     /// The response begins before the request's body is read, and returns that body.
     Echo,
-    /// The server resets the stream behind the head of its response.
+    /// The server resets the stream after the head of its response.
     ServerResets,
-    /// The client resets the stream behind the first part of its body.
+    /// The client resets the stream after the first part of its body.
     ClientCancels,
 }
 
@@ -88,13 +89,13 @@ enum Seen {
     Cancelled,
 }
 
-/// A body of parts with such lengths.
+/// A body of parts with these lengths.
 fn bytes(parts: &[usize]) -> Vec<u8> {
     let length = parts.iter().sum();
     (0..length).map(|at| (at % 251) as u8).collect()
 }
 
-/// Cuts bytes into pieces of such lengths, without empty ones.
+/// Cuts bytes into pieces of these lengths, without empty ones.
 fn cut(bytes: &[u8], parts: &[usize]) -> VecDeque<Bytes> {
     let mut rest = Bytes::copy_from_slice(bytes);
     let parts = parts.iter().filter(|&&length| length > 0);
@@ -134,7 +135,7 @@ const CUTS: [(usize, usize); 4] = [
     (70_000, 150_000),
 ];
 
-/// A connection that moves some bytes at a time, and at times none.
+/// A connection that moves a random number of bytes at a time, sometimes none.
 pub(super) struct Choppy {
     io: DuplexStream,
     random: Random,
@@ -152,7 +153,7 @@ impl Choppy {
         (of(one, seed + 1), of(other, seed + 2))
     }
 
-    /// How many bytes are moved now, if any.
+    /// How many bytes to move now, if any.
     fn some(&mut self, cx: &Context<'_>) -> Option<usize> {
         if self.random.one_in(4) {
             cx.waker().wake_by_ref();
@@ -256,14 +257,14 @@ async fn ask(send: SendRequest<Bytes>, script: Script, number: usize) -> (usize,
     let is_empty = exchange.request.is_empty() && !exchange.request_trailers;
     let (response, mut stream) = send.send_request(request, is_empty).unwrap();
     if exchange.manner == Manner::ClientCancels {
-        // Some of it may have left.
+        // Parts of the body may already be sent.
         stream.send_reset(h2::Reason::CANCEL);
         return (number, Seen::Cancelled);
     }
     let up = async {
         let parts = cut(&bytes(&exchange.request), &exchange.request);
         if !is_empty {
-            // A server that resets the stream takes no more of it.
+            // A server that resets the stream reads no further.
             drop(send_body(&mut stream, parts, exchange.request_trailers).await);
         }
     };
@@ -320,7 +321,7 @@ async fn client(io: Choppy, script: Script, seed: u64) -> Vec<Seen> {
 async fn their_server(io: Choppy, script: Script) {
     let mut connection = h2::server::handshake(io).await.unwrap();
     let mut tasks = JoinSet::new();
-    // A client that is done may leave before it has read everything.
+    // A client that has finished may disconnect before it has read everything.
     while let Some(Ok((request, respond))) = connection.accept().await {
         tasks.spawn(their_answer(request, respond, Arc::clone(&script)));
     }
@@ -334,7 +335,7 @@ async fn their_answer(
 ) {
     let exchange = &script[number(request.uri().path())];
     let mut upload = request.into_body();
-    // A client that cancels ends this early.
+    // If the client cancels, this fails early.
     let _cancelled: Result<(), h2::Error> = async {
         if exchange.manner == Manner::ServerResets {
             let mut stream = respond.send_response(response(""), false)?;
@@ -370,7 +371,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Goes on as far as windows and data let it. False when it is over.
+    /// Continues as far as windows and data allow. Returns false when the exchange is over.
     fn go_on(&mut self, session: &mut Session, exchange: &Exchange, now: Instant) -> bool {
         let cx = Context::from_waker(Waker::noop());
         let is_echo = exchange.manner == Manner::Echo;
@@ -456,13 +457,13 @@ async fn our_server(io: Choppy, script: Script, seed: u64) {
             answers.rotate_left(first);
         }
         answers.retain_mut(|it| it.go_on(&mut session, &script[it.number], now));
-        // Read while it writes: the client may wait for that before it reads.
+        // Reads while it writes, because the client may wait for that before it reads.
         let unwritten = session.outbox().unwritten();
         let next = unwritten.into_iter().find(|it| !it.is_empty());
         let next: Vec<u8> = next.map_or_else(Vec::new, |it| it[..it.len().min(cut_max)].to_vec());
         let read = tokio::select! {
             written = writer.write(&next), if !next.is_empty() => {
-                // A client that is done may leave before it has read everything.
+                // A client that has finished may disconnect before it has read everything.
                 let Ok(written) = written else { return };
                 session.outbox().wrote(written);
                 continue;
@@ -484,8 +485,8 @@ async fn run(seed: u64) {
     let script: Script = Arc::new(script.collect());
     let mut seen = Vec::new();
     for is_ours in [true, false] {
-        // Two ends of `h2` wait for each other where there is little room between them: while either has something
-        // to write it does not read.
+        // Two ends of `h2` can deadlock if there is little buffer between them, because neither
+        // reads while it has bytes to write.
         let room = if is_ours { 2 * cut_max } else { 4 << 20 };
         let (here, there) = Choppy::pair(seed, cut_max, room);
         let client = client(here, Arc::clone(&script), seed);

@@ -6,7 +6,7 @@ use super::*;
 
 type Case = (&'static str, Vec<u8>, Expect);
 
-/// Cases of clients that do nothing wrong.
+/// Cases of clients that follow the protocol.
 fn generic() -> Vec<Case> {
     use Expect::{Answers, Goes, Says};
     let opening = headers(frame::END_STREAM, 1, &section(&[]));
@@ -209,7 +209,7 @@ fn generic() -> Vec<Case> {
     ]
 }
 
-/// Sections that break compression.
+/// Field sections with compression errors.
 fn hpack() -> Vec<Case> {
     use Expect::Connection;
     let broken = Connection;
@@ -225,7 +225,7 @@ fn hpack() -> Vec<Case> {
             behind(&[0x3F, 0xE1, 0x1F]),
             broken(&[COMPRESSION]),
         ),
-        // `test` as a value, and more padding than a byte.
+        // `test` as a value, with padding longer than 7 bits.
         (
             "hpack/5.2/1",
             behind(b"\x00\x85\xf2\xb2\x4a\x84\xff\x84\x49\x50\x9f\xff"),
@@ -302,7 +302,7 @@ fn frames() -> Vec<Case> {
             Connection(&[PROTOCOL]),
         ),
         ("http2/5.1.1/1", get(2), Connection(&[PROTOCOL])),
-        // A stream that was passed over counts as closed (RFC 9113 5.1.1).
+        // A stream identifier that was skipped counts as closed (RFC 9113 5.1.1).
         (
             "http2/5.1.1/2",
             many(&[&get(5), &get(3)]),
@@ -476,7 +476,7 @@ fn frames() -> Vec<Case> {
     ]
 }
 
-/// Streams that are closed for certain: these need a server that answers.
+/// Streams that are surely closed, which needs a server that responds.
 fn closed() -> Vec<Case> {
     use Expect::{Connection, Stream};
     let piece = of(&[("x", "y")]);
@@ -556,7 +556,7 @@ fn connection() -> Vec<Case> {
             ping(0, 0, b"h2spec  "),
             Says(frame::PING, frame::ACK, b"h2spec  "),
         ),
-        // Only the next one is answered.
+        // A PING with ACK gets no reply; only the next PING does.
         ("http2/6.7/2", ping(frame::ACK, 0, b"invalid "), Answers(0)),
         (
             "http2/6.7/3",
@@ -589,7 +589,8 @@ fn connection() -> Vec<Case> {
             many(&[&settings(&[(4, 0)]), &get(1), &settings(&[(4, 1)])]),
             Data(&[1]),
         ),
-        // Three bytes are sent, then one too many was; two more make room for one.
+        // Three bytes are sent, which exceeds the reduced window by one. Two more bytes of window
+        // allow one more byte.
         (
             "http2/6.9.2/2",
             many(&[
@@ -724,9 +725,9 @@ fn messages() -> Vec<Case> {
     ]
 }
 
-/// The preface, which the other cases have behind them: its three.
+/// The three cases of the preface, which all other cases send too.
 fn prefaces() -> usize {
-    // generic/1/1 and http2/3.5/1: ours comes first, and is SETTINGS.
+    // generic/1/1 and http2/3.5/1: the server's preface comes first, and is SETTINGS.
     let mut talk = Talk::new();
     talk.session = Session::new(100, talk.now);
     let first = talk.said();

@@ -1,5 +1,6 @@
-//! Field sections and frames beside those of the crate `h2`, in both directions and by seed: its client's fields are read
-//! by our decoder and ours by its, and frames that we write as a client are read by its server.
+//! Compares field sections and frames with those of the crate `h2`, in both directions, with seeded
+//! random input. Our decoder reads the fields of its client, its decoder reads ours, and its server
+//! reads frames that we write as a client.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use super::*;
 use crate::http2::hpack::Field;
 use crate::random::Random;
 
-/// What one side sends of a message.
+/// The parts of a message that one side sends.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Message {
     fields: HeaderMap,
@@ -166,7 +167,8 @@ async fn fields_of_a_client_of_h2() {
     }
 }
 
-/// Adds a field section in frames of random sizes, with padding and a priority that mean nothing.
+/// Adds a field section in frames of random sizes, with padding and priority, which must have no
+/// effect.
 fn write_section(out: &mut Vec<u8>, stream: u32, block: &[u8], ends: bool, random: &mut Random) {
     let mut payload = Vec::new();
     let mut flags = if ends { frame::END_STREAM } else { 0 };
@@ -200,7 +202,7 @@ fn write_section(out: &mut Vec<u8>, stream: u32, block: &[u8], ends: bool, rando
     }
 }
 
-/// Frames that change nothing.
+/// Frames without effect.
 fn write_noise(out: &mut Vec<u8>, random: &mut Random) {
     match random.below(6) {
         0 => out.extend(frame(frame::PING, 0, 0, &[7; 8])),
@@ -217,7 +219,7 @@ fn write_fields(block: &mut Vec<u8>, fields: &HeaderMap) {
     }
 }
 
-/// All that a client has to send.
+/// All bytes that a client sends.
 fn client_bytes(script: &Script, table: u32, random: &mut Random) -> Vec<u8> {
     let mut out = frame::PREFACE.to_vec();
     let mut settings = Vec::new();
@@ -306,7 +308,7 @@ async fn our_client(io: Choppy, script: Script, table: u32, random: &mut Random)
                         let mut fields = HeaderMap::new();
                         let section = block.split().freeze();
                         let read = decoder.read(&section, |field, _| {
-                            // `:status` is no field of a request.
+                            // `:status` is not a field of a request.
                             if let Field::Plain(name, value) = field {
                                 fields.append(name.clone(), value.clone());
                             }

@@ -6,7 +6,7 @@
 use super::cases::*;
 use super::*;
 
-/// Section, rule, bytes behind the preface, outcome.
+/// Section, rule, bytes after the preface, outcome.
 type Row = (&'static str, &'static str, Vec<u8>, Expect);
 
 const METHOD: (&str, &str) = (":method", "GET");
@@ -30,7 +30,7 @@ fn with_bytes(name: &[u8], value: &[u8]) -> Vec<u8> {
     behind(&[&[0, length(name)], name, &[length(value)], value].concat())
 }
 
-/// A request whose `content-length` is this, and the frames behind its head.
+/// A request with this `content-length`, and the frames after its head.
 fn body(length: &str, frames: &[Vec<u8>]) -> Vec<u8> {
     [post(1, &[("content-length", length)]), frames.concat()].concat()
 }
@@ -304,7 +304,7 @@ fn unread() -> Vec<Row> {
     ]
 }
 
-/// Streams that both sides have ended. Run against a server that responds at once.
+/// Streams that both sides have ended. Run against a server that responds immediately.
 #[rustfmt::skip]
 fn closed() -> Vec<Row> {
     use Expect::{Answers, Connection, Reset};
@@ -381,7 +381,7 @@ fn a_connection_starts_with_the_preface_and_settings() {
         for step in [usize::MAX, 1] {
             let mut talk = Talk::new();
             talk.session = Session::new(3, talk.now);
-            // Ours is SETTINGS, before anything has arrived.
+            // The server's preface is SETTINGS, sent before anything has arrived.
             let first = talk.said();
             assert_eq!((first[0].0, first[0].1), (frame::SETTINGS, 0));
             let end = bytes.chunks(step).find_map(|piece| talk.hears(piece).err());

@@ -1,4 +1,4 @@
-//! GOAWAY, graceful and not.
+//! GOAWAY, graceful and immediate.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn a_connection_parts_when_its_client_has_heard() {
         (frame::GOAWAY, vec![0x7F, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0])
     );
     assert_eq!(said[1].0, frame::PING);
-    // What it had begun meanwhile is served.
+    // Requests that the client had started meanwhile are served.
     talk.asks(3, WHOLE);
     talk.hears(&frame(frame::PING, frame::ACK, 0, &said[1].3))
         .unwrap();
@@ -22,7 +22,7 @@ fn a_connection_parts_when_its_client_has_heard() {
         (said[0].0, said[0].3[..8].to_vec()),
         (frame::GOAWAY, vec![0, 0, 0, 3, 0, 0, 0, 0])
     );
-    // What it begins now is not, and says nothing.
+    // Requests that it starts now are ignored without a reply.
     talk.asks(5, OPENING);
     talk.hears(&frame(frame::DATA, frame::END_STREAM, 5, b"x"))
         .unwrap();
@@ -47,7 +47,7 @@ fn a_later_goaway_names_no_higher_stream() {
     talk.session.send_graceful_goaway();
     talk.session.send_final_goaway();
     assert_eq!(last(&talk.said()), [(LAST_STREAM, 0), (1, 0)]);
-    // What came in between is not served, whatever comes after it.
+    // A request that arrived in between is not served, whatever frames follow.
     talk.asks(3, WHOLE);
     talk.asks(9, WHOLE);
     talk.session.close_connection(Reason::PROTOCOL_ERROR);

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_field_section_may_count_so_much_and_no_more() {
-    // Names, values and 32 for each field: 175 for the four that say what is asked, 133 for each of these.
+    // Names, values and 32 for each field: 175 for the four pseudo-headers, 133 for each of these.
     let value = "x".repeat(100);
     let (count, rest) = ((LIST_BYTES_MAX - 175) / 133, (LIST_BYTES_MAX - 175) % 133);
     for (last, is_good) in [(rest - 33, true), (rest - 32, false)] {
@@ -62,7 +62,7 @@ fn a_stream_that_was_answered_waits_for_its_request_to_end() {
         assert!(talk.session.streams.is_empty());
         assert!(talk.resets().is_empty());
     }
-    // Others need not wait for that.
+    // Other streams need not wait for that.
     let mut talk = Talk::new();
     for stream in [1, 3, 5] {
         talk.asks(stream, OPENING);
