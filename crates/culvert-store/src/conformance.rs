@@ -1,7 +1,7 @@
-//! One suite, run against both engines: whatever holds on one holds on the other.
+//! One suite that runs against both engines, which must behave alike.
 //!
-//! PostgreSQL is taken from `CULVERT_TEST_POSTGRES_URL`, or from this machine; every test makes a
-//! database of its own and drops it. Where there is none, that half is reported as ignored.
+//! The PostgreSQL server is at `CULVERT_TEST_POSTGRES_URL`, or on this machine. Every test creates
+//! its own database and drops it. Without a server, these tests are reported as ignored.
 
 mod audit;
 mod event_index;

@@ -37,7 +37,7 @@ impl Place {
         }
     }
 
-    /// `None`, said aloud, where no server answers.
+    /// `None`, reported as ignored, if there is no server.
     pub(super) async fn postgres() -> Option<Self> {
         let server = server();
         let entropy: &dyn Entropy = &OsEntropy;
