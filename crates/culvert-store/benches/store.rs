@@ -1,8 +1,8 @@
-//! How fast the store reads and commits: `cargo bench -p culvert-store`.
+//! Measures reads and commits of the store: `cargo bench -p culvert-store`.
 //!
-//! Prints, for SQLite in a temporary folder: lookups per second and processor time per lookup with
-//! 1 and 64 callers, durable commits per second with 64 callers, and what one sync of that folder
-//! costs. Figures of one machine are good for ratios only.
+//! Prints, for SQLite in a temporary directory: lookups per second and CPU time per lookup with 1
+//! and 64 callers, durable commits per second with 64 callers, and the duration of a sync in that
+//! directory. Results are comparable only on the same machine.
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
 #![allow(clippy::unwrap_used, reason = "a measurement may stop at any failure")]
 
@@ -102,7 +102,7 @@ fn api_key(id: &str) -> Document {
     }
 }
 
-/// What all callers did together, each one thing after the other.
+/// The combined result of all callers, each of which works sequentially.
 async fn run<F, Fut>(callers: usize, work: F) -> String
 where
     F: Fn(usize, usize) -> Fut + Clone + Send + 'static,
@@ -131,7 +131,7 @@ where
     )
 }
 
-/// Processor time of this process so far, in steps of 10 ms.
+/// CPU time of this process so far, in steps of 10 ms.
 fn cpu() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let after_name = stat.rsplit_once(')').unwrap().1;

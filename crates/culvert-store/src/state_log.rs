@@ -260,7 +260,7 @@ async fn tell(
             .head
             .next(transaction.outbox, outbox::content(event, &audience));
     }
-    // Behind rows without a hash, it is chained later.
+    // After rows without a hash, it is chained later.
     let hash = is_chained.then(|| transaction.head.hash.to_string());
     if outbox::tell(
         connection,
@@ -453,7 +453,8 @@ impl Step {
                 audit_event.tell(connection, transaction).await
             }
             Self::Remove(head, audit_event) => {
-                // Emitted before the removal, so a subscription reports its own end.
+                // Emitted before the removal, so a subscription receives the event of its own
+                // removal.
                 audit_event.tell(connection, transaction).await?;
                 let n_removed = connection
                     .run(

@@ -127,7 +127,7 @@ async fn pieces_are_found_by_endpoint(place: &Place) {
     assert_eq!(texts(None, NewestFirst, 2).await, ["8", "7"]);
     assert_eq!(texts(None, OldestFirst, 2).await, ["0", "1"]);
     assert!(texts(Some("ep_x"), OldestFirst, 2).await.is_empty());
-    // The index goes with what it is about.
+    // Index rows are removed with their pieces.
     queue.prune_traffic(now, 1).await.unwrap();
     assert_eq!(texts(Some("ep_all"), OldestFirst, 9).await, ["8"]);
     queue.close().await;
@@ -199,7 +199,7 @@ async fn a_page_of_events_is_read_from_an_index_and_no_further(place: &Place) {
     }
 }
 
-/// What the engine is going to do, as text.
+/// The query plan as text.
 async fn plan(connection: &mut Connection, sql: &str, arguments: &[&str]) -> String {
     let sql = (1..)
         .zip(arguments)
@@ -213,7 +213,7 @@ async fn plan(connection: &mut Connection, sql: &str, arguments: &[&str]) -> Str
             rows.iter().map(|row| row.get("detail")).collect()
         }
         Connection::Postgres(connection) => {
-            // A small table would be scanned.
+            // Otherwise the planner would scan a small table.
             let no_other_way = "SET enable_seqscan = off; SET enable_sort = off; \
                  SET enable_bitmapscan = off; SET enable_hashjoin = off; ANALYZE";
             sqlx::Executor::execute(&mut *connection, no_other_way)

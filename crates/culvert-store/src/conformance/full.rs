@@ -17,7 +17,7 @@ use crate::{AuditEvent, Changes, Document, Head, Queue};
 struct Small(PathBuf);
 
 impl Small {
-    /// `None`, said aloud, where none can be mounted.
+    /// `None`, reported as ignored, if no file system can be mounted.
     fn mount(at: &Path) -> Option<Self> {
         std::fs::create_dir_all(at).unwrap();
         let mounted = Command::new("mount")
@@ -31,7 +31,7 @@ impl Small {
         None
     }
 
-    /// Leaves no room.
+    /// Fills the file system.
     fn fill(&self) {
         let mut file = std::fs::File::create(self.0.join("filler")).unwrap();
         while file.write_all(&[0; 4096]).is_ok() {}
@@ -100,7 +100,7 @@ async fn a_start_on_a_full_disk_reads_everything_and_refuses_writes_at_once() {
         assert!(fault.contains("the disk was full at startup"), "{fault}");
     }
 
-    // Readers all the while: none sees the change of the file's mode.
+    // Reads continue all the time, and none fails when the file becomes writable.
     let reading = AtomicBool::new(true);
     let mut revision = store.watch();
     let read = async {
@@ -144,7 +144,7 @@ async fn a_start_on_a_full_disk_reads_everything_and_refuses_writes_at_once() {
     store.close().await;
     queue.close().await;
 
-    // What was written is there, and the next start finds room.
+    // All data is there, and the next start finds room.
     let (store, queue) = open().await;
     assert!(!store.is_read_only());
     assert_eq!(store.ids("item").await.unwrap().len(), 39);

@@ -27,7 +27,7 @@ async fn a_running_process_has_its_name_alone(place: &Place) {
     let one = place.store().await;
     let first = one.join_as("edge", Arc::clone(&clock)).await.unwrap();
     assert_eq!(first.name, "edge");
-    // Both clocks are of this machine, however long the test is kept waiting.
+    // Both clocks run on this machine, so they agree even if the test is delayed.
     let apart = first.clock.now().unix_seconds() - clock.now().unix_seconds();
     assert!(apart.abs() < 30, "{apart} s");
     if place.is_sqlite() {
@@ -55,7 +55,7 @@ fn touched(ids: &[&str]) -> Option<Vec<Touched>> {
     Some(ids.iter().map(one).collect())
 }
 
-/// What `store` knows of the commits after `since` once it knows of `until`.
+/// The documents that `store` knows from the commits after `since`, once it knows of `until`.
 async fn known(store: &Store, since: i64, until: i64) -> Option<Vec<Touched>> {
     let mut revision = store.watch();
     revision
@@ -69,7 +69,7 @@ async fn what_a_commit_touched_is_known_to_every_process(place: &Place) {
     let one = place.store().await;
     let insert = |id: &str| Changes::insert(document("item", id), NOTHING);
     if place.is_sqlite() {
-        // A file has one process.
+        // A SQLite file has one process.
         let first = one.commit(insert("a")).await.unwrap();
         assert_eq!(known(&one, first - 1, first).await, touched(&["a"]));
         one.close().await;
@@ -77,7 +77,7 @@ async fn what_a_commit_touched_is_known_to_every_process(place: &Place) {
     }
     let other = place.store().await;
     let mut before = one.commit(insert("a")).await.unwrap();
-    // Until both listen.
+    // Until both receive notifications.
     loop {
         let next = one.commit(Changes::default()).await.unwrap();
         let is_known = known(&other, before, next).await.is_some();
@@ -105,7 +105,7 @@ async fn what_a_commit_touched_is_known_to_every_process(place: &Place) {
             assert_eq!(all.map(|all| all.len()), Some(2), "{n}");
         }
     }
-    // Too much for a notification.
+    // Too large for a notification.
     let before = one.revision().await.unwrap();
     let many = (0..100).map(|n| insert(&format!("many{n}")));
     let many = one
@@ -119,7 +119,7 @@ async fn what_a_commit_touched_is_known_to_every_process(place: &Place) {
 }
 
 async fn a_server_without_a_free_connection_is_waited_for(place: &Place) {
-    // A file has no such limit.
+    // A SQLite file has no such limit.
     let StoreUrl::Postgres(url) = &place.url else {
         return;
     };

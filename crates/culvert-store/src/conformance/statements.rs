@@ -1,4 +1,4 @@
-//! Every statement is understood by both engines, with the tables as the migrations leave them.
+//! Both engines can prepare every statement on the migrated tables.
 
 use sqlx::postgres::{PgConnection, PgTypeInfo};
 use sqlx::{AssertSqlSafe, Executor as _, Row as _, SqlSafeStr as _, SqlStr};
@@ -54,7 +54,7 @@ async fn prepare(place: &Place, part: Part, statements: &[&'static str]) {
     database.close().await;
 }
 
-/// Arguments in a select list have no type but the one they are sent with.
+/// Arguments in a select list have only the type with which they are sent.
 async fn prepare_typed(
     connection: &mut PgConnection,
     sql: &'static str,
@@ -76,8 +76,8 @@ fn text(sql: &'static str) -> SqlStr {
     sql.into_sql_str()
 }
 
-/// The plans of pages on tables of many documents: an index gives the rows in order, so that the
-/// limit ends the reading.
+/// The query plans of pages on large tables: an index returns the rows in order, so reading stops
+/// at the limit.
 async fn a_page_is_read_from_an_index_and_no_further(place: &Place) {
     let store = place.store().await;
     let nothing = || AuditEvent::Suppress { reason: "a test" };
@@ -133,7 +133,7 @@ async fn a_page_is_read_from_an_index_and_no_further(place: &Place) {
     database.close().await;
 }
 
-/// What the engine is going to do, as text.
+/// The query plan as text.
 async fn plan(connection: &mut Connection, sql: &str) -> String {
     let arguments: &[&str] = match sql {
         state::COUNT_REFERRERS => &["'own_1'"],
@@ -161,7 +161,8 @@ async fn plan(connection: &mut Connection, sql: &str) -> String {
             rows.iter().map(|row| row.get("detail")).collect()
         }
         Connection::Postgres(connection) => {
-            // Where an index can do it, these leave nothing else; a small table would be scanned.
+            // These settings disable everything but an index, if one can be used. Otherwise the
+            // planner would scan a small table.
             let no_other_way = "SET enable_seqscan = off; SET enable_sort = off; \
                  SET enable_bitmapscan = off; SET enable_hashjoin = off; ANALYZE";
             connection.execute(no_other_way).await.unwrap();
