@@ -1,7 +1,9 @@
-//! What one `http_request_complete.v0` with all 34 fields costs, in nanoseconds: filled, filtered, encoded.
+//! Measures the nanoseconds to fill, filter and encode one `http_request_complete.v0` with all 34
+//! fields.
 //!
-//! `cargo bench -p culvert-events --bench record`. Beside it a floor: the same event as a `serde_json::json!`
-//! value, written as text, from header maps that are normalised already. Each figure is the best of many short rounds.
+//! `cargo bench -p culvert-events --bench record`. For comparison, it also writes the same event
+//! from a `serde_json::json!` value, with header maps that are already normalised. Each result is
+//! the best of many short rounds.
 
 use std::hint::black_box;
 use std::io::Write;

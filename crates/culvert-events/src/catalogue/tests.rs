@@ -210,7 +210,7 @@ fn the_reference_page_lists_every_field() {
     assert!(section.contains("| `owner.id` | string |  |\n"));
     assert!(section.contains("| `sources` | list of object |  |\n"));
     assert!(section.contains("| `token` | string or null | Null. |\n"));
-    // A schema that contains itself ends.
+    // A recursive schema is listed to a limited depth.
     assert!(!section.contains(&".self".repeat(DEPTH_MAX + 1)));
     let rows = page.lines().filter(|line| line.starts_with("| "));
     let bars = |line: &str| line.replace(r"\|", "").matches('|').count();

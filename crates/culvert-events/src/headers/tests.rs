@@ -143,7 +143,7 @@ fn cookies_of_http2_are_one_value() {
 #[test]
 fn whole_names_are_dropped_from_the_end_beyond_the_cap() {
     let large = "v".repeat(MAP_BYTES_MAX - 3);
-    // 1 + (cap - 3) + 1 + 1: at the cap.
+    // 1 + (cap - 3) + 1 + 1: exactly the limit.
     check(
         &[("a", &large), ("b", "1")],
         &format!(r#"{{"A":["{large}"],"B":["1"]}}"#),
@@ -156,7 +156,7 @@ fn whole_names_are_dropped_from_the_end_beyond_the_cap() {
         &[("a", &large), ("b", "12"), ("c", "")],
         &format!(r#"{{"A":["{large}"]}}"#),
     );
-    // A value that comes late belongs to the name that came first.
+    // A later value is added to the first occurrence of its name.
     check(
         &[("a", &large), ("b", ""), ("a", "1")],
         &format!(r#"{{"A":["{large}","1"],"B":[""]}}"#),
@@ -168,14 +168,14 @@ fn whole_names_are_dropped_from_the_end_beyond_the_cap() {
     let huge = "v".repeat(MAP_BYTES_MAX);
     check(&[("a", &huge), ("b", "1")], "{}");
     check(&[("a", "1"), ("b", &huge)], r#"{"A":["1"]}"#);
-    // What counts is what it says, not how it is escaped.
+    // The limit applies to the text before escaping.
     check(
         &[("a", &large), ("\"", "1")],
         &format!(r#"{{"A":["{large}"],"\"":["1"]}}"#),
     );
 }
 
-/// The contract word for word, slowly.
+/// A slow implementation that follows the contract literally.
 fn by_the_book(
     rules: &[&str],
     cookies: Cookies,
