@@ -1,4 +1,5 @@
-//! The queue in the database as an event log: what it can do has the port's names already.
+//! The queue in the database as an event log. Most methods call the method of the queue with the
+//! same name.
 
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use culvert_store::{Backlog, Gathering, Lease, NewBatch, Queue, QueueError, Run}
 use super::{EventLog, Settlement};
 use crate::batch::BatchLimits;
 
-/// Bytes of batches that are leased together from the database, where a lease is a synced commit; a worker
-/// holds no more.
+/// Bytes of batches that a worker leases together from the database, where each lease is a synced
+/// commit. This limits the memory of a worker.
 const SEVERAL_BYTES: u64 = 4 << 20;
 
 impl EventLog for Queue {

@@ -1,4 +1,4 @@
-//! The servers of an event log, as the setting names them.
+//! Parses the setting that lists the servers of an event log.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use async_nats::ServerAddr;
 use culvert_base::Secret;
 use url::Url;
 
-/// Servers of one cluster that may be named.
+/// Maximum number of servers.
 const SERVERS_MAX: usize = 16;
 
-/// NATS servers of one cluster and how to log in.
+/// NATS servers of one cluster, and their credentials.
 #[derive(Clone)]
 pub struct NatsServers {
     pub(super) addresses: Vec<ServerAddr>,
@@ -32,11 +32,11 @@ impl fmt::Debug for NatsServers {
 }
 
 impl NatsServers {
-    /// Reads `nats://host:4222`, or several servers with commas between them. `tls://` asks for TLS;
-    /// `user:password@` or `token@` before a host log in at all of them.
+    /// Parses `nats://host:4222`, or several servers separated by commas. `tls://` requires TLS.
+    /// `user:password@` or `token@` before one host applies to all servers.
     ///
     /// # Errors
-    /// The rest of a sentence about the text, without its secrets.
+    /// A clause about the text, without its secrets, to be completed to a sentence by the caller.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut addresses = Vec::new();
         let mut login = None;
@@ -44,7 +44,7 @@ impl NatsServers {
         for entry in text.split(',').map(str::trim) {
             let url = match entry.contains("://") {
                 true => entry.to_owned(),
-                // The first one's scheme is that of those without.
+                // Servers without a scheme use that of the first server.
                 false if !scheme.is_empty() => format!("{scheme}://{entry}"),
                 false => return Err("it must start with `nats://` or `tls://`".to_owned()),
             };
@@ -82,7 +82,7 @@ impl NatsServers {
         })
     }
 
-    /// The same text for people: without secrets.
+    /// The servers as text, without secrets.
     pub fn shown(&self) -> String {
         let login = match &self.login {
             Login::None => String::new(),
@@ -115,7 +115,7 @@ fn login_of(url: &Url) -> Result<Option<Login>, String> {
     })
 }
 
-/// Text with percent escapes resolved; `None` when that is no text.
+/// Decodes percent escapes; `None` if the result is not UTF-8.
 fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

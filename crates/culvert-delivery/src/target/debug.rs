@@ -1,4 +1,4 @@
-//! `debug`: events into the server's own log, or unsigned to a URL. For first steps and tests.
+//! `debug`: events to the server's own log, or unsigned to a URL. For first steps and tests.
 
 use std::sync::Arc;
 use std::time::Duration;
