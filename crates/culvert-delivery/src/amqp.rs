@@ -172,8 +172,8 @@ impl Publisher {
     }
 
     /// Publishes messages and waits until each is confirmed. Returns an outcome for each message,
-    /// in order; `None` if the connection ended before the broker confirmed it. The second value is
-    /// the error that ended the connection.
+    /// in order; `None` if the wait ended before the broker confirmed it. The second value is
+    /// the error or missed deadline that ended the wait.
     pub(crate) async fn publish(
         &mut self,
         messages: &[Message<'_>],

@@ -44,7 +44,7 @@ impl NatsServers {
         for entry in text.split(',').map(str::trim) {
             let url = match entry.contains("://") {
                 true => entry.to_owned(),
-                // Servers without a scheme use that of the first server.
+                // A server without a scheme uses that of the server before it.
                 false if !scheme.is_empty() => format!("{scheme}://{entry}"),
                 false => return Err("it must start with `nats://` or `tls://`".to_owned()),
             };

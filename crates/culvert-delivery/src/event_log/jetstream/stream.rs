@@ -603,8 +603,8 @@ impl Stream {
         StreamError::Refused(why.to_string())
     }
 
-    /// Notes a missed deadline: for a pause, other calls fail immediately and do not wait for the
-    /// same server.
+    /// Notes that the stream is unreachable. For a pause, other calls then fail immediately and do
+    /// not wait for the same server.
     fn fails(&self, why: String) -> StreamError {
         *lock(&self.failing_until) = Some(Instant::now() + PAUSE);
         StreamError::Unreachable(why)
