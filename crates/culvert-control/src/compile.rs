@@ -53,10 +53,10 @@ use crate::{event_kinds, login, replay, stored};
 
 /// Longest time between two passes: certificates become due without a commit.
 const PASS_EVERY: Duration = Duration::from_secs(60);
-/// Minimum and maximum pause between two passes. The pause is ten times the duration of a pass within these
-/// bounds.
+/// Minimum and maximum pause between two passes. Within these bounds, the pause is four times the duration of a pass, so
+/// that many changes leave most of a processor to the traffic.
 const PASS_APART: Duration = Duration::from_millis(1);
-const PASS_APART_MAX: Duration = Duration::from_millis(500);
+const PASS_APART_MAX: Duration = Duration::from_millis(100);
 
 /// The documents of the last pass, to detect changes.
 #[derive(Debug)]
@@ -165,13 +165,18 @@ impl Control {
         let mut authority = self.authority.lock().await;
         let mut seen = ReconcileState::nothing(Arc::clone(&self.logins));
         let mut revision = self.store.watch();
+        let mut is_first = true;
         loop {
             revision.mark_unchanged();
             let began = Instant::now();
             if let Err(fault) = self.pass(&mut authority, &mut seen).await {
                 error!(cause = %fault.chain(), "configuration failed to compile; keeping the last snapshot");
             }
-            let apart = (10 * began.elapsed()).clamp(PASS_APART, PASS_APART_MAX);
+            // The first pass compiles everything, which says nothing about the next one.
+            let apart = match std::mem::take(&mut is_first) {
+                true => PASS_APART,
+                false => (4 * began.elapsed()).clamp(PASS_APART, PASS_APART_MAX),
+            };
             let woken = async {
                 tokio::time::sleep(apart).await;
                 // The sender lives in the store, which outlives this task.
