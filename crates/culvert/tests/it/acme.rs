@@ -157,8 +157,25 @@ impl Authority {
             "certificateValidityPeriod": seconds,
         }});
         std::fs::write(self.file("config.json"), config.to_string()).unwrap();
+        self.running = Some(self.spawn());
+        patiently("pebble accepts", async || {
+            if let Some(ended) = self.running.as_mut().unwrap().try_wait().unwrap() {
+                // Its port was free when it was chosen. Another test may use it for a moment.
+                let log = self.log();
+                assert!(
+                    log.contains("address already in use"),
+                    "pebble exited with {ended}: {log}"
+                );
+                self.running = Some(self.spawn());
+            }
+            self.ask("/roots/0").await
+        })
+        .await;
+    }
+
+    fn spawn(&self) -> Child {
         let log = std::fs::File::create(self.file("log")).unwrap();
-        let child = Command::new("pebble")
+        Command::new("pebble")
             .args(["-config", &self.file("config.json")])
             .args(["-dnsserver", &self.resolver.to_string()])
             .env("PEBBLE_VA_NOSLEEP", "1")
@@ -167,15 +184,7 @@ impl Authority {
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
-            .unwrap();
-        self.running = Some(child);
-        patiently("pebble accepts", async || {
-            if let Some(ended) = self.running.as_mut().unwrap().try_wait().unwrap() {
-                panic!("pebble exited with {ended}: {}", self.log());
-            }
-            self.ask("/roots/0").await
-        })
-        .await;
+            .unwrap()
     }
 
     fn stop(&mut self) {
