@@ -126,7 +126,7 @@ def events(run, rounds, seconds):
 
 
 def retention(run, rounds, seconds):
-    """Requests per CPU-second with and without retention of traffic, nobody being subscribed."""
+    """Requests per CPU-second with and without retention of traffic, without a subscription."""
     measure = SourceFileLoader("measure", f"{os.path.dirname(os.path.abspath(__file__))}/measure").load_module()
     origin = measure.free_port()
     body = "x" * 1024

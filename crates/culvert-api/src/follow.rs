@@ -2,7 +2,7 @@
 //!
 //! Each message has the id behind which the stream resumes (`Last-Event-ID`), so a reader who reconnects misses
 //! nothing that is kept. The logs are searched again after each commit and every half second. A slow reader
-//! delays its own messages alone: nothing is read for it before it took what was sent.
+//! delays only its own messages: the next search for it starts after it has received the results of the last one.
 //!
 //! Not here: the search (control), live tails, which show events before they are kept (`tail`).
 

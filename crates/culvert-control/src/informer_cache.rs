@@ -1,6 +1,6 @@
 //! An in-memory cache of the documents of one kind, each converted when it is read and again when it changes.
 //!
-//! A refresh reads what was committed since the last one. Commits report the documents that they changed,
+//! A refresh reads the documents that changed since the last one. Commits report the documents that they changed,
 //! also those of other nodes, so a refresh reads only these. After a very large commit or a lost connection
 //! this is not known, and the refresh queries the documents written since. That query does not report
 //! removals. If the cache then has more members than the store has documents, the IDs are compared. A commit

@@ -1,4 +1,4 @@
-//! Health of each destination (contract: destinations 1.6). In memory; a restart begins anew.
+//! Health of each destination (contract: destinations 1.6). It is in memory and empty after a restart.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

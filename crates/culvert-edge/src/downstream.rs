@@ -111,7 +111,7 @@ impl Downstream {
         }
     }
 
-    /// The pool for this client's requests: the connection's own if the agent is told each client, otherwise
+    /// The pool for this client's requests: the connection's own if the agent gets the address of each client, otherwise
     /// the shared one.
     pub(crate) fn pool(&self, shared: &Arc<Pool>) -> Arc<Pool> {
         if !shared.upstream().keeps_clients_apart() {

@@ -10,8 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(2);
-/// At every fifth tick, all threads of the runtime collect.
-const COLLECTED_EVERY: u32 = 5;
+const COLLECTED_EVERY: Duration = Duration::from_secs(10);
 /// The allocator collects a thread's memory at every ten thousandth allocation that is not small.
 const ALLOCATIONS: usize = 10_000;
 const ALLOCATION_BYTES: usize = 2 << 10;
@@ -32,15 +31,10 @@ thread_local! {
 /// server does neither, so it would keep the memory of its start or its last peak.
 pub(crate) async fn give_back(stop: CancellationToken) {
     let mut ticks = tokio::time::interval(EVERY);
-    let mut count: u32 = 0;
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = ticks.tick() => {}
-        }
-        count = count.wrapping_add(1);
-        if count.is_multiple_of(COLLECTED_EVERY) {
-            collect_everywhere().await;
         }
         // The allocator only knows threads that have allocated.
         let ends = || drop(black_box(Vec::<u8>::with_capacity(1)));
@@ -51,14 +45,24 @@ pub(crate) async fn give_back(stop: CancellationToken) {
     }
 }
 
-/// Has the threads of the runtime collect when they are idle next, and wakes those that are idle.
-async fn collect_everywhere() {
-    COLLECTIONS.fetch_add(1, Ordering::Relaxed);
-    let mut busy = JoinSet::new();
-    for _ in 0..2 * Handle::current().metrics().num_workers() {
-        busy.spawn(async { std::thread::sleep(BUSY) });
+/// Has the threads of the runtime collect at intervals when they are idle, and wakes those that are, until `stop`.
+///
+/// Waking blocks each thread for a millisecond. An agent can afford it; a server, which would delay requests, does not
+/// run this.
+pub(crate) async fn collect_idle_threads(stop: CancellationToken) {
+    let mut ticks = tokio::time::interval(COLLECTED_EVERY);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        COLLECTIONS.fetch_add(1, Ordering::Relaxed);
+        let mut busy = JoinSet::new();
+        for _ in 0..2 * Handle::current().metrics().num_workers() {
+            busy.spawn(async { std::thread::sleep(BUSY) });
+        }
+        busy.join_all().await;
     }
-    busy.join_all().await;
 }
 
 /// Collects what other threads freed of this thread's memory, once for each time that this is due. The runtime calls

@@ -127,6 +127,7 @@ pub async fn run(plan: Plan) -> Result<(), Failure> {
     }
     let stop = CancellationToken::new();
     tasks.spawn(memory::give_back(stop.clone()));
+    tasks.spawn(memory::collect_idle_threads(stop.clone()));
     let beside = {
         let (agent, stop) = (Arc::clone(&agent), stop.clone());
         async move {
