@@ -94,14 +94,7 @@ async fn note_owners(store: &culvert_store::Store) -> Result<(), Fault> {
             );
             continue;
         }
-        let body = stored::write(&form)?;
-        let changed = Document { body, ..document };
-        match store.commit(Changes::replace(changed, NOTHING)).await {
-            Ok(_) => {}
-            Err(CommitError::Fault(fault)) => return Err(fault),
-            // Another node changed it meanwhile. The next start tries again.
-            Err(_) => is_complete = false,
-        }
+        is_complete &= replace(store, document, &form).await?;
     }
     match is_complete {
         true => store.meta_set(META, DONE).await,
@@ -132,18 +125,26 @@ async fn note_private_destinations(store: &culvert_store::Store) -> Result<(), F
         if std::mem::replace(&mut form.has_private, true) {
             continue;
         }
-        let body = stored::write(&form)?;
-        let changed = Document { body, ..document };
-        match store.commit(Changes::replace(changed, NOTHING)).await {
-            Ok(_) => {}
-            Err(CommitError::Fault(fault)) => return Err(fault),
-            // Another node changed it meanwhile. The next start tries again.
-            Err(_) => is_complete = false,
-        }
+        is_complete &= replace(store, document, &form).await?;
     }
     match is_complete {
         true => store.meta_set(META, DONE).await,
         false => Ok(()),
+    }
+}
+
+/// Replaces a document. Whether it was replaced: if another node changed it meanwhile, the next start tries again.
+async fn replace(
+    store: &culvert_store::Store,
+    document: Document,
+    form: &impl serde::Serialize,
+) -> Result<bool, Fault> {
+    let body = stored::write(form)?;
+    let changed = Document { body, ..document };
+    match store.commit(Changes::replace(changed, NOTHING)).await {
+        Ok(_) => Ok(true),
+        Err(CommitError::Fault(fault)) => Err(fault),
+        Err(_) => Ok(false),
     }
 }
 
