@@ -15,11 +15,12 @@ mod operator;
 use crate::ast::{Expr, ExprKind, Literal};
 use crate::condition::Condition;
 use crate::cost::units_of;
-use crate::env::{Env, Field, Leaf, Mode, Slot};
+use crate::env::{Env, Field, Leaf, Mode};
 use crate::error::{Error, ErrorKind, EvalErrorKind, Position};
 use crate::eval::Program;
 use crate::node::Node;
 use crate::pattern::PatternCache;
+use crate::resolver::Slot;
 use crate::types::{Type, are_comparable, assumed_size};
 use crate::value::Value;
 

@@ -7,10 +7,10 @@
 use std::cmp::Ordering;
 
 use crate::cost::{Meter, units_of};
-use crate::env::{Resolver, Slot};
 use crate::error::{EvalError, EvalErrorKind, Position, absorb};
 use crate::node::Comparison;
 use crate::pattern::Pattern;
+use crate::resolver::{Resolver, Slot};
 use crate::value::ValueRef;
 
 /// A condition that reads only variables.

@@ -1,4 +1,4 @@
-//! Environments: the variables and functions that expressions may use, and how a variable gets its value.
+//! Environments: the variables and functions that expressions may use.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,9 @@ use crate::eval::{Predicate, Program};
 use crate::extension::{Declared, Extension};
 use crate::limits::{HEIGHT_MAX, Limits};
 use crate::parse;
+use crate::resolver::{Slot, Zones};
 use crate::types::Type;
-use crate::value::{Kind, ValueRef};
-
-/// The number that identifies a variable to a [`Resolver`].
-pub type Slot = u16;
-
-/// Returns the offset of a time zone from UTC in seconds, for the name of the zone and a time in Unix seconds. Not
-/// called for `UTC` and for fixed offsets such as `+02:00`.
-pub type Zones = fn(&str, i64) -> Option<i32>;
-
-/// Provides the values of variables during an evaluation.
-pub trait Resolver {
-    /// The value of `slot`, of its declared type. With `None`, reading the variable is an error and `has` is `false`.
-    fn value(&self, slot: Slot) -> Option<ValueRef<'_>>;
-}
+use crate::value::Kind;
 
 /// The variables, functions and limits that expressions are compiled against.
 ///

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use crate::ast::{FoldKind, Operator};
 use crate::cost::{Meter, PATTERN_UNITS};
-use crate::env::{Resolver, Slot, Zones};
 use crate::error::{EvalError, EvalErrorKind, Position, absorb};
 use crate::extension::{ARGUMENTS_MAX, Extension};
 use crate::functions::Function;
 use crate::limits::Limits;
 use crate::node::{FoldNode, Node};
 use crate::pattern::{Pattern, PatternCache};
+use crate::resolver::{Resolver, Slot, Zones};
 use crate::types::Type;
 use crate::value::{Key, Map, Value, ValueRef};
 

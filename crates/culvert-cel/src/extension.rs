@@ -1,8 +1,8 @@
 //! Extensions: functions of the host, declared with textual signatures and checked like standard functions.
 
 use crate::cost::Meter;
-use crate::env::Slot;
 use crate::error::EvalErrorKind;
+use crate::resolver::Slot;
 use crate::types::{Type, are_comparable};
 use crate::value::{Value, ValueRef};
 

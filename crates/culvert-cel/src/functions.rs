@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::cost::Meter;
-use crate::env::Zones;
 use crate::error::EvalErrorKind;
+use crate::resolver::Zones;
 use crate::time::{Civil, Duration, Timestamp, fixed_offset};
 use crate::types::Type;
 use crate::value::{Value, ValueRef};

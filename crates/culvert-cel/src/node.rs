@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::ast::{FoldKind, Operator};
 use crate::condition::Condition;
-use crate::env::Slot;
 use crate::error::{EvalErrorKind, Position};
 use crate::extension::Extension;
 use crate::functions::Function;
 use crate::pattern::Pattern;
+use crate::resolver::Slot;
 use crate::value::Value;
 
 /// A node of a compiled expression.

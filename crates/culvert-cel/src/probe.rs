@@ -1,7 +1,8 @@
 //! The entry point of the fuzzer and of the seeded test: runs arbitrary bytes through the whole crate.
 
-use crate::env::{Env, Resolver, Slot};
+use crate::env::Env;
 use crate::limits::Limits;
+use crate::resolver::{Resolver, Slot};
 use crate::types::Type;
 use crate::value::ValueRef;
 

@@ -4,6 +4,7 @@
 //! The struct is the only list of keys. Flags, environment variables, the check for unknown keys and the reference
 //! page are generated from its schema. Only this module reads the environment.
 
+mod invalid;
 mod keys;
 mod limits;
 mod load;
@@ -12,7 +13,6 @@ mod span;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,7 +22,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use keys::{Key, keys, reference};
+pub use invalid::Invalid;
+pub use keys::{Key, LIVE, keys, reference};
 pub use limits::Limits;
 pub use load::{environment, load};
 pub use sections::*;
@@ -292,15 +293,3 @@ impl Settings {
         serde_json::to_value(shown).expect("settings are always JSON")
     }
 }
-
-/// Why the settings are invalid: one sentence for standard error, with exit code 78.
-#[derive(Debug)]
-pub struct Invalid(pub String);
-
-impl fmt::Display for Invalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Invalid {}

@@ -8,20 +8,15 @@
 )]
 
 use std::ffi::OsString;
-use std::fmt;
-use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use culvert_base::BoxFuture;
-
-use crate::config::{self, Settings};
-use crate::server::BrokenDisk;
+use clap::{Arg, Command};
 
 pub mod admin;
 pub mod api;
 pub mod audit;
+mod command;
 pub mod completions;
 pub mod demo;
 pub mod events;
@@ -33,23 +28,8 @@ pub mod start;
 pub mod tcp;
 pub mod tls;
 
-/// One command.
-pub struct CommandType {
-    /// Its name on the command line.
-    pub name: &'static str,
-    /// Adds arguments and help.
-    pub arguments: fn(Command) -> Command,
-    /// Runs it.
-    pub run: fn(ArgMatches) -> BoxFuture<'static, Result<(), Failure>>,
-}
-
-impl fmt::Debug for CommandType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CommandType")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
-    }
-}
+pub(crate) use command::say;
+pub use command::{CommandType, Failure, settings_of, with_settings};
 
 /// Every command, sorted by name.
 pub static ALL: &[&CommandType] = &[
@@ -67,45 +47,6 @@ pub static ALL: &[&CommandType] = &[
     &tcp::TYPE,
     &tls::TYPE,
 ];
-
-/// Why a command failed.
-#[derive(Debug)]
-pub enum Failure {
-    /// Exit code 1.
-    Failed(String),
-    /// Exit code 2.
-    Usage(String),
-    /// Exit code 78.
-    Configuration(config::Invalid),
-    /// Exit code 70.
-    Broken(String),
-    /// The reader of standard output closed it, as `| head` does. Exit code 0, and nothing is printed.
-    ReaderLeft,
-}
-
-/// Prints one line on standard output.
-pub(crate) fn say(line: impl fmt::Display) -> Result<(), Failure> {
-    writeln!(std::io::stdout(), "{line}").map_err(|error| match error.kind() {
-        ErrorKind::BrokenPipe => Failure::ReaderLeft,
-        _ => Failure::Failed(format!("cannot write the output: {error}")),
-    })
-}
-
-impl From<anyhow::Error> for Failure {
-    fn from(error: anyhow::Error) -> Self {
-        match error.downcast::<config::Invalid>() {
-            Ok(invalid) => Self::Configuration(invalid),
-            Err(error) if error.is::<BrokenDisk>() => Self::Broken(error.to_string()),
-            Err(error) => Self::Failed(culvert_base::chain(error.as_ref())),
-        }
-    }
-}
-
-impl From<config::Invalid> for Failure {
-    fn from(invalid: config::Invalid) -> Self {
-        Self::Configuration(invalid)
-    }
-}
 
 /// Parses the arguments and runs the command.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
@@ -173,48 +114,6 @@ pub fn command() -> Command {
         root = root.subcommand((command.arguments)(Command::new(command.name)));
     }
     root
-}
-
-/// Adds `--config` and a flag for each setting.
-pub fn with_settings(command: Command) -> Command {
-    let file = Arg::new("config")
-        .long("config")
-        .value_name("FILE")
-        .value_parser(value_parser!(PathBuf))
-        .help("Configuration file [default: ./culvert.toml, otherwise /etc/culvert/culvert.toml]");
-    let mut command = command.arg(file);
-    for key in config::keys() {
-        command = command.arg(
-            Arg::new(key.name.clone())
-                .long(key.flag())
-                .value_name("VALUE")
-                .action(ArgAction::Set)
-                .help(key.doc.clone())
-                .hide_short_help(true)
-                .help_heading("Settings"),
-        );
-    }
-    command
-}
-
-/// The settings of a command built with [`with_settings`].
-pub fn settings_of(matches: &ArgMatches) -> Result<Settings, Failure> {
-    let flags: Vec<(String, String)> = config::keys()
-        .into_iter()
-        // Secrets have no flags, because every user of the machine can read command lines.
-        .filter_map(|key| {
-            Some((
-                key.name.clone(),
-                matches.get_one::<String>(&key.name)?.clone(),
-            ))
-        })
-        .collect();
-    if flags.iter().any(|(name, _)| name == "bootstrap.api_key") {
-        let text = "other users can see a token on the command line; set CULVERT_BOOTSTRAP__API_KEY instead";
-        return Err(Failure::Usage(text.into()));
-    }
-    let file = matches.get_one::<PathBuf>("config").map(PathBuf::as_path);
-    Ok(config::load(file, &config::environment(), &flags)?)
 }
 
 /// The reference page of all commands, in Markdown. Omits the flags of settings and the operations of `culvert api`,

@@ -3,7 +3,35 @@
 use serde_json::Value;
 
 use super::Settings;
-use crate::reload::LIVE;
+
+/// Keys of [`Settings`] that a reload applies. The others need a restart.
+pub const LIVE: [&str; 25] = [
+    "agents.cert_file",
+    "agents.key_file",
+    "edge.asn_database",
+    "edge.body_bytes_max",
+    "edge.certificates",
+    "edge.connections_max",
+    "edge.connections_per_source_max",
+    "edge.extra_ca_file",
+    "edge.geo_database",
+    "edge.ip_categories",
+    "edge.memory_bytes",
+    "edge.proxy_protocol",
+    "edge.proxy_protocol_from",
+    "edge.redirect_http",
+    "edge.timeouts.connect",
+    "edge.timeouts.first_byte",
+    "edge.timeouts.idle",
+    "edge.timeouts.request",
+    "edge.timeouts.write",
+    "edge.trusted_proxies",
+    "edge.underscore_headers",
+    "events.redact_headers",
+    "events.redact_query",
+    "log.level",
+    "shutdown.drain",
+];
 
 /// One key, as found in the schema of [`Settings`].
 #[derive(Clone, Debug)]

@@ -135,3 +135,11 @@ fn every_key_is_documented() {
         assert!(!key.doc.is_empty(), "{}", key.name);
     }
 }
+
+#[test]
+fn every_live_key_is_a_key() {
+    let keys: Vec<String> = keys().into_iter().map(|key| key.name).collect();
+    for live in LIVE {
+        assert!(keys.iter().any(|key| key == live), "{live}");
+    }
+}

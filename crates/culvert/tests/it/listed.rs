@@ -14,6 +14,7 @@ const TABLES: &[(&str, &str)] = &[
 /// Files that those folders share and that add nothing to the table.
 const SHARED: &[&str] = &[
     "aws_resource",
+    "command",
     "context",
     "envelope",
     "ip_rules",
