@@ -168,14 +168,13 @@ impl Queue {
         Ok(row.is_none())
     }
 
-    /// The first and last positions of the traffic log, after waiting until no further piece can
-    /// appear before the last. In an empty log, the first is beyond the last.
+    /// The first and last positions of the traffic log. No further piece can appear before the last.
+    /// In an empty log, the first is beyond the last.
     pub async fn settled_ends(&self) -> Result<(i64, i64), Fault> {
         let doing = "reading the ends of the traffic log";
         let row = self.pool().row(doing, events::TRAFFIC_ENDS, &[]).await?;
         let ends = row.map_or(Ok((1, 0)), |row| Ok((row.get(0)?, row.get(1)?)));
-        let ends = ends.during(doing)?;
-        self.outlast_keeping().await?;
-        Ok(ends)
+        let (first, last) = ends.during(doing)?;
+        Ok((first, self.settled(last).await?))
     }
 }

@@ -140,6 +140,13 @@ macro_rules! oldest_of {
     };
 }
 
+/// The upper bits of the keys of advisory locks that mark pieces being written.
+macro_rules! keeping {
+    () => {
+        "6518124"
+    };
+}
+
 /// Pages like these, of the audit log and of the pieces of an endpoint.
 macro_rules! audit_pages {
     ($of:ident, $name:literal) => {
@@ -729,13 +736,28 @@ pub(crate) const INDEX_PIECE: Pair = Pair {
          ON CONFLICT DO NOTHING",
 };
 
-/// Waits until every piece of the traffic log that is being written is committed. A SQLite file has
-/// one writer.
-pub(crate) const OUTLAST_KEEPING: Pair = Pair {
-    sqlite: "SELECT 1",
-    // Waits for the locks of all transactions that write pieces. The statement's end releases the
-    // lock.
-    postgres: "DO $$ BEGIN LOCK TABLE traffic IN SHARE MODE; END $$",
+/// Marks the pieces of the traffic log that the transaction writes: a shared advisory lock until its end,
+/// whose key contains the last position before them. The upper 24 bits of the key say that it is such a lock.
+/// No one waits for it. A SQLite file has one writer.
+pub(crate) const BEGIN_KEEPING: Pair = Pair {
+    sqlite: "SELECT MAX(id) FROM traffic",
+    postgres: concat!(
+        "SELECT pg_advisory_xact_lock_shared((CAST(",
+        keeping!(),
+        " AS BIGINT) << 40) + COALESCE(MAX(id), 0)) FROM traffic"
+    ),
+};
+
+/// The position behind which pieces are being written; null if none is.
+pub(crate) const UNSETTLED: Pair = Pair {
+    sqlite: "SELECT CAST(NULL AS INTEGER)",
+    postgres: concat!(
+        "SELECT MIN(((CAST(classid AS BIGINT) & 255) << 32) + CAST(objid AS BIGINT)) FROM pg_locks \
+         WHERE locktype = 'advisory' AND objsubid = 1 AND mode = 'ShareLock' \
+         AND CAST(classid AS BIGINT) >> 8 = ",
+        keeping!(),
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    ),
 };
 
 #[cfg(test)]
@@ -749,7 +771,8 @@ pub(crate) const PAIRS: &[Pair] = &[
     AUDIT_OLDEST_OF[2],
     TRAFFIC_OF_NEWEST,
     TRAFFIC_OF_OLDEST,
-    OUTLAST_KEEPING,
+    BEGIN_KEEPING,
+    UNSETTLED,
     CLAIM,
     NOW,
     LEASE_LISTED,

@@ -32,7 +32,7 @@ async fn prepare(place: &Place, part: Part, statements: &[&'static str]) {
     let pairs = PAIRS
         .iter()
         .filter(|pair| match part.file {
-            None => !["batch", "FROM body", "traffic_endpoint"]
+            None => !["batch", "FROM body", "traffic"]
                 .iter()
                 .any(|one| pair.sqlite.contains(one)),
             Some(_) => !["document", "outbox"]

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::dialect::{Arg, Connection, Row};
 use crate::queue::traffic::NewPiece;
-use crate::statements::{BODIES, INDEX_PIECE, LEASE_LISTED, events};
+use crate::statements::{BEGIN_KEEPING, BODIES, INDEX_PIECE, LEASE_LISTED, events};
 use crate::writer::{Outcome, WriteBackend};
 
 /// The write backend of the queue.
@@ -922,6 +922,8 @@ async fn keep_traffic(
     pieces: &[NewPiece],
 ) -> Result<Outcome<QueueLog>, sqlx::Error> {
     let mut n = 0;
+    let begin = connection.spell(BEGIN_KEEPING);
+    connection.row(begin, &[]).await?;
     for piece in pieces {
         let arguments = [
             Arg::Int(piece.first_at.unix_nanos()),

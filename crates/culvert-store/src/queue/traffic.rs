@@ -6,11 +6,12 @@
 use std::time::Duration;
 
 use culvert_base::{Fault, Timestamp};
+use tokio::time::Instant;
 
 use super::{Queue, checksum};
 use crate::dialect::{Arg, While};
 use crate::queue::queue_log::QueueCommand;
-use crate::statements::{OUTLAST_KEEPING, events};
+use crate::statements::{UNSETTLED, events};
 
 /// A piece to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,9 @@ pub struct RetainedTraffic {
     pub bytes: u64,
 }
 
+/// How long a replay waits for pieces that are being written, and how often it looks.
+const SETTLES_WITHIN: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Pieces read or removed in one step.
 const STEP: i64 = 256;
 
@@ -74,19 +78,30 @@ impl Queue {
             .during(doing)
     }
 
-    /// Like [`Self::traffic`], but waits until no further piece can appear before its end.
-    /// Positions are assigned before the commit, so nodes may commit in another order.
+    /// Like [`Self::traffic`], but up to an end before which no further piece can appear. Waits a
+    /// little for the pieces that are being written.
     pub async fn settled_traffic(&self) -> Result<RetainedTraffic, Fault> {
-        let extent = self.traffic().await?;
-        self.outlast_keeping().await?;
-        Ok(extent)
+        let mut extent = self.traffic().await?;
+        let until = Instant::now() + SETTLES_WITHIN;
+        loop {
+            let settled = self.settled(extent.last).await?;
+            if settled == extent.last || Instant::now() >= until {
+                extent.last = settled;
+                return Ok(extent);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
 
-    /// Waits until every piece that is being written is committed.
-    pub(crate) async fn outlast_keeping(&self) -> Result<(), Fault> {
-        let doing = "waiting for the end of the traffic log";
-        let outlast = self.shared.database.site.spell(OUTLAST_KEEPING);
-        self.pool().rows(doing, outlast, &[]).await.map(drop)
+    /// The last position up to `last` before which no further piece can appear. Positions are
+    /// assigned before the commit, so nodes may commit in another order. Must be called after `last`
+    /// was read. Waits for no other transaction, however long one is open.
+    pub(crate) async fn settled(&self, last: i64) -> Result<i64, Fault> {
+        let doing = "looking for traffic events that are being written";
+        let unsettled = self.shared.database.site.spell(UNSETTLED);
+        let row = self.pool().row(doing, unsettled, &[]).await?;
+        let behind: Option<i64> = row.map_or(Ok(None), |row| row.get(0)).during(doing)?;
+        Ok(behind.map_or(last, |behind| behind.min(last)))
     }
 
     /// The pieces after `after` up to `last`, at most `limit`.
