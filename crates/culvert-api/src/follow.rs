@@ -1,8 +1,9 @@
 //! Following the kept events as server-sent events: `GET /events?follow=true&…`.
 //!
 //! Each message has the id behind which the stream resumes (`Last-Event-ID`), so a reader who reconnects misses
-//! nothing that is kept. The logs are searched again after each commit and every half second. A slow reader
+//! nothing that is kept. The logs are searched again after commits and every half second. A slow reader
 //! delays only its own messages: the next search for it starts after it has received the results of the last one.
+//! Permissions are checked before each message, and soon after each commit.
 //!
 //! Not here: the search (control), live tails, which show events before they are kept (`tail`).
 
@@ -34,6 +35,8 @@ const FOLLOWERS_MAX: usize = 64;
 const FOLLOWERS_PER_OWNER: usize = 16;
 /// How often the logs are searched for what came without a commit of this node.
 const SEARCH_EVERY: Duration = Duration::from_millis(500);
+/// How soon after a search commits are noticed, however many there are.
+const NOTICE_AFTER: Duration = Duration::from_millis(100);
 /// The header of a reader that resumes.
 const LAST_EVENT_ID: &str = "last-event-id";
 
@@ -64,6 +67,7 @@ impl Api {
             revision,
             waiting: VecDeque::new(),
             searches_at: Instant::now(),
+            searched_at: Instant::now(),
             comments_at: Instant::now() + COMMENT_EVERY,
             is_new: true,
             stopping: self.stopping.clone(),
@@ -145,6 +149,7 @@ struct Reader {
     revision: watch::Receiver<i64>,
     waiting: VecDeque<Message>,
     searches_at: Instant,
+    searched_at: Instant,
     comments_at: Instant,
     is_new: bool,
     stopping: CancellationToken,
@@ -171,11 +176,20 @@ impl Reader {
                 return self.rights.hold().await.then_some(comment);
             }
             let next = self.searches_at.min(self.comments_at);
+            let notices_at = self.searched_at + NOTICE_AFTER;
+            let revision = &mut self.revision;
+            let committed = async {
+                tokio::time::sleep_until(notices_at).await;
+                revision.changed().await
+            };
             tokio::select! {
                 biased;
                 () = self.stopping.cancelled() => return None,
-                changed = self.revision.changed() => changed.ok()?,
+                changed = committed => changed.ok()?,
                 () = tokio::time::sleep_until(next) => {}
+            }
+            if !self.rights.hold().await {
+                return None;
             }
             self.search().await?;
         }
@@ -183,6 +197,7 @@ impl Reader {
 
     async fn search(&mut self) -> Option<()> {
         self.revision.mark_unchanged();
+        self.searched_at = Instant::now();
         match self.control.followed(&mut self.followed).await {
             Ok((messages, has_more)) => {
                 // A search that finds nothing among many events leaves room for other work.

@@ -40,7 +40,7 @@ const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 pub(crate) static PARAMETERS: [Parameter; 3] = [
     Parameter {
         name: "type",
-        doc: "Event types to stream, such as `http_request_complete.v0`; default: all that the caller may read. Types about API keys, credentials and agent sessions need an admin (630).",
+        doc: "Event types to stream, such as `http_request_complete.v0`. `audit` and `traffic` stand for all types of a log that the caller may read; default: both. Types about API keys, credentials and agent sessions need an admin (630).",
         repeatable: true,
         within: None,
     },
@@ -93,8 +93,11 @@ impl Api {
         arrival: &Arrival<'_>,
     ) -> Rights {
         let cookie = is_by_cookie.then(|| self.session_cookie(arrival)).flatten();
+        let mut revision = self.control.revision();
+        // A commit since the caller was authenticated may have ended the permission.
+        revision.mark_changed();
         Rights {
-            revision: self.control.revision(),
+            revision,
             checked_at: Instant::now(),
             address: self.client(arrival),
             cookie: cookie.map(|cookie| Secret::new(cookie.to_owned())),

@@ -22,6 +22,7 @@ use crate::resource::model::ssh_public_key::SshPublicKey;
 use crate::resource::model::ssh_user_certificate::SshUserCertificate;
 use crate::resource::model::tls_certificate::TlsCertificate;
 use crate::resource::model::tunnel_credential::TunnelCredential;
+use crate::resource::model::tunnel_session::TunnelSession;
 use crate::resource::model::vault::Vault;
 use crate::resource::model::vault_secret::VaultSecret;
 
@@ -33,6 +34,7 @@ pub(crate) const AGENT_SESSION_STOP: &str = "agent_session_stop.v0";
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AuditedResource {
     pub(crate) name: &'static str,
+    pub(crate) prefixes: &'static [&'static str],
     pub(crate) is_private: bool,
 }
 
@@ -61,6 +63,7 @@ impl AuditedResource {
     const fn of<R: Model>() -> Self {
         Self {
             name: R::NAME,
+            prefixes: R::PREFIXES,
             is_private: R::IS_PRIVATE,
         }
     }
@@ -121,6 +124,59 @@ pub(crate) fn is_private(name: &str) -> bool {
     }) || [AGENT_SESSION_START, AGENT_SESSION_STOP].contains(&name)
 }
 
+/// Whether all events about the object with this ID are about keys or credentials.
+pub(crate) fn is_private_object(id: &str) -> bool {
+    let Some((prefix, _)) = culvert_base::id::split(id) else {
+        return false;
+    };
+    let mut private = AUDITED.iter().filter(|resource| resource.is_private);
+    private.any(|resource| resource.prefixes.contains(&prefix))
+        || prefix == TunnelSession::ID_PREFIX
+}
+
+/// The kinds that a caller asked for by name, and those of them that the caller may not read. `audit` and `traffic`
+/// name all kinds of a family; no names stand for all kinds.
+#[derive(Debug)]
+pub(crate) struct AskedKinds {
+    pub(crate) readable: Vec<String>,
+    /// Only kinds of families.
+    pub(crate) withheld: Vec<String>,
+}
+
+impl AskedKinds {
+    /// Each kind once.
+    ///
+    /// # Errors
+    /// An unknown kind (238), or one by name that the caller may not read (630).
+    pub(crate) fn of(caller: &Caller, asked: &[String]) -> Result<Self, Refusal> {
+        let (mut readable, mut withheld) = (Vec::new(), Vec::new());
+        let mut add = |name: String| {
+            let kinds = match may_follow(caller, &name) {
+                Ok(()) => &mut readable,
+                Err(_) => &mut withheld,
+            };
+            if !kinds.contains(&name) {
+                kinds.push(name);
+            }
+        };
+        if asked.is_empty() {
+            event_types().into_iter().for_each(&mut add);
+        }
+        for name in asked {
+            match name.as_str() {
+                "audit" => names().for_each(&mut add),
+                "traffic" => traffic_kinds().for_each(|kind| add(kind.name.to_owned())),
+                _ => {
+                    known(name)?;
+                    may_follow(caller, name)?;
+                    add(name.clone());
+                }
+            }
+        }
+        Ok(Self { readable, withheld })
+    }
+}
+
 /// Refuses the name of an unknown kind.
 pub(crate) fn known(name: &str) -> Result<(), Refusal> {
     if is_kind(name) || traffic_kinds().any(|kind| kind.name == name) {
@@ -148,6 +204,7 @@ pub(crate) fn may_follow(caller: &Caller, name: &str) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::caller::OwnerKind;
 
     #[test]
     fn every_resource_with_events_is_in_the_table() {
@@ -156,8 +213,62 @@ mod tests {
             .filter(|ty| ty.silent.is_none())
             .map(|ty| AuditedResource {
                 name: ty.name,
+                prefixes: ty.prefixes,
                 is_private: ty.is_private,
             });
         assert_eq!(audited.collect::<Vec<_>>(), AUDITED);
+    }
+
+    #[test]
+    fn a_family_stands_for_what_the_caller_may_read() {
+        let caller = |role| Caller {
+            owner_id: "usr_1".to_owned(),
+            owner_kind: OwnerKind::User,
+            role,
+            key_id: "ak_1".to_owned(),
+            subject: String::new(),
+            account: "ac_1".to_owned(),
+        };
+        let of = |role, names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            AskedKinds::of(&caller(role), &names)
+        };
+        let n_private = names().filter(|name| is_private(name)).count();
+        assert!(n_private > 0);
+        for role in [Role::Admin, Role::Developer, Role::ReadOnly] {
+            let n_withheld = match role {
+                Role::Admin => 0,
+                Role::Developer | Role::ReadOnly => n_private,
+            };
+            for (asked, n_all) in [
+                (&[][..], event_types().len()),
+                (&["audit"], names().count()),
+                (&["traffic"], traffic_kinds().count()),
+                (
+                    &["traffic", "audit", "vault_created.v0"],
+                    event_types().len(),
+                ),
+            ] {
+                let kinds = of(role, asked).unwrap();
+                let n_withheld = if asked == ["traffic"] { 0 } else { n_withheld };
+                assert_eq!(kinds.withheld.len(), n_withheld, "{role:?} {asked:?}");
+                assert_eq!(kinds.readable.len(), n_all - n_withheld, "{asked:?}");
+                assert!(kinds.withheld.iter().all(|name| is_private(name)));
+            }
+        }
+        let refused = of(Role::Developer, &["audit", "api_key_created.v0"]).unwrap_err();
+        assert_eq!(refused.code, Some(code::NOT_ADMIN));
+        let refused = of(Role::Admin, &["audits"]).unwrap_err();
+        assert_eq!(refused.code, Some(code::EVENT_TYPE_UNKNOWN));
+    }
+
+    #[test]
+    fn objects_that_only_their_owners_see_are_known_by_their_ids() {
+        for id in ["ak_1", "cr_1", "sshcr_1", "ts_1"] {
+            assert!(is_private_object(id), "{id}");
+        }
+        for id in ["ep_1", "vault_1", "ak", "", "ak_\u{e9}"] {
+            assert!(!is_private_object(id), "{id}");
+        }
     }
 }

@@ -17,6 +17,7 @@ use url::form_urlencoded;
 use crate::audit_kinds::catalogue;
 use crate::caller::{Caller, Role};
 use crate::control::Control;
+use crate::event_kinds::AskedKinds;
 use crate::operation::{Call, Method, Operation, Reply, ResponseSpec, Status};
 use crate::page::{self, LIMIT_MAX, Parameter};
 use crate::{Error, event_kinds, stored};
@@ -26,6 +27,8 @@ pub const EVENTS_PATH: &str = "/events";
 /// The parameter that requests a stream.
 const FOLLOW: &str = "follow";
 const CURSOR: &str = "cursor";
+/// Longer texts are no IDs.
+const ID_BYTES_MAX: usize = 256;
 
 const fn parameter(name: &'static str, repeatable: bool, doc: &'static str) -> Parameter {
     Parameter {
@@ -58,7 +61,7 @@ static PARAMETERS: [Parameter; 10] = [
     parameter(
         "type",
         true,
-        "Returns only events of these types, such as `http_request_complete.v0`; default: all that the caller may read. Types about API keys, credentials and agent sessions need an admin (630).",
+        "Returns only events of these types, such as `http_request_complete.v0`. `audit` and `traffic` stand for all types of a log that the caller may read; default: both. Types about API keys, credentials and agent sessions need an admin (630).",
     ),
     parameter(
         "from",
@@ -120,6 +123,8 @@ struct EventList<'a> {
     /// Where the search continues; null at its end. A page before that may have fewer events than `limit`,
     /// or none.
     next_page_uri: Option<String>,
+    /// Requested types that only admins may read. The list has no events of them.
+    withheld_types: &'a [String],
 }
 
 /// A kept event.
@@ -193,7 +198,7 @@ async fn list(control: &Control, call: Call) -> Result<Reply, Error> {
     if asked.follows {
         return Err(invalid("follow", "is not available here").into());
     }
-    let query = asked.query(control, &call.caller)?;
+    let (query, withheld_types) = asked.query(control, &call.caller)?;
     let page = control.delivery.events(&query).await?;
     let uri = format!("{}{EVENTS_PATH}", call.base);
     let mut events = Vec::new();
@@ -205,6 +210,7 @@ async fn list(control: &Control, call: Call) -> Result<Reply, Error> {
         events,
         uri: &uri,
         next_page_uri,
+        withheld_types: &withheld_types,
     })?))
 }
 
@@ -262,8 +268,9 @@ impl Control {
             order: Order::OldestFirst,
             ..asked
         };
-        let mut query = asked.query(self, caller)?;
+        let (mut query, _) = asked.query(self, caller)?;
         query.limit = ROUND;
+        query.is_followed = true;
         if let Some(last) = last {
             query.from = Some(cursor("Last-Event-ID", last, Order::OldestFirst)?);
         }
@@ -352,8 +359,8 @@ impl Asked {
                 }
                 "from" => asked.since = Some(time(name, value)?),
                 "to" => asked.until = Some(time(name, value)?),
-                "object_id" => asked.object = Some(value.clone()),
-                "actor_id" => asked.actor = Some(value.clone()),
+                "object_id" => asked.object = Some(id(name, value)?),
+                "actor_id" => asked.actor = Some(id(name, value)?),
                 "filter" => asked.filter = Some(value.clone()),
                 _ => {
                     asked.follows = match value.as_str() {
@@ -374,15 +381,33 @@ impl Asked {
         Ok(asked)
     }
 
-    /// The query for delivery, limited to the rights of the caller.
-    fn query(self, control: &Control, caller: &Caller) -> Result<EventQuery, Refusal> {
+    /// The query for delivery, limited to the rights of the caller, and the types that they leave out.
+    fn query(
+        self,
+        control: &Control,
+        caller: &Caller,
+    ) -> Result<(EventQuery, Vec<String>), Refusal> {
         let filter = match self.filter.as_deref() {
             None => None,
             Some(source) => Some(LogFilter::compile(catalogue(), source)?),
         };
-        Ok(EventQuery {
+        let asked = AskedKinds::of(caller, &self.types)?;
+        must_be_retained(control, &self.types)?;
+        let is_all = self.types.is_empty() && asked.withheld.is_empty();
+        let is_withheld = self
+            .object
+            .as_deref()
+            .is_some_and(|id| caller.role != Role::Admin && event_kinds::is_private_object(id));
+        let kinds = match (is_all, is_withheld) {
+            // Reading such an object's events would show by its duration whether there are any.
+            (_, true) => Some(Vec::new()),
+            (true, false) => None,
+            (false, false) => Some(asked.readable),
+        };
+        let query = EventQuery {
+            owner: caller.owner_id.clone(),
             account: caller.account.clone(),
-            kinds: kinds_for(control, caller, self.types)?,
+            kinds,
             filter,
             since: self.since,
             until: self.until,
@@ -391,38 +416,27 @@ impl Asked {
             order: self.order,
             from: self.cursor,
             limit: self.limit,
-        })
+            is_followed: false,
+        };
+        Ok((query, asked.withheld))
     }
 }
 
-/// The kinds that the caller receives for this request; `None` for all kinds.
-fn kinds_for(
-    control: &Control,
-    caller: &Caller,
-    types: Vec<String>,
-) -> Result<Option<Vec<String>>, Refusal> {
-    for name in &types {
-        event_kinds::known(name)?;
-        event_kinds::may_follow(caller, name)?;
-        let is_traffic = kinds::find(name).is_some_and(|kind| kind.family == Family::Traffic);
-        if is_traffic && !control.delivery.retains_traffic() {
-            return Err(Refusal::new(
-                code::TRAFFIC_NOT_RETAINED,
-                format!(
-                    "This server does not retain traffic events such as `{name}` (see `events.traffic_retention`)."
-                ),
-            ));
-        }
+/// Refuses types of traffic that were requested by name (5408), if this server retains none.
+fn must_be_retained(control: &Control, types: &[String]) -> Result<(), Refusal> {
+    let is_traffic = |name: &&String| {
+        let is_of_traffic = |kind: &culvert_events::Kind| kind.family == Family::Traffic;
+        *name == "traffic" || kinds::find(name).is_some_and(is_of_traffic)
+    };
+    match types.iter().find(is_traffic) {
+        Some(name) if !control.delivery.retains_traffic() => Err(Refusal::new(
+            code::TRAFFIC_NOT_RETAINED,
+            format!(
+                "This server does not retain traffic events such as `{name}` (see `events.traffic_retention`)."
+            ),
+        )),
+        _ => Ok(()),
     }
-    if !types.is_empty() {
-        return Ok(Some(types));
-    }
-    if caller.role == Role::Admin {
-        return Ok(None);
-    }
-    let mut all = event_kinds::event_types();
-    all.retain(|name| !event_kinds::is_private(name));
-    Ok(Some(all))
 }
 
 fn invalid(name: &str, why: &str) -> Refusal {
@@ -444,6 +458,15 @@ fn time(name: &str, text: &str) -> Result<Timestamp, Refusal> {
             format!("`{name}` must be an RFC 3339 time."),
         )
     })
+}
+
+/// An ID. Not every database can look for other texts, such as those with NUL.
+fn id(name: &str, text: &str) -> Result<String, Refusal> {
+    let is_id = text.len() <= ID_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic());
+    match is_id {
+        true => Ok(text.to_owned()),
+        false => Err(invalid(name, "must be an ID")),
+    }
 }
 
 fn cursor(name: &str, text: &str, wanted: Order) -> Result<Cursor, Refusal> {
@@ -484,6 +507,8 @@ mod tests {
             (&[("from", "yesterday")], code::TIME_MALFORMED),
             (&[("order", "up")], code::EVENT_QUERY_INVALID),
             (&[("cursor", "x")], code::EVENT_QUERY_INVALID),
+            (&[("object_id", "ak_\0")], code::EVENT_QUERY_INVALID),
+            (&[("actor_id", "é")], code::EVENT_QUERY_INVALID),
             (&[("cursor", "o1-1-1")], code::EVENT_QUERY_INVALID),
             (&[("follow", "maybe")], code::EVENT_QUERY_INVALID),
         ] {

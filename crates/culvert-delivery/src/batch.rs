@@ -368,14 +368,21 @@ impl Batch {
 
     /// The events in order.
     pub fn deliveries(&self) -> impl ExactSizeIterator<Item = Delivery<'_>> + DoubleEndedIterator {
-        self.entries.iter().map(|entry| {
-            let envelope = &self.body[entry.line.clone()];
-            Delivery {
-                event_id: event_id(envelope).expect("read() found an id in every envelope"),
-                subscription: &self.subscriptions[entry.subscription],
-                envelope,
-            }
-        })
+        self.entries.iter().map(|entry| self.delivery_of(entry))
+    }
+
+    /// The event at an index.
+    pub fn delivery(&self, index: usize) -> Option<Delivery<'_>> {
+        Some(self.delivery_of(self.entries.get(index)?))
+    }
+
+    fn delivery_of(&self, entry: &BatchEntry) -> Delivery<'_> {
+        let envelope = &self.body[entry.line.clone()];
+        Delivery {
+            event_id: event_id(envelope).expect("read() found an id in every envelope"),
+            subscription: &self.subscriptions[entry.subscription],
+            envelope,
+        }
     }
 
     /// All envelopes as one JSON array.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +31,7 @@ use crate::replay::{Replay, TrafficRange};
 use crate::replayer::Replayer;
 use crate::retained_pieces::PieceQueue;
 use crate::retry::RetryBudget;
+use crate::search_turns::SearchTurns;
 use crate::settings::Settings;
 use crate::spill::SpillTask;
 use crate::spill_writer::SpillWriter;
@@ -47,15 +48,11 @@ const TEST_DEADLINE: Duration = Duration::from_secs(10);
 /// Records after which the flusher is woken: few enough to be in the processor's cache still.
 const WAKE_RECORDS: usize = 128;
 
-/// Maximum number of concurrent searches of the retained events; others wait.
-const QUERIES_MAX: usize = 2;
-
 /// The delivery plane.
 #[derive(Debug)]
 pub struct Delivery {
     pub(crate) plane: Arc<Plane>,
-    /// Limits concurrent searches of the retained events.
-    queries: Semaphore,
+    searches: SearchTurns,
 }
 
 impl Delivery {
@@ -85,7 +82,7 @@ impl Delivery {
             )),
         };
         Arc::new(Self {
-            queries: Semaphore::new(QUERIES_MAX),
+            searches: SearchTurns::new(),
             plane: Arc::new(Plane {
                 log,
                 queue,
@@ -259,9 +256,8 @@ impl Delivery {
     /// # Errors
     /// A store or queue that fails.
     pub async fn events(&self, query: &EventQuery) -> Result<EventPage, Fault> {
-        let doing = "reading the retained events";
-        let turn = self.queries.acquire().await;
-        let _turn = turn.map_err(|closed| Fault::new(doing, closed))?;
+        let turn = self.searches.take(&query.owner, query.is_followed);
+        let _turn = turn.await;
         event_query::page(&self.plane, query).await
     }
 

@@ -4,22 +4,28 @@
 //! the two next events the one comes that happened next. A cursor says how far each log was read, so pages fit
 //! together whatever is written meanwhile.
 //!
-//! A page costs no more than [`WORK_MAX`] and [`TIME_MAX`], however few events it finds, and concurrent searches
-//! are limited. A page that ends early has a cursor to continue with.
+//! Several nodes write their traffic side by side, each about once a second. So within a page, traffic is sorted by
+//! time; a follower gets it in the order of the log.
 //!
-//! Not here: which kinds a caller may read, and what a page looks like (control).
+//! A page costs no more than [`WORK_MAX`] and [`TIME_MAX`], however few events it finds, and has at most
+//! [`PAGE_BYTES_MAX`]. A page that ends early has a cursor to continue with.
+//!
+//! Not here: how many searches run at once (`search_turns`), which kinds a caller may read, and what a page looks
+//! like (control).
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 use std::time::Duration;
 
 use culvert_base::{Fault, Timestamp};
 use culvert_events::{Family, LogFilter, Logged, kinds};
-use culvert_store::{AuditKey, LinkedRow, Order, event_names};
+use culvert_store::{AuditKey, LinkedRow, Order, Piece, event_names};
 use serde::Deserialize;
 use tokio::time::Instant;
 
+use crate::batch::Batch;
 use crate::plane::Plane;
 use crate::retained;
 
@@ -33,6 +39,10 @@ const EVENT_WORK: u64 = 500;
 const BYTE_WORK: u64 = 2;
 const FILTER_BYTE_WORK: u64 = 6;
 const FILTER_UNIT_WORK: u64 = 10;
+/// Work before other tasks of the thread get their turn.
+const TURN_WORK: u64 = 1_000_000;
+/// Bytes of events in one page. One event more may exceed it.
+const PAGE_BYTES_MAX: usize = 1 << 20;
 /// Rows of the audit log in one read.
 const ROWS: u32 = 64;
 /// Pieces of the traffic log in one read.
@@ -41,6 +51,8 @@ const PIECES: u32 = 2;
 /// A search of the kept events.
 #[derive(Debug)]
 pub struct EventQuery {
+    /// Whose search it is. Each owner has a share of all searches.
+    pub owner: String,
     /// Only events of this account.
     pub account: String,
     /// Only events of these kinds; of every kind, if `None`.
@@ -59,8 +71,11 @@ pub struct EventQuery {
     pub order: Order,
     /// Where to continue; from the beginning, if `None`.
     pub from: Option<Cursor>,
-    /// Events of a page.
+    /// Maximum number of events of a page.
     pub limit: usize,
+    /// Whether the search continues behind the cursor of each event. If not, it continues behind the page, whose
+    /// traffic is sorted by time.
+    pub is_followed: bool,
 }
 
 /// How far both logs were read, in one direction. Newest first, the events before the positions are left;
@@ -193,30 +208,23 @@ pub(crate) async fn page_within(
     query: &EventQuery,
     work_max: u64,
 ) -> Result<EventPage, Fault> {
-    let mut budget = Budget {
-        work: 0,
-        work_max,
-        until: Instant::now() + TIME_MAX,
-    };
+    let mut budget = Budget::new(work_max);
     let mut audit = AuditSource::open(plane, query).await?;
     let mut traffic = TrafficSource::open(plane, query).await?;
-    let mut events = Vec::new();
+    let (mut events, mut bytes) = (Vec::new(), 0);
     let is_end = loop {
         let is_filled = audit.fill(plane, query, &mut budget).await?
             && traffic.fill(plane, query, &mut budget).await?;
         if !is_filled {
             break false;
         }
-        let is_audit = match (audit.found.front(), traffic.found.front()) {
+        let is_audit = match (&audit.found, &traffic.found) {
             (None, None) => break true,
             (Some(_), None) => true,
             (None, Some(_)) => false,
-            (Some(audit), Some(traffic)) => match query.order {
-                Order::NewestFirst => audit.at > traffic.at,
-                Order::OldestFirst => audit.at <= traffic.at,
-            },
+            (Some(audit), Some(traffic)) => comes_first(query.order, audit.at, traffic.at),
         };
-        if events.len() >= query.limit {
+        if events.len() >= query.limit || bytes >= PAGE_BYTES_MAX {
             break false;
         }
         let found = match is_audit {
@@ -224,18 +232,55 @@ pub(crate) async fn page_within(
             false => traffic.take(),
         };
         let Some(found) = found else { continue };
-        events.push(LoggedEvent {
+        bytes += found.envelope.len();
+        let event = LoggedEvent {
             envelope: found.envelope,
             endpoint: found.endpoint,
             audit: found.audit,
             cursor: cursor(query.order, &audit, &traffic),
-        });
+        };
+        events.push((found.at, event));
     };
+    if !query.is_followed {
+        events = by_time(query.order, events);
+    }
     Ok(EventPage {
         next: cursor(query.order, &audit, &traffic),
-        events,
+        events: events.into_iter().map(|(_, event)| event).collect(),
         is_end,
     })
+}
+
+/// Whether an audit event comes before a traffic event.
+fn comes_first(order: Order, audit: Timestamp, traffic: Timestamp) -> bool {
+    match order {
+        Order::NewestFirst => audit > traffic,
+        Order::OldestFirst => audit <= traffic,
+    }
+}
+
+/// The events with the traffic among them sorted by time. Audit events keep the order of their log.
+fn by_time(order: Order, events: Vec<(Timestamp, LoggedEvent)>) -> Vec<(Timestamp, LoggedEvent)> {
+    let is_audit = |(_, event): &(Timestamp, LoggedEvent)| event.audit.is_some();
+    let (audit, mut traffic): (Vec<_>, Vec<_>) = events.into_iter().partition(is_audit);
+    traffic.sort_by(|(a, _), (b, _)| match order {
+        Order::NewestFirst => b.cmp(a),
+        Order::OldestFirst => a.cmp(b),
+    });
+    let mut sorted = Vec::with_capacity(audit.len() + traffic.len());
+    let (mut audit, mut traffic) = (audit.into_iter().peekable(), traffic.into_iter().peekable());
+    loop {
+        let is_audit = match (audit.peek(), traffic.peek()) {
+            (None, None) => return sorted,
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            (Some((audit, _)), Some((traffic, _))) => comes_first(order, *audit, *traffic),
+        };
+        sorted.extend(match is_audit {
+            true => audit.next(),
+            false => traffic.next(),
+        });
+    }
 }
 
 fn cursor(order: Order, audit: &AuditSource, traffic: &TrafficSource) -> Cursor {
@@ -253,9 +298,20 @@ struct Budget {
     work: u64,
     work_max: u64,
     until: Instant,
+    /// The work at which other tasks get their next turn.
+    turn_at: u64,
 }
 
 impl Budget {
+    fn new(work_max: u64) -> Self {
+        Self {
+            work: 0,
+            work_max,
+            until: Instant::now() + TIME_MAX,
+            turn_at: TURN_WORK,
+        }
+    }
+
     fn is_spent(&self) -> bool {
         self.work >= self.work_max || Instant::now() >= self.until
     }
@@ -274,6 +330,14 @@ impl Budget {
         let work = work.saturating_add(units.saturating_mul(FILTER_UNIT_WORK));
         self.work = self.work.saturating_add(work);
         holds
+    }
+
+    /// Lets other tasks run after some work.
+    async fn turn(&mut self) {
+        if self.work >= self.turn_at {
+            self.turn_at = self.work.saturating_add(TURN_WORK);
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -314,9 +378,11 @@ struct AuditSource {
     last: i64,
     /// Whether objects and actors are looked for by index.
     is_indexed: bool,
-    found: VecDeque<Found>,
+    /// Rows that were read, but not looked at yet.
+    rows: VecDeque<LinkedRow>,
+    found: Option<Found>,
     has_stepped: bool,
-    /// The last position that was read and not found, or taken.
+    /// The last position that was looked at and not found, or taken.
     passed: i64,
 }
 
@@ -327,7 +393,8 @@ impl AuditSource {
             first: 1,
             last: 0,
             is_indexed: true,
-            found: VecDeque::new(),
+            rows: VecDeque::new(),
+            found: None,
             has_stepped: false,
             passed: passed.unwrap_or(0),
         };
@@ -373,6 +440,10 @@ impl AuditSource {
         Ok(())
     }
 
+    fn is_at_end(&self) -> bool {
+        self.found.is_none() && self.rows.is_empty() && self.first > self.last
+    }
+
     /// Reads until something is found, or the end; false when the budget is spent before.
     async fn fill(
         &mut self,
@@ -380,39 +451,45 @@ impl AuditSource {
         query: &EventQuery,
         budget: &mut Budget,
     ) -> Result<bool, Fault> {
-        while self.found.is_empty() && self.first <= self.last {
+        while !self.is_at_end() && self.found.is_none() {
             // Each page takes a step in each log, so every page comes further.
             if self.has_stepped && budget.is_spent() {
                 return Ok(false);
             }
-            self.has_stepped = true;
-            let key = match (&query.object, &query.actor, query.kinds.as_deref()) {
-                (Some(object), _, _) if self.is_indexed => AuditKey::Object(object),
-                (_, Some(actor), _) if self.is_indexed => AuditKey::Actor(actor),
-                (_, _, Some([kind])) => AuditKey::Kind(kind),
-                _ => AuditKey::All,
-            };
-            let log = plane.store.audit_log();
-            let positions = self.first..=self.last;
-            let rows = log.page(key, query.order, positions, ROWS).await?;
-            let is_last = rows.len() < ROWS as usize;
-            for row in rows {
-                self.look(row, query, budget);
+            match self.rows.pop_front() {
+                Some(row) => {
+                    self.has_stepped = true;
+                    self.look(row, query, budget);
+                    budget.turn().await;
+                }
+                None => self.read(plane, query).await?,
             }
-            if is_last {
-                (self.first, self.last) = (1, 0);
-            }
-            tokio::task::yield_now().await;
         }
         Ok(true)
     }
 
+    async fn read(&mut self, plane: &Plane, query: &EventQuery) -> Result<(), Fault> {
+        let key = match (&query.object, &query.actor, query.kinds.as_deref()) {
+            (Some(object), _, _) if self.is_indexed => AuditKey::Object(object),
+            (_, Some(actor), _) if self.is_indexed => AuditKey::Actor(actor),
+            (_, _, Some([kind])) => AuditKey::Kind(kind),
+            _ => AuditKey::All,
+        };
+        let log = plane.store.audit_log();
+        let positions = self.first..=self.last;
+        let rows = log.page(key, query.order, positions, ROWS).await?;
+        let next = rows.last().filter(|_| rows.len() >= ROWS as usize);
+        (self.first, self.last) = match (next, query.order) {
+            (None, _) => (1, 0),
+            (Some(last), Order::NewestFirst) => (self.first, last.row.seq.saturating_sub(1)),
+            (Some(last), Order::OldestFirst) => (last.row.seq.saturating_add(1), self.last),
+        };
+        self.rows = rows.into();
+        Ok(())
+    }
+
     fn look(&mut self, linked: LinkedRow, query: &EventQuery, budget: &mut Budget) {
         let LinkedRow { row, previous } = linked;
-        match query.order {
-            Order::NewestFirst => self.last = row.seq.saturating_sub(1),
-            Order::OldestFirst => self.first = row.seq.saturating_add(1),
-        }
         budget.spend(row.body.len());
         let at = Timestamp::from_unix_nanos(row.happened_at);
         let is_named = || {
@@ -430,27 +507,27 @@ impl AuditSource {
             && query.wants_time(at)
             && (!by_name || is_named())
             && (query.filter.as_ref()).is_none_or(|filter| budget.filter(filter, logged));
-        if is_wanted {
-            self.found.push_back(Found {
-                at,
-                envelope: row.body,
-                endpoint: None,
-                audit: Some(AuditPlace {
-                    position: row.seq,
-                    hash: row.hash,
-                    previous,
-                    happened_at: row.happened_at,
-                    audience: row.audience,
-                }),
-                passed: (row.seq, 0),
-            });
-        } else if self.found.is_empty() {
+        if !is_wanted {
             self.passed = row.seq;
+            return;
         }
+        self.found = Some(Found {
+            at,
+            envelope: row.body,
+            endpoint: None,
+            audit: Some(AuditPlace {
+                position: row.seq,
+                hash: row.hash,
+                previous,
+                happened_at: row.happened_at,
+                audience: row.audience,
+            }),
+            passed: (row.seq, 0),
+        });
     }
 
     fn take(&mut self) -> Option<Found> {
-        let found = self.found.pop_front()?;
+        let found = self.found.take()?;
         self.passed = found.passed.0;
         Some(found)
     }
@@ -462,10 +539,21 @@ struct TrafficSource {
     last: i64,
     /// Of the first piece that is read, the index where its reading begins or ends.
     resumes: Option<(i64, u32)>,
-    found: VecDeque<Found>,
+    /// Pieces that were read, but not looked at yet.
+    pieces: VecDeque<Piece>,
+    /// The piece that is looked at.
+    opened: Option<OpenedPiece>,
+    found: Option<Found>,
     has_stepped: bool,
-    /// How far the log was read without finding anything, or taken.
+    /// How far the log was looked at without finding anything, or taken.
     passed: (i64, u32),
+}
+
+/// A piece with the events that are left of it.
+struct OpenedPiece {
+    id: i64,
+    batch: Batch,
+    left: Range<usize>,
 }
 
 #[derive(Deserialize)]
@@ -475,6 +563,30 @@ struct Head<'a> {
     account_id: &'a str,
 }
 
+impl<'a> Head<'a> {
+    /// The head of an envelope. Our own encoder writes these keys first, in this order and without escapes, so the
+    /// rest is not read.
+    fn of(envelope: &'a str) -> Option<Self> {
+        let of_ours = || {
+            let rest = envelope.strip_prefix(r#"{"event_id":""#)?;
+            let (_, rest) = rest.split_once(r#"","event_type":""#)?;
+            let (event_type, rest) = rest.split_once(r#"","event_timestamp":""#)?;
+            let (event_timestamp, rest) = rest.split_once(r#"","account_id":""#)?;
+            let (account_id, _) = rest.split_once('"')?;
+            let is_plain = |text: &str| !text.contains(['"', '\\']);
+            [event_type, event_timestamp, account_id]
+                .into_iter()
+                .all(is_plain)
+                .then_some(Self {
+                    event_type,
+                    event_timestamp,
+                    account_id,
+                })
+        };
+        of_ours().or_else(|| serde_json::from_str(envelope).ok())
+    }
+}
+
 impl TrafficSource {
     async fn open(plane: &Plane, query: &EventQuery) -> Result<Self, Fault> {
         let resumes = query.from.map(|cursor| (cursor.piece, cursor.index));
@@ -482,7 +594,9 @@ impl TrafficSource {
             first: 1,
             last: 0,
             resumes,
-            found: VecDeque::new(),
+            pieces: VecDeque::new(),
+            opened: None,
+            found: None,
             has_stepped: false,
             passed: resumes.unwrap_or((0, 0)),
         };
@@ -512,6 +626,11 @@ impl TrafficSource {
         Ok(source)
     }
 
+    fn is_at_end(&self) -> bool {
+        let has_read = self.pieces.is_empty() && self.opened.is_none();
+        self.found.is_none() && has_read && self.first > self.last
+    }
+
     /// Reads until something is found, or the end; false when the budget is spent before.
     async fn fill(
         &mut self,
@@ -519,92 +638,113 @@ impl TrafficSource {
         query: &EventQuery,
         budget: &mut Budget,
     ) -> Result<bool, Fault> {
-        while self.found.is_empty() && self.first <= self.last {
+        while !self.is_at_end() && self.found.is_none() {
             // Each page takes a step in each log, so every page comes further.
             if self.has_stepped && budget.is_spent() {
                 return Ok(false);
             }
-            self.has_stepped = true;
-            let positions = self.first..=self.last;
-            let endpoint = query.object.as_deref();
-            let queue = &plane.queue;
-            let pieces = queue
-                .traffic_page(endpoint, query.order, positions, PIECES)
-                .await?;
-            let is_last = pieces.len() < PIECES as usize;
-            for piece in pieces {
-                self.look(piece, query, budget);
-                tokio::task::yield_now().await;
-            }
-            if is_last {
-                (self.first, self.last) = (1, 0);
+            if self.opened.is_some() {
+                self.has_stepped = true;
+                self.look(query, budget);
+                budget.turn().await;
+            } else if let Some(piece) = self.pieces.pop_front() {
+                self.open_piece(piece, query.order, budget);
+                budget.turn().await;
+            } else {
+                self.read(plane, query).await?;
             }
         }
         Ok(true)
     }
 
-    fn look(&mut self, piece: culvert_store::Piece, query: &EventQuery, budget: &mut Budget) {
-        let id = piece.id;
-        let is_newest_first = query.order == Order::NewestFirst;
-        match is_newest_first {
-            true => self.last = id.saturating_sub(1),
-            false => self.first = id.saturating_add(1),
-        }
-        let resumes = self.resumes.filter(|(resumed, _)| *resumed == id);
-        let is_left = |index: u32| match resumes {
-            None => true,
-            Some((_, end)) if is_newest_first => index < end,
-            Some((_, start)) => index >= start,
+    async fn read(&mut self, plane: &Plane, query: &EventQuery) -> Result<(), Fault> {
+        let positions = self.first..=self.last;
+        let endpoint = query.object.as_deref();
+        let queue = &plane.queue;
+        let pieces = queue
+            .traffic_page(endpoint, query.order, positions, PIECES)
+            .await?;
+        let next = pieces.last().filter(|_| pieces.len() >= PIECES as usize);
+        (self.first, self.last) = match (next, query.order) {
+            (None, _) => (1, 0),
+            (Some(last), Order::NewestFirst) => (self.first, last.id.saturating_sub(1)),
+            (Some(last), Order::OldestFirst) => (last.id.saturating_add(1), self.last),
         };
-        let had_found = !self.found.is_empty();
+        self.pieces = pieces.into();
+        Ok(())
+    }
+
+    fn open_piece(&mut self, piece: Piece, order: Order, budget: &mut Budget) {
+        let id = piece.id;
         budget.spend(piece.body.as_ref().map_or(0, Vec::len));
-        if let Some((_, batch)) = retained::read(piece) {
-            let mut found = VecDeque::new();
-            for (index, one) in (0u32..).zip(batch.deliveries()) {
-                if !is_left(index) {
-                    continue;
-                }
-                let Ok(envelope) = std::str::from_utf8(one.envelope) else {
-                    continue;
-                };
-                budget.spend(envelope.len());
-                let logged = Logged {
-                    envelope,
-                    endpoint: one.subscription,
-                };
-                let Some(at) = wanted(query, logged, budget) else {
-                    continue;
-                };
-                let passed = match is_newest_first {
-                    true => (id, index),
-                    false => (id, index.saturating_add(1)),
-                };
-                let one = Found {
-                    at,
-                    envelope: envelope.to_owned(),
-                    endpoint: (!one.subscription.is_empty()).then(|| one.subscription.to_string()),
-                    audit: None,
-                    passed,
-                };
-                match is_newest_first {
-                    true => found.push_front(one),
-                    false => found.push_back(one),
-                }
-            }
-            self.found.append(&mut found);
-        }
-        if !had_found && self.found.is_empty() {
-            self.passed = match is_newest_first {
-                true => (id, 0),
-                false => (id, u32::MAX),
+        let Some((_, batch)) = retained::read(piece) else {
+            // A damaged piece is passed like an empty one.
+            self.has_stepped = true;
+            self.passed = end_of(id, order);
+            return;
+        };
+        let resumed = self.resumes.filter(|(resumed, _)| *resumed == id);
+        let at = |index: u32| usize::try_from(index).map_or(batch.len(), |n| n.min(batch.len()));
+        let left = match (resumed, order) {
+            (None, _) => 0..batch.len(),
+            (Some((_, end)), Order::NewestFirst) => 0..at(end),
+            (Some((_, start)), Order::OldestFirst) => at(start)..batch.len(),
+        };
+        self.opened = Some(OpenedPiece { id, batch, left });
+    }
+
+    /// Looks at the next event of the opened piece.
+    fn look(&mut self, query: &EventQuery, budget: &mut Budget) {
+        let Some(OpenedPiece { id, batch, left }) = &mut self.opened else {
+            return;
+        };
+        let id = *id;
+        let index = match query.order {
+            Order::NewestFirst => left.next_back(),
+            Order::OldestFirst => left.next(),
+        };
+        let Some((index, one)) = index.and_then(|n| Some((n, batch.delivery(n)?))) else {
+            self.passed = end_of(id, query.order);
+            self.opened = None;
+            return;
+        };
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        let passed = match query.order {
+            Order::NewestFirst => (id, index),
+            Order::OldestFirst => (id, index.saturating_add(1)),
+        };
+        budget.spend(one.envelope.len());
+        let found = std::str::from_utf8(one.envelope).ok().and_then(|envelope| {
+            let logged = Logged {
+                envelope,
+                endpoint: one.subscription,
             };
+            Some(Found {
+                at: wanted(query, logged, budget)?,
+                envelope: envelope.to_owned(),
+                endpoint: (!one.subscription.is_empty()).then(|| one.subscription.to_string()),
+                audit: None,
+                passed,
+            })
+        });
+        if found.is_none() {
+            self.passed = passed;
         }
+        self.found = found;
     }
 
     fn take(&mut self) -> Option<Found> {
-        let found = self.found.pop_front()?;
+        let found = self.found.take()?;
         self.passed = found.passed;
         Some(found)
+    }
+}
+
+/// Behind all events of a piece.
+fn end_of(piece: i64, order: Order) -> (i64, u32) {
+    match order {
+        Order::NewestFirst => (piece, 0),
+        Order::OldestFirst => (piece, u32::MAX),
     }
 }
 
@@ -617,7 +757,7 @@ fn wanted(query: &EventQuery, logged: Logged<'_>, budget: &mut Budget) -> Option
     if !is_there {
         return None;
     }
-    let head: Head<'_> = serde_json::from_str(logged.envelope).ok()?;
+    let head = Head::of(logged.envelope)?;
     let at = Timestamp::parse(head.event_timestamp)?;
     let is_wanted = head.account_id == query.account
         && query.wants_kind(head.event_type)

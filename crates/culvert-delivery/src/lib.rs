@@ -47,6 +47,7 @@ mod retained;
 mod retained_pieces;
 mod retention;
 pub mod retry;
+mod search_turns;
 mod settings;
 mod spill;
 mod spill_writer;

@@ -1,24 +1,29 @@
 //! Pages of kept events.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use culvert_events::{LogFilter, catalogue::Catalogue};
+use culvert_events::{HTTP_REQUEST_COMPLETE, LogFilter, Slot, Text, catalogue::Catalogue};
 use culvert_store::Order;
+use serde_json::Value;
 
 use super::bench::{Bench, record};
 use crate::event_query::{EventQuery, LoggedEvent, page_within};
 use crate::fake::until;
 use crate::{Settings, Table};
 
+const PATH: Slot<Text> = HTTP_REQUEST_COMPLETE.slot("http.request.url.path");
+
 fn keeps(settings: &mut Settings) {
-    settings.traffic_retention = std::time::Duration::from_secs(24 * 60 * 60);
-    settings.flush_after = std::time::Duration::from_millis(5);
-    settings.keep_after = std::time::Duration::from_millis(5);
+    settings.traffic_retention = Duration::from_secs(24 * 60 * 60);
+    settings.flush_after = Duration::from_millis(5);
+    settings.keep_after = Duration::from_millis(5);
 }
 
 fn query(order: Order, filter: Option<&str>) -> EventQuery {
     let catalogue = Catalogue::new(Vec::new());
     EventQuery {
+        owner: "usr_1".to_owned(),
         account: "ac_1".to_owned(),
         kinds: None,
         filter: filter.map(|source| LogFilter::compile(&catalogue, source).unwrap()),
@@ -29,6 +34,7 @@ fn query(order: Order, filter: Option<&str>) -> EventQuery {
         order,
         from: None,
         limit: 3,
+        is_followed: false,
     }
 }
 
@@ -122,4 +128,82 @@ async fn an_endpoint_has_its_own_traffic() {
         ..query(Order::NewestFirst, None)
     };
     assert!(walk(&bench, absent, u64::MAX).await.0.is_empty());
+}
+
+/// Keeps one piece of requests that ended at these seconds, in this order.
+async fn keep_at(bench: &Bench, seconds: &[u64], path: &str) {
+    bench.delivery.publish(Table::default());
+    let running = bench.run();
+    for (port, second) in (0..).zip(seconds) {
+        let mut record = record(bench, port);
+        record.set(PATH, path);
+        record.complete(bench.started_at.plus(Duration::from_secs(*second)));
+        bench.delivery.recorder().offer(record);
+    }
+    let n_kept = u64::try_from(seconds.len()).unwrap();
+    until("they are kept", || bench.meters().retained.get() == n_kept).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn traffic_of_a_page_is_sorted_by_time_and_a_followers_is_not() {
+    let bench = Bench::with(keeps).await;
+    keep_at(&bench, &[4, 1, 3, 2], "/").await;
+    let times = |events: &[LoggedEvent]| -> Vec<String> {
+        let of = |one: &LoggedEvent| serde_json::from_str::<Value>(&one.envelope).unwrap();
+        let times = events
+            .iter()
+            .map(|one| of(one)["event_timestamp"].to_string());
+        times.collect()
+    };
+    let page = async |order, is_followed| {
+        let query = EventQuery {
+            limit: 9,
+            is_followed,
+            ..query(order, None)
+        };
+        let page = page_within(&bench.delivery.plane, &query, u64::MAX).await;
+        times(&page.unwrap().events)
+    };
+    let rising = page(Order::OldestFirst, false).await;
+    assert!(rising.is_sorted() && rising.len() == 4, "{rising:?}");
+    let mut falling = page(Order::NewestFirst, false).await;
+    falling.reverse();
+    assert_eq!(falling, rising);
+    let followed = page(Order::OldestFirst, true).await;
+    assert!(!followed.is_sorted(), "the order of the log: {followed:?}");
+}
+
+#[tokio::test]
+async fn a_page_of_large_events_ends_early() {
+    const EVENTS: usize = 30;
+    let bench = Bench::with(keeps).await;
+    keep_at(&bench, &[0; EVENTS], &"x".repeat(60_000)).await;
+    for order in [Order::NewestFirst, Order::OldestFirst] {
+        let many = EventQuery {
+            limit: 100,
+            ..query(order, None)
+        };
+        let (events, n_pages) = walk(&bench, many, u64::MAX).await;
+        assert_eq!(ids(&events).len(), EVENTS);
+        let bytes: usize = events.iter().map(|one| one.envelope.len()).sum();
+        assert!(
+            n_pages >= bytes / (1 << 20),
+            "{bytes} bytes in {n_pages} pages"
+        );
+        assert!(n_pages > 1, "{bytes}");
+    }
+}
+
+/// An event that costs much to look at does not stop the others of its piece from having a page of their own.
+#[tokio::test]
+async fn a_page_ends_within_a_piece_when_its_work_is_done() {
+    let bench = Bench::with(keeps).await;
+    keep_at(&bench, &[0; 400], "/").await;
+    let none = "ev.conn.server_port > 100000";
+    for order in [Order::NewestFirst, Order::OldestFirst] {
+        let (events, n_pages) = walk(&bench, query(order, Some(none)), 100_000).await;
+        assert!(events.is_empty());
+        assert!(n_pages > 5, "{n_pages}");
+    }
 }

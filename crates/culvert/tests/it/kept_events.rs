@@ -26,15 +26,15 @@ struct Page {
 }
 
 #[derive(Deserialize)]
-struct Entry {
+pub struct Entry {
     event: Box<RawValue>,
     endpoint_id: Option<String>,
-    audit: Option<Place>,
+    pub audit: Option<Place>,
 }
 
 #[derive(Deserialize)]
-struct Place {
-    position: i64,
+pub struct Place {
+    pub position: i64,
     hash: String,
     previous_hash: String,
     happened_at_ns: i64,
@@ -42,11 +42,11 @@ struct Place {
 }
 
 impl Entry {
-    fn event(&self) -> Value {
+    pub fn event(&self) -> Value {
         serde_json::from_str(self.event.get()).unwrap()
     }
 
-    fn id(&self) -> String {
+    pub fn id(&self) -> String {
         self.event()["event_id"].as_str().unwrap().to_owned()
     }
 
@@ -77,7 +77,7 @@ impl Entry {
 }
 
 /// `GET /events` with this query, and the text of the response.
-async fn ask(culvert: &Harness, token: &str, query: &str) -> (u16, String) {
+pub async fn ask(culvert: &Harness, token: &str, query: &str) -> (u16, String) {
     let address = culvert.api.strip_prefix("http://").unwrap();
     let request = format!(
         "GET /events{query} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
@@ -95,7 +95,7 @@ async fn page(culvert: &Harness, query: &str) -> Page {
 }
 
 /// Every event of all pages.
-async fn all(culvert: &Harness, query: &str) -> Vec<Entry> {
+pub async fn all(culvert: &Harness, query: &str) -> Vec<Entry> {
     let mut entries = Vec::new();
     let mut query = query.to_owned();
     loop {
@@ -296,13 +296,17 @@ async fn a_server_without_retention_has_no_traffic_and_says_so() {
 }
 
 /// A stream of events that is read line by line.
-struct Stream(BufReader<TcpStream>);
+pub struct Stream(BufReader<TcpStream>);
 
 impl Stream {
-    async fn open(culvert: &Harness, query: &str, last: Option<&str>) -> Self {
+    pub async fn open(culvert: &Harness, query: &str, last: Option<&str>) -> Self {
+        Self::open_as(culvert, &culvert.token, query, last).await
+    }
+
+    /// The same with another key.
+    pub async fn open_as(culvert: &Harness, token: &str, query: &str, last: Option<&str>) -> Self {
         let address = culvert.api.strip_prefix("http://").unwrap();
         let mut socket = TcpStream::connect(address).await.unwrap();
-        let token = &culvert.token;
         let last = last.map(|id| format!("last-event-id: {id}\r\n"));
         let last = last.unwrap_or_default();
         let request = format!(
@@ -315,15 +319,21 @@ impl Stream {
     }
 
     async fn line(&mut self) -> String {
+        self.try_line().await.expect("the stream ended")
+    }
+
+    /// The next line; `None` after the end of the stream.
+    pub async fn try_line(&mut self) -> Option<String> {
         let mut line = String::new();
         let reading = self.0.read_line(&mut line);
         let read = tokio::time::timeout(Duration::from_secs(30), reading);
-        assert!(read.await.unwrap().unwrap() > 0, "the stream ended");
-        line.trim_end().to_owned()
+        let n_bytes = read.await.unwrap().unwrap();
+        // The last chunk of a response is empty.
+        (n_bytes > 0 && line != "0\r\n").then(|| line.trim_end().to_owned())
     }
 
     /// The id of the next message, and its event.
-    async fn next(&mut self) -> (String, Value) {
+    pub async fn next(&mut self) -> (String, Value) {
         let mut id = String::new();
         loop {
             let line = self.line().await;

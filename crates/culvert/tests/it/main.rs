@@ -26,6 +26,8 @@ mod demo;
 mod destinations;
 mod documents;
 mod event_log;
+mod event_nodes;
+mod event_search_rights;
 mod events_arrive;
 mod every_kind;
 mod full_disk;

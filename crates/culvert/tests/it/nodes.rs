@@ -55,7 +55,7 @@ async fn beside_at(first: &Harness, database_url: &str) -> Harness {
 }
 
 /// The same as a process of its own, that can be killed.
-fn process_beside(first: &Harness, folder: &Path) -> Process {
+pub fn process_beside(first: &Harness, folder: &Path) -> Process {
     let key = first.settings.key_file().display().to_string();
     let arguments = ["--secrets-key-file", &key];
     Process::start_as(binary(), folder, &first.settings.database_url, &arguments)
