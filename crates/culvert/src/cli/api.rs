@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use culvert_base::BoxFuture;
-use culvert_control::Operation;
+use culvert_control::{EVENTS_PATH, Operation};
 use serde_json::{Map, Value};
 
 use super::{CommandType, Failure, say};
@@ -109,6 +109,9 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         let path = filled_path(operation, given);
         let body = body_of(operation, given)?;
         let client = client_of(given)?;
+        if is_followed(operation, given) {
+            return follow(&client, &path, given).await;
+        }
         let answer = client
             .call(
                 operation
@@ -137,6 +140,35 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         }
         Ok(())
     })
+}
+
+/// Whether the response is a stream: that of the list of events with `--follow true`.
+fn is_followed(operation: &Operation, given: &ArgMatches) -> bool {
+    let follow = || {
+        given
+            .get_many::<String>("follow")
+            .into_iter()
+            .flatten()
+            .any(|value| value == "true")
+    };
+    operation.path == EVENTS_PATH && follow()
+}
+
+/// Prints the data of each message of a stream as one line.
+async fn follow(client: &Client, path: &str, given: &ArgMatches) -> Result<(), Failure> {
+    if given.get_flag("table") {
+        let text = "`--table` cannot be used with `--follow true`";
+        return Err(Failure::Usage(text.into()));
+    }
+    let mut said = Ok(());
+    client
+        .follow(path, |_, data| {
+            said = say(data);
+            said.is_ok()
+        })
+        .await?;
+    said?;
+    Err(Failure::Failed("the server ended the stream".into()))
 }
 
 /// All operations by collection, both sorted.

@@ -1,6 +1,9 @@
 //! The command line: exit codes, output streams, and operations of the API.
 
-use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use serde_json::{Value, json};
 
 use crate::harness::{Backend, Harness, binary};
 
@@ -206,5 +209,37 @@ async fn operations_from_the_shell() {
         (code, error.as_str()),
         (1, "culvert: Resource not found (HTTP 404)\n")
     );
+    culvert.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_of_events_streams_if_it_is_told_to_follow() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    culvert.create("vaults", json!({"name": "kept"})).await;
+    let list = |more: &[&str]| {
+        let mut command = binary();
+        command
+            .env("CULVERT_API_URL", &culvert.api)
+            .env("CULVERT_API_KEY", &culvert.token)
+            .args(["api", "events", "list", "--follow", "true"])
+            .args(["--type", "audit", "--from", "2020-01-01T00:00:00Z"])
+            .args(more);
+        command
+    };
+    let mut child = list(&[]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next_vault = || {
+        let messages = lines.by_ref().map(|line| line.unwrap());
+        let mut events = messages.map(|line| serde_json::from_str::<Value>(&line).unwrap());
+        let vault = events.find(|message| message["event"]["event_type"] == "vault_created.v0");
+        vault.unwrap()["event"]["object"]["name"].clone()
+    };
+    assert_eq!(next_vault(), "kept");
+    culvert.create("vaults", json!({"name": "new"})).await;
+    assert_eq!(next_vault(), "new");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let refused = list(&["--table"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
     culvert.stop().await;
 }
