@@ -42,9 +42,9 @@ export async function open(browser, { width = 1440, height = 900, scheme = 'ligh
   return { page, context, faults };
 }
 
-export async function signIn(page, path = '/console/') {
+export async function signIn(page, path = '/console/', key = token) {
   await page.goto(base + path);
-  await page.getByLabel('Token of an API key').fill(token);
+  await page.getByLabel('Token of an API key').fill(key);
   await page.getByRole('button', { name: 'Sign in' }).click();
   await page.getByRole('main').and(page.locator('#main')).waitFor();
 }

@@ -56,3 +56,26 @@ test('the audit log is read page by page, with its positions', async () => {
   await page.getByRole('option', { name: new RegExp(`kept-${run}-104`) }).waitFor();
   assert.deepEqual(faults, []);
 });
+
+test('a member sees the audit log without what only admins may read, and is told so', async () => {
+  const bot = await api(page, 'POST', '/bot_users', { name: `member-${run}` });
+  const key = await api(page, 'POST', '/api_keys', { owner_id: bot.body.id });
+  await api(page, 'POST', '/vaults', { name: `for-members-${run}` });
+  const member = await open(browser, { expected: [/status of 401/] });
+  await signIn(member.page, '/console/', key.body.token);
+  await member.page.goto(`${base}/console/audit?view=kept`);
+  await member.page.getByRole('option', { name: new RegExp(`for-members-${run}`) }).waitFor();
+  await member.page.getByText(/types of events, about keys, credentials and agent sessions, are visible to admins only/).waitFor();
+  assert.equal(await member.page.getByRole('option', { name: /API key/i }).count(), 0);
+  await member.page.getByText('Now', { exact: true }).click();
+  await member.page.getByText('Nothing has changed since you opened this page').waitFor();
+  await member.page.getByText(/visible to admins only/).waitFor();
+  await api(page, 'POST', '/vaults', { name: `seen-live-${run}` });
+  await member.page.getByRole('option', { name: new RegExp(`seen-live-${run}`) }).waitFor();
+  assert.deepEqual(member.faults, []);
+  await member.context.close();
+  await page.goto(`${base}/console/audit?view=kept`);
+  await page.getByRole('option', { name: new RegExp(`for-members-${run}`) }).waitFor();
+  assert.equal(await page.getByText(/visible to admins only/).count(), 0);
+  assert.deepEqual(faults, []);
+});

@@ -1,4 +1,5 @@
 import { Select, TextInput } from '@mantine/core';
+import { useQuery } from '@tanstack/react-query';
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { type ReactNode, useCallback, useMemo } from 'react';
 import { useModel } from '@/api/document';
@@ -7,6 +8,7 @@ import { eventTitle } from '@/api/words';
 import { nameOf } from '@/resources/names';
 import { clock } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
+import { withheldQuery } from './kept';
 import { KeptPage } from './kept-page';
 import { LivePage } from './live-page';
 import type { LiveEvent } from './tail';
@@ -14,6 +16,9 @@ import { useTail } from './use-tail';
 import { Views } from './views';
 
 const HEADS = ['Time', 'What', 'Who', 'Object'];
+/** All types of the audit log that the person may read. */
+const ALL = ['audit'];
+const NONE: string[] = [];
 const TRAFFIC = new Set(['http_request_complete.v0', 'tcp_connection_closed.v0']);
 
 function who({ principal }: LiveEvent): string {
@@ -31,20 +36,25 @@ function row(event: LiveEvent) {
   );
 }
 
-function useAuditTypes(): string[] {
+/** The types that the person may read, and a sentence about those that only admins may. */
+function useAuditTypes(): { types: string[]; note: string } {
   const { eventTypes } = useModel();
-  return useMemo(() => eventTypes.filter((type) => !TRAFFIC.has(type)), [eventTypes]);
+  const { data: withheld = NONE } = useQuery(withheldQuery('audit'));
+  return useMemo(() => ({
+    types: eventTypes.filter((type) => !TRAFFIC.has(type) && !withheld.includes(type)),
+    note: withheld.length > 0 ? ` ${withheld.length} types of events, about keys, credentials and agent sessions, are visible to admins only.` : '',
+  }), [eventTypes, withheld]);
 }
 
 /** Changes of the configuration: as they happen, and those of the audit log. */
 export default function AuditPage() {
   const search = useSearch({ from: '/audit' });
   const navigate = useNavigate();
-  const types = useAuditTypes();
+  const { types, note } = useAuditTypes();
   const kinds = useMemo(() => types.map((type) => ({ value: type, label: eventTitle(type) })), [types]);
   const views = <Views view={search.view} onView={(view) => void navigate({ to: '/audit', search: { view } })} />;
   return search.view === 'kept' ? (
-    <KeptPage title="Audit" text="Every change of the configuration and every agent session in the audit log." views={views} kinds={kinds} object="Object ID" hasActor row={row} heads={HEADS}
+    <KeptPage title="Audit" text={`Every change of the configuration and every agent session in the audit log.${note}`} views={views} kinds={kinds} all={ALL} object="Object ID" hasActor row={row} heads={HEADS}
       search={search} onSearch={(next) => void navigate({ to: '/audit', search: { ...next, view: 'kept' } })} />
   ) : <LiveAudit views={views} />;
 }
@@ -53,8 +63,8 @@ export default function AuditPage() {
 function LiveAudit({ views }: { views: ReactNode }) {
   const search = useSearch({ from: '/audit' });
   const navigate = useNavigate();
-  const types = useAuditTypes();
-  const tail = useTail({ types: search.type ? [search.type] : types });
+  const { types, note } = useAuditTypes();
+  const tail = useTail({ types: search.type ? [search.type] : ALL });
   const wanted = search.filter?.toLowerCase();
   const matches = useCallback((event: LiveEvent) => !wanted || JSON.stringify(event).toLowerCase().includes(wanted), [wanted]);
   const go = (next: { filter?: string | undefined; type?: string | undefined }) => void navigate({ to: '/audit', search: next, replace: true });
@@ -66,7 +76,7 @@ function LiveAudit({ views }: { views: ReactNode }) {
     </div>
   );
   return (
-    <LivePage title="Audit" text="Every change of the configuration and every agent session, with who made it, as it happens." tail={tail} views={views} tools={tools} row={row}
+    <LivePage title="Audit" text={`Every change of the configuration and every agent session, with who made it, as it happens.${note}`} tail={tail} views={views} tools={tools} row={row}
       keep={wanted ? matches : undefined} heads={HEADS}
       empty={{ title: 'Nothing has changed since you opened this page', text: 'Earlier changes are under “Kept”.', command: 'culvert events query --from 2026-01-01T00:00:00Z' }} />
   );

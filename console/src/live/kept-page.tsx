@@ -20,6 +20,8 @@ interface Props {
   search: KeptSearch;
   onSearch: (search: KeptSearch) => void;
   kinds: { value: string; label: string }[];
+  /** The types that are searched if no kind is chosen. */
+  all: string[];
   /** What an object of these events is called. */
   object: string;
   hasActor?: boolean;
@@ -30,10 +32,10 @@ interface Props {
 const stay = () => {};
 
 /** A page that searches kept events: a filter, a range of time, and pages from the newest to the oldest. */
-export function KeptPage({ title, text, views, search, onSearch, kinds, object, hasActor = false, heads, row }: Props) {
+export function KeptPage({ title, text, views, search, onSearch, kinds, all, object, hasActor = false, heads, row }: Props) {
   const [draft, setDraft] = useState<KeptSearch>({ ...search, cursor: undefined });
   const [selected, setSelected] = useState<KeptEvent>();
-  const types = useMemo(() => (search.type ? [search.type] : kinds.map(({ value }) => value)), [search.type, kinds]);
+  const types = useMemo(() => (search.type ? [search.type] : all), [search.type, all]);
   const found = useQuery(keptQuery(types, search));
   const events = found.data?.events ?? [];
   const rising = useMemo(() => events.toReversed(), [events]);

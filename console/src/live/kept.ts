@@ -24,6 +24,8 @@ export interface KeptPageData {
   /** The newest first. */
   events: KeptEvent[];
   next: string | undefined;
+  /** Types that were asked for, but only admins may read. */
+  withheld: string[];
 }
 
 const LIMIT = 100;
@@ -32,6 +34,20 @@ const LIMIT = 100;
 function instant(local: string | undefined): string | undefined {
   const at = local ? new Date(local) : undefined;
   return at && !Number.isNaN(at.getTime()) ? at.toISOString() : undefined;
+}
+
+function withheldOf(page: unknown): string[] {
+  const types = isObject(page) ? page.withheld_types : undefined;
+  return Array.isArray(types) ? types.filter((type) => typeof type === 'string') : [];
+}
+
+/** The types of a log that only admins may read, if the person is none. */
+export function withheldQuery(log: 'audit' | 'traffic') {
+  return queryOptions({
+    queryKey: ['events', 'withheld', log],
+    staleTime: 60_000,
+    queryFn: async ({ signal }) => withheldOf(await call('GET', `/events?type=${log}&limit=1`, undefined, signal)),
+  });
 }
 
 export function keptQuery(types: string[], search: KeptSearch) {
@@ -51,7 +67,7 @@ export function keptQuery(types: string[], search: KeptSearch) {
       }));
       const uri = isObject(page) ? page.next_page_uri : null;
       const next = typeof uri === 'string' ? (new URL(uri, location.origin).searchParams.get('cursor') ?? undefined) : undefined;
-      return { events, next };
+      return { events, next, withheld: withheldOf(page) };
     },
   });
 }

@@ -52,7 +52,7 @@ export default function TrafficPage() {
   const navigate = useNavigate();
   const views = <Views view={search.view} onView={(view) => void navigate({ to: '/traffic', search: { view } })} />;
   return search.view === 'kept' ? (
-    <KeptPage title="Traffic" text="Requests and connections that are kept, of all nodes." views={views} kinds={KINDS} object="Endpoint ID" row={row} heads={HEADS}
+    <KeptPage title="Traffic" text="Requests and connections that are kept, of all nodes." views={views} kinds={KINDS} all={ALL} object="Endpoint ID" row={row} heads={HEADS}
       search={search} onSearch={(next) => void navigate({ to: '/traffic', search: { ...next, view: 'kept' } })} />
   ) : <LiveTraffic views={views} />;
 }
