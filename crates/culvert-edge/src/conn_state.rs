@@ -10,16 +10,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
 use culvert_base::Timestamp;
 use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
 use culvert_policy::conn::{ConnCounters, ConnInfo};
 use culvert_policy::policy::conn_state::PolicyConnState;
-use culvert_policy::problem::Problem;
+use culvert_policy::reply::ReplyContext;
 use futures_util::task::AtomicWaker;
 use http::header::HeaderValue;
-use http::{Response, response};
+use http::response;
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
@@ -277,9 +276,19 @@ impl ConnState {
         self.is_hung_up() || self.edge.phase() == Phase::Cut
     }
 
-    /// The edge's response to a request on it.
-    pub(crate) fn answer(&self, problem: Problem, accept: Option<&HeaderValue>) -> Response<Bytes> {
-        problem.answer(accept, &self.info, &self.counters)
+    /// What the edge's responses depend on, for a request with this `accept` field to this host.
+    pub(crate) fn reply_context<'x>(
+        &'x self,
+        accept: Option<&'x HeaderValue>,
+        host: &'x str,
+    ) -> ReplyContext<'x> {
+        ReplyContext {
+            info: &self.info,
+            counters: &self.counters,
+            pages: &self.rules.error_pages,
+            accept,
+            host,
+        }
     }
 }
 

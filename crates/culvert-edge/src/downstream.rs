@@ -92,6 +92,7 @@ impl Downstream {
             info: &self.conn.info,
             counters: &self.conn.counters,
             state: &self.conn.policy,
+            error_pages: &self.conn.rules.error_pages,
             services: &self.edge.policy,
             host: self,
             refuses_undecided: self.conn.rules.refuses_undecided,

@@ -1,9 +1,11 @@
 //! The limits of connections: times, counts and sizes, with their defaults (reliability 4.1, 4.2).
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_events::HeaderRules;
+use culvert_policy::ErrorPages;
 
 /// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,7 @@ pub(crate) struct Rules {
     pub(crate) allows_public_calls: bool,
     pub(crate) trusted_proxies: Vec<ipnet::IpNet>,
     pub(crate) proxy_protocol: ProxyProtocol,
+    pub(crate) error_pages: Arc<ErrorPages>,
 }
 
 impl Rules {

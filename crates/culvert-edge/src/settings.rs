@@ -7,6 +7,7 @@ use std::sync::Arc;
 use culvert_base::net::HostName;
 use culvert_base::{Entropy, Fault, OsEntropy, Supervisor};
 use culvert_events::HeaderRules;
+use culvert_policy::ErrorPages;
 use culvert_policy::ipdata::IpDatabases;
 use culvert_policy::shared_counts::SharedCounts;
 use culvert_tls::server_certificate::ServerCertificate;
@@ -67,6 +68,8 @@ pub struct Settings {
     pub underscore_headers: bool,
     /// Whether plain HTTP for a host that only an https endpoint has is redirected there.
     pub redirect_http: bool,
+    /// Pages of the edge's own responses.
+    pub error_pages: Arc<ErrorPages>,
     /// Threads that serve connections, each its own; none serves them on the runtime that the edge is
     /// started on.
     pub threads: usize,
@@ -111,6 +114,7 @@ impl Default for Settings {
             header_rules: HeaderRules::default(),
             underscore_headers: false,
             redirect_http: true,
+            error_pages: Arc::default(),
             threads: 0,
             limits: Limits::default(),
             supervisor: Supervisor::default(),
@@ -129,6 +133,7 @@ impl Settings {
             allows_public_calls: self.allows_public_calls,
             trusted_proxies: self.trusted_proxies.clone(),
             proxy_protocol: self.proxy_protocol.clone(),
+            error_pages: Arc::clone(&self.error_pages),
         }
     }
 

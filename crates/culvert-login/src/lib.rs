@@ -34,9 +34,8 @@ use culvert_base::{Entropy, IdMaker, Timestamp};
 use culvert_http::authority::Authority;
 use culvert_policy::action;
 use culvert_policy::action_type::Actions;
-use culvert_policy::conn::{ConnCounters, ConnInfo};
 use culvert_policy::problem::Problem;
-use culvert_policy::reply;
+use culvert_policy::reply::{self, ReplyContext};
 use culvert_policy::services::PolicyServices;
 use http::header::{CACHE_CONTROL, HOST, HeaderValue, LOCATION};
 use http::{Method, Response, StatusCode, request};
@@ -242,7 +241,7 @@ impl Logins {
 /// requests.
 pub fn forwarded_callback(
     logins: &Logins,
-    (info, counters): (&ConnInfo, &ConnCounters),
+    to: &ReplyContext<'_>,
     parts: &request::Parts,
 ) -> Option<Response<bytes::Bytes>> {
     let base = logins.settings.callback_base.as_ref()?;
@@ -254,14 +253,13 @@ pub fn forwarded_callback(
     if !is_here {
         return None;
     }
-    let accept = parts.headers.get(http::header::ACCEPT);
     let query = parts.uri.query().unwrap_or_default();
     let mut pairs = url::form_urlencoded::parse(query.as_bytes());
     let Some((_, text)) = pairs.find(|(name, _)| name == "state") else {
-        return Some(Problem::LoginNoState.answer(accept, info, counters));
+        return Some(Problem::LoginNoState.answer(to));
     };
-    let Some(state) = State::open(&logins.keys, "", &text, info.now()) else {
-        return Some(Problem::LoginState.answer(accept, info, counters));
+    let Some(state) = State::open(&logins.keys, "", &text, to.info.now()) else {
+        return Some(Problem::LoginState.answer(to));
     };
     redirect(&format!("{}{CALLBACK_PATH}?{query}", state.origin))
 }

@@ -9,6 +9,7 @@ use culvert_base::BoxFuture;
 use http::response;
 
 use crate::conn::{ConnCounters, ConnInfo};
+use crate::error_page::ErrorPages;
 use crate::policy::conn_state::PolicyConnState;
 use crate::problem::{ERROR_CODE, Problem};
 use crate::scheme::Scheme;
@@ -26,6 +27,8 @@ pub struct ConnContext<'x> {
     pub counters: &'x ConnCounters,
     /// Results of its policies' connection phases.
     pub state: &'x PolicyConnState,
+    /// The pages for clients that prefer HTML.
+    pub error_pages: &'x ErrorPages,
     /// Services that all policies share.
     pub services: &'x Arc<PolicyServices>,
     /// Finds and calls endpoints.

@@ -12,6 +12,7 @@ mod address;
 pub mod conn;
 mod document;
 pub mod documents;
+mod error_page;
 pub mod event;
 pub mod event_slots;
 mod fair_table;
@@ -29,6 +30,7 @@ mod webhook;
 
 pub use address::IpPolicy;
 pub use document::read_yaml;
+pub use error_page::{ErrorPages, ErrorPagesError, TEMPLATE_BYTES_MAX, TemplateError};
 pub use ipdata::{IpData, IpDataFiles, IpDatabases, IpField, IpFields, Scalar};
 pub use policy::compiled::Policy;
 pub use policy::context::{LoginService, Resources};

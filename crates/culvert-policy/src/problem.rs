@@ -13,9 +13,47 @@ pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static(ERROR_CODE_NAM
 /// The name of [`ERROR_CODE`].
 pub const ERROR_CODE_NAME: &str = "ngrok-error-code";
 
-/// A table of problems with the status, the number of the code and the sentence of each response.
+/// What a visitor can do about a problem. Pages say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Advice {
+    /// The address may be wrong.
+    Address,
+    /// A new connection may help.
+    Again,
+    /// The problem may pass.
+    Later,
+    /// The request is at fault.
+    Request,
+    /// The request is too large.
+    Smaller,
+    /// Only the owner can permit it.
+    Access,
+    /// A new sign-in may help.
+    SignIn,
+    /// Only the owner can mend it.
+    Owner,
+}
+
+impl Advice {
+    fn sentence(self) -> &'static str {
+        match self {
+            Self::Address => "Check the address for typing errors, or try again later.",
+            Self::Again => "Reload the page.",
+            Self::Later => "This may be temporary. Try again in a minute.",
+            Self::Request => "The site cannot process this request. Go back and try again.",
+            Self::Smaller => "Send less data at once.",
+            Self::Access => "If you need access, ask the owner of this site.",
+            Self::SignIn => "Go back to the page you wanted and sign in again.",
+            Self::Owner => "Only the owner of this site can correct this.",
+        }
+    }
+}
+
+/// A table of problems with the status, the number of the code and the sentence of each response, and what pages
+/// say to the visitor and to the owner of the endpoint.
 macro_rules! problems {
-    ($($(#[$doc:meta])* $name:ident: $status:ident $number:literal $text:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident: $status:ident $number:literal $text:literal
+        $advice:ident $help:literal;)*) => {
         /// Why the edge responds instead of an upstream.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Problem {
@@ -32,6 +70,29 @@ macro_rules! problems {
                 Self::Violation(Violation::TooSlow),
                 $(Self::$name,)*
             ];
+
+            /// What the visitor and the owner of the endpoint can do.
+            fn help(self) -> (Advice, &'static str) {
+                match self {
+                    Self::Violation(violation) => match violation {
+                        Violation::Malformed(_) => Self::Malformed.help(),
+                        Violation::Method => Self::Method.help(),
+                        Violation::TargetTooLong => (
+                            Advice::Request,
+                            "Clients must send less in the address, and more in the body.",
+                        ),
+                        Violation::FieldsTooLarge => (
+                            Advice::Request,
+                            "Cookies of the host are the usual reason. Visitors can delete them.",
+                        ),
+                        Violation::TooSlow => (
+                            Advice::Later,
+                            "The connection of the visitor is too slow. `edge.timeouts.request` is the limit for bodies.",
+                        ),
+                    },
+                    $(Self::$name => (Advice::$advice, $help),)*
+                }
+            }
 
             /// Status, number of the code, and the sentence.
             pub(super) fn row(self) -> (StatusCode, u16, &'static str) {
@@ -64,89 +125,131 @@ macro_rules! problems {
 
 problems! {
     /// The request names no host, or more than one.
-    Authority: BAD_REQUEST 3606 "The request must name exactly one host.";
+    Authority: BAD_REQUEST 3606 "The request must name exactly one host."
+        Request "Each request must have one `Host` header. A proxy in front of the edge may add another.";
     /// The target or a field is malformed.
-    Malformed: BAD_REQUEST 3601 "The request is malformed.";
+    Malformed: BAD_REQUEST 3601 "The request is malformed."
+        Request "The client, or a proxy in front of the edge, sent invalid HTTP.";
     /// No endpoint has this host.
-    UnknownHost: NOT_FOUND 3200 "No endpoint is online at this host.";
+    UnknownHost: NOT_FOUND 3200 "No endpoint is online at this host."
+        Address "Compare the host with `culvert api endpoints list`. If an agent serves it, start the agent, for example with `culvert http 8080`.";
     /// An IP restriction blocks the client's address.
-    Restricted: FORBIDDEN 3205 "An IP restriction blocks the client's address.";
+    Restricted: FORBIDDEN 3205 "An IP restriction blocks the client's address."
+        Access "Compare the address of the visitor with `culvert api ip_restrictions list`.";
     /// The connection is for another endpoint.
-    Misdirected: MISDIRECTED_REQUEST 3607 "The connection was established for another host.";
+    Misdirected: MISDIRECTED_REQUEST 3607 "The connection was established for another host."
+        Again "The browser used its connection to another host. Hosts whose endpoints have different accounts, certificates or connection rules need separate connections.";
     /// The method is not supported.
-    Method: METHOD_NOT_ALLOWED 3604 "The method is not supported.";
+    Method: METHOD_NOT_ALLOWED 3604 "The method is not supported."
+        Request "The edge does not support `CONNECT`; it is not a forward proxy.";
     /// An expectation other than `100-continue`.
-    Expectation: EXPECTATION_FAILED 3608 "The server cannot meet the `Expect` header.";
+    Expectation: EXPECTATION_FAILED 3608 "The server cannot meet the `Expect` header."
+        Request "Remove the `Expect` header, or send `Expect: 100-continue`.";
     /// A malformed WebSocket handshake.
-    Upgrade: BAD_REQUEST 3609 "The WebSocket handshake is invalid.";
+    Upgrade: BAD_REQUEST 3609 "The WebSocket handshake is invalid."
+        Request "The client sent a WebSocket handshake that RFC 6455 does not allow.";
     /// The upstream accepts no connections.
-    Unreachable: BAD_GATEWAY 8012 "The endpoint is online, but the edge cannot connect to its upstream.";
+    Unreachable: BAD_GATEWAY 8012 "The endpoint is online, but the edge cannot connect to its upstream."
+        Later "Check that the service behind the endpoint runs, and that it listens at the address of the upstream or of the agent, such as `culvert http 8080`.";
     /// The upstream's response is incomplete or invalid.
-    BadAnswer: BAD_GATEWAY 3004 "The upstream's response is incomplete or not valid HTTP.";
+    BadAnswer: BAD_GATEWAY 3004 "The upstream's response is incomplete or not valid HTTP."
+        Later "Check the log of the service behind the endpoint. If the service expects TLS, use an upstream that begins with `https://`.";
     /// The upstream did not respond in time.
-    UpstreamTooSlow: GATEWAY_TIMEOUT 3610 "The upstream did not respond in time.";
+    UpstreamTooSlow: GATEWAY_TIMEOUT 3610 "The upstream did not respond in time."
+        Later "Check the service behind the endpoint, or raise the timeout of the endpoint or `edge.timeouts.first_byte`.";
     /// The upstream's protocol does not support the request.
-    Unsuited: SERVICE_UNAVAILABLE 3611 "The endpoint's upstream does not support this kind of request.";
+    Unsuited: SERVICE_UNAVAILABLE 3611 "The endpoint's upstream does not support this kind of request."
+        Request "The upstream speaks a protocol that does not support this request, such as a WebSocket over HTTP/2. Change the upstream protocol of the endpoint.";
     /// The traffic policy blocks the client's address.
-    NotAdmitted: FORBIDDEN 3203 "The traffic policy blocks the client's address.";
+    NotAdmitted: FORBIDDEN 3203 "The traffic policy blocks the client's address."
+        Access "Review `restrict-ips` in the traffic policy of the endpoint.";
     /// The circuit breaker of the traffic policy is open.
-    BreakerOpen: SERVICE_UNAVAILABLE 3202 "The circuit breaker is open because the upstream failed too often.";
+    BreakerOpen: SERVICE_UNAVAILABLE 3202 "The circuit breaker is open because the upstream failed too often."
+        Later "Check the log of the service behind the endpoint. The circuit breaker of the traffic policy closes when the service responds again.";
     /// The body exceeds the limit of the edge.
-    Oversized: PAYLOAD_TOO_LARGE 3616 "The request body exceeds the edge's size limit.";
+    Oversized: PAYLOAD_TOO_LARGE 3616 "The request body exceeds the edge's size limit."
+        Smaller "Raise `edge.body_bytes_max`.";
     /// The body is too long for the action that buffers it.
-    BodyTooLong: PAYLOAD_TOO_LARGE 3612 "The request body is too long for the traffic policy.";
+    BodyTooLong: PAYLOAD_TOO_LARGE 3612 "The request body is too long for the traffic policy."
+        Smaller "An action of the traffic policy reads the whole body. Apply it only to requests with short bodies.";
     /// The upstream's response is too long for the action that buffers it.
-    AnswerTooLong: BAD_GATEWAY 3614 "The upstream's response body is too long for the traffic policy.";
+    AnswerTooLong: BAD_GATEWAY 3614 "The upstream's response body is too long for the traffic policy."
+        Owner "An action of the traffic policy reads the whole response body. Apply it only to short responses.";
     /// The memory for buffered bodies is full.
-    NoRoom: SERVICE_UNAVAILABLE 3613 "Too many request bodies are being buffered.";
+    NoRoom: SERVICE_UNAVAILABLE 3613 "Too many request bodies are being buffered."
+        Later "Traffic policies buffer many bodies at this moment. Apply actions that read bodies to fewer requests.";
     /// A webhook is not signed by its provider.
-    Webhook: FORBIDDEN 3204 "The webhook signature is missing or invalid.";
+    Webhook: FORBIDDEN 3204 "The webhook signature is missing or invalid."
+        Access "Compare the secret of `verify-webhook` with the one at the sender.";
     /// There is no signed token.
-    NoToken: UNAUTHORIZED 3401 "The request has no token.";
+    NoToken: UNAUTHORIZED 3401 "The request has no token."
+        Access "The client must send a token where `jwt-validation` expects it.";
     /// The token is malformed.
-    BadToken: UNAUTHORIZED 3406 "The token is not a signed JWT.";
+    BadToken: UNAUTHORIZED 3406 "The token is not a signed JWT."
+        Access "The client must send a signed JWT where `jwt-validation` expects it.";
     /// The token is not accepted.
-    TokenRefused: FORBIDDEN 3403 "The token is not accepted.";
+    TokenRefused: FORBIDDEN 3403 "The token is not accepted."
+        Access "Compare issuer, audience, algorithm and lifetime of the token with `jwt-validation` in the traffic policy.";
     /// The keys that verify tokens are unavailable.
-    NoKeys: BAD_GATEWAY 3422 "The edge cannot fetch the keys that verify the token.";
+    NoKeys: BAD_GATEWAY 3422 "The edge cannot fetch the keys that verify the token."
+        Later "Check that the edge can reach the key URLs of `jwt-validation`.";
     /// The traffic policy forwards to an internal endpoint that does not exist.
-    NoInternal: BAD_GATEWAY 3615 "The internal endpoint that the traffic policy forwards to is offline.";
+    NoInternal: BAD_GATEWAY 3615 "The internal endpoint that the traffic policy forwards to is offline."
+        Later "Compare the `forward-internal` action of the traffic policy with `culvert api endpoints list`.";
     /// A request of the traffic policy got no response.
-    Call: BAD_GATEWAY 3617 "A service that the traffic policy calls did not respond.";
+    Call: BAD_GATEWAY 3617 "A service that the traffic policy calls did not respond."
+        Later "Check the service that `http-request` of the traffic policy calls.";
     /// The traffic policies of internal endpoints forward too often.
-    Hops: BAD_GATEWAY 3501 "The traffic policies forwarded the request between endpoints too many times.";
+    Hops: BAD_GATEWAY 3501 "The traffic policies forwarded the request between endpoints too many times."
+        Owner "The traffic policies of the internal endpoints forward in a circle, or through too many endpoints.";
     /// There is no session, and the request is not one that can be redirected to a sign-in.
-    LoginFirst: UNAUTHORIZED 3100 "Sign in first.";
+    LoginFirst: UNAUTHORIZED 3100 "Sign in first."
+        SignIn "Only GET requests redirect to the sign-in. Scripts should reload the page if they get this response.";
     /// The target after the sign-in is not a path of this host.
-    LoginPath: BAD_REQUEST 3106 "The `redirect_path` is not a path on this host.";
+    LoginPath: BAD_REQUEST 3106 "The `redirect_path` is not a path on this host."
+        SignIn "The link to the sign-in must have a `redirect_path` that begins with `/`.";
     /// The callback has no cookie of a sign-in.
-    LoginCookie: BAD_REQUEST 3107 "This browser did not start the sign-in or did not keep its cookie; start again.";
+    LoginCookie: BAD_REQUEST 3107 "This browser did not start the sign-in or did not keep its cookie; start again."
+        SignIn "The browser must accept cookies of this host, and must return from the provider to the host where it began.";
     /// The callback has no state.
-    LoginNoState: BAD_REQUEST 3120 "The identity provider did not return the `state` parameter; start again.";
+    LoginNoState: BAD_REQUEST 3120 "The identity provider did not return the `state` parameter; start again."
+        SignIn "The identity provider must return the `state` parameter. Check that the callback URL is registered there.";
     /// The state is invalid, expired or already used.
-    LoginState: BAD_REQUEST 3108 "The sign-in is invalid, expired or already complete; start again.";
+    LoginState: BAD_REQUEST 3108 "The sign-in is invalid, expired or already complete; start again."
+        SignIn "A sign-in expires after some minutes and works once. Check the clock of the server if all fail.";
     /// The state is for another host.
-    LoginOtherHost: BAD_REQUEST 3124 "The sign-in started on another host; start again.";
+    LoginOtherHost: BAD_REQUEST 3124 "The sign-in started on another host; start again."
+        SignIn "The callback URL that is registered at the provider must have the host of this endpoint.";
     /// The provider denied access.
-    LoginDenied: FORBIDDEN 3125 "Your identity provider denied the sign-in.";
+    LoginDenied: FORBIDDEN 3125 "Your identity provider denied the sign-in."
+        Access "Check at the identity provider whether this user may use the application.";
     /// The provider returned no e-mail address.
-    LoginNoEmail: FORBIDDEN 3109 "Your identity provider returned no verified e-mail address.";
+    LoginNoEmail: FORBIDDEN 3109 "Your identity provider returned no verified e-mail address."
+        Access "The application needs the scope that returns e-mail addresses, and the user needs a verified one.";
     /// The provider returned no user ID.
-    LoginNobody: FORBIDDEN 3110 "Your identity provider returned no user ID.";
+    LoginNobody: FORBIDDEN 3110 "Your identity provider returned no user ID."
+        Access "The application needs the scope that returns the user ID.";
     /// The provider's ID token is invalid.
-    LoginToken: FORBIDDEN 3303 "The identity provider's ID token is invalid.";
+    LoginToken: FORBIDDEN 3303 "The identity provider's ID token is invalid."
+        SignIn "Compare issuer and client ID in the traffic policy with the provider. The log of the server has the reason.";
     /// The provider is unavailable.
-    LoginProvider: BAD_GATEWAY 5536 "The edge cannot reach the identity provider or parse its response.";
+    LoginProvider: BAD_GATEWAY 5536 "The edge cannot reach the identity provider or parse its response."
+        Later "The log of the server has the reason. Check the client ID, the secret and the URLs of the identity provider.";
     /// Too many sign-ins or sessions.
-    LoginBusy: SERVICE_UNAVAILABLE 3127 "Too many sign-ins are in progress; try again shortly.";
+    LoginBusy: SERVICE_UNAVAILABLE 3127 "Too many sign-ins are in progress; try again shortly."
+        Later "The identity provider responds slowly, or the limit of application sessions is reached. The log of the server has the reason.";
     /// An action of the traffic policy failed.
-    Policy: INTERNAL_SERVER_ERROR 2300 "An action of the traffic policy failed.";
+    Policy: INTERNAL_SERVER_ERROR 2300 "An action of the traffic policy failed."
+        Owner "The log of the server at level `debug` has the reason. Check that objects that the traffic policy refers to exist.";
     /// No action of the traffic policy responded, and the endpoint has no upstream.
-    Unhandled: SERVICE_UNAVAILABLE 6029 "The traffic policy did not handle the request, and the endpoint has no upstream.";
+    Unhandled: SERVICE_UNAVAILABLE 6029 "The traffic policy did not handle the request, and the endpoint has no upstream."
+        Owner "Add an action that responds or forwards to the traffic policy, or set an upstream for the endpoint.";
     /// The edge is overloaded.
-    Overloaded: SERVICE_UNAVAILABLE 3620 "The edge is overloaded; try again shortly.";
+    Overloaded: SERVICE_UNAVAILABLE 3620 "The edge is overloaded; try again shortly."
+        Later "Check memory and CPU of the server. Raise `edge.memory_bytes` if there is memory left.";
     /// All agents of the endpoint are busy.
-    AgentBusy: SERVICE_UNAVAILABLE 3621 "The endpoint's agent has reached its connection limit; try again shortly.";
+    AgentBusy: SERVICE_UNAVAILABLE 3621 "The endpoint's agent has reached its connection limit; try again shortly."
+        Later "Start another agent for this endpoint, or raise the limit of open files of the agent.";
 }
 
 impl Problem {
@@ -173,6 +276,16 @@ impl Problem {
         self.row().2
     }
 
+    /// What a visitor can do about it, as one sentence.
+    pub fn advice(self) -> &'static str {
+        self.help().0.sentence()
+    }
+
+    /// What the owner of the endpoint can do about it. `` ` `` surrounds code.
+    pub fn owner_help(self) -> &'static str {
+        self.help().1
+    }
+
     /// The status of its response.
     pub fn status(self) -> StatusCode {
         self.row().0
@@ -196,10 +309,11 @@ pub fn errors() -> String {
         // Writing to a string cannot fail.
         let _ok = writeln!(
             page,
-            "| `{}` | {} | {} |",
+            "| `{}` | {} | {} | {} |",
             problem.code(),
             problem.status().as_u16(),
-            problem.sentence()
+            problem.sentence(),
+            problem.owner_help()
         );
     }
     page
@@ -220,10 +334,14 @@ The `accept` header of the request selects the format: JSON (`application/json`)
 The header `ngrok-error-code` contains the code. The edge removes this header from upstream responses, so
 its presence shows that the edge generated the response. The header `culvert-request-id` contains the ID.
 Responses that a traffic policy configures (`deny`, `custom-response`, the 401 of `basic-auth`, the 429 of
-`rate-limit`) have no code.
+`rate-limit`) have no code. `deny`, `basic-auth` and `rate-limit` also send the ID and, to clients that prefer
+HTML, a page.
 
-| Code | Status | Meaning |
-|---|---|---|
+Pages show a sentence for the visitor, the help for the owner from this table, and the request ID.
+`edge.error_pages` replaces them.
+
+| Code | Status | Meaning | Help for the owner |
+|---|---|---|---|
 ";
 
 #[cfg(test)]
@@ -239,6 +357,8 @@ mod tests {
         assert_eq!(numbers.len(), before);
         for problem in Problem::ALL {
             assert!(problem.status().as_u16() >= 400 && problem.sentence().ends_with('.'));
+            assert!(problem.owner_help().ends_with('.'));
+            assert!(problem.owner_help().matches('`').count().is_multiple_of(2));
         }
     }
 }

@@ -3,45 +3,104 @@
 
 use bytes::Bytes;
 use http::header::{
-    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, HeaderValue, RETRY_AFTER,
+    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, DATE, HOST, HeaderName,
+    HeaderValue, REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
 };
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode, Uri};
 
 use crate::conn::{ConnCounters, ConnInfo};
+use crate::error_page::{self, ErrorPages, PageValues};
 use crate::problem::{ERROR_CODE, Problem};
 
 /// Names the exchange in the log and in what the client sees.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("culvert-request-id");
 
-impl Problem {
-    /// The answer, in the form the request's `accept` prefers.
-    pub fn answer(
-        self,
-        accept: Option<&HeaderValue>,
-        info: &ConnInfo,
-        counters: &ConnCounters,
-    ) -> Response<Bytes> {
-        let (status, number, text) = self.row();
-        let id = request_id(info, counters);
-        let form = Form::of(accept);
-        let body = form.body(status, number, text, &id);
-        let mut response = Response::new(Bytes::new());
-        *response.status_mut() = status;
+/// The request that a response is for, as far as the response depends on it.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplyContext<'x> {
+    /// Facts of the connection.
+    pub info: &'x ConnInfo,
+    /// Counters of the connection.
+    pub counters: &'x ConnCounters,
+    /// The pages for clients that prefer HTML.
+    pub pages: &'x ErrorPages,
+    /// The `accept` field of the request.
+    pub accept: Option<&'x HeaderValue>,
+    /// The host as the client sent it; empty if there is none.
+    pub host: &'x str,
+}
+
+impl ReplyContext<'_> {
+    /// Sets the ID of the request, and the body in a form that must not be stored.
+    fn fill(&self, response: &mut Response<Bytes>, form: Form, id: String, body: Body) {
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Ok(code) = HeaderValue::try_from(format!("ERR_NGROK_{number}")) {
-            headers.insert(ERROR_CODE, code);
+        if let Body::Page(_, policy) = &body {
+            headers.insert(CONTENT_SECURITY_POLICY, policy.clone());
+            headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
         }
+        let (Body::Page(text, _) | Body::Text(text)) = body;
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(text.len()));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Ok(id) = HeaderValue::try_from(id) {
             headers.insert(REQUEST_ID, id);
+        }
+        *response.body_mut() = text.into();
+    }
+}
+
+/// The host of a request as the client sent it; empty if it has none or it is not ASCII.
+pub fn host<'x>(uri: &'x Uri, headers: &'x HeaderMap) -> &'x str {
+    match uri.authority() {
+        Some(authority) => authority.as_str(),
+        None => {
+            let field = headers.get(HOST).and_then(|host| host.to_str().ok());
+            field.unwrap_or_default()
+        }
+    }
+}
+
+/// The body of a response.
+enum Body {
+    Text(String),
+    /// A page with its content security policy.
+    Page(String, HeaderValue),
+}
+
+impl Problem {
+    /// The answer, in the form the request's `accept` prefers.
+    pub fn answer(self, to: &ReplyContext<'_>) -> Response<Bytes> {
+        let (status, number, text) = self.row();
+        let id = request_id(to.info, to.counters);
+        let form = Form::of(to.accept);
+        let body = match form {
+            Form::Html => {
+                let (page, policy) = to.pages.render(&PageValues {
+                    status,
+                    reason: "",
+                    code: Some(number),
+                    request_id: &id,
+                    host: to.host,
+                    message: text,
+                    advice: self.advice(),
+                    owner_help: self.owner_help(),
+                });
+                Body::Page(page, policy)
+            }
+            form => Body::Text(form.body(status, number, text, &id)),
+        };
+        let mut response = Response::new(Bytes::new());
+        *response.status_mut() = status;
+        to.fill(&mut response, form, id, body);
+        let headers = response.headers_mut();
+        if let Ok(code) = HeaderValue::try_from(format!("ERR_NGROK_{number}")) {
+            headers.insert(ERROR_CODE, code);
         }
         if self.is_brief() {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
-        headers.insert(DATE, date(info));
-        *response.body_mut() = body.into();
+        headers.insert(DATE, date(to.info));
         response
     }
 }
@@ -56,40 +115,75 @@ pub fn empty(status: StatusCode) -> Response<Bytes> {
     response
 }
 
-/// An answer of a policy with a line of text.
-pub fn plain(status: StatusCode, text: &'static str) -> Response<Bytes> {
-    let mut response = empty(status);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_LENGTH, HeaderValue::from(text.len()));
-    headers.insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static(Form::Text.content_type()),
-    );
-    *response.body_mut() = Bytes::from_static(text.as_bytes());
-    response
+/// A rejection by an action of a policy: a page for clients that prefer HTML, `text` for others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rejection {
+    /// The body for clients that do not prefer HTML; may be empty.
+    pub(crate) text: &'static str,
+    /// The sentence of the page.
+    pub(crate) message: &'static str,
+    /// What a visitor can do about it.
+    pub(crate) advice: &'static str,
+    /// What the owner of the endpoint can do about it. `` ` `` surrounds code.
+    pub(crate) owner_help: &'static str,
+}
+
+impl Rejection {
+    /// The response. It has the ID of the request and no error code.
+    pub(crate) fn answer(&self, status: StatusCode, to: &ReplyContext<'_>) -> Response<Bytes> {
+        let id = request_id(to.info, to.counters);
+        let mut response = empty(status);
+        if Form::of(to.accept) == Form::Html {
+            let (page, policy) = to.pages.render(&PageValues {
+                status,
+                reason: "",
+                code: None,
+                request_id: &id,
+                host: to.host,
+                message: self.message,
+                advice: self.advice,
+                owner_help: self.owner_help,
+            });
+            to.fill(&mut response, Form::Html, id, Body::Page(page, policy));
+            return response;
+        }
+        let headers = response.headers_mut();
+        if let Ok(id) = HeaderValue::try_from(id) {
+            headers.insert(REQUEST_ID, id);
+        }
+        if !self.text.is_empty() {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(self.text.len()));
+            let media = HeaderValue::from_static(Form::Text.content_type());
+            headers.insert(CONTENT_TYPE, media);
+            *response.body_mut() = Bytes::from_static(self.text.as_bytes());
+        }
+        response
+    }
 }
 
 /// An answer that is no refusal: a heading and a sentence, in the form the request's `accept` prefers.
-pub fn page(
-    accept: Option<&HeaderValue>,
-    heading: &'static str,
-    text: &'static str,
-) -> Response<Bytes> {
-    let form = Form::of(accept);
+pub fn page(to: &ReplyContext<'_>, heading: &'static str, text: &'static str) -> Response<Bytes> {
+    let form = Form::of(to.accept);
+    let id = request_id(to.info, to.counters);
     let body = match form {
-        Form::Json => format!(r#"{{"msg":"{text}"}}"#),
-        Form::Html => format!(
-            "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{heading}</title>\
-             <h1>{heading}</h1><p>{text}</p></html>\n"
-        ),
-        Form::Text => format!("{text}\n"),
+        Form::Json => Body::Text(format!(r#"{{"msg":"{text}"}}"#)),
+        Form::Text => Body::Text(format!("{text}\n")),
+        Form::Html => {
+            let (page, policy) = error_page::notice(&PageValues {
+                status: StatusCode::OK,
+                reason: heading,
+                code: None,
+                request_id: &id,
+                host: to.host,
+                message: text,
+                advice: "",
+                owner_help: "",
+            });
+            Body::Page(page, policy)
+        }
     };
     let mut response = empty(StatusCode::OK);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    *response.body_mut() = body.into();
+    to.fill(&mut response, form, id, body);
     response
 }
 
@@ -138,19 +232,14 @@ impl Form {
         }
     }
 
-    /// Nothing here comes from the client, so nothing needs escaping.
+    /// The body of a response to a program. Nothing in it comes from the client, so nothing needs escaping.
     fn body(self, status: StatusCode, number: u16, text: &str, id: &str) -> String {
-        let reason = status.canonical_reason().unwrap_or("Error");
         let status = status.as_u16();
         match self {
             Self::Json => format!(
                 r#"{{"error_code":"ERR_NGROK_{number}","status_code":{status},"msg":"{text}","details":{{"request_id":"{id}"}}}}"#
             ),
-            Self::Html => format!(
-                "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{status} {reason}</title>\
-                 <h1>{status} {reason}</h1><p>{text}</p><p>ERR_NGROK_{number}, request {id}</p></html>\n"
-            ),
-            Self::Text => format!("ERR_NGROK_{number}: {text} (request {id})\n"),
+            Self::Html | Self::Text => format!("ERR_NGROK_{number}: {text} (request {id})\n"),
         }
     }
 }
@@ -240,12 +329,7 @@ mod tests {
                 })
             );
             assert_eq!(body(Form::Text), format!("{code}: {text} (request id-1)\n"));
-            let page = body(Form::Html);
-            let reason = problem.status().canonical_reason().unwrap();
-            for part in [reason, &code, text, "id-1"] {
-                assert!(page.contains(part), "{page}");
-            }
-            // It is put into JSON and pages as it is.
+            // It is put into JSON as it is.
             assert!(!text.contains(['"', '<', '&', '\\']), "{text}");
         }
     }

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use culvert_http::http1::Violation;
 use culvert_http::http2::Refused;
 use culvert_policy::problem::Problem;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use culvert_policy::reply;
+use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{Response, Version, request};
 
 use crate::downstream::Downstream;
@@ -142,5 +143,10 @@ fn challenge(down: &Downstream, parts: &request::Parts) -> Option<Response<Bytes
 fn forwarded_callback(down: &Downstream, parts: &request::Parts) -> Option<Response<Bytes>> {
     let live = down.edge.live.load();
     let logins = live.logins.as_ref()?;
-    culvert_login::forwarded_callback(logins, (&down.conn.info, &down.conn.counters), parts)
+    let (accept, host) = (
+        parts.headers.get(ACCEPT),
+        reply::host(&parts.uri, &parts.headers),
+    );
+    let to = down.conn.reply_context(accept, host);
+    culvert_login::forwarded_callback(logins, &to, parts)
 }

@@ -8,7 +8,9 @@ use culvert_http::fields::has_token;
 use culvert_policy::policy::edits::Replacement;
 use culvert_policy::policy::replace;
 use culvert_policy::problem::Problem;
-use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue};
+use culvert_policy::reply::ReplyContext;
+use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderValue};
+use http::uri::Authority;
 use http::{Method, Response, StatusCode, Version, request, response};
 
 use crate::conn_state::ConnState;
@@ -29,6 +31,9 @@ pub(super) struct RequestTraits {
     /// HTTP/1: whether the client keeps the connection open.
     keeps_alive: bool,
     accept: Option<HeaderValue>,
+    /// The host, in the target or in its field, if there is an `accept` field: for pages.
+    authority: Option<Authority>,
+    host: Option<HeaderValue>,
 }
 
 /// A response before it is sent: its head, its body, and whether the connection closes after it.
@@ -46,7 +51,7 @@ impl PendingResponse {
                 problem.status(),
                 StatusCode::BAD_REQUEST | StatusCode::REQUEST_TIMEOUT
             ),
-            ..Self::made(conn.answer(problem, traits.accept.as_ref()))
+            ..Self::made(problem.answer(&traits.reply_context(conn)))
         }
     }
 
@@ -111,6 +116,9 @@ impl PendingResponse {
 
 impl RequestTraits {
     pub(super) fn of(parts: &request::Parts) -> Self {
+        let accept = parts.headers.get(ACCEPT).cloned();
+        let authority = accept.as_ref().and_then(|_| parts.uri.authority());
+        let host = accept.as_ref().and_then(|_| parts.headers.get(HOST));
         Self {
             version: parts.version,
             is_head: parts.method == Method::HEAD,
@@ -119,8 +127,20 @@ impl RequestTraits {
             } else {
                 !has_token(&parts.headers, &CONNECTION, b"close")
             },
-            accept: parts.headers.get(ACCEPT).cloned(),
+            authority: authority.cloned(),
+            host: host.cloned(),
+            accept,
         }
+    }
+
+    /// What the edge's response to the request depends on.
+    fn reply_context<'x>(&'x self, conn: &'x ConnState) -> ReplyContext<'x> {
+        let host = match (&self.authority, &self.host) {
+            (Some(authority), _) => authority.as_str(),
+            (None, Some(host)) => host.to_str().unwrap_or_default(),
+            (None, None) => "",
+        };
+        conn.reply_context(self.accept.as_ref(), host)
     }
 
     /// Sets the `connection` field of a response on HTTP/1 (RFC 9112 9.3). The event has it as it was sent.

@@ -276,7 +276,8 @@ pub(super) async fn discard_input(client: &mut (impl AsyncRead + Unpin)) -> std:
 
 /// A response as HTTP/1 bytes, for a connection that closes after it.
 fn last_answer(problem: Problem, down: &Downstream) -> Vec<u8> {
-    let (mut head, body) = down.conn.answer(problem, None).into_parts();
+    let to = down.conn.reply_context(None, "");
+    let (mut head, body) = problem.answer(&to).into_parts();
     let close = HeaderValue::from_static("close");
     head.headers.insert(CONNECTION, close);
     let mut bytes = Vec::new();

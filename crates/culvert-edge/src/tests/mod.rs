@@ -11,6 +11,7 @@ mod calls;
 mod challenges;
 mod documents;
 mod drain;
+mod error_pages;
 mod events;
 mod fields;
 mod floods;

@@ -7,7 +7,7 @@ use culvert_http::authority::Authority;
 use culvert_policy::policy::run::{Exchange, Flow};
 use culvert_policy::problem::Problem;
 use culvert_policy::reply;
-use http::header::{ACCEPT, HOST};
+use http::header::HOST;
 use http::request;
 
 use super::{Gone, SessionMiddleware, Visit, parameter};
@@ -199,9 +199,9 @@ impl SessionMiddleware {
         let answer = match path.as_deref().map(local_path) {
             Some(None) => return self.refuse(x, Problem::LoginPath),
             Some(Some(path)) => redirect(&format!("{}{path}", origin(x, request))),
-            None => Some(reply::page(
-                request.headers.get(ACCEPT),
-                "Logged out",
+            None => x.reply_context().map(|to| reply::page(
+                &to,
+                "Signed out",
                 "You are signed out. Your session at the identity provider may still be active.",
             )),
         };

@@ -18,7 +18,7 @@ use crate::policy::run::{Action, Exchange, Flow, Run};
 use crate::policy::secret::REDACTED;
 use crate::policy::template::Template;
 use crate::policy::values::map;
-use crate::reply;
+use crate::reply::Rejection;
 
 const CREDENTIALS_MAX: usize = 10;
 const REALM_BYTES_MAX: usize = 128;
@@ -149,6 +149,13 @@ fn user(credentials: &[u8]) -> String {
     }
 }
 
+const REJECTION: Rejection = Rejection {
+    text: "Unauthorized\n",
+    message: "This site requires a user name and a password.",
+    advice: "Reload the page and sign in.",
+    owner_help: "The user names and passwords are in `basic-auth` of the traffic policy of the endpoint.",
+};
+
 impl Action for BasicAuth {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
         let presented = x.request.and_then(|request| presented(&request.headers));
@@ -183,11 +190,12 @@ impl Action for BasicAuth {
         if passes {
             return Flow::Continue.into();
         }
-        let mut answer = reply::plain(StatusCode::UNAUTHORIZED, "Unauthorized\n");
-        answer
-            .headers_mut()
-            .insert(WWW_AUTHENTICATE, self.challenge.clone());
-        Flow::Reply(Box::new(answer)).into()
+        let mut flow = x.reject(StatusCode::UNAUTHORIZED, &REJECTION);
+        if let Flow::Reply(answer) = &mut flow {
+            let challenge = self.challenge.clone();
+            answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        }
+        flow.into()
     }
 
     fn slots(&self) -> Vec<culvert_cel::Slot> {

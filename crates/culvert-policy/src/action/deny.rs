@@ -7,11 +7,11 @@ use serde::Deserialize;
 use crate::action_type::{ActionType, Ends};
 use crate::policy::phase::Phase;
 use crate::policy::run::{Action, Exchange, Flow, Run};
-use crate::reply;
+use crate::reply::Rejection;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "deny",
-    doc: "Rejects a request with a status and an empty body; closes a connection.",
+    doc: "Rejects a request with a status and an empty body, or with a page if the client prefers HTML; closes a connection.",
     phases: &[Phase::Connect, Phase::Request],
     ends: Ends::Always,
     schema: Some(|generator| generator.subschema_for::<Config>()),
@@ -41,11 +41,18 @@ struct Deny {
     status: StatusCode,
 }
 
+const REJECTION: Rejection = Rejection {
+    text: "",
+    message: "The traffic policy of this site rejects the request.",
+    advice: "If you need access, ask the owner of this site.",
+    owner_help: "A rule with `deny` in the traffic policy of the endpoint applies to this request.",
+};
+
 impl Action for Deny {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
         if x.phase == Phase::Connect {
             return Flow::Close.into();
         }
-        Flow::Reply(Box::new(reply::empty(self.status))).into()
+        x.reject(self.status, &REJECTION).into()
     }
 }

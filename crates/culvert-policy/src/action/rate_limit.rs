@@ -22,7 +22,7 @@ use crate::policy::phase::Phase;
 use crate::policy::run::{Action, Exchange, Flow, Run};
 use crate::policy::values::text;
 use crate::policy::variables;
-use crate::reply;
+use crate::reply::Rejection;
 use crate::shared_counts::{ASIDE_MAX, BUCKETS_MAX, Bucket, LazyTable, window_of};
 
 const NAME_BYTES_MAX: usize = 1023;
@@ -227,6 +227,13 @@ impl Resolver for ByBlock<'_, '_> {
     }
 }
 
+const REJECTION: Rejection = Rejection {
+    text: "Too many requests\n",
+    message: "The rate limit of this site is reached.",
+    advice: "Wait a minute before you try again.",
+    owner_help: "Raise `capacity` of `rate-limit` in the traffic policy of the endpoint, or add an expression to `bucket_key`.",
+};
+
 impl Action for RateLimit {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
         let mut key = String::new();
@@ -254,12 +261,13 @@ impl Action for RateLimit {
         }
         match taken {
             Err(wait) if self.enforce => {
-                let mut answer = reply::plain(StatusCode::TOO_MANY_REQUESTS, "Too many requests\n");
-                let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
-                answer
-                    .headers_mut()
-                    .insert(RETRY_AFTER, HeaderValue::from(seconds));
-                Flow::Reply(Box::new(answer)).into()
+                let mut flow = x.reject(StatusCode::TOO_MANY_REQUESTS, &REJECTION);
+                if let Flow::Reply(answer) = &mut flow {
+                    let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
+                    let after = HeaderValue::from(seconds);
+                    answer.headers_mut().insert(RETRY_AFTER, after);
+                }
+                flow.into()
             }
             _ => Flow::Continue.into(),
         }

@@ -9,7 +9,7 @@ use culvert_base::{BoxFuture, Timestamp};
 use culvert_cel::{EvalError, EvalErrorKind, Resolver, Slot as Variable, Value, ValueRef};
 use culvert_events::{Settable, Slot, Text};
 use http::header::{ACCEPT, HeaderValue};
-use http::{Response, request, response};
+use http::{Response, StatusCode, request, response};
 use tokio::time::Instant;
 
 use crate::event::EventDraft;
@@ -22,6 +22,7 @@ use crate::policy::phase::Phase;
 use crate::policy::values::map;
 use crate::policy::variables::{self, Read};
 use crate::problem::Problem;
+use crate::reply::{self, Rejection, ReplyContext};
 
 /// A compiled action. All exchanges of its endpoint share it.
 pub trait Action: Send + Sync + fmt::Debug {
@@ -145,7 +146,7 @@ pub struct Memory {
 /// not the upstream's.
 pub trait Watch: Send + fmt::Debug {
     /// The status of the upstream's response; `None` if the response was invalid or missing.
-    fn answered(&mut self, status: Option<http::StatusCode>);
+    fn answered(&mut self, status: Option<StatusCode>);
 }
 
 impl Memory {
@@ -169,7 +170,7 @@ impl Memory {
     }
 
     /// Reports the upstream's status; `None` if it failed.
-    pub fn answered(&mut self, status: Option<http::StatusCode>) {
+    pub fn answered(&mut self, status: Option<StatusCode>) {
         for mut watch in self.watches.drain(..) {
             watch.answered(status);
         }
@@ -296,15 +297,30 @@ impl<'x> Exchange<'x> {
 
     /// Ends the phase with a response of the edge; a connection is closed.
     pub fn refuse(&self, problem: Problem) -> Flow {
-        let Some(request) = self.request else {
-            return Flow::Close;
-        };
-        let answer = problem.answer(
-            request.headers.get(ACCEPT),
-            self.conn.info,
-            self.conn.counters,
-        );
-        Flow::Reply(Box::new(answer))
+        match self.reply_context() {
+            Some(to) => Flow::Reply(Box::new(problem.answer(&to))),
+            None => Flow::Close,
+        }
+    }
+
+    /// What responses of the edge depend on; `None` without a request.
+    pub fn reply_context(&self) -> Option<ReplyContext<'_>> {
+        let request = self.request?;
+        Some(ReplyContext {
+            info: self.conn.info,
+            counters: self.conn.counters,
+            pages: self.conn.error_pages,
+            accept: request.headers.get(ACCEPT),
+            host: reply::host(&request.uri, &request.headers),
+        })
+    }
+
+    /// Ends the phase with a rejection that an action defines; a connection is closed.
+    pub(crate) fn reject(&self, status: StatusCode, rejection: &Rejection) -> Flow {
+        match self.reply_context() {
+            Some(to) => Flow::Reply(Box::new(rejection.answer(status, &to))),
+            None => Flow::Close,
+        }
     }
 
     /// Buffers the whole body of the request, which is forwarded unchanged. The rest of the phase waits for it. If

@@ -171,3 +171,27 @@ fn describe(command: &Command, parent: &str, page: &mut String) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use culvert_policy::problem::Problem;
+
+    use super::*;
+
+    #[test]
+    fn error_pages_name_commands_and_settings_that_exist() {
+        let settings = crate::config::keys();
+        for problem in Problem::ALL {
+            for code in problem.owner_help().split('`').skip(1).step_by(2) {
+                if code.starts_with("culvert ") {
+                    let parsed = command().try_get_matches_from(code.split(' '));
+                    assert!(parsed.is_ok(), "{problem:?}: {code}: {parsed:?}");
+                }
+                if code.starts_with("edge.") {
+                    let is_key = settings.iter().any(|key| key.name == code);
+                    assert!(is_key, "{problem:?}: {code}");
+                }
+            }
+        }
+    }
+}

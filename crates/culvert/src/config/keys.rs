@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Settings;
 
 /// Keys of [`Settings`] that a reload applies. The others need a restart.
-pub const LIVE: [&str; 25] = [
+pub const LIVE: [&str; 26] = [
     "agents.cert_file",
     "agents.key_file",
     "edge.asn_database",
@@ -13,6 +13,7 @@ pub const LIVE: [&str; 25] = [
     "edge.certificates",
     "edge.connections_max",
     "edge.connections_per_source_max",
+    "edge.error_pages",
     "edge.extra_ca_file",
     "edge.geo_database",
     "edge.ip_categories",

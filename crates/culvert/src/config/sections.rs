@@ -80,6 +80,10 @@ pub struct EdgeSettings {
     /// Whether the edge redirects plain `http://` requests for a host that has only an `https`
     /// endpoint: 301 for GET and HEAD, 308 for other methods. With `false` the edge returns 404.
     pub redirect_http: bool,
+    /// Directory of HTML templates for the edge's own responses to browsers: `404.html` for one
+    /// status, `4xx.html` and `5xx.html` for the others of a class, `default.html` for all others.
+    /// Empty for the built-in pages.
+    pub error_pages: String,
     /// Whether the edge forwards request headers with `_` in their name. By default the edge
     /// removes them, because many servers cannot distinguish `X_Forwarded_For` from
     /// `X-Forwarded-For`.
@@ -132,6 +136,7 @@ impl Default for EdgeSettings {
             allow_private_upstreams: true,
             trusted_proxies: Vec::new(),
             redirect_http: true,
+            error_pages: String::new(),
             underscore_headers: false,
             proxy_protocol: Vec::new(),
             proxy_protocol_from: Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use culvert_delivery::guard::Rules;
 use culvert_delivery::{JetStreamSettings, STREAM_LEASE, TargetSettings};
 use culvert_edge::{Edge, Inherited};
 use culvert_events::HeaderRules;
-use culvert_policy::{IpDataFiles, IpDatabases};
+use culvert_policy::{ErrorPages, IpDataFiles, IpDatabases};
 use ipnet::IpNet;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -61,6 +61,11 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
             .map_err(|fault| unusable(fault.chain()))?;
         certificates.push(certificate);
     }
+    let error_pages = match settings.edge.error_pages.as_str() {
+        "" => ErrorPages::default(),
+        directory => ErrorPages::read(Path::new(directory))
+            .map_err(|error| Invalid(format!("`edge.error_pages` cannot be used: {error}")))?,
+    };
     let proxied = |listener| settings.edge.proxy_protocol.contains(&listener);
     Ok(culvert_edge::Settings {
         http_addr,
@@ -100,6 +105,7 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
         ),
         underscore_headers: settings.edge.underscore_headers,
         redirect_http: settings.edge.redirect_http,
+        error_pages: Arc::new(error_pages),
         threads: match settings.edge.threads {
             0 => std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1)),
             threads => threads as usize,

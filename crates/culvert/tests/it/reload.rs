@@ -220,3 +220,40 @@ async fn data_about_addresses_comes_with_a_hang_up_and_its_want_is_told_and_refu
     eventually("it is ready", async || ready(&culvert).await.0 == 200).await;
     assert_eq!(culvert.terminate(), 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn templates_of_error_pages_come_with_a_hang_up_and_bad_ones_change_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pages, log) = (folder.path().join("pages"), folder.path().join("log"));
+    std::fs::create_dir(&pages).unwrap();
+    let template = |text: &str| std::fs::write(pages.join("4xx.html"), text).unwrap();
+    template("<h1>first {{status}}</h1>");
+    let config = folder.path().join("culvert.toml");
+    let setting = format!("edge.error_pages = {:?}\n", pages.to_str().unwrap());
+    std::fs::write(&config, setting).unwrap();
+    let mut command = binary();
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let arguments = ["--config", config.to_str().unwrap()];
+    let culvert = Process::start_as(command, &folder.path().join("data"), "", &arguments);
+    let page = async || {
+        let request =
+            b"GET / HTTP/1.1\r\nhost: no.example\r\naccept: text/html\r\nconnection: close\r\n\r\n";
+        raw(culvert.http, request).await.text
+    };
+    assert!(page().await.ends_with("<h1>first 404</h1>"));
+    template("<h1>second {{code}}</h1>");
+    culvert.signal("HUP");
+    eventually("the new template is used", async || {
+        page().await.ends_with("<h1>second ERR_NGROK_3200</h1>")
+    })
+    .await;
+    template("<h1>{{title}}</h1>");
+    culvert.signal("HUP");
+    eventually("the log names the file and the placeholder", async || {
+        let said = std::fs::read_to_string(&log).unwrap();
+        said.contains("4xx.html: line 1: unknown placeholder `{{title}}`")
+    })
+    .await;
+    assert!(page().await.ends_with("<h1>second ERR_NGROK_3200</h1>"));
+    assert_eq!(culvert.terminate(), 0);
+}

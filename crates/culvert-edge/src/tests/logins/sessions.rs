@@ -43,7 +43,7 @@ async fn sessions_end() {
         .ask(rig, "GET", "/culvert/logout", "accept: text/html\r\n")
         .await;
     assert_eq!(answer.status, 200);
-    assert!(answer.text().contains("<h1>Logged out</h1>"));
+    assert!(answer.text().contains("<h1>Signed out</h1>"));
     assert!(!browser.jar.contains_key("culvert.session"));
     assert_eq!(copy.get(rig, "/").await.status, 302);
     let answer = scene
