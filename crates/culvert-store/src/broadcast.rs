@@ -2,6 +2,9 @@
 //!
 //! They are notifications of the database. Nothing is stored, so a process that is not connected
 //! when a message is sent never gets it. A SQLite file has one process, so there is no channel.
+//!
+//! Any role that may connect to the database can send notifications. So the names of channels are
+//! secrets, which are readable only for roles that can read the documents.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,8 +12,9 @@ use std::time::Duration;
 use culvert_base::Fault;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
-use crate::dialect::{Site, While};
-use crate::statements::{KEEP_ALIVE, TELL};
+use crate::dialect::{Arg, Site, While};
+use crate::pool::Pool;
+use crate::statements::{KEEP_ALIVE, TELL, meta};
 use crate::store::Store;
 
 /// Maximum size of a message in bytes. The database's limit is 8000.
@@ -32,13 +36,42 @@ impl fmt::Debug for Broadcast {
     }
 }
 
+/// The channel of an installation for a topic such as `commit`, whose name is a secret; `None` on SQLite, which has
+/// one process.
+pub(crate) async fn channel(
+    site: &Site,
+    pool: &Pool,
+    topic: &str,
+) -> Result<Option<String>, Fault> {
+    let doing = "naming a channel for notifications";
+    let Site::Postgres(_) = site else {
+        return Ok(None);
+    };
+    let name = format!("{topic}_channel");
+    let row = pool
+        .row(doing, meta::NAME_CHANNEL, &[Arg::Text(&name)])
+        .await?
+        .ok_or_else(|| Fault::bare(format!("{doing}: the database returned no name")))?;
+    let secret: String = row.get(0).during(doing)?;
+    Ok(Some(format!("culvert_{topic}s_{secret}")))
+}
+
 impl Store {
-    /// Opens a channel; `None` on SQLite.
+    /// Opens the channel of this installation for a topic, in `snake_case`; `None` on SQLite. Only roles that can read
+    /// the documents know its name.
     ///
     /// # Errors
     /// If the database is unreachable.
-    pub async fn broadcast(&self, channel: &'static str) -> Result<Option<Broadcast>, Fault> {
-        Broadcast::open(&self.shared.database.site, channel).await
+    pub async fn broadcast(&self, topic: &'static str) -> Result<Option<Broadcast>, Fault> {
+        let database = &self.shared.database;
+        // Time limit: a database that does not respond must not hold up the caller.
+        let named = channel(&database.site, &database.pool, topic);
+        let doing = "opening a channel to other nodes";
+        let named = tokio::time::timeout(TELL_WITHIN, Box::pin(named)).await;
+        match named.map_err(|late| Fault::new(doing, late))?? {
+            Some(channel) => Broadcast::open(&database.site, &channel).await,
+            None => Ok(None),
+        }
     }
 }
 

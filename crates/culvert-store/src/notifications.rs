@@ -5,9 +5,6 @@
 //! commits, and only for commits that succeeded. They only save the other processes a query and its
 //! latency. The revision is read from the ledger, and a process that missed a notification queries
 //! the database.
-//!
-//! Any role that may connect to the database can send notifications. So the name of the channel is
-//! a secret, which is readable only for roles that can read the documents.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,29 +13,14 @@ use culvert_base::Fault;
 use tokio::sync::{Notify, watch};
 
 use crate::broadcast::{BYTES_MAX, Broadcast};
-use crate::dialect::{Arg, Site, While};
+use crate::dialect::Site;
 use crate::feed::{Commit, Touched};
 use crate::pool::Pool;
 use crate::state_log::StateLog;
-use crate::statements::meta;
 use crate::text_index;
 
 /// Delay before a lost connection is opened again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-
-/// The channel of an installation; `None` on SQLite, which has one process.
-pub(crate) async fn channel(site: &Site, pool: &Pool) -> Result<Option<String>, Fault> {
-    let doing = "naming the channel for notifications of commits";
-    let Site::Postgres(_) = site else {
-        return Ok(None);
-    };
-    let row = pool
-        .row(doing, meta::NAME_CHANNEL, &[Arg::Text("commit_channel")])
-        .await?
-        .ok_or_else(|| Fault::bare(format!("{doing}: the database returned no name")))?;
-    let secret: String = row.get(0).during(doing)?;
-    Ok(Some(format!("culvert_commits_{secret}")))
-}
 
 /// The notifications of a transaction, as a JSON list of texts.
 pub(crate) fn messages(commits: &[(i64, Commit)]) -> String {

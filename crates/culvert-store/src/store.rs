@@ -8,6 +8,7 @@ use culvert_base::{Clock, Fault, Supervisor};
 use tokio::sync::{Notify, watch};
 
 use crate::audit::AuditLog;
+use crate::broadcast;
 use crate::changes::Changes;
 use crate::commit_error::CommitError;
 use crate::database::{Database, STATE};
@@ -54,7 +55,7 @@ impl Store {
             feed: Feed::default(),
             texts,
             mark,
-            channel: notifications::channel(&database.site, &database.pool).await?,
+            channel: broadcast::channel(&database.site, &database.pool, "commit").await?,
         });
         let writer = Arc::new(database.start_writer(Arc::clone(&state_log)));
         let (lookup, tasks) = Lookup::new(&database.site, &database.closing());

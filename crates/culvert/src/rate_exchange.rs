@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::metrics::Sample;
 use crate::metrics::samples::{counter, gauge};
 
-const CHANNEL: &str = "culvert_rate_limits";
+const TOPIC: &str = "rate_limit";
 /// Delay before a lost connection is opened again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Maximum interval between messages, which this node receives too.
@@ -53,7 +53,7 @@ async fn carry(
     stop: &CancellationToken,
     is_failing: &mut bool,
 ) -> Result<(), Fault> {
-    let Some(mut channel) = store.broadcast(CHANNEL).await? else {
+    let Some(mut channel) = store.broadcast(TOPIC).await? else {
         stop.cancelled().await;
         return Ok(());
     };
