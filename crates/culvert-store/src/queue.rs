@@ -8,6 +8,7 @@
 //!
 //! Not here: the content of batches (`delivery`), the retry schedule.
 
+mod batch;
 mod nodes;
 mod queue_log;
 mod traffic;
@@ -21,11 +22,18 @@ use std::time::Duration;
 use culvert_base::{Clock, Fault, Supervisor, Timestamp};
 use tokio::sync::watch;
 
+pub use self::batch::{
+    Backlog, BatchClass, Body, CursorMove, DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_FOR,
+    DEAD_LETTERS_MAX, DeadBatch, DeadLetter, DeadLetterReason, Gathering, Lease, NewBatch,
+    NewPiece, QueueError, Run, WHY_BYTES_MAX,
+};
+pub(crate) use self::batch::{DeadLetterBounds, checksum};
+use self::batch::{cut, unsigned};
 pub use self::nodes::{OpenTail, TailPiece};
 use self::queue_log::{QueueCommand, QueueLog, QueueOutcome, Settlement};
-pub use self::traffic::{NewPiece, Piece, RetainedTraffic};
+pub use self::traffic::{Piece, RetainedTraffic};
 use crate::database::{Database, Part};
-use crate::dialect::{Arg, Row, While};
+use crate::dialect::{Arg, While};
 use crate::migrate;
 use crate::pool::Pool;
 use crate::statements::events;
@@ -44,157 +52,6 @@ struct Shared {
     writer: Writer<QueueLog>,
     log: Arc<QueueLog>,
     clock: Arc<dyn Clock>,
-}
-
-/// The class of a batch; each destination has a queue for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum BatchClass {
-    Audit,
-    Traffic,
-}
-
-/// A batch to be appended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewBatch {
-    pub destination: String,
-    pub class: BatchClass,
-    /// Events in it.
-    pub count: u32,
-    pub body: Body,
-}
-
-/// The content of a batch, opaque to the queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Body {
-    pub stored: Vec<u8>,
-    /// Its size towards limits, however it is stored.
-    pub bytes: u64,
-}
-
-/// A move of a cursor together with an append.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CursorMove {
-    pub name: String,
-    /// The expected position; the append is lost if the cursor is elsewhere.
-    pub from: i64,
-    pub to: i64,
-}
-
-/// The right to send a batch for a while.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lease {
-    pub batch: i64,
-    pub destination: String,
-    pub class: BatchClass,
-    pub count: u32,
-    pub body: Vec<u8>,
-    /// 1 for the first lease. An expired lease counts.
-    pub attempt: u32,
-    /// When the batch was appended; a replacement keeps the time.
-    pub first_at: Timestamp,
-    /// Grows with every lease of this batch.
-    pub fence: i64,
-    /// Why the previous attempt failed.
-    pub why: Option<String>,
-}
-
-/// When several batches are leased together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gathering {
-    /// Maximum bytes of the batches; one batch is always leased.
-    pub bytes_max: u64,
-    /// They are leased when there are more bytes, or when the first batch is this old.
-    pub age_max: Duration,
-}
-
-/// Batches from the head of one class.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Run {
-    /// In order, without bodies; [`Queue::body`] reads those. Empty if none are due.
-    pub leases: Vec<Lease>,
-    /// When to ask again; `None` if nothing waits.
-    pub next_at: Option<Timestamp>,
-}
-
-/// Why a batch was given up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadLetterReason {
-    /// Outcome class, such as `permanent`.
-    pub class: String,
-    /// The destination's error code, if it returned one.
-    pub code: String,
-    /// Truncated to 500 bytes.
-    pub text: String,
-}
-
-/// A batch that was given up outside of this queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadBatch {
-    pub batch: NewBatch,
-    pub attempts: u32,
-    pub first_at: Timestamp,
-    pub why: DeadLetterReason,
-}
-
-/// A dead letter: a batch that was given up, retained for inspection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadLetter {
-    pub id: i64,
-    pub destination: String,
-    pub class: BatchClass,
-    pub count: u32,
-    pub body: Vec<u8>,
-    pub attempts: u32,
-    pub first_at: Timestamp,
-    pub buried_at: Timestamp,
-    pub why: DeadLetterReason,
-}
-
-/// The backlog of one destination.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backlog {
-    pub destination: String,
-    pub batches: u64,
-    pub events: u64,
-    pub bytes: u64,
-    /// The traffic part of it.
-    pub traffic_events: u64,
-    pub traffic_bytes: u64,
-    /// When the oldest was appended; `None` if there are only dead letters.
-    pub oldest: Option<Timestamp>,
-    /// Number of dead letters.
-    pub dead_lettered: u64,
-}
-
-/// Why a queue operation had no effect.
-#[derive(Debug, thiserror::Error)]
-pub enum QueueError {
-    /// The lease or the cursor has passed to another holder.
-    #[error("the lease or cursor has passed to another holder")]
-    Lost,
-    #[error(transparent)]
-    Fault(#[from] Fault),
-}
-
-/// Limits of dead letters for each destination and class: number, bytes and age. A new one displaces the oldest.
-pub const DEAD_LETTERS_MAX: i64 = 10_000;
-pub const DEAD_LETTERS_BYTES_MAX: i64 = 64 << 20;
-pub const DEAD_LETTERS_FOR: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// Maximum bytes of the reason of a retry or a dead letter.
-pub const WHY_BYTES_MAX: usize = 500;
-
-/// How many dead letters of a destination and class are kept, and how many bytes of them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DeadLetterBounds {
-    pub(crate) letters: i64,
-    pub(crate) bytes: i64,
-}
-
-impl DeadLetterBounds {
-    pub(crate) const DEFAULT: Self = Self {
-        letters: DEAD_LETTERS_MAX,
-        bytes: DEAD_LETTERS_BYTES_MAX,
-    };
 }
 
 pub(crate) const EVENTS: Part = Part {
@@ -726,101 +583,6 @@ impl Queue {
     pub(crate) fn pool(&self) -> &Pool {
         &self.shared.database.pool
     }
-}
-
-impl QueueError {
-    fn into_fault(self, doing: &str) -> Fault {
-        match self {
-            Self::Fault(fault) => fault,
-            Self::Lost => Fault::new(doing, self),
-        }
-    }
-}
-
-impl BatchClass {
-    /// `audit` or `traffic`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Audit => "audit",
-            Self::Traffic => "traffic",
-        }
-    }
-
-    pub(crate) fn number(self) -> i64 {
-        match self {
-            Self::Audit => 0,
-            Self::Traffic => 1,
-        }
-    }
-
-    fn of(number: i64) -> Result<Self, sqlx::Error> {
-        match number {
-            0 => Ok(Self::Audit),
-            1 => Ok(Self::Traffic),
-            _ => Err(sqlx::Error::Decode(
-                format!("there is no batch class {number}").into(),
-            )),
-        }
-    }
-}
-
-impl Backlog {
-    /// Of a destination for which nothing waits.
-    pub fn empty(destination: String) -> Self {
-        Self {
-            destination,
-            batches: 0,
-            events: 0,
-            bytes: 0,
-            traffic_events: 0,
-            traffic_bytes: 0,
-            oldest: None,
-            dead_lettered: 0,
-        }
-    }
-}
-
-impl DeadLetter {
-    fn read(row: &Row) -> Result<Self, sqlx::Error> {
-        Ok(Self {
-            id: row.get(0)?,
-            destination: row.get(1)?,
-            class: BatchClass::of(row.get(2)?)?,
-            count: small(row, 3)?,
-            attempts: small(row, 4)?,
-            first_at: Timestamp::from_unix_nanos(row.get(5)?),
-            buried_at: Timestamp::from_unix_nanos(row.get(6)?),
-            why: DeadLetterReason {
-                class: row.get(7)?,
-                code: row.get(8)?,
-                text: row.get(9)?,
-            },
-            body: row.get(10)?,
-        })
-    }
-}
-
-fn unsigned(row: &Row, index: usize) -> Result<u64, sqlx::Error> {
-    let number: i64 = row.get(index)?;
-    u64::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
-}
-
-fn small(row: &Row, index: usize) -> Result<u32, sqlx::Error> {
-    let number: i64 = row.get(index)?;
-    u32::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
-}
-
-pub(crate) fn checksum(body: &[u8]) -> i64 {
-    i64::from(crc32fast::hash(body))
-}
-
-/// The longest prefix of `text` with at most `max` bytes that ends at a character boundary.
-fn cut(text: &str, max: usize) -> &str {
-    let mut end = text.len().min(max);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 #[cfg(test)]

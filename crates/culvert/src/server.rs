@@ -1,13 +1,20 @@
 //! The composition root: creates all parts, contains the adapters between them, and stops them in order.
 
+mod addresses;
+mod foundation;
+mod parts;
+mod readiness;
+mod shutdown;
+mod tasks;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use culvert_api::{Api, Health};
-use culvert_base::{BoxFuture, Ended, Fault, Secret, Supervisor};
+use culvert_api::Api;
+use culvert_base::{BoxFuture, Fault, Secret, Supervisor};
 use culvert_control::{
     AgentSettings, Control, EdgePort, LoginKeys, LoginSettings, Logins, Parts, login_key,
 };
@@ -21,36 +28,28 @@ use culvert_tunnel::nodes::NodeIngress;
 use culvert_tunnel::server::{AgentAuthorizer, Bindings, Ingress};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use crate::among_nodes::{self, Joined};
 use crate::config::{self, Invalid, Role, Settings};
 use crate::data_dir_lock::DataDirLock;
 use crate::ingress::{self, OwnCertificate, ToAgents};
-use crate::issuer;
 use crate::keys::{self, MasterKey};
-use crate::memory;
 use crate::metrics::{self, samples};
-use crate::rate_exchange;
 use crate::reload::Reload;
-
-mod foundation;
-mod parts;
+use crate::{issuer, memory, rate_exchange};
 
 pub(crate) use foundation::MASTER_KEY_MARK;
 pub use foundation::{Access, Foundation, store_url};
 pub(crate) use parts::{edge_settings, ip_data_files};
+pub use shutdown::BrokenDisk;
 
-use foundation::key_rotated;
 use parts::{api_settings, event_log, public_ports, target_settings};
+use readiness::Readiness;
+use shutdown::Moving;
+use tasks::{Supervision, Tasks};
 
 /// Time limit for streams of other nodes to end, while new ones may still arrive.
 const BROUGHT_DRAIN: Duration = Duration::from_secs(3);
-/// Time limit for agents to connect to other nodes before this one stops.
-const AGENTS_MOVE: Duration = Duration::from_secs(10);
-/// Time limit for agents to reconnect at another node after their connection was closed.
-const AGENTS_RETURN: Duration = Duration::from_secs(3);
 /// Time limit for the edge's first snapshot before the server reports that it is ready.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(30);
 
@@ -93,116 +92,6 @@ struct Running {
     delivery_tasks: Tasks,
     metrics: Tasks,
     supervision: Supervision,
-}
-
-/// Moves the agents of this node to other nodes.
-struct Moving {
-    control: Arc<Control>,
-    server: Arc<culvert_tunnel::server::Server>,
-}
-
-impl std::fmt::Debug for Moving {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Moving").finish_non_exhaustive()
-    }
-}
-
-impl Moving {
-    /// If another node accepts agents, stops accepting agents here and asks connected ones to connect elsewhere.
-    /// Waits for at most `patience`.
-    async fn run(&self, patience: Duration) {
-        match tokio::time::timeout(patience, self.control.begin_drain()).await {
-            Ok(Ok(true)) => {}
-            Ok(Ok(false)) => return,
-            Ok(Err(fault)) => {
-                let cause = fault.chain();
-                tracing::warn!(%cause, "agents stay connected until this node stops");
-                return;
-            }
-            Err(_) => return,
-        }
-        self.server.closing().cancel();
-        let moved = self.server.bindings().ask_to_move(patience).await;
-        // Waits until agents are back at other nodes. The sessions of all others end with this node.
-        let away = self.control.wait_for_agents_elsewhere(AGENTS_RETURN).await;
-        tracing::info!(
-            away,
-            asked = moved.asked,
-            left = moved.left,
-            ended = moved.ended,
-            cut = moved.cut,
-            "moved agents to other nodes"
-        );
-    }
-}
-
-/// The long-lived tasks of the process, including those of its databases.
-#[derive(Clone, Debug)]
-struct Supervision {
-    parts: [Supervisor; 3],
-}
-
-impl Supervision {
-    fn new(own: Supervisor, store: &Store, queue: &Queue) -> Self {
-        Self {
-            parts: [own, store.supervisor().clone(), queue.supervisor().clone()],
-        }
-    }
-
-    /// The tasks that ended unexpectedly.
-    fn failed(&self) -> Vec<Ended> {
-        self.parts.iter().flat_map(Supervisor::failed).collect()
-    }
-
-    /// Completes when the first task ends unexpectedly.
-    async fn failure(&self) -> Ended {
-        let [own, store, queue] = &self.parts;
-        tokio::select! {
-            ended = own.failure() => ended,
-            ended = store.failure() => ended,
-            ended = queue.failure() => ended,
-        }
-    }
-}
-
-/// A group of long-lived tasks, and the token that stops them.
-#[derive(Debug)]
-struct Tasks {
-    running: JoinSet<()>,
-    stop: CancellationToken,
-    supervisor: Supervisor,
-}
-
-impl Tasks {
-    fn new(supervisor: &Supervisor) -> Self {
-        Self {
-            running: JoinSet::new(),
-            stop: CancellationToken::new(),
-            supervisor: supervisor.clone(),
-        }
-    }
-
-    /// Starts a task that runs until the token is cancelled. If it ends earlier, that is a failure of the process.
-    fn start<F>(&mut self, name: &'static str, task: impl FnOnce(CancellationToken) -> F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let stop = self.stop.clone();
-        let is_stopping = move || stop.is_cancelled();
-        let task = task(self.stop.clone());
-        self.running
-            .spawn(self.supervisor.supervise(name, is_stopping, task));
-    }
-
-    /// Stops the tasks and waits for their end.
-    async fn finish(&mut self) {
-        self.stop.cancel();
-        while let Some(ended) = self.running.join_next().await {
-            if let Err(error) = ended {
-                tracing::error!(%error, "a server task failed");
-            }
-        }
-    }
 }
 
 impl Server {
@@ -586,198 +475,11 @@ impl Server {
         self.first_token.as_ref()
     }
 
-    /// `http://host:port` of the management API; empty if this process does not run it.
-    pub fn api_url(&self) -> String {
-        self.api_addr
-            .map(|address| format!("http://{address}"))
-            .unwrap_or_default()
-    }
-
-    /// The address for plain HTTP.
-    pub fn http_addr(&self) -> Option<SocketAddr> {
-        self.parts.edge.as_ref()?.http_addr()
-    }
-
-    /// The address for TLS.
-    pub fn https_addr(&self) -> Option<SocketAddr> {
-        self.parts.edge.as_ref()?.https_addr()
-    }
-
-    /// The address for agents.
-    pub fn agents_addr(&self) -> Option<SocketAddr> {
-        self.agents_addr
-    }
-
-    /// The address for SSH clients.
-    pub fn ssh_addr(&self) -> Option<SocketAddr> {
-        self.ssh_addr
-    }
-
-    /// The address for other nodes, if there may be any.
-    pub fn nodes_addr(&self) -> Option<SocketAddr> {
-        self.nodes_addr
-    }
-
-    /// The address for metrics.
-    pub fn metrics_addr(&self) -> Option<SocketAddr> {
-        self.metrics_addr
-    }
-
     /// The file with the installation's certificate authority.
     pub fn ca_file(&self) -> PathBuf {
         self.ca_file.clone()
     }
-
-    /// Addresses of inherited sockets that no setting uses.
-    pub fn unused(&self, inherited: &Inherited) -> Vec<SocketAddr> {
-        let wanted = [
-            self.api_addr,
-            self.agents_addr,
-            self.ssh_addr,
-            self.nodes_addr,
-            self.metrics_addr,
-            self.http_addr(),
-            self.https_addr(),
-        ];
-        let is_wanted = |address: &SocketAddr| {
-            let port = address.port();
-            let is_of_pool = self
-                .settings
-                .tcp_ports()
-                .is_ok_and(|(first, last)| (first..=last).contains(&port));
-            is_of_pool || wanted.iter().flatten().any(|wanted| wanted.port() == port)
-        };
-        let addresses = inherited.addresses().into_iter();
-        addresses.filter(|address| !is_wanted(address)).collect()
-    }
-
-    /// The line with the addresses of all listeners.
-    pub fn ready_line(&self) -> String {
-        let mut line = String::from("culvert ready");
-        let api = self.api_addr.map(|address| format!("http://{address}"));
-        let parts = [
-            ("api", api),
-            ("http", self.http_addr().map(|address| address.to_string())),
-            (
-                "https",
-                self.https_addr().map(|address| address.to_string()),
-            ),
-            (
-                "agents",
-                self.agents_addr.map(|address| address.to_string()),
-            ),
-            ("ssh", self.ssh_addr.map(|address| address.to_string())),
-            ("nodes", self.nodes_addr.map(|address| address.to_string())),
-            (
-                "metrics",
-                self.metrics_addr.map(|address| address.to_string()),
-            ),
-        ];
-        for (name, address) in parts {
-            if let Some(address) = address {
-                line.push_str(&format!(" {name}={address}"));
-            }
-        }
-        line
-    }
-
-    /// The URL of the console for a browser on this machine.
-    pub fn console_url(&self) -> Option<String> {
-        let port = self.api_addr?.port();
-        Some(match &self.settings.api.base_url {
-            base if !base.is_empty() => format!("{}/console/", base.trim_end_matches('/')),
-            _ => format!("http://localhost:{port}/console/"),
-        })
-    }
-
-    /// Runs until `cancel`, until a long-lived task ends, or until a disk write fails. Then it stops in order: no new
-    /// requests, requests in flight until a deadline, the API, agents, the recorder, workers, the store.
-    ///
-    /// # Errors
-    /// If a long-lived task ended unexpectedly, the master key was rotated, or the disk failed ([`BrokenDisk`]).
-    pub async fn run(mut self, cancel: CancellationToken) -> Result<()> {
-        let mut failed = None;
-        let broken = tokio::select! {
-            biased;
-            () = cancel.cancelled() => None,
-            fault = self.parts.store.broken() => Some(fault),
-            fault = self.parts.queue.broken() => Some(fault),
-            ended = self.parts.supervision.failure() => {
-                let (task, has_panicked) = (ended.name, ended.has_panicked);
-                tracing::error!(task, has_panicked, "a server task ended unexpectedly; draining and stopping");
-                failed = Some(ended);
-                None
-            }
-            () = key_rotated(&self.parts.store, &self.master) => {
-                // Secrets that this process encrypts from now on could not be decrypted by any node.
-                bail!("the master key was rotated; copy the new `master.key` to this node and restart");
-            }
-        };
-        if let Some(fault) = broken {
-            // The disk's state is uncertain, so nothing more is written. The next start reads the actual data.
-            tracing::error!(cause = %fault.chain(), "a disk write failed; stopping immediately");
-            return Err(anyhow::Error::new(BrokenDisk));
-        }
-        let parts = &mut self.parts;
-        let began = tokio::time::Instant::now();
-        // Everything still runs, so agents can connect elsewhere before they lose this node.
-        if failed.is_none()
-            && let Some(moving) = &parts.moving
-        {
-            moving
-                .run(self.settings.shutdown.drain.0.min(AGENTS_MOVE))
-                .await;
-        }
-        let moved = began.elapsed();
-        // Certificates stop first: otherwise a certificate authority could find no response to its challenge and mark
-        // the name as invalid.
-        parts.certificates.finish().await;
-        if failed.is_some() {
-            // `/readyz` reports the failure until the last request ends.
-            parts.edge_tasks.finish().await;
-            parts.api.finish().await;
-        } else {
-            tokio::join!(parts.edge_tasks.finish(), parts.api.finish());
-        }
-        let drained = began.elapsed();
-        // Nodes and agents stop after the edge, whose last requests may need agents. They stop late because agents
-        // may need minutes to reconnect.
-        parts.nodes.finish().await;
-        parts.agents.finish().await;
-        parts.agent_keeper.finish().await;
-        parts.control.finish().await;
-        let left = began.elapsed();
-        parts.delivery_tasks.finish().await;
-        parts.metrics.finish().await;
-        parts.queue.close().await;
-        parts.store.close().await;
-        tracing::info!(
-            seconds = began.elapsed().as_secs_f32(),
-            moving_agents = moved.as_secs_f32(),
-            draining = (drained - moved).as_secs_f32(),
-            ending_sessions = (left - drained).as_secs_f32(),
-            delivering = (began.elapsed() - left).as_secs_f32(),
-            node = self.settings.node(),
-            "stopped"
-        );
-        match failed {
-            Some(ended) => bail!("the task `{}` ended unexpectedly; see the log", ended.name),
-            None => Ok(()),
-        }
-    }
 }
-
-/// The disk failed a write that must be durable. Exit code 70.
-#[derive(Debug)]
-pub struct BrokenDisk;
-
-impl std::fmt::Display for BrokenDisk {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the disk failed a durable write; later writes were not acknowledged")
-    }
-}
-
-impl std::error::Error for BrokenDisk {}
 
 /// Creates the first account, user and API key if the store is empty.
 async fn first_start(foundation: &Foundation, settings: &Settings) -> Result<Option<Secret>> {
@@ -838,62 +540,6 @@ impl EdgePort for Published {
 
     fn apply(&self, change: Change) -> BoxFuture<'_, ()> {
         Box::pin(self.edge.apply(change))
-    }
-}
-
-/// Readiness: the store and the event log are usable, all long-lived tasks run, and the address data of traffic
-/// policies is loaded.
-#[derive(Debug)]
-struct Readiness {
-    store: Store,
-    delivery: Arc<Delivery>,
-    supervision: Supervision,
-    edge: Option<Edge>,
-    ip_data: IpDatabases,
-}
-
-impl Readiness {
-    /// Whether all address data files are loaded, and no endpoint rejects traffic because one is missing.
-    fn ip_data(&self) -> Result<(), String> {
-        let data = self.ip_data.now();
-        let mut settings = data.failed().to_vec();
-        if let Some(edge) = &self.edge {
-            settings.extend(edge.missing_data().settings());
-        }
-        settings.sort_unstable();
-        settings.dedup();
-        match settings.as_slice() {
-            [] => Ok(()),
-            settings => Err(format!("not loaded: {}", settings.join(", "))),
-        }
-    }
-}
-
-impl Health for Readiness {
-    fn ready(&self) -> BoxFuture<'_, Vec<(&'static str, Result<(), String>)>> {
-        Box::pin(async move {
-            let (store, log) = tokio::join!(self.store.usable(), self.delivery.event_log_usable());
-            // The path is public, so the response names only the part. The log has the cause.
-            let shown = |part: Result<(), Fault>| {
-                part.map_err(|fault| {
-                    tracing::warn!(cause = %fault.chain(), "readiness check failed");
-                    "not usable".to_owned()
-                })
-            };
-            let store = match self.store.is_read_only() {
-                true => Err("read-only: the disk was full at startup".to_owned()),
-                false => shown(store),
-            };
-            let mut parts = vec![
-                ("store", store),
-                ("event_log", shown(log)),
-                ("ip_data", self.ip_data()),
-            ];
-            for ended in self.supervision.failed() {
-                parts.push((ended.name, Err("ended".to_owned())));
-            }
-            parts
-        })
     }
 }
 

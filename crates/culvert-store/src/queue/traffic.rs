@@ -8,23 +8,11 @@ use std::time::Duration;
 use culvert_base::{Fault, Timestamp};
 use tokio::time::Instant;
 
-use super::{Queue, checksum};
+use super::Queue;
+use super::batch::{NewPiece, checksum};
 use crate::dialect::{Arg, While};
 use crate::queue::queue_log::QueueCommand;
 use crate::statements::{UNSETTLED, events};
-
-/// A piece to be written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewPiece {
-    /// Time of its first event,
-    pub first_at: Timestamp,
-    /// and of its last.
-    pub last_at: Timestamp,
-    /// The endpoints of its events, without duplicates.
-    pub endpoints: Vec<String>,
-    /// Opaque to the queue.
-    pub body: Vec<u8>,
-}
 
 /// A retained piece.
 #[derive(Clone, Debug, PartialEq, Eq)]

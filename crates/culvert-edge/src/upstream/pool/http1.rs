@@ -1,0 +1,259 @@
+//! HTTP/1 connections of a pool: leased to one exchange each, kept while idle, handed over to waiting requests.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{request, response};
+use http_body::{Frame, SizeHint};
+use tokio::time::Instant;
+
+use super::{Failure, Pool, SHARDS};
+use crate::http::request_body::RequestBody;
+use crate::http1::client::{Http1Client, Http1ClientError};
+use crate::lanes;
+use crate::upstream::connector::Connector;
+use crate::upstream::url::UpWire;
+
+/// How often in a row a connection passes directly to the next waiting request. After that its stream ends,
+/// so that requests for other endpoints of the same agent get their turn.
+const HANDOVERS_MAX: u8 = 64;
+
+/// One HTTP/1 connection.
+#[derive(Debug)]
+pub(super) struct Http1 {
+    pub(super) connection: Http1Client,
+    has_served: bool,
+    received: Arc<AtomicU64>,
+    pub(super) idle_since: Instant,
+    /// Number of handovers since it was last idle.
+    handovers: u8,
+}
+
+/// An HTTP/1 connection leased to one exchange.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    link: Box<Http1>,
+    pool: Arc<Pool>,
+}
+
+/// The result of sending a request.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// A response arrived.
+    Answered(response::Parts),
+    /// The connection was already closed and nothing was received, so the request can be sent again.
+    Stale,
+    /// The exchange failed.
+    Failed(Http1ClientError, Heard),
+}
+
+/// Whether anything was received before an exchange failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Nothing,
+    Something,
+}
+
+impl Pool {
+    /// An open connection that has served before, if there is one.
+    pub(crate) fn reuse(self: &Arc<Self>, cx: &mut Context<'_>) -> Option<Lease> {
+        for shard in self.shards() {
+            while let Some(mut link) = shard.try_lock().ok().and_then(|mut idle| idle.pop()) {
+                // Events that happened while it was idle show now.
+                if link.connection.wire().resume() && link.connection.is_free(cx) {
+                    return Some(Lease {
+                        link,
+                        pool: Arc::clone(self),
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    /// Opens a new connection within `limit`.
+    pub(crate) async fn connect(
+        self: &Arc<Self>,
+        connector: &Connector<'_>,
+        limit: Duration,
+    ) -> Result<Lease, Failure> {
+        let wire = self.dial(connector, limit).await.map_err(Failure::Dial)?;
+        Ok(self.lease(wire))
+    }
+
+    /// As [`Pool::connect`], but if agents have no capacity, waits until one has, or until another request
+    /// hands over its connection.
+    pub(crate) async fn connect_in_turn(
+        self: &Arc<Self>,
+        connector: &Connector<'_>,
+        limit: Duration,
+    ) -> Result<Lease, Failure> {
+        let waiting = Waiting::enter(self);
+        let mut dialled = pin!(self.dial_in_turn(connector, limit));
+        loop {
+            let mut link = tokio::select! {
+                biased;
+                wire = &mut dialled => return Ok(self.lease(wire.map_err(Failure::Dial)?)),
+                link = waiting.0.handover.next() => link,
+            };
+            if poll_fn(|cx| Poll::Ready(link.connection.is_free(cx))).await {
+                return Ok(Lease {
+                    link,
+                    pool: Arc::clone(self),
+                });
+            }
+        }
+    }
+
+    fn lease(self: &Arc<Self>, wire: UpWire) -> Lease {
+        let link = Box::new(Http1 {
+            has_served: false,
+            received: wire.received(),
+            connection: Http1Client::new(wire),
+            idle_since: Instant::now(),
+            handovers: 0,
+        });
+        Lease {
+            link,
+            pool: Arc::clone(self),
+        }
+    }
+
+    /// The shards that this thread uses.
+    fn shards(&self) -> impl Iterator<Item = &Mutex<Vec<Box<Http1>>>> {
+        let looks_at = if lanes::is_here() { 1 } else { SHARDS };
+        let order = self.idle.iter().cycle().skip(shard());
+        order.take(looks_at)
+    }
+
+    /// Keeps a connection for later requests, if it is reusable.
+    fn keep(&self, mut link: Box<Http1>) {
+        let connection = &mut link.connection;
+        if connection.is_complete() && connection.wire().rest() {
+            self.put(link);
+        } else if connection.is_over() {
+            connection.wire().end();
+        }
+    }
+
+    fn put(&self, mut link: Box<Http1>) {
+        link.idle_since = Instant::now();
+        link.handovers = 0;
+        for shard in self.shards() {
+            if let Ok(mut idle) = shard.try_lock() {
+                if idle.len() < self.idle_max.load(Ordering::Relaxed) {
+                    idle.push(link);
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// A request that waits for a connection of a pool.
+struct Waiting<'a>(&'a Pool);
+
+impl<'a> Waiting<'a> {
+    fn enter(pool: &'a Pool) -> Self {
+        pool.handover.enter();
+        Self(pool)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        for link in self.0.handover.leave() {
+            self.0.keep(link);
+        }
+    }
+}
+
+/// The first shard that this thread tries.
+fn shard() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static SHARD: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    SHARD.with(|shard| match shard.get() {
+        Some(number) => number,
+        None => {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            shard.set(Some(number));
+            number
+        }
+    })
+}
+
+impl Lease {
+    /// Sends a request and waits for the head of its response. Interim responses go to `inform`.
+    pub(crate) async fn send(
+        &mut self,
+        head: &request::Parts,
+        body: RequestBody,
+        mut inform: impl FnMut(response::Parts),
+    ) -> Sent {
+        let link = &mut *self.link;
+        let before = link.received.load(Ordering::Relaxed);
+        let was_reused = std::mem::replace(&mut link.has_served, true);
+        let connection = &mut link.connection;
+        connection.start(head, body);
+        let head = poll_fn(|cx| connection.poll_head(cx, &mut inform)).await;
+        let is_silent = link.received.load(Ordering::Relaxed) == before;
+        match head {
+            Ok(head) => Sent::Answered(head),
+            Err(Http1ClientError::Io(_) | Http1ClientError::Ended) if was_reused && is_silent => {
+                Sent::Stale
+            }
+            Err(error) if is_silent => Sent::Failed(error, Heard::Nothing),
+            Err(error) => Sent::Failed(error, Heard::Something),
+        }
+    }
+
+    /// The next frame of the response's body.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Http1ClientError>>> {
+        self.link.connection.poll_frame(cx)
+    }
+
+    /// Whether the response's body has been read completely.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.link.connection.is_spent()
+    }
+
+    /// The remaining size of the response's body.
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        self.link.connection.size_hint()
+    }
+
+    /// Ends a complete exchange and keeps the connection if it is reusable. A later lease checks whether it
+    /// is still open.
+    pub(crate) fn give_back(self) {
+        let Self { mut link, pool } = self;
+        if link.connection.is_complete() && link.handovers < HANDOVERS_MAX {
+            link.handovers += 1;
+            match pool.handover.give(link) {
+                Some(own) => link = own,
+                None => return,
+            }
+        }
+        pool.keep(link);
+    }
+
+    /// Whether the connection has served an earlier request.
+    pub(crate) fn was_used(&self) -> bool {
+        self.link.has_served
+    }
+
+    /// The raw connection after an upgrade, and the bytes received after the 101.
+    pub(crate) fn into_upgraded(self) -> (UpWire, Bytes) {
+        self.link.connection.into_wire()
+    }
+}

@@ -1,0 +1,352 @@
+//! HTTP/2 connections of a pool, shared by many exchanges, and connections that become streams of bytes.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::task::AtomicWaker;
+use hyper::client::conn::http2;
+use hyper::rt::ReadBufCursor;
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use tokio::time::Instant;
+
+use super::{Failure, IDLE_FOR, PASSED_OVER_FOR, Pool};
+use crate::edge_state::EdgeState;
+use crate::http::request_body::RequestBody;
+use crate::upstream::connector::Connector;
+use crate::upstream::url::UpWire;
+
+/// How long a new HTTP/2 connection waits for the upstream's SETTINGS.
+const SETTINGS_WITHIN: Duration = Duration::from_secs(2);
+/// Receive windows of HTTP/2 streams and connections. The connection's window is large enough that 1,024
+/// clients which read nothing leave the others their share. The library also derives from it how many small
+/// frames may wait unread before it closes the connection.
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = 1_024 * STREAM_WINDOW;
+/// How often a new connection checks whether SETTINGS have arrived.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// The stream limit of a new connection before the upstream's SETTINGS.
+const NOT_SAID: usize = usize::MAX - 1;
+/// Maximum number of HTTP/2 connections to one upstream. At the limit, requests wait for a free stream.
+const HTTP2_CONNECTIONS_MAX: usize = 64;
+
+/// One HTTP/2 connection.
+#[derive(Debug)]
+pub(super) struct Http2 {
+    sender: http2::SendRequest<RequestBody>,
+    has_served: AtomicBool,
+    in_use: AtomicUsize,
+    /// When the last stream ended, in milliseconds since the connection was opened.
+    idle_since: AtomicU64,
+    made_at: Instant,
+    told: Arc<Told>,
+}
+
+impl Http2 {
+    /// Another stream, if the limit allows it.
+    fn stream(self: &Arc<Self>) -> Option<Http2Stream> {
+        if self.sender.is_closed() {
+            return None;
+        }
+        let most = self.told.streams.load(Ordering::Relaxed);
+        let one_more = |in_use: usize| (in_use < most).then_some(in_use + 1);
+        self.in_use
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+            .ok()?;
+        Some(Http2Stream(Arc::clone(self)))
+    }
+
+    /// Another stream, which waits until the upstream has capacity.
+    fn waiting_stream(self: &Arc<Self>) -> Http2Stream {
+        self.in_use.fetch_add(1, Ordering::Relaxed);
+        Http2Stream(Arc::clone(self))
+    }
+
+    /// Whether it has had no streams for the idle timeout.
+    fn is_unused(&self) -> bool {
+        let idle_since = Duration::from_millis(self.idle_since.load(Ordering::Relaxed));
+        self.in_use.load(Ordering::Relaxed) == 0
+            && self.made_at.elapsed().saturating_sub(idle_since) >= IDLE_FOR
+    }
+}
+
+/// Runs the tasks of the HTTP/2 library.
+#[derive(Clone, Debug)]
+struct StreamTasks(Arc<EdgeState>);
+
+impl<F> hyper::rt::Executor<F> for StreamTasks
+where
+    F: Future + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        self.0.track(stream.map(drop));
+    }
+}
+
+/// The upstream's SETTINGS. Only the connection's task can read them from the library, and it copies them
+/// here.
+#[derive(Debug)]
+struct Told {
+    /// Whether it supports extended CONNECT (RFC 8441).
+    becomes: AtomicBool,
+    /// Its limit of concurrent streams.
+    streams: AtomicUsize,
+    task: AtomicWaker,
+}
+
+/// A stream of an HTTP/2 connection. It counts as in use until dropped.
+#[derive(Debug)]
+pub(crate) struct Http2Stream(Arc<Http2>);
+
+impl Drop for Http2Stream {
+    fn drop(&mut self) {
+        let millis = u64::try_from(self.0.made_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.0.idle_since.store(millis, Ordering::Relaxed);
+        self.0.in_use.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A stream with a pending extended CONNECT.
+#[derive(Debug)]
+pub(crate) struct OnBecoming {
+    becoming: OnUpgrade,
+    stream: Option<Http2Stream>,
+}
+
+impl OnBecoming {
+    pub(crate) fn new(becoming: OnUpgrade, stream: Http2Stream) -> Self {
+        let stream = Some(stream);
+        Self { becoming, stream }
+    }
+}
+
+impl Future for OnBecoming {
+    type Output = hyper::Result<Became>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let became = ready!(Pin::new(&mut self.becoming).poll(cx));
+        let _stream = self.stream.take();
+        Poll::Ready(became.map(|io| Became { io, _stream }))
+    }
+}
+
+/// A stream after an extended CONNECT. It counts as in use until dropped.
+#[derive(Debug)]
+pub(crate) struct Became {
+    io: Upgraded,
+    _stream: Option<Http2Stream>,
+}
+
+impl hyper::rt::Read for Became {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buffer)
+    }
+}
+
+impl hyper::rt::Write for Became {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+/// Sends a request over HTTP/2.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) sender: http2::SendRequest<RequestBody>,
+    /// Whether the connection has served a request before.
+    pub(crate) was_used: bool,
+    pub(crate) stream: Http2Stream,
+}
+
+impl Link {
+    /// Whether the upstream supports extended CONNECT, which only its first SETTINGS can announce.
+    pub(crate) fn takes_streams(&self) -> bool {
+        self.stream.0.told.becomes.load(Ordering::Acquire)
+    }
+}
+
+impl Pool {
+    /// A stream of a shared HTTP/2 connection. If the existing ones are full, opens one within `limit`.
+    pub(crate) async fn http2(
+        &self,
+        connector: &Connector<'_>,
+        limit: Duration,
+    ) -> Result<Link, Failure> {
+        let stream = match self.http2_stream() {
+            Some(stream) => stream,
+            None => {
+                let _one = self.connecting.lock().await;
+                match self.http2_stream() {
+                    Some(stream) => stream,
+                    None => self.further_http2_stream(connector, limit).await?,
+                }
+            }
+        };
+        Ok(Link {
+            sender: stream.0.sender.clone(),
+            was_used: stream.0.has_served.swap(true, Ordering::Relaxed),
+            stream,
+        })
+    }
+
+    /// A stream of the first connection with capacity, so that later connections become idle. If no further
+    /// connection is possible, the stream waits at the connection with the fewest streams.
+    fn http2_stream(&self) -> Option<Http2Stream> {
+        let all = self.http2.load();
+        if let Some(stream) = all.iter().find_map(Http2::stream) {
+            return Some(stream);
+        }
+        let refused_at = self.http2_refused_at.load();
+        let is_recent = |at: &Arc<Instant>| at.elapsed() < PASSED_OVER_FOR;
+        match all.len() >= HTTP2_CONNECTIONS_MAX || refused_at.as_ref().is_some_and(is_recent) {
+            true => least_used(&all),
+            false => None,
+        }
+    }
+
+    /// Opens a connection and a stream on it.
+    async fn further_http2_stream(
+        &self,
+        connector: &Connector<'_>,
+        limit: Duration,
+    ) -> Result<Http2Stream, Failure> {
+        let is_first = least_used(&self.http2.load()).is_none();
+        // Only the first connection waits for an agent without capacity.
+        let wire = match is_first {
+            true => self.dial_in_turn(connector, limit).await,
+            false => self.dial(connector, limit).await,
+        };
+        let made = match wire {
+            Ok(wire) => self.connect_http2(connector, wire).await,
+            Err(error) => Err(Failure::Dial(error)),
+        };
+        let made = made.map(|made| made.stream().unwrap_or_else(|| made.waiting_stream()));
+        made.or_else(|failure| {
+            self.http2_refused_at.store(Some(Arc::new(Instant::now())));
+            least_used(&self.http2.load()).ok_or(failure)
+        })
+    }
+
+    /// Performs the HTTP/2 handshake and waits for the upstream's SETTINGS.
+    async fn connect_http2(
+        &self,
+        connector: &Connector<'_>,
+        wire: UpWire,
+    ) -> Result<Arc<Http2>, Failure> {
+        let edge = connector.edge;
+        let (sender, connection) = http2::Builder::new(StreamTasks(Arc::clone(edge)))
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .initial_max_send_streams(NOT_SAID)
+            .max_frame_size(16 << 10)
+            .max_header_list_size(64 << 10)
+            // Responses that clients cancel are not the upstream's fault.
+            .max_local_error_reset_streams(None)
+            .handshake(TokioIo::new(wire))
+            .await?;
+        let told = Arc::new(Told {
+            becomes: false.into(),
+            streams: NOT_SAID.into(),
+            task: AtomicWaker::new(),
+        });
+        let heard = Arc::clone(&told);
+        edge.track(async move {
+            let mut connection = std::pin::pin!(connection);
+            let ended = poll_fn(|cx| {
+                heard.task.register(cx.waker());
+                let polled = connection.as_mut().poll(cx);
+                let becomes = connection.is_extended_connect_protocol_enabled();
+                let streams = connection.current_max_send_streams();
+                heard.becomes.store(becomes, Ordering::Release);
+                heard.streams.store(streams, Ordering::Release);
+                polled
+            });
+            if let Err(error) = ended.await {
+                tracing::debug!(%error, "HTTP/2 connection to an upstream failed");
+            }
+        });
+        let made_at = Instant::now();
+        while told.streams.load(Ordering::Acquire) == NOT_SAID
+            && made_at.elapsed() < SETTINGS_WITHIN
+            && !sender.is_closed()
+        {
+            told.task.wake();
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        let made = Arc::new(Http2 {
+            sender,
+            has_served: false.into(),
+            in_use: 0.into(),
+            idle_since: 0.into(),
+            made_at,
+            told,
+        });
+        let open = self.http2.load();
+        let open = open.iter().filter(|other| !other.sender.is_closed());
+        let all = open.chain([&made]).cloned().collect();
+        self.http2.store(Arc::new(all));
+        Ok(made)
+    }
+
+    /// Closes further HTTP/2 connections that are no longer needed.
+    pub(super) fn sweep_http2(&self) {
+        let all = self.http2.load();
+        if all.len() < 2 {
+            return;
+        }
+        // Skips this while a connection is being opened, because the list is about to change.
+        let Ok(_one) = self.connecting.try_lock() else {
+            return;
+        };
+        let all = self.http2.load();
+        let is_kept = |(nth, it): &(usize, &Arc<Http2>)| {
+            !it.sender.is_closed() && (*nth == 0 || !it.is_unused())
+        };
+        let kept: Vec<_> = all.iter().enumerate().filter(is_kept).collect();
+        if kept.len() < all.len() {
+            let kept = kept.into_iter().map(|(_, it)| Arc::clone(it)).collect();
+            self.http2.store(Arc::new(kept));
+        }
+    }
+}
+
+/// A waiting stream on the connection with the fewest streams, if there is a connection.
+fn least_used(all: &[Arc<Http2>]) -> Option<Http2Stream> {
+    let open = all.iter().filter(|it| !it.sender.is_closed());
+    let least = open.min_by_key(|it| it.in_use.load(Ordering::Relaxed));
+    least.map(Http2::waiting_stream)
+}
