@@ -23,7 +23,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::events_arrive::subscribe;
-use crate::harness::{Backend, Harness, Receiver, backends, binary};
+use crate::harness::{Backend, Harness, Receiver, backends, binary, cluster};
 use crate::kill::Process;
 
 /// Time limit for all operations of these tests.
@@ -742,50 +742,48 @@ fn write_hook(hook: &Path, texts: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_nodes_one_orders_and_both_answer_and_serve() {
-    for backend in backends().await {
-        if matches!(backend, Backend::Sqlite) {
-            continue;
-        }
-        let Some(mut authority) = Authority::prepare().await else {
-            return;
-        };
-        let one = Harness::start_with(&backend, |settings| {
-            authority.configure(settings);
-            settings.acme.challenges = vec!["http-01".into()];
-            settings.node_name = "one".into();
-        })
+    let Some(backend) = cluster(2).await else {
+        return;
+    };
+    let Some(mut authority) = Authority::prepare().await else {
+        return;
+    };
+    let one = Harness::start_with(&backend, |settings| {
+        authority.configure(settings);
+        settings.acme.challenges = vec!["http-01".into()];
+        settings.node_name = "one".into();
+    })
+    .await;
+    let other = Harness::start_with(&Backend::Sqlite, |settings| {
+        authority.configure(settings);
+        settings.acme.challenges = vec!["http-01".into()];
+        settings.node_name = "other".into();
+        settings.database_url = one.settings.database_url.clone();
+        settings.secrets.key_file = one.settings.key_file().to_str().unwrap().to_owned();
+    })
+    .await;
+    let names: Vec<String> = (0..4).map(|n| format!("n{n}.nodes.example")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    authority.point_here(&names);
+    // Whichever node orders, the authority connects to this one.
+    authority
+        .start(other.http.port(), free_port(), 86_400)
         .await;
-        let other = Harness::start_with(&Backend::Sqlite, |settings| {
-            authority.configure(settings);
-            settings.acme.challenges = vec!["http-01".into()];
-            settings.node_name = "other".into();
-            settings.database_url = one.settings.database_url.clone();
-            settings.secrets.key_file = one.settings.key_file().to_str().unwrap().to_owned();
-        })
-        .await;
-        let names: Vec<String> = (0..4).map(|n| format!("n{n}.nodes.example")).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        authority.point_here(&names);
-        // Whichever node orders, the authority connects to this one.
-        authority
-            .start(other.http.port(), free_port(), 86_400)
+    let root = authority.trust().await;
+    for name in &names {
+        let made = reserve(&one, json!({"domain": name})).await;
+        let domain = domain_when(&one.client, &made, "a certificate", is_issued).await;
+        for node in [&one, &other] {
+            patiently("each node serves it", async || {
+                presented(node.https, name, &root).await
+            })
             .await;
-        let root = authority.trust().await;
-        for name in &names {
-            let made = reserve(&one, json!({"domain": name})).await;
-            let domain = domain_when(&one.client, &made, "a certificate", is_issued).await;
-            for node in [&one, &other] {
-                patiently("each node serves it", async || {
-                    presented(node.https, name, &root).await
-                })
-                .await;
-            }
-            assert!(is_issued(&domain));
         }
-        let list = one.call(Method::GET, "/tls_certificates", None).await.body;
-        let list = list["tls_certificates"].as_array().unwrap();
-        assert_eq!(list.len(), names.len());
-        other.stop().await;
-        one.stop().await;
+        assert!(is_issued(&domain));
     }
+    let list = one.call(Method::GET, "/tls_certificates", None).await.body;
+    let list = list["tls_certificates"].as_array().unwrap();
+    assert_eq!(list.len(), names.len());
+    other.stop().await;
+    one.stop().await;
 }

@@ -51,7 +51,7 @@ async fn a_restored_backup_is_the_whole_installation() {
     for backend in backends().await {
         match backend {
             Backend::Sqlite => check(None).await,
-            Backend::Postgres(server) | Backend::Cluster(server) => {
+            Backend::Postgres(server) | Backend::Cluster(server, _) => {
                 let (Some(dump), Some(restore)) = (program("pg_dump"), program("pg_restore"))
                 else {
                     return;

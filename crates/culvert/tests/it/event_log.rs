@@ -247,7 +247,7 @@ async fn ready(culvert: &Harness) -> (u16, bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waited_in_the_log_of_two_nodes_is_delivered_by_the_one_that_is_left() {
     const EACH: usize = 150;
-    let Some(backend) = cluster().await else {
+    let Some(backend) = cluster(2).await else {
         return;
     };
     let Some(nats) = Nats::start().await else {

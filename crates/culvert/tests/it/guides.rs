@@ -4,6 +4,8 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
@@ -13,6 +15,9 @@ const HOSTS: &str = "127.0.0.1 localhost tunnel.example.com connect.example.com 
 
 /// Directories with documents whose code blocks run, in addition to the README.
 const FOLDERS: [&str; 3] = ["docs/tutorial", "docs/how-to", "docs/explanation"];
+
+/// Documents that run at once. Each starts servers.
+const AT_ONCE: usize = 3;
 
 /// Maximum number of blocks that cannot run here, over all documents. It may only be lowered.
 const SKIPPED_MAX: u64 = 12;
@@ -35,31 +40,25 @@ fn the_code_blocks_of_the_documents_work() {
     documents.sort();
     let hosts = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(hosts.path(), HOSTS).unwrap();
-    // Runs one document at a time, because each starts servers.
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(document) = documents.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = run(&root, document, hosts.path());
+                    done.lock().unwrap().push((document, outcome));
+                }
+            });
+        }
+    });
     let (mut failures, mut skipped) = (Vec::new(), 0);
-    for document in documents {
-        let run = Command::new("unshare")
-            .args(["-rnm", "--pid", "--fork", "--kill-child", "sh", "-c"])
-            .arg("ip link set lo up && mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"")
-            .arg("sh")
-            .arg(hosts.path())
-            .arg("python3")
-            .arg(root.join("tests/docs/run.py"))
-            .arg(&document)
-            .arg(env!("CARGO_BIN_EXE_culvert"))
-            .output()
-            .unwrap();
-        if run.status.success() {
-            let counts: Value = serde_json::from_slice(&run.stdout).unwrap();
-            skipped += counts["skipped"].as_u64().unwrap();
-            println!("{}: {counts}", document.display());
-        } else {
-            failures.push(format!(
-                "{}:\n{}{}",
-                document.display(),
-                String::from_utf8_lossy(&run.stdout),
-                String::from_utf8_lossy(&run.stderr)
-            ));
+    for (document, outcome) in done.into_inner().unwrap() {
+        match outcome {
+            Ok(counts) => {
+                skipped += counts["skipped"].as_u64().unwrap();
+                println!("{}: {counts}", document.display());
+            }
+            Err(output) => failures.push(format!("{}:\n{output}", document.display())),
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
@@ -67,4 +66,24 @@ fn the_code_blocks_of_the_documents_work() {
         skipped <= SKIPPED_MAX,
         "{skipped} blocks do not run, more than {SKIPPED_MAX}"
     );
+}
+
+/// Runs the blocks of one document. Returns their numbers, or what was printed before the failure.
+fn run(root: &Path, document: &Path, hosts: &Path) -> Result<Value, String> {
+    let run = Command::new("unshare")
+        .args(["-rnm", "--pid", "--fork", "--kill-child", "sh", "-c"])
+        .arg("ip link set lo up && mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"")
+        .arg("sh")
+        .arg(hosts)
+        .arg("python3")
+        .arg(root.join("tests/docs/run.py"))
+        .arg(document)
+        .arg(env!("CARGO_BIN_EXE_culvert"))
+        .output()
+        .unwrap();
+    if run.status.success() {
+        return Ok(serde_json::from_slice(&run.stdout).unwrap());
+    }
+    let [out, err] = [&run.stdout, &run.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    Err(format!("{out}{err}"))
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -28,17 +28,25 @@ pub enum Backend {
     Sqlite,
     /// The URL of a server on which each test creates its own database.
     Postgres(String),
-    /// The same, for a test that runs several nodes on its database.
-    Cluster(String),
+    /// The same, for a test that runs this number of nodes on its database at once.
+    Cluster(String, u32),
 }
 
 impl Backend {
+    /// The same, for a test that runs this number of nodes at once. A SQLite file has one.
+    pub fn for_nodes(self, nodes: u32) -> Self {
+        match self {
+            Self::Sqlite => Self::Sqlite,
+            Self::Postgres(url) | Self::Cluster(url, _) => Self::Cluster(url, nodes),
+        }
+    }
+
     /// A new PostgreSQL database, or `None` for SQLite.
     pub async fn database(&self) -> Option<Database> {
         match self {
             Self::Sqlite => None,
             Self::Postgres(url) => Some(Database::make(url).await),
-            Self::Cluster(url) => Some(Database::make_for(url, CLUSTER_CONNECTIONS).await),
+            Self::Cluster(url, nodes) => Some(Database::make_for(url, *nodes).await),
         }
     }
 }
@@ -55,15 +63,13 @@ pub async fn backends() -> Vec<Backend> {
     backends
 }
 
-/// PostgreSQL for a test with several nodes, if there is one; reports a missing one as ignored.
-pub async fn cluster() -> Option<Backend> {
+/// PostgreSQL for a test that runs up to `nodes` nodes at once, if there is one; reports a missing one as ignored.
+pub async fn cluster(nodes: u32) -> Option<Backend> {
     backends()
         .await
         .into_iter()
-        .find_map(|backend| match backend {
-            Backend::Postgres(url) => Some(Backend::Cluster(url)),
-            _ => None,
-        })
+        .find(|backend| matches!(backend, Backend::Postgres(_)))
+        .map(|backend| backend.for_nodes(nodes))
 }
 
 async fn postgres_url() -> Option<String> {
@@ -76,12 +82,31 @@ async fn postgres_url() -> Option<String> {
     }
 }
 
-/// Connections that all tests together may hold. A PostgreSQL server with default settings accepts 100.
-static CONNECTIONS: Semaphore = Semaphore::const_new(88);
+/// Connections that all tests together may hold: those that the PostgreSQL server accepts, without the spare ones.
+static CONNECTIONS: OnceCell<Semaphore> = OnceCell::const_new();
+/// Connections for what tests do beside their nodes. A server with default settings accepts 100.
+const SPARE_CONNECTIONS: u32 = 12;
 /// Connections of one node.
 const NODE_CONNECTIONS: u32 = 14;
-/// Connections of the largest cluster.
-const CLUSTER_CONNECTIONS: u32 = 60;
+/// Nodes of the largest cluster.
+const NODES_MAX: u32 = 4;
+
+async fn connections(server: &str) -> &'static Semaphore {
+    let count = async || {
+        let mut connection = PgConnection::connect(server).await.unwrap();
+        let shown = sqlx::query_scalar::<_, String>("SHOW max_connections");
+        let accepted: u32 = shown
+            .fetch_one(&mut connection)
+            .await
+            .unwrap()
+            .parse()
+            .unwrap();
+        connection.close().await.unwrap();
+        let count = accepted.saturating_sub(SPARE_CONNECTIONS);
+        Semaphore::new(count.max(NODES_MAX * NODE_CONNECTIONS) as usize)
+    };
+    CONNECTIONS.get_or_init(count).await
+}
 
 /// A PostgreSQL database for one test. [`Database::remove`] drops it. If the test fails, it remains for inspection.
 #[derive(Debug)]
@@ -95,11 +120,16 @@ pub struct Database {
 impl Database {
     /// A database for one node. Waits until the server has connections for it.
     pub async fn make(server: &str) -> Self {
-        Self::make_for(server, NODE_CONNECTIONS).await
+        Self::make_for(server, 1).await
     }
 
-    async fn make_for(server: &str, connections: u32) -> Self {
-        let permit = CONNECTIONS.acquire_many(connections).await.unwrap();
+    async fn make_for(server: &str, nodes: u32) -> Self {
+        assert!(nodes <= NODES_MAX, "raise `NODES_MAX`");
+        let connections = connections(server).await;
+        let permit = connections
+            .acquire_many(nodes * NODE_CONNECTIONS)
+            .await
+            .unwrap();
         let entropy: &dyn Entropy = &OsEntropy;
         let name = format!(
             "culvert_it_{}",

@@ -11,7 +11,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::events_arrive::subscribe_debug;
-use crate::harness::{Backend, Harness, Receiver, backends, eventually};
+use crate::harness::{Backend, Harness, Receiver, backends, cluster, eventually};
 
 /// The provider, which runs until this is dropped.
 pub struct Provider {
@@ -305,49 +305,47 @@ async fn users_log_in_at_a_real_provider() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_good_and_over_on_every_node() {
-    for backend in backends().await {
-        let Backend::Postgres(_) = backend else {
-            continue;
-        };
-        let one = Harness::start(&backend).await;
-        let two = Harness::start_with(&Backend::Sqlite, |settings| {
-            settings.database_url = one.settings.database_url.clone();
-            settings.secrets.key_file = one.settings.key_file().to_str().unwrap().to_owned();
-            settings.node_name = "two".to_owned();
-        })
-        .await;
-        let Some(provider) = Provider::start(&[callback(&one)]) else {
-            two.stop().await;
-            one.stop().await;
-            return;
-        };
-        let origin = Receiver::start().await;
-        endpoint(&one, &provider, &origin).await;
-        let folder = tempfile::tempdir().unwrap();
-        let here = Browser::new(folder.path(), "jar", &one, HOST);
-        let there = Browser {
-            ca: here.ca.clone(),
-            ..Browser::new(folder.path(), "jar", &two, HOST)
-        };
-        for browser in [&here, &there] {
-            eventually("the endpoint is live", async || {
-                browser.look("/").await.status == 302
-            })
-            .await;
-        }
-        assert_eq!(here.log_in("/", "ann").await.status, 200);
-        // Cookies do not depend on the port.
-        assert_eq!(there.look("/").await.status, 200);
-        let sessions = listed(&one, "app/sessions", "application_sessions").await;
-        let path = format!("/app/sessions/{}", sessions[0]["id"].as_str().unwrap());
-        assert_eq!(one.call(Method::DELETE, &path, None).await.status, 204);
-        for browser in [&here, &there] {
-            eventually("the session is over", async || {
-                browser.look("/").await.status == 302
-            })
-            .await;
-        }
+    let Some(backend) = cluster(2).await else {
+        return;
+    };
+    let one = Harness::start(&backend).await;
+    let two = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.database_url = one.settings.database_url.clone();
+        settings.secrets.key_file = one.settings.key_file().to_str().unwrap().to_owned();
+        settings.node_name = "two".to_owned();
+    })
+    .await;
+    let Some(provider) = Provider::start(&[callback(&one)]) else {
         two.stop().await;
         one.stop().await;
+        return;
+    };
+    let origin = Receiver::start().await;
+    endpoint(&one, &provider, &origin).await;
+    let folder = tempfile::tempdir().unwrap();
+    let here = Browser::new(folder.path(), "jar", &one, HOST);
+    let there = Browser {
+        ca: here.ca.clone(),
+        ..Browser::new(folder.path(), "jar", &two, HOST)
+    };
+    for browser in [&here, &there] {
+        eventually("the endpoint is live", async || {
+            browser.look("/").await.status == 302
+        })
+        .await;
     }
+    assert_eq!(here.log_in("/", "ann").await.status, 200);
+    // Cookies do not depend on the port.
+    assert_eq!(there.look("/").await.status, 200);
+    let sessions = listed(&one, "app/sessions", "application_sessions").await;
+    let path = format!("/app/sessions/{}", sessions[0]["id"].as_str().unwrap());
+    assert_eq!(one.call(Method::DELETE, &path, None).await.status, 204);
+    for browser in [&here, &there] {
+        eventually("the session is over", async || {
+            browser.look("/").await.status == 302
+        })
+        .await;
+    }
+    two.stop().await;
+    one.stop().await;
 }

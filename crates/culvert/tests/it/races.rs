@@ -78,6 +78,7 @@ impl<'a> Owner<'a> {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_owners_on_two_nodes_one_gets_kin_names() {
     for backend in backends().await {
+        let backend = backend.for_nodes(2);
         let one = Harness::start(&backend).await;
         // A file has one server.
         let other = match one.settings.database_url.is_empty() {

@@ -98,7 +98,7 @@ async fn a_new_master_key_opens_everything_whatever_stopped_its_making() {
         // random. On SQLite no server can run, so it does not wait.
         let moments = match &backend {
             Backend::Sqlite => [20, 40, 70, 110],
-            Backend::Postgres(_) | Backend::Cluster(_) => [30, 1_000, 3_080, 3_200],
+            Backend::Postgres(_) | Backend::Cluster(..) => [30, 1_000, 3_080, 3_200],
         };
         for alive in moments {
             let mut rotation = rotate(&data, &url).spawn().unwrap();
@@ -118,7 +118,7 @@ async fn a_new_master_key_opens_everything_whatever_stopped_its_making() {
 
         let store_url = match &backend {
             Backend::Sqlite => data.join("state.db").display().to_string(),
-            Backend::Postgres(_) | Backend::Cluster(_) => url.clone(),
+            Backend::Postgres(_) | Backend::Cluster(..) => url.clone(),
         };
         let store = Store::open(
             &store_url.parse().unwrap(),

@@ -162,7 +162,7 @@ async fn the_end_of_any_task_is_the_end_of_the_server() {
                     kill(task, None).await;
                 }
             }
-            Backend::Postgres(_) | Backend::Cluster(_) => {
+            Backend::Postgres(_) | Backend::Cluster(..) => {
                 for task in TASKS_AMONG_NODES {
                     let database = backend.database().await.unwrap();
                     kill(task, Some(&database)).await;

@@ -1,0 +1,245 @@
+//! Full queues: what is dropped, and what a crash loses.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::bench::{Bench, Scripted, failure, record, source};
+use culvert_store::BatchClass;
+
+use crate::failure::FailureClass;
+use crate::fake::until;
+use crate::losses::{Losses, Lost};
+use crate::target::verdict::Verdict;
+
+#[tokio::test]
+async fn a_full_destination_drops_the_newest_and_traffic_is_never_slowed() {
+    let bench = Bench::with(|settings| {
+        settings.destination_events_max = 100;
+        settings.flush_after = Duration::from_millis(5);
+    })
+    .await;
+    let (down, up) = (Scripted::new(500), Scripted::new(500));
+    down.hang();
+    bench.publish(
+        vec![source("esb_1", &["ed_down"]), source("esb_2", &["ed_up"])],
+        &[("ed_down", &down), ("ed_up", &up)],
+    );
+    let running = bench.run();
+    let recorder = bench.delivery.recorder();
+    let began = std::time::Instant::now();
+    for round in 0..20i32 {
+        for n in 0..50 {
+            recorder.offer(record(&bench, round * 50 + n));
+        }
+        // The healthy one keeps up and gets everything, whatever the other does.
+        let wanted = u64::try_from((round + 1) * 50).unwrap();
+        until("the healthy destination", || {
+            bench.health("ed_up").sent == wanted
+        })
+        .await;
+    }
+    assert!(began.elapsed() < Duration::from_secs(30));
+    assert_eq!(bench.health("ed_up").dropped, 0);
+    // What is dropped is counted after what is sent.
+    until("all others are counted", || {
+        bench.health("ed_down").dropped == 900
+    })
+    .await;
+    assert_eq!(bench.health("ed_down").queued, 100);
+    assert_eq!(up.ports(), (0..1000).collect::<Vec<_>>());
+    let meters = bench.meters();
+    assert_eq!(meters.waiting(), 100);
+    assert_eq!(
+        meters.offered.get(),
+        meters.delivered.get() + meters.dropped.total() + 100
+    );
+    running.abandon();
+}
+
+#[tokio::test]
+async fn audit_events_that_wait_take_no_room_from_traffic_nor_traffic_from_them() {
+    let bench = Bench::with(|settings| {
+        settings.destination_events_max = 10;
+        // So that traffic waits in the queue, too.
+        settings.direct_for = Duration::ZERO;
+    })
+    .await;
+    let down = Scripted::new(500);
+    down.otherwise(Verdict::Failed(failure(FailureClass::Retryable, "503")));
+    let ids: Vec<String> = (0..40).map(|n| format!("ev_audit{n}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    bench.append("ed_1", BatchClass::Audit, &ids).await;
+    bench.publish(vec![source("esb_1", &["ed_1"])], &[("ed_1", &down)]);
+    let running = bench.run();
+    until("the audit events are seen", || {
+        bench.health("ed_1").queued == 40
+    })
+    .await;
+    for n in 0..25 {
+        bench.delivery.recorder().offer(record(&bench, n));
+    }
+    until("the traffic is counted", || {
+        let health = bench.health("ed_1");
+        health.queued == 50 && health.dropped == 15
+    })
+    .await;
+    // It is on its way into the queue.
+    let began = std::time::Instant::now();
+    loop {
+        let backlog = bench.queue.backlog().await.unwrap();
+        if (backlog[0].events, backlog[0].traffic_events) == (50, 10) {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{backlog:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // More audit events come in beside the full traffic.
+    bench.append("ed_1", BatchClass::Audit, &["ev_more"]).await;
+    let backlog = bench.queue.backlog().await.unwrap();
+    assert_eq!((backlog[0].events, backlog[0].traffic_events), (51, 10));
+    running.abandon();
+}
+
+#[tokio::test]
+async fn a_full_offer_queue_drops_the_newest_and_counts() {
+    let bench = Bench::with(|settings| settings.offer_records_max = 10).await;
+    let target = Scripted::new(500);
+    bench.publish(vec![source("esb_1", &["ed_1"])], &[("ed_1", &target)]);
+    let recorder = bench.delivery.recorder();
+    for n in 0..25 {
+        recorder.offer(record(&bench, n));
+    }
+    assert_eq!(bench.meters().dropped.total(), 15);
+    let running = bench.run();
+    until("ten deliveries", || bench.meters().delivered.get() == 10).await;
+    assert_eq!(target.ports(), (0..10).collect::<Vec<_>>());
+    assert_eq!(bench.meters().waiting(), 0);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_offered_before_the_stop_is_in_the_queue_after_it() {
+    let bench = Bench::with(|settings| settings.flush_after = Duration::from_secs(3600)).await;
+    let down = Scripted::new(500);
+    down.otherwise(Verdict::Failed(failure(FailureClass::Retryable, "503")));
+    bench.publish(vec![source("esb_1", &["ed_1"])], &[("ed_1", &down)]);
+    let running = bench.run();
+    for n in 0..7 {
+        bench.delivery.recorder().offer(record(&bench, n));
+    }
+    running.stop().await;
+    let backlog = bench.queue.backlog().await.unwrap();
+    assert_eq!((backlog.len(), backlog[0].events), (1, 7));
+
+    // The next life delivers them.
+    let next = bench.next_life().await;
+    let up = Scripted::new(500);
+    next.publish(Vec::new(), &[("ed_1", &up)]);
+    next.clock.advance(Duration::from_secs(60));
+    let running = next.run();
+    until("seven deliveries", || next.meters().delivered.get() == 7).await;
+    assert_eq!(next.meters().recovered.get(), 7);
+    assert_eq!(next.meters().waiting(), 0);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_crash_took_is_counted_by_the_next_life() {
+    let bench = Bench::with(|settings| {
+        settings.flush_events = 4;
+        settings.flush_after = Duration::from_secs(3600);
+        settings.direct_for = Duration::ZERO;
+    })
+    .await;
+    let target = Scripted::new(500);
+    bench.destination("ed_1").await;
+    target.hang();
+    bench.publish(vec![source("esb_1", &["ed_1"])], &[("ed_1", &target)]);
+    let running = bench.run();
+    for n in 0..4 {
+        bench.delivery.recorder().offer(record(&bench, n));
+    }
+    until("a flush", || bench.meters().flushes.get() == 1).await;
+    // Three wait for their flush while a count of all is written; then the process dies.
+    for n in 4..7 {
+        bench.delivery.recorder().offer(record(&bench, n));
+    }
+    running.abandon();
+    let read = Losses::read(&bench.queue, "culvert", None, None).await;
+    let (mut losses, lost) = read.unwrap();
+    assert_eq!(lost.counted, 0);
+    losses.counts.write(&bench.queue, 3, 0).await;
+
+    let next = bench.next_life().await;
+    let running = next.run();
+    until("the count", || next.meters().lost.get() == 3).await;
+    next.publish(
+        vec![source("esb_1", &["ed_1"])],
+        &[("ed_1", &Scripted::new(500))],
+    );
+    next.delivery.recorder().offer(record(&next, 9));
+    until("all deliveries", || next.meters().delivered.get() == 5).await;
+    running.stop().await;
+    // A clean stop loses nothing.
+    let read = Losses::read(&next.queue, "culvert", None, None).await;
+    assert_eq!(read.unwrap().1, Lost::default());
+
+    // What was offered after the last commit is known from the file.
+    let file = next.folder.path().join("offered");
+    let (mut losses, _) = Losses::read(&next.queue, "culvert", Some(&file), None)
+        .await
+        .unwrap();
+    losses.counts.write(&next.queue, 2, 2).await;
+    losses.note.unwrap().write(7);
+    loop {
+        let read = Losses::read(&next.queue, "culvert", Some(&file), None).await;
+        // Nobody waits for the file.
+        if read.unwrap().1.counted == 5 {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_power_cut_may_have_taken_besides_is_said_by_the_next_life() {
+    let bench = Bench::new().await;
+    let file = bench.folder.path().join("offered");
+    let read = async |file: Option<&Path>, boot: &str| {
+        Losses::read(&bench.queue, "culvert", file, Some(boot))
+            .await
+            .unwrap()
+    };
+    let (mut losses, lost) = read(Some(&file), "first").await;
+    assert_eq!(lost, Lost::default());
+    // At most five between two counts, which is less than eight.
+    for (offered, done) in [(3, 3), (8, 6), (12, 10)] {
+        losses.counts.write(&bench.queue, offered, done).await;
+    }
+    losses.note.unwrap().write(14);
+    let noted = async || std::fs::read(&file).is_ok_and(|bytes| bytes.starts_with(&[14]));
+    while !noted().await {
+        tokio::task::yield_now().await;
+    }
+    let lost = |counted, maybe| Lost { counted, maybe };
+    // The process alone died: the file has all but nothing is missing.
+    assert_eq!(read(Some(&file), "first").await.1, lost(4, 0));
+    // The machine went down, and what the file says is known at least.
+    assert_eq!(read(Some(&file), "second").await.1, lost(4, 14));
+    // It went down with the file, or the database is used elsewhere.
+    let empty = bench.folder.path().join("empty");
+    for (file, boot) in [
+        (Some(&*empty), "second"),
+        (Some(&*empty), "first"),
+        (None, "second"),
+    ] {
+        assert_eq!(read(file, boot).await.1, lost(2, 16), "{file:?} {boot}");
+    }
+    // It is said once: the life that says it counts from there.
+    let (mut losses, _) = read(Some(&empty), "second").await;
+    losses.counts.write(&bench.queue, 0, 0).await;
+    assert_eq!(read(Some(&empty), "second").await.1.counted, 0);
+    // After a clean stop nothing is missing, whatever became of machine and file.
+    losses.counts.end(&bench.queue).await;
+    assert_eq!(read(None, "third").await.1, Lost::default());
+}
