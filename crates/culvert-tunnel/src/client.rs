@@ -23,6 +23,7 @@ mod flags;
 mod forward;
 mod further;
 mod heads;
+mod meter;
 mod servers;
 mod session;
 mod status;
@@ -31,11 +32,13 @@ mod upstream;
 
 pub(crate) use forward::{header, relay};
 
-pub use agent::{Agent, Settings};
+pub use agent::{Agent, OpenError, Settings};
 pub use connect::{Dialing, DialingError};
 pub use endpoint::{Endpoint, Protocol, TlsEnd};
 pub use exchanges::{Counts, Exchange, Exchanges, Message, ReplayError};
 pub use flags::{FLAGS, Flag, FlagScope, Given, Wanted};
+pub use forward::Edit;
+pub use meter::{EndpointMeters, RateMeter, Reading};
 pub use servers::Servers;
-pub use status::{AgentError, EndpointStatus, Event, Observer, Phase, Status};
+pub use status::{AgentError, EndpointStatus, Event, Observer, Phase, SessionTrouble, Status};
 pub use upstream::{Upstream, UpstreamTrust};

@@ -312,6 +312,10 @@ pub struct AuthReplyExtra {
     /// A banner, for display.
     #[serde(rename(serialize = "Banner", deserialize = "banner"))]
     pub banner: String,
+    /// A notice that the agent's version is too old.
+    #[serde(rename(serialize = "DeprecationWarning", deserialize = "deprecationwarning"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deprecation: Option<DeprecationWarning>,
     /// Maximum duration of the session in seconds; zero for no limit.
     #[serde(rename(serialize = "SessionDuration", deserialize = "sessionduration"))]
     pub session_duration: i64,
@@ -322,6 +326,21 @@ pub struct AuthReplyExtra {
     /// The id of the session in the API.
     #[serde(rename(serialize = "AgentSessionID", deserialize = "agentsessionid"))]
     pub agent_session_id: String,
+}
+
+/// A notice that the version of an agent will be refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct DeprecationWarning {
+    /// The minimum version from then on.
+    #[serde(rename(serialize = "NextMin", deserialize = "nextmin"))]
+    pub next_min: String,
+    /// When older versions will be refused, in RFC 3339. Published agents reject a reply with another value.
+    #[serde(rename(serialize = "NextDate", deserialize = "nextdate"))]
+    pub next_date: String,
+    /// A message for the user.
+    #[serde(rename(serialize = "Msg", deserialize = "msg"))]
+    pub message: String,
 }
 
 /// An address for an additional connection.

@@ -1,6 +1,7 @@
 //! The agent: keeps a session with the server until it is stopped or permanently refused.
 
 mod bindings;
+mod open;
 mod streams;
 
 use std::fmt;
@@ -8,22 +9,26 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use culvert_base::sync::lock;
 use culvert_base::{Entropy, Secret};
 use culvert_mux::ErrorCode;
 use serde_json::Value;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
+
+pub use open::OpenError;
 
 use super::backoff::Backoff;
 use super::endpoint::Endpoint;
 use super::exchanges::{Exchanges, ReplayError};
-use super::forward::{self, Held};
+use super::forward::{self, Edit, Held};
 use super::further::{Load, Others};
+use super::meter;
 use super::servers::Servers;
 use super::session;
-use super::status::{AgentError, EndpointStatus, Event, Observer, Phase, Status};
+use super::status::{AgentError, EndpointStatus, Event, Observer, Phase, SessionTrouble, Status};
 use crate::driver::Session;
 use crate::wire::{Outcome, StopEndpointRequest, StreamType, UnbindRequest};
 
@@ -62,12 +67,11 @@ pub struct Settings {
 /// An agent with its endpoints.
 pub struct Agent {
     settings: Settings,
-    endpoints: Vec<Endpoint>,
     exchanges: Option<Arc<Exchanges>>,
     entropy: Arc<dyn Entropy>,
     observer: Observer,
     status: watch::Sender<Status>,
-    /// The server's reply for each endpoint.
+    /// The endpoints, in the order of [`Status::endpoints`].
     slots: watch::Sender<Vec<Slot>>,
     resumption: Mutex<Resumption>,
     /// One permit per open stream.
@@ -75,6 +79,8 @@ pub struct Agent {
     held: Held,
     /// The agent's connections, including those that ended recently.
     sessions: Mutex<Vec<Session>>,
+    /// The connection that introduced the agent's endpoints, while it is online.
+    main: Mutex<Option<Session>>,
 }
 
 impl fmt::Debug for Agent {
@@ -86,11 +92,22 @@ impl fmt::Debug for Agent {
 }
 
 /// An endpoint at the server.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Slot {
+    endpoint: Arc<Endpoint>,
     /// The values of the last reply; `None` before the first.
     bound: Option<Bound>,
     is_gone: bool,
+}
+
+impl Slot {
+    fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint: Arc::new(endpoint),
+            bound: None,
+            is_gone: false,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -175,24 +192,15 @@ impl Agent {
         observer: Observer,
     ) -> Self {
         let status = Status {
-            endpoints: endpoints
-                .iter()
-                .map(|endpoint| EndpointStatus {
-                    name: endpoint.name.clone(),
-                    protocol: endpoint.protocol.as_str(),
-                    upstream: endpoint.upstream.as_str().to_owned(),
-                    ..EndpointStatus::default()
-                })
-                .collect(),
+            endpoints: endpoints.iter().map(EndpointStatus::of).collect(),
             ..Status::default()
         };
-        let slots = vec![Slot::default(); endpoints.len()];
+        let slots = endpoints.into_iter().map(Slot::new).collect();
         // The server stops counting a stream when both ends have finished it; the connection to the service
         // may close later.
         let places = settings.streams_max.saturating_add(SPARE_PLACES);
         Self {
             settings,
-            endpoints,
             exchanges,
             entropy,
             observer,
@@ -202,6 +210,7 @@ impl Agent {
             places: Semaphore::new(places.min(Semaphore::MAX_PERMITS)),
             held: Held::default(),
             sessions: Mutex::default(),
+            main: Mutex::default(),
         }
     }
 
@@ -224,8 +233,25 @@ impl Agent {
     /// Sends a recorded request to its service again. Returns the id of the new exchange.
     pub async fn replay(&self, id: u64) -> Result<u64, ReplayError> {
         let all = self.exchanges.as_ref().ok_or(ReplayError::Unknown)?;
-        let upstream = |nth: usize| self.endpoints.get(nth).map(|it| it.upstream.clone());
-        forward::replay(all, id, upstream).await
+        forward::replay(all, id, None).await
+    }
+
+    /// Sends a recorded request to its service again, with changes. Returns the id of the new exchange.
+    pub async fn replay_edited(&self, id: u64, edit: &Edit) -> Result<u64, ReplayError> {
+        let all = self.exchanges.as_ref().ok_or(ReplayError::Unknown)?;
+        forward::replay(all, id, Some(edit)).await
+    }
+
+    /// Updates the average rates of all endpoints, for as long as it is polled.
+    pub async fn keep_rates(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(meter::TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            for slot in self.slots.borrow().iter() {
+                slot.endpoint.meters.tick();
+            }
+        }
     }
 
     /// Serves until `stop`, and then finishes open requests. Reconnects after network failures.
@@ -240,11 +266,12 @@ impl Agent {
         let stop = stop.child_token();
         loop {
             if started.is_none() {
-                self.status
-                    .send_modify(|status| status.phase = Phase::Connecting);
-                self.tell(Event::Connecting {
-                    address: self.settings.servers.current().address().to_owned(),
+                let address = self.settings.servers.current().address().to_owned();
+                self.status.send_modify(|status| {
+                    status.phase = Phase::Connecting;
+                    status.server.clone_from(&address);
                 });
+                self.tell(Event::Connecting { address });
             }
             let mut is_online = false;
             let left = self
@@ -256,6 +283,9 @@ impl Agent {
                     &mut others,
                 )
                 .await;
+            if !matches!(left, Ok(Left::Moved(..))) {
+                *lock(&self.main) = None;
+            }
             while others.connections.try_join_next().is_some() {}
             if is_online {
                 was_online = true;
@@ -296,8 +326,15 @@ impl Agent {
                 }
             };
             let after = backoff.next(&*self.entropy);
-            self.status
-                .send_modify(|status| status.phase = Phase::Waiting);
+            self.status.send_modify(|status| {
+                status.phase = Phase::Waiting;
+                status.latency = None;
+                let since = status.trouble.take().map(|trouble| trouble.since);
+                status.trouble = Some(SessionTrouble {
+                    since: since.unwrap_or_else(std::time::Instant::now),
+                    why: why.clone(),
+                });
+            });
             self.tell(Event::Waiting { why, after });
             tokio::select! {
                 () = tokio::time::sleep(after) => {}
@@ -409,7 +446,7 @@ impl Agent {
         } = match started {
             Some(started) => {
                 *is_online = true;
-                self.come_online(again);
+                self.come_online(&started.session, again);
                 started
             }
             None => {
@@ -463,7 +500,7 @@ impl Agent {
                 Some(chore) = chores.join_next() => match chore {
                     Ok(Chore::Bound(Ok(()))) => {
                         *is_online = true;
-                        self.come_online(again);
+                        self.come_online(&session, again);
                     }
                     Ok(Chore::Bound(Err(trouble))) => {
                         session.hang_up();
@@ -497,9 +534,12 @@ impl Agent {
         Ok(left)
     }
 
-    fn come_online(&self, again: bool) {
-        self.status
-            .send_modify(|status| status.phase = Phase::Online);
+    fn come_online(&self, session: &Session, again: bool) {
+        *lock(&self.main) = Some(session.clone());
+        self.status.send_modify(|status| {
+            status.phase = Phase::Online;
+            status.trouble = None;
+        });
         let session_id = self.resumption().client_id.clone();
         self.tell(Event::Online { session_id, again });
     }

@@ -12,6 +12,7 @@ use rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::TlsAcceptor;
 
 use super::flags::Wanted;
+use super::meter::EndpointMeters;
 use super::upstream::Upstream;
 use crate::wire::BindRequest;
 
@@ -140,6 +141,8 @@ pub struct Endpoint {
     /// Whether the server sends a PROXY protocol header before each connection.
     pub(crate) proxied: bool,
     pub(crate) request: BindRequest,
+    /// Counts its connections and requests. Copies of the endpoint share it.
+    pub meters: Arc<EndpointMeters>,
 }
 
 impl Endpoint {
@@ -161,6 +164,7 @@ impl Endpoint {
             http2,
             proxied,
             request,
+            meters: Arc::default(),
         })
     }
 
@@ -184,6 +188,17 @@ impl Endpoint {
             }
         }
         pooled
+    }
+}
+
+#[cfg(test)]
+impl Endpoint {
+    /// An http endpoint in front of port 8080.
+    pub(crate) fn for_tests() -> Self {
+        let trust = super::upstream::UpstreamTrust::Only(Vec::new());
+        let upstream = Upstream::parse("8080", Protocol::Http, false, &trust);
+        let upstream = upstream.expect("it is a port");
+        Self::new(Protocol::Http, Wanted::default(), upstream).expect("it is valid")
     }
 }
 

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use culvert_base::{Clock, Timestamp};
 use culvert_http::http1::follow;
 
+use super::endpoint::Endpoint;
+
 /// Maximum number of recorded exchanges.
 const KEPT_MAX: usize = 500;
 /// The interval between recorded exchanges after a burst of [`KEPT_MAX`]: 200 per second.
@@ -49,8 +51,8 @@ pub struct Exchange {
     pub id: u64,
     /// Public URL of the endpoint.
     pub url: String,
-    /// The index of the agent's endpoint.
-    pub(crate) endpoint: usize,
+    /// The endpoint.
+    pub endpoint: Arc<Endpoint>,
     /// `ip:port` of the client.
     pub client: String,
     /// When the first byte of the request arrived.
@@ -71,6 +73,14 @@ pub struct Exchange {
     pub replay_of: Option<u64>,
     /// Why there is no complete response. `None` if it is complete.
     pub error: Option<String>,
+}
+
+impl Exchange {
+    /// The status that the client got: that of the response, or 502 from the server if the service did not respond.
+    /// `None` if the client left before that.
+    pub fn shown_status(&self) -> Option<u16> {
+        self.status.or(self.error.as_ref().map(|_| 502))
+    }
 }
 
 /// A head and the recorded part of its body, as transmitted.
@@ -228,6 +238,8 @@ pub enum ReplayError {
     Cut,
     /// It switched to another protocol.
     Upgraded,
+    /// It was changed into something that is not a valid request, for this reason.
+    Invalid(&'static str),
     /// The service did not respond, for this reason.
     Away(String),
 }
@@ -238,6 +250,7 @@ impl fmt::Display for ReplayError {
             Self::Unknown => f.write_str("the request is no longer kept"),
             Self::Cut => f.write_str("the body was too long to keep"),
             Self::Upgraded => f.write_str("a request that switched protocols cannot be replayed"),
+            Self::Invalid(why) => write!(f, "the edited request is invalid: {why}"),
             Self::Away(why) => write!(f, "the service did not respond: {why}"),
         }
     }
@@ -274,7 +287,18 @@ impl Exchanges {
 
     /// The recorded exchanges, newest first.
     pub fn recent(&self) -> Vec<Arc<Exchange>> {
-        self.lock().kept.iter().rev().cloned().collect()
+        self.newest(usize::MAX, |_| true)
+    }
+
+    /// The newest `limit` recorded exchanges that `wanted` accepts, newest first.
+    pub fn newest(
+        &self,
+        limit: usize,
+        mut wanted: impl FnMut(&Exchange) -> bool,
+    ) -> Vec<Arc<Exchange>> {
+        let state = self.lock();
+        let kept = state.kept.iter().rev();
+        kept.filter(|it| wanted(it)).take(limit).cloned().collect()
     }
 
     /// A recorded exchange by id.
@@ -348,7 +372,7 @@ mod tests {
         Exchange {
             id: 0,
             url: String::new(),
-            endpoint: 0,
+            endpoint: Arc::new(Endpoint::for_tests()),
             client: String::new(),
             started_at: all.now(),
             took: Duration::ZERO,

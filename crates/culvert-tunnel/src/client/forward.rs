@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use culvert_http::http1::head::{field_line, request_line};
 use culvert_mux::ErrorCode;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::endpoint::Endpoint;
 use super::exchanges::{Exchanges, ReplayError};
 use super::tap::{About, Tap};
-use super::upstream::{CONNECT_TIME, Upstream};
+use super::upstream::CONNECT_TIME;
 use crate::driver::{self, Stream};
 use crate::wire::{self, ProxyHeader};
 
@@ -591,29 +592,76 @@ where
     }
 }
 
-/// Sends a recorded request to its service again, on a new connection, and records the response. Returns the
-/// id of the new exchange.
+/// Changes to a recorded request: all that is sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edit {
+    /// The method.
+    pub method: String,
+    /// The path with its query.
+    pub path: String,
+    /// Names and values, in order. `content-length` and `transfer-encoding` are replaced according to the body.
+    pub fields: Vec<(String, String)>,
+    /// The body, without chunk lines.
+    pub body: Vec<u8>,
+}
+
+impl Edit {
+    /// The request in wire format.
+    fn request(&self) -> Result<Vec<u8>, &'static str> {
+        let mut request = format!("{} {} HTTP/1.1", self.method, self.path).into_bytes();
+        let line = request_line(&request)?;
+        if line.method != self.method.as_bytes() || line.target != self.path.as_bytes() {
+            return Err("the method and the path must not contain spaces");
+        }
+        if self.method == "CONNECT" {
+            return Err("CONNECT requests cannot be sent");
+        }
+        request.extend_from_slice(b"\r\n");
+        for (name, value) in &self.fields {
+            if ["content-length", "transfer-encoding"]
+                .into_iter()
+                .any(|framing| name.eq_ignore_ascii_case(framing))
+            {
+                continue;
+            }
+            let field = format!("{name}: {value}");
+            if field.contains(['\r', '\n']) || field_line(field.as_bytes())?.0 != name.as_bytes() {
+                return Err("a header is invalid");
+            }
+            request.extend_from_slice(field.as_bytes());
+            request.extend_from_slice(b"\r\n");
+        }
+        if !self.body.is_empty() || ["POST", "PUT", "PATCH"].contains(&&self.method[..]) {
+            request
+                .extend_from_slice(format!("content-length: {}\r\n", self.body.len()).as_bytes());
+        }
+        request.extend_from_slice(b"\r\n");
+        request.extend_from_slice(&self.body);
+        Ok(request)
+    }
+}
+
+/// Sends a recorded request to its service again, on a new connection and perhaps with changes, and records the
+/// response. Returns the id of the new exchange. A service that does not respond leaves an exchange with the error.
 pub(crate) async fn replay(
     all: &Arc<Exchanges>,
     id: u64,
-    upstream: impl Fn(usize) -> Option<Upstream>,
+    edit: Option<&Edit>,
 ) -> Result<u64, ReplayError> {
     let exchange = all.get(id).ok_or(ReplayError::Unknown)?;
-    let upstream = upstream(exchange.endpoint).ok_or(ReplayError::Unknown)?;
-    if exchange.status == Some(101) {
-        return Err(ReplayError::Upgraded);
-    }
-    if !exchange.request.is_whole() {
-        return Err(ReplayError::Cut);
-    }
+    let request = match edit {
+        Some(edit) => edit.request().map_err(ReplayError::Invalid)?,
+        None if exchange.status == Some(101) => return Err(ReplayError::Upgraded),
+        None if !exchange.request.is_whole() => return Err(ReplayError::Cut),
+        None => [&exchange.request.head[..], &exchange.request.body[..]].concat(),
+    };
     let about = About {
-        endpoint: exchange.endpoint,
+        endpoint: Arc::clone(&exchange.endpoint),
         url: exchange.url.clone(),
         client: exchange.client.clone(),
         replay_of: Some(id),
     };
-    let mut request = exchange.request.head.clone();
-    request.extend_from_slice(&exchange.request.body);
+    let upstream = &exchange.endpoint.upstream;
     let mut tap = Tap::new(Arc::clone(all), about);
     tap.request(&request);
     let talking = async {
@@ -630,6 +678,9 @@ pub(crate) async fn replay(
     let answered = tokio::time::timeout(REPLAY_TIME, talking)
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    if let Err(error) = &answered {
+        tap.fail(&format!("the service did not respond: {error}"));
+    }
     match (answered, tap.kept()) {
         (Ok(()), Some(kept)) => Ok(kept),
         (Ok(()), None) => Err(ReplayError::Away("it closed the connection".into())),

@@ -2,7 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use super::endpoint::Endpoint;
+use super::meter::EndpointMeters;
 
 /// An event of an agent.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +30,8 @@ pub enum Event {
         url: String,
         /// The service.
         upstream: String,
+        /// Whether it had this URL before.
+        again: bool,
     },
     /// The session ended or could not be established.
     Waiting {
@@ -64,6 +69,10 @@ pub type Observer = Arc<dyn Fn(Event) + Send + Sync>;
 pub struct Status {
     /// The current activity.
     pub phase: Phase,
+    /// `host:port` of the server.
+    pub server: String,
+    /// Since when there is no session, and why. `None` while there is one, and before the first attempt ended.
+    pub trouble: Option<SessionTrouble>,
     /// The session's id; empty before the first session.
     pub session_id: String,
     /// The account's name.
@@ -72,10 +81,21 @@ pub struct Status {
     pub region: String,
     /// The server's version.
     pub server_version: String,
+    /// Messages of the server for the user: its banner and its notice that this version of the agent is too old.
+    pub notices: Vec<String>,
     /// The round-trip time of the last heartbeat.
     pub latency: Option<Duration>,
     /// All requested endpoints.
     pub endpoints: Vec<EndpointStatus>,
+}
+
+/// Why an agent has no session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionTrouble {
+    /// When the last session ended, or the first attempt failed.
+    pub since: Instant,
+    /// The reason that the last attempt failed.
+    pub why: String,
 }
 
 /// The activity of an agent.
@@ -93,7 +113,7 @@ pub enum Phase {
 }
 
 /// The status of an endpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct EndpointStatus {
     /// The user's name for it; may be empty.
     pub name: String,
@@ -105,8 +125,40 @@ pub struct EndpointStatus {
     pub protocol: &'static str,
     /// The service.
     pub upstream: String,
-    /// Whether the server stopped it.
+    /// Whether the server or the user stopped it.
     pub is_gone: bool,
+    /// Counts its connections and requests.
+    pub meters: Arc<EndpointMeters>,
+}
+
+impl EndpointStatus {
+    /// The status of an endpoint that was never established.
+    pub(super) fn of(endpoint: &Endpoint) -> Self {
+        Self {
+            name: endpoint.name.clone(),
+            protocol: endpoint.protocol.as_str(),
+            upstream: endpoint.upstream.as_str().to_owned(),
+            meters: Arc::clone(&endpoint.meters),
+            ..Self::default()
+        }
+    }
+}
+
+impl PartialEq for EndpointStatus {
+    /// Compares everything but the meters.
+    fn eq(&self, other: &Self) -> bool {
+        let key = |it: &Self| {
+            (
+                it.name.clone(),
+                it.id.clone(),
+                it.url.clone(),
+                it.protocol,
+                it.upstream.clone(),
+                it.is_gone,
+            )
+        };
+        key(self) == key(other)
+    }
 }
 
 /// Why an agent ended.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use culvert_http::http1::follow::{Follower, Part};
 use http::StatusCode;
 
+use super::endpoint::Endpoint;
 use super::exchanges::{Exchange, Exchanges, Message};
 use super::heads::{self, RequestHead};
 
@@ -19,7 +20,7 @@ const CLOSED_EARLY: &str = "the service closed the connection before its respons
 /// The connection that an exchange belongs to.
 #[derive(Clone, Debug)]
 pub(crate) struct About {
-    pub(crate) endpoint: usize,
+    pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) url: String,
     /// Empty if the stream carries the requests of many clients.
     pub(crate) client: String,
@@ -45,14 +46,9 @@ pub(crate) struct Tap {
 struct Open {
     /// Whether it is a HEAD request.
     is_head: bool,
-    /// Set only if it is recorded.
-    watched: Option<Box<Watched>>,
-}
-
-#[derive(Debug)]
-struct Watched {
     began: Instant,
-    exchange: Exchange,
+    /// Set only if it is recorded.
+    exchange: Option<Box<Exchange>>,
 }
 
 impl Tap {
@@ -76,9 +72,12 @@ impl Tap {
             match part {
                 Part::Head(head) => match heads::request(&head) {
                     Some(read) if self.open.len() < PIPELINED_MAX => {
+                        let began = Instant::now();
+                        self.about.endpoint.meters.requests.begin();
                         self.open.push_back(Open {
                             is_head: read.method == "HEAD",
-                            watched: self.watch(&read, &head),
+                            began,
+                            exchange: self.watch(began, &read, &head),
                         });
                         self.requests.expect(read.body);
                     }
@@ -86,10 +85,10 @@ impl Tap {
                 },
                 Part::Body(body) => {
                     if let Some(Open {
-                        watched: Some(it), ..
+                        exchange: Some(it), ..
                     }) = self.open.back_mut()
                     {
-                        it.exchange.request.append(body);
+                        it.request.append(body);
                     }
                 }
                 Part::End => {}
@@ -113,9 +112,9 @@ impl Tap {
                             self.responses.expect_head();
                             continue;
                         };
-                        if let Some(it) = &mut open.watched {
-                            it.exchange.status = Some(read.status.as_u16());
-                            it.exchange.response.begin(head.into_owned(), &self.all);
+                        if let Some(it) = &mut open.exchange {
+                            it.status = Some(read.status.as_u16());
+                            it.response.begin(head.into_owned(), &self.all);
                         }
                         if read.status == StatusCode::SWITCHING_PROTOCOLS {
                             // The bytes that follow are not HTTP messages.
@@ -128,8 +127,8 @@ impl Tap {
                     None => self.lose(),
                 },
                 Part::Body(body) => {
-                    if let Some(it) = &mut open.watched {
-                        it.exchange.response.append(body);
+                    if let Some(it) = &mut open.exchange {
+                        it.response.append(body);
                     }
                 }
                 // The response may end before the request was read; the rest of the request's body is then
@@ -154,8 +153,8 @@ impl Tap {
     /// Records an error for every exchange without a complete response.
     pub(crate) fn fail(&mut self, why: &str) {
         for open in &mut self.open {
-            if let Some(watched) = &mut open.watched {
-                watched.exchange.error.get_or_insert_with(|| why.to_owned());
+            if let Some(exchange) = &mut open.exchange {
+                exchange.error.get_or_insert_with(|| why.to_owned());
             }
         }
     }
@@ -177,17 +176,16 @@ impl Tap {
     }
 
     /// Starts recording a request if it is selected. Replayed requests are always recorded.
-    fn watch(&self, read: &RequestHead<'_>, head: &[u8]) -> Option<Box<Watched>> {
-        let began = Instant::now();
+    fn watch(&self, began: Instant, read: &RequestHead<'_>, head: &[u8]) -> Option<Box<Exchange>> {
         if self.about.replay_of.is_none() && !self.all.takes(began) {
             return None;
         }
         let mut request = Message::default();
         request.begin(head.to_vec(), &self.all);
-        let exchange = Exchange {
+        Some(Box::new(Exchange {
             id: 0,
             url: self.about.url.clone(),
-            endpoint: self.about.endpoint,
+            endpoint: Arc::clone(&self.about.endpoint),
             // A stream that many clients share names no client.
             client: match read.client {
                 Some(client) if self.about.client.is_empty() => client.to_owned(),
@@ -202,21 +200,18 @@ impl Tap {
             response: Message::default(),
             replay_of: self.about.replay_of,
             error: None,
-        };
-        Some(Box::new(Watched { began, exchange }))
+        }))
     }
 
     fn keep_first(&mut self) {
-        if let Some(Open {
-            watched: Some(it), ..
-        }) = self.open.pop_front()
-        {
-            let Watched {
-                began,
-                mut exchange,
-            } = *it;
-            exchange.took = began.elapsed();
-            self.kept = Some(self.all.keep(exchange));
+        let Some(open) = self.open.pop_front() else {
+            return;
+        };
+        let took = open.began.elapsed();
+        self.about.endpoint.meters.requests.end(took);
+        if let Some(mut exchange) = open.exchange {
+            exchange.took = took;
+            self.kept = Some(self.all.keep(*exchange));
         }
     }
 
@@ -246,7 +241,7 @@ mod tests {
         let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(0)));
         let all = Arc::new(Exchanges::new(clock));
         let about = About {
-            endpoint: 0,
+            endpoint: Arc::new(Endpoint::for_tests()),
             url: "https://a.test".into(),
             client: "192.0.2.1:7".into(),
             replay_of: None,

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Inspect;
+use super::log::LogPlan;
 use super::plan::{self, Identity, inspect_at};
 use crate::cli::Failure;
 use crate::client::read_token;
@@ -56,6 +57,14 @@ struct AgentPart {
     metadata: Option<String>,
     /// `false` disables the inspection page.
     web_addr: Option<Value>,
+    /// `false`, `stdout`, `stderr` or a file.
+    log: Option<Value>,
+    log_format: Option<String>,
+    log_level: Option<String>,
+    /// `true`, `false` or `iftty`.
+    console_ui: Option<Value>,
+    /// Without effect.
+    region: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -173,7 +182,38 @@ fn identity(part: AgentPart, folder: &Path) -> Result<Identity, Failure> {
             ));
         }
     };
+    let log = match &part.log {
+        None | Some(Value::Null) => None,
+        Some(Value::Bool(false)) => Some("false".to_owned()),
+        Some(Value::String(text)) => Some(match &text[..] {
+            "stdout" | "stderr" | "false" => text.clone(),
+            path => folder.join(path).to_string_lossy().into_owned(),
+        }),
+        Some(_) => {
+            return Err(Failure::Usage(
+                "`log` must be stdout, stderr, false or a file".into(),
+            ));
+        }
+    };
+    let has_screen = match &part.console_ui {
+        None | Some(Value::Null) => None,
+        Some(Value::Bool(shown)) => Some(*shown),
+        Some(Value::String(text)) if text == "iftty" || text == "true" => Some(true),
+        Some(Value::String(text)) if text == "false" => Some(false),
+        Some(_) => {
+            return Err(Failure::Usage(
+                "`console_ui` must be true, false or iftty".into(),
+            ));
+        }
+    };
     Ok(Identity {
+        log: LogPlan::read(
+            log.as_deref(),
+            part.log_format.as_deref(),
+            part.log_level.as_deref(),
+        )?,
+        has_screen,
+        region: part.region,
         server: part.connect_url,
         ca: part.connect_cas.map(|path| folder.join(path)),
         token,

@@ -333,6 +333,7 @@ fn shown(it: &Exchange) -> Value {
         "remote_addr": it.client,
         "start": it.started_at.to_millis_text(),
         "duration": u64::try_from(it.took.as_nanos()).unwrap_or(u64::MAX),
+        "tunnel_name": it.endpoint.name,
         "replay_of": it.replay_of.map(|id| id.to_string()),
         "error": it.error,
         "request": {

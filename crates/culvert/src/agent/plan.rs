@@ -9,6 +9,7 @@ use culvert_tunnel::client::{
     Dialing, Endpoint, FLAGS, Given, Protocol, TlsEnd, Upstream, UpstreamTrust, Wanted,
 };
 
+use super::log::LogPlan;
 use super::{INSPECT_ADDR, Inspect, Plan};
 use crate::cli::Failure;
 use crate::client::read_token;
@@ -45,6 +46,39 @@ pub fn with_server(command: Command) -> Command {
                 .long("session-metadata")
                 .value_name("TEXT")
                 .help("Custom text, shown with the session"),
+        )
+        .arg(
+            Arg::new("log")
+                .long("log")
+                .value_name("WHERE")
+                .help("Where to log: stdout, stderr, false or a file. With stdout, there is no status screen [default: stderr; false on a terminal with the status screen]"),
+        )
+        .arg(
+            Arg::new("log-format")
+                .long("log-format")
+                .value_name("FORMAT")
+                .help("Format of the log: term, logfmt or json [default: term on a terminal, otherwise json]"),
+        )
+        .arg(
+            Arg::new("log-level")
+                .long("log-level")
+                .value_name("LEVEL")
+                .help("Level of the log: debug, info, warn, error or crit [default: info]"),
+        )
+        .arg(
+            Arg::new("console-ui")
+                .long("console-ui")
+                .value_name("BOOL")
+                .value_parser(value_parser!(bool))
+                .num_args(0..=1)
+                .default_missing_value("true")
+                .help("Whether to show the status screen on a terminal [default: true]"),
+        )
+        .arg(
+            Arg::new("region")
+                .long("region")
+                .value_name("REGION")
+                .help("Accepted for compatibility; the server decides the region"),
         )
         .arg(
             Arg::new("inspect")
@@ -150,6 +184,9 @@ fn endpoint_of(matches: &ArgMatches, kind: Protocol) -> Result<Endpoint, Failure
     }
     let mut endpoint = Endpoint::new(kind, wanted, upstream).map_err(Failure::Usage)?;
     endpoint.tls_end = tls_end;
+    if endpoint.name.is_empty() {
+        endpoint.name = "command_line".into();
+    }
     Ok(endpoint)
 }
 
@@ -166,6 +203,12 @@ pub struct Identity {
     pub metadata: Option<String>,
     /// Address of the inspection page.
     pub inspect: Option<Inspect>,
+    /// The log.
+    pub log: LogPlan,
+    /// Whether to show the status screen.
+    pub has_screen: Option<bool>,
+    /// A region, which has no effect.
+    pub region: Option<String>,
 }
 
 impl Identity {
@@ -195,6 +238,13 @@ impl Identity {
             token: token.map(Secret::new),
             metadata: text("session-metadata"),
             inspect,
+            log: LogPlan::read(
+                text("log").as_deref(),
+                text("log-format").as_deref(),
+                text("log-level").as_deref(),
+            )?,
+            has_screen: matches.get_one("console-ui").copied(),
+            region: text("region"),
         })
     }
 
@@ -206,6 +256,9 @@ impl Identity {
             token: self.token.or(other.token),
             metadata: self.metadata.or(other.metadata),
             inspect: self.inspect.or(other.inspect),
+            log: self.log.or(other.log),
+            has_screen: self.has_screen.or(other.has_screen),
+            region: self.region.or(other.region),
         }
     }
 
@@ -225,12 +278,21 @@ impl Identity {
             .map(|address| Dialing::new(address.trim(), authorities.as_deref()))
             .collect::<Result<Vec<Dialing>, _>>()
             .map_err(|error| Failure::Usage(error.to_string()))?;
+        let mut notices = Vec::new();
+        if let Some(region) = self.region.filter(|region| !region.is_empty()) {
+            notices.push(format!(
+                "the region `{region}` has no effect: the server decides the region"
+            ));
+        }
         Ok(Plan {
             servers,
             token,
             metadata: self.metadata.unwrap_or_default(),
             endpoints,
             inspect: self.inspect.unwrap_or(Inspect::Usual),
+            log: self.log,
+            has_screen: self.has_screen.unwrap_or(true),
+            notices,
         })
     }
 }

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::{Backend, Harness};
+use crate::harness::{Backend, Harness, binary};
 
 /// The published Python client uses all operations that it supports.
 #[tokio::test(flavor = "multi_thread")]
@@ -30,6 +30,13 @@ async fn tls_complies_with_a_public_profile() {
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_grpcio_run_on() {
     drive("grpc").await;
+}
+
+/// Our agent as its users see it: its screen on a terminal that pyte shows, and its API under pyngrok, which starts the
+/// program itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agent_has_a_screen_and_the_api_that_its_clients_expect() {
+    drive("agent").await;
 }
 
 /// The same with grpc-go.
@@ -79,6 +86,11 @@ async fn run(suite: &str, mut command: Command) {
         .env("CULVERT_API_KEY", &culvert.token)
         .env("CULVERT_HTTP", culvert.http.to_string())
         .env("CULVERT_HTTPS", culvert.https.to_string())
+        .env("CULVERT_PROGRAM", binary().get_program())
+        .env(
+            "CULVERT_AGENTS",
+            format!("localhost:{}", culvert.agents.port()),
+        )
         .env("CULVERT_CA", culvert.settings.data_dir.join("ca.pem"))
         .output()
         .unwrap();

@@ -10,8 +10,8 @@ use crate::client::session::{self, HEARTBEAT_INTERVAL, HEARTBEAT_TOLERANCE};
 use crate::client::status::Event;
 use crate::driver::Session;
 use crate::wire::{
-    self, AuthExtra, AuthReply, AuthRequest, BindReply, BindRequest, StopEndpointRequest,
-    StreamType,
+    self, AuthExtra, AuthReply, AuthRequest, BindReply, BindRequest, DeprecationWarning,
+    StopEndpointRequest, StreamType,
 };
 
 /// The endpoint is not to be had under its former id.
@@ -67,8 +67,10 @@ impl Agent {
             status.account = reply.extra.account_name;
             status.region = reply.extra.region;
             status.server_version = reply.extra.version;
+            status.notices = notices(&reply.extra.banner, reply.extra.deprecation.as_ref());
         });
-        for nth in 0..self.endpoints.len() {
+        let endpoints = self.slots.borrow().len();
+        for nth in 0..endpoints {
             self.bind(session, nth, number.is_some()).await?;
         }
         Ok(())
@@ -81,11 +83,13 @@ impl Agent {
         nth: usize,
         is_further: bool,
     ) -> Result<(), Trouble> {
-        let slot = self.slots.borrow().get(nth).cloned().unwrap_or_default();
+        let Some(slot) = self.slots.borrow().get(nth).cloned() else {
+            return Ok(());
+        };
         if slot.is_gone {
             return Ok(());
         }
-        let endpoint = &self.endpoints[nth];
+        let endpoint = &slot.endpoint;
         let mut request: BindRequest = endpoint.request.clone();
         if let Some(bound) = slot.bound {
             request.id = bound.id;
@@ -126,7 +130,9 @@ impl Agent {
                 request.opts
             },
         };
+        let mut again = false;
         self.status.send_modify(|status| {
+            again = status.endpoints[nth].url == bound.url;
             status.endpoints[nth].id = bound.id.clone();
             status.endpoints[nth].url = bound.url.clone();
         });
@@ -134,6 +140,7 @@ impl Agent {
             endpoint: nth,
             url: bound.url.clone(),
             upstream: endpoint.upstream.as_str().to_owned(),
+            again,
         });
         self.slots
             .send_modify(|slots| slots[nth].bound = Some(bound));
@@ -165,6 +172,31 @@ impl Agent {
         let none_left = self.slots.borrow().iter().all(|slot| slot.is_gone);
         none_left.then(|| format!("the server closed the endpoint {url}: {message}"))
     }
+}
+
+/// The server's messages for the user.
+fn notices(banner: &str, deprecation: Option<&DeprecationWarning>) -> Vec<String> {
+    let mut notices = Vec::new();
+    if !banner.is_empty() {
+        notices.push(banner.to_owned());
+    }
+    if let Some(warning) = deprecation {
+        let DeprecationWarning {
+            next_min,
+            next_date,
+            message,
+        } = warning;
+        let mut notice = format!("The server will refuse agents older than {next_min}");
+        if let Some((day, _)) = next_date.split_once('T') {
+            notice.push_str(&format!(" from {day}"));
+        }
+        notice.push('.');
+        if !message.is_empty() {
+            notice.push_str(&format!(" {message}"));
+        }
+        notices.push(notice);
+    }
+    notices
 }
 
 fn nanos(duration: Duration) -> i64 {

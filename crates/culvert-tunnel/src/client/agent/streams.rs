@@ -7,6 +7,7 @@ use culvert_mux::ErrorCode;
 use tokio_util::sync::CancellationToken;
 
 use super::{Agent, Done, Slot};
+use crate::client::endpoint::Endpoint;
 use crate::client::forward::{self, Unreached};
 use crate::client::session;
 use crate::client::status::Event;
@@ -84,7 +85,7 @@ impl Agent {
         let Ok(Some(header)) = read else {
             return;
         };
-        let Some((nth, url)) = self.find(&header).await else {
+        let Some((endpoint, url)) = self.find(&header).await else {
             // The server may ask another agent.
             stream.reset(ErrorCode::STREAM_REFUSED);
             return;
@@ -93,11 +94,11 @@ impl Agent {
             stream.reset(ErrorCode::STREAM_REFUSED);
             return;
         };
-        let endpoint = &self.endpoints[nth];
+        let _counted = endpoint.meters.connections.count();
         let tap = match &self.exchanges {
             Some(all) if endpoint.protocol.is_http() && !endpoint.http2 => {
                 let about = About {
-                    endpoint: nth,
+                    endpoint: Arc::clone(&endpoint),
                     url,
                     client: match header.client_addr.as_str() {
                         wire::MANY_CLIENTS => String::new(),
@@ -109,7 +110,7 @@ impl Agent {
             }
             _ => None,
         };
-        let forwarded = forward::forward(stream, endpoint, tap, draining, &self.held).await;
+        let forwarded = forward::forward(stream, &endpoint, tap, draining, &self.held).await;
         if let Err(Unreached(error, stream)) = forwarded {
             let is_busy = error
                 .raw_os_error()
@@ -131,11 +132,11 @@ impl Agent {
 
     /// Which endpoint a stream is for. A stream can be faster than the reply to the Bind that
     /// brought it about.
-    pub(super) async fn find(&self, header: &ProxyHeader) -> Option<(usize, String)> {
+    pub(super) async fn find(&self, header: &ProxyHeader) -> Option<(Arc<Endpoint>, String)> {
         let look = |slots: &Vec<Slot>| {
-            slots.iter().enumerate().find_map(|(nth, slot)| {
+            slots.iter().find_map(|slot| {
                 let bound = slot.bound.as_ref().filter(|bound| bound.id == header.id)?;
-                Some((nth, bound.url.clone()))
+                Some((Arc::clone(&slot.endpoint), bound.url.clone()))
             })
         };
         if let Some(found) = look(&self.slots.borrow()) {

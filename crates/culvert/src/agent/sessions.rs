@@ -1,0 +1,93 @@
+//! The sessions of an agent: one, or two at different servers, which share their endpoints.
+
+use std::sync::{Arc, OnceLock};
+
+use culvert_tunnel::client::{Agent, AgentError, Endpoint, Servers, Status};
+use tokio_util::sync::CancellationToken;
+
+/// The sessions. The first one has the first word about URLs.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    pub first: Arc<Agent>,
+    /// Set once the first session has its URLs.
+    second: OnceLock<Arc<Agent>>,
+}
+
+impl Sessions {
+    /// The session of `first`, before a second one begins.
+    pub(crate) fn new(first: Arc<Agent>) -> Self {
+        Self {
+            first,
+            second: OnceLock::new(),
+        }
+    }
+
+    /// The status of each session.
+    pub(crate) fn statuses(&self) -> Vec<Status> {
+        let all = std::iter::once(&self.first).chain(self.second.get());
+        all.map(|agent| agent.status().borrow().clone()).collect()
+    }
+
+    /// Runs the first session and, with `second`, one beside it, to their ends. What the first one comes to counts,
+    /// and how many connections either cut.
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        second: Option<Servers>,
+        make: impl Fn(Servers, Vec<Endpoint>) -> Arc<Agent>,
+        endpoints: Vec<Endpoint>,
+        stop: CancellationToken,
+    ) -> Result<(), AgentError> {
+        let first = async {
+            let ended = Arc::clone(&self.first).run(stop.clone()).await;
+            stop.cancel();
+            ended
+        };
+        let beside = async {
+            match second {
+                Some(servers) => {
+                    self.run_beside(servers, endpoints, make, stop.clone())
+                        .await
+                }
+                None => Ok(()),
+            }
+        };
+        match tokio::join!(first, beside) {
+            (Err(AgentError::Cut(one)), Err(AgentError::Cut(other))) => {
+                Err(AgentError::Cut(one + other))
+            }
+            (Ok(()), Err(AgentError::Cut(count))) => Err(AgentError::Cut(count)),
+            (first, _) => first,
+        }
+    }
+
+    /// Runs the second session, at the URLs that the first one got. A stop by its server stops the agent.
+    async fn run_beside(
+        &self,
+        servers: Servers,
+        endpoints: Vec<Endpoint>,
+        make: impl Fn(Servers, Vec<Endpoint>) -> Arc<Agent>,
+        stop: CancellationToken,
+    ) -> Result<(), AgentError> {
+        let mut status = self.first.status();
+        let has_urls = status.wait_for(|it| it.endpoints.iter().all(|it| !it.url.is_empty()));
+        let endpoints: Vec<Endpoint> = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            status = has_urls => {
+                let Ok(status) = status else {
+                    return Ok(());
+                };
+                let urls = status.endpoints.iter().map(|it| &it.url[..]);
+                let pairs = endpoints.iter().zip(urls);
+                pairs.map(|(endpoint, url)| endpoint.pooled(Some(url))).collect()
+            }
+        };
+        let second = self.second.get_or_init(|| make(servers, endpoints));
+        let ended = Arc::clone(second).run(stop.clone()).await;
+        match &ended {
+            Ok(()) => stop.cancel(),
+            Err(AgentError::Cut(_)) => {}
+            Err(error) => tracing::warn!(%error, "the second session ended; the first goes on"),
+        }
+        ended
+    }
+}
