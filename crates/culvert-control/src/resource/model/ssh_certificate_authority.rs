@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use culvert_base::{Description, Metadata, Timestamp};
-use culvert_store::Head;
+use culvert_store::{Head, OnDelete, Ref};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::base::Base;
-use crate::resource::model::{Model, Uri};
+use crate::resource::model::{Links, Model, Uri};
 use crate::ssh::Algorithm;
 use crate::stored::Format;
 
@@ -85,4 +85,16 @@ pub(crate) struct Issued {
     pub(crate) valid_until: Timestamp,
     /// One line, as in a `-cert.pub` file.
     pub(crate) certificate: String,
+}
+
+impl Issued {
+    /// The links of a certificate, whose authority cannot be deleted before it.
+    pub(crate) fn links(&self) -> Links {
+        let authority = &self.ssh_certificate_authority_id;
+        let field = "ssh_certificate_authority_id";
+        Links {
+            refs: vec![Ref::new(field, authority, OnDelete::Block)],
+            ..Links::default()
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Stored form and view of the ssh host certificate.
 
 use culvert_base::{Description, Metadata, Timestamp};
-use culvert_store::{Head, OnDelete, Ref};
+use culvert_store::Head;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -77,14 +77,6 @@ impl Model for SshHostCertificate {
     }
 
     fn links(&self, _head: &Head) -> Links {
-        let authority = &self.issued.ssh_certificate_authority_id;
-        Links {
-            refs: vec![Ref::new(
-                "ssh_certificate_authority_id",
-                authority,
-                OnDelete::Block,
-            )],
-            ..Links::default()
-        }
+        self.issued.links()
     }
 }
