@@ -166,7 +166,7 @@ struct Why<'a> {
     class: &'a str,
     /// Code of the remote system: an HTTP status or a name.
     code: &'a str,
-    /// Message.
+    /// Message of the last failure.
     text: &'a str,
 }
 
@@ -210,15 +210,15 @@ struct Letter {
     events: Vec<Box<RawValue>>,
 }
 
-/// The same with text of its own.
+/// Why a batch became a dead letter.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EventDeadLetterReason")]
 struct Reason {
     /// Class of the last failure.
     class: String,
-    /// Code of the remote system.
+    /// Error code of the destination, such as an HTTP status.
     code: String,
-    /// Message.
+    /// Message of the last failure.
     text: String,
 }
 

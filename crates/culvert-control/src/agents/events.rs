@@ -18,49 +18,52 @@ use crate::resource::model::{Model, Uri};
 /// The object of both events.
 #[derive(Serialize, JsonSchema)]
 struct Object<'a> {
-    /// The session.
+    /// The agent session.
     session: model::Reference<'a>,
-    /// The tunnel credential or SSH public key that the agent showed.
+    /// The tunnel credential or SSH public key that authenticated the agent.
     credential: model::Reference<'a>,
-    /// Address that the agent came from.
+    /// IP address of the agent.
     agent_ip: &'a str,
-    /// Address that it came to.
+    /// IP address at which the agent connected.
     ingress_server_ip: &'a str,
-    /// Region of the server; empty where none is configured.
+    /// Region of the node; empty if none is configured.
     region: &'a str,
-    /// Name that the agent asked for, else the first name of the server.
+    /// Host name that the agent connected to; if unknown, the first one of the agent ingress.
     ingress_hostname: &'a str,
-    /// As the agent says it, at most 1024 bytes.
+    /// User agent, as the agent sends it; at most 1024 bytes.
     user_agent: &'a str,
-    /// The agent's own, at most 4096 bytes.
+    /// Metadata of the agent, at most 4096 bytes.
     metadata: &'a str,
-    /// As the agent says it.
+    /// Operating system, as the agent sends it.
     os: &'a str,
-    /// As the agent says it.
+    /// CPU architecture, as the agent sends it.
     arch: &'a str,
     /// `muxado` or `ssh`.
     transport: &'a str,
-    /// When the agent was let in, or was not.
+    /// When the agent was accepted or refused.
     #[schemars(with = "String", extend("format" = "date-time"))]
     started_at: Timestamp,
     /// When the session ends at the latest; null without a limit.
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     expires_at: Option<Timestamp>,
-    /// When it ended; null on start.
+    /// When the session ended; null in start events.
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     stopped_at: Option<Timestamp>,
-    /// Null when the agent's version is current; see the setting `agents.minimum_version`.
+    /// Null if the version of the agent is current; see the setting `agents.minimum_version`.
     deprecated: Option<Deprecated>,
-    /// Why the session ended, or was refused; empty for one that began.
+    /// Why the session ended or was refused; empty in start events of accepted agents.
     error: &'a str,
 }
 
-/// A version of agents that will be refused some day.
+/// The announced minimum version of agents, which this agent does not have.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 struct Deprecated {
+    /// The lowest version that will be accepted.
     upcoming_minimum_version: String,
+    /// When older versions will be refused.
     upcoming_enforcement_date: String,
+    /// Text for the users of the agent.
     message: String,
 }
 

@@ -1,4 +1,4 @@
-//! Traffic events retained for replays: a log of pieces, each of many events, in the order of writing. A piece never
+//! Traffic events retained for searches and replays: a log of pieces, each of many events, in the order of writing. A piece never
 //! changes; the oldest are removed first.
 //!
 //! Not here: the content of pieces, and who may read it.

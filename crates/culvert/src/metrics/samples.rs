@@ -347,17 +347,17 @@ pub(crate) fn delivery(delivery: &Delivery) -> Vec<Sample> {
         ),
         counter(
             "events_kept",
-            "Traffic events retained for replays",
+            "Traffic events retained for searches and replays",
             m.retained.get(),
         ),
         counter(
             "events_unkept",
-            "Traffic events that could not be retained for replays",
+            "Traffic events that could not be retained",
             m.not_retained.get(),
         ),
         gauge(
             "events_kept_bytes",
-            "Bytes of traffic events retained for replays",
+            "Bytes of retained traffic events",
             m.retained_bytes.get(),
         ),
         counter("event_sends", "Sends, including retries", m.sends.get()),
