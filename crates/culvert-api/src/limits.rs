@@ -155,7 +155,7 @@ pub(crate) struct Entered {
 
 /// The capacity that a request occupies, in total and of its owner.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct OwnerPermit {
     _of_all: OwnedSemaphorePermit,
     _of_owner: OwnedSemaphorePermit,
     _counted: Counted,
@@ -196,7 +196,7 @@ impl Turnstile {
 
     /// Waits for capacity of an owner, for a request that already has capacity in total. While it waits, it returns
     /// the total capacity to others.
-    pub(crate) async fn enter_owner(&self, entered: Entered, owner: &str) -> Option<Place> {
+    pub(crate) async fn enter_owner(&self, entered: Entered, owner: &str) -> Option<OwnerPermit> {
         let (counted, places) = self.count(owner);
         let (of_all, of_owner) = match Arc::clone(&places).try_acquire_owned() {
             Ok(permit) => (entered.of_all, permit),
@@ -206,7 +206,7 @@ impl Turnstile {
                 (self.wait(&self.all).await?, permit)
             }
         };
-        Some(Place {
+        Some(OwnerPermit {
             _of_all: of_all,
             _of_owner: of_owner,
             _counted: counted,

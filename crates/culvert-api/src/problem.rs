@@ -15,10 +15,10 @@ use crate::answer::{Body, JSON, NO_STORE};
 
 /// Why a request failed. Boxed, because most requests succeed and their results should stay small.
 #[derive(Debug)]
-pub(crate) struct Problem(Box<Told>);
+pub(crate) struct Problem(Box<Inner>);
 
 #[derive(Debug)]
-struct Told {
+struct Inner {
     status: StatusCode,
     refusal: Refusal,
     fault: Option<Fault>,
@@ -96,28 +96,28 @@ impl Problem {
 
     /// Turns the problem into a response, and logs a fault.
     pub(crate) fn into_response(self, operation_id: &str) -> Response<Body> {
-        let told = *self.0;
-        if let Some(fault) = &told.fault {
+        let inner = *self.0;
+        if let Some(fault) = &inner.fault {
             tracing::error!(operation.id = operation_id, "{}", fault.chain());
         }
         let wire = Wire {
-            refusal: &told.refusal,
-            status: told.status,
+            refusal: &inner.refusal,
+            status: inner.status,
             operation_id,
         };
         let body = serde_json::to_vec(&wire).expect("text and numbers always serialise");
         let mut response = Response::new(Body::whole(body.into()));
-        *response.status_mut() = told.status;
+        *response.status_mut() = inner.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, JSON);
         headers.insert(CACHE_CONTROL, NO_STORE);
-        if told.status == StatusCode::UNAUTHORIZED {
+        if inner.status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if let Some(allow) = told.allow {
+        if let Some(allow) = inner.allow {
             headers.insert(ALLOW, allow);
         }
-        if let Some(seconds) = told.retry_after {
+        if let Some(seconds) = inner.retry_after {
             headers.insert(RETRY_AFTER, seconds.into());
         }
         response
@@ -131,7 +131,7 @@ impl From<Refusal> for Problem {
             refusal.class,
             Class::TooMany | Class::Unavailable | Class::Conflict
         );
-        Self(Box::new(Told {
+        Self(Box::new(Inner {
             status: status(refusal.class),
             retry_after: passes.then_some(1),
             refusal,
@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    async fn told(problem: Problem) -> (u16, Option<String>, Value) {
+    async fn respond(problem: Problem) -> (u16, Option<String>, Value) {
         let response = problem.into_response("op_1");
         let status = response.status().as_u16();
         let wait = response.headers().get(RETRY_AFTER).cloned();
@@ -234,13 +234,13 @@ mod tests {
     #[tokio::test]
     async fn a_fault_shows_one_sentence_and_no_cause() {
         let fault = || Fault::new("reading a document", std::io::Error::other("/secret/path"));
-        let (status, wait, body) = told(fault().into()).await;
+        let (status, wait, body) = respond(fault().into()).await;
         assert_eq!((status, wait), (500, None));
         assert_eq!(body["error_code"], "ERR_NGROK_10000");
         assert_eq!(body["details"], json!({"operation_id": "op_1"}));
         assert!(!body.to_string().contains("secret") && !body.to_string().contains("document"));
 
-        let (status, wait, body) = told(Problem::from(fault()).passing()).await;
+        let (status, wait, body) = respond(Problem::from(fault()).passing()).await;
         assert_eq!((status, wait.as_deref()), (503, Some("1")));
         assert_eq!(body["error_code"], "ERR_NGROK_10000");
     }
@@ -248,7 +248,7 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_is_shown_as_it_is() {
         let refusal = Refusal::new(code::BODY_FIELD_INVALID, "no").with("field", "x");
-        let (status, _, body) = told(refusal.into()).await;
+        let (status, _, body) = respond(refusal.into()).await;
         assert_eq!(status, 400);
         assert_eq!(
             body,
@@ -259,7 +259,7 @@ mod tests {
                 "details": {"operation_id": "op_1", "field": "x"},
             })
         );
-        let (_, _, body) = told(Refusal::not_found().into()).await;
+        let (_, _, body) = respond(Refusal::not_found().into()).await;
         assert_eq!(
             body.as_object().unwrap().len(),
             3,
@@ -270,7 +270,7 @@ mod tests {
     #[tokio::test]
     async fn what_others_changed_meanwhile_is_to_be_tried_again() {
         let conflict = Refusal::uncoded(Class::Conflict, "others kept changing it");
-        let (status, wait, _) = told(conflict.into()).await;
+        let (status, wait, _) = respond(conflict.into()).await;
         assert_eq!((status, wait.as_deref()), (503, Some("1")));
     }
 }

@@ -35,11 +35,11 @@ pub(crate) enum Route {
 
 /// All routes by path.
 #[derive(Debug)]
-pub(crate) struct Routes(matchit::Router<Place>);
+pub(crate) struct Routes(matchit::Router<PathRoutes>);
 
 /// The routes of one path.
 #[derive(Debug)]
-struct Place {
+struct PathRoutes {
     routes: Vec<(Method, Route)>,
     methods: HeaderValue,
 }
@@ -103,7 +103,7 @@ impl Routes {
             let methods = HeaderValue::from_str(&names.join(", "))
                 .map_err(|error| Fault::new("listing methods", error))?;
             router
-                .insert(pattern, Place { routes, methods })
+                .insert(pattern, PathRoutes { routes, methods })
                 .map_err(|error| Fault::new("listing a path", error))?;
         }
         Ok(Self(router))
@@ -180,7 +180,7 @@ mod tests {
         Routes::new(culvert_control::operations()).unwrap()
     }
 
-    fn told(path: &str) -> String {
+    fn found(path: &str) -> String {
         match routes().find(&Method::GET, path) {
             Found::Route(Route::Operation(operation), values) => {
                 format!("{} {}", unnamed(&operation.path), values.join(","))
@@ -212,14 +212,14 @@ mod tests {
             ("*", "nothing"),
             ("//", "/ "),
         ] {
-            assert_eq!(told(path), expected, "{path}");
+            assert_eq!(found(path), expected, "{path}");
         }
     }
 
     #[test]
     fn a_source_type_with_its_dot_is_one_segment() {
         assert_eq!(
-            told("/event_subscriptions/esb_1/sources/http_request_complete.v0"),
+            found("/event_subscriptions/esb_1/sources/http_request_complete.v0"),
             "/event_subscriptions/{p1}/sources/{p2} esb_1,http_request_complete.v0"
         );
     }

@@ -75,7 +75,7 @@ struct Lowered {
 }
 
 /// The meaning of a name or a selection.
-enum Place<'e> {
+enum Meaning<'e> {
     Value(Lowered),
     /// A declared path.
     Declared {
@@ -139,7 +139,7 @@ impl<'e> Checker<'e> {
         Ok(lowered)
     }
 
-    fn place(&mut self, expr: &Expr) -> Result<Place<'e>, Error> {
+    fn place(&mut self, expr: &Expr) -> Result<Meaning<'e>, Error> {
         match &expr.kind {
             ExprKind::Name(name) => self.name(name, expr.at),
             ExprKind::Select { operand, field } => {
@@ -151,32 +151,32 @@ impl<'e> Checker<'e> {
                 let operand_at = operand.at;
                 match (self.place(operand)?, &index.kind) {
                     (
-                        declared @ Place::Declared { .. },
+                        declared @ Meaning::Declared { .. },
                         ExprKind::Literal(Literal::String(name)),
                     ) => self.select(declared, name, operand_at, expr.at),
-                    (Place::Declared { field, path }, _) if field.leaf.is_none() => {
+                    (Meaning::Declared { field, path }, _) if field.leaf.is_none() => {
                         let message =
                             format!("`{path}` is an object: its fields are selected by name");
                         Err(self.error(ErrorKind::ComputedField { path }, index.at, message))
                     }
                     (operand, _) => {
                         let operand = self.load(operand, operand_at)?;
-                        self.index(operand, index, expr.at).map(Place::Value)
+                        self.index(operand, index, expr.at).map(Meaning::Value)
                     }
                 }
             }
-            _ => self.value(expr).map(Place::Value),
+            _ => self.value(expr).map(Meaning::Value),
         }
     }
 
-    fn name(&mut self, name: &str, at: usize) -> Result<Place<'e>, Error> {
+    fn name(&mut self, name: &str, at: usize) -> Result<Meaning<'e>, Error> {
         if let Some(index) = self.scopes.iter().rposition(|(known, _)| **known == *name) {
             let of = self
                 .scopes
                 .get(index)
                 .map_or(Type::Dyn, |(_, of)| of.clone());
             let size = assumed_size(&of);
-            return Ok(Place::Value(Lowered {
+            return Ok(Meaning::Value(Lowered {
                 node: Node::Local(index),
                 of,
                 cost: 1,
@@ -184,13 +184,13 @@ impl<'e> Checker<'e> {
             }));
         }
         if let Some(field) = self.env.root.fields.get(name) {
-            return Ok(Place::Declared {
+            return Ok(Meaning::Declared {
                 field,
                 path: name.to_owned(),
             });
         }
         if self.env.mode == Mode::Dynamic {
-            return Ok(Place::Value(
+            return Ok(Meaning::Value(
                 self.fails(EvalErrorKind::UnknownIdentifier, at),
             ));
         }
@@ -206,17 +206,17 @@ impl<'e> Checker<'e> {
 
     fn select(
         &mut self,
-        operand: Place<'e>,
+        operand: Meaning<'e>,
         name: &str,
         operand_at: usize,
         at: usize,
-    ) -> Result<Place<'e>, Error> {
+    ) -> Result<Meaning<'e>, Error> {
         let path = match &operand {
-            Place::Value(_) => None,
-            Place::Declared { field, path } => {
+            Meaning::Value(_) => None,
+            Meaning::Declared { field, path } => {
                 let path_here = format!("{path}.{name}");
                 if let Some(below) = field.fields.get(name) {
-                    return Ok(Place::Declared {
+                    return Ok(Meaning::Declared {
                         field: below,
                         path: path_here,
                     });
@@ -249,7 +249,7 @@ impl<'e> Checker<'e> {
         let size = assumed_size(&of);
         let cost = operand.cost + 1 + units_of(name.len());
         let node = Node::Field(Box::new(operand.node), name.into(), self.position(at));
-        Ok(Place::Value(Lowered {
+        Ok(Meaning::Value(Lowered {
             node,
             of,
             cost,
@@ -258,10 +258,10 @@ impl<'e> Checker<'e> {
     }
 
     /// The value of a place. An object without a value is an error.
-    fn load(&mut self, place: Place<'e>, at: usize) -> Result<Lowered, Error> {
+    fn load(&mut self, place: Meaning<'e>, at: usize) -> Result<Lowered, Error> {
         let mut lowered = match place {
-            Place::Value(lowered) => lowered,
-            Place::Declared { field, path } => match &field.leaf {
+            Meaning::Value(lowered) => lowered,
+            Meaning::Declared { field, path } => match &field.leaf {
                 Some(Leaf::Slot { slot, of }) => {
                     self.slots.push(*slot);
                     let node = Node::Slot(*slot, self.position(at));
@@ -315,7 +315,7 @@ impl<'e> Checker<'e> {
 
     fn has(&mut self, of: &Expr) -> Result<Lowered, Error> {
         let place = self.place(of)?;
-        if let Place::Declared { field, .. } = &place
+        if let Meaning::Declared { field, .. } = &place
             && let Some(Leaf::Slot { slot, .. }) = field.leaf
         {
             self.slots.push(slot);

@@ -215,7 +215,7 @@ impl Control {
         edit: impl Fn(&mut Vec<Session>),
     ) -> Result<(), Fault> {
         let id = id_of(key_body);
-        let _turn = self.turns.of(&id).await;
+        let _lock = self.locks.of(&id).await;
         for _ in 0..RUNS_MAX {
             let now = self.clock.now();
             let known = self.store.get(KIND, &id).await?;

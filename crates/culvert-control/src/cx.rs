@@ -22,7 +22,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) clock: &'a dyn Clock,
     pub(crate) entropy: &'a dyn Entropy,
     pub(crate) ids: &'a IdMaker,
-    pub(crate) turns: &'a KeyedMutex,
+    pub(crate) locks: &'a KeyedMutex,
     pub(crate) seal: &'a Seal,
     pub(crate) pepper: &'a Pepper,
     pub(crate) settings: &'a Settings,

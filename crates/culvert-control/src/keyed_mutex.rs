@@ -8,22 +8,22 @@ use std::hash::{BuildHasher, RandomState};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-const TURNS: usize = 1024;
+const LOCKS: usize = 1024;
 
 /// A lock per object, shared by hash, and one for writes that failed to commit nevertheless.
 #[derive(Debug)]
 pub(crate) struct KeyedMutex {
     hasher: RandomState,
-    turns: Vec<Mutex<()>>,
-    again: Mutex<()>,
+    locks: Vec<Mutex<()>>,
+    retries: Mutex<()>,
 }
 
 impl KeyedMutex {
     pub(crate) fn new() -> Self {
         Self {
             hasher: RandomState::new(),
-            turns: (0..TURNS).map(|_| Mutex::new(())).collect(),
-            again: Mutex::new(()),
+            locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
+            retries: Mutex::new(()),
         }
     }
 
@@ -31,15 +31,15 @@ impl KeyedMutex {
     /// lock.
     pub(crate) async fn of(&self, id: &str) -> Option<MutexGuard<'_, ()>> {
         let hash = usize::try_from(self.hasher.hash_one(id) & 0xFFFF_FFFF).unwrap_or(0);
-        match self.turns.get(hash % TURNS) {
-            Some(turn) => Some(turn.lock().await),
+        match self.locks.get(hash % LOCKS) {
+            Some(lock) => Some(lock.lock().await),
             None => None,
         }
     }
 
     /// Waits for the lock of retried writes. These conflict on something that is not an object of its own,
     /// such as an address. Must be taken last, after the lock of the object.
-    pub(crate) async fn again(&self) -> MutexGuard<'_, ()> {
-        self.again.lock().await
+    pub(crate) async fn retry(&self) -> MutexGuard<'_, ()> {
+        self.retries.lock().await
     }
 }

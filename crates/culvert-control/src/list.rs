@@ -12,7 +12,7 @@ use crate::control::Control;
 use crate::cx::Cx;
 use crate::listfilter::{ID, ListFilter, Looked, Span};
 use crate::operation::{Call, Reply};
-use crate::page::{Argument, LIMIT_MAX, Takes, Wanted};
+use crate::page::{Argument, LIMIT_MAX, ListQuery, Takes};
 use crate::resource::resource_type::ResourceType;
 use crate::{Error, Role};
 
@@ -62,13 +62,13 @@ fn wanted(
     ty: &ResourceType,
     query: &[(String, String)],
     listed: &Listed<'_>,
-) -> Result<Wanted, Refusal> {
+) -> Result<ListQuery, Refusal> {
     let takes = Takes {
         prefixes: ty.prefixes,
         filter: listed.takes_filter,
         arguments: listed.arguments,
     };
-    Wanted::read(query, takes)
+    ListQuery::read(query, takes)
 }
 
 /// Refuses an invalid query, without reading an object.
@@ -101,8 +101,8 @@ pub(crate) async fn list_of(
     // time nor affect the result.
     let own = (ty.is_private && cx.caller.role != Role::Admin).then(|| cx.caller.owner_id.clone());
     let source = match listed.refs_to.as_ref().or(own.as_ref()) {
-        None => Source::find(cx, ty, &mut span).await?,
-        Some(_) => Source::All,
+        None => ObjectSource::find(cx, ty, &mut span).await?,
+        Some(_) => ObjectSource::All,
     };
     let refs_to = own.or(listed.refs_to).or(span.refers_to);
     let mut n_listed = 0;
@@ -149,7 +149,7 @@ pub(crate) async fn list_of(
                 n_listed += 1;
                 last.clone_from(&document.head.id);
             }
-            let is_unbounded = !sieve.is_open() && !matches!(source, Source::Ids(_));
+            let is_unbounded = !sieve.is_open() && !matches!(source, ObjectSource::Ids(_));
             if is_unbounded && work > FILTER_WORK_MAX {
                 return Err(too_long());
             }
@@ -176,7 +176,7 @@ pub(crate) async fn list_of(
 
 /// How a list reads its objects, newest first.
 #[derive(Debug)]
-enum Source {
+enum ObjectSource {
     /// All objects of a kind, or those that refer to one object.
     All,
     /// Objects whose stored form contains a text.
@@ -193,7 +193,7 @@ struct ObjectPage {
     next: Option<String>,
 }
 
-impl Source {
+impl ObjectSource {
     /// The narrowest source that the store supports.
     async fn find(cx: &Cx<'_>, ty: &ResourceType, span: &mut Span) -> Result<Self, Fault> {
         if let Some(bodies) = span.ids.take() {
@@ -342,7 +342,7 @@ impl<'a> Sieve<'a> {
     fn of(
         cx: &Cx<'_>,
         ty: &ResourceType,
-        wanted: &Wanted,
+        wanted: &ListQuery,
         having: Option<Having<'a>>,
     ) -> Result<Self, Refusal> {
         let filter = match (&wanted.filter, ty.filter) {

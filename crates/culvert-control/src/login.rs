@@ -257,7 +257,7 @@ impl Control {
     /// Writes a new or used session, with its user.
     async fn note(&self, sighting: &Sighting) -> Result<Noted, Fault> {
         let user = sighting.user();
-        let _turn = self.turns.of(&id_of(user)).await;
+        let _lock = self.locks.of(&id_of(user)).await;
         for _ in 0..RUNS_MAX {
             if let Some(ends) = self.store.get(KIND, &id_of(user)).await? {
                 let (_, revoked) = compile(&ends)?;
@@ -360,7 +360,7 @@ impl Control {
     /// Ends the session of a user who signed out.
     async fn end(&self, ended: &Ending) -> Result<(), Fault> {
         let ty: &ResourceType = &application_session::TYPE;
-        let _turn = self.turns.of(&id_of(ended.user)).await;
+        let _lock = self.locks.of(&id_of(ended.user)).await;
         for _ in 0..RUNS_MAX {
             let end = End::One(&ended.session, ended.until);
             let now = self.clock.now();

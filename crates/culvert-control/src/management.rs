@@ -15,7 +15,7 @@ use crate::resource::resource_type::{Extra, Resource, ResourceType, StoredDraft}
 use crate::service::{self, RUNS_MAX};
 use crate::{Error, stored};
 
-/// How a certificate is got from an authority, as a caller sends it.
+/// How the certificate of a domain is managed.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(inline)]
@@ -75,7 +75,7 @@ pub(crate) async fn run_retry<R: Managed>(
     call: Call,
 ) -> Result<Reply, Error> {
     let cx = control.cx(&call.caller, &call.base);
-    let _turn = service::turn(&cx, ty, &call).await;
+    let _lock = service::lock(&cx, ty, &call).await;
     for _ in 0..RUNS_MAX {
         let document = service::named(&cx, ty, &call).await?;
         let document = document.ok_or_else(Refusal::not_found)?;

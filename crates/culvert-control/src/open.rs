@@ -38,7 +38,7 @@ impl Control {
             nodes: parts.nodes,
             restrictions: ArcSwap::from_pointee(restrictions.unwrap_or_default()),
             standings: Standings::new(parts.store.watch()),
-            turns: KeyedMutex::new(),
+            locks: KeyedMutex::new(),
             store: parts.store,
             clock: parts.clock,
             entropy: parts.entropy,

@@ -63,7 +63,7 @@ const fn repeatable(name: &'static str, doc: &'static str) -> Parameter {
 
 /// The parsed query of a list.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct ListQuery {
     pub(crate) limit: u32,
     /// ID body; the page contains only older objects.
     pub(crate) before: Option<String>,
@@ -81,7 +81,7 @@ pub(crate) struct Takes {
     pub(crate) arguments: &'static [Argument],
 }
 
-impl Wanted {
+impl ListQuery {
     /// Parses the query of a list call.
     pub(crate) fn read(query: &[(String, String)], takes: Takes) -> Result<Self, Refusal> {
         let mut wanted = Self {
@@ -202,12 +202,12 @@ mod tests {
         }],
     };
 
-    fn read(query: &[(&str, &str)]) -> Result<Wanted, u16> {
+    fn read(query: &[(&str, &str)]) -> Result<ListQuery, u16> {
         let query: Vec<_> = query
             .iter()
             .map(|(n, v)| ((*n).into(), (*v).into()))
             .collect();
-        Wanted::read(&query, TAKES).map_err(|refusal| refusal.code.unwrap().number())
+        ListQuery::read(&query, TAKES).map_err(|refusal| refusal.code.unwrap().number())
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
             ..TAKES
         };
         let query = [("before_id".to_owned(), "ak_1".to_owned())];
-        let refused = Wanted::read(&query, severals).unwrap_err();
+        let refused = ListQuery::read(&query, severals).unwrap_err();
         assert_eq!(refused.code, Some(code::REFERENCE_KIND_NOT_ALLOWED));
     }
 

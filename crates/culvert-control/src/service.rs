@@ -30,10 +30,10 @@ pub(crate) async fn create(
     call: Call,
 ) -> Result<Reply, Error> {
     let cx = control.cx(&call.caller, &call.base);
-    let mut _again = None;
+    let mut _retry = None;
     for run in 0..RUNS_MAX {
         if run == 1 {
-            _again = Some(cx.turns.again().await);
+            _retry = Some(cx.locks.retry().await);
         }
         let id = cx.new_id();
         let made = (ty.create)(&cx, id, call.body.clone()).await?;
@@ -90,11 +90,11 @@ pub(crate) async fn update(
     call: Call,
 ) -> Result<Reply, Error> {
     let cx = control.cx(&call.caller, &call.base);
-    let _turn = turn(&cx, ty, &call).await;
-    let mut _again = None;
+    let _lock = lock(&cx, ty, &call).await;
+    let mut _retry = None;
     for run in 0..RUNS_MAX {
         if run == 1 {
-            _again = Some(cx.turns.again().await);
+            _retry = Some(cx.locks.retry().await);
         }
         let Some(document) = named(&cx, ty, &call).await? else {
             // A body with wrong names is refused before an absent object is.
@@ -116,11 +116,11 @@ pub(crate) async fn delete(
     call: Call,
 ) -> Result<Reply, Error> {
     let cx = control.cx(&call.caller, &call.base);
-    let _turn = turn(&cx, ty, &call).await;
-    let mut _again = None;
+    let _lock = lock(&cx, ty, &call).await;
+    let mut _retry = None;
     for run in 0..RUNS_MAX {
         if run == 1 {
-            _again = Some(cx.turns.again().await);
+            _retry = Some(cx.locks.retry().await);
         }
         let document = named(&cx, ty, &call)
             .await?
@@ -222,13 +222,13 @@ pub(crate) fn overtaken() -> Error {
 }
 
 /// Locks the object that the first path parameter names.
-pub(crate) async fn turn<'a>(
+pub(crate) async fn lock<'a>(
     cx: &Cx<'a>,
     ty: &ResourceType,
     call: &Call,
 ) -> Option<MutexGuard<'a, ()>> {
     let id = ty.stored_id(call.path.first()?)?;
-    cx.turns.of(&id).await
+    cx.locks.of(&id).await
 }
 
 /// The document that the first path parameter names, if the caller may see it.

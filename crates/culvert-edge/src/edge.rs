@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::edge_context::EdgeContext;
 use crate::edge_state::{EdgeState, Phase};
-use crate::handshake_turns::HandshakeTurns;
+use crate::handshake_limiter::HandshakeLimiter;
 use crate::http::encoded::ENCODERS_KIB_MAX;
 use crate::inherited::Inherited;
 use crate::lanes::Lanes;
@@ -126,7 +126,7 @@ impl Edge {
             network,
             live: ArcSwap::default(),
             clock,
-            handshakes: HandshakeTurns::new(settings.threads),
+            handshakes: HandshakeLimiter::new(settings.threads),
             announcements: Semaphore::new(ANNOUNCEMENTS_MAX),
             rules,
             write_delay: settings.write_delay,

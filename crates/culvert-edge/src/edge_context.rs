@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::census::Census;
 use crate::conn_state::ConnState;
 use crate::edge_state::{EdgeState, Phase};
-use crate::handshake_turns::HandshakeTurns;
+use crate::handshake_limiter::HandshakeLimiter;
 use crate::lanes::Lanes;
 use crate::overload::{self, Decision, Demand, Idle, Level, Shares, Waited, WriteDelay};
 use crate::route::Hosts;
@@ -46,7 +46,7 @@ pub(crate) struct EdgeContext {
     /// Certificates of the operator's files.
     pub(crate) files: ArcSwap<Hosts<Arc<ServerCertificate>>>,
     /// Turns of TLS handshakes.
-    pub(crate) handshakes: HandshakeTurns,
+    pub(crate) handshakes: HandshakeLimiter,
     /// Connections whose PROXY header is being read.
     pub(crate) announcements: Semaphore,
     /// What [`Self::tell_missing_data`] logged last.

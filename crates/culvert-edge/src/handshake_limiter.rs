@@ -5,7 +5,7 @@
 //! arrived. A handshake that waits for its client holds no permit: clients that never finish their handshakes
 //! delay no other client.
 //!
-//! Sources are hashed into queues. Each queue passes only [`TURNS_PER_SOURCE`] handshakes to the common
+//! Sources are hashed into queues. Each queue passes only [`PERMITS_PER_SOURCE`] handshakes to the common
 //! queue, so a source that begins thousands of handshakes delays mostly itself.
 
 use std::future::{Future, poll_fn};
@@ -18,15 +18,15 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Concurrent handshakes per serving thread. The second one covers the time between the release of a permit
 /// and the wake-up of the next.
-const TURNS_PER_THREAD: usize = 2;
+const PERMITS_PER_THREAD: usize = 2;
 /// Number of queues for sources. A source cannot predict its queue.
 const SOURCES: usize = 256;
 /// Handshakes of each of these queues in the common queue.
-const TURNS_PER_SOURCE: usize = 4;
+const PERMITS_PER_SOURCE: usize = 4;
 
 /// Permits for handshakes. Memory use does not depend on the number of waiting handshakes.
 #[derive(Debug)]
-pub(crate) struct HandshakeTurns {
+pub(crate) struct HandshakeLimiter {
     common: Semaphore,
     by_source: Box<[Semaphore]>,
     hasher: RandomState,
@@ -42,12 +42,12 @@ struct Turn<'a> {
 #[derive(Debug)]
 pub(crate) struct NoTurn;
 
-impl HandshakeTurns {
+impl HandshakeLimiter {
     /// Creates permits for this number of serving threads.
     pub(crate) fn new(threads: usize) -> Self {
-        let source = || Semaphore::new(TURNS_PER_SOURCE);
+        let source = || Semaphore::new(PERMITS_PER_SOURCE);
         Self {
-            common: Semaphore::new(threads.max(1) * TURNS_PER_THREAD),
+            common: Semaphore::new(threads.max(1) * PERMITS_PER_THREAD),
             by_source: (0..SOURCES).map(|_| source()).collect(),
             hasher: RandomState::new(),
         }
@@ -117,27 +117,27 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// Handshakes of a source's queue that are in the common queue.
-    fn queued(turns: &HandshakeTurns, source: u64) -> usize {
-        let queue = turns.hasher.hash_one(source) as usize % SOURCES;
-        TURNS_PER_SOURCE - turns.by_source[queue].available_permits()
+    fn queued(limiter: &HandshakeLimiter, source: u64) -> usize {
+        let queue = limiter.hasher.hash_one(source) as usize % SOURCES;
+        PERMITS_PER_SOURCE - limiter.by_source[queue].available_permits()
     }
 
     #[tokio::test]
     async fn handshakes_that_wait_for_their_clients_hold_no_turn() {
-        let turns = Arc::new(HandshakeTurns::new(1));
+        let limiter = Arc::new(HandshakeLimiter::new(1));
         let mut clients = Vec::new();
         let mut waiting = JoinSet::new();
         for _ in 0..1_000 {
             let (client, finished) = oneshot::channel::<()>();
             clients.push(client);
-            let turns = Arc::clone(&turns);
+            let limiter = Arc::clone(&limiter);
             waiting.spawn(async move {
-                turns.run(1, PATIENCE, finished).await.unwrap().unwrap();
+                limiter.run(1, PATIENCE, finished).await.unwrap().unwrap();
             });
         }
         // Of the same source and of another, while a thousand wait.
         for source in [1, 2] {
-            turns.run(source, PATIENCE, async {}).await.unwrap();
+            limiter.run(source, PATIENCE, async {}).await.unwrap();
         }
         for client in clients {
             client.send(()).unwrap();
@@ -147,18 +147,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_source_waits_behind_itself() {
-        let turns = Arc::new(HandshakeTurns::new(1));
+        let limiter = Arc::new(HandshakeLimiter::new(1));
         let done = Arc::new(AtomicUsize::new(0));
-        let all = turns.hold_all().await;
+        let all = limiter.hold_all().await;
         let mut tasks = JoinSet::new();
         for _ in 0..1_000 {
-            let (turns, done) = (Arc::clone(&turns), Arc::clone(&done));
+            let (limiter, done) = (Arc::clone(&limiter), Arc::clone(&done));
             tasks.spawn(async move {
                 let step = async { done.fetch_add(1, Ordering::SeqCst) };
-                turns.run(1, PATIENCE, step).await.unwrap();
+                limiter.run(1, PATIENCE, step).await.unwrap();
             });
         }
-        while turns
+        while limiter
             .by_source
             .iter()
             .all(|queue| queue.available_permits() > 0)
@@ -166,29 +166,29 @@ mod tests {
             tokio::task::yield_now().await;
         }
         // A source with another queue.
-        let other = (2..).find(|&source| queued(&turns, source) == 0).unwrap();
+        let other = (2..).find(|&source| queued(&limiter, source) == 0).unwrap();
         let late = {
-            let (turns, done) = (Arc::clone(&turns), Arc::clone(&done));
+            let (limiter, done) = (Arc::clone(&limiter), Arc::clone(&done));
             async move {
                 let step = async { done.load(Ordering::SeqCst) };
-                turns.run(other, PATIENCE, step).await.unwrap()
+                limiter.run(other, PATIENCE, step).await.unwrap()
             }
         };
         let mut late_task = JoinSet::new();
         late_task.spawn(late);
-        while queued(&turns, other) == 0 {
+        while queued(&limiter, other) == 0 {
             tokio::task::yield_now().await;
         }
         drop(all);
         let before = late_task.join_next().await.unwrap().unwrap();
-        assert!(before <= 2 * TURNS_PER_SOURCE, "{before} came first");
+        assert!(before <= 2 * PERMITS_PER_SOURCE, "{before} came first");
         tasks.join_all().await;
     }
 
     #[tokio::test]
     async fn a_wait_ends_in_time() {
-        let turns = HandshakeTurns::new(1);
-        let _all = turns.hold_all().await;
-        assert!(turns.run(1, Duration::ZERO, async {}).await.is_err());
+        let limiter = HandshakeLimiter::new(1);
+        let _all = limiter.hold_all().await;
+        assert!(limiter.run(1, Duration::ZERO, async {}).await.is_err());
     }
 }

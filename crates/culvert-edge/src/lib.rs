@@ -19,7 +19,7 @@ mod edge_context;
 mod edge_state;
 mod event_slots;
 pub mod fuzz;
-mod handshake_turns;
+mod handshake_limiter;
 mod http;
 mod http1;
 mod http1_state;

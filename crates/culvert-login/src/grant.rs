@@ -141,11 +141,11 @@ impl Asking<'_> {
             .extend_pairs(form.iter().chain(named))
             .finish();
         let body = Bytes::from(body);
-        let (status, told) = self
+        let (status, body) = self
             .ask(Method::POST, &self.endpoints.token, headers, body)
             .await?;
         // Some providers report errors with a success status.
-        if let Some(error) = told.get("error") {
+        if let Some(error) = body.get("error") {
             let error = error.as_str().unwrap_or("no reason given");
             return Err(match status.is_server_error() {
                 true => Failed::Away(format!("it returned status {status}")),
@@ -155,11 +155,11 @@ impl Asking<'_> {
         if !status.is_success() {
             return Err(refused_by(status));
         }
-        let text = |name: &str| told.get(name).and_then(Json::as_str).unwrap_or_default();
+        let text = |name: &str| body.get(name).and_then(Json::as_str).unwrap_or_default();
         if text("access_token").is_empty() {
             return Err(Failed::Away("it returned no access token".to_owned()));
         }
-        let lifetime = told.get("expires_in").and_then(|value| match value {
+        let lifetime = body.get("expires_in").and_then(|value| match value {
             Json::String(text) => text.parse().ok(),
             value => value.as_f64(),
         });
@@ -249,19 +249,19 @@ impl Asking<'_> {
                 HeaderValue::try_from(&self.app.id).map_err(away)?,
             );
         }
-        let told = match &self.endpoints.userinfo {
-            Some(url) => self.told(url, headers.clone()).await?,
+        let body = match &self.endpoints.userinfo {
+            Some(url) => self.get(url, headers.clone()).await?,
             None => Json::Null,
         };
         let mut person = match self.known {
-            Some(known) => known.person(&told),
+            Some(known) => known.person(&body),
             None => {
                 let said =
                     |answer: &Json| answer.get("sub").and_then(Json::as_str).map(str::to_owned);
                 // OpenID Connect Core 5.3.2: data of another user must not be used.
-                match (said(&told), said(claims)) {
-                    (Some(told), Some(claimed)) if told != claimed => return Err(Failed::Nobody),
-                    _ => standard_person([&told, claims]),
+                match (said(&body), said(claims)) {
+                    (Some(body), Some(claimed)) if body != claimed => return Err(Failed::Nobody),
+                    _ => standard_person([&body, claims]),
                 }
             }
         };
@@ -272,8 +272,8 @@ impl Asking<'_> {
             if let (Some(behind), Some(url)) = (known.emails, &self.endpoints.userinfo) {
                 let mut url = url.clone();
                 url.set_path(&format!("{}{behind}", url.path()));
-                person.email = match self.told(&url, headers).await {
-                    Ok(told) => primary(&told),
+                person.email = match self.get(&url, headers).await {
+                    Ok(emails) => primary(&emails),
                     Err(Failed::Refused(_)) => String::new(),
                     Err(failed) => return Err(failed),
                 };
@@ -285,10 +285,10 @@ impl Asking<'_> {
         Ok(person)
     }
 
-    async fn told(&self, url: &Url, headers: HeaderMap) -> Result<Json, Failed> {
-        let (status, told) = self.ask(Method::GET, url, headers, Bytes::new()).await?;
+    async fn get(&self, url: &Url, headers: HeaderMap) -> Result<Json, Failed> {
+        let (status, body) = self.ask(Method::GET, url, headers, Bytes::new()).await?;
         match status.is_success() {
-            true => Ok(told),
+            true => Ok(body),
             false => Err(refused_by(status)),
         }
     }

@@ -162,7 +162,7 @@ impl Session {
     }
 
     /// Records that the provider confirmed the user.
-    pub(crate) fn told(&mut self, print: &str, now: Timestamp) {
+    pub(crate) fn confirmed(&mut self, print: &str, now: Timestamp) {
         self.asked = now.unix_seconds();
         print.clone_into(&mut self.print);
     }
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(session.standing(spans, "p", at(510)), Standing::Good);
         assert_eq!(session.standing(spans, "p", at(560)), Standing::Ask);
         session.seen(at(1000));
-        session.told("p", at(1000));
+        session.confirmed("p", at(1000));
         assert_eq!(session.ends_at(spans), at(1000));
         assert_eq!(session.standing(spans, "p", at(1000)), Standing::Good);
         assert_eq!(session.standing(spans, "p", at(1001)), Standing::TooOld);

@@ -48,7 +48,7 @@ struct Links {
 #[derive(Clone, Copy, Debug)]
 enum Of {
     All = 0,
-    Source = 1,
+    SourceTotals = 1,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +75,7 @@ struct Bucket<C> {
 }
 
 #[derive(Debug, Default)]
-struct Source<C> {
+struct SourceTotals<C> {
     ends: Ends,
     len: u32,
     /// The highest of the counts that it lost.
@@ -88,7 +88,7 @@ pub(crate) struct FairTable<C> {
     entries: Vec<Bucket<C>>,
     free: Vec<u32>,
     ends: Ends,
-    sources: HashMap<u64, Source<C>>,
+    sources: HashMap<u64, SourceTotals<C>>,
     /// Sources by number of buckets.
     by_len: BTreeSet<(u32, u64)>,
     keys_max: usize,
@@ -250,7 +250,7 @@ impl<C: Count> FairTable<C> {
         self.by_len.remove(&(of.len, source));
         of.len += 1;
         self.by_len.insert((of.len, source));
-        append(&mut self.entries, &mut of.ends, Of::Source, at);
+        append(&mut self.entries, &mut of.ends, Of::SourceTotals, at);
         append(&mut self.entries, &mut self.ends, Of::All, at);
         at
     }
@@ -261,8 +261,8 @@ impl<C: Count> FairTable<C> {
         append(&mut self.entries, &mut self.ends, Of::All, at);
         let source = self.entries[at as usize].source;
         if let Some(of) = self.sources.get_mut(&source) {
-            unlink(&mut self.entries, &mut of.ends, Of::Source, at);
-            append(&mut self.entries, &mut of.ends, Of::Source, at);
+            unlink(&mut self.entries, &mut of.ends, Of::SourceTotals, at);
+            append(&mut self.entries, &mut of.ends, Of::SourceTotals, at);
         }
     }
 
@@ -274,7 +274,7 @@ impl<C: Count> FairTable<C> {
             self.entries[at as usize].source,
         );
         if let Some(of) = self.sources.get_mut(&source) {
-            unlink(&mut self.entries, &mut of.ends, Of::Source, at);
+            unlink(&mut self.entries, &mut of.ends, Of::SourceTotals, at);
             self.by_len.remove(&(of.len, source));
             of.len -= 1;
             match of.len {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use culvert_base::{Code, Refusal, code};
 use culvert_tunnel::server::{
-    About, AgentAuthRequest, InProcessAgent, Proof, Server, Transport, Wanted,
+    About, AgentAuthRequest, EndpointRequest, InProcessAgent, Proof, Server, Transport,
 };
 use culvert_tunnel::wire::{self, BindRequest};
 use russh::keys::{Certificate, HashAlg};
@@ -261,11 +261,11 @@ fn lines(text: &str) -> String {
     text.replace('\n', "\r\n")
 }
 
-fn wanted(request: BindRequest) -> Result<Wanted, Refusal> {
+fn wanted(request: BindRequest) -> Result<EndpointRequest, Refusal> {
     let options = request
         .options()
         .map_err(|_| Refusal::of(code::BIND_MALFORMED))?;
-    Ok(Wanted {
+    Ok(EndpointRequest {
         proto: request.proto,
         forwards_to: request.forwards_to,
         options,
@@ -274,7 +274,7 @@ fn wanted(request: BindRequest) -> Result<Wanted, Refusal> {
         pooling_enabled: request.extra.pooling_enabled,
         name: request.extra.name,
         description: request.extra.description,
-        ..Wanted::default()
+        ..EndpointRequest::default()
     })
 }
 

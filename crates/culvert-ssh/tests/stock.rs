@@ -18,7 +18,7 @@ use culvert_ssh::{HostKey, SshIngress};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
     AgentAuthRequest, AgentAuthorizer, Binding, Bindings, Command, CommandError, ConnectionLimits,
-    EndReason, Proof, Server, SessionEnd, SessionGrant, Transport, Wanted,
+    EndReason, EndpointRequest, Proof, Server, SessionEnd, SessionGrant, Transport,
 };
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest, ProxyHeader, UpdateRequest};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, split};
@@ -45,7 +45,7 @@ struct TestGate {
 #[derive(Clone, Debug, Default)]
 struct Seen {
     agents: Vec<String>,
-    wanted: Vec<Wanted>,
+    wanted: Vec<EndpointRequest>,
     ends: Vec<EndReason>,
 }
 
@@ -75,7 +75,7 @@ impl AgentAuthorizer for TestGate {
     fn bind<'a>(
         &'a self,
         _: &'a SessionGrant,
-        want: &'a Wanted,
+        want: &'a EndpointRequest,
     ) -> BoxFuture<'a, Result<Binding, Refusal>> {
         Box::pin(async move {
             self.seen.send_modify(|seen| seen.wanted.push(want.clone()));

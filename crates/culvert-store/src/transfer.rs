@@ -105,7 +105,7 @@ pub struct Moved {
 /// A transfer that holds the locks of both databases.
 #[derive(Debug)]
 pub struct Transfer {
-    parts: [Source; 2],
+    parts: [SourceDatabase; 2],
     to: PgConnection,
     location: String,
     /// The data that an earlier run left in the database.
@@ -116,7 +116,7 @@ pub struct Transfer {
 
 /// One of the two files, locked exclusively.
 #[derive(Debug)]
-struct Source {
+struct SourceDatabase {
     connection: SqliteConnection,
     schema: &'static str,
     tables: Vec<Table>,
@@ -163,13 +163,13 @@ impl Transfer {
                 steps,
             )?;
             let tables = tables(&mut connection).await?;
-            sources.push(Source {
+            sources.push(SourceDatabase {
                 connection,
                 schema: part.schema,
                 tables,
             });
         }
-        let Ok(mut parts_held) = <[Source; 2]>::try_from(sources) else {
+        let Ok(mut parts_held) = <[SourceDatabase; 2]>::try_from(sources) else {
             return Err(Fault::bare("opening the SQLite data: it has two parts").into());
         };
         let moved_to = own_meta(&mut parts_held[0].connection, MOVED_TO).await?;
@@ -350,7 +350,7 @@ pub async fn undo_transfer(from: &Path) -> Result<Option<String>, TransferError>
     Ok(location)
 }
 
-impl Source {
+impl SourceDatabase {
     /// Reads all rows in the order of the key, in the text format of PostgreSQL's `COPY`. Writes
     /// them into the table of the same name if `into` is given.
     async fn read(&mut self, table: &Table, into: Option<&mut PgConnection>) -> Result<Sum, Fault> {

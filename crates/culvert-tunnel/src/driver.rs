@@ -99,7 +99,7 @@ impl<S> Drop for Driver<S> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.mux.lost();
-        let wakers = state.told();
+        let wakers = state.take_wakers();
         drop(state);
         wake(wakers);
     }
@@ -185,11 +185,11 @@ where
             let (reading, ended) = (state.reading, state.mux.ending().is_some());
             let mut due = state.mux.deadline();
             if state.queued > state.granted {
-                state.grant();
+                state.wake_queued();
                 due = due.into_iter().chain(state.mux.room_grows_at()).min();
             }
             state.driver = Some(cx.waker().clone());
-            let wakers = state.told();
+            let wakers = state.take_wakers();
             drop(state);
             wake(wakers);
             if ended {
@@ -306,7 +306,7 @@ where
         }
         let mut state = self.shared.lock();
         state.mux.receive(&mut self.input, Instant::now());
-        state.tell(wakers);
+        state.collect_wakers(wakers);
         let is_wanted = state.mux.wants_input() && state.mux.ending().is_none();
         Poll::Ready(Ok((read, is_wanted)))
     }
@@ -326,7 +326,7 @@ where
         let mut state = self.shared.lock();
         state.failure = failure;
         state.mux.lost();
-        let wakers = state.told();
+        let wakers = state.take_wakers();
         drop(state);
         self.out = Outbox::default();
         wake(wakers);

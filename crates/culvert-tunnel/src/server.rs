@@ -20,8 +20,8 @@ mod session;
 
 pub use accept::{ConnectionLimits, UnauthenticatedPermit, accept};
 pub use authorizer::{
-    About, AgentAuthRequest, AgentAuthorizer, Binding, EndReason, Former, ISSUER, Proof,
-    SessionEnd, SessionGrant, Transport, Wanted,
+    About, AgentAuthRequest, AgentAuthorizer, Binding, EndReason, EndpointRequest, Former, ISSUER,
+    Proof, SessionEnd, SessionGrant, Transport,
 };
 pub use bindings::{Bindings, DialError, PATIENCE};
 pub(crate) use bindings::{open_first, open_in_turn};

@@ -13,7 +13,7 @@ use culvert_mux::{Limits, Side};
 use culvert_tunnel::driver::{self, Session, Stream};
 use culvert_tunnel::server::{
     AgentAuthRequest, AgentAuthorizer, Binding, Bindings, Command, CommandError, ConnectionLimits,
-    DialError, EndReason, Ingress, Proof, Server, SessionEnd, SessionGrant, Wanted,
+    DialError, EndReason, EndpointRequest, Ingress, Proof, Server, SessionEnd, SessionGrant,
 };
 use culvert_tunnel::wire::{
     self, AuthExtra, AuthReply, AuthRequest, BindReply, BindRequest, LabelledRequest, Outcome,
@@ -105,7 +105,7 @@ impl AgentAuthorizer for TestGate {
     fn bind<'a>(
         &'a self,
         grant: &'a SessionGrant,
-        want: &'a Wanted,
+        want: &'a EndpointRequest,
     ) -> BoxFuture<'a, Result<Binding, Refusal>> {
         Box::pin(async move {
             let count = self.seen.borrow().binds.len();

@@ -15,8 +15,8 @@ use culvert_policy::Scheme;
 use culvert_tunnel::driver::{self, Stream};
 use culvert_tunnel::nodes::{self, Nodes};
 use culvert_tunnel::server::{
-    AgentAuthRequest, AgentAuthorizer, Binding, Bindings, DialError, SessionEnd, SessionGrant,
-    Wanted,
+    AgentAuthRequest, AgentAuthorizer, Binding, Bindings, DialError, EndpointRequest, SessionEnd,
+    SessionGrant,
 };
 use culvert_tunnel::wire::{self, LabelledRequest, PatchRequest, ProxyHeader};
 use rustls::ServerConfig;
@@ -45,7 +45,7 @@ impl AgentAuthorizer for Waiting {
     fn bind<'a>(
         &'a self,
         grant: &'a SessionGrant,
-        want: &'a Wanted,
+        want: &'a EndpointRequest,
     ) -> BoxFuture<'a, Result<Binding, Refusal>> {
         self.authorizer.bind(grant, want)
     }
@@ -114,7 +114,7 @@ impl AgentIo for Carried {
 
 /// Converts errors for the edge. An agent that rejected a stream is busy; a reset code may say that it is no longer
 /// at the node.
-fn told(error: io::Error) -> io::Error {
+fn agent_error(error: io::Error) -> io::Error {
     if driver::is_refused(&error) {
         return io::Error::new(error.kind(), AgentRefused::Busy);
     }
@@ -130,7 +130,9 @@ impl AsyncRead for Carried {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf).map_err(told)
+        Pin::new(&mut self.stream)
+            .poll_read(cx, buf)
+            .map_err(agent_error)
     }
 }
 
@@ -140,7 +142,9 @@ impl AsyncWrite for Carried {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf).map_err(told)
+        Pin::new(&mut self.stream)
+            .poll_write(cx, buf)
+            .map_err(agent_error)
     }
 
     fn poll_write_vectored(
@@ -149,7 +153,7 @@ impl AsyncWrite for Carried {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        written.map_err(told)
+        written.map_err(agent_error)
     }
 
     fn is_write_vectored(&self) -> bool {

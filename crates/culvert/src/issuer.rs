@@ -14,7 +14,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use crate::config::{self, Invalid, Settings};
-use crate::server::{edge_settings, told};
+use crate::server::{edge_settings, with_causes};
 
 /// Time limit for connecting to a certificate authority, including TLS.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -76,7 +76,7 @@ fn client(settings: &Settings, url: &str, edge: &Edge) -> Result<Acme> {
     let contact = Some(acme.contact.as_str()).filter(|contact| !contact.is_empty());
     let networks = edge_settings(settings)?.allow_networks;
     let own = [edge.http_addr(), edge.https_addr()].into_iter().flatten();
-    let client = PublicClient::new(&roots, CONNECT_WITHIN, &networks, own).map_err(told)?;
+    let client = PublicClient::new(&roots, CONNECT_WITHIN, &networks, own).map_err(with_causes)?;
     let settings = AcmeSettings {
         directory_url: url.to_owned(),
         contact: contact.map(|contact| match contact.contains(':') {

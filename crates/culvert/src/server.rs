@@ -112,7 +112,7 @@ impl Server {
             .store
             .join_as(&settings.node(), foundation.clock.clone())
             .await
-            .map_err(told)?;
+            .map_err(with_causes)?;
         let settings = Settings {
             node_name: node.name,
             ..settings
@@ -181,7 +181,7 @@ impl Server {
         let asks_agents = takes_agents || has(Role::Edge) || has(Role::Api);
         if !settings.database_url.is_empty() && asks_agents {
             let identity = culvert_control::node_identity(&store, &seal, &*clock, &*entropy);
-            let (identity, renew_at) = identity.await.map_err(told)?;
+            let (identity, renew_at) = identity.await.map_err(with_causes)?;
             among = Joined::new(&settings, identity, renew_at, takes_agents, &inherited).await?;
         }
         let dial = (bindings.is_some() || among.nodes.is_some()).then(|| {
@@ -207,7 +207,7 @@ impl Server {
                     ..edge_settings(&settings)?
                 };
                 let edge = Edge::bind(around, delivery.recorder(), clock.clone()).await;
-                edge.map_err(told)?
+                edge.map_err(with_causes)?
             }),
             false => None,
         };
@@ -257,7 +257,7 @@ impl Server {
             nodes: among.nodes.clone(),
         })
         .await
-        .map_err(told)?;
+        .map_err(with_causes)?;
         let ca_file = settings.data_dir.join("ca.pem");
         keys::write_public(&ca_file, control.ca_pem())?;
 
@@ -308,7 +308,7 @@ impl Server {
 
         let (mut agents_addr, mut ssh_addr, mut tunnel) = (None, None, None);
         if let Some(bindings) = bindings {
-            control.begin_agents().await.map_err(told)?;
+            control.begin_agents().await.map_err(with_causes)?;
             if let (Some(listener), Some(nodes)) = (among.listener.take(), &among.nodes) {
                 let ingress =
                     NodeIngress::new(listener, nodes.clone(), bindings.clone(), control.clone());
@@ -352,7 +352,7 @@ impl Server {
                 let address = &settings.agents.ssh_addr;
                 let listener = listen("agents.ssh_addr", address, &inherited).await?;
                 ssh_addr = Some(listener.local_addr()?);
-                let key = HostKey::from_seed(&*control.ssh_host_seed().await.map_err(told)?);
+                let key = HostKey::from_seed(&*control.ssh_host_seed().await.map_err(with_causes)?);
                 tracing::info!(fingerprint = key.fingerprint(), "the SSH host key");
                 let room = settings.limits.ssh_room();
                 let ingress = SshIngress::new(listener, &key, server, room);
@@ -382,7 +382,7 @@ impl Server {
                 clock,
                 entropy,
             )
-            .map_err(told)?;
+            .map_err(with_causes)?;
             api_meters = Some(api.meters().clone());
             parts.api.start("api", |stop| api.serve(listener, stop));
         }
@@ -490,7 +490,7 @@ async fn first_start(foundation: &Foundation, settings: &Settings) -> Result<Opt
         .founder()
         .first_start(given.as_ref())
         .await
-        .map_err(told)?;
+        .map_err(with_causes)?;
     if let (Some(token), None) = (&made, &given) {
         let path = settings.data_dir.join("bootstrap-key");
         keys::write_private(&path, &format!("{}\n", token.reveal()))?;
@@ -587,6 +587,6 @@ pub(crate) async fn listen(key: &str, address: &str, inherited: &Inherited) -> R
 }
 
 /// Converts a fault, with its causes, for the command line.
-pub fn told(fault: Fault) -> anyhow::Error {
+pub fn with_causes(fault: Fault) -> anyhow::Error {
     anyhow::Error::msg(fault.chain())
 }

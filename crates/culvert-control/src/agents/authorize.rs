@@ -102,7 +102,7 @@ impl Control {
         let expires_at = expiry(&hello.proof);
         let session = described(agents, &caller, &hello, expires_at);
         // A session that resumes while it is being ended waits for its end.
-        let _turn = cx.turns.of(&session_id).await;
+        let _lock = cx.locks.of(&session_id).await;
         let begun = match self.begin(&cx, agents, &session_id, &hello).await? {
             Ok(begun) => begun,
             Err(refusal) => {

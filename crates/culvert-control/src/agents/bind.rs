@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use culvert_base::{Code, Description, Fault, Metadata, Refusal, code, id};
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
-use culvert_tunnel::server::{Binding, Wanted};
+use culvert_tunnel::server::{Binding, EndpointRequest};
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest};
 
 use crate::acl::{Acl, Bound};
@@ -13,7 +13,7 @@ use crate::agents::options;
 use crate::agents::state::Agents;
 use crate::control::Control;
 use crate::cx::Cx;
-use crate::resource::endpoint::agent::{self, Parts, Patch, Place, Written};
+use crate::resource::endpoint::agent::{self, AgentAddress, Parts, Patch, Written};
 use crate::resource::model::Model;
 use crate::resource::model::endpoint::{Endpoint, Served};
 use crate::resource::model::tunnel::Tunnel;
@@ -39,7 +39,7 @@ impl Control {
     pub(crate) async fn bind_endpoint(
         &self,
         session_id: &str,
-        want: &Wanted,
+        want: &EndpointRequest,
     ) -> Result<Binding, Error> {
         let (agents, session) = self.session(session_id).await?;
         let cx = self.cx(&session.caller, &self.settings.base_url);
@@ -47,13 +47,13 @@ impl Control {
         let had = self.had_before(&cx, want)?;
         // Reserve the slot before waiting for the session's lock, because other requests arrive meanwhile.
         let room = agents.room_for(session_id, had.as_ref().map(|(id, _)| &id[..]))?;
-        let _turn = cx.turns.of(session_id).await;
-        let mut _again = None;
+        let _lock = cx.locks.of(session_id).await;
+        let mut _retry = None;
         let mut has_made_room = false;
         let mut run = 0;
         while run < RUNS_MAX {
             if run == 1 {
-                _again = Some(cx.turns.again().await);
+                _retry = Some(cx.locks.retry().await);
             }
             run += 1;
             let id = match &had {
@@ -116,7 +116,7 @@ impl Control {
     pub(crate) async fn remove_unanswered(&self, agents: &Agents) -> Result<(), Fault> {
         let found = agents.unanswered().clone();
         for (id, session_id) in found {
-            let _turn = self.turns.of(&session_id).await;
+            let _lock = self.locks.of(&session_id).await;
             if agents.bindings.count(&id) == 0 {
                 let document = self.store.get(Endpoint::KIND, &id).await?;
                 let session = self.session(&session_id).await;
@@ -135,7 +135,11 @@ impl Control {
     }
 
     /// The ID and URL of the endpoint that an agent proves to have had before. Code 335.
-    fn had_before(&self, cx: &Cx<'_>, want: &Wanted) -> Result<Option<(String, String)>, Refusal> {
+    fn had_before(
+        &self,
+        cx: &Cx<'_>,
+        want: &EndpointRequest,
+    ) -> Result<Option<(String, String)>, Refusal> {
         if want.id.is_empty() {
             return Ok(None);
         }
@@ -158,10 +162,10 @@ impl Control {
     async fn place_for(
         &self,
         cx: &Cx<'_>,
-        want: &Wanted,
+        want: &EndpointRequest,
         id: &str,
         had: Option<&(String, String)>,
-    ) -> Result<Place, Error> {
+    ) -> Result<AgentAddress, Error> {
         let wanted = (want.proto.as_str(), &want.bindings[..]);
         if let Some((_, url)) = had {
             return agent::settle(cx, wanted, Some(url), id, true).await;
@@ -180,8 +184,8 @@ impl Control {
         cx: &Cx<'_>,
         (session_id, session): (&str, &Session),
         endpoint_id: &str,
-        place: Place,
-        want: &Wanted,
+        place: AgentAddress,
+        want: &EndpointRequest,
         policy: &str,
     ) -> Result<Option<i64>, Error> {
         let ty = &endpoint::TYPE;
@@ -367,7 +371,7 @@ impl Control {
     ) -> Result<(), Error> {
         let (_, session) = self.session(session_id).await?;
         let cx = self.cx(&session.caller, &self.settings.base_url);
-        let _turn = cx.turns.of(session_id).await;
+        let _lock = cx.locks.of(session_id).await;
         for _ in 0..RUNS_MAX {
             let id = &change.tunnel_id;
             let document = cx.own(Endpoint::KIND, id).await?;
@@ -428,7 +432,7 @@ impl Control {
             return Ok(());
         };
         let cx = self.cx(&session.caller, &self.settings.base_url);
-        let _turn = cx.turns.of(session_id).await;
+        let _lock = cx.locks.of(session_id).await;
         let Some(document) = cx.own(Endpoint::KIND, id).await? else {
             return Ok(());
         };
@@ -645,7 +649,7 @@ fn is_anothers(refusal: &Refusal) -> bool {
 }
 
 /// Refuses an endpoint that the credential's ACL does not allow: codes 308, 316 and 356.
-fn refuse_by(acl: &Acl, want: &Wanted, place: &Place) -> Result<(), Refusal> {
+fn refuse_by(acl: &Acl, want: &EndpointRequest, place: &AgentAddress) -> Result<(), Refusal> {
     if place.admitted_by(acl) {
         return Ok(());
     }

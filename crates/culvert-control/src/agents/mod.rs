@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 use culvert_base::{BoxFuture, Fault, Refusal, Timestamp, code};
 use culvert_store::{AuditEvent, Changes, CommitError, Document};
 use culvert_tunnel::server::{
-    AgentAuthRequest, AgentAuthorizer, Binding, EndReason, SessionEnd, SessionGrant, Wanted,
+    AgentAuthRequest, AgentAuthorizer, Binding, EndReason, EndpointRequest, SessionEnd,
+    SessionGrant,
 };
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest};
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -372,7 +373,7 @@ impl Control {
     /// Ends a session without a connection, unless it was resumed.
     async fn end_session(&self, id: &str, reason: &EndReason) {
         let Some(agents) = &self.agents else { return };
-        let _turn = self.turns.of(id).await;
+        let _lock = self.locks.of(id).await;
         let stopped_at = {
             let mut sessions = agents.lock();
             if agents.bindings.is_connected(id) {
@@ -549,7 +550,7 @@ impl AgentAuthorizer for Control {
     fn bind<'a>(
         &'a self,
         grant: &'a SessionGrant,
-        want: &'a Wanted,
+        want: &'a EndpointRequest,
     ) -> BoxFuture<'a, Result<Binding, Refusal>> {
         Box::pin(async { answered(self.bind_endpoint(&grant.session_id, want).await) })
     }

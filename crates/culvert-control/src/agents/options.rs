@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use culvert_base::{Refusal, code};
 use culvert_login::ACTIONS;
 use culvert_policy::{Phase, Source};
-use culvert_tunnel::server::Wanted;
+use culvert_tunnel::server::EndpointRequest;
 use culvert_tunnel::wire::HeaderChanges;
 use serde_json::{Map, Value, json};
 
@@ -21,7 +21,7 @@ struct Option_ {
     /// The name in the agent protocol.
     name: &'static str,
     /// Its rules; empty if the option was not sent.
-    rules: fn(&Wanted) -> Result<Rules, Wrong>,
+    rules: fn(&EndpointRequest) -> Result<Rules, Wrong>,
 }
 
 /// Rules with their phases.
@@ -48,7 +48,10 @@ const OPTIONS: &[Option_] = &[
     option("WebsocketTCPConverter", websocket_converter),
 ];
 
-const fn option(name: &'static str, rules: fn(&Wanted) -> Result<Rules, Wrong>) -> Option_ {
+const fn option(
+    name: &'static str,
+    rules: fn(&EndpointRequest) -> Result<Rules, Wrong>,
+) -> Option_ {
     Option_ { name, rules }
 }
 
@@ -56,7 +59,7 @@ const fn option(name: &'static str, rules: fn(&Wanted) -> Result<Rules, Wrong>) 
 ///
 /// # Errors
 /// Code 359 for an invalid option, 2236 for a policy that cannot be parsed.
-pub(crate) fn policy(want: &Wanted) -> Result<String, Refusal> {
+pub(crate) fn policy(want: &EndpointRequest) -> Result<String, Refusal> {
     let mut phases: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for option in OPTIONS {
         let rules = (option.rules)(want).map_err(|Wrong(why)| {
@@ -213,7 +216,7 @@ fn literal(text: &str) -> String {
     text.replace("${", "$${")
 }
 
-fn ip_policy(want: &Wanted) -> Result<Rules, Wrong> {
+fn ip_policy(want: &EndpointRequest) -> Result<Rules, Wrong> {
     if want.ip_policy.is_empty() {
         return Ok(Vec::new());
     }
@@ -221,7 +224,7 @@ fn ip_policy(want: &Wanted) -> Result<Rules, Wrong> {
     Ok(vec![acts(Phase::Connect, "restrict-ips", config)])
 }
 
-fn ip_restriction(want: &Wanted) -> Result<Rules, Wrong> {
+fn ip_restriction(want: &EndpointRequest) -> Result<Rules, Wrong> {
     let Some(restriction) = &want.options.ip_restriction else {
         return Ok(Vec::new());
     };
@@ -237,7 +240,7 @@ fn ip_restriction(want: &Wanted) -> Result<Rules, Wrong> {
     Ok(vec![acts(Phase::Connect, "restrict-ips", config)])
 }
 
-fn mutual_tls(want: &Wanted) -> Result<Rules, Wrong> {
+fn mutual_tls(want: &EndpointRequest) -> Result<Rules, Wrong> {
     let options = &want.options;
     // One option has two names, and an agent may send both.
     let given = [&options.mutual_tls_ca, &options.mutual_tls_at_edge];
@@ -257,7 +260,7 @@ fn mutual_tls(want: &Wanted) -> Result<Rules, Wrong> {
     Ok(vec![acts(Phase::Connect, "terminate-tls", config)])
 }
 
-fn tls_termination(want: &Wanted) -> Result<Rules, Wrong> {
+fn tls_termination(want: &EndpointRequest) -> Result<Rules, Wrong> {
     let Some(termination) = &want.options.tls_termination else {
         return Ok(Vec::new());
     };
@@ -281,7 +284,7 @@ fn pem(base64: &str) -> Result<String, Wrong> {
 }
 
 /// Allowed user agents pass even if a deny pattern matches. With only allow patterns, all others are denied.
-fn user_agent_filter(want: &Wanted) -> Result<Rules, Wrong> {
+fn user_agent_filter(want: &EndpointRequest) -> Result<Rules, Wrong> {
     let Some(filter) = &want.options.user_agent_filter else {
         return Ok(Vec::new());
     };
@@ -299,7 +302,7 @@ fn user_agent_filter(want: &Wanted) -> Result<Rules, Wrong> {
     })
 }
 
-fn basic_auth(want: &Wanted) -> Result<Rules, Wrong> {
+fn basic_auth(want: &EndpointRequest) -> Result<Rules, Wrong> {
     let options = &want.options;
     let mut credentials: Vec<String> = Vec::new();
     if !options.auth.is_empty() {
@@ -321,7 +324,7 @@ fn basic_auth(want: &Wanted) -> Result<Rules, Wrong> {
     Ok(vec![acts(Phase::Request, "basic-auth", config)])
 }
 
-fn oauth(want: &Wanted) -> Result<Rules, Wrong> {
+fn oauth(want: &EndpointRequest) -> Result<Rules, Wrong> {
     let Some(login) = &want.options.oauth else {
         return Ok(Vec::new());
     };
@@ -337,7 +340,7 @@ fn oauth(want: &Wanted) -> Result<Rules, Wrong> {
     Ok(rules)
 }
 
-fn oidc(want: &Wanted) -> Result<Rules, Wrong> {
+fn oidc(want: &EndpointRequest) -> Result<Rules, Wrong> {
     let Some(login) = &want.options.oidc else {
         return Ok(Vec::new());
     };
@@ -376,7 +379,7 @@ fn only(action: &str, emails: &[String], domains: &[String]) -> Option<(Phase, V
     (!admitted.is_empty()).then(|| denies(format!("!({})", admitted.join(" || "))))
 }
 
-fn webhook_verification(want: &Wanted) -> Result<Rules, Wrong> {
+fn webhook_verification(want: &EndpointRequest) -> Result<Rules, Wrong> {
     let Some(verification) = &want.options.webhook_verification else {
         return Ok(Vec::new());
     };
@@ -387,7 +390,7 @@ fn webhook_verification(want: &Wanted) -> Result<Rules, Wrong> {
     Ok(vec![acts(Phase::Request, "verify-webhook", config)])
 }
 
-fn circuit_breaker(want: &Wanted) -> Result<Rules, Wrong> {
+fn circuit_breaker(want: &EndpointRequest) -> Result<Rules, Wrong> {
     let Some(breaker) = &want.options.circuit_breaker else {
         return Ok(Vec::new());
     };
@@ -395,11 +398,11 @@ fn circuit_breaker(want: &Wanted) -> Result<Rules, Wrong> {
     Ok(vec![acts(Phase::Request, "circuit-breaker", config)])
 }
 
-fn request_headers(want: &Wanted) -> Result<Rules, Wrong> {
+fn request_headers(want: &EndpointRequest) -> Result<Rules, Wrong> {
     header_changes(Phase::Request, want.options.request_headers.as_ref())
 }
 
-fn response_headers(want: &Wanted) -> Result<Rules, Wrong> {
+fn response_headers(want: &EndpointRequest) -> Result<Rules, Wrong> {
     header_changes(Phase::Response, want.options.response_headers.as_ref())
 }
 
@@ -439,14 +442,14 @@ fn header_changes(phase: Phase, changes: Option<&HeaderChanges>) -> Result<Rules
     Ok(rules)
 }
 
-fn compression(want: &Wanted) -> Result<Rules, Wrong> {
+fn compression(want: &EndpointRequest) -> Result<Rules, Wrong> {
     Ok(match want.options.compression {
         None => Vec::new(),
         Some(_) => vec![acts(Phase::Response, "compress-response", json!({}))],
     })
 }
 
-fn websocket_converter(want: &Wanted) -> Result<Rules, Wrong> {
+fn websocket_converter(want: &EndpointRequest) -> Result<Rules, Wrong> {
     match want.options.websocket_tcp_converter {
         None => Ok(Vec::new()),
         Some(_) => Err(Wrong(
@@ -467,10 +470,10 @@ mod tests {
     fn policy_of(opts: Value) -> Result<Value, u16> {
         let sent = json!({"Proto": "http", "Opts": opts});
         let request = BindRequest::read(sent).unwrap();
-        let want = Wanted {
+        let want = EndpointRequest {
             proto: "http".into(),
             options: request.options().unwrap(),
-            ..Wanted::default()
+            ..EndpointRequest::default()
         };
         match policy(&want) {
             Ok(text) if text.is_empty() => Ok(Value::Null),

@@ -21,7 +21,7 @@ use crate::base::PublicPorts;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::page::{self, Argument};
-use crate::resource::endpoint::address::{Wanted, binding, name_of, place_of};
+use crate::resource::endpoint::address::{RequestedUrl, binding, name_of, place_of};
 use crate::resource::model::Model;
 use crate::resource::model::endpoint::{
     AddressScheme, Binding, Endpoint, StoredUpstream, binding_schema, merges_slashes,
@@ -154,7 +154,7 @@ impl Resource for Endpoint {
         if !matches!(input.kind.as_str(), "" | "cloud") {
             return Err(Refusal::of(code::ENDPOINT_TYPE_NOT_CLOUD).into());
         }
-        let wanted = Wanted::parse(&input.url)?;
+        let wanted = RequestedUrl::parse(&input.url)?;
         let binding = binding(&input.bindings, &wanted)?;
         let settled = wanted.settle(cx, binding).await?;
         let address = settled.address;
@@ -214,7 +214,7 @@ impl Resource for Endpoint {
         let pooled_before = self.pooling_enabled;
         let mut also = Changes::default();
         if let Some(url) = input.url {
-            let wanted = Wanted::parse(&url)?;
+            let wanted = RequestedUrl::parse(&url)?;
             if wanted.scheme != self.address.scheme {
                 return Err(Refusal::of(code::ENDPOINT_SCHEME_CHANGED).into());
             }
@@ -227,7 +227,7 @@ impl Resource for Endpoint {
             }
             self.binding = binding(input.bindings.as_deref().unwrap_or_default(), &wanted)?;
             // Clients may repeat the URL, and an address that the endpoint holds itself is in no reservation.
-            if !(held_before.is_some() && wanted == Wanted::of(&self.address)) {
+            if !(held_before.is_some() && wanted == RequestedUrl::of(&self.address)) {
                 let settled = wanted.settle(cx, self.binding).await?;
                 self.address = settled.address;
                 self.domain_id = settled.domain_id;
@@ -236,7 +236,7 @@ impl Resource for Endpoint {
             }
         }
         if let Some(bindings) = &input.bindings {
-            self.binding = binding(bindings, &Wanted::of(&self.address))?;
+            self.binding = binding(bindings, &RequestedUrl::of(&self.address))?;
         }
         let had_upstream = self.upstream.is_some();
         if input.upstream_url.is_some() || input.upstream_protocol.is_some() {

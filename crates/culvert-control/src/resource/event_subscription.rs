@@ -516,7 +516,7 @@ async fn change(
     edit: impl Fn(&mut EventSubscription) -> Result<Option<usize>, Refusal>,
 ) -> Result<String, Error> {
     let cx = control.cx(&call.caller, &call.base);
-    let _turn = service::turn(&cx, &TYPE, call).await;
+    let _lock = service::lock(&cx, &TYPE, call).await;
     for _ in 0..RUNS_MAX {
         let (mut subscription, head) = of_call(control, call).await?;
         EventSubscription::permit(cx.caller)?;

@@ -647,7 +647,7 @@ async fn change(
     edit: fn(&mut ReservedDomain) -> Result<(), Refusal>,
 ) -> Result<Reply, Error> {
     let cx = control.cx(&call.caller, &call.base);
-    let _turn = service::turn(&cx, &TYPE, &call).await;
+    let _lock = service::lock(&cx, &TYPE, &call).await;
     let named = call.path.first().and_then(|shown| TYPE.stored_id(shown));
     let id = named.ok_or_else(Refusal::not_found)?;
     for _ in 0..RUNS_MAX {

@@ -181,7 +181,7 @@ async fn generate(spec: Spec) -> Result<SigningKey, Fault> {
     if !matches!(spec, Spec::Rsa2048 | Spec::Rsa4096) {
         return SigningKey::generate(spec);
     }
-    let _turn = RSA_AT_ONCE
+    let _lock = RSA_AT_ONCE
         .acquire()
         .await
         .map_err(|error| Fault::new("waiting to generate an SSH key", error))?;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use culvert_base::{Refusal, Secret};
 use culvert_tunnel::server::{
-    About, AgentAuthRequest, AgentAuthorizer, Binding, EndReason, Former, Proof, SessionEnd,
-    SessionGrant, Transport, Wanted,
+    About, AgentAuthRequest, AgentAuthorizer, Binding, EndReason, EndpointRequest, Former, Proof,
+    SessionEnd, SessionGrant, Transport,
 };
 use culvert_tunnel::wire::{LabelledRequest, Options, PatchRequest};
 use tokio::task::JoinSet;
@@ -58,7 +58,11 @@ impl Open {
         self.authorize(hello(&token)).await.unwrap()
     }
 
-    pub(super) async fn bind(&self, grant: &SessionGrant, want: Wanted) -> Result<Binding, u16> {
+    pub(super) async fn bind(
+        &self,
+        grant: &SessionGrant,
+        want: EndpointRequest,
+    ) -> Result<Binding, u16> {
         self.house.control.bind(grant, &want).await.map_err(code)
     }
 
@@ -120,32 +124,32 @@ pub(super) fn hello(token: &str) -> AgentAuthRequest {
     }
 }
 
-fn http(domain: &str) -> Wanted {
-    Wanted {
+fn http(domain: &str) -> EndpointRequest {
+    EndpointRequest {
         proto: "https".into(),
         forwards_to: "http://localhost:80".into(),
         options: Options {
             domain: domain.into(),
             ..Options::default()
         },
-        ..Wanted::default()
+        ..EndpointRequest::default()
     }
 }
 
-fn tcp(addr: &str) -> Wanted {
-    Wanted {
+fn tcp(addr: &str) -> EndpointRequest {
+    EndpointRequest {
         proto: "tcp".into(),
         options: Options {
             addr: addr.into(),
             ..Options::default()
         },
-        ..Wanted::default()
+        ..EndpointRequest::default()
     }
 }
 
 /// A request to bind the same endpoint again.
-pub(super) fn again(want: &Wanted, had: &Binding) -> Wanted {
-    Wanted {
+pub(super) fn again(want: &EndpointRequest, had: &Binding) -> EndpointRequest {
+    EndpointRequest {
         id: had.id.clone(),
         token: had.token.clone(),
         ..want.clone()
@@ -497,7 +501,7 @@ pub(super) async fn what_may_not_be_served_is_refused_with_its_code() {
         .await;
     made.body();
     let grant = open.session(json!([])).await;
-    let with = |change: fn(&mut Wanted)| {
+    let with = |change: fn(&mut EndpointRequest)| {
         let mut want = http("");
         change(&mut want);
         want
@@ -561,7 +565,7 @@ pub(super) async fn what_may_not_be_served_is_refused_with_its_code() {
     // Two endpoints at one URL need pooling.
     let want = http("one.culvert.localhost");
     assert_eq!(open.bind(&grant, want).await.unwrap_err(), 334);
-    let pooling = |domain| Wanted {
+    let pooling = |domain| EndpointRequest {
         pooling_enabled: true,
         ..http(domain)
     };

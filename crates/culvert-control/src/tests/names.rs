@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use culvert_tunnel::server::{AgentAuthorizer, EndReason, SessionGrant, Wanted};
+use culvert_tunnel::server::{AgentAuthorizer, EndReason, EndpointRequest, SessionGrant};
 use culvert_tunnel::wire::Options;
 
 use super::agents::{Open, again, hello};
@@ -113,15 +113,15 @@ impl Owner {
     }
 }
 
-pub(super) fn wanted(url: &str) -> Wanted {
-    Wanted {
+pub(super) fn wanted(url: &str) -> EndpointRequest {
+    EndpointRequest {
         proto: url.split_once(':').unwrap().0.to_owned(),
         pooling_enabled: true,
         options: Options {
             url: url.to_owned(),
             ..Options::default()
         },
-        ..Wanted::default()
+        ..EndpointRequest::default()
     }
 }
 

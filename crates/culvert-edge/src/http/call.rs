@@ -22,7 +22,7 @@ use crate::http::forward_request::ForwardRequest;
 use crate::http::pipeline;
 use crate::http::request_body::Upload;
 use crate::http::response::{PendingResponse, RequestTraits};
-use crate::http::upgrade::Wanted;
+use crate::http::upgrade::UpgradeRequest;
 use crate::snapshot::group::Member;
 
 impl PolicyHost for Downstream {
@@ -90,7 +90,7 @@ async fn internal(
         is_call: true,
     };
     let mut exchange = HttpExchange::call(Arc::clone(down));
-    let response = pipeline::respond(&mut exchange, request, &Wanted::Http, &traits).await;
+    let response = pipeline::respond(&mut exchange, request, &UpgradeRequest::Http, &traits).await;
     let PendingResponse {
         head, mut source, ..
     } = response.map_err(|_| NotCalled::Closed)?;

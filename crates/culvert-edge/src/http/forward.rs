@@ -25,7 +25,7 @@ use crate::http::request_body::RequestBody;
 use crate::http::response::{Abandoned, PendingResponse};
 use crate::http::response_body::Source;
 use crate::http::upgrade;
-use crate::http::upgrade::Wanted;
+use crate::http::upgrade::UpgradeRequest;
 use crate::http::upload::{Awaited, UploadPace};
 use crate::http1::client::Http1ClientError;
 use crate::http1_state::Broken;
@@ -47,7 +47,7 @@ const LOOK_FOR_AGENT_WITHIN: Duration = Duration::from_secs(2);
 pub(super) async fn forward(
     exchange: &mut HttpExchange,
     request: ForwardRequest,
-    wanted: &Wanted,
+    wanted: &UpgradeRequest,
     edits: Option<Edits>,
 ) -> Result<Result<PendingResponse, Problem>, Abandoned> {
     if let Err(problem) = request.check(wanted) {

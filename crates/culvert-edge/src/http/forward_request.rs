@@ -16,7 +16,7 @@ use crate::http::body_memory::NotBuffered;
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::request_body::{RequestBody, Upload};
-use crate::http::upgrade::{self, Wanted};
+use crate::http::upgrade::{self, UpgradeRequest};
 use crate::http::upload::UploadWatch;
 use crate::snapshot::group::Member;
 use crate::upstream::url::Protocol;
@@ -37,7 +37,7 @@ pub(super) struct ForwardRequest {
 
 impl ForwardRequest {
     /// Rejects requests that the edge forwards to no endpoint.
-    pub(super) fn check(&self, wanted: &Wanted) -> Result<(), Problem> {
+    pub(super) fn check(&self, wanted: &UpgradeRequest) -> Result<(), Problem> {
         let parts = &self.parts;
         // An extended CONNECT is checked by its protocol.
         let is_stream = parts.extensions.get::<http2::Protocol>().is_some();
@@ -57,8 +57,10 @@ impl ForwardRequest {
             }
         }
         match wanted {
-            Wanted::Broken => Err(Problem::Upgrade),
-            Wanted::Http | Wanted::WebSocket(_) | Wanted::Stream(_) => Ok(()),
+            UpgradeRequest::Broken => Err(Problem::Upgrade),
+            UpgradeRequest::Http | UpgradeRequest::WebSocket(_) | UpgradeRequest::Stream(_) => {
+                Ok(())
+            }
         }
     }
 
@@ -87,7 +89,7 @@ impl ForwardRequest {
     pub(super) fn hop(
         &mut self,
         down: &Downstream,
-        wanted: &Wanted,
+        wanted: &UpgradeRequest,
         mut edits: Edits,
         member: Arc<Member>,
     ) -> Result<(), Problem> {
@@ -116,7 +118,7 @@ impl ForwardRequest {
     pub(super) fn outgoing(
         mut self,
         exchange: &mut HttpExchange,
-        wanted: &Wanted,
+        wanted: &UpgradeRequest,
         edits: Option<Edits>,
     ) -> (Box<request::Parts>, RequestBody) {
         self.prepare(exchange.down(), wanted);
@@ -126,7 +128,7 @@ impl ForwardRequest {
             member,
             ..
         } = self;
-        if *wanted != Wanted::Http {
+        if *wanted != UpgradeRequest::Http {
             upgrade::ask(&mut parts.headers);
         }
         if let Some(mut edits) = edits {
@@ -160,12 +162,12 @@ impl ForwardRequest {
     }
 
     /// Makes the client's request the edge's own, unless that is done.
-    fn prepare(&mut self, down: &Downstream, wanted: &Wanted) {
+    fn prepare(&mut self, down: &Downstream, wanted: &UpgradeRequest) {
         if std::mem::replace(&mut self.is_prepared, true) {
             return;
         }
         let parts = &mut self.parts;
-        if let Wanted::Stream(key) = wanted {
+        if let UpgradeRequest::Stream(key) = wanted {
             upgrade::translate(parts, key);
         }
         fields::to_upstream(&mut parts.headers, &down.conn.info, self.authority.clone());

@@ -24,7 +24,7 @@ use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
 use crate::http::response_body::ResponseBody;
 use crate::http::routing::{self, Route};
 use crate::http::send_response::{finish, refuse, send};
-use crate::http::upgrade::{self, Wanted};
+use crate::http::upgrade::{self, UpgradeRequest};
 use crate::overload::Level;
 
 /// Serves one request of a client.
@@ -69,7 +69,7 @@ pub(crate) async fn serve(
 pub(super) async fn respond(
     exchange: &mut HttpExchange,
     request: ForwardRequest,
-    wanted: &Wanted,
+    wanted: &UpgradeRequest,
     traits: &RequestTraits,
 ) -> Result<PendingResponse, Abandoned> {
     exchange.reached(request.member.endpoint.timeouts);

@@ -23,7 +23,7 @@ use crate::http::exchange::HttpExchange;
 use crate::http::forward_request::ForwardRequest;
 use crate::http::request_body::Upload;
 use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
-use crate::http::upgrade::Wanted;
+use crate::http::upgrade::UpgradeRequest;
 use crate::http::upload::UploadPace;
 use crate::http1_state::Broken;
 use crate::recording::ReceivedCounter;
@@ -62,7 +62,7 @@ impl PolicyChain {
         &mut self,
         exchange: &mut HttpExchange,
         mut request: ForwardRequest,
-        wanted: &Wanted,
+        wanted: &UpgradeRequest,
     ) -> Result<RequestOutcome, Abandoned> {
         let down = &Arc::clone(exchange.down());
         let began = down.conn.info.now();

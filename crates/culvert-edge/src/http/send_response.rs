@@ -14,34 +14,34 @@ use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::response::{PendingResponse, RequestTraits};
 use crate::http::response_body::{ResponseBody, Source};
-use crate::http::upgrade::{self, Tunnel, Wanted};
+use crate::http::upgrade::{self, Tunnel, UpgradeRequest};
 use crate::upstream::url::UpWire;
 
 /// Sends the response of a request, or switches protocols.
 pub(super) async fn finish(
     exchange: HttpExchange,
     response: PendingResponse,
-    wanted: Wanted,
+    wanted: UpgradeRequest,
     traits: &RequestTraits,
 ) -> Response<ResponseBody> {
     match (response.head.status, wanted) {
-        (StatusCode::SWITCHING_PROTOCOLS, Wanted::WebSocket(key)) => {
+        (StatusCode::SWITCHING_PROTOCOLS, UpgradeRequest::WebSocket(key)) => {
             switch(exchange, response, &key, traits, |head| {
                 upgrade::ask(&mut head.headers)
             })
             .await
         }
-        (StatusCode::SWITCHING_PROTOCOLS, Wanted::Stream(key)) => {
+        (StatusCode::SWITCHING_PROTOCOLS, UpgradeRequest::Stream(key)) => {
             switch(exchange, response, &key, traits, upgrade::translate_back).await
         }
         (StatusCode::SWITCHING_PROTOCOLS, _) => refuse(exchange, Problem::BadAnswer, traits),
         // The client would take it for an open stream.
-        (status, Wanted::Stream(_)) if status.is_success() => {
+        (status, UpgradeRequest::Stream(_)) if status.is_success() => {
             refuse(exchange, Problem::BadAnswer, traits)
         }
         // A rejected upgrade closes the connection, because the client may have sent data ahead.
         (_, wanted) => {
-            let closes = response.closes || wanted != Wanted::Http;
+            let closes = response.closes || wanted != UpgradeRequest::Http;
             send(exchange, PendingResponse { closes, ..response }, traits)
         }
     }

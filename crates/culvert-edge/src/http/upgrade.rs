@@ -24,7 +24,7 @@ use crate::upstream::url::UpWire;
 
 /// What a request wants to become.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum UpgradeRequest {
     /// Nothing else; an upgrade we do not know is ignored.
     Http,
     /// A WebSocket, with the key whose proof the upstream owes.
@@ -59,25 +59,25 @@ pub(crate) fn translate_back(parts: &mut response::Parts) {
 }
 
 /// Reads what a request wants.
-pub(crate) fn wanted(parts: &request::Parts, has_body: bool) -> Wanted {
+pub(crate) fn wanted(parts: &request::Parts, has_body: bool) -> UpgradeRequest {
     let has_version =
         || one(&parts.headers, &SEC_WEBSOCKET_VERSION).is_some_and(|version| version == "13");
     if let Some(protocol) = parts.extensions.get::<http2::Protocol>() {
         let is_sound = parts.method == Method::CONNECT && protocol.as_str() == "websocket";
         return if is_sound && has_version() {
-            Wanted::Stream(fresh_key())
+            UpgradeRequest::Stream(fresh_key())
         } else {
-            Wanted::Broken
+            UpgradeRequest::Broken
         };
     }
     let Some(protocol) = parts.headers.get(UPGRADE) else {
-        return Wanted::Http;
+        return UpgradeRequest::Http;
     };
     let is_websocket = parts.version == Version::HTTP_11
         && protocol.as_bytes().eq_ignore_ascii_case(b"websocket")
         && has_token(&parts.headers, &CONNECTION, b"upgrade");
     if !is_websocket {
-        return Wanted::Http;
+        return UpgradeRequest::Http;
     }
     let is_sound = parts.method == Method::GET
         && !has_body
@@ -90,9 +90,9 @@ pub(crate) fn wanted(parts: &request::Parts, has_body: bool) -> Wanted {
                     .decode(key.as_bytes())
                     .is_ok_and(|key| key.len() == 16) =>
         {
-            Wanted::WebSocket(key.clone())
+            UpgradeRequest::WebSocket(key.clone())
         }
-        _ => Wanted::Broken,
+        _ => UpgradeRequest::Broken,
     }
 }
 
@@ -190,17 +190,26 @@ mod tests {
                     .insert(&name, HeaderValue::from_static(value));
             }
         };
-        assert!(matches!(wanted(&ask(&|_| {}), false), Wanted::WebSocket(_)));
-        assert_eq!(wanted(&ask(&|_| {}), true), Wanted::Broken);
+        assert!(matches!(
+            wanted(&ask(&|_| {}), false),
+            UpgradeRequest::WebSocket(_)
+        ));
+        assert_eq!(wanted(&ask(&|_| {}), true), UpgradeRequest::Broken);
         assert_eq!(
             wanted(&ask(&set(SEC_WEBSOCKET_VERSION, "8")), false),
-            Wanted::Broken
+            UpgradeRequest::Broken
         );
         assert_eq!(
             wanted(&ask(&set(SEC_WEBSOCKET_KEY, "short")), false),
-            Wanted::Broken
+            UpgradeRequest::Broken
         );
-        assert_eq!(wanted(&ask(&set(UPGRADE, "h2c")), false), Wanted::Http);
-        assert_eq!(wanted(&ask(&set(CONNECTION, "close")), false), Wanted::Http);
+        assert_eq!(
+            wanted(&ask(&set(UPGRADE, "h2c")), false),
+            UpgradeRequest::Http
+        );
+        assert_eq!(
+            wanted(&ask(&set(CONNECTION, "close")), false),
+            UpgradeRequest::Http
+        );
     }
 }

@@ -85,7 +85,7 @@ impl SessionMiddleware {
                     session.person = person;
                     session.tokens = tokens;
                 }
-                session.told(&self.print, now);
+                session.confirmed(&self.print, now);
                 RefreshOutcome::Goes(Arc::new(session), was_told)
             }
             Err(Failed::Away(why)) => {

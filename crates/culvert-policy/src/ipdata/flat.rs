@@ -50,11 +50,11 @@ impl<K: Copy + Ord + Into<u64>> Ranges<K> {
     /// The contents of the range of an address.
     fn find(&self, address: K) -> u32 {
         let among = match self.index.find(address.into()) {
-            Place::Among { from, count } => {
+            SearchRange::Among { from, count } => {
                 let behind = self.ranges.get(from..).unwrap_or_default();
                 behind.get(..count).unwrap_or(behind)
             }
-            Place::Anywhere => &self.ranges,
+            SearchRange::Anywhere => &self.ranges,
         };
         let behind = among.partition_point(|(start, _)| *start <= address);
         let range = among.get(behind.wrapping_sub(1));
@@ -73,7 +73,7 @@ const IS_NODE: u32 = 1 << 31;
 const IS_ANYWHERE: u32 = 1 << 30;
 
 /// Where to search for the range of an address.
-enum Place {
+enum SearchRange {
     /// Among ranges from this number on, at most [`NEAR_MAX`].
     Among { from: usize, count: usize },
     /// Among all ranges, because the index was full.
@@ -141,29 +141,29 @@ impl Index {
 
     /// Where to search for an address. Terminates, because child nodes have higher offsets than their
     /// parents.
-    fn find(&self, address: u64) -> Place {
+    fn find(&self, address: u64) -> SearchRange {
         let mut node = 0;
         loop {
             let head = self.0.get(node..).and_then(<[u32]>::first_chunk);
             let Some(&[shift, parts, high, low]) = head else {
-                return Place::Anywhere;
+                return SearchRange::Anywhere;
             };
             let base = u64::from(high) << 32 | u64::from(low);
             let part = (address.saturating_sub(base) >> shift).min(u64::from(parts) - 1);
             let place = self.0.get(node + HEAD + part as usize..);
             let Some(&[place, next]) = place.and_then(<[u32]>::first_chunk) else {
-                return Place::Anywhere;
+                return SearchRange::Anywhere;
             };
             if place & IS_NODE > 0 {
                 node = (place & !IS_NODE) as usize;
                 continue;
             }
             if place & IS_ANYWHERE > 0 {
-                return Place::Anywhere;
+                return SearchRange::Anywhere;
             }
             // Up to the first range of the next part, if this node has it.
             let count = next.saturating_sub(place).saturating_add(1);
-            return Place::Among {
+            return SearchRange::Among {
                 from: place as usize,
                 count: NEAR_MAX.min(count as usize),
             };

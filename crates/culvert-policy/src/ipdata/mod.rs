@@ -70,7 +70,7 @@ pub enum IpField {
 
 /// The source of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum FieldSource {
     Geo(&'static [PathElement<'static>]),
     Asn(&'static [PathElement<'static>]),
     Lists,
@@ -113,50 +113,52 @@ impl IpField {
     ];
 
     /// The field in records of the MaxMind databases (GeoIP2 City, GeoIP2 ISP).
-    const fn place(self) -> Place {
+    const fn place(self) -> FieldSource {
         match self {
-            Self::City => Place::Geo(&[Key("city"), NAMES, EN]),
-            Self::Continent => Place::Geo(&[Key("continent"), NAMES, EN]),
-            Self::Country => Place::Geo(&[Key("country"), NAMES, EN]),
-            Self::CountryCode => Place::Geo(&[Key("country"), Key("iso_code")]),
-            Self::IsEu => Place::Geo(&[Key("country"), Key("is_in_european_union")]),
-            Self::Latitude => Place::Geo(&[LOCATION, Key("latitude")]),
-            Self::Longitude => Place::Geo(&[LOCATION, Key("longitude")]),
-            Self::MetroCode => Place::Geo(&[LOCATION, Key("metro_code")]),
-            Self::PostalCode => Place::Geo(&[Key("postal"), Key("code")]),
-            Self::Radius => Place::Geo(&[LOCATION, Key("accuracy_radius")]),
-            Self::Subdivision => Place::Geo(&[Key("subdivisions"), Index(0), NAMES, EN]),
-            Self::Timezone => Place::Geo(&[LOCATION, Key("time_zone")]),
+            Self::City => FieldSource::Geo(&[Key("city"), NAMES, EN]),
+            Self::Continent => FieldSource::Geo(&[Key("continent"), NAMES, EN]),
+            Self::Country => FieldSource::Geo(&[Key("country"), NAMES, EN]),
+            Self::CountryCode => FieldSource::Geo(&[Key("country"), Key("iso_code")]),
+            Self::IsEu => FieldSource::Geo(&[Key("country"), Key("is_in_european_union")]),
+            Self::Latitude => FieldSource::Geo(&[LOCATION, Key("latitude")]),
+            Self::Longitude => FieldSource::Geo(&[LOCATION, Key("longitude")]),
+            Self::MetroCode => FieldSource::Geo(&[LOCATION, Key("metro_code")]),
+            Self::PostalCode => FieldSource::Geo(&[Key("postal"), Key("code")]),
+            Self::Radius => FieldSource::Geo(&[LOCATION, Key("accuracy_radius")]),
+            Self::Subdivision => FieldSource::Geo(&[Key("subdivisions"), Index(0), NAMES, EN]),
+            Self::Timezone => FieldSource::Geo(&[LOCATION, Key("time_zone")]),
             // Public databases contain only the country of the registration.
-            Self::RegisteredCity => Place::Geo(&[REGISTERED, Key("city"), NAMES, EN]),
-            Self::RegisteredContinent => Place::Geo(&[REGISTERED, Key("continent"), NAMES, EN]),
-            Self::RegisteredCountry => Place::Geo(&[REGISTERED, NAMES, EN]),
-            Self::RegisteredCountryCode => Place::Geo(&[REGISTERED, Key("iso_code")]),
-            Self::RegisteredIsEu => Place::Geo(&[REGISTERED, Key("is_in_european_union")]),
-            Self::RegisteredMetroCode => Place::Geo(&[REGISTERED, Key("metro_code")]),
-            Self::RegisteredPostalCode => Place::Geo(&[REGISTERED, Key("postal_code")]),
-            Self::RegisteredSubdivision => Place::Geo(&[REGISTERED, Key("subdivision")]),
-            Self::RegisteredTimezone => Place::Geo(&[REGISTERED, Key("time_zone")]),
-            Self::AsNumber => Place::Asn(&[Key("autonomous_system_number")]),
-            Self::AsOrganization => Place::Asn(&[Key("autonomous_system_organization")]),
-            Self::Categories | Self::Blocklist | Self::Tor => Place::Lists,
+            Self::RegisteredCity => FieldSource::Geo(&[REGISTERED, Key("city"), NAMES, EN]),
+            Self::RegisteredContinent => {
+                FieldSource::Geo(&[REGISTERED, Key("continent"), NAMES, EN])
+            }
+            Self::RegisteredCountry => FieldSource::Geo(&[REGISTERED, NAMES, EN]),
+            Self::RegisteredCountryCode => FieldSource::Geo(&[REGISTERED, Key("iso_code")]),
+            Self::RegisteredIsEu => FieldSource::Geo(&[REGISTERED, Key("is_in_european_union")]),
+            Self::RegisteredMetroCode => FieldSource::Geo(&[REGISTERED, Key("metro_code")]),
+            Self::RegisteredPostalCode => FieldSource::Geo(&[REGISTERED, Key("postal_code")]),
+            Self::RegisteredSubdivision => FieldSource::Geo(&[REGISTERED, Key("subdivision")]),
+            Self::RegisteredTimezone => FieldSource::Geo(&[REGISTERED, Key("time_zone")]),
+            Self::AsNumber => FieldSource::Asn(&[Key("autonomous_system_number")]),
+            Self::AsOrganization => FieldSource::Asn(&[Key("autonomous_system_organization")]),
+            Self::Categories | Self::Blocklist | Self::Tor => FieldSource::Lists,
         }
     }
 
     /// The path of the field in a database record.
     fn path(self) -> Option<&'static [PathElement<'static>]> {
         match self.place() {
-            Place::Geo(path) | Place::Asn(path) => Some(path),
-            Place::Lists => None,
+            FieldSource::Geo(path) | FieldSource::Asn(path) => Some(path),
+            FieldSource::Lists => None,
         }
     }
 
     /// The setting that names its file.
     pub const fn setting(self) -> &'static str {
         match self.place() {
-            Place::Geo(_) => "edge.geo_database",
-            Place::Asn(_) => "edge.asn_database",
-            Place::Lists => "edge.ip_categories",
+            FieldSource::Geo(_) => "edge.geo_database",
+            FieldSource::Asn(_) => "edge.asn_database",
+            FieldSource::Lists => "edge.ip_categories",
         }
     }
 
@@ -167,7 +169,7 @@ impl IpField {
             Self::Tor => "a list named `tor` in `edge.ip_categories`",
             Self::Categories => "lists of networks in `edge.ip_categories`",
             _ => match self.place() {
-                Place::Geo(_) => "a database with this field in `edge.geo_database`",
+                FieldSource::Geo(_) => "a database with this field in `edge.geo_database`",
                 _ => "a database with this field in `edge.asn_database`",
             },
         }
@@ -287,9 +289,9 @@ impl IpData {
         match (field, field.place()) {
             (IpField::Blocklist, _) => self.categories.has(BLOCKLIST),
             (IpField::Tor, _) => self.categories.has(TOR),
-            (_, Place::Lists) => !self.categories.is_empty(),
-            (_, Place::Geo(_)) => self.geo.as_ref().is_some_and(|it| it.holds(field)),
-            (_, Place::Asn(_)) => self.asn.as_ref().is_some_and(|it| it.holds(field)),
+            (_, FieldSource::Lists) => !self.categories.is_empty(),
+            (_, FieldSource::Geo(_)) => self.geo.as_ref().is_some_and(|it| it.holds(field)),
+            (_, FieldSource::Asn(_)) => self.asn.as_ref().is_some_and(|it| it.holds(field)),
         }
     }
 
@@ -312,9 +314,9 @@ impl IpData {
                 Some(Scalar::Bool(self.categories.contain(BLOCKLIST, address)))
             }
             (IpField::Tor, _) => Some(Scalar::Bool(self.categories.contain(TOR, address))),
-            (_, Place::Lists) => None,
-            (_, Place::Geo(_)) => self.geo.as_ref()?.get(address, field),
-            (_, Place::Asn(_)) => self.asn.as_ref()?.get(address, field),
+            (_, FieldSource::Lists) => None,
+            (_, FieldSource::Geo(_)) => self.geo.as_ref()?.get(address, field),
+            (_, FieldSource::Asn(_)) => self.asn.as_ref()?.get(address, field),
         }
     }
 

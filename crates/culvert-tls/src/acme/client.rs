@@ -294,7 +294,7 @@ fn of_problem(problem: &Problem) -> Failure {
         blame,
         format_args!(
             "the certificate authority rejected the request: {}",
-            told(problem)
+            describe(problem)
         ),
     )
 }
@@ -312,12 +312,12 @@ fn of_validation(problem: Option<&Problem>) -> Failure {
         blame,
         format_args!(
             "the certificate authority could not validate the domain: {}",
-            told(problem)
+            describe(problem)
         ),
     )
 }
 
-fn told(problem: &Problem) -> String {
+fn describe(problem: &Problem) -> String {
     let kind = short_type(problem);
     match problem
         .detail

@@ -74,7 +74,7 @@ impl Session {
         let mut notified = Box::pin(Arc::clone(&state.room).notified_owned());
         notified.as_mut().enable();
         state.queued += 1;
-        state.grant();
+        state.wake_queued();
         let driver = state.driver.take();
         drop(state);
         wake(driver.into_iter().collect());
@@ -154,7 +154,7 @@ impl Session {
     pub fn close(&self, code: ErrorCode, why: &'static str) {
         let mut state = self.shared.lock();
         state.mux.close(code, why);
-        let wakers = state.told();
+        let wakers = state.take_wakers();
         state.release_and_wake_driver();
         wake(wakers);
     }
@@ -163,7 +163,7 @@ impl Session {
     pub fn hang_up(&self) {
         let mut state = self.shared.lock();
         state.mux.lost();
-        let wakers = state.told();
+        let wakers = state.take_wakers();
         let driver = state.driver.take();
         drop(state);
         wake(wakers);
@@ -234,6 +234,6 @@ impl Drop for Queued {
         if state.queued == 0 {
             state.granted = 0;
         }
-        state.grant();
+        state.wake_queued();
     }
 }

@@ -69,13 +69,13 @@ pub(super) struct Wakers {
 
 impl State {
     /// The wakers of all tasks with a new notification.
-    pub(super) fn told(&mut self) -> Vec<Waker> {
+    pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
-        self.tell(&mut wakers);
+        self.collect_wakers(&mut wakers);
         wakers
     }
 
-    pub(super) fn tell(&mut self, wakers: &mut Vec<Waker>) {
+    pub(super) fn collect_wakers(&mut self, wakers: &mut Vec<Waker>) {
         while let Some(event) = self.mux.next_event() {
             match event {
                 Event::Readable(id) => {
@@ -95,7 +95,7 @@ impl State {
     }
 
     /// Wakes as many queued callers as there are available streams.
-    pub(super) fn grant(&mut self) {
+    pub(super) fn wake_queued(&mut self) {
         if self.queued <= self.granted {
             return;
         }

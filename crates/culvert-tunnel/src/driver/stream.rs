@@ -135,7 +135,7 @@ impl Stream {
     pub fn reset(&mut self, code: ErrorCode) {
         let mut state = self.shared.lock();
         state.mux.reset(self.id, code, Instant::now());
-        let wakers = state.told();
+        let wakers = state.take_wakers();
         state.release_and_wake_driver();
         wake(wakers);
     }
@@ -208,7 +208,7 @@ impl Drop for Stream {
         state.streams.remove(&self.id);
         state.mux.release(self.id, Instant::now());
         // If the peer is culvert, the place is available immediately.
-        state.grant();
+        state.wake_queued();
         state.release_and_wake_driver();
     }
 }

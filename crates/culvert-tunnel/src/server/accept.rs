@@ -107,7 +107,7 @@ struct UnauthenticatedConnections(Mutex<Strangers>);
 struct Strangers {
     numbers: u64,
     count: usize,
-    sources: BTreeMap<IpAddr, Source>,
+    sources: BTreeMap<IpAddr, SourcePermits>,
     /// Sources by number of permits, most first.
     order: BTreeSet<Rank>,
 }
@@ -123,7 +123,7 @@ fn first_of(count: usize, has_begun: bool) -> Rank {
 
 /// The permits of one source by number, in the order of arrival.
 #[derive(Debug, Default)]
-struct Source {
+struct SourcePermits {
     /// Connections that have sent nothing.
     mute: BTreeMap<u64, Permit>,
     /// Connections with an incomplete authentication request.
@@ -191,7 +191,7 @@ impl UnauthenticatedConnections {
     }
 }
 
-impl Source {
+impl SourcePermits {
     fn count(&self) -> usize {
         self.mute.len() + self.silent.len() + self.spoken.len()
     }
@@ -227,7 +227,7 @@ impl Source {
 impl Strangers {
     fn decide(&self, source: IpAddr, room: ConnectionLimits, now: Instant) -> Decision {
         let own = self.sources.get(&source);
-        let count = own.map_or(0, Source::count);
+        let count = own.map_or(0, SourcePermits::count);
         if let Some(own) = own
             && count >= room.strangers_per_source.max(1)
         {
@@ -245,7 +245,7 @@ impl Strangers {
         while let Some((Reverse(most), has_begun, _, address)) = self.order.range(from..).next() {
             let other = self.sources.get(address);
             let number = match *most > count + 1 {
-                true => other.and_then(Source::first),
+                true => other.and_then(SourcePermits::first),
                 false => other.and_then(|other| other.oldest_silent(now)),
             };
             if let Some(number) = number {
@@ -260,7 +260,7 @@ impl Strangers {
     }
 
     /// Changes the permits of a source and updates the order of sources.
-    fn change<T>(&mut self, address: IpAddr, change: impl FnOnce(&mut Source) -> T) -> T {
+    fn change<T>(&mut self, address: IpAddr, change: impl FnOnce(&mut SourcePermits) -> T) -> T {
         let source = self.sources.entry(address).or_default();
         self.order.remove(&source.rank(address));
         let before = source.count();

@@ -21,7 +21,7 @@ pub trait AgentAuthorizer: Send + Sync {
     fn bind<'a>(
         &'a self,
         grant: &'a SessionGrant,
-        want: &'a Wanted,
+        want: &'a EndpointRequest,
     ) -> BoxFuture<'a, Result<Binding, Refusal>>;
 
     /// Starts a tunnel with labels.
@@ -148,7 +148,7 @@ pub struct SessionGrant {
 
 /// An endpoint that an agent requests.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Wanted {
+pub struct EndpointRequest {
     /// Empty to let the server choose; otherwise the id of an earlier grant to keep.
     pub id: String,
     /// The [`Binding::token`] of that grant.

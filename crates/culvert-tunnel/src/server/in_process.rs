@@ -13,7 +13,9 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 
-use super::authorizer::{AgentAuthRequest, Binding, EndReason, SessionEnd, SessionGrant, Wanted};
+use super::authorizer::{
+    AgentAuthRequest, Binding, EndReason, EndpointRequest, SessionEnd, SessionGrant,
+};
 use super::bindings::SessionConnection;
 use super::call::{self, ReadDeadline};
 use super::command::Abilities;
@@ -121,7 +123,7 @@ impl InProcessAgent {
     }
 
     /// Requests an endpoint. Connections may arrive as soon as this returns.
-    pub async fn bind(&self, wanted: &Wanted) -> Result<Binding, Refusal> {
+    pub async fn bind(&self, wanted: &EndpointRequest) -> Result<Binding, Refusal> {
         let binding = decided(self.server.authorizer().bind(&self.grant, wanted)).await?;
         self.server.meters().bound.up();
         self.server

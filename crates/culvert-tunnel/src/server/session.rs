@@ -18,8 +18,8 @@ use super::Bindings;
 use super::accept::UnauthenticatedPermit;
 use super::auth_backoff::AuthBackoff;
 use super::authorizer::{
-    About, AgentAuthRequest, AgentAuthorizer, EndReason, Former, Proof, SessionEnd, SessionGrant,
-    Transport, Wanted,
+    About, AgentAuthRequest, AgentAuthorizer, EndReason, EndpointRequest, Former, Proof,
+    SessionEnd, SessionGrant, Transport,
 };
 use super::bindings::SessionConnection;
 use super::call::{self, ReadDeadline};
@@ -516,7 +516,7 @@ impl Connection {
         }
         let place = admitted.place()?;
         let extra = &want.extra;
-        let wanted = Wanted {
+        let wanted = EndpointRequest {
             id: want.id.clone(),
             token: extra.token.clone(),
             proto: want.proto.clone(),

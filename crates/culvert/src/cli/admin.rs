@@ -11,7 +11,7 @@ use culvert_base::{BoxFuture, OsEntropy, SystemClock};
 
 use super::{CommandType, Failure, settings_of, with_settings};
 use crate::config::Settings;
-use crate::server::{Access, Foundation, told};
+use crate::server::{Access, Foundation, with_causes};
 
 /// Registered in [`super::ALL`].
 pub static TYPE: CommandType = CommandType {
@@ -119,14 +119,18 @@ async fn existing(settings: &Settings, access: Access) -> Result<Foundation, Fai
 }
 
 async fn create_key(foundation: &Foundation) -> anyhow::Result<()> {
-    let token = foundation.founder().admin_key().await.map_err(told)?;
+    let token = foundation
+        .founder()
+        .admin_key()
+        .await
+        .map_err(with_causes)?;
     println!("{}", token.reveal());
     Ok(())
 }
 
 async fn lift_api_restriction(foundation: &Foundation) -> anyhow::Result<()> {
     let founder = foundation.founder();
-    match founder.lift_api_restriction().await.map_err(told)? {
+    match founder.lift_api_restriction().await.map_err(with_causes)? {
         0 => println!("no IP restriction of the management API is enforced"),
         _ => println!("the IP restriction of the management API is no longer enforced"),
     }
@@ -150,8 +154,8 @@ async fn rotate_master_key(foundation: &Foundation, settings: &Settings) -> anyh
 }
 
 async fn check(foundation: &Foundation) -> anyhow::Result<()> {
-    foundation.store.check().await.map_err(told)?;
-    foundation.queue.check().await.map_err(told)?;
+    foundation.store.check().await.map_err(with_causes)?;
+    foundation.queue.check().await.map_err(with_causes)?;
     println!("the state and the event queue are intact");
     let extent = foundation.store.audit_log().verify(None).await?;
     println!("{}", super::audit::whole(&extent));
@@ -212,6 +216,6 @@ async fn backup(
 async fn copy_to(foundation: &Foundation, folder: &Path) -> anyhow::Result<()> {
     crate::keys::make_data_dir(folder)?;
     let (queue, store) = (folder.join("events.db"), folder.join("state.db"));
-    foundation.queue.backup(&queue).await.map_err(told)?;
-    foundation.store.backup(&store).await.map_err(told)
+    foundation.queue.backup(&queue).await.map_err(with_causes)?;
+    foundation.store.backup(&store).await.map_err(with_causes)
 }

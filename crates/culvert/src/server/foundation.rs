@@ -10,7 +10,7 @@ use culvert_base::{Clock, Entropy, IdMaker, OsEntropy, Secret, SystemClock};
 use culvert_control::{Bootstrap, Pepper, Reencrypted, Seal};
 use culvert_store::{Queue, Store, StoreUrl};
 
-use super::told;
+use super::with_causes;
 use crate::config::Settings;
 use crate::data_dir_lock::DataDirLock;
 use crate::keys::{self, MasterKey};
@@ -73,7 +73,7 @@ impl Foundation {
         let url = store_url(settings);
         let store = Store::open(&url, clock.clone(), culvert_control::texts())
             .await
-            .map_err(told)?;
+            .map_err(with_causes)?;
         let master = match found {
             Some(master) => master,
             None => {
@@ -81,11 +81,13 @@ impl Foundation {
                 keys::make(&key_file, &*entropy)?
             }
         };
-        let queue = Queue::open(&url, clock.clone()).await.map_err(told)?;
+        let queue = Queue::open(&url, clock.clone())
+            .await
+            .map_err(with_causes)?;
         let agreed = agree_on_key(&store, &master).await?;
         let seal = Seal::new(&master.current).with_older(&master.older);
-        let pepper = match store.meta_get(PEPPER).await.map_err(told)? {
-            Some(sealed) => Pepper::unsealed(&seal, &sealed).map_err(told)?,
+        let pepper = match store.meta_get(PEPPER).await.map_err(with_causes)? {
+            Some(sealed) => Pepper::unsealed(&seal, &sealed).map_err(with_causes)?,
             None => Pepper::new(&agreed),
         };
         Ok(Self {
@@ -130,21 +132,27 @@ impl Foundation {
         };
         master.write(&path)?;
         let seal = Seal::new(&master.current).with_older(&master.older);
-        let pepper = self.pepper.sealed(&seal, &*self.entropy).map_err(told)?;
-        self.store.meta_set(PEPPER, &pepper).await.map_err(told)?;
+        let pepper = self
+            .pepper
+            .sealed(&seal, &*self.entropy)
+            .map_err(with_causes)?;
+        self.store
+            .meta_set(PEPPER, &pepper)
+            .await
+            .map_err(with_causes)?;
         // From now on, a process with only the old key does not start, and a running one stops.
         let mark = keys::mark_of(&master.current);
         self.store
             .meta_set(MASTER_KEY_MARK, &mark)
             .await
-            .map_err(told)?;
+            .map_err(with_causes)?;
         // On SQLite, the lock of the data directory ensures that no server runs.
         if matches!(store_url(settings), StoreUrl::Postgres(_)) {
             tokio::time::sleep(KEY_WAIT).await;
         }
         let reencrypted = culvert_control::reencrypt(&self.store, &seal, &*self.entropy)
             .await
-            .map_err(told)?;
+            .map_err(with_causes)?;
         let alone = MasterKey {
             older: None,
             ..master
@@ -172,8 +180,8 @@ pub fn store_url(settings: &Settings) -> StoreUrl {
 /// Refuses to create a master key for a store that is already in use: its secrets are encrypted under the missing
 /// key, and a new key cannot decrypt them.
 async fn refuse_without_key(store: &Store, key_file: &Path) -> Result<()> {
-    let is_marked = store.meta_get(MASTER_KEY_MARK).await.map_err(told)?;
-    if is_marked.is_none() && store.revision().await.map_err(told)? == 0 {
+    let is_marked = store.meta_get(MASTER_KEY_MARK).await.map_err(with_causes)?;
+    if is_marked.is_none() && store.revision().await.map_err(with_causes)? == 0 {
         return Ok(());
     }
     bail!(
@@ -187,9 +195,12 @@ async fn refuse_without_key(store: &Store, key_file: &Path) -> Result<()> {
 /// Returns the key that belongs to the database. A new database records the current key. A node without the right key
 /// does not start, because it could decrypt no secrets and recognise no tokens.
 async fn agree_on_key(store: &Store, master: &MasterKey) -> Result<Secret> {
-    let Some(known) = store.meta_get(MASTER_KEY_MARK).await.map_err(told)? else {
+    let Some(known) = store.meta_get(MASTER_KEY_MARK).await.map_err(with_causes)? else {
         let mark = keys::mark_of(&master.current);
-        store.meta_set(MASTER_KEY_MARK, &mark).await.map_err(told)?;
+        store
+            .meta_set(MASTER_KEY_MARK, &mark)
+            .await
+            .map_err(with_causes)?;
         return Ok(master.current.clone());
     };
     match master.each().find(|key| keys::mark_of(key) == known) {

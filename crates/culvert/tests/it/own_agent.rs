@@ -7,8 +7,8 @@ use std::time::Duration;
 use culvert_base::{BoxFuture, Refusal, code};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
-    AgentAuthRequest, AgentAuthorizer, Binding, Bindings, ConnectionLimits, Ingress, Proof, Server,
-    SessionEnd, SessionGrant, Wanted,
+    AgentAuthRequest, AgentAuthorizer, Binding, Bindings, ConnectionLimits, EndpointRequest,
+    Ingress, Proof, Server, SessionEnd, SessionGrant,
 };
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest, ProxyHeader};
 use serde_json::Value;
@@ -46,7 +46,7 @@ impl AgentAuthorizer for OpenGate {
     fn bind<'a>(
         &'a self,
         _: &'a SessionGrant,
-        want: &'a Wanted,
+        want: &'a EndpointRequest,
     ) -> BoxFuture<'a, Result<Binding, Refusal>> {
         Box::pin(async move {
             let asked = want.options.requested().unwrap_or("random.example.test");

@@ -158,7 +158,7 @@ impl Control {
     /// Takes the lease of a domain's order and creates the order if there is none. Returns `None` when
     /// nothing is due any more. Removes the leftovers of a domain that is no longer managed.
     async fn claim(&self, domain_id: &str, asker: Asker<'_>) -> Result<Option<ClaimedOrder>, Halt> {
-        let _turn = self.turns.of(domain_id).await;
+        let _lock = self.locks.of(domain_id).await;
         let now = self.clock.now();
         let found = order::find(self, domain_id).await?;
         let managed = Holder::managed(self, domain_id).await?;
@@ -423,7 +423,7 @@ impl Control {
         };
         let domain_id = &claim.order.domain_id;
         for _ in 0..RUNS_MAX {
-            let _turn = self.turns.of(domain_id).await;
+            let _lock = self.locks.of(domain_id).await;
             let managed = Holder::managed(self, domain_id).await?;
             let Some((mut document, mut domain)) = managed else {
                 // The domain is no longer managed, so the certificate is not needed.
@@ -510,7 +510,7 @@ impl Control {
         let [spice] = self.entropy.bytes();
         let domain_id = order.domain_id.clone();
         for _ in 0..RUNS_MAX {
-            let _turn = self.turns.of(&domain_id).await;
+            let _lock = self.locks.of(&domain_id).await;
             let now = self.clock.now();
             let managed = Holder::managed(self, &domain_id).await?;
             let job = managed.as_ref().and_then(|(_, domain)| {

@@ -94,14 +94,14 @@ pub(super) fn name_of(address: &Address, binding: Binding, account: &str) -> Str
 
 /// A URL as sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct RequestedUrl {
     pub(super) scheme: AddressScheme,
     /// `None` for a random host.
     pub(super) host: Option<HostName>,
     pub(super) port: Option<u16>,
 }
 
-impl Wanted {
+impl RequestedUrl {
     pub(super) fn parse(url: &str) -> Result<Self, Refusal> {
         let unreadable = |why: &str| {
             Refusal::new(
@@ -344,7 +344,7 @@ fn is_below(host: &HostName, domain: &HostName) -> bool {
     host.is_within(domain) && host != domain && host.strip_prefix("*.") != Some(domain)
 }
 
-pub(super) fn binding(given: &[String], wanted: &Wanted) -> Result<Binding, Refusal> {
+pub(super) fn binding(given: &[String], wanted: &RequestedUrl) -> Result<Binding, Refusal> {
     for (index, name) in given.iter().enumerate() {
         if !matches!(name.as_str(), "public" | "internal" | "kubernetes") {
             return Err(Refusal::of(code::BINDING_UNKNOWN));
@@ -390,7 +390,7 @@ mod tests {
     use super::*;
 
     pub(super) fn parse(url: &str) -> Result<(AddressScheme, Option<String>, Option<u16>), u16> {
-        Wanted::parse(url)
+        RequestedUrl::parse(url)
             .map(|wanted| {
                 (
                     wanted.scheme,
@@ -446,7 +446,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_a_url_or_refused(url in "\\PC{0,80}|(http|tls|tcp|https)://[a-z.*:0-9]{0,30}") {
-            drop(Wanted::parse(&url));
+            drop(RequestedUrl::parse(&url));
         }
     }
 }

@@ -11,7 +11,7 @@ use culvert_store::{Changes, Document};
 use crate::acl::Bound;
 use crate::cx::Cx;
 use crate::resource::endpoint::TYPE;
-use crate::resource::endpoint::address::{self, Settled, Wanted, place_of};
+use crate::resource::endpoint::address::{self, RequestedUrl, Settled, place_of};
 use crate::resource::model::endpoint::{Address, AddressScheme, Binding, Endpoint, Served};
 use crate::resource::model::traffic_policy::StoredPolicy;
 use crate::resource::reserved_domain;
@@ -58,9 +58,9 @@ impl Served {
 
 /// An address that an agent may use, and the binding that decides which traffic reaches it.
 #[derive(Debug)]
-pub(crate) struct Place(Settled, Binding);
+pub(crate) struct AgentAddress(Settled, Binding);
 
-impl Place {
+impl AgentAddress {
     /// The whole URL.
     pub(crate) fn url(&self) -> &str {
         &self.0.address.url
@@ -97,7 +97,7 @@ pub(crate) async fn settle(
     requested: Option<&str>,
     endpoint_id: &str,
     was_its: bool,
-) -> Result<Place, Error> {
+) -> Result<AgentAddress, Error> {
     let url = match requested {
         None => format!("{proto}://"),
         Some(url) if url.contains("://") => url.to_owned(),
@@ -113,7 +113,7 @@ pub(crate) async fn settle(
     if authority.contains(['/', '?', '#', '@', '\\']) {
         return Err(Refusal::of(code::AGENT_URL_MALFORMED).into());
     }
-    let wanted = Wanted::parse(&url)
+    let wanted = RequestedUrl::parse(&url)
         .map_err(|refusal| Refusal::new(code::BIND_NAME_INVALID, refusal.message))?;
     if wanted.scheme.name() != proto {
         let why = "The scheme of the endpoint's URL does not match its protocol.";
@@ -136,7 +136,7 @@ pub(crate) async fn settle(
     }
     let (scheme, host) = (wanted.scheme, wanted.host.clone());
     match wanted.settle(cx, binding).await {
-        Ok(settled) => Ok(Place(settled, binding)),
+        Ok(settled) => Ok(AgentAddress(settled, binding)),
         Err(Error::Refused(refusal)) => Err(with_agent_code(cx, scheme, host.as_ref(), refusal)
             .await?
             .into()),
@@ -149,7 +149,7 @@ async fn settle_again(
     cx: &Cx<'_>,
     address: Address,
     endpoint_id: &str,
-) -> Result<Option<Place>, Error> {
+) -> Result<Option<AgentAddress>, Error> {
     let place = place_of(&address, Binding::Public, &cx.caller.account);
     let occupants = address_lock::at(cx, &place).await?;
     let taking = if occupants.iter().any(|id| id == endpoint_id) {
@@ -168,7 +168,7 @@ async fn settle_again(
         taking,
         condition: Changes::default(),
     };
-    Ok(Some(Place(settled, Binding::Public)))
+    Ok(Some(AgentAddress(settled, Binding::Public)))
 }
 
 /// Converts a refusal to a code that agents know.
@@ -219,7 +219,7 @@ impl Endpoint {
     pub(crate) async fn serve(
         cx: &Cx<'_>,
         id: &str,
-        place: Place,
+        place: AgentAddress,
         parts: Parts<'_>,
         before: Option<&Document>,
     ) -> Result<Written, Error> {

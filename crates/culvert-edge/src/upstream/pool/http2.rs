@@ -32,7 +32,7 @@ const CONNECTION_WINDOW: u32 = 1_024 * STREAM_WINDOW;
 /// How often a new connection checks whether SETTINGS have arrived.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// The stream limit of a new connection before the upstream's SETTINGS.
-const NOT_SAID: usize = usize::MAX - 1;
+const UNKNOWN: usize = usize::MAX - 1;
 /// Maximum number of HTTP/2 connections to one upstream. At the limit, requests wait for a free stream.
 const HTTP2_CONNECTIONS_MAX: usize = 64;
 
@@ -45,7 +45,7 @@ pub(super) struct Http2 {
     /// When the last stream ended, in milliseconds since the connection was opened.
     idle_since: AtomicU64,
     made_at: Instant,
-    told: Arc<Told>,
+    settings: Arc<PeerSettings>,
 }
 
 impl Http2 {
@@ -54,7 +54,7 @@ impl Http2 {
         if self.sender.is_closed() {
             return None;
         }
-        let most = self.told.streams.load(Ordering::Relaxed);
+        let most = self.settings.streams_max.load(Ordering::Relaxed);
         let one_more = |in_use: usize| (in_use < most).then_some(in_use + 1);
         self.in_use
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
@@ -92,11 +92,11 @@ where
 /// The upstream's SETTINGS. Only the connection's task can read them from the library, and it copies them
 /// here.
 #[derive(Debug)]
-struct Told {
+struct PeerSettings {
     /// Whether it supports extended CONNECT (RFC 8441).
-    becomes: AtomicBool,
+    extended_connect: AtomicBool,
     /// Its limit of concurrent streams.
-    streams: AtomicUsize,
+    streams_max: AtomicUsize,
     task: AtomicWaker,
 }
 
@@ -195,7 +195,11 @@ pub(crate) struct Link {
 impl Link {
     /// Whether the upstream supports extended CONNECT, which only its first SETTINGS can announce.
     pub(crate) fn takes_streams(&self) -> bool {
-        self.stream.0.told.becomes.load(Ordering::Acquire)
+        self.stream
+            .0
+            .settings
+            .extended_connect
+            .load(Ordering::Acquire)
     }
 }
 
@@ -271,28 +275,30 @@ impl Pool {
         let (sender, connection) = http2::Builder::new(StreamTasks(Arc::clone(edge)))
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .initial_max_send_streams(NOT_SAID)
+            .initial_max_send_streams(UNKNOWN)
             .max_frame_size(16 << 10)
             .max_header_list_size(64 << 10)
             // Responses that clients cancel are not the upstream's fault.
             .max_local_error_reset_streams(None)
             .handshake(TokioIo::new(wire))
             .await?;
-        let told = Arc::new(Told {
-            becomes: false.into(),
-            streams: NOT_SAID.into(),
+        let settings = Arc::new(PeerSettings {
+            extended_connect: false.into(),
+            streams_max: UNKNOWN.into(),
             task: AtomicWaker::new(),
         });
-        let heard = Arc::clone(&told);
+        let heard = Arc::clone(&settings);
         edge.track(async move {
             let mut connection = std::pin::pin!(connection);
             let ended = poll_fn(|cx| {
                 heard.task.register(cx.waker());
                 let polled = connection.as_mut().poll(cx);
-                let becomes = connection.is_extended_connect_protocol_enabled();
-                let streams = connection.current_max_send_streams();
-                heard.becomes.store(becomes, Ordering::Release);
-                heard.streams.store(streams, Ordering::Release);
+                let extended_connect = connection.is_extended_connect_protocol_enabled();
+                let streams_max = connection.current_max_send_streams();
+                heard
+                    .extended_connect
+                    .store(extended_connect, Ordering::Release);
+                heard.streams_max.store(streams_max, Ordering::Release);
                 polled
             });
             if let Err(error) = ended.await {
@@ -300,11 +306,11 @@ impl Pool {
             }
         });
         let made_at = Instant::now();
-        while told.streams.load(Ordering::Acquire) == NOT_SAID
+        while settings.streams_max.load(Ordering::Acquire) == UNKNOWN
             && made_at.elapsed() < SETTINGS_WITHIN
             && !sender.is_closed()
         {
-            told.task.wake();
+            settings.task.wake();
             tokio::time::sleep(LOOK_EVERY).await;
         }
         let made = Arc::new(Http2 {
@@ -313,7 +319,7 @@ impl Pool {
             in_use: 0.into(),
             idle_since: 0.into(),
             made_at,
-            told,
+            settings,
         });
         let open = self.http2.load();
         let open = open.iter().filter(|other| !other.sender.is_closed());

@@ -8,7 +8,7 @@ use super::super::{Failure, audit, say, settings_of, with_settings};
 use crate::config::Settings;
 use crate::data_dir_lock::DataDirLock;
 use crate::keys;
-use crate::server::{Access, Foundation, MASTER_KEY_MARK, told};
+use crate::server::{Access, Foundation, MASTER_KEY_MARK, with_causes};
 
 pub(super) fn command() -> Command {
     with_settings(Command::new("move").about(
@@ -72,7 +72,10 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
     let mut transfer = Transfer::begin(&state, &to, given.get_flag("again"), &SystemClock)
         .await
         .map_err(refused)?;
-    let mark = transfer.meta_get(MASTER_KEY_MARK).await.map_err(told)?;
+    let mark = transfer
+        .meta_get(MASTER_KEY_MARK)
+        .await
+        .map_err(with_causes)?;
     if mark.is_some_and(|mark| !master.is_marked(&mark)) {
         return Err(Failure::Failed(format!(
             "the master key in `{}` does not match the SQLite data (other_master_key)",
@@ -111,8 +114,8 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
 async fn look(settings: Settings) -> Result<(), Failure> {
     let foundation = Foundation::open(&settings, Access::Shared).await?;
     let looked = async {
-        foundation.store.check().await.map_err(told)?;
-        foundation.queue.check().await.map_err(told)?;
+        foundation.store.check().await.map_err(with_causes)?;
+        foundation.queue.check().await.map_err(with_causes)?;
         Ok::<_, anyhow::Error>(foundation.store.audit_log().verify(None).await?)
     };
     let extent = looked.await;
