@@ -1,5 +1,6 @@
 //! Measures the cost of a change with few and with many objects: the time until the edge runs on it, and the
-//! CPU time of the whole process from the commit to the tables of the edge and of delivery. With
+//! CPU time of the whole process from the commit to the tables of the edge and of delivery. The CPU time of the
+//! commit alone is measured first, while nothing compiles. With
 //! `CULVERT_BENCH_POSTGRES_URL`, an empty database, also measures the time until another node runs on a
 //! change.
 //!
@@ -201,6 +202,15 @@ impl Node {
     }
 }
 
+/// CPU time of a commit while nothing compiles it.
+async fn commit_alone(node: &Node, like: &Document) -> Duration {
+    let cpu_before = cpu();
+    for n in 0..CHANGES {
+        node.change(like, n).await;
+    }
+    cpu().saturating_sub(cpu_before) / CHANGES
+}
+
 /// Changes one of these documents repeatedly. Prints the time until each change was live on `seen_at`, and
 /// the CPU time.
 async fn measure(what: &str, count: usize, made_at: &Node, seen_at: &Node, like: &Document) {
@@ -237,6 +247,8 @@ async fn endpoints(count: usize) {
     let made = post(&node, &caller, "/endpoints", body).await;
     let first = node.document("endpoint", &made).await;
     node.fill(&first, count).await;
+    let alone = commit_alone(&node, &first).await;
+    println!("commit_alone={} µs", alone.as_micros());
     node.run().await;
     measure("endpoints", count, &node, &node, &first).await;
     node.stop().await;

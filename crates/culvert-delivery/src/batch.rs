@@ -446,7 +446,7 @@ pub fn event_id(envelope: &[u8]) -> Option<&str> {
 }
 
 /// The stored form of what is shorter when it is packed.
-fn packed(plain: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn packed(plain: &[u8]) -> Option<Vec<u8>> {
     let length = u32::try_from(plain.len()).ok()?;
     if plain.len() > PLAIN_BYTES_MAX {
         return None;
@@ -464,7 +464,7 @@ fn packed(plain: &[u8]) -> Option<Vec<u8>> {
 
 /// The plain form of what was packed, without its version. Takes no more memory than the plain form of a
 /// batch may have, nor than its length can stand for.
-fn unpacked(rest: &[u8]) -> Result<Vec<u8>, Unreadable> {
+pub(crate) fn unpacked(rest: &[u8]) -> Result<Vec<u8>, Unreadable> {
     let (block, length) = rest.split_last_chunk::<4>().ok_or(Unreadable)?;
     let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| Unreadable)?;
     let at_most = PLAIN_BYTES_MAX.min(block.len().saturating_mul(PACKED_AT_BEST));

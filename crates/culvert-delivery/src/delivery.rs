@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Clock, Entropy, Fault, Refusal, Timestamp};
+use culvert_events::bodies::{BodyBudget, CapturedMessages};
 use culvert_events::{EventIds, Recorder, encode};
 use culvert_store::{BatchClass, Bound, DeadLetter, Queue, Range, Store};
 
@@ -29,6 +30,7 @@ use crate::record_shards::{OfferLimits, RecordShards};
 use crate::recorder::Flusher;
 use crate::replay::{Replay, TrafficRange};
 use crate::replayer::Replayer;
+use crate::retained_bodies::BodyQueue;
 use crate::retained_pieces::PieceQueue;
 use crate::retry::RetryBudget;
 use crate::search_turns::SearchTurns;
@@ -40,7 +42,7 @@ use crate::tail::{self, Tail};
 use crate::target::context::TargetContext;
 use crate::target::verdict::{Outcome, Verdict};
 use crate::worker_notifier::WorkerNotifier;
-use crate::{retained, retention, worker};
+use crate::{retained, retained_bodies, retention, worker};
 
 /// Time limit of a test event.
 const TEST_DEADLINE: Duration = Duration::from_secs(10);
@@ -72,6 +74,8 @@ impl Delivery {
             wake_records: settings.flush_events.clamp(1, WAKE_RECORDS),
             wake_bytes: settings.flush_bytes.max(1),
         };
+        let bodies = (!settings.traffic_retention.is_zero())
+            .then(|| BodyBudget::new(settings.capture_bytes_max));
         let log: Arc<dyn EventLog> = match &settings.event_log {
             None => Arc::new(queue.clone()),
             Some(stream) => Arc::new(JetStream::new(
@@ -91,7 +95,7 @@ impl Delivery {
                 table: ArcSwap::default(),
                 tables: watch::Sender::new(0),
                 rights: watch::Sender::new(0),
-                offers: Arc::new(RecordShards::new(limits, meters.clone())),
+                offers: Arc::new(RecordShards::new(limits, meters.clone(), bodies)),
                 tails: Arc::default(),
                 all_counters: AllCounters::default(),
                 meters,
@@ -99,6 +103,7 @@ impl Delivery {
                 direct_events: AtomicU64::new(0),
                 spill: SpillWriter::default(),
                 pieces: PieceQueue::default(),
+                bodies: BodyQueue::default(),
                 spare: BufferPool::default(),
                 budget: Mutex::new(RetryBudget::new(clock.now())),
                 disk_full: AtomicBool::new(false),
@@ -261,6 +266,12 @@ impl Delivery {
         event_query::page(&self.plane, query).await
     }
 
+    /// Captured messages and bodies that were omitted because the memory for captures was used up.
+    pub fn bodies_skipped(&self) -> u64 {
+        let budget = self.plane.offers.bodies();
+        budget.map_or(0, |budget| budget.skipped())
+    }
+
     /// Where following the retained events begins: behind all there are now.
     ///
     /// # Errors
@@ -281,6 +292,14 @@ impl Delivery {
     pub async fn find_traffic(&self, id: &str, account: &str) -> Result<Option<Timestamp>, Fault> {
         let found = retained::find(&self.plane, id, account).await?;
         Ok(found.map(|(_, at)| at))
+    }
+
+    /// The messages captured beside a traffic event; `None` if there are none.
+    ///
+    /// # Errors
+    /// A queue that fails.
+    pub async fn messages(&self, event: &str) -> Result<Option<CapturedMessages>, Fault> {
+        retained_bodies::of(&self.plane, event).await
     }
 
     /// The retained traffic events between two bounds, both inclusive, up to the current end of the log. `None` if a
@@ -397,6 +416,8 @@ impl Delivery {
         makers.spawn(supervisor.supervise("delivery.appender", stopping(&cancel), spill));
         let retained = retained::run(plane.clone(), cancel.clone());
         makers.spawn(supervisor.supervise("delivery.traffic_log", stopping(&cancel), retained));
+        let bodies = retained_bodies::run(plane.clone(), cancel.clone());
+        makers.spawn(supervisor.supervise("delivery.bodies", stopping(&cancel), bodies));
         let dispatcher = Dispatcher::new(plane.clone()).run(cancel.clone());
         makers.spawn(supervisor.supervise("delivery.dispatcher", stopping(&cancel), dispatcher));
         let replayer = Replayer::new(plane.clone()).run(cancel.clone());

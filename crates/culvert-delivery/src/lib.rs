@@ -44,6 +44,7 @@ mod replay;
 mod replayer;
 mod request_body;
 mod retained;
+mod retained_bodies;
 mod retained_pieces;
 mod retention;
 pub mod retry;

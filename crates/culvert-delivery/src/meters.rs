@@ -157,6 +157,12 @@ pub struct Meters {
     pub not_retained: Counter,
     /// Bytes of the stored traffic events.
     pub retained_bytes: Gauge,
+    /// Captured messages of traffic events that were stored.
+    pub bodies_kept: Counter,
+    /// Captured messages that could not be stored.
+    pub bodies_lost: Counter,
+    /// Bytes of stored captured messages.
+    pub bodies_bytes: Gauge,
     /// Events queued again by replays.
     pub replayed: Counter,
     /// Audit events copied from the outbox.

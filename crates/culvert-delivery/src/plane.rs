@@ -15,6 +15,7 @@ use crate::followers::Tails;
 use crate::health::{AllCounters, DeliveryCounters};
 use crate::meters::{Dropped, Meters};
 use crate::record_shards::RecordShards;
+use crate::retained_bodies::BodyQueue;
 use crate::retained_pieces::{self, PieceQueue};
 use crate::retry::RetryBudget;
 use crate::settings::Settings;
@@ -51,6 +52,8 @@ pub(crate) struct Plane {
     pub(crate) spill: SpillWriter,
     /// Pieces of the traffic log that wait to be written.
     pub(crate) pieces: PieceQueue,
+    /// Captured messages that wait to be written.
+    pub(crate) bodies: BodyQueue,
     pub(crate) spare: BufferPool,
     pub(crate) budget: Mutex<RetryBudget>,
     pub(crate) disk_full: AtomicBool,

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
+use culvert_events::bodies::BodyBudget;
 use culvert_events::{Capture, Kind, Record, Recorder};
 
 use crate::meters::{Dropped, Meters};
@@ -31,6 +32,8 @@ pub(crate) struct RecordShards {
     /// Whether the flusher sleeps until the next record, with no other reason to wake.
     is_sleeping: AtomicBool,
     meters: Arc<Meters>,
+    /// The memory for captured messages; `None` if they are not stored.
+    bodies: Option<Arc<BodyBudget>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +46,11 @@ pub(crate) struct OfferLimits {
 }
 
 impl RecordShards {
-    pub(crate) fn new(limits: OfferLimits, meters: Arc<Meters>) -> Self {
+    pub(crate) fn new(
+        limits: OfferLimits,
+        meters: Arc<Meters>,
+        bodies: Option<Arc<BodyBudget>>,
+    ) -> Self {
         Self {
             captures: ArcSwap::default(),
             shards: Default::default(),
@@ -54,6 +61,7 @@ impl RecordShards {
             wake: Notify::new(),
             is_sleeping: AtomicBool::new(false),
             meters,
+            bodies,
         }
     }
 
@@ -150,6 +158,10 @@ impl Recorder for RecordShards {
             self.wake.notify_one();
         }
     }
+
+    fn bodies(&self) -> Option<Arc<BodyBudget>> {
+        self.bodies.clone()
+    }
 }
 
 fn shard_of_this_thread() -> usize {
@@ -184,7 +196,7 @@ mod tests {
             wake_records: 64,
             wake_bytes: 1 << 20,
         };
-        let offers = RecordShards::new(limits, Arc::default());
+        let offers = RecordShards::new(limits, Arc::default(), None);
         let turn = Mutex::new(0);
         let barrier = Barrier::new(THREADS + 1);
         let mut taken = Vec::new();

@@ -114,6 +114,7 @@ impl Flusher {
             if self.is_stopping && offers.is_empty() {
                 plane.spill.finish();
                 plane.pieces.finish();
+                plane.bodies.finish();
                 return;
             }
             if self.is_stopping {
@@ -158,8 +159,8 @@ impl Flusher {
             let plane = self.plane.clone();
             let table = plane.table.load_full();
             let mut tally = RoundCounts::default();
-            for record in records.by_ref().take(CHUNK) {
-                self.write(&plane, &table, &record, &mut tally);
+            for mut record in records.by_ref().take(CHUNK) {
+                self.write(&plane, &table, &mut record, &mut tally);
             }
             let meters = &plane.meters;
             meters.offered.add(tally.offered);
@@ -175,9 +176,20 @@ impl Flusher {
     }
 
     /// Encodes one record for all its subscriptions.
-    fn write(&mut self, plane: &Plane, table: &Compiled, record: &Record, tally: &mut RoundCounts) {
-        let id = self.ids.next(record.at());
-        let id: &str = &id;
+    fn write(
+        &mut self,
+        plane: &Plane,
+        table: &Compiled,
+        record: &mut Record,
+        tally: &mut RoundCounts,
+    ) {
+        let event = record.id().unwrap_or_else(|| self.ids.next(record.at()));
+        if let Some(bodies) = record.take_bodies()
+            && !self.retained.is_empty()
+        {
+            plane.bodies.put(event, record.at(), bodies);
+        }
+        let (record, id): (&Record, &str) = (record, &event);
         plane.tails.record(record, id, &plane.meters);
         self.keep(record, id);
         for group in table.groups(record.kind(), record.account()) {

@@ -20,6 +20,7 @@ use culvert_store::{BatchClass, Bound};
 use crate::batch::Batch;
 use crate::plane::Plane;
 use crate::replay::TrafficRange;
+use crate::retained_bodies;
 
 /// Pieces per read in a search for an event.
 const PIECES: u32 = 4;
@@ -65,6 +66,9 @@ pub(crate) async fn prune(plane: &Plane) -> Result<u64, Fault> {
         true => 0,
         false => settings.traffic_retention_bytes,
     };
+    // Captured messages take at most half of the space.
+    let of_bodies = retained_bodies::prune(plane, cutoff, bytes_max / 2).await?;
+    let bytes_max = bytes_max.saturating_sub(of_bodies);
     let n_pruned = plane.queue.prune_traffic(cutoff, bytes_max).await?;
     plane
         .meters

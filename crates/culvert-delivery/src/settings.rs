@@ -68,6 +68,8 @@ pub struct Settings {
     pub keep_after: Duration,
     /// Maximum number of bytes of retained traffic events.
     pub traffic_retention_bytes: u64,
+    /// Maximum number of bytes of captured messages in memory until they are stored. Further bodies are omitted.
+    pub capture_bytes_max: usize,
     /// Time limit of a clean stop.
     pub drain: Duration,
     /// Retry schedule and give-up ages.
@@ -103,6 +105,7 @@ impl Default for Settings {
             traffic_retention: Duration::ZERO,
             keep_after: Duration::from_millis(750),
             traffic_retention_bytes: 1 << 30,
+            capture_bytes_max: 32 << 20,
             drain: Duration::from_secs(10),
             schedule: retry::Schedule::default(),
             supervisor: Supervisor::default(),

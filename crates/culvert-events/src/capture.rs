@@ -2,7 +2,9 @@
 //! is computed.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
+use crate::bodies::BodyBudget;
 use crate::field::Slot;
 use crate::kind::Kind;
 use crate::record::Record;
@@ -55,6 +57,11 @@ pub trait Recorder: Debug + Send + Sync {
     /// Accepts a completed record. Never waits: if the queue is full, the record is dropped and
     /// counted.
     fn offer(&self, record: Record);
+
+    /// The memory for captured messages; `None` if they are not stored.
+    fn bodies(&self) -> Option<Arc<BodyBudget>> {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ const KEYS_USUAL: usize = 12;
 
 const REDACTED: &[u8] = b"[redacted]";
 const COOKIE: &[u8] = b"Cookie";
+/// Set by the server alone, to the id of the event whose request it sends again.
+const REPLAY_OF: &[u8] = b"Culvert-Replay-Of";
 
 /// The rules by which values of headers and queries are shown as `[redacted]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +65,8 @@ enum Shown {
     Redacted,
     /// A URL, in which parameters may be redacted.
     Url,
+    /// In the case as sent: the id of an event.
+    Exact,
 }
 
 impl HeaderRules {
@@ -148,9 +152,35 @@ impl HeaderRules {
             Shown::Redacted
         } else if self.urls.has(hash, key) {
             Shown::Url
+        } else if key == REPLAY_OF {
+            Shown::Exact
         } else {
             Shown::Whole
         }
+    }
+
+    /// Whether the values of a header are redacted. `_` in the name is read as `-`.
+    pub fn redacts_header(&self, name: &str) -> bool {
+        let mut key = Vec::new();
+        let (hash, _) = push_name(&mut key, name.replace('_', "-").as_bytes());
+        self.redacted.has(hash, &key)
+    }
+
+    /// Whether the values of a header are URLs, whose parameters may be redacted.
+    pub fn is_url_header(&self, name: &str) -> bool {
+        let mut key = Vec::new();
+        let (hash, _) = push_name(&mut key, name.as_bytes());
+        self.urls.has(hash, &key)
+    }
+
+    /// Whether the values of a query parameter are redacted.
+    pub fn redacts_parameter(&self, name: &[u8]) -> bool {
+        self.is_secret(name)
+    }
+
+    /// The name of a query parameter in the form in which names are compared.
+    pub fn parameter_key(name: &[u8]) -> Vec<u8> {
+        plain_name(name).collect()
     }
 
     /// A query with `[redacted]` for the values of secret parameters.
@@ -202,10 +232,27 @@ impl HeaderRules {
     }
 }
 
-/// The name of a parameter in lower case, without `-` and `_`.
+/// The name of a parameter in lower case, percent-decoded, without `-` and `_`.
 fn plain_name(name: &[u8]) -> impl Iterator<Item = u8> {
-    let letters = name.iter().filter(|byte| !b"-_".contains(byte));
-    letters.map(u8::to_ascii_lowercase)
+    let letters = decoded(name).filter(|byte| !b"-_".contains(byte));
+    letters.map(|byte| byte.to_ascii_lowercase())
+}
+
+/// Percent-decoded bytes: servers read `%74oken` as `token`.
+fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (first, after) = rest.split_first()?;
+        let digit = |at: usize| char::from(*after.get(at)?).to_digit(16);
+        if *first == b'%'
+            && let (Some(high), Some(low)) = (digit(0), digit(1))
+        {
+            rest = &after[2..];
+            return u8::try_from(high * 16 + low).ok();
+        }
+        rest = after;
+        Some(*first)
+    })
 }
 
 /// Redacts [`HeaderRules::REDACTED`] and [`HeaderRules::PARAMETERS`].
@@ -243,6 +290,11 @@ pub(crate) fn push_map<'a>(
         map.push_line(name, value, rules, cookies);
     }
     map.close(start);
+}
+
+/// Whether a byte may be part of an id, and so needs no escape.
+fn is_id_byte(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || *byte == b'_'
 }
 
 struct MapWriter<'o> {
@@ -374,6 +426,11 @@ impl MapWriter<'_> {
             }
             Shown::Url => push_lower_case(self.out, &rules.url(trim(value))),
             Shown::Whole => push_lower_case(self.out, trim(value)),
+            Shown::Exact if trim(value).iter().all(is_id_byte) => {
+                self.out.extend_from_slice(trim(value));
+                trim(value).len()
+            }
+            Shown::Exact => push_lower_case(self.out, trim(value)),
         }
     }
 

@@ -12,6 +12,7 @@
 //! Not here: where and when an event is sent (delivery), how the values of fields are found (the
 //! planes), the objects of audit events (control gives their schemas to [`catalogue::Catalogue`]).
 
+pub mod bodies;
 mod capture;
 pub mod catalogue;
 pub mod encode;

@@ -11,9 +11,11 @@ use std::time::Duration;
 use culvert_base::Timestamp;
 use serde_json::{Map, Value};
 
+use crate::bodies::CapturedExchange;
 use crate::capture::Capture;
 use crate::field::{FieldDef, Headers, Settable, Slot, Text};
 use crate::headers::{self, Cookies, HeaderRules};
+use crate::id::EventId;
 use crate::kind::Kind;
 
 /// Maximum number of log entries in an event.
@@ -38,6 +40,10 @@ pub struct Record {
     cells: Vec<Cell>,
     arena: Vec<u8>,
     logs_dropped: usize,
+    /// Captured messages of the exchange.
+    bodies: Option<Box<CapturedExchange>>,
+    /// Set if the event's id was assigned in advance.
+    id: Option<EventId>,
 }
 
 /// The value of one field.
@@ -78,6 +84,8 @@ impl Record {
             cells: vec![Cell::Unset; kind.fields.len()],
             arena: Vec::with_capacity(ARENA_BYTES),
             logs_dropped: 0,
+            bodies: None,
+            id: None,
         }
     }
 
@@ -91,6 +99,28 @@ impl Record {
         self.cells.fill(Cell::Unset);
         self.arena.clear();
         self.logs_dropped = 0;
+        self.bodies = None;
+        self.id = None;
+    }
+
+    /// Attaches captured messages, which are stored beside the event.
+    pub fn attach_bodies(&mut self, bodies: Box<CapturedExchange>) {
+        self.bodies = Some(bodies);
+    }
+
+    /// Takes the captured messages.
+    pub fn take_bodies(&mut self) -> Option<Box<CapturedExchange>> {
+        self.bodies.take()
+    }
+
+    /// Assigns the event's id, whose second must be that of [`Record::at`].
+    pub fn assign_id(&mut self, id: EventId) {
+        self.id = Some(id);
+    }
+
+    /// The event's id, if one was assigned.
+    pub fn id(&self) -> Option<EventId> {
+        self.id
     }
 
     /// Its kind.

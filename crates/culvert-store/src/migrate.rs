@@ -60,6 +60,11 @@ pub(crate) const EVENTS: &[Step] = &[
         min_reader: 3,
         sql: include_str!("sql/events/0005_event_index.sql"),
     },
+    Step {
+        format: 6,
+        min_reader: 3,
+        sql: include_str!("sql/events/0006_traffic_bodies.sql"),
+    },
 ];
 
 /// Applies the missing `steps`, which are numbered from 1 without gaps.

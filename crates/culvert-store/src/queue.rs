@@ -9,6 +9,7 @@
 //! Not here: the content of batches (`delivery`), the retry schedule.
 
 mod batch;
+mod bodies;
 mod nodes;
 mod queue_log;
 mod traffic;
@@ -29,6 +30,7 @@ pub use self::batch::{
 };
 pub(crate) use self::batch::{DeadLetterBounds, checksum};
 use self::batch::{cut, unsigned};
+pub use self::bodies::NewTrafficBody;
 pub use self::nodes::{OpenTail, TailPiece};
 use self::queue_log::{QueueCommand, QueueLog, QueueOutcome, Settlement};
 pub use self::traffic::{Piece, RetainedTraffic};

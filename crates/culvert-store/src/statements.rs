@@ -510,6 +510,14 @@ pub(crate) mod events {
     pub(crate) const TRAFFIC_UNINDEXED: &str =
         "SELECT id FROM traffic WHERE is_indexed = 0 LIMIT 1";
     pub(crate) const PRUNE_TRAFFIC: &str = "DELETE FROM traffic WHERE id <= $1";
+    pub(crate) const KEEP_TRAFFIC_BODY: &str = "INSERT INTO traffic_body (event, happened_at, bytes, crc, body) \
+         VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING";
+    pub(crate) const TRAFFIC_BODY: &str = "SELECT crc, body FROM traffic_body WHERE event = $1";
+    pub(crate) const TRAFFIC_BODY_BYTES: &str =
+        "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM traffic_body";
+    pub(crate) const TRAFFIC_BODY_OLDEST: &str =
+        "SELECT id, happened_at, bytes FROM traffic_body ORDER BY id LIMIT $1";
+    pub(crate) const PRUNE_TRAFFIC_BODY: &str = "DELETE FROM traffic_body WHERE id <= $1";
 
     #[cfg(test)]
     pub(crate) const ALL: &[&str] = &[
@@ -575,6 +583,11 @@ pub(crate) mod events {
         TRAFFIC_OLDEST_PAGE,
         TRAFFIC_UNINDEXED,
         PRUNE_TRAFFIC,
+        KEEP_TRAFFIC_BODY,
+        TRAFFIC_BODY,
+        TRAFFIC_BODY_BYTES,
+        TRAFFIC_BODY_OLDEST,
+        PRUNE_TRAFFIC_BODY,
     ];
 }
 

@@ -17,9 +17,11 @@ use super::batch::{
     NewPiece, QueueError, Run, WHY_BYTES_MAX, cut,
 };
 use crate::dialect::{Arg, Connection};
+use crate::queue::bodies::{self, NewTrafficBody};
 use crate::statements::events;
 use crate::writer::{Outcome, WriteBackend};
 
+pub(super) use append::length;
 use append::{append, append_leased, keep_traffic};
 use lease::{lease, lease_run, lease_several};
 use settle::shrink;
@@ -129,6 +131,12 @@ pub(crate) enum QueueCommand {
         pieces: Vec<NewPiece>,
     },
     PruneTraffic {
+        up_to: i64,
+    },
+    KeepBodies {
+        bodies: Vec<NewTrafficBody>,
+    },
+    PruneBodies {
         up_to: i64,
     },
 }
@@ -334,6 +342,11 @@ impl WriteBackend for QueueLog {
                 QueueCommand::PruneTraffic { up_to } => {
                     rows(connection, &[(events::PRUNE_TRAFFIC, &[Arg::Int(*up_to)])]).await
                 }
+                QueueCommand::KeepBodies { bodies: new } => bodies::keep(connection, new).await,
+                QueueCommand::PruneBodies { up_to } => {
+                    let arguments = [Arg::Int(*up_to)];
+                    rows(connection, &[(events::PRUNE_TRAFFIC_BODY, &arguments)]).await
+                }
             }
         })
     }
@@ -362,7 +375,7 @@ impl WriteBackend for QueueLog {
     }
 }
 
-fn written(n: u64) -> Outcome<QueueLog> {
+pub(super) fn written(n: u64) -> Outcome<QueueLog> {
     if n == 0 {
         Outcome::Unchanged(QueueOutcome::Rows(0))
     } else {

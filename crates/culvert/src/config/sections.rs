@@ -709,6 +709,10 @@ pub struct Events {
     /// Maximum size of retained traffic events on disk in bytes, after compression; the oldest
     /// are deleted first. At least 1 MiB.
     pub traffic_retention_bytes: u64,
+    /// Maximum memory of captured requests and responses (action `capture`) until they are stored,
+    /// in bytes. When it is used up, traffic continues and bodies are omitted. `0` disables
+    /// captures.
+    pub capture_memory_bytes: u64,
     /// Stream name and subject prefix of an `event_log` in NATS: letters, digits, `-` and `_`.
     /// Empty: `culvert_` and a name of the installation. Two installations must not share a
     /// stream.
@@ -741,6 +745,7 @@ impl Default for Events {
             redact_query: HeaderRules::PARAMETERS.map(lower).to_vec(),
             traffic_retention: Span(Duration::from_secs(24 * 60 * 60)),
             traffic_retention_bytes: 1 << 30,
+            capture_memory_bytes: 32 << 20,
             log_stream: String::new(),
             log_replicas: 1,
         }

@@ -360,6 +360,26 @@ pub(crate) fn delivery(delivery: &Delivery) -> Vec<Sample> {
             "Bytes of retained traffic events",
             m.retained_bytes.get(),
         ),
+        counter(
+            "captures_kept",
+            "Traffic events whose captured messages were stored",
+            m.bodies_kept.get(),
+        ),
+        counter(
+            "captures_lost",
+            "Traffic events whose captured messages could not be stored",
+            m.bodies_lost.get(),
+        ),
+        counter(
+            "captures_skipped",
+            "Captured messages and bodies omitted because the memory for captures was used up",
+            delivery.bodies_skipped(),
+        ),
+        gauge(
+            "captures_kept_bytes",
+            "Bytes of stored captured messages",
+            m.bodies_bytes.get(),
+        ),
         counter("event_sends", "Sends, including retries", m.sends.get()),
         counter(
             "event_repeated_sends",

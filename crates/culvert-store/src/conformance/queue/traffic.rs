@@ -10,9 +10,12 @@ use crate::database::Database;
 use crate::dialect::{Access, Arg};
 use crate::queue::EVENTS;
 use crate::statements::{BEGIN_KEEPING, events, transaction};
-use crate::{NewPiece, RetainedTraffic};
+use crate::{NewPiece, NewTrafficBody, RetainedTraffic};
 
-on_both_engines!(traffic_is_kept_found_by_time_and_pruned_by_age_and_size,);
+on_both_engines!(
+    traffic_is_kept_found_by_time_and_pruned_by_age_and_size,
+    captured_messages_are_found_by_event_and_pruned_by_age_and_size,
+);
 
 /// Only several nodes can commit in another order than they wrote. A SQLite file has one writer.
 #[tokio::test]
@@ -115,4 +118,31 @@ async fn traffic_is_kept_found_by_time_and_pruned_by_age_and_size(place: &Place)
     assert_eq!(queue.traffic().await.unwrap().bytes, 8);
     assert_eq!(queue.prune_traffic(at(100_000), 8).await.unwrap(), 2);
     assert_eq!(queue.traffic().await.unwrap().bytes, 0);
+}
+
+async fn captured_messages_are_found_by_event_and_pruned_by_age_and_size(place: &Place) {
+    let queue = place.queue().await;
+    let at = |seconds| place.clock.now().plus(Duration::from_secs(seconds));
+    let new = |n: u64, body: &str| NewTrafficBody {
+        event: format!("ev_{n}"),
+        happened_at: at(n),
+        body: body.as_bytes().to_vec(),
+    };
+    let bodies = (0..600).map(|n| new(n, &format!("{n:04}"))).collect();
+    queue.keep_bodies(bodies).await.unwrap();
+    // A write that is repeated after an unknown outcome changes nothing.
+    queue.keep_bodies(vec![new(7, "other")]).await.unwrap();
+    assert_eq!(queue.traffic_body_bytes().await.unwrap(), 2400);
+    let found = async |id: &str| queue.traffic_body(id).await.unwrap();
+    assert_eq!(found("ev_7").await.as_deref(), Some(&b"0007"[..]));
+    assert_eq!(found("ev_600").await, None);
+    assert_eq!(queue.prune_bodies(at(2), u64::MAX).await.unwrap(), 2);
+    assert_eq!(queue.prune_bodies(at(0), 8).await.unwrap(), 596);
+    assert_eq!(found("ev_597").await, None);
+    assert_eq!(found("ev_599").await.as_deref(), Some(&b"0599"[..]));
+    queue.close().await;
+    let queue = place.queue().await;
+    assert_eq!(queue.traffic_body_bytes().await.unwrap(), 8);
+    assert_eq!(queue.prune_bodies(at(10_000), 8).await.unwrap(), 2);
+    assert_eq!(queue.traffic_body_bytes().await.unwrap(), 0);
 }
