@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use crate::alarm::Alarm;
 use crate::census::CensusEntry;
 use crate::edge_state::{EdgeState, Phase};
+use crate::http::replay::ReplayState;
 use crate::http1_state::Http1State;
 use crate::recording::{ClosedConnection, Unflushed};
 use crate::rules::Rules;
@@ -65,6 +66,8 @@ pub(crate) struct ConnState {
     /// Whether a policy closes it.
     is_hung_up: AtomicBool,
     entry: Option<CensusEntry<Self>>,
+    /// Set if it is a replay of the server and no connection of a client.
+    pub(crate) replay: OnceLock<ReplayState>,
 }
 
 /// The owner of a connection.
@@ -106,6 +109,7 @@ impl ConnState {
             is_blocked: AtomicBool::new(false),
             is_hung_up: AtomicBool::new(false),
             entry,
+            replay: OnceLock::new(),
         });
         if let Some(entry) = &conn.entry {
             entry.show(&conn);
@@ -299,6 +303,7 @@ impl Drop for ConnState {
             endpoint,
             server_name,
         }) = self.attribution.get()
+            && self.replay.get().is_none()
         {
             let ended_at = match *self.closed_after.get_mut() {
                 0 => self.info.now(),

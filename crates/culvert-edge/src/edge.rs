@@ -23,6 +23,7 @@ use crate::edge_context::EdgeContext;
 use crate::edge_state::{EdgeState, Phase};
 use crate::handshake_limiter::HandshakeLimiter;
 use crate::http::encoded::ENCODERS_KIB_MAX;
+use crate::http::replay::{self, NotReplayed, ReplayRequest, Replayed};
 use crate::inherited::Inherited;
 use crate::lanes::Lanes;
 use crate::listener;
@@ -119,6 +120,7 @@ impl Edge {
                 region,
                 calls: Semaphore::new(CALLS_MAX),
                 meters: Arc::clone(&state.meters.policy),
+                bodies: state.recorder.bodies(),
                 network: network.clone(),
                 tasks: Box::new(Tasks(Weak::clone(shared))),
             }),
@@ -273,6 +275,15 @@ impl Edge {
                 tracing::warn!(%error, port, "cannot listen on the port of a TCP endpoint");
             }
         }
+    }
+
+    /// Sends a request to an endpoint of this edge as a replay of an earlier one.
+    ///
+    /// # Errors
+    ///
+    /// When the request cannot be sent. A response of the endpoint is never an error.
+    pub async fn replay(&self, request: ReplayRequest) -> Result<Replayed, NotReplayed> {
+        replay::replay(&self.shared, request).await
     }
 
     /// Waits while the overload level holds new agents back (reliability 5).

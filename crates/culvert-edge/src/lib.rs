@@ -45,6 +45,7 @@ mod tests;
 
 pub use bounds::sizes;
 pub use edge::Edge;
+pub use http::replay::{NotReplayed, REPLAY_OF, ReplayRequest, Replayed};
 pub use inherited::Inherited;
 pub use meters::{Meters, Pressure};
 pub use overload::WriteDelay;

@@ -11,17 +11,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use culvert_base::Timestamp;
 use culvert_events::{
-    Cookies, HTTP_REQUEST_COMPLETE, HeaderRules, Record, Slot, TCP_CONNECTION_CLOSED, Text,
+    Cookies, EventId, HTTP_REQUEST_COMPLETE, HeaderRules, Record, Slot, TCP_CONNECTION_CLOSED, Text,
 };
 use culvert_http::authority::Authority;
 use culvert_http::target::Received;
+use culvert_policy::capture::RequestTap;
 use culvert_policy::conn::ConnInfo;
 use culvert_policy::event::EventDraft;
 use culvert_policy::policy::conn_state::PolicyConnState;
 use http::header::{HOST, HeaderMap, USER_AGENT};
 use http::{Method, StatusCode, request};
+use http_body::Frame;
 
 use crate::edge_state::EdgeState;
 use crate::event_slots;
@@ -145,6 +148,41 @@ impl Recording {
         self.event.record = Some(record);
     }
 
+    /// The copy of the request's body, if the request is captured.
+    pub(crate) fn request_tap(&self) -> Option<Arc<RequestTap>> {
+        self.event.request_tap().map(Arc::clone)
+    }
+
+    /// Copies a frame of the response, if the response is captured.
+    pub(crate) fn copy_sent(&mut self, frame: &Frame<Bytes>) {
+        if !self.event.has_capture() {
+            return;
+        }
+        if let Some(data) = frame.data_ref() {
+            self.event.capture_sent(data);
+        }
+        if let Some(trailers) = frame.trailers_ref() {
+            self.event.capture_trailers(trailers);
+        }
+    }
+
+    /// Adds the captured messages to the record. `is_answered` says whether the response is complete.
+    pub(crate) fn finish_capture(&mut self, is_answered: bool, rules: &Arc<HeaderRules>) {
+        if self.event.has_capture()
+            && let Some(bodies) = self.event.finish_capture(is_answered, rules)
+            && let Some(record) = &mut self.event.record
+        {
+            record.attach_bodies(bodies);
+        }
+    }
+
+    /// Assigns the id of the event, if there is one.
+    pub(crate) fn assign_id(&mut self, id: impl FnOnce() -> EventId) {
+        if let Some(record) = &mut self.event.record {
+            record.assign_id(id());
+        }
+    }
+
     /// Records which of the endpoints at the address serves the request.
     pub(crate) fn served_by(&mut self, endpoint: &Arc<str>) {
         if let Some(record) = &mut self.event.record {
@@ -210,6 +248,7 @@ impl Recording {
         rules: &HeaderRules,
         handed_out: u64,
     ) {
+        self.event.capture_answer(status, headers);
         let is_trimmed =
             self.event.wants(event_slots::http::RESPONSE_HEADERS) && self.is_trimmed(edge);
         let Some(record) = &mut self.event.record else {

@@ -36,7 +36,7 @@ pub struct ProxyProtocol {
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub(crate) limits: Limits,
-    pub(crate) header_rules: HeaderRules,
+    pub(crate) header_rules: Arc<HeaderRules>,
     pub(crate) underscore_headers: bool,
     pub(crate) redirect_http: bool,
     pub(crate) refuses_undecided: bool,

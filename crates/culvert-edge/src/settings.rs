@@ -126,7 +126,7 @@ impl Settings {
     pub(crate) fn rules(&self) -> Rules {
         Rules {
             limits: self.limits.clone(),
-            header_rules: self.header_rules.clone(),
+            header_rules: Arc::new(self.header_rules.clone()),
             underscore_headers: self.underscore_headers,
             redirect_http: self.redirect_http,
             refuses_undecided: self.refuses_undecided,

@@ -1,8 +1,14 @@
 //! The event of an exchange while it is being filled.
 
-use culvert_events::{Record, Settable, Slot, Text};
+use std::sync::Arc;
+
+use culvert_events::bodies::{BodyBudget, CapturedExchange};
+use culvert_events::{HeaderRules, Record, Settable, Slot, Text};
+use http::header::HeaderMap;
+use http::{StatusCode, request};
 use serde_json::{Map, Value};
 
+use crate::capture::{CaptureDraft, CaptureRules, RequestTap};
 use crate::event_slots::POLICY_LOGS;
 
 /// How many entries are kept; the event keeps fewer if they are long.
@@ -19,6 +25,8 @@ pub struct EventDraft {
     pub is_trimmed: bool,
     /// Entries of log actions.
     logs: Vec<Map<String, Value>>,
+    /// The messages to be stored beside the event.
+    capture: Option<Box<CaptureDraft>>,
 }
 
 impl EventDraft {
@@ -48,6 +56,76 @@ impl EventDraft {
         if !self.is_trimmed && self.wants(POLICY_LOGS) {
             push_log(&mut self.logs, entry);
         }
+    }
+
+    /// The capture, if the exchange makes an event; a new one if there is none yet.
+    fn capture(&mut self, budget: Option<&Arc<BodyBudget>>) -> Option<&mut CaptureDraft> {
+        if self.record.is_none() || self.is_trimmed {
+            return None;
+        }
+        let budget = budget?;
+        let new = || Box::new(CaptureDraft::new(budget));
+        Some(self.capture.get_or_insert_with(new))
+    }
+
+    /// Copies the request's body in case that a rule of the response phase captures it.
+    pub fn tap_request(&mut self, budget: Option<&Arc<BodyBudget>>, bytes_max: usize) {
+        if let Some(capture) = self.capture(budget) {
+            capture.tap_request(bytes_max);
+        }
+    }
+
+    /// Captures messages of the exchange.
+    pub(crate) fn apply_capture(
+        &mut self,
+        budget: Option<&Arc<BodyBudget>>,
+        rules: &Arc<CaptureRules>,
+        request: &request::Parts,
+        is_tls: bool,
+    ) {
+        if let Some(capture) = self.capture(budget) {
+            capture.apply(rules, request, is_tls);
+        }
+    }
+
+    /// Copies the request's body, if it is captured.
+    pub fn request_tap(&self) -> Option<&Arc<RequestTap>> {
+        self.capture.as_ref()?.tap()
+    }
+
+    /// The final head of the response, for a capture.
+    pub fn capture_answer(&mut self, status: StatusCode, headers: &HeaderMap) {
+        if let Some(capture) = &mut self.capture {
+            capture.answer(status, headers);
+        }
+    }
+
+    /// Body bytes of the response, for a capture.
+    pub fn capture_sent(&mut self, data: &[u8]) {
+        if let Some(capture) = &mut self.capture {
+            capture.sent(data);
+        }
+    }
+
+    /// Trailers of the response, for a capture.
+    pub fn capture_trailers(&mut self, trailers: &HeaderMap) {
+        if let Some(capture) = &mut self.capture {
+            capture.sent_trailers(trailers);
+        }
+    }
+
+    /// Ends the capture. `is_answered` says whether the response is complete.
+    pub fn finish_capture(
+        &mut self,
+        is_answered: bool,
+        defaults: &Arc<HeaderRules>,
+    ) -> Option<Box<CapturedExchange>> {
+        self.capture.take()?.finish(is_answered, defaults)
+    }
+
+    /// Whether messages are captured.
+    pub fn has_capture(&self) -> bool {
+        self.capture.is_some()
     }
 
     /// Whether it has entries of a log.

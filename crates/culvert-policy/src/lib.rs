@@ -9,6 +9,7 @@
 pub mod action;
 pub mod action_type;
 mod address;
+pub mod capture;
 pub mod conn;
 mod document;
 pub mod documents;

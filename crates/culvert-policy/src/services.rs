@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use culvert_base::{BoxFuture, Clock, Entropy, Meter};
+use culvert_events::bodies::BodyBudget;
 use http::header::HeaderMap;
 use http::{Method, StatusCode, response};
 use tokio::sync::Semaphore;
@@ -38,6 +39,8 @@ pub struct PolicyServices {
     pub calls: Semaphore,
     /// Counters.
     pub meters: Arc<PolicyMeters>,
+    /// The memory for captured messages; `None` if they are not stored.
+    pub bodies: Option<Arc<BodyBudget>>,
     /// Sends requests.
     pub network: Arc<dyn Fetch>,
     /// Runs tasks that outlive a request.

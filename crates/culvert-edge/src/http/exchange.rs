@@ -225,6 +225,8 @@ impl HttpExchange {
     /// The response was an upgrade, and the upgraded connection has ended.
     pub(crate) fn tunnel_closed(mut self) {
         let conn = &self.down.conn;
+        self.recording
+            .finish_capture(true, &conn.rules.header_rules);
         self.recording.complete_tunnel(&conn.edge, conn.info.now());
     }
 }
@@ -233,6 +235,8 @@ impl Drop for HttpExchange {
     fn drop(&mut self) {
         let conn = &self.down.conn;
         conn.return_alarm(std::mem::take(&mut self.alarm));
+        self.recording
+            .finish_capture(self.is_answered, &conn.rules.header_rules);
         if self.is_http1 {
             let is_flushing = self.is_answered && conn.http1.turn() == Http1Turn::Edge;
             match self.recording.take_unflushed(&conn.edge) {
@@ -244,7 +248,11 @@ impl Drop for HttpExchange {
                 conn.http1.set_turn(Http1Turn::Flush);
             }
         } else {
-            self.recording.complete_http2(&conn.edge, conn.info.now());
+            let now = conn.info.now();
+            if let Some(replay) = conn.replay.get() {
+                self.recording.assign_id(|| replay.event_id(now));
+            }
+            self.recording.complete_http2(&conn.edge, now);
         }
         let counters = &conn.counters;
         counters

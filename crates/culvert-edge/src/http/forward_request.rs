@@ -80,9 +80,17 @@ impl ForwardRequest {
         let received = || exchange.recording.count_received();
         let bytes_max = replace::BODY_BYTES_MAX.min(most);
         let bytes = self.body.hold(bytes_max, &down.conn, received).await?;
+        self.copy_buffered(exchange);
         let made = replace::apply(&replacements, &mut self.parts.headers, bytes);
         self.body.put(made.map_err(|_| NotBuffered::TooLong)?);
         Ok(())
+    }
+
+    /// Copies the body for a capture, if it is empty or buffered. Otherwise it is copied while it is forwarded.
+    pub(super) fn copy_buffered(&self, exchange: &HttpExchange) {
+        if let Some(tap) = exchange.recording.request_tap() {
+            self.body.copy_to(&tap);
+        }
     }
 
     /// Goes on to another endpoint, with the changes of this endpoint's policy.
@@ -157,6 +165,7 @@ impl ForwardRequest {
         let body = RequestBody::new(body, received, exchange.cap())
             .cut(exchange.cut())
             .underscores(Some(rules.underscore_headers))
+            .tapped(exchange.recording.request_tap())
             .watched(Some(UploadWatch::new(pace, rules.limits.body_rate_over)));
         (parts, body)
     }

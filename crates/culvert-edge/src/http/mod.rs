@@ -10,6 +10,7 @@ pub(crate) mod forward;
 pub(crate) mod forward_request;
 pub(crate) mod pipeline;
 mod policy_chain;
+pub(crate) mod replay;
 pub(crate) mod request_body;
 pub(crate) mod response;
 pub(crate) mod response_body;

@@ -19,6 +19,7 @@ use crate::http::fields;
 use crate::http::forward::forward;
 use crate::http::forward_request::ForwardRequest;
 use crate::http::policy_chain::{PolicyChain, RequestOutcome};
+use crate::http::replay::REPLAY_OF;
 use crate::http::request_body::Upload;
 use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
 use crate::http::response_body::ResponseBody;
@@ -33,6 +34,8 @@ pub(crate) async fn serve(
     mut parts: Box<request::Parts>,
     body: Upload,
 ) -> Result<Response<ResponseBody>, Abandoned> {
+    // Only the server itself marks replays.
+    parts.headers.remove(REPLAY_OF);
     let mut exchange = HttpExchange::begin(Arc::clone(&down), parts.version);
     let traits = RequestTraits::of(&parts);
     let routed = match admit(&mut exchange, &parts) {

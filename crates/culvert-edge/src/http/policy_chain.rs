@@ -87,10 +87,15 @@ impl PolicyChain {
             let mut memory = Memory::new(began);
             memory.hops = self.0.len();
             memory.is_call = is_call;
+            if let Some(bytes_max) = policy.late_request_bytes() {
+                let (event, _) = exchange.recording.for_policy();
+                event.tap_request(down.edge.policy.bodies.as_ref(), bytes_max);
+            }
             let ran = match request.check(wanted) {
                 Ok(()) => Ok(run_request_phase(exchange, &mut request, policy, &mut memory).await),
                 Err(problem) => Err(problem),
             };
+            request.copy_buffered(exchange);
             let has_response_rules = !policy.rules(Phase::Response).is_empty();
             self.0.push(PolicyRun {
                 received: has_response_rules.then(|| request.parts.clone()),

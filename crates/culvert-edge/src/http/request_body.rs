@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
+use culvert_policy::capture::RequestTap;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
@@ -30,6 +31,8 @@ pub(crate) struct RequestBody {
     keeps_underscores: Option<bool>,
     /// Measures how fast the client sends it.
     watch: Option<UploadWatch>,
+    /// Copies it, if the request is captured.
+    tap: Option<Arc<RequestTap>>,
 }
 
 /// Why a request's body is incomplete.
@@ -104,6 +107,15 @@ impl Upload {
             // With trailers the body is chunked and has no length.
             Self::Held(held) if held.trailers.is_some() => SizeHint::default(),
             Self::Held(held) => SizeHint::with_exact(held.bytes.len() as u64),
+        }
+    }
+
+    /// Copies it as far as it is known: an empty or a buffered body.
+    pub(crate) fn copy_to(&self, tap: &RequestTap) {
+        match self {
+            Self::Held(held) => tap.whole(&held.bytes, held.trailers.as_ref()),
+            other if other.is_ended() => tap.whole(&[], None),
+            _ => {}
         }
     }
 
@@ -208,6 +220,7 @@ impl RequestBody {
             is_cut: None,
             keeps_underscores: Some(false),
             watch: None,
+            tap: None,
         }
     }
 
@@ -220,6 +233,7 @@ impl RequestBody {
             is_cut: None,
             keeps_underscores: Some(false),
             watch: None,
+            tap: None,
         }
     }
 
@@ -239,6 +253,24 @@ impl RequestBody {
     /// Judges how fast the client sends it.
     pub(crate) fn watched(self, watch: Option<UploadWatch>) -> Self {
         Self { watch, ..self }
+    }
+
+    /// Copies it.
+    pub(crate) fn tapped(self, tap: Option<Arc<RequestTap>>) -> Self {
+        Self { tap, ..self }
+    }
+}
+
+/// Copies a frame of a captured request.
+fn copy(tap: &RequestTap, frame: &Frame<Bytes>, is_last: bool) {
+    if let Some(data) = frame.data_ref() {
+        tap.push(data);
+    }
+    if let Some(trailers) = frame.trailers_ref() {
+        tap.trailers(trailers);
+    }
+    if is_last {
+        tap.complete();
     }
 }
 
@@ -277,6 +309,9 @@ impl Body for RequestBody {
                         fields::strip_mixed_up(trailers, keeps_underscores);
                     }
                 }
+                if let Some(tap) = &this.tap {
+                    copy(tap, &frame, this.source.is_ended());
+                }
                 // The reader may not poll again after the end.
                 if let (Some(watch), true) = (&this.watch, this.source.is_ended()) {
                     watch.is_whole();
@@ -298,6 +333,9 @@ impl Body for RequestBody {
             Poll::Ready(None) => {
                 if let Some(watch) = this.watch.take() {
                     watch.is_whole();
+                }
+                if let Some(tap) = &this.tap {
+                    tap.complete();
                 }
                 Poll::Ready(None)
             }

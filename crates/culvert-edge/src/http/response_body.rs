@@ -242,6 +242,9 @@ impl Body for ResponseBody {
                 if let Some(trailers) = trailers {
                     fields::strip_trailers(trailers);
                 }
+                if let Some(exchange) = &mut this.exchange {
+                    exchange.recording.copy_sent(&frame);
+                }
                 if is_last || this.source.is_ended() {
                     this.source.end();
                 }

@@ -8,6 +8,7 @@
 
 mod add_headers;
 mod basic_auth;
+mod capture;
 mod circuit_breaker;
 mod close_connection;
 mod compress_response;
@@ -34,6 +35,7 @@ use crate::action_type::ActionType;
 pub static ALL: &[&ActionType] = &[
     &add_headers::TYPE,
     &basic_auth::TYPE,
+    &capture::TYPE,
     &circuit_breaker::TYPE,
     &close_connection::TYPE,
     &compress_response::TYPE,

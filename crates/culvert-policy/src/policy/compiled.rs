@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 use culvert_base::Meter;
 use culvert_cel::{Predicate, Slot};
 
+use crate::action_type::Ends;
 use crate::ipdata::IpFields;
 use crate::policy::phase::Phase;
 use crate::policy::run::Action;
@@ -24,6 +25,8 @@ pub struct Policy {
     pub(crate) ip_fields: IpFields,
     /// Secrets of the account, if it reads any.
     pub(crate) secrets: Option<Arc<Secrets>>,
+    /// How many bytes of a request's body are copied in case that the response phase captures it.
+    pub(crate) late_request_bytes: Option<usize>,
 }
 
 /// Actions that run if all expressions are true.
@@ -35,10 +38,24 @@ pub struct Rule {
     pub expressions: Box<[Predicate]>,
     /// Its actions, in order.
     pub actions: Box<[Box<dyn Action>]>,
+    /// The types of its actions, and whether each ends the phase.
+    pub types: Box<[(&'static str, Ends)]>,
     /// Whether it has an action that configures TLS handshakes.
     pub terminates_tls: bool,
     /// Counts expressions that failed.
     pub failures: Meter,
+}
+
+impl Rule {
+    /// Whether it ends its phase if it matches.
+    pub fn ends(&self) -> Ends {
+        let has = |wanted| self.types.iter().any(|(_, ends)| *ends == wanted);
+        match () {
+            () if has(Ends::Always) => Ends::Always,
+            () if has(Ends::Sometimes) => Ends::Sometimes,
+            () => Ends::Never,
+        }
+    }
 }
 
 impl Policy {
@@ -59,6 +76,11 @@ impl Policy {
     /// The index of a variable among those it reads.
     pub fn cell(&self, slot: Slot) -> Option<usize> {
         self.reads.binary_search(&slot).ok()
+    }
+
+    /// How many bytes of a request's body are copied in case that the response phase captures it.
+    pub fn late_request_bytes(&self) -> Option<usize> {
+        self.late_request_bytes
     }
 
     /// The secrets that its expressions may read, by vault and name.

@@ -44,6 +44,8 @@ pub struct Resources {
     pub ip_data: Option<Arc<IpData>>,
     /// Whether `http-request` may call public hosts, and not internal endpoints alone.
     pub allows_public_calls: bool,
+    /// ID of the endpoint's owner, who may read what the policy captures.
+    pub owner: String,
 }
 
 /// State of all sign-ins, for the actions of the crate that knows its type.
@@ -141,6 +143,11 @@ impl<'c> PolicyContext<'c> {
     /// The names that expressions of this phase may use.
     pub fn env(&self) -> &'static Env {
         environments::of(self.phase)
+    }
+
+    /// ID of the endpoint's owner; empty if unknown.
+    pub fn owner(&self) -> &str {
+        &self.resources.owner
     }
 
     /// The condition of a retry (2200).

@@ -12,6 +12,7 @@ pub mod compiled;
 pub mod conn_state;
 pub mod context;
 pub(crate) mod cookies;
+pub mod dry_run;
 pub mod edits;
 pub mod environments;
 pub(crate) mod functions;

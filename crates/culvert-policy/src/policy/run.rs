@@ -44,6 +44,11 @@ pub trait Action: Send + Sync + fmt::Debug {
         false
     }
 
+    /// How many bytes of the request's body it may capture when the response is known.
+    fn late_request_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// The variables that its templates read.
     fn slots(&self) -> Vec<Variable> {
         Vec::new()
@@ -112,6 +117,8 @@ pub struct Exchange<'x> {
     pub memory: &'x mut Memory,
     /// The changes to the head of the request or the response, depending on the phase.
     pub edits: Edits,
+    /// Whether its connection counts as TLS though there is none.
+    pub(crate) is_tls_assumed: bool,
     /// The values computed so far, in the order of the slots that the policy reads.
     values: Box<[OnceCell<Value>]>,
     /// The first failure of a template in the action that runs.
@@ -209,6 +216,7 @@ impl<'x> Exchange<'x> {
             event: None,
             memory,
             edits: Edits::default(),
+            is_tls_assumed: false,
             values: policy.reads().iter().map(|_| OnceCell::new()).collect(),
             failure: None,
             ip_data: None,

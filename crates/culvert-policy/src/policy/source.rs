@@ -203,7 +203,10 @@ impl Source {
             ip_fields.insert(field);
         }
         let [connect, request, response] = compiled.map(Vec::into_boxed_slice);
+        let late = response.iter().flat_map(|rule| rule.actions.iter());
+        let late_request_bytes = late.filter_map(|action| action.late_request_bytes()).max();
         Ok(Policy {
+            late_request_bytes,
             connect,
             request,
             response,
@@ -326,6 +329,7 @@ impl Reader<'_> {
             .map(|(index, source)| self.expression(phase, source, &place, index))
             .collect::<Result<_, _>>()?;
         let mut compiled = Vec::with_capacity(actions.len());
+        let mut types = Vec::with_capacity(actions.len());
         let mut ends_by = None;
         let mut handles = false;
         for (index, item) in actions.iter().enumerate() {
@@ -342,6 +346,8 @@ impl Reader<'_> {
             if is_final {
                 ends_by = Some(ty.name);
             }
+            let ends = if is_final { Ends::Always } else { ty.ends };
+            types.push((ty.name, ends));
             handles |= is_final || action.handles();
             compiled.push(action);
         }
@@ -350,6 +356,7 @@ impl Reader<'_> {
             expressions,
             terminates_tls: compiled.iter().any(|action| action.terminates_tls()),
             actions: compiled.into(),
+            types: types.into(),
             failures: Meter::default(),
         };
         Ok((rule, handles))

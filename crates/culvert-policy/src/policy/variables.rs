@@ -582,7 +582,7 @@ impl Exchange<'_> {
 
     /// `https` if the client's connection is TLS, else `http`.
     pub fn scheme(&self) -> &'static str {
-        if self.conn.info.tls.get().is_some() {
+        if self.is_tls_assumed || self.conn.info.tls.get().is_some() {
             "https"
         } else {
             "http"

@@ -1,0 +1,301 @@
+//! Replays: requests that the server sends to one of its endpoints again.
+//!
+//! A replay is an exchange without a client: it reaches the endpoint as if it came from this host, through the policy
+//! or directly to the upstream, and makes an event like any other. The field [`REPLAY_OF`] marks it. The edge removes
+//! that field from requests of clients, so the mark is authentic.
+//!
+//! Rules of the connection phase apply. IP restrictions of the account do not: they are about clients. An endpoint
+//! that asks for client certificates accepts no replay through its policy.
+
+use std::future::poll_fn;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use culvert_events::EventId;
+use culvert_http::authority::Authority;
+use culvert_http::target;
+use culvert_policy::conn::TlsInfo;
+use culvert_policy::problem::Problem;
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName};
+use http::{HeaderValue, Method, StatusCode, Version, request};
+use http_body::Body;
+
+use crate::connection_phase::{self, Admission};
+use crate::downstream::Downstream;
+use crate::edge_context::EdgeContext;
+use crate::http::exchange::HttpExchange;
+use crate::http::fields;
+use crate::http::forward::forward;
+use crate::http::forward_request::ForwardRequest;
+use crate::http::pipeline;
+use crate::http::request_body::Upload;
+use crate::http::response::{PendingResponse, RequestTraits};
+use crate::http::send_response::send;
+use crate::http::upgrade::Wanted;
+use crate::snapshot::group::{Group, Member};
+
+/// The field that marks a replay, with the id of the original event.
+pub const REPLAY_OF: HeaderName = HeaderName::from_static("culvert-replay-of");
+
+/// How long a replay may take.
+const REPLAYED_WITHIN: Duration = Duration::from_secs(30);
+/// Most bytes of its response that are read.
+const RESPONSE_BYTES_MAX: u64 = 16 << 20;
+
+/// A request to be sent again.
+#[derive(Clone, Debug)]
+pub struct ReplayRequest {
+    /// The id of the original event.
+    pub event: String,
+    /// The endpoint, which must serve the URL.
+    pub endpoint: String,
+    /// Whether it goes directly to the upstream, past the policy.
+    pub skips_policy: bool,
+    /// Whether the endpoint's scheme is `https`.
+    pub is_https: bool,
+    /// The host of the endpoint, with its port if that is part of it.
+    pub authority: String,
+    /// The method.
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    /// Names and values of header fields. The host, the length, forwarding fields and the fields of a hop are the
+    /// edge's own.
+    pub headers: Vec<(String, String)>,
+    /// The whole body.
+    pub body: Vec<u8>,
+}
+
+/// A request that was sent again.
+#[derive(Clone, Copy, Debug)]
+pub struct Replayed {
+    /// The id of its event; `None` if no event is made.
+    pub event: Option<EventId>,
+    /// The status of the response; `None` if the connection was closed without one.
+    pub status: Option<u16>,
+}
+
+/// Why a request was not sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotReplayed {
+    /// The endpoint does not exist here, or does not serve the host.
+    #[error("the endpoint does not serve this host on this server")]
+    NoEndpoint,
+    /// The target, the host or the method cannot be sent.
+    #[error("the request is malformed")]
+    Malformed,
+    /// The policy asks for client certificates, or its connection phase refuses this host.
+    #[error("the traffic policy rejects the connection")]
+    Refused,
+    /// The server is stopping or overloaded.
+    #[error("the server does not accept requests now")]
+    Unavailable,
+}
+
+/// The state of a replay, which its connection has instead of a client.
+#[derive(Debug)]
+pub(crate) struct ReplayState {
+    random: [u8; 16],
+    event: OnceLock<EventId>,
+}
+
+impl ReplayState {
+    /// The id of the event of an exchange that ends now.
+    pub(crate) fn event_id(&self, at: culvert_base::Timestamp) -> EventId {
+        *self.event.get_or_init(|| EventId::new(at, self.random))
+    }
+}
+
+/// Sends a request to one of the endpoints of this edge.
+pub(crate) async fn replay(
+    edge: &Arc<EdgeContext>,
+    request: ReplayRequest,
+) -> Result<Replayed, NotReplayed> {
+    if edge.state.is_closing() {
+        return Err(NotReplayed::Unavailable);
+    }
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let shared = Arc::clone(edge);
+    let task = edge.state.contain(async move {
+        // The caller may have gone; the request is sent nevertheless.
+        let _gone = sender.send(run(&shared, request).await);
+    });
+    // Connections to upstreams belong to the lane that opened them.
+    match edge.lanes.next() {
+        Some(lane) => edge.state.tasks.spawn_on(task, lane),
+        None => edge.state.tasks.spawn(task),
+    };
+    receiver.await.unwrap_or(Err(NotReplayed::Unavailable))
+}
+
+async fn run(edge: &Arc<EdgeContext>, request: ReplayRequest) -> Result<Replayed, NotReplayed> {
+    let authority = request.authority.clone();
+    let authority = Authority::parse(&authority).map_err(|_| NotReplayed::Malformed)?;
+    let (group, member) = find(edge, &request, &authority.host)?;
+    let here = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    let down = Downstream::new(Arc::clone(edge), here, here, None);
+    let state = down.conn.replay.get_or_init(|| ReplayState {
+        random: edge.policy.entropy.bytes(),
+        event: OnceLock::new(),
+    });
+    if request.is_https {
+        secure(&down, &member, &authority.host, request.skips_policy).await?;
+    }
+    let sending = exchange(&down, &group, &member, &authority, request);
+    let cut = poll_fn(|cx| {
+        down.conn.driver.register(cx.waker());
+        match down.conn.is_cut() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    });
+    let status = tokio::select! {
+        biased;
+        sent = tokio::time::timeout(REPLAYED_WITHIN, sending) => match sent {
+            Ok(Err(why)) => return Err(why),
+            Ok(Ok(status)) => status,
+            Err(_) => None,
+        },
+        () = cut => None,
+        () = edge.accepting.cancelled() => None,
+    };
+    Ok(Replayed {
+        event: state.event.get().copied(),
+        status: status.map(|status| status.as_u16()),
+    })
+}
+
+/// The endpoint, if it serves the host.
+fn find(
+    edge: &EdgeContext,
+    request: &ReplayRequest,
+    host: &str,
+) -> Result<(Arc<Group>, Arc<Member>), NotReplayed> {
+    let live = edge.live.load();
+    let table = if request.is_https {
+        &live.https
+    } else {
+        &live.http
+    };
+    let group = table.find(host).ok_or(NotReplayed::NoEndpoint)?;
+    let mut members = group.members();
+    let member = members.find(|member| *member.id == *request.endpoint);
+    let member = member.ok_or(NotReplayed::NoEndpoint)?;
+    Ok((Arc::clone(group), Arc::clone(member)))
+}
+
+/// Gives the connection the TLS state that a client's connection would have.
+async fn secure(
+    down: &Arc<Downstream>,
+    member: &Member,
+    host: &str,
+    skips_policy: bool,
+) -> Result<(), NotReplayed> {
+    let edge = &down.edge;
+    down.conn.info.set_sni(host.to_owned());
+    let mut tls_policy = None;
+    if !skips_policy {
+        match connection_phase::first(down, &member.endpoint).await {
+            Admission::Accept(wanted) => tls_policy = wanted,
+            Admission::Forward(..) | Admission::Reject => return Err(NotReplayed::Refused),
+        }
+        if let Some(wanted) = &tls_policy
+            && wanted.asks_for_certificates()
+        {
+            return Err(NotReplayed::Refused);
+        }
+    }
+    let own = edge.certificate(&edge.live.load(), host);
+    // Without a certificate no client could connect either.
+    let certificate = own.ok_or(NotReplayed::NoEndpoint)?;
+    down.conn.info.tls.get_or_init(|| TlsInfo {
+        certificate,
+        tls_policy,
+        handshake: OnceLock::new(),
+    });
+    Ok(())
+}
+
+/// The fields of the request. `None` if one is malformed.
+fn fields_of(given: &[(String, String)]) -> Option<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in given {
+        let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+        headers.append(name, HeaderValue::from_bytes(value.as_bytes()).ok()?);
+    }
+    // A proxy in front of the edge may be trusted to set forwarding fields; this client is none.
+    culvert_http::fields::strip(&mut headers, |name| {
+        fields::says_who_calls(name) || matches!(name, "content-length" | "expect" | "host")
+    });
+    headers.remove(REPLAY_OF);
+    Some(headers)
+}
+
+/// Sends the request, and reads the response to its end. Returns its status.
+async fn exchange(
+    down: &Arc<Downstream>,
+    group: &Group,
+    member: &Arc<Member>,
+    authority: &Authority<'_>,
+    request: ReplayRequest,
+) -> Result<Option<StatusCode>, NotReplayed> {
+    let mut parts: Box<request::Parts> = Box::new(http::Request::new(()).into_parts().0);
+    // HTTP/2 has no state of the connection between exchanges.
+    parts.version = Version::HTTP_2;
+    let method = Method::from_bytes(request.method.as_bytes());
+    parts.method = method.map_err(|_| NotReplayed::Malformed)?;
+    let target = target::settle(&request.target, member.endpoint.merge_slashes);
+    parts.uri = target.map_err(|_| NotReplayed::Malformed)?.into();
+    parts.headers = fields_of(&request.headers).ok_or(NotReplayed::Malformed)?;
+    fields::strip_mixed_up(&mut parts.headers, down.conn.rules.underscore_headers);
+    let value = |text| HeaderValue::from_str(text).map_err(|_| NotReplayed::Malformed);
+    let host = value(authority.text)?;
+    parts.headers.insert(HOST, host.clone());
+    parts.headers.insert(REPLAY_OF, value(&request.event)?);
+    if !request.body.is_empty() {
+        let length = HeaderValue::from(request.body.len());
+        parts.headers.insert(CONTENT_LENGTH, length);
+    }
+    let traits = RequestTraits::of(&parts);
+    let mut exchange = HttpExchange::begin(Arc::clone(down), Version::HTTP_2);
+    exchange.attribute(group, &parts, authority);
+    exchange.recording.served_by(&member.id);
+    if let Some(received) = exchange.recording.count_received() {
+        received.store(request.body.len() as u64, Ordering::Relaxed);
+    }
+    let forwarded = ForwardRequest {
+        member: Arc::clone(member),
+        parts,
+        body: Upload::made(request.body.into()),
+        authority: host,
+        is_prepared: false,
+        is_call: false,
+    };
+    let pending = match request.skips_policy {
+        false => pipeline::respond(&mut exchange, forwarded, &Wanted::Http, &traits).await,
+        true => {
+            exchange.reached(member.endpoint.timeouts);
+            let sent = forward(&mut exchange, forwarded, &Wanted::Http, None).await;
+            let of = |problem: Problem| PendingResponse::of(problem, &traits, &down.conn);
+            sent.map(|sent| sent.unwrap_or_else(of))
+        }
+    };
+    let Ok(pending) = pending else {
+        return Ok(None);
+    };
+    let status = pending.head.status;
+    let mut body = send(exchange, pending, &traits).into_body();
+    let mut read = 0;
+    while read <= RESPONSE_BYTES_MAX {
+        match poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+            Some(Ok(frame)) => read += frame.data_ref().map_or(0, Bytes::len) as u64,
+            Some(Err(_)) | None => break,
+        }
+    }
+    Ok(Some(status))
+}

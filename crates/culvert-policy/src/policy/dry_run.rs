@@ -1,0 +1,268 @@
+//! Which rules of a policy would match a request that is over.
+//!
+//! Only conditions are evaluated: no action runs, so nothing is sent or counted. A variable that the record of a
+//! request cannot have makes a condition that reads it unknown.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use culvert_base::{BoxFuture, Clock, Entropy, Timestamp};
+use culvert_cel::{Resolver, Slot, ValueRef};
+use http::{request, response};
+use tokio::sync::Semaphore;
+
+use crate::action_type::Ends;
+use crate::conn::{ConnCounters, ConnInfo};
+use crate::documents::Documents;
+use crate::host::{Called, ConnContext, EndpointInfo, NextEndpoint, NotCalled, PolicyHost};
+use crate::ipdata::IpDatabases;
+use crate::policy::compiled::{Policy, Rule};
+use crate::policy::conn_state::PolicyConnState;
+use crate::policy::phase::Phase;
+use crate::policy::run::{Exchange, Memory};
+use crate::policy::variables;
+use crate::scheme::Scheme;
+use crate::services::{Call, Cause, Fetch, FetchScope, PolicyServices, Spawn};
+use crate::shared_counts::SharedCounts;
+
+/// A request that is over, as far as it is known.
+#[derive(Debug)]
+pub struct PastRequest {
+    /// When it ended.
+    pub at: Timestamp,
+    /// The client's address. Its port is not known.
+    pub client: SocketAddr,
+    /// The address that the client connected to.
+    pub server: SocketAddr,
+    /// Whether the client's connection was TLS.
+    pub is_tls: bool,
+    /// The SNI; empty without TLS.
+    pub server_name: String,
+    /// The request as received.
+    pub request: request::Parts,
+    /// The response as sent, if there was one.
+    pub response: Option<response::Parts>,
+}
+
+/// Whether a rule matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleResult {
+    /// All conditions hold.
+    Match,
+    /// A condition does not hold.
+    NoMatch,
+    /// A condition reads what is not known.
+    Unknown,
+    /// An earlier rule ends the phase.
+    NotReached,
+}
+
+/// The result of a rule.
+#[derive(Debug)]
+pub struct DryRule<'p> {
+    /// Its phase.
+    pub phase: Phase,
+    /// Its position in the phase, from 1.
+    pub number: usize,
+    /// The rule.
+    pub rule: &'p Rule,
+    /// Whether it matches.
+    pub result: RuleResult,
+    /// Names of the variables that are not known.
+    pub unknown: Vec<&'static str>,
+}
+
+impl DryRule<'_> {
+    /// Whether the rule ends its phase if it matches.
+    pub fn ends(&self) -> Ends {
+        self.rule.ends()
+    }
+}
+
+/// Evaluates conditions without a connection.
+#[derive(Debug)]
+pub struct DryRun {
+    services: Arc<PolicyServices>,
+}
+
+impl DryRun {
+    /// An evaluator with this IP data.
+    pub fn new(ip_data: IpDatabases, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+        let services = PolicyServices {
+            ip_data,
+            counts: SharedCounts::new(Arc::clone(&clock), &*entropy),
+            documents: Documents::new(),
+            region: String::new(),
+            calls: Semaphore::new(0),
+            meters: Arc::default(),
+            bodies: None,
+            network: Arc::new(Nowhere),
+            tasks: Box::new(Nowhere),
+            clock,
+            entropy,
+        };
+        Self {
+            services: Arc::new(services),
+        }
+    }
+
+    /// The result of each rule of a policy, in order.
+    pub fn run<'p>(
+        &self,
+        policy: &'p Policy,
+        endpoint: EndpointInfo<'_>,
+        past: &PastRequest,
+    ) -> Vec<DryRule<'p>> {
+        let info = ConnInfo::new(past.client, past.server, false, past.at);
+        if past.is_tls {
+            info.set_sni(past.server_name.clone());
+        }
+        let (counters, state) = (ConnCounters::default(), PolicyConnState::default());
+        let conn = ConnContext {
+            info: &info,
+            counters: &counters,
+            state: &state,
+            services: &self.services,
+            host: &Nowhere,
+            refuses_undecided: false,
+            allows_public_calls: false,
+        };
+        let mut rules = Vec::new();
+        for phase in Phase::ALL {
+            let mut memory = Memory::new(past.at);
+            let mut x = Exchange::new(phase, policy, endpoint, conn, &mut memory);
+            x.is_tls_assumed = past.is_tls;
+            if phase != Phase::Connect {
+                x.request = Some(&past.request);
+            }
+            if phase == Phase::Response {
+                x.response = past.response.as_ref();
+            }
+            let known = Known {
+                x: &x,
+                is_tls: past.is_tls,
+                missing: RefCell::default(),
+            };
+            let mut is_over = phase == Phase::Response && past.response.is_none();
+            for (index, rule) in policy.rules(phase).iter().enumerate() {
+                let (result, unknown) = match is_over {
+                    true => (RuleResult::NotReached, Vec::new()),
+                    false => known.judge(rule),
+                };
+                is_over |= result == RuleResult::Match && rule.ends() == Ends::Always;
+                rules.push(DryRule {
+                    phase,
+                    number: index + 1,
+                    rule,
+                    result,
+                    unknown,
+                });
+            }
+        }
+        rules
+    }
+}
+
+/// The variables that are known.
+struct Known<'x, 'e> {
+    x: &'x Exchange<'e>,
+    is_tls: bool,
+    /// Those that were read and are not.
+    missing: RefCell<Vec<&'static str>>,
+}
+
+impl Known<'_, '_> {
+    fn judge(&self, rule: &Rule) -> (RuleResult, Vec<&'static str>) {
+        let mut all = Vec::new();
+        for expression in &rule.expressions {
+            self.missing.borrow_mut().clear();
+            let result = expression.test(self);
+            let missing = self.missing.take();
+            if missing.is_empty() && !matches!(result, Ok(true)) {
+                // A condition that fails is no match.
+                return (RuleResult::NoMatch, Vec::new());
+            }
+            for name in missing {
+                if !all.contains(&name) {
+                    all.push(name);
+                }
+            }
+        }
+        match all.is_empty() {
+            true => (RuleResult::Match, all),
+            false => (RuleResult::Unknown, all),
+        }
+    }
+
+    fn has(&self, path: &str) -> bool {
+        let is_session = path.starts_with("conn.tls.") && path != "conn.tls.sni";
+        let is_secret = path.starts_with('(');
+        let of_connection = [
+            "conn.client_port",
+            "conn.server_region",
+            "conn.bytes_in",
+            "conn.bytes_out",
+            "conn.ts.start",
+            "req.version",
+            variables::VARS,
+            variables::ACTIONS,
+        ];
+        !(is_secret
+            || (is_session && self.is_tls)
+            || path.starts_with("req.ts.")
+            || of_connection.contains(&path))
+    }
+}
+
+impl Resolver for Known<'_, '_> {
+    fn value(&self, slot: Slot) -> Option<ValueRef<'_>> {
+        let variable = variables::ALL.get(usize::from(slot))?;
+        if self.has(&variable.path) {
+            return self.x.value(slot);
+        }
+        let name = match &*variable.path {
+            path if path.starts_with('(') => "secrets and random numbers",
+            _ => &variable.path,
+        };
+        let mut missing = self.missing.borrow_mut();
+        if !missing.contains(&name) {
+            missing.push(name);
+        }
+        None
+    }
+}
+
+/// Reaches nothing. No action runs, so nothing is asked of it.
+#[derive(Debug)]
+struct Nowhere;
+
+impl Fetch for Nowhere {
+    fn fetch(
+        &self,
+        _: FetchScope,
+        _: Call,
+        _: usize,
+    ) -> BoxFuture<'_, Result<(response::Parts, Bytes), Cause>> {
+        Box::pin(async { Err("a dry run sends no requests".into()) })
+    }
+}
+
+impl Spawn for Nowhere {
+    fn spawn(&self, _: BoxFuture<'static, ()>) {}
+}
+
+impl PolicyHost for Nowhere {
+    fn internal(&self, _: &Arc<str>, _: Scheme, _: &str, _: u16) -> Option<NextEndpoint> {
+        None
+    }
+
+    fn call(&self, _: NextEndpoint, _: Call) -> BoxFuture<'_, Result<Called, NotCalled>> {
+        Box::pin(async { Err(NotCalled::Closed) })
+    }
+
+    fn call_public(&self, _: Call) -> BoxFuture<'_, Result<Called, NotCalled>> {
+        Box::pin(async { Err(NotCalled::Closed) })
+    }
+}
