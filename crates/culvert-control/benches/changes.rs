@@ -41,6 +41,14 @@ impl EdgePort for Port {
     fn apply(&self, change: Change) -> BoxFuture<'_, ()> {
         Box::pin(self.0.apply(change))
     }
+
+    fn replay(
+        &self,
+        _: culvert_edge::ReplayRequest,
+    ) -> culvert_base::BoxFuture<'_, Result<culvert_edge::Replayed, culvert_edge::NotReplayed>>
+    {
+        Box::pin(async { Err(culvert_edge::NotReplayed::NoEndpoint) })
+    }
 }
 
 /// CPU time of this process. Linux counts it in hundredths of a second.

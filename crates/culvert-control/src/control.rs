@@ -14,6 +14,7 @@ use crate::agents::state::{AgentSettings, Agents};
 use crate::authority::Authority;
 use crate::base::Base;
 use crate::caller::{Caller, Role};
+use crate::captured::ReplayLimits;
 use crate::cx::Cx;
 use crate::keyed_mutex::KeyedMutex;
 use crate::ports::{CertificateMeters, Certificates, EdgePort};
@@ -76,6 +77,8 @@ pub struct Control {
     pub(crate) agents: Option<Agents>,
     pub(crate) nodes: Option<Arc<Nodes>>,
     pub(crate) ca_pem: String,
+    /// Limits on requests that are sent again.
+    pub(crate) replays: ReplayLimits,
     /// Held by the single task that compiles.
     pub(crate) authority: tokio::sync::Mutex<Authority>,
 }

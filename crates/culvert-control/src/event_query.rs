@@ -130,7 +130,7 @@ struct EventList<'a> {
 /// A kept event.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LoggedEvent")]
-struct View<'a> {
+pub(crate) struct View<'a> {
     /// The event as destinations receive it, with every field.
     #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     event: &'a RawValue,
@@ -158,7 +158,7 @@ struct PlaceView<'a> {
 }
 
 impl<'a> View<'a> {
-    async fn of(control: &Control, logged: &'a LoggedEvent) -> Result<Self, Fault> {
+    pub(crate) async fn of(control: &Control, logged: &'a LoggedEvent) -> Result<Self, Fault> {
         let read = |text: &'a str| {
             serde_json::from_str(text).map_err(|error| Fault::new("reading a kept event", error))
         };
@@ -437,6 +437,16 @@ fn must_be_retained(control: &Control, types: &[String]) -> Result<(), Refusal> 
         )),
         _ => Ok(()),
     }
+}
+
+/// The kinds that the caller may read; `None` for all.
+pub(crate) fn readable_kinds(caller: &Caller) -> Option<Vec<String>> {
+    if caller.role == Role::Admin {
+        return None;
+    }
+    let mut all = event_kinds::event_types();
+    all.retain(|name| !event_kinds::is_private(name));
+    Some(all)
 }
 
 fn invalid(name: &str, why: &str) -> Refusal {

@@ -8,6 +8,7 @@ use culvert_base::Fault;
 
 use crate::agents::state::Agents;
 use crate::authority::Authority;
+use crate::captured::ReplayLimits;
 use crate::control::{Control, Parts};
 use crate::keyed_mutex::KeyedMutex;
 use crate::ports::CertificateMeters;
@@ -39,6 +40,7 @@ impl Control {
             restrictions: ArcSwap::from_pointee(restrictions.unwrap_or_default()),
             standings: Standings::new(parts.store.watch()),
             locks: KeyedMutex::new(),
+            replays: ReplayLimits::default(),
             store: parts.store,
             clock: parts.clock,
             entropy: parts.entropy,

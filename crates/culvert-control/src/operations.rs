@@ -7,7 +7,7 @@ use culvert_store::Texts;
 
 use crate::operation::{BodySpec, Method, Operation, ResponseSpec, Status};
 use crate::resource::resource_type::{Life, ResourceType};
-use crate::{event_query, resource, root};
+use crate::{captured, event_query, resource, root};
 
 /// All operations, by collection.
 pub fn operations() -> &'static [Operation] {
@@ -17,6 +17,7 @@ pub fn operations() -> &'static [Operation] {
         root::operations()
             .into_iter()
             .chain(event_query::operations())
+            .chain(captured::operations())
             .chain(of_resources)
             .collect()
     })

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Fault, Meter, Secret};
-use culvert_edge::{Change, Snapshot};
+use culvert_edge::{Change, NotReplayed, ReplayRequest, Replayed, Snapshot};
 use culvert_tls::acme::{ChallengeKind, Failure, Order as Placed};
 
 /// Receives snapshots for the edge.
@@ -16,6 +16,9 @@ pub trait EdgePort: Debug + Send + Sync {
 
     /// Applies `change` to the current snapshot. Completes when the result is live.
     fn apply(&self, change: Change) -> BoxFuture<'_, ()>;
+
+    /// Sends a request to an endpoint again.
+    fn replay(&self, request: ReplayRequest) -> BoxFuture<'_, Result<Replayed, NotReplayed>>;
 }
 
 /// A client of a certificate authority. Each method is one step and can be repeated.

@@ -350,7 +350,7 @@ impl Compiled {
     pub(crate) fn policy(
         &mut self,
         seal: &Seal,
-        head: &Head,
+        (head, owner): (&Head, &str),
         policy: &StoredPolicy,
         scheme: Scheme,
         has_upstream: bool,
@@ -372,6 +372,7 @@ impl Compiled {
             logins: Some(LoginService::new(Arc::clone(&self.logins))),
             // A stored policy was checked when it was written, and the edge checks each request.
             allows_public_calls: true,
+            owner: owner.to_owned(),
             ..Resources::default()
         };
         let account = || head.account.clone();

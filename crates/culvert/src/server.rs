@@ -19,7 +19,7 @@ use culvert_control::{
     AgentSettings, Control, EdgePort, LoginKeys, LoginSettings, Logins, Parts, login_key,
 };
 use culvert_delivery::{Delivery, TargetSettings};
-use culvert_edge::{Change, Dial, Edge, Inherited, Snapshot};
+use culvert_edge::{Change, Dial, Edge, Inherited, NotReplayed, ReplayRequest, Replayed, Snapshot};
 use culvert_login::JournalEntry;
 use culvert_policy::{IpData, IpDatabases, SharedCounts};
 use culvert_ssh::{HostKey, SshIngress};
@@ -165,6 +165,8 @@ impl Server {
                 audit_retention: settings.audit.retention.0,
                 traffic_retention: settings.events.traffic_retention.0,
                 traffic_retention_bytes: settings.events.traffic_retention_bytes,
+                capture_bytes_max: usize::try_from(settings.events.capture_memory_bytes)
+                    .unwrap_or(usize::MAX),
                 supervisor: supervisor.clone(),
                 ..culvert_delivery::Settings::default()
             },
@@ -540,6 +542,10 @@ impl EdgePort for Published {
 
     fn apply(&self, change: Change) -> BoxFuture<'_, ()> {
         Box::pin(self.edge.apply(change))
+    }
+
+    fn replay(&self, request: ReplayRequest) -> BoxFuture<'_, Result<Replayed, NotReplayed>> {
+        Box::pin(self.edge.replay(request))
     }
 }
 

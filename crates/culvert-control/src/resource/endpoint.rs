@@ -28,12 +28,12 @@ use crate::resource::model::endpoint::{
 };
 use crate::resource::model::timeouts::Timeouts;
 use crate::resource::model::traffic_policy::StoredPolicy;
-use crate::resource::resource_type::{Draft, Resource, ResourceType};
+use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType};
 use crate::seal::Seal;
 use crate::settings::Settings;
 use crate::stored::Format;
 use crate::traffic_policy::{Compiled, Given};
-use crate::{Error, Parameter, host, input, pool};
+use crate::{Error, Parameter, dry_run, host, input, pool};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<Endpoint>();
 
@@ -116,6 +116,7 @@ pub(crate) struct Update {
 impl Resource for Endpoint {
     const DOC: &'static str = "Endpoints: addresses that receive traffic.";
     const SILENT: Option<&'static str> = Some("the catalogue has no events for endpoints");
+    const OPERATIONS: &'static [Extra] = &[dry_run::OPERATION];
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,
@@ -345,7 +346,7 @@ impl Endpoint {
         let policy = match &self.policy {
             Some(policy) => {
                 let goes_on = upstream.is_some();
-                Some(policies.policy(seal, head, policy, scheme, goes_on)?)
+                Some(policies.policy(seal, (head, &self.principal_id), policy, scheme, goes_on)?)
             }
             None => None,
         };

@@ -19,6 +19,11 @@ async fn event_queries() {
         let answered = house.get(&format!("/events?{query}")).await;
         assert_eq!(answered.code(), Some(code), "{query}");
     }
+    house.post("/vaults", json!({"name": "v"})).await.body();
+    let page = house.get("/events?type=vault_created.v0").await.body();
+    let id = page["events"][0]["event"]["event_id"].as_str().unwrap();
+    let replay = house.post(&format!("/events/{id}/replay"), json!({})).await;
+    assert_eq!(replay.code(), Some(5409));
 }
 
 #[tokio::test]

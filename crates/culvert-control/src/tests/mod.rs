@@ -90,6 +90,14 @@ impl EdgePort for HeldEdge {
         });
         Box::pin(async {})
     }
+
+    fn replay(
+        &self,
+        _: culvert_edge::ReplayRequest,
+    ) -> culvert_base::BoxFuture<'_, Result<culvert_edge::Replayed, culvert_edge::NotReplayed>>
+    {
+        Box::pin(async { Err(culvert_edge::NotReplayed::NoEndpoint) })
+    }
 }
 
 /// The result of an operation.

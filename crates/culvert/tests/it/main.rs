@@ -17,6 +17,7 @@ mod agents;
 mod applied;
 mod audit_log;
 mod backup;
+mod captures;
 mod clients;
 mod command_line;
 mod crowds;

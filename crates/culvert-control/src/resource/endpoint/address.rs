@@ -62,7 +62,7 @@ impl AddressScheme {
 
 impl Address {
     /// The endpoint that a policy is checked for.
-    pub(super) fn governed(&self, has_upstream: bool) -> policy::PolicyTarget<'_> {
+    pub(crate) fn governed(&self, has_upstream: bool) -> policy::PolicyTarget<'_> {
         policy::PolicyTarget {
             scheme: self.scheme.of_edge(),
             host: &self.host,
