@@ -3,6 +3,7 @@ import { CopyButton } from '@/ui/copy';
 import { LinkButton } from '@/ui/link-button';
 import { Section } from '@/ui/page';
 import ui from '@/ui/ui.module.css';
+import { DryRun } from './dry-run';
 
 /** Where the endpoint is reached, and its live traffic. */
 export default function EndpointExtra({ object }: { object: JsonObject }) {
@@ -10,11 +11,14 @@ export default function EndpointExtra({ object }: { object: JsonObject }) {
   const filter = `ev.conn.server_name == ${JSON.stringify(text(object.host))}`;
   const web = /^https?:\/\//.test(url);
   return (
-    <Section title="Reach it" actions={<LinkButton size="xs" variant="default" to="/traffic" search={{ filter }}>Watch its traffic</LinkButton>}>
-      <span className={ui.idline}>
-        {web ? <a href={url} target="_blank" rel="noreferrer noopener">{url}</a> : <code>{url}</code>}
-        <CopyButton value={url} label="Copy the address" />
-      </span>
-    </Section>
+    <>
+      <Section title="Reach it" actions={<LinkButton size="xs" variant="default" to="/traffic" search={{ filter }}>Watch its traffic</LinkButton>}>
+        <span className={ui.idline}>
+          {web ? <a href={url} target="_blank" rel="noreferrer noopener">{url}</a> : <code>{url}</code>}
+          <CopyButton value={url} label="Copy the address" />
+        </span>
+      </Section>
+      {web ? <DryRun key={text(object.id)} id={text(object.id)} policy={text(object.traffic_policy)} /> : null}
+    </>
   );
 }

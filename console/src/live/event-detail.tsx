@@ -8,6 +8,7 @@ import { CopyBlock, CopyButton } from '@/ui/copy';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import type { KeptEvent } from './kept';
+import { Messages, SendAgain } from './messages';
 import type { LiveEvent } from './tail';
 
 function quoted(value: string): string {
@@ -39,6 +40,7 @@ export function EventDetail({ event }: { event: LiveEvent & Partial<KeptEvent> }
   const id = text(event.object.id);
   const path = id ? pathOf(id) : undefined;
   const curl = curlOf(event.object);
+  const isRequest = event.event_type.startsWith('http_request_complete');
   return (
     <div className={ui.stack}>
       <div>
@@ -59,6 +61,8 @@ export function EventDetail({ event }: { event: LiveEvent & Partial<KeptEvent> }
           <Tabs.Tab value="fields">Fields</Tabs.Tab>
           <Tabs.Tab value="json">As delivered</Tabs.Tab>
           {curl ? <Tabs.Tab value="curl">As curl</Tabs.Tab> : null}
+          {isRequest ? <Tabs.Tab value="messages">Bodies</Tabs.Tab> : null}
+          {isRequest ? <Tabs.Tab value="again">Send again</Tabs.Tab> : null}
         </Tabs.List>
         <Tabs.Panel value="fields" pt="sm">
           <dl className={ui.pairs}>
@@ -68,6 +72,8 @@ export function EventDetail({ event }: { event: LiveEvent & Partial<KeptEvent> }
           </dl>
         </Tabs.Panel>
         <Tabs.Panel value="json" pt="sm"><CopyBlock value={json} label="the event" /></Tabs.Panel>
+        {isRequest ? <Tabs.Panel value="messages" pt="sm"><Messages id={event.event_id} /></Tabs.Panel> : null}
+        {isRequest ? <Tabs.Panel value="again" pt="sm"><SendAgain id={event.event_id} object={event.object} /></Tabs.Panel> : null}
         {curl ? <Tabs.Panel value="curl" pt="sm"><CopyBlock value={curl} label="the curl command" /></Tabs.Panel> : null}
       </Tabs>
     </div>
