@@ -1,4 +1,4 @@
-//! The plane as a whole, on a real store and queue, with time that moves when told.
+//! The plane as a whole, on a real store and queue, with a manual clock.
 
 mod audit;
 mod bench;

@@ -271,7 +271,7 @@ async fn a_reader_that_stalls_loses_its_stream_and_stops_no_other() {
     let mut unread = server.open(Bytes::from_static(b"x")).unwrap();
     let mut sender = soon(agent.accept()).await.unwrap();
     tasks.spawn(async move {
-        // Fails when the stream is broken off, which is what is waited for below.
+        // Fails when the stream is reset, which the test awaits below.
         drop(sender.write_all(&[1; 200_000]).await);
         std::future::pending::<()>().await;
     });
@@ -377,7 +377,7 @@ async fn a_stranger_that_opens_much_ends_nothing_but_its_own_streams() {
     let mut byte = [0; 1];
     let refused = soon(calls[4].read(&mut byte)).await.unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionReset);
-    // It said who it is.
+    // It has authenticated.
     server.set_limits(Limits::default());
     tasks.spawn(echo_all(server.clone()));
     soon(expect_echo(agent.open(Bytes::new()).unwrap(), 1)).await;

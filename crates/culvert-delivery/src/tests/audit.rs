@@ -124,7 +124,7 @@ async fn a_replay_takes_its_account_kinds_and_times_and_names_who_it_is_for() {
             // What was on its way before.
             "ev_audit20:esb_1",
             "ev_audit30:esb_1",
-            // Nobody's then: for who wants it now, else for the replay.
+            // Without a recipient at that time: for the current subscription, otherwise for the replay.
             "ev_audit10:esb_now",
             "ev_audit12:replay_1",
             "ev_audit20:esb_1",

@@ -1,4 +1,4 @@
-//! What the tests stand on: a plane in a folder of its own, and a target that does as it is told.
+//! Test bench: a plane in its own folder, and a scripted target.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -146,7 +146,7 @@ impl Bench {
         });
     }
 
-    /// One destination, replays to it, and who gets audit events though not everybody may.
+    /// One destination, replays to it, and the destinations with the right to restricted audit events.
     pub(super) fn publish_entitled(
         &self,
         target: &Arc<Scripted>,

@@ -37,7 +37,7 @@ async fn the_health_of_a_destination_is_that_of_all_nodes_whichever_is_asked() {
     nodes[0].publish(sources(), &[("ed_1", &up), ("ed_2", &down)]);
     nodes[1].publish(sources(), &[("ed_1", &up), ("ed_2", &down)]);
     let running = nodes.each_ref().map(Bench::run);
-    // Each node has traffic of its own.
+    // Each node has its own traffic.
     for (node, n_events) in nodes.iter().zip([3, 4]) {
         for n in 0..n_events {
             node.delivery.recorder().offer(record(node, n));

@@ -1,4 +1,4 @@
-//! Delivery under crashes: whatever a seed does to it, nothing is lost, and each crash repeats one
+//! Delivery under crashes: for every seed, nothing is lost, and each crash repeats one
 //! batch at most.
 
 use std::collections::HashMap;

@@ -31,7 +31,7 @@ async fn a_full_destination_drops_the_newest_and_traffic_is_never_slowed() {
         for n in 0..50 {
             recorder.offer(record(&bench, round * 50 + n));
         }
-        // The healthy one keeps up and gets everything, whatever the other does.
+        // The healthy destination keeps up and gets everything.
         let wanted = u64::try_from((round + 1) * 50).unwrap();
         until("the healthy destination", || {
             bench.health("ed_up").sent == wanted
@@ -239,7 +239,7 @@ async fn what_a_power_cut_may_have_taken_besides_is_said_by_the_next_life() {
     let (mut losses, _) = read(Some(&empty), "second").await;
     losses.counts.write(&bench.queue, 0, 0).await;
     assert_eq!(read(Some(&empty), "second").await.1.counted, 0);
-    // After a clean stop nothing is missing, whatever became of machine and file.
+    // After a clean stop, no loss is reported, even after a reboot or with an unreadable file.
     losses.counts.end(&bench.queue).await;
     assert_eq!(read(None, "third").await.1, Lost::default());
 }

@@ -1,4 +1,4 @@
-//! Content that is refused for good: found with few requests, logged once.
+//! Content that a destination permanently rejects: found with few requests, logged once.
 
 use std::collections::BTreeSet;
 use std::io::Write;

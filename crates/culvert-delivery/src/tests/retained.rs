@@ -54,7 +54,7 @@ fn publish(bench: &Bench, sources: Vec<Source>, target: &std::sync::Arc<Scripted
     });
 }
 
-/// Offers and keeps requests on these ports, nobody being subscribed to them.
+/// Offers requests on these ports, which are retained although no subscription matches.
 async fn keep(bench: &Bench, ports: std::ops::Range<i32>) {
     let before = bench.meters().retained.get();
     let wanted = before + u64::try_from(ports.len()).unwrap();

@@ -144,7 +144,7 @@ async fn capture_follows_sources_and_open_tails() {
 async fn records_that_nobody_wants_are_done_with() {
     let bench = Bench::new().await;
     let running = bench.run();
-    // As many as wake the recorder, and no more afterwards.
+    // Exactly the number that wakes the recorder.
     for n in 0..200 {
         bench.delivery.recorder().offer(record(&bench, n));
     }

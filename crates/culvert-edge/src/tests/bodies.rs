@@ -400,7 +400,7 @@ async fn a_body_that_breaks_off_while_a_policy_reads_it_is_not_answered() {
     }
 }
 
-/// What the event of the POST tells, which is among so many new ones.
+/// The event of the POST, among this number of new ones.
 async fn posted(rig: &Rig, before: usize, count: usize) -> serde_json::Value {
     let events = rig.recorder.events(before + count).await;
     let http = of(&events[before..], HTTP);

@@ -1,4 +1,4 @@
-//! What an authority sees that looks whether a name is ours, and what nobody else does.
+//! Challenge responses: a certificate authority gets them, other clients do not.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn challenge(kind: ChallengeKind, host: &str) -> Challenge {
     }
 }
 
-/// A restriction that admits nobody here.
+/// A restriction that no address here passes.
 fn nobody() -> Restriction {
     Restriction {
         id: "ipx_1".into(),
@@ -130,7 +130,7 @@ impl ServerCertVerifier for Anyone {
     }
 }
 
-/// What is presented to one who offers these protocols.
+/// The certificate presented to a client that offers these protocols.
 async fn presented(rig: &Rig, name: &str, offers: &[&[u8]]) -> std::io::Result<Vec<u8>> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = rustls::ClientConfig::builder_with_provider(provider)

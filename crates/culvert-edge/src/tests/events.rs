@@ -142,7 +142,7 @@ async fn an_ordinary_request_tells_everything() {
     assert!(conn["start_ts"].as_str() <= conn["end_ts"].as_str());
 }
 
-/// What the protocol adds to an answer is told like what the upstream sent: each field once.
+/// Response fields that the protocol adds are in the event like those of the upstream: each once.
 #[tokio::test]
 async fn the_answer_is_told_as_it_was_sent() {
     let mut rig = Rig::start().await;

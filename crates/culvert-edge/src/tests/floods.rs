@@ -262,7 +262,7 @@ async fn floods_end_within_a_thousand_frames_while_others_are_served() {
         let before = (attack.counts)(rig.edge.meters());
         let stream = tls(address, &root, "app.example", "h2").await.unwrap();
         let (read, mut write) = tokio::io::split(stream);
-        // Whatever comes is read at once, as an attacker would who is not to be stopped by windows.
+        // Reads everything immediately, as an attacker does to keep windows open.
         let (code, (), ()) = tokio::join!(
             last_words(tokio::io::join(read, tokio::io::sink())),
             async {

@@ -301,7 +301,7 @@ async fn an_answer_may_come_before_the_request_was_sent() {
         client
             .send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 4\r\n\r\nmuch")
             .await;
-        // It reads no more, and keeps the connection open.
+        // It stops reading, and keeps the connection open.
         std::future::pending::<()>().await;
     })
     .await;

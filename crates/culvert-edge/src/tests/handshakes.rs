@@ -107,7 +107,7 @@ async fn a_condition_on_anything_known_before_the_handshake_asks_for_a_certifica
             "actions.ngrok.log.metadata.a == 'b' && actions.culvert.log.metadata.a == 'b'"
                 .to_owned(),
         ];
-        // Fails, however it is written: the rule cannot be decided, and nobody is let in.
+        // Fails in every spelling: the rule cannot be decided, so every client is rejected.
         let failing = [
             "vars.none == 'yes'".to_owned(),
             "conn.tls.sni.split('.')[9] == 'x'".to_owned(),
@@ -189,7 +189,7 @@ async fn a_name_that_asks_for_a_certificate_is_not_reached_over_one_that_does_no
 }
 
 /// Rules about a connection, or about the name it was made for, are not passed over a connection made for
-/// another name, in whatever phase they stand.
+/// another name, in every phase.
 #[tokio::test]
 async fn rules_about_connections_are_not_passed_under_another_name() {
     let rig = Rig::start().await;

@@ -245,7 +245,7 @@ async fn a_body_goes_along() {
     );
 }
 
-/// A port where nobody listens, kept by a socket that does not.
+/// A port without a listener, reserved by a bound socket.
 fn closed() -> (socket2::Socket, u16) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let any: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
@@ -285,7 +285,7 @@ async fn a_pool_shares_its_load_and_passes_over_what_is_down() {
     }
     assert!(by["first"] >= 3 && by["second"] >= 3, "{by:?}");
     assert!(rig.edge.meters().upstream_connects_failed.get() >= 1);
-    // With nothing else there the truth is told.
+    // Without an alternative, the error names the cause.
     let only = [
         pooled(&down),
         named(Scheme::Http, "app.example", 80, "", forward),

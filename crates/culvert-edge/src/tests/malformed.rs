@@ -37,7 +37,7 @@ fn field(line: &str) -> Vec<u8> {
     format!("GET / HTTP/1.1\r\n{H}{line}\r\n\r\n").into_bytes()
 }
 
-/// A request with a body and lines of its own.
+/// A request with a body and additional lines.
 fn body(lines: &str, body: &str) -> Vec<u8> {
     format!("POST / HTTP/1.1\r\n{H}{lines}\r\n\r\n{body}").into_bytes()
 }
@@ -110,7 +110,7 @@ async fn no_ambiguous_request_is_forwarded_and_no_legal_one_refused() {
         heard.forget();
         let mut client = rig.connect().await;
         client.send(bytes).await;
-        // A refusal is closed behind its text, whatever the method.
+        // The connection closes after an error response, for every method.
         let method = if *must == Pass && bytes.starts_with(b"HEAD") {
             "HEAD"
         } else {

@@ -323,7 +323,7 @@ async fn authorities_by_id_count_live_and_hold_for_open_connections() {
         .certificate(names.clone(), key.clone())
         .build();
     rig.edge.publish(snapshot.clone()).await;
-    // Trusting nobody, nobody is let in.
+    // Without a trusted authority, every client is rejected.
     assert!(status(&rig, &root, Some(&member), &BOTH).await.is_none());
     authorities.replace(vec![ours.der.clone()]);
     assert!(status(&rig, &root, Some(&member), &BOTH).await.is_some());

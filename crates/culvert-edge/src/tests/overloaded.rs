@@ -1,4 +1,4 @@
-//! An edge without room: it says so, serves nobody new, and comes back.
+//! An overloaded edge: it reports its level, rejects new work, and recovers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -106,7 +106,7 @@ pub(super) async fn sheds_when_tasks_wait() {
             .reload(&within(Duration::MAX))
             .expect("the limits are good");
         level(&rig, 0).await;
-        // To close what is idle would have saved no time.
+        // Closing idle connections would have saved no time.
         assert_eq!(rig.edge.meters().shed_idle.get(), 0);
         open.send(GET).await;
         assert_eq!(open.answer("GET").await.status, 200);
@@ -201,7 +201,7 @@ fn trimmed(rig: &Rig) -> u64 {
     rig.edge.meters().events_trimmed.get()
 }
 
-/// An edge whose store is as slow as it is told, in milliseconds, and where nothing else makes a level.
+/// An edge whose store has a configurable write delay in milliseconds, which alone sets the level.
 async fn rig_with_store(millis: &Arc<AtomicU64>) -> Rig {
     let told = Arc::clone(millis);
     let delay = move || Duration::from_millis(told.load(Ordering::SeqCst));

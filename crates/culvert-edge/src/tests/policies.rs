@@ -702,7 +702,7 @@ async fn a_secret_that_is_gone_refuses_the_exchange() {
     }
 }
 
-/// Every spelling of a host that requests are routed by is judged by rules on it: none is skipped because the
+/// Rules on a host apply to every spelling of it that requests are routed by: none is skipped because the
 /// host has no value, and none passes under another spelling.
 #[tokio::test]
 async fn rules_on_the_host_hold_for_every_spelling_of_it() {

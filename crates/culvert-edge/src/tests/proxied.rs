@@ -191,7 +191,7 @@ async fn restrictions_and_tcp_endpoints_know_the_announced_client() {
 
 #[tokio::test]
 async fn nobody_else_is_believed() {
-    // A peer outside the networks, and a listener that is not told of.
+    // A peer outside the networks, and a listener that is not configured.
     let plain = Settings {
         proxy_protocol: ProxyProtocol {
             http: false,

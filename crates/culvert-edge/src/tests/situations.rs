@@ -392,7 +392,7 @@ async fn requests_of_one_connection_are_told_one_by_one() {
     drop(client);
     scene.rig.recorder.events(3).await;
 
-    // Sent again on a new connection, since the kept one was closed: told once, of the last attempt.
+    // Sent again on a new connection, because the idle one was closed: one event, about the last attempt.
     let mut client = scene.rig.connect().await;
     let once = "GET /once HTTP/1.1\r\nHost: app.example\r\n\r\n";
     for turn in 0..2 {
@@ -515,7 +515,7 @@ async fn what_a_stop_cuts_is_told_as_cut() {
     assert_eq!(of(&events, TCP).len(), 2);
 }
 
-/// A stream whose head never ends is nobody's exchange.
+/// A stream whose head never ends is no exchange.
 #[tokio::test]
 async fn a_stream_reset_within_its_head_makes_no_event() {
     use super::floods::{HEADERS, RST_STREAM, SETTINGS, frame, section, stream};

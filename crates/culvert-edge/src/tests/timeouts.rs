@@ -38,7 +38,7 @@ fn within(limits: Limits) -> Settings {
     }
 }
 
-/// An origin that sends the head and a first piece, pauses until it is told to go on, and sends the rest.
+/// An origin that sends the head and a first part, pauses until it is released, and sends the rest.
 async fn quiet(tasks: &mut JoinSet<()>, is_http2: bool, go: watch::Receiver<bool>) -> SocketAddr {
     origin(tasks, move |client| {
         let go = go.clone();
@@ -178,7 +178,7 @@ async fn an_upstream_may_be_silent_in_the_midst_of_any_answer() {
     }
 }
 
-/// An origin that responds only when it is told to.
+/// An origin that responds only when it is released.
 async fn waits(tasks: &mut JoinSet<()>, is_http2: bool, go: watch::Receiver<bool>) -> SocketAddr {
     origin(tasks, move |mut client| {
         let mut go = go.clone();

@@ -1,4 +1,4 @@
-//! jwt-validation on live traffic: which tokens pass, and what is answered to the others.
+//! jwt-validation on live traffic: which tokens pass, and the responses to the others.
 
 use std::sync::Arc;
 

@@ -39,7 +39,7 @@ async fn a_websocket_passes_and_ends_as_one_exchange() {
     .await;
     rig.edge.publish(http("app.example", origin).build()).await;
     let mut client = rig.connect().await;
-    // With bytes that nobody may see before the 101.
+    // With bytes that must not be visible before the 101.
     client.send(handshake() + "early").await;
     let (head, ahead) = heard.recv().await.unwrap();
     assert!(

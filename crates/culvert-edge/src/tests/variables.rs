@@ -29,7 +29,7 @@ fn data_file(name: &str) -> PathBuf {
 
 /// Data for the loopback, with every field that public databases have.
 fn data() -> IpData {
-    // Tests run beside each other, each with a file of its own.
+    // Tests run concurrently, so each has its own file.
     static FILES: AtomicUsize = AtomicUsize::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
     let name = format!("culvert-variables-{}-{number}", std::process::id());
@@ -97,7 +97,7 @@ fn is_promised(variable: &Variable, kind: Kind) -> bool {
         // Fields that the files do not have are refused when a policy is written.
         Filled::Data(_) => true,
         Filled::Actions => true,
-        // A body has a test of its own.
+        // Bodies have their own test.
         Filled::Answered | Filled::Never | Filled::Hidden => false,
     }
 }

@@ -652,7 +652,7 @@ fn rules_that_differ_in_their_secrets_alone_keep_each_its_own() {
     assert_eq!(restored.text(), text(["\"first\"", "\"second\""]));
 }
 
-/// Where a policy is judged, it names no variable that cannot have a value; what is stored already runs on.
+/// A new policy must not name a variable that never has a value; stored policies continue to run.
 #[test]
 fn variables_that_nothing_fills_are_refused_when_a_policy_is_written() {
     let judged = Resources {

@@ -42,7 +42,7 @@ async fn beside_at(first: &Harness, database_url: &str) -> Harness {
     .await
 }
 
-/// The same as a process of its own, that can be killed.
+/// The same as a separate process, which can be killed.
 pub fn process_beside(first: &Harness, folder: &Path) -> Process {
     let key = first.settings.key_file().display().to_string();
     let arguments = ["--secrets-key-file", &key];
@@ -60,7 +60,7 @@ async fn what_one_node_knows_the_others_know() {
     let hook = Receiver::start().await;
     subscribe_debug(&one, &hook, json!([{"type": "api_key_created.v0"}])).await;
 
-    // A key counts everywhere from its answer on, and nowhere from its end on.
+    // A key is valid on every node from the response on, and on none after its deletion.
     let mut made = BTreeSet::new();
     for nth in 0..30 {
         let (here, there) = match nth % 2 {
@@ -81,7 +81,7 @@ async fn what_one_node_knows_the_others_know() {
         made.insert(key["id"].as_str().unwrap().to_owned());
     }
 
-    // Configuration made at one is soon what the edge of the other does.
+    // The edge of one node soon applies a change made at another.
     let origin = Receiver::start().await;
     let mut slowest = Duration::ZERO;
     for nth in 0..5 {
@@ -98,7 +98,7 @@ async fn what_one_node_knows_the_others_know() {
     }
     println!("an endpoint was at the other edge within {slowest:?}, request and all");
 
-    // Both were delivering all the time, and nothing was told twice.
+    // Both delivered all the time, and no event was sent twice.
     hook.wait_for("api_key_created.v0", made.len()).await;
     let mut told: BTreeMap<String, usize> = BTreeMap::new();
     for event in hook.events() {
@@ -111,7 +111,7 @@ async fn what_one_node_knows_the_others_know() {
     one.stop().await;
 }
 
-/// Events of one node's traffic are seen, and counted, by a person who asks another.
+/// A tail and health of one node include the traffic of another.
 #[tokio::test(flavor = "multi_thread")]
 async fn health_and_tails_are_those_of_all_nodes_whichever_is_asked() {
     const HOST: &str = "watched.culvert.localhost";
@@ -176,7 +176,7 @@ async fn health_and_tails_are_those_of_all_nodes_whichever_is_asked() {
     one.stop().await;
 }
 
-/// A way to one server or another.
+/// A proxy whose target can change.
 struct Road {
     address: SocketAddr,
     leads_to: Arc<Mutex<SocketAddr>>,

@@ -140,7 +140,7 @@ async fn users_are_asked_about_again() {
     );
     assert_eq!(idp.asked().len(), 1);
 
-    // An access token that has expired is renewed first, once for all who come with the session.
+    // An expired access token is renewed first, once for all concurrent requests of the session.
     scene.clock.advance(seconds(3600));
     let copies = [browser.clone(), browser.clone(), browser.clone()];
     let [mut a, mut b, mut c] = copies;

@@ -1,4 +1,4 @@
-//! Which host a request is for, and who it says is calling.
+//! The host of a request, and the client address that it claims.
 
 use super::*;
 
@@ -99,7 +99,7 @@ fn hosts() -> Vec<Request> {
     ]
 }
 
-/// Which host is meant, and who says that it is calling.
+/// The host of a request, and the client address that it claims.
 fn host_games() -> Vec<Request> {
     let mut games = Vec::new();
     let host = |host: &str| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes();

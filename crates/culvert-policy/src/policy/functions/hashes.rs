@@ -1,4 +1,4 @@
-//! Hash functions: not for secrets of one's own, but as others compute them.
+//! Hash functions, to compare with values that other systems compute. Not for storing secrets.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

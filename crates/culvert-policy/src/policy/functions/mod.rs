@@ -76,7 +76,7 @@ fn member(
     )
 }
 
-/// Called as `name(…)`, with a variable in front of what is written.
+/// Called as `name(…)`; a variable precedes the written arguments.
 fn about(
     since: Phase,
     variable: &str,

@@ -137,7 +137,7 @@ async fn a_lease_runs_out_and_its_holder_has_lost(place: &Place) {
     queue.ack(&other).await.unwrap();
     assert_eq!(queue.backlog().await.unwrap(), []);
 
-    // The lease has expired, but nobody else took the batch, so the holder can still settle it.
+    // The lease has expired, but no other worker leased the batch, so the holder can still settle it.
     queue.append(vec![audit("a2")], None).await.unwrap();
     let slow = lease(place, &queue).await.unwrap();
     place.clock.advance(2 * LEASE);

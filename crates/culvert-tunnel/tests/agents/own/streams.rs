@@ -124,7 +124,7 @@ async fn streams_that_stall_take_a_bounded_amount_of_memory_and_give_it_back() {
                 if sends {
                     soon(stream.read_u8()).await.unwrap();
                 } else {
-                    // Until no more is accepted, or the stream is reset.
+                    // Until writes block or the stream is reset.
                     let piece = [7; 16 << 10];
                     let mut sent = 0;
                     while sent < 64 << 20

@@ -174,7 +174,7 @@ async fn every_kind_of_endpoint_is_reached_through_another_node_and_its_agent_is
         list(&one, "tunnel_sessions").await.is_empty()
     })
     .await;
-    // Asked to begin anew it may come back at any moment, so nothing follows that.
+    // After a restart command, it may reconnect at any time, so this is last.
     let session = soon("a session", builder.connect()).await.unwrap();
     assert_eq!(ask(&session, "restart").await.0, 204);
     drop(session);

@@ -16,7 +16,7 @@ use crate::agent_clients::{Kind, Order, Running, start};
 use crate::agents::{Service, credential, list};
 use crate::harness::{Harness, binary, cluster, eventually};
 
-/// What a load balancer does for agents: passes each connection on to a server that takes it.
+/// A load balancer for agents: forwards each connection to a server that accepts it.
 async fn balanced(nodes: Arc<RwLock<Vec<Harness>>>) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -43,7 +43,7 @@ async fn a_rolling_restart_of_three_nodes_fails_no_request() {
     Box::pin(rolling_restart(Kind::Own)).await;
 }
 
-/// It knows no command to connect elsewhere.
+/// This agent has no command to move to another node.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolling_restart_of_three_nodes_fails_no_request_of_a_published_agent() {
     if Kind::Python.is_here() {
@@ -51,7 +51,7 @@ async fn a_rolling_restart_of_three_nodes_fails_no_request_of_a_published_agent(
     }
 }
 
-/// What an agent is kept by for as long as it serves.
+/// A running agent.
 enum Kept {
     Own(Ended),
     Published(Running),
@@ -306,7 +306,7 @@ async fn killed_node(kind: Kind) {
         failed.len()
     );
     // Requests that were on their way are repeated, and later ones wait for two seconds. Only where the
-    // agent takes longer to be back, and known everywhere, are clients told that it is away.
+    // agent takes longer to reconnect, or a node to learn of it, do clients get 404.
     let is_told = |(_, why): &(Instant, String)| why.starts_with("Ok(404)");
     assert!(failed.iter().all(is_told), "{failed:#?}");
     assert!(last.is_none_or(|last| last < Duration::from_secs(20)));

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::agents::soon;
 use crate::harness::{Harness, cluster};
 
-/// Believes any server, so that what the server thinks of its client is all that counts.
+/// Accepts any server certificate, so that only the verification of the client decides.
 #[derive(Debug)]
 struct Anyone;
 
@@ -73,7 +73,7 @@ async fn only_nodes_are_let_in_by_the_listener_of_nodes() {
         let name = ServerName::try_from("node.culvert.internal").unwrap();
         let exchange = async {
             let socket = TcpStream::connect(nodes).await?;
-            // The client is done before the server has judged it.
+            // The client finishes its handshake before the server has verified its certificate.
             let mut socket = connector.connect(name, socket).await?;
             let mut bytes = [0; 16];
             socket.read_exact(&mut bytes).await
