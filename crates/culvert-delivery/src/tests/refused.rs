@@ -32,48 +32,55 @@ async fn one_batch(bench: &Bench, class: BatchClass, events: usize) {
 /// Whichever events are refused: those become dead letters, all others are taken once; and where it is all
 /// of them, that takes few requests.
 #[tokio::test]
-async fn halving_finds_what_is_refused_and_stops_where_that_is_everything() {
-    for class in [BatchClass::Audit, BatchClass::Traffic] {
-        for events in [2usize, 9, 100, 500] {
-            let all: BTreeSet<usize> = (0..events).collect();
-            let only = |keep: &dyn Fn(usize) -> bool| -> BTreeSet<usize> {
-                all.iter().copied().filter(|n| keep(*n)).collect()
-            };
-            let patterns = [
-                only(&|n| n == events / 2),
-                only(&|n| n == 0 || n == events - 1),
-                only(&|n| n % 2 == 0),
-                only(&|n| n < 9),
-                only(&|n| n < 9 || n == events * 3 / 4),
-                only(&|n| n != events - 1),
-                all.clone(),
-            ];
-            for (pattern, bad) in patterns.iter().enumerate() {
-                let bench = Bench::new().await;
-                let target = Scripted::new(500);
-                for n in bad {
-                    target.refuse(&format!("ev_{n}"), failure(FailureClass::Permanent, "400"));
-                }
-                bench.publish(Vec::new(), &[("ed_1", &target)]);
-                one_batch(&bench, class, events).await;
-                let mut worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
-                drain(&bench, &mut worker).await;
-                let case = format!("{class:?} {events} pattern {pattern}");
-                let letters = bench.queue.dead_letters("ed_1", None, 1000).await.unwrap();
-                let n_dead: u32 = letters.iter().map(|letter| letter.count).sum();
-                let taken = target.taken().len();
-                assert_eq!(taken + n_dead as usize, events, "{case}");
-                assert_eq!(bench.queue.backlog().await.unwrap()[0].batches, 0, "{case}");
-                let requests = target.sizes().len();
-                if bad.len() == events {
-                    // As many as lead to eight single ones, and a few for each part that is left.
-                    let depth = events.ilog2() as usize + 1;
-                    assert!(requests <= 4 * depth + 20, "{case}: {requests} requests");
-                } else if pattern != 5 {
-                    // The only one that is good among hundreds may be given up with them.
-                    let good = all.difference(bad).count();
-                    assert_eq!(taken, good, "{case}");
-                }
+async fn halving_finds_refused_audit_events_and_stops_where_that_is_everything() {
+    halving_finds_what_is_refused(BatchClass::Audit).await;
+}
+
+#[tokio::test]
+async fn halving_finds_refused_traffic_events_and_stops_where_that_is_everything() {
+    halving_finds_what_is_refused(BatchClass::Traffic).await;
+}
+
+async fn halving_finds_what_is_refused(class: BatchClass) {
+    for events in [2usize, 9, 100, 500] {
+        let all: BTreeSet<usize> = (0..events).collect();
+        let only = |keep: &dyn Fn(usize) -> bool| -> BTreeSet<usize> {
+            all.iter().copied().filter(|n| keep(*n)).collect()
+        };
+        let patterns = [
+            only(&|n| n == events / 2),
+            only(&|n| n == 0 || n == events - 1),
+            only(&|n| n % 2 == 0),
+            only(&|n| n < 9),
+            only(&|n| n < 9 || n == events * 3 / 4),
+            only(&|n| n != events - 1),
+            all.clone(),
+        ];
+        for (pattern, bad) in patterns.iter().enumerate() {
+            let bench = Bench::new().await;
+            let target = Scripted::new(500);
+            for n in bad {
+                target.refuse(&format!("ev_{n}"), failure(FailureClass::Permanent, "400"));
+            }
+            bench.publish(Vec::new(), &[("ed_1", &target)]);
+            one_batch(&bench, class, events).await;
+            let mut worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
+            drain(&bench, &mut worker).await;
+            let case = format!("{class:?} {events} pattern {pattern}");
+            let letters = bench.queue.dead_letters("ed_1", None, 1000).await.unwrap();
+            let n_dead: u32 = letters.iter().map(|letter| letter.count).sum();
+            let taken = target.taken().len();
+            assert_eq!(taken + n_dead as usize, events, "{case}");
+            assert_eq!(bench.queue.backlog().await.unwrap()[0].batches, 0, "{case}");
+            let requests = target.sizes().len();
+            if bad.len() == events {
+                // As many as lead to eight single ones, and a few for each part that is left.
+                let depth = events.ilog2() as usize + 1;
+                assert!(requests <= 4 * depth + 20, "{case}: {requests} requests");
+            } else if pattern != 5 {
+                // The only one that is good among hundreds may be given up with them.
+                let good = all.difference(bad).count();
+                assert_eq!(taken, good, "{case}");
             }
         }
     }
