@@ -20,6 +20,7 @@ mod event_names;
 mod feed;
 mod health;
 mod heartbeat;
+mod inspection;
 mod ledger_watch;
 mod lookup;
 mod migrate;
@@ -52,6 +53,7 @@ pub use event_index::{AuditKey, LinkedRow, Order};
 pub use event_names::event_names;
 pub use feed::Touched;
 pub use heartbeat::Heartbeat;
+pub use inspection::{Inspection, inspect};
 pub use node::Node;
 pub use outbox::OutboxRow;
 pub use queue::{

@@ -17,6 +17,7 @@ on_both_engines!(
     a_step_is_applied_once_and_the_last_two_copies_are_kept,
     a_database_that_needs_a_newer_culvert_is_refused,
     two_nodes_may_start_at_once,
+    an_inspection_says_what_a_start_would_do_and_does_nothing,
 );
 
 const fn step(format: i64, min_reader: i64, sql: &'static str) -> Step {
@@ -193,4 +194,36 @@ async fn a_disk_error_is_told_from_a_refusal() {
     };
     health.judge(&error, "reading");
     assert!(health.check().is_err(), "{error}");
+}
+
+async fn an_inspection_says_what_a_start_would_do_and_does_nothing(place: &Place) {
+    let inspect = async || crate::inspect(&place.url, &*place.clock).await.unwrap();
+    let [empty, _] = inspect().await;
+    assert_eq!((empty.format, empty.is_migrated()), (None, false));
+    if let StoreUrl::Sqlite(path) = &place.url {
+        assert!(!path.exists(), "an inspection creates nothing");
+    }
+
+    place.store().await.close().await;
+    let ours = i64::try_from(OURS).unwrap();
+    let [current, events] = inspect().await;
+    assert_eq!((current.format, current.newest), (Some(ours), ours));
+    assert!(current.is_readable() && !current.is_migrated() && !current.excludes_older());
+    assert_eq!(events.format, None, "no queue was opened");
+
+    // As a program of format 1 left it.
+    let store = place.store().await;
+    store.meta_set("format", "1").await.unwrap();
+    let [older, _] = inspect().await;
+    assert!(older.is_migrated() && !older.excludes_older());
+    let [again, _] = inspect().await;
+    assert_eq!(again, older, "an inspection changes nothing");
+
+    // As a newer program left it.
+    let newer = (ours + 1).to_string();
+    store.meta_set("format", &newer).await.unwrap();
+    store.meta_set("min_reader", &newer).await.unwrap();
+    let [newer, _] = inspect().await;
+    assert!(!newer.is_readable() && !newer.is_migrated());
+    store.close().await;
 }
