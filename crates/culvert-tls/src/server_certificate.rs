@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use culvert_base::Fault;
 use culvert_base::net::HostName;
+use culvert_base::{Fault, Timestamp};
 use rustls::crypto::aws_lc_rs;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -106,6 +106,13 @@ pub fn read_certificate(pem: &[u8]) -> Result<(Vec<HostName>, Arc<CertifiedKey>)
         .keys_match()
         .map_err(|error| Fault::new(doing, error))?;
     Ok((names, Arc::new(certified)))
+}
+
+/// The end of a certificate's validity; `None` if it cannot be parsed.
+pub fn expires_at(certificate: &CertificateDer<'_>) -> Option<Timestamp> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let seconds = parsed.validity().not_after.timestamp();
+    Some(Timestamp::from_unix_seconds(seconds))
 }
 
 /// A resolver with one certificate, which was selected by name before.

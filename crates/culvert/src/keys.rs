@@ -4,7 +4,7 @@
 //! and decrypted with either.
 
 use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -61,8 +61,8 @@ pub(crate) fn mark_of(key: &Secret) -> String {
 pub fn load(path: &Path) -> Result<Option<MasterKey>> {
     match std::fs::read_to_string(path) {
         Ok(text) => {
-            let mode = std::fs::metadata(path)?.permissions().mode();
-            if mode & 0o077 != 0 {
+            let found = std::fs::metadata(path)?;
+            if !is_private(found.mode(), found.uid()) {
                 bail!(
                     "other users can read the master key `{}`; run `chmod 600` on it",
                     path.display()
@@ -86,6 +86,13 @@ pub fn load(path: &Path) -> Result<Option<MasterKey>> {
             Err(error).with_context(|| format!("reading the master key `{}`", path.display()))
         }
     }
+}
+
+/// Whether a file with this mode and owner is for the server alone. A file of root may be readable by a group: that is
+/// how an orchestrator mounts a secret for a process that does not run as root.
+fn is_private(mode: u32, owner: u32) -> bool {
+    let others = if owner == 0 { 0o037 } else { 0o077 };
+    mode & others == 0
 }
 
 /// Creates the key of a new installation and writes its file.
@@ -156,8 +163,25 @@ pub fn make_data_dir(path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use culvert_base::SeededEntropy;
+
+    #[test]
+    fn only_a_file_of_root_may_be_readable_by_a_group() {
+        for (mode, owner, expected) in [
+            (0o600, 1000, true),
+            (0o400, 0, true),
+            (0o440, 0, true),
+            (0o640, 0, true),
+            (0o440, 1000, false),
+            (0o444, 0, false),
+            (0o660, 0, false),
+        ] {
+            assert_eq!(is_private(mode, owner), expected, "{mode:o} of {owner}");
+        }
+    }
 
     #[test]
     fn a_key_is_made_once_and_kept_private() {

@@ -19,14 +19,18 @@ pub mod audit;
 mod command;
 pub mod completions;
 pub mod demo;
+pub mod doctor;
 pub mod events;
+pub mod health;
 pub mod http;
+pub mod man;
 pub mod openapi;
 pub mod serve;
 pub mod settings;
 pub mod start;
 pub mod tcp;
 pub mod tls;
+pub mod upgrade;
 
 pub(crate) use command::say;
 pub use command::{CommandType, Failure, settings_of, with_settings};
@@ -38,14 +42,18 @@ pub static ALL: &[&CommandType] = &[
     &audit::TYPE,
     &completions::TYPE,
     &demo::TYPE,
+    &doctor::TYPE,
     &events::TYPE,
+    &health::TYPE,
     &http::TYPE,
+    &man::TYPE,
     &openapi::TYPE,
     &serve::TYPE,
     &settings::TYPE,
     &start::TYPE,
     &tcp::TYPE,
     &tls::TYPE,
+    &upgrade::TYPE,
 ];
 
 /// Parses the arguments and runs the command.
@@ -103,10 +111,25 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// The version, with the commit if the build names one, and the platform: `0.1.0 (1a2b3c4d5e6f, x86_64-linux-musl)`.
+fn version() -> String {
+    let libc = if cfg!(target_env = "musl") {
+        "musl"
+    } else {
+        "gnu"
+    };
+    let platform = format!("{}-{}-{libc}", std::env::consts::ARCH, std::env::consts::OS);
+    let version = env!("CARGO_PKG_VERSION");
+    match option_env!("CULVERT_COMMIT") {
+        Some(commit) if !commit.is_empty() => format!("{version} ({commit}, {platform})"),
+        _ => format!("{version} ({platform})"),
+    }
+}
+
 /// The whole command line. Completions and the reference use it too.
 pub fn command() -> Command {
     let mut root = Command::new("culvert")
-        .version(env!("CARGO_PKG_VERSION"))
+        .version(version())
         .about("Self-hosted ingress with traffic policies, agents and an audit trail")
         .subcommand_required(true)
         .arg_required_else_help(true);

@@ -1,0 +1,220 @@
+//! The data directory, the master key, the databases and the clock.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use culvert_base::Clock;
+use culvert_store::{Inspection, inspect};
+
+use super::Report;
+use crate::config::Settings;
+use crate::keys;
+use crate::server::store_url;
+
+/// Free disk space below which writes may fail soon, and below which it is time to act.
+const FREE_BYTES_MIN: u64 = 64 << 20;
+const FREE_BYTES_LOW: u64 = 1 << 30;
+/// Leases and sessions of nodes are measured in seconds.
+const CLOCK_AHEAD_MS_MAX: u64 = 2_000;
+/// Tolerance for the time of a file that was just written.
+const AHEAD_MAX: Duration = Duration::from_secs(60);
+/// Present while systemd runs its time client, and once that has set the clock.
+const TIMESYNC: &str = "/run/systemd/timesync";
+
+pub(super) async fn examine(settings: &Settings, clock: &dyn Clock, report: &mut Report) {
+    let can_read = examine_folder(&settings.data_dir, report);
+    let found = match can_read {
+        true => examine_databases(settings, clock, report).await,
+        false => None,
+    };
+    if can_read {
+        let is_in_use = found
+            .as_ref()
+            .is_some_and(|found| found[0].format.is_some());
+        examine_key(settings, is_in_use, report);
+    }
+    examine_clock(settings, clock, found.as_ref(), report);
+}
+
+/// Whether the directory can be examined further.
+fn examine_folder(folder: &Path, report: &mut Report) -> bool {
+    let shown = folder.display();
+    let found = match std::fs::metadata(folder) {
+        Ok(found) => found,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let parent = folder
+                .ancestors()
+                .find(|parent| parent.is_dir())
+                .map_or_else(|| PathBuf::from("."), Path::to_path_buf);
+            report.ok(
+                "data",
+                format!("`{shown}` does not exist; the first start creates it"),
+            );
+            examine_space(&parent, report);
+            return true;
+        }
+        Err(error) => {
+            report.fail(
+                "data",
+                format!("`{shown}` cannot be read: {error}"),
+                "run this command as the user of the server",
+            );
+            return false;
+        }
+    };
+    let user = rustix::process::geteuid();
+    if !user.is_root() && user.as_raw() != found.uid() {
+        report.fail(
+            "data",
+            format!("`{shown}` belongs to another user (uid {})", found.uid()),
+            "run this command as the user of the server, or change the owner of the directory",
+        );
+        return false;
+    }
+    match found.mode() & 0o077 {
+        0 => report.ok("data", format!("`{shown}` is for its owner alone")),
+        _ => report.warn(
+            "data",
+            format!("other users can access `{shown}`"),
+            format!("run `chmod 700 {shown}`"),
+        ),
+    }
+    examine_space(folder, report);
+    true
+}
+
+fn examine_space(folder: &Path, report: &mut Report) {
+    let Ok(found) = rustix::fs::statvfs(folder) else {
+        return;
+    };
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    let text = format!("{} MiB of disk space are free", free >> 20);
+    if free < FREE_BYTES_MIN {
+        report.fail(
+            "data",
+            text,
+            "free disk space: without it, writes are refused",
+        );
+    } else if free < FREE_BYTES_LOW {
+        report.warn(
+            "data",
+            text,
+            "free disk space, or lower `events.traffic_retention_bytes`",
+        );
+    } else {
+        report.ok("data", text);
+    }
+}
+
+fn examine_key(settings: &Settings, is_in_use: bool, report: &mut Report) {
+    let path = settings.key_file();
+    let shown = path.display();
+    match keys::load(&path) {
+        Ok(Some(key)) if key.each().count() > 1 => report.warn(
+            "key",
+            format!("a rotation of the master key `{shown}` was interrupted"),
+            "stop all servers and run `culvert admin rotate-master-key`",
+        ),
+        Ok(Some(_)) => report.ok("key", format!("the master key `{shown}` can be read")),
+        Ok(None) if is_in_use => report.fail(
+            "key",
+            format!("the master key `{shown}` is missing, and the stored secrets need it"),
+            "restore the file from a backup, copy it from another node, or set `secrets.key_file`",
+        ),
+        Ok(None) => report.ok(
+            "key",
+            format!("there is no master key `{shown}`; the first start creates it"),
+        ),
+        Err(error) => report.fail(
+            "key",
+            format!("{error:#}"),
+            "the file must contain 64 hex digits and be readable by the user of the server alone",
+        ),
+    }
+}
+
+async fn examine_databases(
+    settings: &Settings,
+    clock: &dyn Clock,
+    report: &mut Report,
+) -> Option<[Inspection; 2]> {
+    let found = match inspect(&store_url(settings), clock).await {
+        Ok(found) => found,
+        Err(fault) => {
+            let mend = match settings.database_url.is_empty() {
+                true => "run `culvert admin check` as the user of the server",
+                false => {
+                    "check that PostgreSQL runs, that `database_url` names host, user and database, and that \
+                     `pg_hba.conf` admits this machine"
+                }
+            };
+            report.fail("store", fault.chain(), mend);
+            return None;
+        }
+    };
+    for database in &found {
+        let name = &database.name;
+        match database.format {
+            None => report.ok(
+                "store",
+                format!("`{name}` is empty; the first start creates it"),
+            ),
+            Some(format) if !database.is_readable() => report.fail(
+                "store",
+                format!(
+                    "`{name}` has format {format}, and this version reads up to {}",
+                    database.newest
+                ),
+                "start the newer version, or restore the backup made before the upgrade",
+            ),
+            Some(format) if database.is_migrated() => report.warn(
+                "store",
+                format!("`{name}` has format {format}; the next start migrates it"),
+                "`culvert upgrade --check` says what happens",
+            ),
+            Some(format) => report.ok("store", format!("`{name}` has format {format}")),
+        }
+    }
+    Some(found)
+}
+
+fn examine_clock(
+    settings: &Settings,
+    clock: &dyn Clock,
+    found: Option<&[Inspection; 2]>,
+    report: &mut Report,
+) {
+    let before = report.0.len();
+    if let Some(ahead) = found.and_then(|found| found[0].clock_ahead_ms) {
+        let text = format!("the clock of the database is {ahead} ms ahead of this machine's");
+        if ahead.unsigned_abs() > CLOCK_AHEAD_MS_MAX {
+            report.warn("clock", text, "synchronize both clocks with NTP");
+        }
+    }
+    // A file of the future was written before the clock was set back.
+    let state = std::fs::metadata(settings.data_dir.join("state.db"));
+    let now = std::time::UNIX_EPOCH + Duration::from_nanos(clock.now().unix_nanos().unsigned_abs());
+    if let Ok(written) = state.and_then(|state| state.modified())
+        && written
+            .duration_since(now)
+            .is_ok_and(|ahead| ahead > AHEAD_MAX)
+    {
+        report.fail(
+            "clock",
+            "the clock is behind the last change of the database",
+            "set the clock; certificates and leases depend on it",
+        );
+    }
+    let timesync = Path::new(TIMESYNC);
+    if timesync.is_dir() && !timesync.join("synchronized").exists() {
+        report.warn(
+            "clock",
+            "the time client of this machine has not synchronized the clock yet",
+            "look at `timedatectl timesync-status`",
+        );
+    }
+    if report.0.len() == before {
+        report.ok("clock", format!("the time is {}", clock.now()));
+    }
+}
