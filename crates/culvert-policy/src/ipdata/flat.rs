@@ -5,16 +5,17 @@
 //! through an index over the bits of the address, a binary search among at most 32 ranges, and two table
 //! reads.
 //!
-//! A range takes 8 bytes for IPv4 and 16 for IPv6, and up to 8 bytes of index. A record takes 4 bytes for
-//! each field that any record has; each distinct text or number is stored once. Databases above
-//! [`RANGES_MAX`] or [`CELLS_MAX`] are not converted: their lookups walk the tree.
+//! A range takes 8 bytes for IPv4 and 12 for IPv6, and up to 8 bytes of index. A record takes 4 bytes for
+//! each field that any record has; each distinct text or number is stored once. The time of a lookup is that of
+//! its reads from memory, so tables are small, and a cell refers to its text without a table between them.
+//! Databases above [`RANGES_MAX`] or [`CELLS_MAX`] are not converted: their lookups walk the tree.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use super::mmdb::{Scalar, Tree};
 
-/// Maximum number of ranges per IP version: 64 and 128 MiB, and at most 64 MiB of index.
+/// Maximum number of ranges per IP version: 64 and 96 MiB, and at most 64 MiB of index.
 pub(super) const RANGES_MAX: usize = 8 << 20;
 /// Maximum number of fields in all records: 128 MiB.
 pub(super) const CELLS_MAX: usize = 32 << 20;
@@ -31,6 +32,22 @@ pub(super) enum Found {
     Record(usize),
     /// Only the tree has the answer.
     InTree,
+}
+
+/// The first 64 bits of an IPv6 address. Two words, so that a range has no padding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Prefix([u32; 2]);
+
+impl From<u64> for Prefix {
+    fn from(bits: u64) -> Self {
+        Self([(bits >> 32) as u32, bits as u32])
+    }
+}
+
+impl From<Prefix> for u64 {
+    fn from(Prefix([high, low]): Prefix) -> Self {
+        Self::from(high) << 32 | Self::from(low)
+    }
 }
 
 /// Ranges of addresses, each up to the start of the next one. The first starts at zero.
@@ -65,7 +82,9 @@ impl<K: Copy + Ord + Into<u64>> Ranges<K> {
 /// Number of ranges that are searched without an index node; a few memory reads fetch them.
 const NEAR_MAX: usize = 32;
 /// Binary logarithm of the maximum number of parts of a node.
-const PARTS_BITS_MAX: u32 = 16;
+const PARTS_BITS_MAX: u32 = 20;
+/// Number of words that the index of a small table may have beyond two for each range.
+const SPARE_WORDS: usize = 2 << 16;
 /// Number of words in a node before its slots.
 const HEAD: usize = 4;
 /// Flags of a slot in the index.
@@ -94,7 +113,7 @@ impl Index {
     fn new<K: Copy + Into<u64>>(ranges: &[(K, u32)]) -> Self {
         let starts: Vec<u64> = ranges.iter().map(|(start, _)| (*start).into()).collect();
         let mut index = Self(Vec::new());
-        index.divide(&starts, 0, 2 * starts.len() + (2 << PARTS_BITS_MAX));
+        index.divide(&starts, 0, 2 * starts.len() + SPARE_WORDS);
         index.0.shrink_to_fit();
         index
     }
@@ -171,7 +190,13 @@ impl Index {
     }
 }
 
-/// A text or number of a record.
+/// The flag of a cell with the place of a text in [`Flat::texts`].
+const IS_TEXT: u32 = 1 << 31;
+/// A text in [`Flat::texts`] follows two characters with seven bits of its length each. Longer ones are in
+/// [`Flat::kept`].
+const SHORT_MAX: usize = (1 << 14) - 1;
+
+/// A number or a long text of a record.
 #[derive(Clone, Copy, Debug)]
 enum Kept {
     Text(u32, u32),
@@ -184,9 +209,10 @@ enum Kept {
 #[derive(Debug)]
 pub(super) struct Flat {
     v4: Ranges<u32>,
-    v6: Option<Ranges<u64>>,
+    v6: Option<Ranges<Prefix>>,
     columns: usize,
-    /// The index of each value plus one, by record and field; 0 for none.
+    /// By record and field: the place of a text with [`IS_TEXT`], the index of another value plus one, or 0 for
+    /// none.
     cells: Vec<u32>,
     kept: Vec<Kept>,
     texts: String,
@@ -218,33 +244,53 @@ impl Flat {
                     flat.cells.push(0);
                     continue;
                 };
-                let next = u32::try_from(flat.kept.len() + 1).ok()?;
-                let place = match scalar {
-                    Scalar::Text(text) => known_texts.entry(text).or_insert(next),
-                    Scalar::Int(number) => known_numbers.entry((0, number as u64)).or_insert(next),
-                    Scalar::Double(number) => {
-                        known_numbers.entry((1, number.to_bits())).or_insert(next)
+                let (key, value) = match scalar {
+                    Scalar::Text(text) => {
+                        let cell = match known_texts.get(text) {
+                            Some(cell) => *cell,
+                            None => flat.keep_text(text)?,
+                        };
+                        known_texts.insert(text, cell);
+                        flat.cells.push(cell);
+                        continue;
                     }
-                    Scalar::Bool(value) => known_numbers.entry((2, value.into())).or_insert(next),
+                    Scalar::Int(number) => ((0, number as u64), Kept::Int(number)),
+                    Scalar::Double(number) => ((1, number.to_bits()), Kept::Double(number)),
+                    Scalar::Bool(value) => ((2, value.into()), Kept::Bool(value)),
                 };
-                flat.cells.push(*place);
-                if *place == next {
-                    flat.kept.push(match scalar {
-                        Scalar::Text(text) => {
-                            let from = u32::try_from(flat.texts.len()).ok()?;
-                            flat.texts.push_str(text);
-                            Kept::Text(from, u32::try_from(flat.texts.len()).ok()?)
-                        }
-                        Scalar::Int(number) => Kept::Int(number),
-                        Scalar::Double(number) => Kept::Double(number),
-                        Scalar::Bool(value) => Kept::Bool(value),
-                    });
-                }
+                let cell = match known_numbers.get(&key) {
+                    Some(cell) => *cell,
+                    None => flat.keep(value)?,
+                };
+                known_numbers.insert(key, cell);
+                flat.cells.push(cell);
             }
         }
         flat.kept.shrink_to_fit();
         flat.texts.shrink_to_fit();
         Some(flat)
+    }
+
+    /// Stores a value and returns its cell. `None` if there are too many.
+    fn keep(&mut self, value: Kept) -> Option<u32> {
+        self.kept.push(value);
+        let cell = u32::try_from(self.kept.len()).ok()?;
+        (cell & IS_TEXT == 0).then_some(cell)
+    }
+
+    /// Stores a text and returns its cell. `None` if there are too many.
+    fn keep_text(&mut self, text: &str) -> Option<u32> {
+        let from = u32::try_from(self.texts.len()).ok()?;
+        if text.len() > SHORT_MAX || from & IS_TEXT > 0 {
+            self.texts.push_str(text);
+            let to = u32::try_from(self.texts.len()).ok()?;
+            return self.keep(Kept::Text(from, to));
+        }
+        for bits in [text.len() & 0x7f, text.len() >> 7] {
+            self.texts.push(char::from(bits as u8));
+        }
+        self.texts.push_str(text);
+        Some(from | IS_TEXT)
     }
 
     /// The starts of the ranges.
@@ -253,7 +299,7 @@ impl Flat {
         let v4 = self.v4.ranges.iter();
         let v4 = v4.map(|(start, _)| IpAddr::V4((*start).into()));
         let v6 = self.v6.iter().flat_map(|v6| &v6.ranges);
-        let v6 = v6.map(|(start, _)| IpAddr::V6((u128::from(*start) << 64).into()));
+        let v6 = v6.map(|(start, _)| IpAddr::V6((u128::from(u64::from(*start)) << 64).into()));
         v4.chain(v6).collect()
     }
 
@@ -261,7 +307,7 @@ impl Flat {
     pub(super) fn find(&self, address: IpAddr) -> Found {
         let found = match (address, &self.v6) {
             (IpAddr::V4(address), _) => self.v4.find(address.into()),
-            (IpAddr::V6(address), Some(v6)) => v6.find((u128::from(address) >> 64) as u64),
+            (IpAddr::V6(address), Some(v6)) => v6.find(((u128::from(address) >> 64) as u64).into()),
             (IpAddr::V6(_), None) => NOTHING,
         };
         match found {
@@ -273,8 +319,15 @@ impl Flat {
 
     /// A field of a record.
     pub(super) fn get(&self, record: usize, column: usize) -> Option<Scalar<'_>> {
-        let place = *self.cells.get(record * self.columns + column)?;
-        let kept = self.kept.get((place as usize).checked_sub(1)?)?;
+        let cell = *self.cells.get(record * self.columns + column)?;
+        if cell & IS_TEXT > 0 {
+            let from = (cell & !IS_TEXT) as usize;
+            let &[low, high] = self.texts.as_bytes().get(from..)?.first_chunk()?;
+            let from = from + 2;
+            let length = usize::from(low) | usize::from(high) << 7;
+            return Some(Scalar::Text(self.texts.get(from..from + length)?));
+        }
+        let kept = self.kept.get((cell as usize).checked_sub(1)?)?;
         Some(match *kept {
             Kept::Text(from, to) => Scalar::Text(self.texts.get(from as usize..to as usize)?),
             Kept::Int(number) => Scalar::Int(number),
@@ -288,7 +341,7 @@ impl Flat {
 #[derive(Debug)]
 pub(super) struct Networks {
     v4: Vec<(u32, u32)>,
-    v6: Option<Vec<(u64, u32)>>,
+    v6: Option<Vec<(Prefix, u32)>>,
 }
 
 impl Networks {
@@ -398,15 +451,49 @@ mod tests {
             starts.push(0);
             starts.sort_unstable();
             starts.dedup();
-            let numbered = starts.iter().zip(1..).map(|(start, nth)| (*start, nth));
-            let ranges: Ranges<u64> = Ranges::new(numbered.collect());
+            let numbered = starts.iter().zip(1..);
+            let numbered = numbered.map(|(start, nth)| (Prefix::from(*start), nth));
+            let ranges: Ranges<Prefix> = Ranges::new(numbered.collect());
             let words = ranges.index.0.len();
-            assert!(words <= 2 * starts.len() + (2 << PARTS_BITS_MAX), "{name}");
+            assert!(words <= 2 * starts.len() + SPARE_WORDS, "{name}");
             let near = |start: &u64| [start.wrapping_sub(1), *start, start.wrapping_add(1)];
             let known = starts.iter().flat_map(near);
             for address in known.chain((0..20_000).map(|_| random())) {
                 let expected = starts.partition_point(|start| *start <= address);
-                assert_eq!(ranges.find(address), expected as u32, "{name}: {address}");
+                let found = ranges.find(address.into());
+                assert_eq!(found, expected as u32, "{name}: {address}");
+            }
+        }
+    }
+
+    #[test]
+    fn texts_of_any_length_and_numbers_are_found() {
+        assert_eq!(size_of::<(Prefix, u32)>(), 12);
+        let lengths = [0, 1, 126, 127, 128, 129, SHORT_MAX - 1, SHORT_MAX];
+        let lengths = lengths.into_iter().chain([SHORT_MAX + 1, 70_000]);
+        let texts: Vec<String> = lengths
+            .map(|length| "é".repeat(length / 2) + if length % 2 == 1 { "x" } else { "" })
+            .collect();
+        let networks = Networks {
+            v4: vec![(0, 1)],
+            v6: None,
+        };
+        let field = |record: usize, column: usize| match column {
+            // Each text twice: it is stored once.
+            0 => Some(Scalar::Text(&texts[record / 2])),
+            1 => Some(Scalar::Int(-(record as i64))),
+            2 => Some(Scalar::Double(0.5)),
+            3 => Some(Scalar::Bool(record.is_multiple_of(2))),
+            _ => None,
+        };
+        let records = 2 * texts.len();
+        let flat = Flat::new(networks, records, 5, field).unwrap();
+        let bytes: usize = texts.iter().map(String::len).sum();
+        assert!(flat.texts.len() <= bytes + 2 * texts.len());
+        for record in 0..records {
+            for column in 0..5 {
+                let (found, expected) = (flat.get(record, column), field(record, column));
+                assert_eq!(found, expected, "{record} {column}");
             }
         }
     }
