@@ -623,7 +623,7 @@ async fn hosts_are_found_exactly_then_by_wildcard() {
         .await;
     assert_eq!(answer.status, 404);
     assert_eq!(answer.header("ngrok-error-code"), Some("ERR_NGROK_3200"));
-    assert!(answer.text().contains("<h1>404 Not Found</h1>"));
+    assert!(answer.text().contains("<title>404 Not Found</title>"));
     let answer = rig
         .ask("GET / HTTP/1.1\r\nHost: other\r\nAccept: application/json\r\n\r\n")
         .await;

@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn error_pages_name_commands_and_settings_that_exist() {
-        let settings = crate::config::keys();
+        let settings = config::keys();
         for problem in Problem::ALL {
             for code in problem.owner_help().split('`').skip(1).step_by(2) {
                 if code.starts_with("culvert ") {
