@@ -12,6 +12,7 @@ mod node;
 mod place;
 mod queue;
 mod statements;
+mod statistics;
 mod store;
 mod texts;
 

@@ -58,9 +58,9 @@ pub use node::Node;
 pub use outbox::OutboxRow;
 pub use queue::{
     Backlog, BatchClass, Body, CursorMove, DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_FOR,
-    DEAD_LETTERS_MAX, DeadBatch, DeadLetter, DeadLetterReason, Gathering, Lease, NewBatch,
-    NewPiece, NewTrafficBody, OpenTail, Piece, Queue, QueueError, RetainedTraffic, Run, TailPiece,
-    WHY_BYTES_MAX,
+    DEAD_LETTERS_MAX, DeadBatch, DeadLetter, DeadLetterReason, FrameRange, Gathering, Lease,
+    NewBatch, NewPiece, NewTrafficBody, NodeNote, OpenTail, Piece, Queue, QueueError,
+    RetainedTraffic, Run, StatisticChunk, StatisticFrame, TailPiece, WHY_BYTES_MAX,
 };
 pub use store::Store;
 pub use store_url::StoreUrl;

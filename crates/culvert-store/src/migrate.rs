@@ -65,6 +65,11 @@ pub(crate) const EVENTS: &[Step] = &[
         min_reader: 3,
         sql: include_str!("sql/events/0006_traffic_bodies.sql"),
     },
+    Step {
+        format: 7,
+        min_reader: 3,
+        sql: include_str!("sql/events/0007_statistics.sql"),
+    },
 ];
 
 /// Applies the missing `steps`, which are numbered from 1 without gaps.

@@ -12,6 +12,7 @@ mod batch;
 mod bodies;
 mod nodes;
 mod queue_log;
+mod statistics;
 mod traffic;
 
 use std::collections::BTreeMap;
@@ -31,8 +32,9 @@ pub use self::batch::{
 pub(crate) use self::batch::{DeadLetterBounds, checksum};
 use self::batch::{cut, unsigned};
 pub use self::bodies::NewTrafficBody;
-pub use self::nodes::{OpenTail, TailPiece};
+pub use self::nodes::{NodeNote, OpenTail, TailPiece};
 use self::queue_log::{QueueCommand, QueueLog, QueueOutcome, Settlement};
+pub use self::statistics::{FrameRange, StatisticChunk, StatisticFrame};
 pub use self::traffic::{Piece, RetainedTraffic};
 use crate::database::{Database, Part};
 use crate::dialect::{Arg, While};

@@ -518,6 +518,39 @@ pub(crate) mod events {
     pub(crate) const TRAFFIC_BODY_OLDEST: &str =
         "SELECT id, happened_at, bytes FROM traffic_body ORDER BY id LIMIT $1";
     pub(crate) const PRUNE_TRAFFIC_BODY: &str = "DELETE FROM traffic_body WHERE id <= $1";
+    pub(crate) const NOTE_NODE: &str = "INSERT INTO node_note (node, noted_at, body) \
+         VALUES ($1, $2, $3) ON CONFLICT (node) DO UPDATE \
+         SET noted_at = excluded.noted_at, body = excluded.body";
+    pub(crate) const NODE_NOTES: &str =
+        "SELECT node, noted_at, body FROM node_note ORDER BY node LIMIT 1000";
+    pub(crate) const DROP_NODE_NOTES: &str =
+        "DELETE FROM node_note WHERE node = $1 OR noted_at < $2";
+    pub(crate) const PUT_STATISTIC_FRAME: &str = "INSERT INTO statistic_frame \
+         (step, at, node, body) VALUES ($1, $2, $3, $4) ON CONFLICT (step, at, node) DO NOTHING";
+    pub(crate) const PUT_STATISTIC_CHUNK: &str = "INSERT INTO statistic_chunk \
+         (step, subject, at, node, bytes, body) VALUES ($1, $2, $3, $4, $5, $6) \
+         ON CONFLICT (subject, step, at, node) DO NOTHING";
+    pub(crate) const DROP_STATISTIC_FRAMES: &str =
+        "DELETE FROM statistic_frame WHERE step = $1 AND node = $2 AND at >= $3 AND at < $4";
+    pub(crate) const STATISTIC_FRAMES: &str = "SELECT at, node, body FROM statistic_frame \
+         WHERE step = $1 AND at >= $2 AND at < $3 AND ($4 = '' OR node = $4) \
+         ORDER BY at, node LIMIT $5";
+    pub(crate) const STATISTIC_CHUNKS_OF: &str = "SELECT subject, at, node, body \
+         FROM statistic_chunk WHERE subject = $1 AND step = $2 AND at >= $3 AND at < $4 \
+         ORDER BY at, node LIMIT $5";
+    pub(crate) const STATISTIC_CHUNKS: &str = "SELECT subject, at, node, body \
+         FROM statistic_chunk WHERE step = $1 AND at >= $2 AND at < $3 \
+         AND subject >= $4 AND subject < $5 ORDER BY at LIMIT $6";
+    pub(crate) const LAST_STATISTIC_FRAME: &str =
+        "SELECT MAX(at) FROM statistic_frame WHERE step = $1 AND node = $2";
+    pub(crate) const STATISTIC_BYTES: &str =
+        "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM statistic_chunk";
+    pub(crate) const OLDEST_STATISTICS: &str =
+        "SELECT at, bytes FROM statistic_chunk WHERE step = $1 ORDER BY at LIMIT $2";
+    pub(crate) const PRUNE_STATISTIC_FRAMES: &str = "DELETE FROM statistic_frame WHERE id IN \
+         (SELECT id FROM statistic_frame WHERE step = $1 AND at < $2 ORDER BY at LIMIT $3)";
+    pub(crate) const PRUNE_STATISTIC_CHUNKS: &str = "DELETE FROM statistic_chunk WHERE id IN \
+         (SELECT id FROM statistic_chunk WHERE step = $1 AND at < $2 ORDER BY at LIMIT $3)";
 
     #[cfg(test)]
     pub(crate) const ALL: &[&str] = &[
@@ -588,6 +621,20 @@ pub(crate) mod events {
         TRAFFIC_BODY_BYTES,
         TRAFFIC_BODY_OLDEST,
         PRUNE_TRAFFIC_BODY,
+        NOTE_NODE,
+        NODE_NOTES,
+        DROP_NODE_NOTES,
+        PUT_STATISTIC_FRAME,
+        PUT_STATISTIC_CHUNK,
+        DROP_STATISTIC_FRAMES,
+        STATISTIC_FRAMES,
+        STATISTIC_CHUNKS_OF,
+        STATISTIC_CHUNKS,
+        LAST_STATISTIC_FRAME,
+        STATISTIC_BYTES,
+        OLDEST_STATISTICS,
+        PRUNE_STATISTIC_FRAMES,
+        PRUNE_STATISTIC_CHUNKS,
     ];
 }
 

@@ -1,4 +1,4 @@
-//! Destination health and live tails that nodes share.
+//! What nodes say of themselves, destination health and live tails that nodes share.
 //!
 //! Not here: their content (`delivery`), which is opaque text.
 
@@ -27,12 +27,55 @@ pub struct TailPiece {
     pub body: String,
 }
 
+/// What a node last said of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeNote {
+    /// Name of the node.
+    pub node: String,
+    /// When it said so.
+    pub at: Timestamp,
+    /// Opaque to the queue.
+    pub body: String,
+}
+
 /// Maximum number of tails of other nodes.
 const TAILS_MAX: i64 = 256;
 /// Pieces per read.
 const PIECES_MAX: i64 = 64;
 
 impl Queue {
+    /// Stores what a node says of itself in place of what it said before.
+    pub async fn note_node(&self, note: NodeNote) -> Result<(), Fault> {
+        let NodeNote { node, at, body } = note;
+        let command = QueueCommand::NoteNode { node, at, body };
+        self.count("describing this node", command).await.map(drop)
+    }
+
+    /// What nodes last said of themselves, by name.
+    pub async fn node_notes(&self) -> Result<Vec<NodeNote>, Fault> {
+        let doing = "reading the nodes";
+        let rows = self.pool().rows(doing, events::NODE_NOTES, &[]).await?;
+        rows.iter()
+            .map(|row| {
+                let at: i64 = row.get(1).during(doing)?;
+                Ok(NodeNote {
+                    node: row.get(0).during(doing)?,
+                    at: Timestamp::from_unix_nanos(at),
+                    body: row.get(2).during(doing)?,
+                })
+            })
+            .collect()
+    }
+
+    /// Removes what a node said of itself, and what others said before `before`.
+    pub async fn drop_node_notes(&self, node: &str, before: Timestamp) -> Result<(), Fault> {
+        let node = node.to_owned();
+        let command = QueueCommand::DropNodeNotes { node, before };
+        self.count("removing the description of a node", command)
+            .await
+            .map(drop)
+    }
+
     /// Stores `node`'s views of destinations in place of the previous ones.
     pub async fn note_healths(
         &self,

@@ -18,6 +18,7 @@ use super::batch::{
 };
 use crate::dialect::{Arg, Connection};
 use crate::queue::bodies::{self, NewTrafficBody};
+use crate::queue::statistics::{self, FrameRange, StatisticChunk, StatisticFrame};
 use crate::statements::events;
 use crate::writer::{Outcome, WriteBackend};
 
@@ -110,6 +111,16 @@ pub(crate) enum QueueCommand {
         notes: Vec<(String, String)>,
         at: Timestamp,
     },
+    NoteNode {
+        node: String,
+        at: Timestamp,
+        body: String,
+    },
+    /// Removes the note of a node, and all that are older.
+    DropNodeNotes {
+        node: String,
+        before: Timestamp,
+    },
     OpenTail {
         id: String,
         node: String,
@@ -138,6 +149,16 @@ pub(crate) enum QueueCommand {
     },
     PruneBodies {
         up_to: i64,
+    },
+    PutStatistics {
+        frames: Vec<StatisticFrame>,
+        chunks: Vec<StatisticChunk>,
+        folded: Option<FrameRange>,
+    },
+    /// Deletes some of a step.
+    PruneStatistics {
+        step: i64,
+        before: i64,
     },
 }
 
@@ -347,6 +368,25 @@ impl WriteBackend for QueueLog {
                     let arguments = [Arg::Int(*up_to)];
                     rows(connection, &[(events::PRUNE_TRAFFIC_BODY, &arguments)]).await
                 }
+                QueueCommand::NoteNode { node, at, body } => {
+                    let arguments = [Arg::Text(node), Arg::Int(at.unix_nanos()), Arg::Text(body)];
+                    rows(connection, &[(events::NOTE_NODE, &arguments)]).await
+                }
+                QueueCommand::DropNodeNotes { node, before } => {
+                    let arguments = [Arg::Text(node), Arg::Int(before.unix_nanos())];
+                    rows(connection, &[(events::DROP_NODE_NOTES, &arguments)]).await
+                }
+                QueueCommand::PutStatistics {
+                    frames,
+                    chunks,
+                    folded,
+                } => {
+                    let put = statistics::put(connection, frames, chunks, folded.as_ref());
+                    Ok(written(put.await?))
+                }
+                QueueCommand::PruneStatistics { step, before } => Ok(written(
+                    statistics::prune(connection, *step, *before).await?,
+                )),
             }
         })
     }

@@ -1,0 +1,290 @@
+//! Statistics: frames, each of all subjects of a node in one step, and chunks, each of one subject in several steps.
+//!
+//! A node appends a frame every step, which is one row however much it counts. Later the frames of a period become a chunk
+//! for each subject, so that a subject is read without the others.
+//!
+//! Not here: the content of frames and chunks (`culvert-statistics`), and when they are written (`culvert-control`).
+
+use std::time::Duration;
+
+use culvert_base::Fault;
+
+use super::Queue;
+use crate::dialect::{Arg, Connection, Row, While};
+use crate::queue::queue_log::QueueCommand;
+use crate::statements::events;
+
+/// What a node counted in one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatisticFrame {
+    /// Length of the step in seconds.
+    pub step: i64,
+    /// Its start, in seconds since 1970.
+    pub at: i64,
+    /// Name of the node.
+    pub node: String,
+    /// Opaque to the queue.
+    pub body: Vec<u8>,
+}
+
+/// What a node counted of one subject in several steps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatisticChunk {
+    /// Length of each step in seconds.
+    pub step: i64,
+    /// The subject, as text.
+    pub subject: String,
+    /// Start of the first step, in seconds since 1970.
+    pub at: i64,
+    /// Name of the node.
+    pub node: String,
+    /// Opaque to the queue.
+    pub body: Vec<u8>,
+}
+
+/// Frames of one node and step, from one time to before another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameRange {
+    pub step: i64,
+    pub node: String,
+    pub from: i64,
+    pub to: i64,
+}
+
+/// Rows deleted in one transaction.
+const PRUNED_AT_ONCE: i64 = 512;
+
+impl Queue {
+    /// Writes frames and chunks and deletes a range of frames, all or nothing. What is there already stays.
+    pub async fn put_statistics(
+        &self,
+        frames: Vec<StatisticFrame>,
+        chunks: Vec<StatisticChunk>,
+        folded: Option<FrameRange>,
+    ) -> Result<(), Fault> {
+        let command = QueueCommand::PutStatistics {
+            frames,
+            chunks,
+            folded,
+        };
+        self.count("writing statistics", command).await.map(drop)
+    }
+
+    /// The frames of a step from `from` to before `to`, in order of time, at most `limit`: those of all nodes, or those of
+    /// `node`.
+    pub async fn statistic_frames(
+        &self,
+        step: i64,
+        (from, to): (i64, i64),
+        node: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<StatisticFrame>, Fault> {
+        let doing = "reading statistics";
+        let arguments = [
+            Arg::Int(step),
+            Arg::Int(from),
+            Arg::Int(to),
+            Arg::Text(node.unwrap_or_default()),
+            Arg::Int(i64::from(limit)),
+        ];
+        let rows = self
+            .pool()
+            .rows(doing, events::STATISTIC_FRAMES, &arguments)
+            .await?;
+        let frame = |row: &Row| {
+            Ok::<_, sqlx::Error>(StatisticFrame {
+                step,
+                at: row.get(0)?,
+                node: row.get(1)?,
+                body: row.get(2)?,
+            })
+        };
+        rows.iter().map(|row| frame(row).during(doing)).collect()
+    }
+
+    /// The chunks of a subject that begin from `from` to before `to`, in order of time, at most `limit`.
+    pub async fn statistic_chunks(
+        &self,
+        step: i64,
+        subject: &str,
+        (from, to): (i64, i64),
+        limit: u32,
+    ) -> Result<Vec<StatisticChunk>, Fault> {
+        let arguments = [
+            Arg::Text(subject),
+            Arg::Int(step),
+            Arg::Int(from),
+            Arg::Int(to),
+            Arg::Int(i64::from(limit)),
+        ];
+        self.chunks(step, events::STATISTIC_CHUNKS_OF, &arguments)
+            .await
+    }
+
+    /// The chunks of all subjects whose text begins with `prefix` that begin from `from` to before `to`, in order of
+    /// time, at most `limit`.
+    pub async fn statistic_chunks_with(
+        &self,
+        step: i64,
+        prefix: &str,
+        (from, to): (i64, i64),
+        limit: u32,
+    ) -> Result<Vec<StatisticChunk>, Fault> {
+        // No subject has this character.
+        let end = format!("{prefix}\u{10ffff}");
+        let arguments = [
+            Arg::Int(step),
+            Arg::Int(from),
+            Arg::Int(to),
+            Arg::Text(prefix),
+            Arg::Text(&end),
+            Arg::Int(i64::from(limit)),
+        ];
+        self.chunks(step, events::STATISTIC_CHUNKS, &arguments)
+            .await
+    }
+
+    async fn chunks(
+        &self,
+        step: i64,
+        sql: &'static str,
+        arguments: &[Arg<'_>],
+    ) -> Result<Vec<StatisticChunk>, Fault> {
+        let doing = "reading statistics";
+        let rows = self.pool().rows(doing, sql, arguments).await?;
+        let chunk = |row: &Row| {
+            Ok::<_, sqlx::Error>(StatisticChunk {
+                step,
+                subject: row.get(0)?,
+                at: row.get(1)?,
+                node: row.get(2)?,
+                body: row.get(3)?,
+            })
+        };
+        rows.iter().map(|row| chunk(row).during(doing)).collect()
+    }
+
+    /// The start of the last frame of a node, if it has any.
+    pub async fn last_statistic_frame(&self, step: i64, node: &str) -> Result<Option<i64>, Fault> {
+        let doing = "reading statistics";
+        let arguments = [Arg::Int(step), Arg::Text(node)];
+        let row = self
+            .pool()
+            .row(doing, events::LAST_STATISTIC_FRAME, &arguments)
+            .await?;
+        row.map_or(Ok(None), |row| row.get(0)).during(doing)
+    }
+
+    /// Bytes of all chunks.
+    pub async fn statistic_bytes(&self) -> Result<u64, Fault> {
+        let doing = "measuring statistics";
+        let row = self.pool().row(doing, events::STATISTIC_BYTES, &[]).await?;
+        let bytes: i64 = row.map_or(Ok(0), |row| row.get(0)).during(doing)?;
+        Ok(u64::try_from(bytes).unwrap_or(0))
+    }
+
+    /// Deletes the frames and chunks of a step that begin before `before`, in small transactions. Returns how many.
+    pub async fn prune_statistics(&self, step: i64, before: i64) -> Result<u64, Fault> {
+        let mut n_pruned = 0;
+        loop {
+            let command = QueueCommand::PruneStatistics { step, before };
+            let n = self.count("deleting old statistics", command).await?;
+            n_pruned += n;
+            if n == 0 {
+                return Ok(n_pruned);
+            }
+            // Lets other writes proceed.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Deletes the oldest chunks of a step until `bytes` are free or none is left. Returns how many bytes that
+    /// freed at least: what began at the same time goes together.
+    pub async fn free_statistics(&self, step: i64, bytes: u64) -> Result<u64, Fault> {
+        let doing = "looking for statistics to delete";
+        let mut freed = 0;
+        while freed < bytes {
+            let arguments = [Arg::Int(step), Arg::Int(PRUNED_AT_ONCE)];
+            let rows = self
+                .pool()
+                .rows(doing, events::OLDEST_STATISTICS, &arguments)
+                .await?;
+            let mut last = None;
+            for row in &rows {
+                if freed >= bytes {
+                    break;
+                }
+                let (at, length): (i64, i64) =
+                    (row.get(0).during(doing)?, row.get(1).during(doing)?);
+                freed += length.unsigned_abs();
+                last = Some(at);
+            }
+            let Some(last) = last else { break };
+            self.prune_statistics(step, last + 1).await?;
+        }
+        Ok(freed)
+    }
+}
+
+/// Writes frames and chunks and deletes folded frames.
+pub(super) async fn put(
+    connection: &mut Connection,
+    frames: &[StatisticFrame],
+    chunks: &[StatisticChunk],
+    folded: Option<&FrameRange>,
+) -> Result<u64, sqlx::Error> {
+    let mut n_written = 0;
+    for frame in frames {
+        let arguments = [
+            Arg::Int(frame.step),
+            Arg::Int(frame.at),
+            Arg::Text(&frame.node),
+            Arg::Blob(&frame.body),
+        ];
+        n_written += connection
+            .run(events::PUT_STATISTIC_FRAME, &arguments)
+            .await?;
+    }
+    for chunk in chunks {
+        let bytes = i64::try_from(chunk.body.len()).unwrap_or(i64::MAX);
+        let arguments = [
+            Arg::Int(chunk.step),
+            Arg::Text(&chunk.subject),
+            Arg::Int(chunk.at),
+            Arg::Text(&chunk.node),
+            Arg::Int(bytes),
+            Arg::Blob(&chunk.body),
+        ];
+        n_written += connection
+            .run(events::PUT_STATISTIC_CHUNK, &arguments)
+            .await?;
+    }
+    if let Some(range) = folded {
+        let arguments = [
+            Arg::Int(range.step),
+            Arg::Text(&range.node),
+            Arg::Int(range.from),
+            Arg::Int(range.to),
+        ];
+        n_written += connection
+            .run(events::DROP_STATISTIC_FRAMES, &arguments)
+            .await?;
+    }
+    Ok(n_written)
+}
+
+/// Deletes some of the frames and chunks of a step that begin before `before`.
+pub(super) async fn prune(
+    connection: &mut Connection,
+    step: i64,
+    before: i64,
+) -> Result<u64, sqlx::Error> {
+    let arguments = [Arg::Int(step), Arg::Int(before), Arg::Int(PRUNED_AT_ONCE)];
+    let n_frames = connection
+        .run(events::PRUNE_STATISTIC_FRAMES, &arguments)
+        .await?;
+    let n_chunks = connection
+        .run(events::PRUNE_STATISTIC_CHUNKS, &arguments)
+        .await?;
+    Ok(n_frames + n_chunks)
+}
