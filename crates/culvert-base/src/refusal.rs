@@ -376,6 +376,7 @@ pub const CODES: &[CodeRow] = &[
     row(5407, Class::Invalid, "A parameter of the event query is invalid."),
     row(5408, Class::Invalid, "This server does not retain traffic events."),
     row(5409, Class::Invalid, "The request of this event cannot be sent again."),
+    row(5430, Class::Invalid, "A parameter of the statistics query is invalid."),
     row(6700, Class::Invalid, "The description of the agent ingress is longer than 255 bytes."),
     row(6701, Class::Invalid, "The metadata of the agent ingress is longer than 4096 bytes."),
     row(6704, Class::Invalid, "The domain of an agent ingress must be a full domain name without a wildcard."),

@@ -18,7 +18,7 @@ use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, OsEntropy, Secret, SystemClock};
 use culvert_control::{
     Call, Caller, Control, EdgePort, LoginKeys, LoginSettings, Logins, Method, Parts, Pepper,
-    Reply, Seal, Settings, operations, texts,
+    Reply, Seal, Settings, Statistics, operations, texts,
 };
 use culvert_delivery::{Delivery, TargetSettings};
 use culvert_edge::{Change, Edge, Snapshot};
@@ -106,7 +106,7 @@ impl Node {
         };
         let delivery = Delivery::new(
             settings,
-            queue,
+            queue.clone(),
             store.clone(),
             clock.clone(),
             entropy.clone(),
@@ -143,6 +143,7 @@ impl Node {
             certificates: None,
             agents: None,
             nodes: None,
+            statistics: Statistics::new(queue, "a node".to_owned(), Default::default()),
         });
         let control = control.await.unwrap();
         Self {

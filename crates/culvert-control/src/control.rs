@@ -22,6 +22,7 @@ use crate::restriction::Restrictions;
 use crate::seal::{Pepper, Seal};
 use crate::settings::Settings;
 use crate::standing::Standings;
+use crate::statistics::Statistics;
 
 /// The parts of the control plane.
 #[derive(Debug)]
@@ -52,6 +53,8 @@ pub struct Parts {
     pub agents: Option<(Arc<Bindings>, AgentSettings)>,
     /// Connections to agents of other nodes, if there can be any.
     pub nodes: Option<Arc<Nodes>>,
+    /// The statistics of the installation.
+    pub statistics: Statistics,
 }
 
 /// The control plane of one process.
@@ -76,6 +79,7 @@ pub struct Control {
     pub(crate) restrictions: ArcSwap<Restrictions>,
     pub(crate) agents: Option<Agents>,
     pub(crate) nodes: Option<Arc<Nodes>>,
+    pub(crate) statistics: Statistics,
     pub(crate) ca_pem: String,
     /// Limits on requests that are sent again.
     pub(crate) replays: ReplayLimits,

@@ -35,6 +35,7 @@ mod list;
 mod listfilter;
 mod login;
 mod management;
+mod node_list;
 mod nodes;
 mod open;
 pub mod operation;
@@ -58,6 +59,7 @@ mod ssh;
 mod ssh_host_key;
 mod ssh_issue;
 mod standing;
+mod statistics;
 mod stored;
 mod tail;
 mod tenant;
@@ -77,6 +79,7 @@ pub use crate::console_session::{CONSOLE_SESSION_MAX, ConsoleSession};
 pub use crate::control::{Control, Parts};
 pub use crate::error::Error;
 pub use crate::event_query::{EVENTS_PATH, Followed, Message, follows};
+pub use crate::node_list::{EventLogFacts, NodeFacts, StoreFacts};
 pub use crate::nodes::node_identity;
 pub use crate::operation::{
     BodySpec, Call, Handler, Method, Operation, Reply, ResponseSpec, SchemaOf, Status,
@@ -87,6 +90,9 @@ pub use crate::ports::{CertificateMeters, Certificates, EdgePort, Issuer, Record
 pub use crate::reencrypt::{Reencrypted, reencrypt};
 pub use crate::seal::{Pepper, Seal, login_key};
 pub use crate::settings::{AgentMinimum, Settings};
+pub use crate::statistics::{
+    Keeper, Statistics, StatisticsMeters, StatisticsSettings, StatisticsSource,
+};
 pub use crate::tombstones::retired;
 
 #[cfg(test)]

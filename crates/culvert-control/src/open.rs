@@ -37,6 +37,7 @@ impl Control {
         Ok(Arc::new(Self {
             agents,
             nodes: parts.nodes,
+            statistics: parts.statistics,
             restrictions: ArcSwap::from_pointee(restrictions.unwrap_or_default()),
             standings: Standings::new(parts.store.watch()),
             locks: KeyedMutex::new(),

@@ -7,7 +7,7 @@ use culvert_store::Texts;
 
 use crate::operation::{BodySpec, Method, Operation, ResponseSpec, Status};
 use crate::resource::resource_type::{Life, ResourceType};
-use crate::{captured, event_query, resource, root};
+use crate::{captured, event_query, node_list, resource, root, statistics};
 
 /// All operations, by collection.
 pub fn operations() -> &'static [Operation] {
@@ -18,6 +18,8 @@ pub fn operations() -> &'static [Operation] {
             .into_iter()
             .chain(event_query::operations())
             .chain(captured::operations())
+            .chain(statistics::operations())
+            .chain(node_list::operations())
             .chain(of_resources)
             .collect()
     })

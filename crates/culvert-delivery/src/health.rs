@@ -10,6 +10,7 @@ use culvert_store::{Backlog, BatchClass};
 use crate::buffer::DeliveryBuffer;
 use crate::failure::{Failure, FailureClass};
 use crate::meters::{Counter, DroppedCounters};
+use crate::statistics::DestinationCount;
 
 /// State of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +108,7 @@ pub(crate) struct DeliveryCounters {
     pub(crate) bytes: Counter,
     pub(crate) batches: Counter,
     failures: [Counter; FailureClass::ALL.len()],
+    pub(crate) count: DestinationCount,
     last: Mutex<Last>,
 }
 

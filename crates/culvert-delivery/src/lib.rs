@@ -52,6 +52,7 @@ mod search_turns;
 mod settings;
 mod spill;
 mod spill_writer;
+mod statistics;
 mod subscription;
 mod tail;
 pub mod target;

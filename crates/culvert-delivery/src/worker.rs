@@ -416,7 +416,9 @@ impl Worker {
             plane.meters.repeated_sends.add(1);
         }
         let deadline = plane.settings.send_deadline;
+        let began = tokio::time::Instant::now();
         let sent = tokio::time::timeout(deadline, destination.target.send(batch)).await;
+        destination.counters.count.sent(began.elapsed());
         let verdict = sent.unwrap_or_else(|_| {
             Verdict::Failed(Failure::new(
                 FailureClass::Unknown,
@@ -780,6 +782,7 @@ impl Worker {
                 "events for destination {id} become dead letters; more with this cause are counted but not logged");
         }
         self.plane.meters.dead_lettered.add(events);
+        destination.counters.count.dead_events.add(events);
     }
 
     fn delivered(

@@ -14,6 +14,7 @@ use culvert_policy::documents::Documents;
 use culvert_policy::ipdata::IpFields;
 use culvert_policy::services::{CALLS_MAX, PolicyServices, Spawn};
 use culvert_policy::shared_counts::SharedCounts;
+use culvert_statistics::Traffic;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -109,7 +110,12 @@ impl Edge {
             limits,
             ..
         } = settings;
-        let state = EdgeState::new(recorder, limits.held_bytes, ENCODERS_KIB_MAX);
+        let state = EdgeState::new(
+            recorder,
+            settings.traffic,
+            limits.held_bytes,
+            ENCODERS_KIB_MAX,
+        );
         let shared = Arc::new_cyclic(|shared| EdgeContext {
             policy: Arc::new(PolicyServices {
                 clock: Arc::clone(&clock),
@@ -169,6 +175,11 @@ impl Edge {
     #[cfg(test)]
     pub(crate) fn shared(&self) -> Arc<EdgeContext> {
         Arc::clone(&self.shared)
+    }
+
+    /// Counts the traffic of its endpoints.
+    pub fn traffic(&self) -> &Arc<Traffic> {
+        &self.shared.state.traffic
     }
 
     /// The counters of the edge.

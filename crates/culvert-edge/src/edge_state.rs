@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use culvert_events::{Record, Recorder};
+use culvert_statistics::Traffic;
 use futures_util::FutureExt;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
@@ -19,6 +20,7 @@ use crate::overload::Level;
 pub(crate) struct EdgeState {
     pub(crate) meters: Meters,
     pub(crate) recorder: Arc<dyn Recorder>,
+    pub(crate) traffic: Arc<Traffic>,
     /// Bytes that buffered bodies may occupy.
     pub(crate) bodies: Arc<Semaphore>,
     /// KiB that encoders of responses may occupy.
@@ -48,12 +50,14 @@ impl EdgeState {
     /// Bodies may occupy `body_bytes_max` bytes, and encoders `encoder_kib_max` KiB.
     pub(crate) fn new(
         recorder: Arc<dyn Recorder>,
+        traffic: Arc<Traffic>,
         body_bytes_max: usize,
         encoder_kib_max: usize,
     ) -> Self {
         Self {
             meters: Meters::default(),
             recorder,
+            traffic,
             bodies: Arc::new(Semaphore::new(body_bytes_max)),
             encoders: Arc::new(Semaphore::new(encoder_kib_max)),
             tasks: TaskTracker::new(),

@@ -13,6 +13,7 @@ mod census;
 mod challenges;
 mod conn_state;
 mod connection_phase;
+mod counting;
 mod downstream;
 mod edge;
 mod edge_context;

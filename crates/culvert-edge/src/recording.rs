@@ -48,7 +48,7 @@ pub(crate) struct ReceivedCounter<'x> {
 }
 
 impl ReceivedCounter<'_> {
-    /// A new counter, if its value is used.
+    /// A new counter, if the connection does not count them.
     pub(crate) fn start(&mut self) -> Option<Arc<AtomicU64>> {
         if !self.is_counted {
             return None;
@@ -201,7 +201,7 @@ impl Recording {
 
     /// The event for policies to fill, and the counter of the request's body.
     pub(crate) fn for_policy(&mut self) -> (&mut EventDraft, ReceivedCounter<'_>) {
-        let is_counted = !self.is_http1 && self.event.record.is_some();
+        let is_counted = !self.is_http1;
         let received = ReceivedCounter {
             received: &mut self.received,
             is_counted,
@@ -233,10 +233,15 @@ impl Recording {
         }
     }
 
-    /// A counter for the payload bytes of an HTTP/2 request, if its value is used. On HTTP/1 the connection
-    /// counts them.
+    /// A counter for the payload bytes of an HTTP/2 request. On HTTP/1 the connection counts them.
     pub(crate) fn count_received(&mut self) -> Option<Arc<AtomicU64>> {
         self.for_policy().1.start()
+    }
+
+    /// Payload bytes of an HTTP/2 request so far.
+    pub(crate) fn received(&self) -> u64 {
+        let received = self.received.as_ref();
+        received.map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
     /// Records the final head of the response. The connection has handed out `handed_out` bytes before it.
@@ -317,8 +322,7 @@ impl Recording {
     pub(crate) fn complete_http2(&mut self, edge: &EdgeState, now: Timestamp) {
         self.write_logs(edge);
         if let Some(record) = self.event.record.take() {
-            let received = self.received.as_ref();
-            let received = received.map_or(0, |count| count.load(Ordering::Relaxed));
+            let received = self.received();
             let payload = Some(self.sent.payload);
             complete(record, received, self.sent, payload, edge, now);
         }

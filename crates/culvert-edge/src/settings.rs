@@ -10,6 +10,7 @@ use culvert_events::HeaderRules;
 use culvert_policy::ErrorPages;
 use culvert_policy::ipdata::IpDatabases;
 use culvert_policy::shared_counts::SharedCounts;
+use culvert_statistics::Traffic;
 use culvert_tls::server_certificate::ServerCertificate;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
@@ -21,6 +22,9 @@ use crate::rules::{Limits, ProxyProtocol, Rules};
 use crate::upstream::agent::Dial;
 use crate::upstream::guard::AddressGuard;
 use crate::upstream::url::Dialer;
+
+/// Most endpoints whose traffic is counted apart, by default.
+const ENDPOINTS_MAX: usize = 10_000;
 
 /// Addresses, trust and limits of an edge.
 #[derive(Clone)]
@@ -75,6 +79,8 @@ pub struct Settings {
     pub threads: usize,
     /// Times and counts.
     pub limits: Limits,
+    /// Counts the traffic of endpoints.
+    pub traffic: Arc<Traffic>,
     /// Where long-lived tasks report their end.
     pub supervisor: Supervisor,
 }
@@ -117,6 +123,7 @@ impl Default for Settings {
             error_pages: Arc::default(),
             threads: 0,
             limits: Limits::default(),
+            traffic: Arc::new(Traffic::new(ENDPOINTS_MAX, 0)),
             supervisor: Supervisor::default(),
         }
     }

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectiona
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
+use crate::counting::RelayCount;
 use crate::downstream::Downstream;
 use crate::edge_state::Phase;
 use crate::http::upgrade::Tunnel;
@@ -62,7 +63,9 @@ pub(crate) async fn endpoint<S>(
         false => RetryingUpstream::fixed(wire),
     };
     if wire.write_all(ahead).await.is_ok() {
-        relay(&mut socket, &mut wire, timeouts, down).await;
+        let counted = [Arc::clone(member.counters(&down.conn.edge))];
+        let count = RelayCount::of_connection(&counted);
+        relay(&mut socket, &mut wire, timeouts, down, count).await;
     }
 }
 
@@ -280,7 +283,8 @@ pub(crate) async fn tunnel(
     }
     .await;
     if begun.is_ok() {
-        relay(client, &mut upstream, timeouts, down).await;
+        let count = exchange.count.relay(down.conn.counters.bytes());
+        relay(client, &mut upstream, timeouts, down, count).await;
     }
     exchange.tunnel_closed();
 }
@@ -293,13 +297,15 @@ pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
         exchange,
     } = tunnel;
     let (idle, write) = (exchange.idle_limit(), exchange.write_limit());
+    let moved = Arc::new(Moved::default());
     let mut upstream = CountedUpstream {
         io: upstream,
-        moved: Arc::default(),
+        moved: Arc::clone(&moved),
     };
-    let moved = Arc::clone(&upstream.moved);
+    moved.from_upstream(early.len());
     if client.write_all(&early).await.is_ok() {
-        let moved = || moved.load(Ordering::Relaxed);
+        let mut count = exchange.count.relay((0, 0));
+        let moved = || count.up_to(moved.bytes());
         let limits = (idle, write);
         pass(&mut client, &mut upstream, None, limits, moved, |_| false).await;
     }
@@ -307,18 +313,20 @@ pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
 }
 
 /// Relays a whole connection, until the edge cuts it at the latest.
-async fn relay<A, B>(client: &mut A, upstream: &mut B, timeouts: Timeouts, down: &Arc<Downstream>)
-where
+async fn relay<A, B>(
+    client: &mut A,
+    upstream: &mut B,
+    timeouts: Timeouts,
+    down: &Arc<Downstream>,
+    mut count: RelayCount<'_>,
+) where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
     let limits = &down.conn.rules.limits;
     let idle = timeouts.idle.unwrap_or(limits.tunnel_idle);
     let write = timeouts.write.unwrap_or(limits.write_stall);
-    let moved = || {
-        let (bytes_in, bytes_out) = down.conn.counters.bytes();
-        bytes_in.wrapping_add(bytes_out)
-    };
+    let moved = || count.up_to(down.conn.counters.bytes());
     let is_cut = |waker: &Waker| {
         down.conn.driver.register(waker);
         down.edge.state.phase() == Phase::Cut
@@ -333,7 +341,7 @@ async fn pass<A, B>(
     upstream: &mut B,
     down: Option<&Arc<Downstream>>,
     (idle, write): (Duration, Duration),
-    moved: impl Fn() -> u64,
+    mut moved: impl FnMut() -> u64,
     mut is_cut: impl FnMut(&Waker) -> bool,
 ) where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -353,7 +361,7 @@ async fn pass<A, B>(
     };
     let is_half = Arc::clone(&client.is_half);
     let mut copy = pin!(copy_bidirectional(&mut client, upstream));
-    poll_fn(|cx| {
+    let relayed = poll_fn(|cx| {
         if is_cut(cx.waker()) || copy.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
@@ -372,8 +380,9 @@ async fn pass<A, B>(
         } else {
             Poll::Pending
         }
-    })
-    .await;
+    });
+    relayed.await;
+    moved();
 }
 
 /// The client's side, with a check that it reads fast enough.
@@ -460,10 +469,32 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for PacedClient<'_, T> {
     }
 }
 
-/// The upstream's side, with a byte counter.
+/// Bytes that a relay has moved, by direction.
+#[derive(Default)]
+struct Moved {
+    to_upstream: AtomicU64,
+    from_upstream: AtomicU64,
+}
+
+impl Moved {
+    fn from_upstream(&self, bytes: usize) {
+        self.from_upstream
+            .fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes received from the client and sent to it.
+    fn bytes(&self) -> (u64, u64) {
+        (
+            self.to_upstream.load(Ordering::Relaxed),
+            self.from_upstream.load(Ordering::Relaxed),
+        )
+    }
+}
+
+/// The upstream's side, with byte counters.
 struct CountedUpstream<T> {
     io: T,
-    moved: Arc<AtomicU64>,
+    moved: Arc<Moved>,
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for CountedUpstream<T> {
@@ -474,8 +505,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for CountedUpstream<T> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let result = Pin::new(&mut self.io).poll_read(cx, buf);
-        let bytes = buf.filled().len() - before;
-        self.moved.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.moved.from_upstream(buf.filled().len() - before);
         result
     }
 }
@@ -488,7 +518,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for CountedUpstream<T> {
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.io).poll_write(cx, bytes);
         if let Poll::Ready(Ok(bytes)) = result {
-            self.moved.fetch_add(bytes as u64, Ordering::Relaxed);
+            let sent = &self.moved.to_upstream;
+            sent.fetch_add(bytes as u64, Ordering::Relaxed);
         }
         result
     }

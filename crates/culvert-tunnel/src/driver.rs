@@ -19,6 +19,7 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Sleep;
 
 pub use session::{Queued, Session};
+pub use shared::SessionTraffic;
 use shared::{Shared, wake};
 pub use stream::{Stream, is_refused, reset_code};
 
@@ -251,6 +253,8 @@ where
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
         self.out.advance(written);
+        let counts = &self.shared.counts;
+        counts.sent.fetch_add(written as u64, Ordering::Relaxed);
         self.wants_flush = true;
         Poll::Ready(Ok(()))
     }
@@ -263,6 +267,8 @@ where
             match self.poll_read_once(cx, idle, &mut wakers) {
                 Poll::Ready(Ok((length, is_wanted))) => {
                     taken += length;
+                    let counts = &self.shared.counts;
+                    counts.received.fetch_add(length as u64, Ordering::Relaxed);
                     if !is_wanted || taken >= GATHER_BYTES {
                         break Poll::Ready(Ok(()));
                     }

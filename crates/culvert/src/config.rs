@@ -10,6 +10,7 @@ mod limits;
 mod load;
 mod sections;
 mod span;
+mod statistics;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,7 @@ pub use limits::Limits;
 pub use load::{environment, load};
 pub use sections::*;
 pub use span::Span;
+pub use statistics::Statistics;
 
 /// The minimum size, which must hold the data of one write.
 const TRAFFIC_RETENTION_BYTES_MIN: u64 = 1 << 20;
@@ -77,6 +79,8 @@ pub struct Settings {
     pub oauth: Oauth,
     /// Prometheus metrics.
     pub metrics: Metrics,
+    /// Statistics for the console and the API.
+    pub statistics: Statistics,
     /// Objects that the first start creates.
     pub bootstrap: Bootstrap,
     /// Secrets at rest.
@@ -109,6 +113,7 @@ impl Default for Settings {
             nodes: Nodes::default(),
             acme: Acme::default(),
             metrics: Metrics::default(),
+            statistics: Statistics::default(),
             policy: Policy::default(),
             oauth: Oauth::default(),
             bootstrap: Bootstrap::default(),
@@ -134,6 +139,7 @@ impl Settings {
         self.oauth.logins()?;
         self.nats()?;
         self.events.check()?;
+        self.statistics.check()?;
         for (key, text) in [
             ("api.addr", &self.api.addr),
             ("edge.http_addr", &self.edge.http_addr),

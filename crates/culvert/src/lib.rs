@@ -19,4 +19,5 @@ pub mod metrics;
 mod rate_exchange;
 pub mod reload;
 pub mod server;
+mod statistics;
 pub mod telemetry;

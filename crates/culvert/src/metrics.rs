@@ -3,6 +3,7 @@
 //! The parts count in plain structs. Only this file knows the export format.
 
 pub(crate) mod samples;
+pub(crate) mod statistics;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -32,12 +33,40 @@ pub struct Sample {
     pub name: &'static str,
     /// The description.
     pub help: &'static str,
-    /// Label and value, if any.
-    pub label: Option<(&'static str, String)>,
-    /// Whether it is a counter rather than a gauge.
-    pub counter: bool,
-    /// The current value.
-    pub value: u64,
+    /// Labels with their values.
+    pub labels: Vec<(&'static str, String)>,
+    /// The current value, which says what kind of metric it is.
+    pub value: Value,
+}
+
+/// The value of a metric.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// A number that only increases.
+    Counter(u64),
+    /// Seconds that only increase.
+    Seconds(f64),
+    /// A number that changes.
+    Gauge(u64),
+    /// Durations in seconds.
+    Histogram {
+        /// Their sum.
+        sum: f64,
+        /// Their number.
+        count: u64,
+        /// Upper bounds with the number of durations below each and above the one before; the last bound is `f64::MAX`.
+        buckets: Vec<(f64, u64)>,
+    },
+}
+
+impl Value {
+    fn kind(&self) -> MetricType {
+        match self {
+            Self::Counter(_) | Self::Seconds(_) => MetricType::Counter,
+            Self::Gauge(_) => MetricType::Gauge,
+            Self::Histogram { .. } => MetricType::Histogram,
+        }
+    }
 }
 
 /// Reads all metrics.
@@ -134,19 +163,18 @@ impl Collector for Samples {
         // Samples of one name are adjacent, so each name is described once.
         for group in samples.chunk_by(|a, b| a.name == b.name) {
             let Some(first) = group.first() else { continue };
-            let kind = if first.counter {
-                MetricType::Counter
-            } else {
-                MetricType::Gauge
-            };
-            let mut described = encoder.encode_descriptor(first.name, first.help, None, kind)?;
+            let mut described =
+                encoder.encode_descriptor(first.name, first.help, None, first.value.kind())?;
             for sample in group {
-                match &sample.label {
-                    None => encode(sample, &mut described)?,
-                    Some((label, value)) => {
-                        let labels = [(*label, value.as_str())];
-                        encode(sample, &mut described.encode_family(&labels)?)?;
-                    }
+                if sample.labels.is_empty() {
+                    encode(&sample.value, &mut described)?;
+                } else {
+                    let labels: Vec<(&str, &str)> = sample
+                        .labels
+                        .iter()
+                        .map(|(name, value)| (*name, value.as_str()))
+                        .collect();
+                    encode(&sample.value, &mut described.encode_family(&labels)?)?;
                 }
             }
         }
@@ -154,10 +182,15 @@ impl Collector for Samples {
     }
 }
 
-fn encode(sample: &Sample, encoder: &mut MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
-    if sample.counter {
-        encoder.encode_counter::<NoLabelSet, u64, u64>(&sample.value, None)
-    } else {
-        encoder.encode_gauge(&i64::try_from(sample.value).unwrap_or(i64::MAX))
+fn encode(value: &Value, encoder: &mut MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+    match value {
+        Value::Counter(value) => encoder.encode_counter::<NoLabelSet, u64, u64>(value, None),
+        Value::Seconds(value) => encoder.encode_counter::<NoLabelSet, f64, u64>(value, None),
+        Value::Gauge(value) => encoder.encode_gauge(&i64::try_from(*value).unwrap_or(i64::MAX)),
+        Value::Histogram {
+            sum,
+            count,
+            buckets,
+        } => encoder.encode_histogram::<NoLabelSet>(*sum, *count, buckets, None),
     }
 }

@@ -1,6 +1,7 @@
 //! The composition root: creates all parts, contains the adapters between them, and stops them in order.
 
 mod addresses;
+mod description;
 mod foundation;
 mod parts;
 mod readiness;
@@ -9,14 +10,15 @@ mod tasks;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use culvert_api::Api;
 use culvert_base::{BoxFuture, Fault, Secret, Supervisor};
 use culvert_control::{
-    AgentSettings, Control, EdgePort, LoginKeys, LoginSettings, Logins, Parts, login_key,
+    AgentSettings, Control, EdgePort, LoginKeys, LoginSettings, Logins, Parts, Statistics,
+    login_key,
 };
 use culvert_delivery::{Delivery, TargetSettings};
 use culvert_edge::{Change, Dial, Edge, Inherited, NotReplayed, ReplayRequest, Replayed, Snapshot};
@@ -34,8 +36,9 @@ use crate::config::{self, Invalid, Role, Settings};
 use crate::data_dir_lock::DataDirLock;
 use crate::ingress::{self, OwnCertificate, ToAgents};
 use crate::keys::{self, MasterKey};
-use crate::metrics::{self, samples};
+use crate::metrics::{self, samples, statistics};
 use crate::reload::Reload;
+use crate::statistics::NodeSource;
 use crate::{issuer, memory, rate_exchange};
 
 pub(crate) use foundation::MASTER_KEY_MARK;
@@ -90,6 +93,7 @@ struct Running {
     control: Tasks,
     certificates: Tasks,
     delivery_tasks: Tasks,
+    statistics: Tasks,
     metrics: Tasks,
     supervision: Supervision,
 }
@@ -136,6 +140,7 @@ impl Server {
             );
         }
 
+        let started_at = clock.now();
         let supervisor = Supervisor::default();
         // Binds the API first, because events contain its address if no other is configured.
         let mut api_listener = None;
@@ -257,6 +262,11 @@ impl Server {
             },
             agents: bindings.clone().map(|bindings| (bindings, agent_settings)),
             nodes: among.nodes.clone(),
+            statistics: Statistics::new(
+                queue.clone(),
+                settings.node(),
+                settings.statistics.of_control(),
+            ),
         })
         .await
         .map_err(with_causes)?;
@@ -276,6 +286,7 @@ impl Server {
             control: Tasks::new(&supervisor),
             certificates: Tasks::new(&supervisor),
             delivery_tasks: Tasks::new(&supervisor),
+            statistics: Tasks::new(&supervisor),
             metrics: Tasks::new(&supervisor),
             supervision: Supervision::new(supervisor.clone(), &store, &queue),
         };
@@ -365,6 +376,17 @@ impl Server {
             let keep = |stop| control.clone().keep_heartbeat(stop);
             parts.agent_keeper.start("heartbeat", keep);
         }
+        let source = Arc::new(NodeSource {
+            node: settings.node(),
+            edge: edge.clone(),
+            delivery: delivery.clone(),
+            control: control.clone(),
+            store: store.clone(),
+            queue: queue.clone(),
+            cpu: Mutex::default(),
+        });
+        let keep = |stop| control.clone().keep_statistics(source, stop);
+        parts.statistics.start("statistics", keep);
         let (mut api_addr, mut metrics_addr) = (None, None);
         let mut api_meters = None;
         if let Some(listener) = api_listener {
@@ -401,6 +423,9 @@ impl Server {
                     rows.extend(rate_exchange::samples(&counts));
                 }
                 rows.extend(edge.iter().flat_map(samples::edge));
+                rows.extend(edge.iter().flat_map(|edge| statistics::endpoints(edge)));
+                rows.extend(statistics::destinations(&delivery));
+                rows.extend(statistics::process(&control));
                 rows.extend(samples::certificate(&control));
                 rows.extend(
                     tunnel
@@ -432,7 +457,7 @@ impl Server {
         delivery
             .net()
             .set_own_listeners(own.into_iter().flatten().collect());
-        Ok(Self {
+        let mut server = Self {
             settings: given,
             parts,
             first_token,
@@ -446,7 +471,9 @@ impl Server {
             ca_file,
             master,
             _lock: lock,
-        })
+        };
+        server.describe(control, delivery, among.nodes.clone(), started_at);
+        Ok(server)
     }
 
     /// The names of the running long-lived tasks.

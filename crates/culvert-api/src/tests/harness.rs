@@ -433,7 +433,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
     let queue = Queue::open(&url, clock.clone()).await.unwrap();
     let delivery = Delivery::new(
         culvert_delivery::Settings::default(),
-        queue,
+        queue.clone(),
         store.clone(),
         clock.clone(),
         entropy.clone(),
@@ -441,6 +441,8 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
     let master = Secret::new("a master key of a test".to_owned());
     let keys = culvert_control::LoginKeys::new([culvert_control::login_key(&master)]);
     let (logins, _) = culvert_control::Logins::new(keys, Default::default());
+    let statistics =
+        culvert_control::Statistics::new(queue, "a node".to_owned(), Default::default());
     let control = Control::open(culvert_control::Parts {
         ids: Arc::default(),
         store: store.clone(),
@@ -466,6 +468,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
         agents: None,
         nodes: None,
         certificates: None,
+        statistics,
     })
     .await
     .unwrap();

@@ -16,6 +16,7 @@ mod failure_detector;
 pub(crate) mod heartbeat;
 mod options;
 pub(crate) mod state;
+mod traffic;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

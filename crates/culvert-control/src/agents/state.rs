@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use culvert_base::sync::lock;
 use culvert_base::{Ksuid, Timestamp};
+use culvert_statistics::{Field, Frame, Key, Kind, Point};
+use culvert_tunnel::driver::SessionTraffic;
 use culvert_tunnel::server::{Bindings, EndReason};
 use rustls::sign::CertifiedKey;
 use tokio::sync::Notify;
@@ -63,6 +66,8 @@ pub(crate) struct Agents {
     /// Wakes the reconcile loop.
     pub(crate) woken: Notify,
     pub(crate) certificate: Arc<AgentCertificates>,
+    /// Streams and bytes of all sessions that were read for the statistics.
+    pub(crate) counted: Mutex<SessionTraffic>,
 }
 
 /// A session of this run.
@@ -97,6 +102,7 @@ impl Agents {
             failure_detector: Mutex::default(),
             woken: Notify::new(),
             certificate: Arc::default(),
+            counted: Mutex::default(),
         }
     }
 
@@ -127,6 +133,26 @@ pub(crate) struct AgentCertificates {
 }
 
 impl Agents {
+    /// Adds the streams and bytes of each session since the last call to `frame`. A session that has ended has no
+    /// account here, and its last seconds are not counted.
+    pub(super) fn read_statistics(&self, frame: &mut Frame) {
+        let traffic = self.bindings.take_traffic();
+        let mut counted = lock(&self.counted);
+        let sessions = self.lock();
+        for (id, traffic) in traffic {
+            counted.add(traffic);
+            let Some(live) = sessions.get(&id) else {
+                continue;
+            };
+            let mut point = Point::default();
+            point.add(Field::Connections, traffic.opened);
+            // In the direction of the endpoints: what clients send goes to the agent.
+            point.add(Field::BytesIn, traffic.sent);
+            point.add(Field::BytesOut, traffic.received);
+            frame.add(Key::new(Kind::Agent, &live.account, &id), &point);
+        }
+    }
+
     /// IDs of the sessions without a connection that are still kept for their agents.
     pub(crate) fn away(&self) -> Vec<String> {
         let now = Instant::now();

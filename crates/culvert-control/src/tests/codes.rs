@@ -27,6 +27,35 @@ async fn event_queries() {
 }
 
 #[tokio::test]
+async fn statistics() {
+    let house = House::start().await;
+    for (query, code) in [
+        ("subject=weather", 5430),
+        ("subject=endpoint", 5430),
+        ("id=ep_1", 5430),
+        ("step=7", 5430),
+        ("step=1000000", 5430),
+        ("from=2030-01-01T00:00:00Z&to=2029-01-01T00:00:00Z", 5430),
+        ("from=2020-01-01T00:00:00Z&step=10", 5430),
+        ("from=yesterday", 241),
+        ("order=requests", 231),
+        ("to=&to=", 232),
+    ] {
+        let answered = house.get(&format!("/statistics?{query}")).await;
+        assert_eq!(answered.code(), Some(code), "{query}");
+    }
+    for (query, code) in [
+        ("subject=account", 5430),
+        ("order=beauty", 5430),
+        ("limit=1001", 5430),
+        ("from=2020-01-01T00:00:00Z", 5430),
+    ] {
+        let answered = house.get(&format!("/statistics/top?{query}")).await;
+        assert_eq!(answered.code(), Some(code), "{query}");
+    }
+}
+
+#[tokio::test]
 async fn event_destinations() {
     let house = House::start().await;
     let debug = json!({"debug": {"log": true}});

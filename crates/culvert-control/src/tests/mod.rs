@@ -29,6 +29,7 @@ mod replays;
 mod rights;
 mod schemas;
 mod ssh;
+mod statistics;
 mod subscriptions;
 mod vaults;
 
@@ -200,6 +201,11 @@ impl House {
                 },
             )),
             nodes: None,
+            statistics: Statistics::new(
+                queue.clone(),
+                "a node".to_owned(),
+                StatisticsSettings::default(),
+            ),
         })
         .await
         .unwrap();

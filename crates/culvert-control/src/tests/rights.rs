@@ -76,6 +76,7 @@ impl Rule {
         }
         match (collection, name) {
             ("", "root" | "self") => Some(Self::Read),
+            ("nodes", "list") => Some(Self::Admins(630, 630)),
             _ if is_read => Some(Self::Read),
             _ if ADMINS.contains(&collection) => {
                 (is_change || is_create).then_some(Self::Admins(4111, 4111))

@@ -69,7 +69,9 @@ impl Worker {
             unreadable: AtomicUsize::new(usize::MAX),
             bytes: AtomicUsize::new(0),
         };
+        let began = tokio::time::Instant::now();
         let put = tokio::time::timeout(PUT_DEADLINE, gathers.put(&leased)).await;
+        destination.counters.count.sent(began.elapsed());
         let put = put.unwrap_or_else(|_| {
             let text = format!("timed out after {} s", PUT_DEADLINE.as_secs());
             Err(Failure::new(FailureClass::Unknown, "timeout", text))

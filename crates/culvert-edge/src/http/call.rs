@@ -81,6 +81,8 @@ async fn internal(
     parts.headers = call.headers;
     parts.headers.insert(HOST, authority.clone());
     let traits = RequestTraits::of(&parts);
+    let mut exchange = HttpExchange::call(Arc::clone(down));
+    exchange.passes(&member);
     let request = ForwardRequest {
         member,
         parts,
@@ -89,13 +91,14 @@ async fn internal(
         is_prepared: true,
         is_call: true,
     };
-    let mut exchange = HttpExchange::call(Arc::clone(down));
     let response = pipeline::respond(&mut exchange, request, &UpgradeRequest::Http, &traits).await;
     let PendingResponse {
         head, mut source, ..
     } = response.map_err(|_| NotCalled::Closed)?;
+    exchange.count.answer(head.status);
     let held = source.hold(ANSWER_BYTES_MAX, &down.conn);
     let (body, room) = held.await.map_err(not_called)?;
+    exchange.count.sent(body.len());
     Ok(Called {
         head,
         body,

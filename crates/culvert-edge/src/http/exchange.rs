@@ -13,12 +13,13 @@ use http::header::HeaderMap;
 use http::{StatusCode, Version, request};
 
 use crate::alarm::Alarm;
+use crate::counting::ExchangeCount;
 use crate::downstream::Downstream;
 use crate::http::upload::{Cap, UploadPace};
 use crate::http1_state::Http1Turn;
 use crate::recording::Recording;
 use crate::rules::Timeouts;
-use crate::snapshot::group::Group;
+use crate::snapshot::group::{Group, Member};
 
 /// Header bytes that the open requests of an HTTP/2 connection may hold together.
 pub(crate) const HEADER_BYTES_MAX: usize = 512 << 10;
@@ -31,6 +32,7 @@ pub(crate) struct HttpExchange {
     /// Whether a policy makes the request, and not the client.
     is_call: bool,
     pub(crate) recording: Recording,
+    pub(crate) count: ExchangeCount,
     /// Set when the request's body exceeds its limit.
     is_over: Option<Arc<AtomicBool>>,
     /// HTTP/2: set when the client aborts the request's body.
@@ -68,6 +70,7 @@ impl HttpExchange {
             is_http1,
             is_call,
             recording: Recording::new(is_http1),
+            count: ExchangeCount::begin(),
             is_over: None,
             is_cut: None,
             header_bytes: 0,
@@ -164,6 +167,17 @@ impl HttpExchange {
             .start(&conn.edge, (account, endpoint), from, request, rules);
     }
 
+    /// Records which of the endpoints at the address serves the request.
+    pub(crate) fn served_by(&mut self, member: &Member) {
+        self.recording.served_by(&member.id);
+        self.passes(member);
+    }
+
+    /// Counts the exchange for an endpoint that it reaches.
+    pub(crate) fn passes(&mut self, member: &Member) {
+        self.count.add(member.counters(&self.down.conn.edge));
+    }
+
     /// The limit of the request's body, if there is one.
     pub(crate) fn cap(&mut self) -> Option<Cap> {
         let left = self.down.conn.rules.limits.body_bytes;
@@ -211,10 +225,23 @@ impl HttpExchange {
 
     /// Records the final head of the response.
     pub(crate) fn answer(&mut self, status: StatusCode, headers: &HeaderMap) {
+        self.count.answer(status);
         let conn = &self.down.conn;
         let (rules, handed_out) = (&conn.rules.header_rules, conn.counters.handed_out());
         self.recording
             .answer(&conn.edge, status, headers, rules, handed_out);
+    }
+
+    /// Counts body bytes of the response.
+    pub(crate) fn sent(&mut self, bytes: usize, is_chunked: bool) {
+        self.recording.sent(bytes, is_chunked);
+        self.count.sent(bytes);
+    }
+
+    /// Subtracts bytes that were counted and not sent.
+    pub(crate) fn unsent(&mut self, bytes: usize) {
+        self.recording.unsent(bytes);
+        self.count.unsent(bytes);
     }
 
     /// The whole response was handed to the protocol.
@@ -237,6 +264,11 @@ impl Drop for HttpExchange {
         conn.return_alarm(std::mem::take(&mut self.alarm));
         self.recording
             .finish_capture(self.is_answered, &conn.rules.header_rules);
+        let received = match self.is_http1 {
+            true => conn.http1.payload(),
+            false => self.recording.received(),
+        };
+        self.count.end(received);
         if self.is_http1 {
             let is_flushing = self.is_answered && conn.http1.turn() == Http1Turn::Edge;
             match self.recording.take_unflushed(&conn.edge) {

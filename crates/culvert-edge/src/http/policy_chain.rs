@@ -71,6 +71,7 @@ impl PolicyChain {
             let member = Arc::clone(&request.member);
             if !self.is_empty() {
                 exchange.reached(member.endpoint.timeouts);
+                exchange.passes(&member);
             }
             let Some(policy) = &member.endpoint.policy else {
                 return Ok(RequestOutcome::Forward(request, None));

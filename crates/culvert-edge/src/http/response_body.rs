@@ -234,7 +234,7 @@ impl Body for ResponseBody {
                         exchange.recording.encoded(encoded.raw());
                     }
                     if let Some(data) = frame.data_ref() {
-                        exchange.recording.sent(data.len(), this.is_chunked);
+                        exchange.sent(data.len(), this.is_chunked);
                     }
                 }
                 let trailers = frame.trailers_mut();

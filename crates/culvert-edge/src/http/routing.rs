@@ -59,6 +59,7 @@ pub(super) fn route(
             && !is_tls_elsewhere(down, parts)
         {
             exchange.attribute(group, parts, &authority);
+            exchange.served_by(group.first());
             if !group.admits(down.conn.info.client.ip()) {
                 exchange.recording.blocked();
                 return Err(Problem::Restricted);
@@ -74,11 +75,13 @@ pub(super) fn route(
     {
         if let Some(own) = down.tls_group.get() {
             exchange.attribute(own, parts, &authority);
+            exchange.served_by(own.first());
         }
         return Err(Problem::Misdirected);
     }
     exchange.attribute(group, parts, &authority);
     if !group.admits(down.conn.info.client.ip()) {
+        exchange.served_by(group.first());
         exchange.recording.blocked();
         return Err(Problem::Restricted);
     }
@@ -87,7 +90,7 @@ pub(super) fn route(
         None => HeaderValue::from_str(authority.text).map_err(|_| Problem::Authority)?,
     };
     let member = Arc::clone(group.pick(down.edge.agents()));
-    exchange.recording.served_by(&member.id);
+    exchange.served_by(&member);
     Ok(Route::Endpoint(member, value))
 }
 

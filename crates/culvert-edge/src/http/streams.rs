@@ -407,7 +407,7 @@ impl Sending {
 impl Drop for Sending {
     fn drop(&mut self) {
         if let Some(exchange) = self.body.exchange() {
-            exchange.recording.unsent(self.rest.len());
+            exchange.unsent(self.rest.len());
         }
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use culvert_policy::ipdata::IpFields;
+use culvert_statistics::Slot;
 use culvert_tls::server_certificate::ServerCertificate;
 use rustls_pki_types::CertificateDer;
 
@@ -204,6 +205,7 @@ impl SnapshotCompiler {
                 endpoint: Arc::clone(endpoint),
                 pool: pool.map(|(pool, _)| Arc::clone(pool)),
                 stand_ins: Vec::new(),
+                counted: Slot::default(),
             }
         };
         let restriction = |first: &Member| match place {

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use culvert_statistics::{EndpointCounters, Slot};
+
+use crate::edge_state::EdgeState;
 use crate::snapshot::endpoint::{Endpoint, Restriction};
 use crate::upstream::agent::Dial;
 use crate::upstream::pool::Pool;
@@ -28,6 +31,8 @@ pub(crate) struct Member {
     /// Where its traffic goes if its agent is disconnected or its upstream unreachable: other endpoints of the same
     /// address with the same policy.
     pub(crate) stand_ins: Vec<Arc<Pool>>,
+    /// Empty until its first traffic.
+    pub(crate) counted: Slot,
 }
 
 /// Most stand-ins of an endpoint.
@@ -37,6 +42,12 @@ const STAND_INS_MAX: usize = 3;
 const LOOK_FOR_AGENT_EVERY: Duration = Duration::from_millis(20);
 
 impl Member {
+    /// The counters of its traffic.
+    pub(crate) fn counters(&self, edge: &EdgeState) -> &Arc<EndpointCounters> {
+        self.counted
+            .counters(&edge.traffic, &self.endpoint.account, &self.id)
+    }
+
     /// Waits while its agent, which has just lost its connection, may reconnect and no other stands in.
     pub(crate) async fn wait_for_agent(&self, agents: Option<&dyn Dial>) {
         let endpoint = self

@@ -540,7 +540,7 @@ async fn idle_answer() {
     assert!(find(&answer, b"\r\n0\r\n").is_none());
 }
 
-async fn free_port() -> u16 {
+pub(super) async fn free_port() -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     listener.local_addr().unwrap().port()
 }

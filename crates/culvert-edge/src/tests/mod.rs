@@ -33,6 +33,7 @@ mod rfc6455;
 mod secure;
 mod situations;
 mod sizes;
+mod statistics;
 mod storm;
 mod streams;
 mod timeouts;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use bytes::Bytes;
 use culvert_mux::{Ending, ErrorCode, Limits, OpenRefused, StreamId};
 use tokio::sync::futures::OwnedNotified;
 
-use super::shared::{ReleaseAndWakeDriver, Shared, Wakers, wake};
+use super::shared::{ReleaseAndWakeDriver, SessionTraffic, Shared, Wakers, wake};
 use super::stream::Stream;
 
 /// Half of the limit of queued bytes: see [`Limits::queue_bytes_max`].
@@ -41,6 +42,7 @@ impl Session {
         let id = state.mux.open(first, Instant::now())?;
         state.streams.insert(id, Wakers::default());
         state.release_and_wake_driver();
+        self.shared.counts.opened.fetch_add(1, Ordering::Relaxed);
         Ok(Stream {
             shared: Arc::clone(&self.shared),
             id,
@@ -191,6 +193,11 @@ impl Session {
     pub fn held_bytes(&self) -> usize {
         let state = self.shared.lock();
         state.mux.held_bytes() + state.mux.queued_bytes()
+    }
+
+    /// Streams and bytes since the last call.
+    pub fn take_traffic(&self) -> SessionTraffic {
+        self.shared.counts.take()
     }
 
     /// Number of streams, opened by either side.

@@ -1,6 +1,7 @@
 //! The state of a connection behind its lock, and the wakers of the tasks that wait for it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::Instant;
@@ -10,6 +11,50 @@ use tokio::sync::Notify;
 
 pub(super) struct Shared {
     state: Mutex<State>,
+    pub(super) counts: Counts,
+}
+
+/// What was counted of a connection and not read yet.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) opened: AtomicU64,
+    pub(super) received: AtomicU64,
+    pub(super) sent: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn take(&self) -> SessionTraffic {
+        SessionTraffic {
+            opened: self.opened.swap(0, Ordering::Relaxed),
+            received: self.received.swap(0, Ordering::Relaxed),
+            sent: self.sent.swap(0, Ordering::Relaxed),
+        }
+    }
+}
+
+/// Streams and bytes of a connection, or of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionTraffic {
+    /// Streams that this side opened.
+    pub opened: u64,
+    /// Bytes received from the peer, with all framing.
+    pub received: u64,
+    /// Bytes sent to it.
+    pub sent: u64,
+}
+
+impl SessionTraffic {
+    /// Whether nothing was counted.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Adds another connection.
+    pub fn add(&mut self, other: Self) {
+        self.opened = self.opened.saturating_add(other.opened);
+        self.received = self.received.saturating_add(other.received);
+        self.sent = self.sent.saturating_add(other.sent);
+    }
 }
 
 impl Shared {
@@ -28,6 +73,7 @@ impl Shared {
                 granted: 0,
                 rests_none: false,
             }),
+            counts: Counts::default(),
         }
     }
 

@@ -13,7 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::EndReason;
 use super::command::Abilities;
-use crate::driver::{Session, Stream};
+use crate::driver::{Session, SessionTraffic, Stream};
 use crate::wire::ProxyHeader;
 
 /// One connection of a session, identified among all past and present connections.
@@ -44,6 +44,8 @@ struct State {
     endpoints: BTreeMap<String, Endpoint>,
     /// Endpoints that recently lost their last connection.
     lost: RecentlyLost,
+    /// Traffic of connections that ended, by session, until it is read.
+    ended_traffic: BTreeMap<String, SessionTraffic>,
 }
 
 #[derive(Debug)]
@@ -151,6 +153,8 @@ const LAST_STREAMS: Duration = Duration::from_secs(2);
 const MOVES_WITHIN: Duration = Duration::from_secs(5);
 /// How often a waiting stream checks whether the agent is connected.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Maximum number of sessions whose connections ended since their traffic was read.
+const ENDED_MAX: usize = 10_000;
 /// Maximum number of endpoints that are recorded as lost.
 const LOST_MAX: usize = 10_000;
 
@@ -254,6 +258,19 @@ impl Bindings {
         self.lock().legs.len()
     }
 
+    /// Streams and bytes of each session since the last call, by session ID; without idle sessions.
+    pub fn take_traffic(&self) -> BTreeMap<String, SessionTraffic> {
+        let mut state = self.lock();
+        let mut traffic = std::mem::take(&mut state.ended_traffic);
+        for ((session_id, _), connected) in &state.legs {
+            let taken = connected.session.take_traffic();
+            if !taken.is_empty() {
+                traffic.entry(session_id.clone()).or_default().add(taken);
+            }
+        }
+        traffic
+    }
+
     /// Number of endpoints that are served.
     pub fn endpoints(&self) -> usize {
         self.lock().endpoints.len()
@@ -314,6 +331,7 @@ impl Bindings {
             serves: BTreeSet::new(),
         };
         if let Some(former) = state.legs.insert(key, connected) {
+            state.keep_traffic(session_id, former.session.take_traffic());
             let former_leg = SessionConnection {
                 serial: former.serial,
                 ..leg.clone()
@@ -336,7 +354,11 @@ impl Bindings {
             return false;
         }
         let key = (leg.session_id.clone(), leg.number);
-        let serves = state.legs.remove(&key).map(|connected| connected.serves);
+        let removed = state.legs.remove(&key);
+        if let Some(connected) = &removed {
+            state.keep_traffic(&leg.session_id, connected.session.take_traffic());
+        }
+        let serves = removed.map(|connected| connected.serves);
         if state.lose(leg, serves.unwrap_or_default()) {
             self.has_lost.store(true, Ordering::Relaxed);
         }
@@ -516,6 +538,15 @@ impl State {
         self.legs
             .get_mut(&(leg.session_id.clone(), leg.number))
             .filter(|connected| connected.serial == leg.serial)
+    }
+
+    /// Keeps the traffic of a connection that ended, unless the limit is reached.
+    fn keep_traffic(&mut self, session_id: &str, traffic: SessionTraffic) {
+        if let Some(kept) = self.ended_traffic.get_mut(session_id) {
+            kept.add(traffic);
+        } else if self.ended_traffic.len() < ENDED_MAX && !traffic.is_empty() {
+            self.ended_traffic.insert(session_id.to_owned(), traffic);
+        }
     }
 
     /// Removes an open connection from all its endpoints. Returns whether it was the last for any.

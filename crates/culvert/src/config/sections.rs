@@ -635,12 +635,16 @@ impl Oauth {
 pub struct Metrics {
     /// Listen address of `/metrics`; empty to disable. Port 0 selects a free port.
     pub addr: String,
+    /// Maximum number of endpoints with metrics of their own, those with the earliest traffic; the
+    /// others are counted together with the label `other`. Each endpoint adds about 30 time series.
+    pub endpoints_max: u32,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         Self {
             addr: "127.0.0.1:9420".into(),
+            endpoints_max: 100,
         }
     }
 }

@@ -5,15 +5,14 @@ use culvert_delivery::{Delivery, Health as DestinationHealth, State};
 use culvert_edge::Edge;
 use culvert_store::BatchClass;
 
-use super::Sample;
+use super::{Sample, Value};
 
 pub(crate) fn counter(name: &'static str, help: &'static str, value: u64) -> Sample {
     Sample {
         name,
         help,
-        label: None,
-        counter: true,
-        value,
+        labels: Vec::new(),
+        value: Value::Counter(value),
     }
 }
 
@@ -21,9 +20,8 @@ pub(crate) fn gauge(name: &'static str, help: &'static str, value: u64) -> Sampl
     Sample {
         name,
         help,
-        label: None,
-        counter: false,
-        value,
+        labels: Vec::new(),
+        value: Value::Gauge(value),
     }
 }
 
@@ -149,9 +147,8 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
     samples.extend(shed.map(|(what, meter)| Sample {
         name: "edge_shed",
         help: "Connections and requests rejected, delayed or ended because of overload",
-        label: Some(("what", what.to_owned())),
-        counter: true,
-        value: meter.get(),
+        labels: vec![("what", what.to_owned())],
+        value: Value::Counter(meter.get()),
     }));
     let pressure = [
         ("memory", &m.pressure.memory),
@@ -162,9 +159,8 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
     samples.extend(pressure.map(|(of, meter)| Sample {
         name: "edge_pressure_percent",
         help: "Usage of each resource; the highest sets the overload level",
-        label: Some(("of", of.to_owned())),
-        counter: false,
-        value: meter.get(),
+        labels: vec![("of", of.to_owned())],
+        value: Value::Gauge(meter.get()),
     }));
     let floods = [
         ("resets", &m.floods_resets),
@@ -174,15 +170,15 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
     samples.extend(floods.map(|(reason, meter)| Sample {
         name: "edge_http2_floods",
         help: "HTTP/2 connections closed because of a flood",
-        label: Some(("reason", reason.to_owned())),
-        counter: true,
-        value: meter.get(),
+        labels: vec![("reason", reason.to_owned())],
+        value: Value::Counter(meter.get()),
     }));
     samples
 }
 
 pub(crate) fn agent(server: &culvert_tunnel::server::Server, control: &Control) -> Vec<Sample> {
     let m = server.meters();
+    let traffic = control.agent_traffic();
     let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
     vec![
         gauge(
@@ -225,6 +221,21 @@ pub(crate) fn agent(server: &culvert_tunnel::server::Server, control: &Control) 
             "agent_bound",
             "Endpoints bound by agents, including reconnects",
             m.bound.get(),
+        ),
+        counter(
+            "agent_streams",
+            "Streams opened to agents, up to the last 10 seconds",
+            traffic.opened,
+        ),
+        counter(
+            "agent_bytes_received",
+            "Bytes received from agents, up to the last 10 seconds",
+            traffic.received,
+        ),
+        counter(
+            "agent_bytes_sent",
+            "Bytes sent to agents, up to the last 10 seconds",
+            traffic.sent,
         ),
         counter(
             "agent_calls_refused",
@@ -401,9 +412,8 @@ pub(crate) fn delivery(delivery: &Delivery) -> Vec<Sample> {
         values.into_iter().map(move |(value, number)| Sample {
             name,
             help,
-            label: Some((label, value.to_owned())),
-            counter: true,
-            value: number,
+            labels: vec![(label, value.to_owned())],
+            value: Value::Counter(number),
         })
     };
     samples.extend(by(
@@ -446,9 +456,11 @@ fn destination_samples(delivery: &Delivery) -> Vec<Sample> {
         let sample = |(id, health): &(String, DestinationHealth)| Sample {
             name,
             help,
-            label: Some(("destination", id.clone())),
-            counter,
-            value: read(health),
+            labels: vec![("destination", id.clone())],
+            value: match counter {
+                true => Value::Counter(read(health)),
+                false => Value::Gauge(read(health)),
+            },
         };
         healths.iter().map(sample).collect()
     };

@@ -15,6 +15,7 @@ use culvert_delivery::{JetStreamSettings, STREAM_LEASE, TargetSettings};
 use culvert_edge::{Edge, Inherited};
 use culvert_events::HeaderRules;
 use culvert_policy::{ErrorPages, IpDataFiles, IpDatabases};
+use culvert_statistics::Traffic;
 use ipnet::IpNet;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -111,6 +112,10 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
             threads => threads as usize,
         },
         limits,
+        traffic: Arc::new(Traffic::new(
+            settings.statistics.endpoints_max as usize,
+            settings.metrics.endpoints_max as usize,
+        )),
         supervisor: Supervisor::default(),
     })
 }

@@ -115,6 +115,7 @@ impl Server {
         parts.control.finish().await;
         let left = began.elapsed();
         parts.delivery_tasks.finish().await;
+        parts.statistics.finish().await;
         parts.metrics.finish().await;
         parts.queue.close().await;
         parts.store.close().await;

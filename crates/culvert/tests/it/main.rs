@@ -57,6 +57,7 @@ mod restart;
 mod rotate;
 mod secrets;
 mod ssh_reverse;
+mod statistics;
 mod stop;
 mod strangers;
 mod supervision;

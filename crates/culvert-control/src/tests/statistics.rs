@@ -1,0 +1,384 @@
+//! Statistics: what nodes count is folded, kept for as long as it should be, and read by who may read it.
+
+use std::time::Duration;
+
+use culvert_statistics::{Field, Frame, Key, Kind, Point};
+use culvert_store::{Queue, StoreUrl};
+
+use crate::tests::*;
+
+/// A node whose source counts the same at each reading.
+#[derive(Debug)]
+struct Constant(Mutex<Vec<(Key, Point)>>);
+
+impl StatisticsSource for Constant {
+    fn read(&self, frame: &mut Frame) {
+        for (key, point) in &*self.0.lock().unwrap() {
+            frame.add(key.clone(), point);
+        }
+    }
+}
+
+/// Ten requests that took 20 ms, one of which failed, and 100 bytes each way.
+fn requests() -> Point {
+    let mut point = Point::default();
+    point.add(Field::Status2xx, 9);
+    point.add(Field::Status5xx, 1);
+    point.add(Field::BytesIn, 100);
+    point.add(Field::BytesOut, 100);
+    for _ in 0..10 {
+        point.record(Duration::from_millis(20));
+    }
+    point
+}
+
+struct Node {
+    statistics: Statistics,
+    keeper: Keeper,
+    source: Arc<Constant>,
+}
+
+impl Node {
+    fn new(queue: &Queue, name: &str, settings: StatisticsSettings) -> Self {
+        let source = Arc::new(Constant(Mutex::default()));
+        Self {
+            statistics: Statistics::new(queue.clone(), name.to_owned(), settings),
+            keeper: Keeper::new(source.clone()),
+            source,
+        }
+    }
+
+    fn counts(&self, kind: Kind, account: &str, id: &str, point: Point) {
+        let key = Key::new(kind, account, id);
+        self.source.0.lock().unwrap().push((key, point));
+    }
+
+    async fn look(&mut self, now: Timestamp) {
+        self.keeper.look(&self.statistics, now).await.unwrap();
+    }
+
+    /// Looks every ten seconds, from the clock's time on, which it moves.
+    async fn run(&mut self, clock: &ManualClock, span: Duration) {
+        for _ in 0..span.as_secs() / 10 {
+            clock.advance(Duration::from_secs(10));
+            self.look(clock.now()).await;
+        }
+    }
+}
+
+impl House {
+    async fn node(&self, name: &str) -> Node {
+        let node = Node::new(&self.queue, name, StatisticsSettings::default());
+        let account = &self.admin.account;
+        node.counts(Kind::Endpoint, account, "ep_1", requests());
+        node.counts(Kind::Account, account, "", requests());
+        node.counts(Kind::Endpoint, "ac_other", "ep_other", requests());
+        let mut process = Point::default();
+        process.add(Field::CpuMillis, 500);
+        process.add(Field::OpenConnections, 3);
+        node.counts(Kind::Node, "", name, process);
+        node
+    }
+
+    async fn statistics(&self, query: &str) -> Value {
+        self.get(&format!("/statistics{query}")).await.body()
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn two_hours_are_the_same_before_and_after_they_are_folded() {
+    let house = House::start().await;
+    let mut node = house.node("a").await;
+    let mut other = house.node("b").await;
+    let begin = house.clock.now();
+    for _ in 0..2 * 360 + 40 {
+        house.clock.advance(Duration::from_secs(10));
+        node.look(house.clock.now()).await;
+        other.look(house.clock.now()).await;
+    }
+    let total = 2 * 10 * (2 * 360 + 40);
+
+    let fine = house.statistics("?from=2027-01-15T08:00:00Z&step=10").await;
+    assert_eq!(fine["from"], begin.to_string());
+    let points = fine["points"].as_array().unwrap();
+    assert_eq!(points.len(), 2 * 360 + 40);
+    assert!(
+        points
+            .iter()
+            .all(|point| point["traffic"]["requests"] == 20)
+    );
+    assert_eq!(fine["total"]["traffic"]["requests"], total);
+    assert_eq!(fine["total"]["traffic"]["status_5xx"], total / 10);
+    assert_eq!(fine["total"]["latency"]["count"], total);
+    let median = fine["total"]["latency"]["p50_ms"].as_f64().unwrap();
+    assert!((18.0..23.0).contains(&median), "{median}");
+    assert_eq!(fine["total"]["latency"]["mean_ms"], 20.0);
+
+    let coarse = house
+        .statistics("?subject=endpoint&id=ep_1&from=2027-01-15T08:00:00Z&step=300")
+        .await;
+    let points = coarse["points"].as_array().unwrap();
+    assert_eq!(points.len(), 26, "{points:?}");
+    assert_eq!(points[0]["traffic"]["requests"], 600);
+    assert_eq!(coarse["total"]["traffic"]["requests"], total);
+    assert_eq!(coarse["total"]["latency"], fine["total"]["latency"]);
+
+    // Two hours of both nodes are chunks; what came later are frames.
+    let frames = house
+        .queue
+        .statistic_frames(300, (0, i64::MAX), None, 100)
+        .await
+        .unwrap();
+    assert_eq!(frames.len(), 2);
+    let begin = begin.unix_seconds();
+    let chunks = house
+        .queue
+        .statistic_chunks(300, "n//a", (begin, begin + 7_200), 9)
+        .await
+        .unwrap();
+    assert_eq!(chunks.len(), 1);
+
+    // Levels are the highest of a node, and nodes add up.
+    let nodes = house.statistics("?subject=node&step=300").await;
+    assert_eq!(nodes["points"][0]["node"]["open_connections"], 6);
+    let one = house.statistics("?subject=node&id=b&step=10").await;
+    assert_eq!(one["points"][0]["node"]["cpu_seconds"], 0.5);
+}
+
+#[tokio::test]
+async fn the_top_is_ordered_and_only_of_the_callers_account() {
+    let house = House::start().await;
+    let mut node = house.node("a").await;
+    let account = house.admin.account.clone();
+    for (id, requests, failed) in [("ep_2", 90, 0), ("ep_3", 1, 50)] {
+        let mut point = Point::default();
+        point.add(Field::Status2xx, requests);
+        point.add(Field::Aborted, failed);
+        node.counts(Kind::Endpoint, &account, id, point);
+    }
+    node.run(&house.clock, 20 * MINUTE).await;
+    let ids = async |query: &str| -> Vec<Value> {
+        let top = house.statistics(&format!("/top{query}")).await;
+        let top = top["top"].as_array().unwrap().clone();
+        top.iter().map(|one| one["id"].clone()).collect()
+    };
+    // An hour is made of steps of five minutes, ten minutes of steps of ten seconds.
+    assert_eq!(ids("").await, ["ep_2", "ep_3", "ep_1"]);
+    let recent = "from=2027-01-15T08:10:00Z";
+    let by_errors = ids(&format!("?{recent}&order=errors")).await;
+    assert_eq!(by_errors, ["ep_3", "ep_1", "ep_2"]);
+    assert_eq!(ids("?order=latency&limit=1").await, ["ep_1"]);
+    assert_eq!(ids("?subject=node").await, ["a"]);
+    assert_eq!(ids("?subject=destination").await, [Value::Null; 0]);
+    let top = house.statistics(&format!("/top?limit=1&{recent}")).await;
+    assert_eq!(top["count"], 3);
+    assert_eq!(top["top"][0]["traffic"]["requests"], 90 * 60);
+}
+
+#[tokio::test]
+async fn nodes_are_for_admins_and_accounts_are_apart() {
+    let house = House::start().await;
+    let mut node = house.node("a").await;
+    node.run(&house.clock, MINUTE).await;
+    let member = house.user("member@x.example", Role::Developer, true).await;
+    for path in [
+        "/statistics?subject=node",
+        "/statistics/top?subject=node",
+        "/nodes",
+    ] {
+        let refused = house.call(&member, "GET", path, Value::Null).await;
+        assert_eq!(refused.code(), Some(630), "{path}");
+    }
+    let path = "/statistics?subject=endpoint&id=ep_1";
+    let seen = house.call(&member, "GET", path, Value::Null).await.body();
+    assert_eq!(seen["total"]["traffic"]["requests"], 60);
+    let stranger = house.stranger().await;
+    for path in [path, "/statistics"] {
+        let seen = house.call(&stranger, "GET", path, Value::Null).await.body();
+        assert_eq!(seen["total"]["traffic"]["requests"], 0, "{seen}");
+    }
+    let path = "/statistics/top";
+    let seen = house.call(&stranger, "GET", path, Value::Null).await.body();
+    assert_eq!(seen["top"], json!([]));
+    let absent = "/statistics?subject=endpoint&id=ep_other";
+    assert_eq!(house.get(absent).await.body()["points"], json!([]));
+}
+
+#[tokio::test]
+async fn the_step_is_chosen_for_the_range() {
+    let house = House::start().await;
+    for (from, step) in [
+        ("2027-01-15T07:00:00Z", 10),
+        ("2027-01-15T05:00:00Z", 30),
+        ("2027-01-14T08:00:00Z", 300),
+        ("2027-01-08T08:00:00Z", 3_600),
+        ("2026-12-16T08:00:00Z", 21_600),
+    ] {
+        let chosen = house.statistics(&format!("?from={from}")).await;
+        assert_eq!(chosen["step"], step, "{from}");
+        assert_eq!(chosen["points"], json!([]));
+    }
+}
+
+#[tokio::test]
+async fn old_and_surplus_statistics_are_deleted() {
+    let house = House::start().await;
+    let settings = StatisticsSettings {
+        detail_retention: 60 * MINUTE,
+        retention: 600 * MINUTE,
+        bytes_max: 1 << 20,
+    };
+    let mut node = Node::new(&house.queue, "a", settings);
+    let account = house.admin.account.clone();
+    node.counts(Kind::Endpoint, &account, "ep_1", requests());
+    node.run(&house.clock, 180 * MINUTE).await;
+    let begin = house.clock.now().minus(180 * MINUTE).unix_seconds();
+    let chunks = async |step: i64| {
+        let subject = Key::new(Kind::Endpoint, &account, "ep_1").to_string();
+        let range = (begin, i64::MAX);
+        let chunks = house.queue.statistic_chunks(step, &subject, range, 1000);
+        chunks.await.unwrap().len()
+    };
+    assert!(
+        (12..=15).contains(&chunks(10).await),
+        "{}",
+        chunks(10).await
+    );
+    assert_eq!(chunks(300).await, 1);
+
+    // Too many bytes: the finer resolution goes first.
+    node.statistics = Statistics::new(
+        house.queue.clone(),
+        "a".to_owned(),
+        StatisticsSettings {
+            bytes_max: 0,
+            ..StatisticsSettings::default()
+        },
+    );
+    node.run(&house.clock, 5 * MINUTE).await;
+    assert_eq!((chunks(10).await, chunks(300).await), (0, 0));
+}
+
+#[tokio::test]
+async fn frames_of_a_node_that_is_gone_are_folded_by_another() {
+    let house = House::start().await;
+    let mut gone = house.node("gone").await;
+    gone.run(&house.clock, 2 * MINUTE).await;
+    let mut node = house.node("a").await;
+    node.source.0.lock().unwrap().clear();
+    node.counts(Kind::Node, "", "a", requests());
+    house.clock.advance(120 * MINUTE);
+    node.look(house.clock.now()).await;
+    let frames = house
+        .queue
+        .statistic_frames(10, (0, i64::MAX), Some("gone"), 100)
+        .await
+        .unwrap();
+    assert_eq!(frames, []);
+    let total = house.statistics("?from=2027-01-15T08:00:00Z").await;
+    assert_eq!(total["total"]["traffic"]["requests"], 120);
+}
+
+#[tokio::test]
+async fn an_interrupted_fold_counts_once() {
+    let house = House::start().await;
+    let mut node = house.node("a").await;
+    node.run(&house.clock, 4 * MINUTE).await;
+    let before = house.statistics("?step=10").await;
+    // A chunk of the next fold is there already, as after a crash in the middle of it.
+    let frames = house
+        .queue
+        .statistic_frames(10, (0, i64::MAX), None, 100)
+        .await
+        .unwrap();
+    let (key, at) = (
+        Key::new(Kind::Account, &house.admin.account, ""),
+        house.clock.now().minus(4 * MINUTE).unix_seconds(),
+    );
+    let mut chunk = culvert_statistics::Chunk::default();
+    for frame in &frames {
+        let step = u32::try_from((frame.at - at) / 10).unwrap();
+        chunk.add(step, &requests());
+    }
+    let chunk = culvert_store::StatisticChunk {
+        step: 10,
+        subject: key.to_string(),
+        at,
+        node: "a".to_owned(),
+        body: chunk.encode(),
+    };
+    house
+        .queue
+        .put_statistics(Vec::new(), vec![chunk], None)
+        .await
+        .unwrap();
+    assert_eq!(house.statistics("?step=10").await["total"], before["total"]);
+}
+
+#[tokio::test]
+async fn a_dead_store_delays_statistics_and_loses_the_oldest_beyond_the_limit() {
+    let house = House::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let url = StoreUrl::Sqlite(folder.path().join("state.db"));
+    let dead = Queue::open(&url, house.clock.clone()).await.unwrap();
+    dead.close().await;
+    let account = house.admin.account.clone();
+    let mut node = Node::new(&dead, "a", StatisticsSettings::default());
+    // The store is there for the first look, which reads the last step.
+    node.statistics = Statistics::new(
+        house.queue.clone(),
+        "a".to_owned(),
+        StatisticsSettings::default(),
+    );
+    node.counts(Kind::Account, &account, "", requests());
+    node.run(&house.clock, Duration::from_secs(10)).await;
+    let gone = Statistics::new(dead, "a".to_owned(), StatisticsSettings::default());
+    for _ in 0..70 {
+        house.clock.advance(Duration::from_secs(10));
+        let now = house.clock.now();
+        node.keeper.look(&gone, now).await.unwrap_err();
+    }
+    assert_eq!(gone.meters().lost.get(), 10);
+    node.run(&house.clock, Duration::from_secs(10)).await;
+    // One before, sixty that waited, and one of them gave way to the last.
+    let total = house.statistics("?step=10").await;
+    assert_eq!(total["points"].as_array().unwrap().len(), 61);
+}
+
+#[tokio::test]
+async fn nodes_describe_themselves() {
+    let house = House::start().await;
+    let facts = NodeFacts {
+        version: "1.2.3".to_owned(),
+        started_at: house.clock.now(),
+        roles: vec!["edge".to_owned()],
+        region: String::new(),
+        addresses: [("http".to_owned(), "127.0.0.1:80".to_owned())].into(),
+        node_connections: 1,
+        agent_sessions: 2,
+        overload_level: 0,
+        store: StoreFacts {
+            engine: "sqlite".to_owned(),
+            write_ms: 0.5,
+            is_read_only: false,
+        },
+        event_log: EventLogFacts {
+            kind: "embedded".to_owned(),
+            is_up: true,
+        },
+    };
+    house.control.note_node(facts).await.unwrap();
+    let list = house.get("/nodes").await.body();
+    let node = &list["nodes"][0];
+    assert_eq!(node["name"], "a node");
+    assert_eq!(node["is_online"], true);
+    assert_eq!(node["version"], "1.2.3");
+    assert_eq!(node["store"]["engine"], "sqlite");
+    // The edge of this node has applied nothing yet.
+    assert!(node["revision_lag"].as_i64().unwrap() > 0);
+    house.clock.advance(MINUTE);
+    let list = house.get("/nodes").await.body();
+    assert_eq!(list["nodes"][0]["is_online"], false);
+}

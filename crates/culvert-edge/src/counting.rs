@@ -1,0 +1,138 @@
+//! Counts exchanges and relayed bytes for the statistics of the endpoints that they reach.
+//!
+//! Unlike events, which tell everything about an exchange after its end, statistics count a request with the head of its
+//! response, and bytes while they move.
+
+use std::sync::Arc;
+
+use culvert_statistics::EndpointCounters;
+use http::StatusCode;
+use tokio::time::Instant;
+
+/// Bytes of a response after which they are counted before its end, so that a long download has no single peak.
+const COUNTED_EVERY: u64 = 256 << 10;
+
+/// What is counted of one exchange.
+#[derive(Debug)]
+pub(crate) struct ExchangeCount {
+    began: Instant,
+    /// The endpoint that clients know.
+    first: Option<Arc<EndpointCounters>>,
+    /// Internal endpoints that it was forwarded to.
+    further: Vec<Arc<EndpointCounters>>,
+    is_answered: bool,
+    /// Body bytes of the response that are not counted yet.
+    sent: u64,
+}
+
+impl ExchangeCount {
+    /// An exchange that begins now and has reached no endpoint.
+    pub(crate) fn begin() -> Self {
+        Self {
+            began: Instant::now(),
+            first: None,
+            further: Vec::new(),
+            is_answered: false,
+            sent: 0,
+        }
+    }
+
+    /// The exchange reaches an endpoint.
+    pub(crate) fn add(&mut self, counters: &Arc<EndpointCounters>) {
+        match &self.first {
+            None => self.first = Some(Arc::clone(counters)),
+            Some(_) => self.further.push(Arc::clone(counters)),
+        }
+    }
+
+    fn each(&self) -> impl Iterator<Item = &EndpointCounters> {
+        self.first.iter().chain(&self.further).map(|it| &**it)
+    }
+
+    /// Counts the request with the status of its response.
+    pub(crate) fn answer(&mut self, status: StatusCode) {
+        if self.first.is_none() || std::mem::replace(&mut self.is_answered, true) {
+            return;
+        }
+        let latency = self.began.elapsed();
+        for counters in self.each() {
+            counters.request(Some((status.as_u16(), latency)));
+        }
+    }
+
+    /// Adds body bytes of the response.
+    pub(crate) fn sent(&mut self, bytes: usize) {
+        self.sent = self.sent.saturating_add(bytes as u64);
+        if self.sent >= COUNTED_EVERY {
+            self.count_bytes(0);
+        }
+    }
+
+    /// Subtracts bytes that were added and not sent.
+    pub(crate) fn unsent(&mut self, bytes: usize) {
+        self.sent = self.sent.saturating_sub(bytes as u64);
+    }
+
+    /// The exchange has ended. Its request had this many bytes of payload.
+    pub(crate) fn end(&mut self, received: u64) {
+        if !self.is_answered {
+            for counters in self.each() {
+                counters.request(None);
+            }
+        }
+        self.count_bytes(received);
+    }
+
+    fn count_bytes(&mut self, received: u64) {
+        let sent = std::mem::take(&mut self.sent);
+        for counters in self.each() {
+            counters.bytes(received, sent);
+        }
+    }
+
+    /// Counts the bytes of its upgraded connection, which has moved `bytes` in each direction before.
+    pub(crate) fn relay(&self, bytes: (u64, u64)) -> RelayCount<'_> {
+        RelayCount {
+            first: self.first.as_slice(),
+            further: &self.further,
+            counted: bytes,
+        }
+    }
+}
+
+/// Counts bytes of a relayed connection while they move.
+#[derive(Debug)]
+pub(crate) struct RelayCount<'x> {
+    first: &'x [Arc<EndpointCounters>],
+    further: &'x [Arc<EndpointCounters>],
+    /// Bytes received and sent that are counted.
+    counted: (u64, u64),
+}
+
+impl<'x> RelayCount<'x> {
+    /// Counts a connection to an endpoint without HTTP, with all its bytes.
+    pub(crate) fn of_connection(counters: &'x [Arc<EndpointCounters>]) -> Self {
+        for counters in counters {
+            counters.connection();
+        }
+        Self {
+            first: counters,
+            further: &[],
+            counted: (0, 0),
+        }
+    }
+
+    /// Counts up to these bytes received and sent. Returns their sum.
+    pub(crate) fn up_to(&mut self, (received, sent): (u64, u64)) -> u64 {
+        if (received, sent) != self.counted {
+            let (before_in, before_out) = std::mem::replace(&mut self.counted, (received, sent));
+            for counters in self.first.iter().chain(self.further) {
+                counters.bytes(
+                    received.saturating_sub(before_in),
+                    sent.saturating_sub(before_out),
+                );
+            }
+        }
+        received.wrapping_add(sent)
+    }
+}
