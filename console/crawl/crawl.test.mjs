@@ -20,7 +20,7 @@ before(async () => {
   const seeded = await seed(page, service.url);
   endpoint = seeded.endpoint;
   const model = await page.evaluate(async () => (await fetch('/openapi.json')).json());
-  routes = ['/', '/traffic', '/audit', '/connect', '/nonsense'];
+  routes = ['/', '/traffic', '/audit', '/connect', '/nodes', '/nonsense'];
   for (const path of Object.keys(model.paths).filter((one) => one.endsWith('/{id}') && one.split('/{').length === 2)) {
     const collection = path.slice(1, -'/{id}'.length);
     const slug = collection.replaceAll('/', '.');

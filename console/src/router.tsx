@@ -19,10 +19,12 @@ const liveSearch = (search: Record<string, unknown>): LiveSearch => ({
   object: word(search.object), actor: word(search.actor), cursor: word(search.cursor),
 });
 
-const overview = createRoute({ getParentRoute: () => root, path: '/', component: lazyRouteComponent(() => import('./overview/overview-page')) });
+const overview = createRoute({ getParentRoute: () => root, path: '/', validateSearch: (search: Record<string, unknown>): { range?: string | undefined } => ({ range: word(search.range) }), component: lazyRouteComponent(() => import('./overview/overview-page')) });
 const traffic = createRoute({ getParentRoute: () => root, path: '/traffic', validateSearch: liveSearch, component: lazyRouteComponent(() => import('./live/traffic-page')) });
 const audit = createRoute({ getParentRoute: () => root, path: '/audit', validateSearch: liveSearch, component: lazyRouteComponent(() => import('./live/audit-page')) });
 const connect = createRoute({ getParentRoute: () => root, path: '/connect', component: lazyRouteComponent(() => import('./agents/connect-page')) });
+
+const nodes = createRoute({ getParentRoute: () => root, path: '/nodes', component: lazyRouteComponent(() => import('./nodes/nodes-page')) });
 
 /** Every collection of the API, such as `/endpoints` or `/app.users`. */
 const collection = createRoute({ getParentRoute: () => root, path: '/$collection', component: lazyRouteComponent(() => import('./resources/collection')) });
@@ -41,7 +43,7 @@ const action = createRoute({ getParentRoute: () => detail, path: '/do/$action', 
 export const router = createRouter({
   basepath: '/console',
   routeTree: root.addChildren([
-    overview, traffic, audit, connect,
+    overview, traffic, audit, connect, nodes,
     collection.addChildren([list.addChildren([listIndex, create]), detail.addChildren([edit, action])]),
   ]),
   defaultPreload: 'intent',

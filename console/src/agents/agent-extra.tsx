@@ -2,6 +2,7 @@ import { useQuery } from '@tanstack/react-query';
 import { api, body } from '@/api/client';
 import { useModel } from '@/api/document';
 import type { JsonObject } from '@/api/json';
+import { SubjectCharts } from '@/charts/subject-charts';
 import { ActionButton } from '@/resources/actions';
 import { ResourceTable } from '@/resources/table';
 import { Section } from '@/ui/page';
@@ -34,6 +35,7 @@ export default function AgentExtra({ object }: { object: JsonObject }) {
         {served.data?.length === 0 ? <p className={ui.dim}>This agent serves nothing now.</p> : null}
         {endpoints && served.data?.length ? <ResourceTable resource={endpoints} objects={served.data as unknown as JsonObject[]} label="Endpoints of this agent" /> : null}
       </Section>
+      <SubjectCharts subject="agent" id={id} />
     </>
   );
 }

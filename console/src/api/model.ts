@@ -104,6 +104,8 @@ export function buildModel(document: RawDocument): Model {
     if (!found?.item.properties?.id) continue;
     const name = list.path.slice(1);
     const single = all.filter((other) => other.path === `${list.path}/{id}`);
+    // Nor is what cannot be read by its id: the top of the statistics.
+    if (single.length === 0) continue;
     const by = (method: string) => single.find((other) => other.method === method);
     resources.set(name, {
       name,

@@ -1,6 +1,7 @@
 import { type JsonObject, text } from '@/api/json';
 import { CopyButton } from '@/ui/copy';
 import { LinkButton } from '@/ui/link-button';
+import { SubjectCharts } from '@/charts/subject-charts';
 import { Section } from '@/ui/page';
 import ui from '@/ui/ui.module.css';
 import { DryRun } from './dry-run';
@@ -12,12 +13,13 @@ export default function EndpointExtra({ object }: { object: JsonObject }) {
   const web = /^https?:\/\//.test(url);
   return (
     <>
-      <Section title="Reach it" actions={<LinkButton size="xs" variant="default" to="/traffic" search={{ filter }}>Watch its traffic</LinkButton>}>
-        <span className={ui.idline}>
-          {web ? <a href={url} target="_blank" rel="noreferrer noopener">{url}</a> : <code>{url}</code>}
-          <CopyButton value={url} label="Copy the address" />
-        </span>
-      </Section>
+    <Section title="Reach it" actions={<LinkButton size="xs" variant="default" to="/traffic" search={{ filter }}>Watch its traffic</LinkButton>}>
+      <span className={ui.idline}>
+        {web ? <a href={url} target="_blank" rel="noreferrer noopener">{url}</a> : <code>{url}</code>}
+        <CopyButton value={url} label="Copy the address" />
+      </span>
+    </Section>
+    <SubjectCharts subject="endpoint" id={text(object.id)} />
       {web ? <DryRun key={text(object.id)} id={text(object.id)} policy={text(object.traffic_policy)} /> : null}
     </>
   );

@@ -1,4 +1,5 @@
 import type { JsonObject } from '@/api/json';
+import { SubjectCharts } from '@/charts/subject-charts';
 import ui from '@/ui/ui.module.css';
 import { DeadLetters } from './dead-letters';
 import { Health } from './health';
@@ -16,6 +17,7 @@ export default function DestinationExtra({ object }: { object: JsonObject }) {
           <Replay id={id} />
         </div>
       </div>
+      <SubjectCharts subject="destination" id={id} />
       <DeadLetters id={id} />
     </>
   );

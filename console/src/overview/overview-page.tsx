@@ -1,7 +1,8 @@
 import { useQuery } from '@tanstack/react-query';
-import { Link } from '@tanstack/react-router';
+import { Link, useNavigate, useSearch } from '@tanstack/react-router';
 import { useCallback, useState } from 'react';
 import { useModel } from '@/api/document';
+import { rangeOf } from '@/charts/queries';
 import { text } from '@/api/json';
 import HealthCell from '@/events/health-cell';
 import { nameOf } from '@/resources/names';
@@ -11,6 +12,8 @@ import { Failure } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { Checklist } from './checklist';
 import { LiveRates } from './live-rates';
+import { Nodes } from './overload';
+import { TrafficStatistics } from './traffic-statistics';
 import css from './overview.module.css';
 
 const COUNTED = [
@@ -80,13 +83,16 @@ export default function OverviewPage() {
     localStorage.setItem(SEEN, '1');
     setSeen(true);
   }, []);
+  const search = useSearch({ from: '/' });
+  const navigate = useNavigate();
   const endpoints = useList('endpoints').data?.objects;
   const agents = useList('tunnel_sessions').data?.objects;
   return (
     <Page title="Overview">
       {endpoints && !seen ? <Checklist endpoints={endpoints} agents={agents?.length ?? 0} seen={seen} /> : null}
-      <div className={css.counts}>{COUNTED.map((one) => <Count key={one.name} {...one} />)}</div>
+      <div className={css.counts}>{COUNTED.map((one) => <Count key={one.name} {...one} />)}<Nodes /></div>
       <LiveRates onRequest={onRequest} />
+      <TrafficStatistics range={rangeOf(search.range).value} onRange={(range) => void navigate({ to: '/', search: { range }, replace: true })} />
       <div className={ui.columns}><Destinations /><Agents /></div>
     </Page>
   );

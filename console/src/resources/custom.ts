@@ -33,12 +33,13 @@ const EndpointExtra = lazy(() => import('@/endpoints/endpoint-extra'));
 const DomainExtra = lazy(() => import('@/domains/domain-extra'));
 const DomainStatus = lazy(() => import('@/domains/status-cell'));
 const CertificateExpiry = lazy(() => import('@/domains/expiry-cell'));
+const EndpointRate = lazy(() => import('@/endpoints/rate-cell'));
 const AgentOfEndpoint = lazy(() => import('@/endpoints/served-by-cell'));
 
 export const CUSTOM: Record<string, Custom> = {
   endpoints: {
     fields: ['type', 'bindings'],
-    columns: [{ label: 'Served by', Cell: AgentOfEndpoint }],
+    columns: [{ label: 'Served by', Cell: AgentOfEndpoint }, { label: 'Requests a second', Cell: EndpointRate }],
     DetailExtra: EndpointExtra,
     dangerous: true,
     empty: { title: 'No endpoints yet', text: 'An endpoint is a public address and what is behind it.', command: 'culvert http 3000' },

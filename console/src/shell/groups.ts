@@ -26,6 +26,7 @@ export const TOP: (NavItem & { icon: IconName })[] = [
   { label: 'Traffic', to: '/traffic', icon: 'traffic' },
   { label: 'Audit', to: '/audit', icon: 'audit' },
   { label: 'Endpoints', to: '/endpoints', icon: 'endpoints' },
+  { label: 'Nodes', to: '/nodes', icon: 'nodes' },
 ];
 
 const item = (resource: Resource): NavItem => ({ label: titleOf(resource.name), to: `/${resource.slug}` });

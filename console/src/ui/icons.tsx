@@ -8,6 +8,7 @@ const PATHS = {
   domains: 'M10 3a7 7 0 1 0 0 14 7 7 0 1 0 0-14M3.2 10h13.6M10 3c-4.4 4.6-4.4 9.4 0 14 4.4-4.6 4.4-9.4 0-14',
   events: 'M4 5h12v7H9l-3.5 3.5V12H4z',
   access: 'M7 12.5a3.5 3.5 0 1 1 0-5M9.5 10H17M14 10v3M17 10v2',
+  nodes: 'M4 4h12v4H4zM4 12h12v4H4zM7 6h.5M7 14h.5',
   more: 'M4 5h5v4H4zM11 5h5v4h-5zM4 11h5v4H4zM11 11h5v4h-5z',
   search: 'M8.5 3.5a5 5 0 1 0 0 10 5 5 0 1 0 0-10M12.3 12.3 17 17',
   copy: 'M7 7h9v9H7zM4 13V4h9',

@@ -1,0 +1,24 @@
+/** How numbers of charts are written. */
+export type Unit = 'rate' | 'share' | 'ms' | 'bytes' | 'count';
+
+const number = (value: number, digits: number): string => value.toLocaleString(undefined, { maximumFractionDigits: digits });
+
+const scaled = (value: number, base: number, units: string[]): string => {
+  let left = value;
+  let at = 0;
+  while (left >= base && at < units.length - 1) {
+    left /= base;
+    at += 1;
+  }
+  return `${number(left, left < 10 ? 1 : 0)} ${units[at]}`;
+};
+
+export function show(value: number, unit: Unit): string {
+  switch (unit) {
+    case 'rate': return number(value, value < 10 ? 2 : 0);
+    case 'share': return `${number(value * 100, 1)} %`;
+    case 'ms': return value < 1000 ? `${number(value, value < 10 ? 1 : 0)} ms` : `${number(value / 1000, 1)} s`;
+    case 'bytes': return scaled(value, 1024, ['B', 'KiB', 'MiB', 'GiB', 'TiB']);
+    case 'count': return number(value, value < 10 ? 1 : 0);
+  }
+}

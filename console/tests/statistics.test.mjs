@@ -1,0 +1,82 @@
+// Statistics: the charts of Overview and of an endpoint, the rates in the list of endpoints, and the nodes.
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { api, base, launch, open, settled, signIn } from './browser.mjs';
+import { upstream, visit } from './upstream.mjs';
+
+let browser, page, faults, service, endpoint;
+const run = Date.now() % 1_000_000;
+before(async () => {
+  browser = await launch();
+  service = await upstream();
+  ({ page, faults } = await open(browser));
+  await signIn(page);
+  const made = await api(page, 'POST', '/endpoints', { url: `http://stats${run}.culvert.localhost`, upstream_url: service.url });
+  assert.equal(made.status, 201, JSON.stringify(made.body));
+  endpoint = made.body;
+  for (let n = 0; n < 12; n += 1) await visit(endpoint.public_url, n % 4 === 3 ? '/broken/500' : '/fine');
+  let counted;
+  do {
+    counted = await api(page, 'GET', `/statistics?subject=endpoint&id=${endpoint.id}`);
+  } while (counted.body.total.traffic.requests < 12);
+});
+after(async () => {
+  await browser.close();
+  service.server.close();
+});
+
+test('an endpoint shows what was counted, as a chart and as text', async () => {
+  await page.goto(`${base}/console/endpoints/${endpoint.id}`);
+  await page.getByRole('img', { name: /^Requests a second by status: 2xx/ }).waitFor();
+  await page.getByRole('img', { name: /^Latency: p50/ }).locator('canvas').waitFor();
+  assert.equal(await page.locator('canvas').count(), 4);
+  const box = await page.getByRole('img', { name: /^Error rate/ }).boundingBox();
+  // The pointer names a moment in all charts.
+  await page.mouse.move(box.x + box.width - 20, box.y + box.height / 2);
+  await page.waitForFunction(() => [...document.querySelectorAll('figcaption span')].filter((one) => one.textContent !== '').length === 4);
+  await page.getByRole('button', { name: 'Day', exact: true }).click();
+  await page.getByRole('button', { name: 'Day', exact: true, pressed: true }).waitFor();
+  await page.getByRole('img', { name: /^Bytes a second: in/ }).waitFor();
+});
+
+test('Overview has totals, charts and the busiest endpoints for a range in its address', async () => {
+  await page.goto(`${base}/console/?range=6h`);
+  await page.getByRole('button', { name: '6 hours', pressed: true }).waitFor();
+  const row = page.getByRole('row', { name: new RegExp(`stats${run}`) });
+  await row.waitFor();
+  assert.match(await row.innerText(), /\b12\b[\s\S]*25 %/);
+  await page.getByRole('button', { name: 'Week' }).click();
+  await page.waitForURL(/range=7d/);
+  await page.getByRole('img', { name: /^Requests a second by status/ }).waitFor();
+});
+
+test('the list of endpoints has a live rate', async () => {
+  await visit(endpoint.public_url, '/again');
+  await page.goto(`${base}/console/endpoints`);
+  await page.getByRole('columnheader', { name: 'Requests a second' }).waitFor();
+  const row = page.getByRole('row', { name: new RegExp(`stats${run}`) });
+  await row.getByText(/^0\.\d+$/).waitFor({ timeout: 30_000 });
+});
+
+test('the nodes describe themselves', async () => {
+  await page.goto(`${base}/console/nodes`);
+  await page.getByText('Online', { exact: true }).waitFor();
+  await page.getByText('Current', { exact: true }).waitFor();
+  await page.getByText(/SQLite|PostgreSQL/).first().waitFor();
+  await page.getByRole('img', { name: /^Memory: resident \d/ }).waitFor();
+  await settled(page);
+  assert.deepEqual(faults, []);
+});
+
+test('a key that is not an admin\'s sees no nodes', async () => {
+  const bot = await api(page, 'POST', '/bot_users', { name: `stats${run}` });
+  const key = await api(page, 'POST', '/api_keys', { owner_id: bot.body.id });
+  const other = await open(browser, { expected: [/status of 403/] });
+  await other.page.goto(`${base}/console/nodes`);
+  await other.page.getByLabel('Token of an API key').fill(key.body.token);
+  await other.page.getByRole('button', { name: 'Sign in' }).click();
+  await other.page.getByText('Your key may not do this').waitFor();
+  await other.page.goto(`${base}/console/`);
+  await other.page.getByRole('row', { name: new RegExp(`stats${run}`) }).waitFor();
+  assert.deepEqual(other.faults, []);
+});
