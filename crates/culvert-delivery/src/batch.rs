@@ -263,7 +263,7 @@ impl Batch {
         let mut body = body.into();
         let body = match body.split_last().ok_or(Unreadable)? {
             (&PLAIN, rest) => body.split_to(rest.len()),
-            (&PACKED, rest) => unpacked(rest)?.into(),
+            (&PACKED, rest) => decompressed(rest)?.into(),
             _ => return Err(Unreadable),
         };
         let rest = &body[..];
@@ -447,6 +447,11 @@ pub fn event_id(envelope: &[u8]) -> Option<&str> {
 
 /// The stored form of what is shorter when it is packed.
 pub(crate) fn packed(plain: &[u8]) -> Option<Vec<u8>> {
+    compressed(plain, PACKED)
+}
+
+/// What is shorter when it is packed as a block of LZ4, followed by its length and a version.
+pub(crate) fn compressed(plain: &[u8], version: u8) -> Option<Vec<u8>> {
     let length = u32::try_from(plain.len()).ok()?;
     if plain.len() > PLAIN_BYTES_MAX {
         return None;
@@ -456,7 +461,7 @@ pub(crate) fn packed(plain: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     stored.extend_from_slice(&length.to_le_bytes());
-    stored.push(PACKED);
+    stored.push(version);
     // It waits in memory, if only for its turn to be written.
     stored.shrink_to_fit();
     Some(stored)
@@ -464,7 +469,7 @@ pub(crate) fn packed(plain: &[u8]) -> Option<Vec<u8>> {
 
 /// The plain form of what was packed, without its version. Takes no more memory than the plain form of a
 /// batch may have, nor than its length can stand for.
-pub(crate) fn unpacked(rest: &[u8]) -> Result<Vec<u8>, Unreadable> {
+pub(crate) fn decompressed(rest: &[u8]) -> Result<Vec<u8>, Unreadable> {
     let (block, length) = rest.split_last_chunk::<4>().ok_or(Unreadable)?;
     let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| Unreadable)?;
     let at_most = PLAIN_BYTES_MAX.min(block.len().saturating_mul(PACKED_AT_BEST));
@@ -548,11 +553,11 @@ mod tests {
     fn a_packed_batch_takes_no_more_memory_than_it_may_stand_for() {
         let claims = |length: u32| [&[0x1f, b'x', 1, 0, 0][..], &length.to_le_bytes()].concat();
         for length in [5 * 255 + 1, (16 << 20) + 1, u32::MAX] {
-            assert_eq!(unpacked(&claims(length)), Err(Unreadable));
+            assert_eq!(decompressed(&claims(length)), Err(Unreadable));
         }
         // More, or less, than it says.
-        assert_eq!(unpacked(&claims(3)), Err(Unreadable));
-        assert_eq!(unpacked(&claims(1000)), Err(Unreadable));
+        assert_eq!(decompressed(&claims(3)), Err(Unreadable));
+        assert_eq!(decompressed(&claims(1000)), Err(Unreadable));
     }
 
     #[test]
@@ -655,7 +660,7 @@ mod tests {
         fn whatever_was_packed_is_read_or_refused(plain in proptest::collection::vec(0u8..3, 0..2000)) {
             if let Some(mut stored) = packed(&plain) {
                 stored.pop();
-                prop_assert_eq!(unpacked(&stored), Ok(plain));
+                prop_assert_eq!(decompressed(&stored), Ok(plain));
                 stored.push(PACKED);
                 Batch::read("ed_1".into(), BatchClass::Audit, stored).ok();
             }

@@ -22,12 +22,11 @@ use std::time::Duration;
 use culvert_base::{Fault, Timestamp};
 use culvert_events::{Family, LogFilter, Logged, kinds};
 use culvert_store::{AuditKey, LinkedRow, Order, Piece, event_names};
-use serde::Deserialize;
 use tokio::time::Instant;
 
-use crate::batch::Batch;
 use crate::plane::Plane;
 use crate::retained;
+use crate::stored_piece::{StoredEvent, StoredPiece};
 
 /// Work of one page; a unit is about a nanosecond.
 const WORK_MAX: u64 = 250_000_000;
@@ -322,6 +321,13 @@ impl Budget {
         self.work = self.work.saturating_add(work);
     }
 
+    /// Spends what reading the events of a piece costs.
+    fn open(&mut self, n_events: usize) {
+        let n_events = u64::try_from(n_events).unwrap_or(u64::MAX);
+        let work = n_events.saturating_mul(EVENT_WORK);
+        self.work = self.work.saturating_add(work);
+    }
+
     /// Whether the filter holds.
     fn filter(&mut self, filter: &LogFilter, logged: Logged<'_>) -> bool {
         let (holds, units) = filter.matches(logged);
@@ -552,39 +558,8 @@ struct TrafficSource {
 /// A piece with the events that are left of it.
 struct OpenedPiece {
     id: i64,
-    batch: Batch,
+    events: StoredPiece,
     left: Range<usize>,
-}
-
-#[derive(Deserialize)]
-struct Head<'a> {
-    event_type: &'a str,
-    event_timestamp: &'a str,
-    account_id: &'a str,
-}
-
-impl<'a> Head<'a> {
-    /// The head of an envelope. Our own encoder writes these keys first, in this order and without escapes, so the
-    /// rest is not read.
-    fn of(envelope: &'a str) -> Option<Self> {
-        let of_ours = || {
-            let rest = envelope.strip_prefix(r#"{"event_id":""#)?;
-            let (_, rest) = rest.split_once(r#"","event_type":""#)?;
-            let (event_type, rest) = rest.split_once(r#"","event_timestamp":""#)?;
-            let (event_timestamp, rest) = rest.split_once(r#"","account_id":""#)?;
-            let (account_id, _) = rest.split_once('"')?;
-            let is_plain = |text: &str| !text.contains(['"', '\\']);
-            [event_type, event_timestamp, account_id]
-                .into_iter()
-                .all(is_plain)
-                .then_some(Self {
-                    event_type,
-                    event_timestamp,
-                    account_id,
-                })
-        };
-        of_ours().or_else(|| serde_json::from_str(envelope).ok())
-    }
 }
 
 impl TrafficSource {
@@ -677,25 +652,26 @@ impl TrafficSource {
     fn open_piece(&mut self, piece: Piece, order: Order, budget: &mut Budget) {
         let id = piece.id;
         budget.spend(piece.body.as_ref().map_or(0, Vec::len));
-        let Some((_, batch)) = retained::read(piece) else {
+        let Some((_, events)) = retained::read(piece) else {
             // A damaged piece is passed like an empty one.
             self.has_stepped = true;
             self.passed = end_of(id, order);
             return;
         };
         let resumed = self.resumes.filter(|(resumed, _)| *resumed == id);
-        let at = |index: u32| usize::try_from(index).map_or(batch.len(), |n| n.min(batch.len()));
+        let at = |index: u32| usize::try_from(index).map_or(events.len(), |n| n.min(events.len()));
         let left = match (resumed, order) {
-            (None, _) => 0..batch.len(),
+            (None, _) => 0..events.len(),
             (Some((_, end)), Order::NewestFirst) => 0..at(end),
-            (Some((_, start)), Order::OldestFirst) => at(start)..batch.len(),
+            (Some((_, start)), Order::OldestFirst) => at(start)..events.len(),
         };
-        self.opened = Some(OpenedPiece { id, batch, left });
+        budget.open(events.len());
+        self.opened = Some(OpenedPiece { id, events, left });
     }
 
     /// Looks at the next event of the opened piece.
     fn look(&mut self, query: &EventQuery, budget: &mut Budget) {
-        let Some(OpenedPiece { id, batch, left }) = &mut self.opened else {
+        let Some(OpenedPiece { id, events, left }) = &mut self.opened else {
             return;
         };
         let id = *id;
@@ -703,7 +679,7 @@ impl TrafficSource {
             Order::NewestFirst => left.next_back(),
             Order::OldestFirst => left.next(),
         };
-        let Some((index, one)) = index.and_then(|n| Some((n, batch.delivery(n)?))) else {
+        let Some((index, event)) = index.and_then(|n| Some((n, events.event(n)?))) else {
             self.passed = end_of(id, query.order);
             self.opened = None;
             return;
@@ -713,19 +689,13 @@ impl TrafficSource {
             Order::NewestFirst => (id, index),
             Order::OldestFirst => (id, index.saturating_add(1)),
         };
-        budget.spend(one.envelope.len());
-        let found = std::str::from_utf8(one.envelope).ok().and_then(|envelope| {
-            let logged = Logged {
-                envelope,
-                endpoint: one.subscription,
-            };
-            Some(Found {
-                at: wanted(query, logged, budget)?,
-                envelope: envelope.to_owned(),
-                endpoint: (!one.subscription.is_empty()).then(|| one.subscription.to_string()),
-                audit: None,
-                passed,
-            })
+        budget.spend(0);
+        let found = wanted(query, event, budget).map(|(at, envelope)| Found {
+            at,
+            envelope,
+            endpoint: (!event.endpoint().is_empty()).then(|| event.endpoint().to_owned()),
+            audit: None,
+            passed,
         });
         if found.is_none() {
             self.passed = passed;
@@ -740,30 +710,44 @@ impl TrafficSource {
     }
 }
 
-/// Behind all events of a piece.
+/// Behind all events of a piece: the next piece, of which nothing was read.
 fn end_of(piece: i64, order: Order) -> (i64, u32) {
     match order {
-        Order::NewestFirst => (piece, 0),
-        Order::OldestFirst => (piece, u32::MAX),
+        Order::NewestFirst => (piece.saturating_sub(1), u32::MAX),
+        Order::OldestFirst => (piece.saturating_add(1), 0),
     }
 }
 
-/// When a traffic event happened that is wanted.
-fn wanted(query: &EventQuery, logged: Logged<'_>, budget: &mut Budget) -> Option<Timestamp> {
-    let is_there = query
+/// The time and the envelope of a traffic event, if it is wanted.
+fn wanted(
+    query: &EventQuery,
+    event: StoredEvent<'_>,
+    budget: &mut Budget,
+) -> Option<(Timestamp, String)> {
+    let endpoint = event.endpoint();
+    if query
         .object
         .as_ref()
-        .is_none_or(|endpoint| endpoint == logged.endpoint);
-    if !is_there {
+        .is_some_and(|wanted| wanted != endpoint)
+    {
         return None;
     }
-    let head = Head::of(logged.envelope)?;
-    let at = Timestamp::parse(head.event_timestamp)?;
+    let (head, at) = event.head()?;
     let is_wanted = head.account_id == query.account
-        && query.wants_kind(head.event_type)
-        && query.wants_time(at)
-        && (query.filter.as_ref()).is_none_or(|filter| budget.filter(filter, logged));
-    is_wanted.then_some(at)
+        && query.wants_kind(&head.event_type)
+        && query.wants_time(at);
+    if !is_wanted {
+        return None;
+    }
+    let envelope = event.envelope()?;
+    budget.spend(envelope.len());
+    let logged = Logged {
+        envelope: &envelope,
+        endpoint,
+    };
+    let filter = query.filter.as_ref();
+    let holds = filter.is_none_or(|filter| budget.filter(filter, logged));
+    holds.then(|| (at, envelope.into_owned()))
 }
 
 #[cfg(test)]

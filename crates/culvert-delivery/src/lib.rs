@@ -53,6 +53,7 @@ mod settings;
 mod spill;
 mod spill_writer;
 mod statistics;
+mod stored_piece;
 mod subscription;
 mod tail;
 pub mod target;

@@ -17,14 +17,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use culvert_events::encode::{self, Truncated};
-use culvert_events::{EventIds, Record, Selection};
+use culvert_events::{EventIds, Family, Record};
 
 use crate::batch::OpenBatch;
 use crate::buffer::Route;
 use crate::losses::Note;
 use crate::meters::{Dropped, Meters};
 use crate::plane::Plane;
-use crate::retained_pieces::{self, OpenPiece};
+use crate::retained_pieces::OpenPiece;
 use crate::subscription::{Compiled, CompiledDestination, Reader};
 
 /// Takes offered records and puts them into buffers.
@@ -42,8 +42,8 @@ pub(crate) struct Flusher {
     n_taken: u64,
     note: Option<Note>,
     is_stopping: bool,
-    /// The selection of each kind that is retained.
-    retained: Vec<Selection>,
+    /// Whether traffic events are retained.
+    is_retaining: bool,
     piece: Option<OpenPiece>,
 }
 
@@ -69,13 +69,9 @@ impl Flusher {
     /// A flusher. With a `note`, it keeps the file from which the next run computes the records
     /// lost in a crash.
     pub(crate) fn new(plane: Arc<Plane>, note: Option<Note>) -> Self {
-        let retained = match plane.retains_traffic() {
-            true => retained_pieces::selections(),
-            false => Vec::new(),
-        };
         Self {
             ids: EventIds::new(plane.entropy.clone()),
-            retained,
+            is_retaining: plane.retains_traffic(),
             piece: None,
             plane,
             taken: Vec::new(),
@@ -159,8 +155,8 @@ impl Flusher {
             let plane = self.plane.clone();
             let table = plane.table.load_full();
             let mut tally = RoundCounts::default();
-            for mut record in records.by_ref().take(CHUNK) {
-                self.write(&plane, &table, &mut record, &mut tally);
+            for record in records.by_ref().take(CHUNK) {
+                self.write(&plane, &table, record, &mut tally);
             }
             let meters = &plane.meters;
             meters.offered.add(tally.offered);
@@ -180,18 +176,29 @@ impl Flusher {
         &mut self,
         plane: &Plane,
         table: &Compiled,
-        record: &mut Record,
+        mut record: Record,
         tally: &mut RoundCounts,
     ) {
         let event = record.id().unwrap_or_else(|| self.ids.next(record.at()));
         if let Some(bodies) = record.take_bodies()
-            && !self.retained.is_empty()
+            && self.is_retaining
         {
             plane.bodies.put(event, record.at(), bodies);
         }
-        let (record, id): (&Record, &str) = (record, &event);
-        plane.tails.record(record, id, &plane.meters);
+        let id: &str = &event;
+        plane.tails.record(&record, id, &plane.meters);
+        self.write_for_subscriptions(plane, table, &record, id, tally);
         self.keep(record, id);
+    }
+
+    fn write_for_subscriptions(
+        &mut self,
+        plane: &Plane,
+        table: &Compiled,
+        record: &Record,
+        id: &str,
+        tally: &mut RoundCounts,
+    ) {
         for group in table.groups(record.kind(), record.account()) {
             let mut is_written = false;
             for reader in &group.readers {
@@ -224,20 +231,20 @@ impl Flusher {
         }
     }
 
-    /// Encodes one record for the traffic log, if its kind is retained.
-    fn keep(&mut self, record: &Record, id: &str) {
-        let mut retained = self.retained.iter();
-        let Some(whole) = retained.find(|whole| whole.kind() == record.kind()) else {
+    /// Adds one record to the traffic log, if its kind is retained.
+    fn keep(&mut self, record: Record, id: &str) {
+        if !self.is_retaining || record.kind().family != Family::Traffic {
             return;
-        };
-        self.scratch.clear();
-        let truncated = encode::event(record, whole, id, &mut self.scratch);
-        count_truncated(&self.plane.meters, truncated);
+        }
         let at = record.at();
         let piece = self.piece.get_or_insert_with(|| OpenPiece::new(at));
-        piece.push(at, record.endpoint(), &self.scratch);
+        let before = piece.bytes();
+        let is_full = piece.push(id, record);
         self.held_events += 1;
-        self.held_bytes += self.scratch.len() + 1;
+        self.held_bytes += piece.bytes().saturating_sub(before);
+        if is_full && let Some(piece) = self.piece.take() {
+            self.plane.pieces.put(&self.plane.meters, piece);
+        }
     }
 
     /// Adds the encoded event to a destination's open batch, if its limits allow. When memory is short, each

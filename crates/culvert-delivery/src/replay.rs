@@ -1,7 +1,7 @@
 //! Replays: ranges of the audit log and of retained traffic that are sent to a destination again.
 
 use culvert_base::{Fault, Timestamp};
-use culvert_events::Retained;
+use culvert_events::Record;
 use culvert_store::{AuditRow, Range};
 
 /// Events to be sent to a destination again.
@@ -52,8 +52,7 @@ impl Replay {
                 .holds(Timestamp::from_unix_nanos(row.happened_at))
     }
 
-    pub(crate) fn wants_traffic(&self, event: &Retained, range: &TrafficRange) -> bool {
-        let record = &event.record;
+    pub(crate) fn wants_traffic(&self, record: &Record, range: &TrafficRange) -> bool {
         let at = record.at();
         **record.account() == *self.account
             && self.kinds.iter().any(|kind| kind == record.kind().name)

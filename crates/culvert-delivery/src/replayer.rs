@@ -12,13 +12,14 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Fault, Ksuid};
-use culvert_events::{Retained, encode};
+use culvert_events::{Record, encode};
 use culvert_store::{BatchClass, CursorMove};
 
 use crate::copies::{Copies, Copy};
 use crate::plane::Plane;
 use crate::replay::{CURSORS, Replay, TRAFFIC_CURSORS, TrafficRange};
 use crate::retained;
+use crate::stored_piece::StoredEvent;
 use crate::subscription::Compiled;
 
 /// Rows copied at once; each at most 256 KiB.
@@ -135,20 +136,21 @@ impl Replayer {
         let to = pieces.last().map_or(range.last, |piece| piece.id);
         let table = plane.table.load_full();
         let (mut copies, mut n_events) = (Vec::new(), 0u64);
-        for (piece, batch) in pieces.into_iter().filter_map(retained::read) {
+        for (piece, stored) in pieces.into_iter().filter_map(retained::read) {
             let starts_at = range.from_event.as_ref().filter(|_| piece == range.first);
             let ends_at = range.to_event.as_ref().filter(|_| piece == range.last);
             let mut has_begun = starts_at.is_none();
-            for delivery in batch.deliveries() {
-                has_begun |= starts_at.is_some_and(|id| delivery.event_id == id);
-                if has_begun && let Some(event) = Retained::read(delivery.envelope) {
+            for event in stored.events() {
+                has_begun |= starts_at.is_some_and(|id| event.id() == id);
+                let mut parsed = None;
+                if has_begun && let Some(record) = event.record(&mut parsed) {
                     let before = copies.len();
-                    if replay.wants_traffic(&event, range) {
-                        write(&table, replay, &event, delivery.envelope, &mut copies);
+                    if replay.wants_traffic(record, range) {
+                        write(&table, replay, event, record, &mut copies);
                     }
                     n_events += u64::from(copies.len() > before);
                 }
-                if ends_at.is_some_and(|id| delivery.event_id == id) {
+                if ends_at.is_some_and(|id| event.id() == id) {
                     break;
                 }
             }
@@ -219,11 +221,10 @@ impl Replayer {
 fn write(
     table: &Compiled,
     replay: &Replay,
-    event: &Retained,
-    whole: &[u8],
+    event: StoredEvent<'_>,
+    record: &Record,
     copies: &mut Vec<(Arc<str>, Vec<u8>)>,
 ) {
-    let record = &event.record;
     let mut is_subscribed = false;
     for group in table.groups(record.kind(), record.account()) {
         for reader in &group.readers {
@@ -234,18 +235,18 @@ fn write(
             is_subscribed = true;
             let filter = reader.filter.as_ref();
             if filter.is_none_or(|filter| filter.matches(record) == Ok(true)) {
-                let mut written = Vec::with_capacity(whole.len());
+                let mut written = Vec::new();
                 // Truncation was counted when the event was retained.
                 let selection = &group.selection;
-                encode::event(record, selection, &event.id, &mut written)
+                encode::event(record, selection, event.id(), &mut written)
                     .reasons()
                     .for_each(drop);
                 copies.push((reader.subscription.clone(), written));
             }
         }
     }
-    if !is_subscribed {
-        copies.push((Arc::from(&*replay.id), whole.to_vec()));
+    if !is_subscribed && let Some(whole) = event.envelope() {
+        copies.push((Arc::from(&*replay.id), whole.into_owned().into_bytes()));
     }
 }
 

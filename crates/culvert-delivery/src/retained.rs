@@ -4,9 +4,8 @@
 //! traffic and its delivery never wait for the disk. Pieces that cannot be written stay in bounded memory and are tried again; events beyond the limit are
 //! not retained, and counted. A crash loses what is in memory.
 //!
-//! Where a batch has the subscription of an event, a piece has its endpoint.
-//!
-//! Not here: how searches and replays read them (`event_query`, `replayer`), how the queue stores pieces.
+//! Not here: the form of pieces (`stored_piece`), how searches and replays read them (`event_query`, `replayer`), how
+//! the queue stores pieces.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +13,12 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Fault, Ksuid, Timestamp};
-use culvert_events::Retained;
-use culvert_store::{BatchClass, Bound};
+use culvert_store::Bound;
 
-use crate::batch::Batch;
 use crate::plane::Plane;
 use crate::replay::TrafficRange;
 use crate::retained_bodies;
+use crate::stored_piece::{StoredEvent, StoredPiece};
 
 /// Pieces per read in a search for an event.
 const PIECES: u32 = 4;
@@ -138,19 +136,18 @@ pub(crate) async fn find(
             return Ok(None);
         };
         after = end.id;
-        for (piece, batch) in pieces.into_iter().filter_map(read) {
-            let found = batch.deliveries().find(|one| one.event_id == id);
-            if let Some(event) = found.and_then(|found| Retained::read(found.envelope))
-                && **event.record.account() == *account
+        for (piece, stored) in pieces.into_iter().filter_map(read) {
+            let found = stored.events().find(|one| one.id() == id);
+            if let Some((head, at)) = found.and_then(StoredEvent::head)
+                && head.account_id == account
             {
-                return Ok(Some((piece, event.record.at())));
+                return Ok(Some((piece, at)));
             }
         }
     }
 }
 
 /// The position and the events of a piece; `None` if it is damaged.
-pub(crate) fn read(piece: culvert_store::Piece) -> Option<(i64, Batch)> {
-    let batch = Batch::read(Arc::from(""), BatchClass::Traffic, piece.body?);
-    Some((piece.id, batch.ok()?))
+pub(crate) fn read(piece: culvert_store::Piece) -> Option<(i64, StoredPiece)> {
+    Some((piece.id, StoredPiece::read(piece.body?)?))
 }

@@ -157,7 +157,7 @@ fn pack(messages: &CapturedMessages) -> Vec<u8> {
 fn unpack(stored: &[u8]) -> Option<CapturedMessages> {
     match stored.split_last()? {
         (&PLAIN, plain) => CapturedMessages::decode(plain).ok(),
-        (&PACKED, rest) => CapturedMessages::decode(&batch::unpacked(rest).ok()?).ok(),
+        (&PACKED, rest) => CapturedMessages::decode(&batch::decompressed(rest).ok()?).ok(),
         _ => None,
     }
 }

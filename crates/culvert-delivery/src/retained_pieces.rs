@@ -8,11 +8,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use culvert_base::Timestamp;
-use culvert_events::{Capture, Family, Kind, Selection, kinds};
+use culvert_events::{Capture, Family, Kind, Packer, Record, Selection, kinds};
 use culvert_store::NewPiece;
 
-use crate::batch::{BatchLimits, OpenBatch};
 use crate::meters::Meters;
+use crate::stored_piece::{push_segment, stored};
 
 /// Maximum bytes of pieces in memory.
 const HELD_BYTES_MAX: u64 = 16 << 20;
@@ -20,11 +20,10 @@ const HELD_BYTES_MAX: u64 = 16 << 20;
 /// Bytes written together. One more piece may exceed it.
 const WRITE_BYTES: u64 = 4 << 20;
 
-/// Maximum size of a piece that is joined from several.
-const JOINED: BatchLimits = BatchLimits {
-    events_max: 4096,
-    bytes_max: 512 << 10,
-};
+/// Maximum number of events of a piece that is joined from several, and of the bytes of their values. It limits the
+/// memory for reading a piece.
+const JOINED_EVENTS_MAX: u32 = 2048;
+const JOINED_VALUES_MAX: usize = 1 << 20;
 
 /// Every retained kind, with all its fields.
 pub(crate) fn captures() -> impl Iterator<Item = (&'static Kind, Capture)> {
@@ -44,49 +43,96 @@ fn retained_kinds() -> impl Iterator<Item = &'static Kind> {
 /// A piece being filled.
 #[derive(Debug)]
 pub(crate) struct OpenPiece {
-    batch: OpenBatch,
+    packer: Packer,
     first_at: Timestamp,
     last_at: Timestamp,
     /// Used for events without an endpoint.
     no_endpoint: Arc<str>,
 }
 
+/// A piece that waits to be written.
+#[derive(Debug)]
+struct ClosedPiece {
+    body: Vec<u8>,
+    endpoints: Vec<Arc<str>>,
+    n_events: u32,
+    value_bytes: usize,
+    first_at: Timestamp,
+    last_at: Timestamp,
+}
+
 impl OpenPiece {
     pub(crate) fn new(at: Timestamp) -> Self {
         Self {
-            batch: OpenBatch::default(),
+            packer: Packer::default(),
             first_at: at,
             last_at: at,
             no_endpoint: Arc::from(""),
         }
     }
 
-    pub(crate) fn push(&mut self, at: Timestamp, endpoint: Option<&Arc<str>>, envelope: &[u8]) {
-        let endpoint = endpoint.unwrap_or(&self.no_endpoint);
-        self.batch.push(endpoint, envelope);
+    /// Adds an event. Returns whether the piece is then full.
+    pub(crate) fn push(&mut self, id: &str, record: Record) -> bool {
+        let at = record.at();
         self.first_at = self.first_at.min(at);
         self.last_at = self.last_at.max(at);
+        self.packer.push(id, record, &self.no_endpoint);
+        self.packer.is_full()
+            || self.packer.len() >= JOINED_EVENTS_MAX
+            || self.packer.value_bytes() >= JOINED_VALUES_MAX
     }
 
-    /// Adds all events of `other` if there is room. Returns whether there was.
-    fn join(&mut self, other: &Self) -> bool {
-        let fits = self.batch.has_room_for(&other.batch, JOINED);
-        if fits {
-            self.batch.join(&other.batch);
-            self.first_at = self.first_at.min(other.first_at);
-            self.last_at = self.last_at.max(other.last_at);
+    /// Bytes so far.
+    pub(crate) fn bytes(&self) -> usize {
+        self.packer.bytes()
+    }
+
+    fn close(self) -> ClosedPiece {
+        let (n_events, value_bytes) = (self.packer.len(), self.packer.value_bytes());
+        let (segment, endpoints) = self.packer.finish();
+        let mut body = Vec::with_capacity(segment.len() + 4);
+        push_segment(&mut body, &segment);
+        ClosedPiece {
+            body,
+            endpoints,
+            n_events,
+            value_bytes,
+            first_at: self.first_at,
+            last_at: self.last_at,
         }
-        fits
+    }
+}
+
+impl ClosedPiece {
+    fn bytes(&self) -> u64 {
+        u64::try_from(self.body.len()).unwrap_or(u64::MAX)
     }
 
-    fn finish(self) -> NewPiece {
-        let endpoints = self.batch.subscriptions().iter();
+    /// Adds all events of `other`, or returns it if there is no room.
+    fn join(&mut self, other: Self) -> Option<Self> {
+        let n_events = self.n_events.saturating_add(other.n_events);
+        let value_bytes = self.value_bytes.saturating_add(other.value_bytes);
+        if n_events > JOINED_EVENTS_MAX || value_bytes > JOINED_VALUES_MAX {
+            return Some(other);
+        }
+        self.body.extend_from_slice(&other.body);
+        self.endpoints.extend(other.endpoints);
+        (self.n_events, self.value_bytes) = (n_events, value_bytes);
+        self.first_at = self.first_at.min(other.first_at);
+        self.last_at = self.last_at.max(other.last_at);
+        None
+    }
+
+    fn finish(mut self) -> NewPiece {
+        self.endpoints.sort_unstable();
+        self.endpoints.dedup();
+        let endpoints = self.endpoints.iter();
         let endpoints = endpoints.filter(|endpoint| !endpoint.is_empty());
         NewPiece {
             first_at: self.first_at,
             last_at: self.last_at,
             endpoints: endpoints.map(|endpoint| endpoint.to_string()).collect(),
-            body: self.batch.finish().stored,
+            body: stored(self.body),
         }
     }
 }
@@ -100,7 +146,7 @@ pub(crate) struct PieceQueue {
 
 #[derive(Debug, Default)]
 pub(crate) struct QueuedPieces {
-    pieces: VecDeque<OpenPiece>,
+    pieces: VecDeque<ClosedPiece>,
     pub(crate) bytes: u64,
     /// When the oldest waiting piece was added.
     since: Option<Instant>,
@@ -111,10 +157,11 @@ pub(crate) struct QueuedPieces {
 impl PieceQueue {
     /// Adds a piece, or counts its events as not retained if the limit is reached.
     pub(crate) fn put(&self, meters: &Meters, piece: OpenPiece) {
-        let bytes = bytes_of(&piece);
+        let piece = piece.close();
+        let bytes = piece.bytes();
         let mut held = self.lock();
         if held.bytes.saturating_add(bytes) > HELD_BYTES_MAX {
-            meters.not_retained.add(u64::from(piece.batch.len()));
+            meters.not_retained.add(u64::from(piece.n_events));
             return;
         }
         held.bytes += bytes;
@@ -156,20 +203,21 @@ impl PieceQueue {
     /// Takes the next pieces, with their events and bytes.
     pub(crate) fn take(&self) -> (Vec<NewPiece>, u64, u64) {
         let mut held = self.lock();
-        let (mut pieces, mut events, mut bytes) = (Vec::<OpenPiece>::new(), 0, 0);
+        let (mut pieces, mut events, mut bytes) = (Vec::<ClosedPiece>::new(), 0, 0);
         while bytes < WRITE_BYTES
             && let Some(piece) = held.pieces.pop_front()
         {
-            events += u64::from(piece.batch.len());
-            bytes += bytes_of(&piece);
-            let is_joined = pieces.last_mut().is_some_and(|open| open.join(&piece));
-            if !is_joined {
-                pieces.push(piece);
-            }
+            events += u64::from(piece.n_events);
+            bytes += piece.bytes();
+            let left = match pieces.last_mut() {
+                Some(open) => open.join(piece),
+                None => Some(piece),
+            };
+            pieces.extend(left);
         }
         held.since = (!held.pieces.is_empty()).then(Instant::now);
         drop(held);
-        let pieces = pieces.into_iter().map(OpenPiece::finish);
+        let pieces = pieces.into_iter().map(ClosedPiece::finish);
         (pieces.collect(), events, bytes)
     }
 
@@ -178,8 +226,4 @@ impl PieceQueue {
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
-}
-
-fn bytes_of(piece: &OpenPiece) -> u64 {
-    u64::try_from(piece.batch.bytes()).unwrap_or(u64::MAX)
 }

@@ -321,6 +321,34 @@ impl Record {
         })
     }
 
+    /// Bytes of all texts and encoded values.
+    pub fn value_bytes(&self) -> usize {
+        self.arena.len()
+    }
+
+    pub(crate) fn push_bytes(&mut self, bytes: &[u8]) -> Option<Span> {
+        let start = self.arena.len();
+        self.arena.extend_from_slice(bytes);
+        self.span_from(start)
+    }
+
+    pub(crate) fn put_cell(&mut self, index: usize, cell: Cell) {
+        if let Some(place) = self.cells.get_mut(index) {
+            *place = cell;
+        }
+    }
+
+    /// Sets a field to its value in `other`, a record of the same kind.
+    pub(crate) fn copy_cell(&mut self, other: &Self, index: usize) -> Option<()> {
+        let cell = match other.cell(index) {
+            Cell::Text(span) => Cell::Text(self.push_bytes(other.bytes_of(span))?),
+            Cell::Json(span) => Cell::Json(self.push_bytes(other.bytes_of(span))?),
+            cell => cell,
+        };
+        self.put_cell(index, cell);
+        Some(())
+    }
+
     pub(crate) fn cell(&self, index: usize) -> Cell {
         self.cells.get(index).copied().unwrap_or(Cell::Unset)
     }

@@ -130,25 +130,28 @@ async fn an_endpoint_has_its_own_traffic() {
     assert!(walk(&bench, absent, u64::MAX).await.0.is_empty());
 }
 
-/// Keeps one piece of requests that ended at these seconds, in this order.
-async fn keep_at(bench: &Bench, seconds: &[u64], path: &str) {
+/// Keeps pieces of requests that ended at these seconds.
+async fn keep_at(bench: &Bench, pieces: &[&[u64]], path: &str) {
     bench.delivery.publish(Table::default());
     let running = bench.run();
-    for (port, second) in (0..).zip(seconds) {
-        let mut record = record(bench, port);
-        record.set(PATH, path);
-        record.complete(bench.started_at.plus(Duration::from_secs(*second)));
-        bench.delivery.recorder().offer(record);
+    let mut n_kept = 0;
+    for seconds in pieces {
+        for (port, second) in (0..).zip(*seconds) {
+            let mut record = record(bench, port);
+            record.set(PATH, path);
+            record.complete(bench.started_at.plus(Duration::from_secs(*second)));
+            bench.delivery.recorder().offer(record);
+        }
+        n_kept += u64::try_from(seconds.len()).unwrap();
+        until("they are kept", || bench.meters().retained.get() == n_kept).await;
     }
-    let n_kept = u64::try_from(seconds.len()).unwrap();
-    until("they are kept", || bench.meters().retained.get() == n_kept).await;
     running.stop().await;
 }
 
 #[tokio::test]
 async fn traffic_of_a_page_is_sorted_by_time_and_a_followers_is_not() {
     let bench = Bench::with(keeps).await;
-    keep_at(&bench, &[4, 1, 3, 2], "/").await;
+    keep_at(&bench, &[&[3, 4], &[1, 2]], "/").await;
     let times = |events: &[LoggedEvent]| -> Vec<String> {
         let of = |one: &LoggedEvent| serde_json::from_str::<Value>(&one.envelope).unwrap();
         let times = events
@@ -178,7 +181,7 @@ async fn traffic_of_a_page_is_sorted_by_time_and_a_followers_is_not() {
 async fn a_page_of_large_events_ends_early() {
     const EVENTS: usize = 30;
     let bench = Bench::with(keeps).await;
-    keep_at(&bench, &[0; EVENTS], &"x".repeat(60_000)).await;
+    keep_at(&bench, &[&[0; EVENTS]], &"x".repeat(60_000)).await;
     for order in [Order::NewestFirst, Order::OldestFirst] {
         let many = EventQuery {
             limit: 100,
@@ -199,7 +202,7 @@ async fn a_page_of_large_events_ends_early() {
 #[tokio::test]
 async fn a_page_ends_within_a_piece_when_its_work_is_done() {
     let bench = Bench::with(keeps).await;
-    keep_at(&bench, &[0; 400], "/").await;
+    keep_at(&bench, &[&[0; 400]], "/").await;
     let none = "ev.conn.server_port > 100000";
     for order in [Order::NewestFirst, Order::OldestFirst] {
         let (events, n_pages) = walk(&bench, query(order, Some(none)), 100_000).await;

@@ -29,6 +29,14 @@ fn about(event: &Value) -> String {
     name.as_str().unwrap().to_owned()
 }
 
+/// Whether a search finds each of these events once.
+async fn finds(culvert: &Harness, query: &str, expected: &BTreeSet<String>) -> bool {
+    let found = own(&all(culvert, query).await);
+    let unique: BTreeSet<String> = found.iter().cloned().collect();
+    assert_eq!(unique.len(), found.len(), "no event is found twice");
+    unique == *expected
+}
+
 /// The events of this test, without those by which the harness looks for the endpoint.
 fn own(entries: &[Entry]) -> Vec<String> {
     let all = entries.iter().map(|entry| about(&entry.event()));
@@ -72,20 +80,14 @@ async fn events_of_all_nodes_are_found_at_each_and_survive_a_node() {
         }
         expected.insert(name);
     }
-    let is_complete = async |query: &str| {
-        let found = own(&all(&stays, query).await);
-        let unique: BTreeSet<String> = found.iter().cloned().collect();
-        assert_eq!(unique.len(), found.len(), "no event is found twice");
-        unique == expected
-    };
     eventually("all events are kept", async || {
-        is_complete(&format!("?{TYPES}")).await
+        finds(&stays, &format!("?{TYPES}"), &expected).await
     })
     .await;
     for limit in [1, 7, 100] {
         for order in ["newest", "oldest"] {
             let query = format!("?{TYPES}&order={order}&limit={limit}");
-            assert!(is_complete(&query).await, "{query}");
+            assert!(finds(&stays, &query, &expected).await, "{query}");
         }
     }
     // A page is sorted by time, whichever node wrote its events.
@@ -117,7 +119,7 @@ async fn events_of_all_nodes_are_found_at_each_and_survive_a_node() {
     expected.insert("/nth-after".to_owned());
     while about(&stream.next().await.1["event"]) != "/nth-after" {}
     eventually("all events are still found", async || {
-        is_complete(&format!("?{TYPES}&limit=5")).await
+        finds(&stays, &format!("?{TYPES}&limit=5"), &expected).await
     })
     .await;
     stays.stop().await;
