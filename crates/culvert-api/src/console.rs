@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use culvert_base::{Class, Refusal, Secret, code};
 use culvert_console::File;
-use culvert_control::{CONSOLE_SESSION_MAX, ConsoleSession, Role};
+use culvert_control::{CONSOLE_SESSION_MAX, ConsoleSession};
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING,
     CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, ETAG, IF_NONE_MATCH, LOCATION, ORIGIN,
@@ -347,16 +347,11 @@ impl Api {
 
 fn shown(session: &ConsoleSession) -> Response<Body> {
     let caller = &session.caller;
-    let role = match caller.role {
-        Role::Admin => "admin",
-        Role::Developer => "developer",
-        Role::ReadOnly => "read_only",
-    };
     let body = json!({
         "key_id": caller.key_id,
         "owner_id": caller.owner_id,
         "subject": caller.subject,
-        "role": role,
+        "role": caller.role.name(),
         "expires_at": session.expires_at.to_string(),
     });
     let mut response = crate::json(StatusCode::OK, body.to_string().into(), true);

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use culvert_control::{EVENTS_PATH, Operation, Parameter, Status};
+use culvert_control::{EVENTS_PATH, Operation, Parameter, Right, Status, TAIL_RIGHT};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -87,13 +87,20 @@ fn tag(operation: &Operation) -> &str {
     }
 }
 
-/// The unique id of an operation: `api_keys_create`.
-pub(crate) fn operation_id(operation: &Operation) -> String {
-    match operation.collection {
-        "" => operation.name.to_owned(),
-        // Some collections have two segments, but client generators need plain names.
-        collection => format!("{}_{}", collection.replace('/', "_"), operation.name),
-    }
+/// The sentence about the right that an operation needs.
+pub(crate) fn needs(right: Right) -> String {
+    let scope = match right.scope {
+        Some(scope) => format!("the scope `{scope}`"),
+        None => "no scope".to_owned(),
+    };
+    format!("Needs the role `{}` and {scope}.", right.role.name())
+}
+
+/// Adds the right that an operation needs: a sentence, and fields that programs read.
+fn add_right(described: &mut Value, right: Right) {
+    described["description"] = needs(right).into();
+    described["x-culvert-role"] = right.role.name().into();
+    described["x-culvert-scope"] = right.scope.map(|scope| scope.name()).into();
 }
 
 fn described(operation: &Operation, body: Option<Value>, view: Option<Value>) -> Value {
@@ -119,7 +126,7 @@ fn described(operation: &Operation, body: Option<Value>, view: Option<Value>) ->
         success["content"] = json!({"application/json": {"schema": view}});
     }
     let mut described = json!({
-        "operationId": operation_id(operation),
+        "operationId": operation.id(),
         "tags": [tag(operation)],
         "summary": operation.doc,
         "parameters": parameters,
@@ -135,6 +142,7 @@ fn described(operation: &Operation, body: Option<Value>, view: Option<Value>) ->
             "content": {"application/json": {"schema": schema}},
         });
     }
+    add_right(&mut described, operation.right);
     described
 }
 
@@ -164,7 +172,7 @@ fn tail() -> Value {
         .iter()
         .map(query_parameter)
         .collect();
-    json!({
+    let mut described = json!({
         "operationId": "events_tail",
         "tags": ["events"],
         "summary": "Streams events of all nodes as server-sent events. Traffic events of other \
@@ -179,7 +187,9 @@ fn tail() -> Value {
             },
             "default": {"$ref": "#/components/responses/Error"},
         },
-    })
+    });
+    add_right(&mut described, TAIL_RIGHT);
+    described
 }
 
 fn problem_response() -> Value {

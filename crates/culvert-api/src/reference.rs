@@ -9,7 +9,7 @@ use culvert_base::refusal::CODES;
 use culvert_control::Operation;
 use serde_json::Value;
 
-use crate::openapi::{openapi, operation_id};
+use crate::openapi::{needs, openapi};
 use crate::problem;
 use crate::route::TAIL_PATH;
 
@@ -67,9 +67,10 @@ fn follow(page: &mut String, document: &Value) {
     line(
         page,
         format_args!(
-            "\n## events\n\n### `GET {TAIL_PATH}`\n\n{}\n\nOperation `{}`.",
+            "\n## events\n\n### `GET {TAIL_PATH}`\n\n{}\n\nOperation `{}`. {}",
             said("/summary"),
-            said("/operationId")
+            said("/operationId"),
+            said("/description")
         ),
     );
     line(page, format_args!("\n| Query | Meaning |\n|---|---|"));
@@ -96,7 +97,11 @@ fn describe(page: &mut String, operation: &Operation, document: &Value) {
     );
     line(
         page,
-        format_args!("\nOperation `{}`.", operation_id(operation)),
+        format_args!(
+            "\nOperation `{}`. {}",
+            operation.id(),
+            needs(operation.right)
+        ),
     );
     if !operation.query.is_empty() {
         line(page, format_args!("\n| Query | Meaning |\n|---|---|"));

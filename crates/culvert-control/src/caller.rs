@@ -39,22 +39,37 @@ pub enum OwnerKind {
 }
 
 /// The rights of an owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, serde::Serialize)]
+///
+/// Each role includes the ones before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
+    /// Reads what a member may read.
+    ReadOnly,
+    /// Everything except people, bots and objects of other owners. Bots always have this role.
+    // Installations of earlier versions stored another name.
+    #[serde(alias = "developer")]
+    Member,
     /// Everything in the account.
     Admin,
-    /// Everything except bots and objects of other owners. Bots always have this role.
-    Developer,
-    /// Only reads.
-    ReadOnly,
+}
+
+impl Role {
+    /// As in the API: `read_only`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "read_only",
+            Self::Member => "member",
+            Self::Admin => "admin",
+        }
+    }
 }
 
 impl Caller {
     /// Refuses a write of a read-only owner (635).
     pub fn may_write(&self) -> Result<(), Refusal> {
         match self.role {
-            Role::Admin | Role::Developer => Ok(()),
+            Role::Admin | Role::Member => Ok(()),
             Role::ReadOnly => Err(Refusal::of(code::READ_ONLY)),
         }
     }
@@ -74,7 +89,7 @@ impl Caller {
         self.may_write()?;
         match self.role {
             Role::Admin => Ok(()),
-            Role::Developer | Role::ReadOnly => Err(Refusal::new(code::NOT_ADMIN, why)),
+            Role::Member | Role::ReadOnly => Err(Refusal::new(code::NOT_ADMIN, why)),
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::control::Control;
 use crate::event_kinds::AskedKinds;
 use crate::operation::{Call, Method, Operation, Reply, ResponseSpec, Status};
 use crate::page::{self, LIMIT_MAX, Parameter};
+use crate::right::{Right, Scope};
 use crate::{Error, event_kinds, stored};
 
 /// Path of the list of events.
@@ -110,6 +111,7 @@ pub(crate) fn operations() -> [Operation; 1] {
             schema: Some(SchemaGenerator::subschema_for::<EventList<'static>>),
         },
         query: &PARAMETERS,
+        right: Right::read(Scope::EventsRead),
         run: |control, call| Box::pin(list(control, call)),
     }]
 }

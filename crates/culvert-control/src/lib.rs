@@ -51,6 +51,7 @@ mod relink;
 mod replay;
 mod resource;
 mod restriction;
+mod right;
 mod root;
 pub mod seal;
 mod service;
@@ -88,11 +89,13 @@ pub use crate::operations::{operations, texts};
 pub use crate::page::Parameter;
 pub use crate::ports::{CertificateMeters, Certificates, EdgePort, Issuer, Record};
 pub use crate::reencrypt::{Reencrypted, reencrypt};
+pub use crate::right::{Right, Scope, Scopes};
 pub use crate::seal::{Pepper, Seal, login_key};
 pub use crate::settings::{AgentMinimum, Settings};
 pub use crate::statistics::{
     Keeper, Statistics, StatisticsMeters, StatisticsSettings, StatisticsSource,
 };
+pub use crate::tail::TAIL_RIGHT;
 pub use crate::tombstones::retired;
 
 #[cfg(test)]

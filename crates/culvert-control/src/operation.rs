@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::control::Control;
 use crate::page::Parameter;
+use crate::right::Right;
 use crate::{Caller, Error};
 
 /// One operation: a method on a path.
@@ -30,8 +31,21 @@ pub struct Operation {
     pub response: ResponseSpec,
     /// The accepted query parameters; others are refused.
     pub query: &'static [Parameter],
+    /// The right it needs.
+    pub right: Right,
     /// Runs it.
     pub run: Handler,
+}
+
+impl Operation {
+    /// Its unique ID: `api_keys_create`.
+    pub fn id(&self) -> String {
+        match self.collection {
+            "" => self.name.to_owned(),
+            // Some collections have two segments, but client generators need plain names.
+            collection => format!("{}_{}", collection.replace('/', "_"), self.name),
+        }
+    }
 }
 
 /// The function that runs an operation.

@@ -7,7 +7,8 @@ use culvert_store::Texts;
 
 use crate::operation::{BodySpec, Method, Operation, ResponseSpec, Status};
 use crate::resource::resource_type::{Life, ResourceType};
-use crate::{captured, event_query, node_list, resource, root, statistics};
+use crate::right::{Right, Scope};
+use crate::{Role, captured, event_query, node_list, resource, root, statistics};
 
 /// All operations, by collection.
 pub fn operations() -> &'static [Operation] {
@@ -40,6 +41,7 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
     let one_noun = ty.with_article();
     let nouns = ty.nouns();
     let one = format!("/{collection}/{{id}}");
+    let right = |method| right(ty, method);
     let of_one = |name, method, doc, body, response, run| Operation {
         name,
         collection,
@@ -49,6 +51,7 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
         body,
         response,
         query: &[],
+        right: right(method),
         run,
     };
     let body = |schema, required| Some(BodySpec { schema, required });
@@ -63,6 +66,7 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
             body: body(ty.create_schema, ty.create_needs_body),
             response: response(Status::Created, Some(ty.view_schema)),
             query: &[],
+            right: right(Method::Post),
             run: ty.run_create,
         },
         of_one(
@@ -82,6 +86,7 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
             body: None,
             response: response(Status::Ok, Some(ty.list_schema)),
             query: ty.parameters,
+            right: right(Method::Get),
             run: ty.run_list,
         },
         of_one(
@@ -122,7 +127,29 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
         body: extra.body,
         response: extra.response,
         query: extra.query,
+        right: match ty.admin_operations.contains(&extra.name) {
+            true => Right {
+                role: Role::Admin,
+                ..right(extra.method)
+            },
+            false => right(extra.method),
+        },
         run: extra.run,
     });
     five.into_iter().filter(is_had).chain(extras).collect()
+}
+
+/// The right to call an operation of a resource with this method.
+fn right(ty: &ResourceType, method: Method) -> Right {
+    let scopes = Scope::of(ty.collection);
+    match method {
+        Method::Get => Right {
+            role: Role::ReadOnly,
+            scope: scopes.map(|(read, _)| read),
+        },
+        Method::Post | Method::Patch | Method::Delete => Right {
+            role: ty.writers,
+            scope: scopes.map(|(_, write)| write),
+        },
+    }
 }

@@ -51,7 +51,7 @@ impl Owner {
             let bot: BotUser = stored::read(document)?;
             Ok(Self {
                 kind: OwnerKind::Bot,
-                role: Role::Developer,
+                role: Role::Member,
                 active: bot.active,
                 subject: bot.name.into(),
             })

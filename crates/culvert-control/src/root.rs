@@ -12,6 +12,7 @@ use crate::operation::{Call, Handler, Method, Operation, Reply, ResponseSpec, Sc
 use crate::resource::model::Model;
 use crate::resource::model::api_key::ApiKey;
 use crate::resource::{self, api_key};
+use crate::right::Right;
 use crate::tenant::Account;
 use crate::{Error, stored};
 
@@ -31,6 +32,7 @@ pub(crate) fn operations() -> [Operation; 2] {
             schema: Some(schema),
         },
         query: &[],
+        right: Right::ANY,
         run,
     };
     [

@@ -155,7 +155,7 @@ pub(crate) async fn issue(cx: &Cx<'_>, asked: CertificateRequest<'_>) -> Result<
     if asked.role == Role::User {
         let issuer = match cx.caller.role {
             crate::Role::Admin => ISSUED_BY_ADMIN,
-            crate::Role::Developer | crate::Role::ReadOnly => &cx.caller.owner_id,
+            crate::Role::Member | crate::Role::ReadOnly => &cx.caller.owner_id,
         };
         extensions.insert(ISSUER.to_owned(), issuer.to_owned());
     }

@@ -6,6 +6,10 @@ use culvert_delivery::{Tail, TailSpec};
 use crate::caller::{Caller, Role};
 use crate::control::Control;
 use crate::event_kinds::AskedKinds;
+use crate::right::{Right, Scope};
+
+/// The right to follow events live.
+pub const TAIL_RIGHT: Right = Right::read(Scope::EventsRead);
 
 impl Control {
     /// Follows events of the caller's account live. Only admins receive events about keys and credentials.

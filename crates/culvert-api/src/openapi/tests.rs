@@ -48,6 +48,9 @@ fn every_operation_is_there_once() {
         let id = described["operationId"].as_str().unwrap();
         assert!(ids.insert(id.to_owned()), "{id} is there twice");
         assert_eq!(described["summary"], operation.doc);
+        assert_eq!(described["x-culvert-role"], operation.right.role.name());
+        let scope = operation.right.scope.map(culvert_control::Scope::name);
+        assert_eq!(described["x-culvert-scope"], json!(scope));
         assert_eq!(
             described.get("requestBody").is_some(),
             operation.body.is_some()

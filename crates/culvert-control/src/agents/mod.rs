@@ -521,7 +521,7 @@ impl TunnelSession {
                 _ => OwnerKind::Bot,
             },
             // Not used: the ACL of the credential limits the agent.
-            role: Role::Developer,
+            role: Role::Member,
             key_id: self.credential_id.clone(),
             subject: self.principal_subject.clone(),
             account: account.to_owned(),

@@ -20,7 +20,7 @@ use crate::resource::model::management::Management;
 use crate::resource::reserved_domain;
 use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Running};
 use crate::stored::{self, Format};
-use crate::{Caller, Error, input};
+use crate::{Caller, Error, Role, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<AgentIngress>();
 
@@ -72,6 +72,7 @@ impl Resource for AgentIngress {
     ];
     const TAKEN: Option<Code> = Some(code::INGRESS_DOMAIN_TAKEN);
     const CREATE_NEEDS_BODY: bool = true;
+    const WRITERS: Role = Role::Admin;
     const OPERATIONS: &'static [Extra] = &[management::retry_operation::<Self>(run_retry)];
 
     type Create = Create;

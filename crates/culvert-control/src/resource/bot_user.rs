@@ -66,6 +66,7 @@ impl Resource for BotUser {
     const VALUE_CODES: &'static [(&'static str, Code)] = VALUE_CODES;
     const TAKEN: Option<Code> = TAKEN;
     const CREATE_NEEDS_BODY: bool = true;
+    const WRITERS: Role = Role::Admin;
 
     type Create = Create;
     type Update = Update;
@@ -126,7 +127,7 @@ impl Resource for BotUser {
     fn permit(caller: &Caller) -> Result<(), Refusal> {
         match caller.role {
             Role::Admin => Ok(()),
-            Role::Developer | Role::ReadOnly => Err(Refusal::of(code::BOT_CHANGE_NOT_ADMIN)),
+            Role::Member | Role::ReadOnly => Err(Refusal::of(code::BOT_CHANGE_NOT_ADMIN)),
         }
     }
 }

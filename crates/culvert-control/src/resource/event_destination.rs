@@ -82,6 +82,7 @@ impl Resource for EventDestination {
     const IN_USE: Option<Code> = Some(code::DESTINATION_IN_USE);
     const CREATE_NEEDS_BODY: bool = true;
     const OPERATIONS: &'static [Extra] = OPERATIONS;
+    const ADMIN_OPERATIONS: &'static [&'static str] = &["replay"];
 
     type Create = Create;
     type Update = Update;

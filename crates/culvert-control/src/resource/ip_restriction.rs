@@ -75,6 +75,7 @@ impl Resource for IpRestriction {
     const TAKEN: Option<Code> = Some(code::RESTRICTION_TYPE_TAKEN);
     const UNKNOWN: Option<Code> = Some(code::RESTRICTION_POLICY_UNKNOWN);
     const CREATE_NEEDS_BODY: bool = true;
+    const WRITERS: Role = Role::Admin;
 
     type Create = Create;
     type Update = Update;

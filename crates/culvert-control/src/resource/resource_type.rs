@@ -51,6 +51,10 @@ pub(crate) trait Resource: Model {
     const OPERATIONS: &'static [Extra] = &[];
     /// Query parameters of the delete operation.
     const DELETE_PARAMETERS: &'static [Parameter] = &[];
+    /// The lowest role that may write. [`Self::permit`] checks it.
+    const WRITERS: Role = Role::Member;
+    /// Names of further operations that only admins may call, whatever [`Self::WRITERS`].
+    const ADMIN_OPERATIONS: &'static [&'static str] = &[];
 
     /// The body of a create.
     type Create: DeserializeOwned + JsonSchema + Send;
@@ -190,6 +194,8 @@ pub(crate) struct ResourceType {
     pub(crate) create_needs_body: bool,
     pub(crate) operations: &'static [Extra],
     pub(crate) delete_parameters: &'static [Parameter],
+    pub(crate) writers: Role,
+    pub(crate) admin_operations: &'static [&'static str],
     pub(crate) is_private: bool,
 
     pub(crate) create: Create,

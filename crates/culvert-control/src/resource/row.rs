@@ -40,6 +40,8 @@ impl ResourceType {
             create_needs_body: R::CREATE_NEEDS_BODY,
             operations: R::OPERATIONS,
             delete_parameters: R::DELETE_PARAMETERS,
+            writers: R::WRITERS,
+            admin_operations: R::ADMIN_OPERATIONS,
             is_private: R::IS_PRIVATE,
             create: create::<R>,
             update: update::<R>,

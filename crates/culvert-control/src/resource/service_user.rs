@@ -10,7 +10,7 @@ use crate::resource::bot_user::{self, Create, Update};
 use crate::resource::model::bot_user::BotUser;
 use crate::resource::model::service_user::ServiceUser;
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
-use crate::{Caller, Error};
+use crate::{Caller, Error, Role};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ServiceUser>();
 
@@ -21,6 +21,7 @@ impl Resource for ServiceUser {
     const VALUE_CODES: &'static [(&'static str, Code)] = bot_user::VALUE_CODES;
     const TAKEN: Option<Code> = bot_user::TAKEN;
     const CREATE_NEEDS_BODY: bool = true;
+    const WRITERS: Role = Role::Admin;
 
     type Create = Create;
     type Update = Update;

@@ -100,7 +100,7 @@ pub(super) async fn an_inactive_owner_is_refused_at_once_and_let_in_again_at_onc
         let caller = house.authenticate(token).await.unwrap();
         assert_eq!(
             (caller.role, caller.owner_kind),
-            (Role::Developer, OwnerKind::Bot)
+            (Role::Member, OwnerKind::Bot)
         );
         assert_eq!(caller.subject, "b");
         house.patch(&one, json!({"active": false})).await.body();

@@ -484,7 +484,7 @@ async fn tunnel_credentials() {
         let answered = house.post("/credentials", body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
-    let developer = house.user("dev@x.example", Role::Developer, true).await;
+    let developer = house.user("dev@x.example", Role::Member, true).await;
     let body = json!({"owner_id": house.admin.owner_id});
     let answered = house.call(&developer, "POST", "/credentials", body).await;
     assert_eq!(answered.code(), Some(630));

@@ -8,8 +8,8 @@ pub(super) async fn only_admins_name_another_owner() {
     let bot = house.post("/bot_users", json!({"name": "b"})).await.body();
     let bot_id = bot["id"].as_str().unwrap().to_owned();
     let service_id = bot_id.replace("bot_", "service_");
-    let developer = house.user("Dev@x.example", Role::Developer, true).await;
-    house.user("gone@x.example", Role::Developer, false).await;
+    let developer = house.user("Dev@x.example", Role::Member, true).await;
+    house.user("gone@x.example", Role::Member, false).await;
     let stranger = house.stranger().await;
 
     let made = |owner: &str| json!({ "owner_id": owner });

@@ -175,7 +175,7 @@ async fn a_subscription_follows_the_rights_of_its_owner() {
     };
     let mut counts = (1, 1);
     for (role, active, gets) in [
-        (Role::Developer, true, false),
+        (Role::Member, true, false),
         (Role::ReadOnly, true, false),
         (Role::Admin, false, false),
         (Role::Admin, true, true),

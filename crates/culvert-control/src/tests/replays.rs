@@ -75,7 +75,7 @@ async fn refusals_have_codes_and_change_nothing() {
         let answered = house.call(&stranger, method, &path, body).await;
         assert!(answered.is_absent(), "{answered:?}");
     }
-    for (role, code) in [(Role::ReadOnly, 635), (Role::Developer, 630)] {
+    for (role, code) in [(Role::ReadOnly, 635), (Role::Member, 630)] {
         let caller = house.user(&format!("{code}@x.example"), role, true).await;
         let answered = house.call(&caller, "POST", &path, good.clone()).await;
         assert_eq!(answered.code(), Some(code));

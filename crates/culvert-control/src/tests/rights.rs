@@ -369,6 +369,32 @@ async fn events_of_an_account() {
             };
             assert_eq!(replay.await.code(), code, "{who:?} {id}");
         }
+        }
+    }
+}
+
+/// The right that an operation states is the one that the tests above find.
+#[test]
+fn every_operation_states_its_right() {
+    use crate::{Right, Scope};
+
+    for operation in operations() {
+        let (collection, name) = (operation.collection, operation.name);
+        let rule = Rule::of(collection, name, Object::OfOwner).unwrap();
+        let is_read = operation.method == Method::Get;
+        let role = match rule {
+            Rule::Admins(..) => Role::Admin,
+            Rule::Read | Rule::Private if is_read => Role::ReadOnly,
+            _ => Role::Member,
+        };
+        let scopes = Scope::of(collection);
+        let scope = scopes.map(|(read, write)| if is_read { read } else { write });
+        assert_eq!(
+            operation.right,
+            Right { role, scope },
+            "{collection} {name}"
+        );
+        assert_eq!(scope.is_none(), collection.is_empty(), "{collection}");
     }
 }
 
@@ -592,7 +618,7 @@ async fn the_last_key_of_an_admin_goes_only_with_force() {
     }
     // Keys of bots, of users who are not admins, and of inactive admins do not count.
     let owner = bot(&house, "b").await;
-    let developer = house.user("dev@x.example", Role::Developer, true).await;
+    let developer = house.user("dev@x.example", Role::Member, true).await;
     let gone = house.user("gone@x.example", Role::Admin, false).await;
     for caller in [&owner, &developer, &gone] {
         house
