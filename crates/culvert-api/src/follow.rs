@@ -170,6 +170,8 @@ impl Reader {
                 self.comments_at = Instant::now() + COMMENT_EVERY;
                 return self.rights.hold().await.then(|| text.into());
             }
+            let ends_in = self.rights.check_in();
+            self.comments_at = self.comments_at.min(Instant::now() + ends_in);
             if self.comments_at <= Instant::now() {
                 self.comments_at = Instant::now() + COMMENT_EVERY;
                 let comment = Bytes::from_static(COMMENT.as_bytes());

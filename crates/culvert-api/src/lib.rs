@@ -358,6 +358,7 @@ impl Api {
         check_version(headers).map_err(|refusal| known(refusal.into()))?;
         let admitted = self.control.admit(&caller, client);
         admitted.map_err(|refusal| known(refusal.into()))?;
+        self.control.note_key_use(&caller, client);
         self.check_rate(&caller).map_err(known)?;
         let Some(_place) = self.turnstile.enter_owner(entered, &caller.owner_id).await else {
             return Err(known(self.full()));
@@ -446,7 +447,7 @@ impl Api {
             body,
             base,
         };
-        let running = AssertUnwindSafe((operation.run)(&self.control, call)).catch_unwind();
+        let running = AssertUnwindSafe(operation.call(&self.control, call)).catch_unwind();
         let reply = match tokio::time::timeout_at(deadline, running).await {
             Ok(Ok(outcome)) => outcome?,
             Ok(Err(_panic)) => {

@@ -155,6 +155,9 @@ impl Rights {
     /// Whether the caller still has the permission. Checks again only after a commit, or after a while, because
     /// sessions expire.
     pub(crate) async fn hold(&mut self) -> bool {
+        if self.has_ended() {
+            return false;
+        }
         let is_old = self.checked_at.elapsed() >= COMMENT_EVERY;
         if !is_old && !self.revision.has_changed().unwrap_or(false) {
             return true;
@@ -169,7 +172,27 @@ impl Rights {
             }
         };
         // If permissions cannot be read, access ends: another node may have revoked them.
-        now.is_ok_and(|now| now.owner_id == self.caller.owner_id && now.role == self.caller.role)
+        now.is_ok_and(|now| {
+            now.owner_id == self.caller.owner_id
+                && now.role == self.caller.role
+                && now.restrictions == self.caller.restrictions
+        })
+    }
+
+    /// Whether the caller's key has expired.
+    fn has_ended(&self) -> bool {
+        let restrictions = self.caller.restrictions.as_ref();
+        let end = restrictions.and_then(|restrictions| restrictions.expires_at);
+        end.is_some_and(|end| end <= self.control.now())
+    }
+
+    /// Time until the next check of a stream without events: until a comment is due or the key expires.
+    pub(crate) fn check_in(&self) -> Duration {
+        let restrictions = self.caller.restrictions.as_ref();
+        let end = restrictions.and_then(|restrictions| restrictions.expires_at);
+        end.map_or(COMMENT_EVERY, |end| {
+            end.since(self.control.now()).min(COMMENT_EVERY)
+        })
     }
 }
 
@@ -196,7 +219,7 @@ impl Reader {
                 Tailed::Event(line) => format!("data: {line}\n\n").into(),
                 Tailed::Lost(n) => format!("event: lost\ndata: {{\"lost\":{n}}}\n\n").into(),
             },
-            () = tokio::time::sleep(COMMENT_EVERY) => Bytes::from_static(COMMENT.as_bytes()),
+            () = tokio::time::sleep(self.rights.check_in()) => Bytes::from_static(COMMENT.as_bytes()),
         };
         self.rights.hold().await.then_some(text)
     }

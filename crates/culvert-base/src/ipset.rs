@@ -60,6 +60,19 @@ impl Prefix {
         Ok(prefix)
     }
 
+    /// Whether the prefix contains an address.
+    pub fn contains(self, address: IpAddr) -> bool {
+        let address = plain_address(address);
+        let (is_v4, (first, last)) = self.range();
+        is_v4 == address.is_ipv4() && (first..=last).contains(&number(address))
+    }
+
+    /// Whether `wide` contains every address of this prefix.
+    pub fn is_within(self, wide: Self) -> bool {
+        let ((own_v4, own), (wide_v4, wide)) = (self.range(), wide.range());
+        own_v4 == wide_v4 && wide.0 <= own.0 && own.1 <= wide.1
+    }
+
     /// The lowest address of the prefix, as a number.
     fn first(self) -> u128 {
         number(self.address)

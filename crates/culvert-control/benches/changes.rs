@@ -70,7 +70,7 @@ async fn post(node: &Node, caller: &Caller, path: &str, body: Value) -> Value {
         body: Some(body),
         base: BASE.to_owned(),
     };
-    match (found.unwrap().run)(&node.control, call).await {
+    match found.unwrap().call(&node.control, call).await {
         Ok(Reply::Created { body, .. }) => serde_json::from_str(&body).unwrap(),
         _ => panic!("nothing was created at {path}"),
     }

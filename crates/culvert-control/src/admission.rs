@@ -11,8 +11,11 @@ use crate::control::Control;
 
 impl Control {
     /// Refuses a call from an address that an enforced IP restriction of the caller's account does not allow
-    /// (220). `address` is the caller's own, not a proxy's.
+    /// (220), or that is outside of the networks of its key (641). `address` is the caller's own, not a proxy's.
     pub fn admit(&self, caller: &Caller, address: IpAddr) -> Result<(), Refusal> {
+        if let Some(restrictions) = &caller.restrictions {
+            restrictions.check_address(address)?;
+        }
         let restrictions = self.restrictions.load();
         let restriction = restrictions.api.get(&caller.account);
         judge(

@@ -1,6 +1,7 @@
 //! Authentication of API calls: from the `Authorization` header to a caller.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,10 +9,11 @@ use culvert_base::{Fault, Refusal, Secret, code};
 use culvert_store::Head;
 use serde::Deserialize;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Role};
 use crate::control::Control;
+use crate::key_restrictions::KeyRestrictions;
 use crate::resource::model::Model;
-use crate::resource::model::api_key::ApiKey;
+use crate::resource::model::api_key::{ApiKey, PreviousToken};
 use crate::resource::tunnel_credential;
 use crate::token::{self, Shape};
 use crate::{Error, stored};
@@ -21,6 +23,10 @@ use crate::{Error, stored};
 pub(crate) struct KeyOfCaller {
     pub(crate) owner_id: String,
     pub(crate) digest: String,
+    #[serde(default)]
+    pub(crate) previous: Option<PreviousToken>,
+    #[serde(default)]
+    pub(crate) restrictions: KeyRestrictions,
 }
 
 /// The digest of a stored tunnel credential's token.
@@ -30,7 +36,8 @@ pub(crate) struct DigestOfToken {
 }
 
 impl Control {
-    /// Authenticates the caller by the `Authorization` header. Codes 200 to 203, 205, 206, 208 and 636.
+    /// Authenticates the caller by the `Authorization` header. Codes 200 to 203, 205, 206, 208, 636
+    /// and 640.
     ///
     /// `Basic` credentials are read like `Bearer` ones; the HTTP server decides whether they are accepted.
     pub async fn authenticate(&self, authorization: Option<&str>) -> Result<Caller, Error> {
@@ -46,7 +53,15 @@ impl Control {
         let document = self.store.get(ApiKey::KIND, &key_id).await?;
         let key: Option<KeyOfCaller> = document.as_ref().map(stored::read).transpose()?;
         let digest = key.as_ref().map(|key| key.digest.as_str());
-        if !self.pepper.recognises(digest, token.reveal()) {
+        let previous = key.as_ref().and_then(|key| key.previous.as_ref());
+        let previous = previous.filter(|previous| self.clock.now() < previous.until);
+        let is_previous = |previous: &PreviousToken| {
+            self.pepper
+                .recognises(Some(&previous.digest), token.reveal())
+        };
+        let is_known =
+            self.pepper.recognises(digest, token.reveal()) || previous.is_some_and(is_previous);
+        if !is_known {
             let is_credential = self.is_credential(body, token.reveal()).await?;
             let code = if is_credential {
                 code::CREDENTIAL_NOT_API_KEY
@@ -61,8 +76,8 @@ impl Control {
         self.caller_of(key, document.head).await
     }
 
-    /// The current rights of a caller, for work that outlives the call that started it. Codes 203, 205, 220
-    /// and 636.
+    /// The current rights of a caller, for work that outlives the call that started it. Codes 203, 205, 220,
+    /// 636, 640 and 641.
     pub async fn caller_again(&self, caller: &Caller, address: IpAddr) -> Result<Caller, Error> {
         let document = self.store.get(ApiKey::KIND, &caller.key_id).await?;
         let document = document.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
@@ -72,7 +87,7 @@ impl Control {
         Ok(now)
     }
 
-    /// The current owner of an authenticated key. Codes 203, 205 and 636.
+    /// The current owner of an authenticated key. Codes 203, 205, 636 and 640.
     pub(crate) async fn caller_of(&self, key: KeyOfCaller, head: Head) -> Result<Caller, Error> {
         // An owner that was removed between the two reads took the key along.
         let standing = self.standings.of(&self.store, &key.owner_id).await?;
@@ -83,13 +98,16 @@ impl Control {
         if !owner.active {
             return Err(Refusal::of(code::OWNER_INACTIVE).into());
         }
+        key.restrictions.check_time(self.clock.now())?;
+        let highest = key.restrictions.role.unwrap_or(Role::Admin);
         Ok(Caller {
             owner_id: key.owner_id,
             owner_kind: owner.kind,
-            role: owner.role,
+            role: owner.role.min(highest),
             key_id: head.id,
             subject: owner.subject,
             account: head.account,
+            restrictions: (!key.restrictions.is_none()).then(|| Arc::new(key.restrictions)),
         })
     }
 

@@ -14,6 +14,7 @@ use crate::audit;
 use crate::base::Base;
 use crate::control::Control;
 use crate::event_kinds::Verb;
+use crate::key_restrictions::KeyRestrictions;
 use crate::resource::model::Model;
 use crate::resource::model::api_key::ApiKey;
 use crate::resource::model::ip_restriction::{IpRestriction, RestrictionScope};
@@ -192,6 +193,8 @@ impl Bootstrap<'_> {
             digest: self.pepper.digest(token.reveal()),
             description,
             metadata: Metadata::default(),
+            restrictions: KeyRestrictions::default(),
+            previous: None,
         };
         let prefix = ApiKey::ID_PREFIX;
         let mut head = self.head(prefix, ApiKey::KIND, id, id);

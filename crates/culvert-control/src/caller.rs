@@ -10,7 +10,11 @@
 //! The HTTP server limits failed attempts and decides whether `Basic` is accepted.
 
 use culvert_base::{Refusal, code};
+use std::sync::Arc;
+
 use serde::Deserialize;
+
+use crate::key_restrictions::KeyRestrictions;
 
 /// The owner of the API key a call came with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +23,7 @@ pub struct Caller {
     pub owner_id: String,
     /// User or bot.
     pub owner_kind: OwnerKind,
-    /// The caller's role.
+    /// The caller's role: the lower one of its owner and its key.
     pub role: Role,
     /// `ak_…` of the key.
     pub key_id: String,
@@ -27,6 +31,8 @@ pub struct Caller {
     pub subject: String,
     /// `ac_…`.
     pub account: String,
+    /// The restrictions of the key, if it has any.
+    pub restrictions: Option<Arc<KeyRestrictions>>,
 }
 
 /// The two kinds of owner of a key.

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use culvert_base::{Fault, Ksuid, Refusal, Secret, Timestamp, code};
-use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -76,6 +76,14 @@ impl Session {
 /// The id of the document that holds the sessions of a key.
 fn id_of(key_body: &str) -> String {
     format!("cses_{key_body}")
+}
+
+/// Ends all sessions of a key.
+pub(crate) async fn removal(store: &Store, key_body: &str) -> Result<Changes, Fault> {
+    let document = store.get(KIND, &id_of(key_body)).await?;
+    Ok(document.map_or_else(Changes::default, |document| {
+        Changes::remove(document.head, SILENT)
+    }))
 }
 
 fn ended() -> Error {

@@ -16,6 +16,7 @@ use crate::base::Base;
 use crate::caller::{Caller, Role};
 use crate::captured::ReplayLimits;
 use crate::cx::Cx;
+use crate::key_use::KeyUses;
 use crate::keyed_mutex::KeyedMutex;
 use crate::ports::{CertificateMeters, Certificates, EdgePort};
 use crate::restriction::Restrictions;
@@ -75,6 +76,7 @@ pub struct Control {
     pub(crate) certificates: Option<Certificates>,
     pub(crate) certificate_meters: CertificateMeters,
     pub(crate) standings: Standings,
+    pub(crate) key_uses: KeyUses,
     pub(crate) locks: KeyedMutex,
     pub(crate) restrictions: ArcSwap<Restrictions>,
     pub(crate) agents: Option<Agents>,
@@ -104,6 +106,11 @@ impl Control {
         let reached = published.wait_for(|published| *published >= revision);
         let reached = tokio::time::timeout(within, reached).await;
         matches!(reached, Ok(Ok(_)))
+    }
+
+    /// The current time.
+    pub fn now(&self) -> culvert_base::Timestamp {
+        self.clock.now()
     }
 
     /// Certificate of the installation's authority, PEM. Clients must trust it to reach HTTPS endpoints below

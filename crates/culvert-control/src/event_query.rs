@@ -253,6 +253,7 @@ impl Control {
         query: &[(String, String)],
         last: Option<&str>,
     ) -> Result<Followed, Error> {
+        caller.check_scope(Right::read(Scope::EventsRead))?;
         let asked = Asked::read(query)?;
         if query
             .iter()

@@ -30,6 +30,9 @@ mod event_query;
 mod host;
 mod informer_cache;
 mod input;
+mod key_operations;
+mod key_restrictions;
+mod key_use;
 mod keyed_mutex;
 mod list;
 mod listfilter;
@@ -80,6 +83,7 @@ pub use crate::console_session::{CONSOLE_SESSION_MAX, ConsoleSession};
 pub use crate::control::{Control, Parts};
 pub use crate::error::Error;
 pub use crate::event_query::{EVENTS_PATH, Followed, Message, follows};
+pub use crate::key_restrictions::{KeyRestrictions, Network};
 pub use crate::node_list::{EventLogFacts, NodeFacts, StoreFacts};
 pub use crate::nodes::node_identity;
 pub use crate::operation::{

@@ -10,6 +10,7 @@ use crate::agents::state::Agents;
 use crate::authority::Authority;
 use crate::captured::ReplayLimits;
 use crate::control::{Control, Parts};
+use crate::key_use::KeyUses;
 use crate::keyed_mutex::KeyedMutex;
 use crate::ports::CertificateMeters;
 use crate::relink::relink;
@@ -40,6 +41,7 @@ impl Control {
             statistics: parts.statistics,
             restrictions: ArcSwap::from_pointee(restrictions.unwrap_or_default()),
             standings: Standings::new(parts.store.watch()),
+            key_uses: KeyUses::default(),
             locks: KeyedMutex::new(),
             replays: ReplayLimits::default(),
             store: parts.store,

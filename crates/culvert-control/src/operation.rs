@@ -33,11 +33,23 @@ pub struct Operation {
     pub query: &'static [Parameter],
     /// The right it needs.
     pub right: Right,
-    /// Runs it.
-    pub run: Handler,
+    /// Runs it, without a check of its scope.
+    pub(crate) run: Handler,
 }
 
 impl Operation {
+    /// Runs it for a caller whose key has its scope (642).
+    pub fn call<'a>(
+        &self,
+        control: &'a Control,
+        call: Call,
+    ) -> BoxFuture<'a, Result<Reply, Error>> {
+        match call.caller.check_scope(self.right) {
+            Ok(()) => (self.run)(control, call),
+            Err(refusal) => Box::pin(std::future::ready(Err(refusal.into()))),
+        }
+    }
+
     /// Its unique ID: `api_keys_create`.
     pub fn id(&self) -> String {
         match self.collection {

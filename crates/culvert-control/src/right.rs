@@ -174,6 +174,11 @@ impl Scope {
         Some((*read, *write))
     }
 
+    /// The scope with this name.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|scope| scope.name() == name)
+    }
+
     /// As in the API: `endpoints.read`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -217,7 +222,7 @@ pub struct Scopes(u32);
 
 impl Scopes {
     /// Whether the set is empty.
-    pub const fn is_empty(self) -> bool {
+    pub const fn is_empty(&self) -> bool {
         self.0 == 0
     }
 

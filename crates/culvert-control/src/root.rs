@@ -8,11 +8,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::control::Control;
+use crate::key_restrictions::KeyRestrictions;
 use crate::operation::{Call, Handler, Method, Operation, Reply, ResponseSpec, SchemaOf, Status};
 use crate::resource::model::Model;
 use crate::resource::model::api_key::ApiKey;
 use crate::resource::{self, api_key};
-use crate::right::Right;
+use crate::right::{Right, Scope};
 use crate::tenant::Account;
 use crate::{Error, stored};
 
@@ -46,7 +47,7 @@ pub(crate) fn operations() -> [Operation; 2] {
         operation(
             "self",
             "/self",
-            "Gets the API key, account and owner of the request.",
+            "Gets the API key, account and owner of the request, and what the caller may do.",
             SchemaGenerator::subschema_for::<Oneself<'static>>,
             |control, call| Box::pin(oneself(control, call)),
         ),
@@ -82,6 +83,18 @@ struct Oneself<'a> {
     account: AccountView<'a>,
     /// The user's e-mail address, or the bot's name.
     user: &'a str,
+    /// ID of the user or bot.
+    owner_id: &'a str,
+    /// The role of the caller: the lower one of its owner and its key.
+    #[schemars(extend("enum" = ["read_only", "member", "admin"]))]
+    role: &'static str,
+    /// The scopes of the caller's key.
+    scopes: Vec<Scope>,
+    /// When the caller's key stops to work; null for never.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    expires_at: Option<Timestamp>,
+    /// Operations that the caller may call on objects of its own, by their IDs in the OpenAPI document.
+    operations: Vec<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -100,6 +113,14 @@ struct AccountView<'a> {
     traffic_full_capture: bool,
 }
 
+/// The scopes of a key with these restrictions.
+fn scopes(restrictions: &KeyRestrictions) -> Vec<Scope> {
+    match restrictions.scopes.is_empty() {
+        true => Scope::ALL.to_vec(),
+        false => restrictions.scopes.iter().collect(),
+    }
+}
+
 async fn oneself(control: &Control, call: Call) -> Result<Reply, Error> {
     let cx = control.cx(&call.caller, &call.base);
     let key = cx.own(ApiKey::KIND, &call.caller.key_id).await?;
@@ -110,6 +131,8 @@ async fn oneself(control: &Control, call: Call) -> Result<Reply, Error> {
     };
     let view = api_key::TYPE.view_text(&key, cx.base)?;
     let account: Account = stored::read(&document)?;
+    let restrictions = call.caller.restrictions();
+    let operations = crate::operations().iter();
     Ok(Reply::Ok(stored::write(&Oneself {
         api_key: serde_json::from_str(&view)
             .map_err(|error| Fault::new("reading the view of a key", error))?,
@@ -125,5 +148,13 @@ async fn oneself(control: &Control, call: Call) -> Result<Reply, Error> {
             traffic_full_capture: false,
         },
         user: &call.caller.subject,
+        owner_id: &call.caller.owner_id,
+        role: call.caller.role.name(),
+        scopes: scopes(&restrictions),
+        expires_at: restrictions.expires_at,
+        operations: operations
+            .filter(|operation| call.caller.may(operation.right))
+            .map(Operation::id)
+            .collect(),
     })?))
 }

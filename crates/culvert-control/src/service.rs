@@ -247,7 +247,7 @@ pub(crate) async fn named(
 }
 
 /// Adds the secret to a view.
-fn revealed(view: &str, reveal: &Reveal) -> Result<String, Fault> {
+pub(crate) fn revealed(view: &str, reveal: &Reveal) -> Result<String, Fault> {
     let parse = |text| {
         serde_json::from_str::<Value>(text).map_err(|error| Fault::new("revealing a secret", error))
     };

@@ -14,6 +14,7 @@ pub const TAIL_RIGHT: Right = Right::read(Scope::EventsRead);
 impl Control {
     /// Follows events of the caller's account live. Only admins receive events about keys and credentials.
     pub fn tail(&self, caller: &Caller, spec: TailSpec) -> Result<Tail, Refusal> {
+        caller.check_scope(TAIL_RIGHT)?;
         let is_shaped = !spec.filter.is_empty() || !spec.fields.is_empty();
         // With a filter or fields, an empty list of kinds means the traffic kinds.
         let is_all = spec.kinds.is_empty() && (is_shaped || caller.role == Role::Admin);

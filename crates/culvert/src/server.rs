@@ -309,6 +309,10 @@ impl Server {
             let keep = |stop| control.clone().keep_logins(entries, stop);
             parts.control.start("logins", keep);
         }
+        if has(Role::Api) {
+            let keep = |stop| control.clone().keep_key_uses(stop);
+            parts.control.start("key_uses", keep);
+        }
         if let Some(published) = &published {
             published.wait_for_first().await?;
         }

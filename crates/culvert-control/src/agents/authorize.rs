@@ -174,6 +174,7 @@ impl Control {
             key_id: document.head.id,
             subject: owner.subject,
             account: document.head.account,
+            restrictions: None,
         })
     }
 

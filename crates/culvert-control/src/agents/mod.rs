@@ -525,6 +525,7 @@ impl TunnelSession {
             key_id: self.credential_id.clone(),
             subject: self.principal_subject.clone(),
             account: account.to_owned(),
+            restrictions: None,
         }
     }
 }

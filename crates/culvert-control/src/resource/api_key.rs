@@ -8,10 +8,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::cx::Cx;
+use crate::key_operations;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::resource::model::Model;
 use crate::resource::model::api_key::ApiKey;
-use crate::resource::resource_type::{Draft, Resource, ResourceType, Reveal};
+use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Reveal};
 use crate::stored::{self, Format};
 use crate::tenant::{Account, User};
 use crate::{Error, Parameter, Role, input, owner, token};
@@ -48,7 +49,8 @@ pub(crate) struct Update {
 }
 
 impl Resource for ApiKey {
-    const DOC: &'static str = "API keys: credentials for this API.";
+    const DOC: &'static str = "API keys: credentials for this API. A new key has the restrictions of the key that \
+                               creates it.";
     const NOT_IN_EVENTS: &'static [&'static str] = &["owner_id"];
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
@@ -65,6 +67,7 @@ impl Resource for ApiKey {
     const UNKNOWN: Option<Code> = Some(code::OWNER_UNKNOWN);
     const DELETE_PARAMETERS: &'static [Parameter] = &[FORCE];
     const CREATE_NEEDS_BODY: bool = false;
+    const OPERATIONS: &'static [Extra] = &key_operations::OPERATIONS;
 
     type Create = Create;
     type Update = Update;
@@ -78,6 +81,9 @@ impl Resource for ApiKey {
             digest: cx.pepper.digest(token.reveal()),
             description: input.description,
             metadata: input.metadata,
+            // A new key can do no more than the one that creates it.
+            restrictions: cx.caller.restrictions(),
+            previous: None,
         };
         let reveal = Reveal {
             pointer: "/token".to_owned(),

@@ -90,6 +90,7 @@ impl Resource for SshPublicKey {
     type Update = Update;
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        cx.caller.may_make_credentials()?;
         if input.public_key.trim().is_empty() {
             return Err(Refusal::of(code::SSH_KEY_MISSING).into());
         }

@@ -73,6 +73,7 @@ impl Resource for SshUserCertificate {
     type Update = Update;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        cx.caller.may_make_credentials()?;
         let extensions = if input.extensions.is_empty() {
             DEFAULT_EXTENSIONS
                 .map(|name| (name.to_owned(), String::new()))

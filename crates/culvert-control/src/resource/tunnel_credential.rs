@@ -78,6 +78,7 @@ impl Resource for TunnelCredential {
     type Update = Update;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        cx.caller.may_make_credentials()?;
         let owner_id = owner::named(cx, &input.owner_id).await?;
         let token = token::mint(id, cx.entropy);
         let document = Self {

@@ -824,6 +824,8 @@ const REACHING: &[fn()] = &[
     ip::a_policy_goes_with_its_rules_unless_a_restriction_names_it,
     ip::codes_of_policies_and_rules,
     ip::codes_of_restrictions,
+    key_restrictions::a_restricted_key_does_less_than_its_owner,
+    key_restrictions::a_restricted_key_gives_no_more_than_it_has,
     keys::only_admins_name_another_owner,
     lists::filters_are_applied_before_paging,
     managed::what_is_issued_is_told_of_once_and_stays_while_it_is_managed,

@@ -14,6 +14,7 @@ mod hostile;
 mod ingresses;
 mod internal;
 mod ip;
+mod key_restrictions;
 mod keys;
 mod lists;
 mod logins;
@@ -253,7 +254,7 @@ impl House {
             base: BASE.to_owned(),
         };
         let parse = |text: &str| serde_json::from_str(text).unwrap();
-        match (operation.run)(&self.control, call).await {
+        match operation.call(&self.control, call).await {
             Ok(Reply::Created { body, .. }) => Answered::Created(parse(&body)),
             Ok(Reply::Ok(body)) => Answered::Ok(parse(&body)),
             Ok(Reply::NoContent) => Answered::NoContent,
@@ -324,6 +325,7 @@ impl House {
             key_id: "ak_000000000000000000000000000".to_owned(),
             subject: email.to_owned(),
             account: account.to_owned(),
+            restrictions: None,
         }
     }
 

@@ -2,12 +2,13 @@
 //! ownership. Each rule states its outcomes once; an operation without a rule fails.
 
 use May::{Do, Not, NotSee};
-use Who::{Admin, OtherBot, Owner, Reader, Stranger};
+use Who::{Admin, OtherBot, Owner, OwnerReading, OwnerScoped, Reader, Stranger};
 
 use crate::resource::ALL;
 use crate::resource::resource_type::Life;
 use crate::tests::observed::stored_one;
 use crate::tests::*;
+use crate::{KeyRestrictions, Scope};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
@@ -18,9 +19,21 @@ enum Who {
     Reader,
     /// An admin of another account.
     Stranger,
+    /// The owner with a key that is restricted to the role `read_only`.
+    OwnerReading,
+    /// The owner with a key that has every scope but the one of the operation.
+    OwnerScoped,
 }
 
-const CALLERS: [Who; 5] = [Admin, Owner, OtherBot, Reader, Stranger];
+const CALLERS: [Who; 7] = [
+    Admin,
+    Owner,
+    OtherBot,
+    Reader,
+    Stranger,
+    OwnerReading,
+    OwnerScoped,
+];
 
 /// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +83,8 @@ impl Rule {
             return match name {
                 "list" => Some(Self::Read),
                 "create" => Some(Self::Write),
-                "get" => Some(Self::Private),
+                "get" | "get_restrictions" => Some(Self::Private),
+                "update_restrictions" | "delete_restrictions" | "rotate" => Some(Self::Private),
                 _ => is_change.then_some(Self::Private),
             };
         }
@@ -110,15 +124,20 @@ impl Rule {
         }
     }
 
-    fn outcome(self, who: Who, object: Object) -> May {
-        let is_owner = who == Owner && object != Object::Ownerless;
+    fn outcome(self, who: Who, object: Object, operation: &Operation) -> May {
+        let is_of_owner = matches!(who, Owner | OwnerReading | OwnerScoped);
+        let is_owner = is_of_owner && object != Object::Ownerless;
+        let is_read = operation.method == Method::Get;
         match (self, who) {
+            (_, OwnerScoped) if operation.right.scope.is_some() => Not(642),
             (_, Stranger) => NotSee,
             (Self::Read, _) | (_, Admin) => Do,
-            (Self::Private, _) if is_owner => Do,
-            (Self::Private, _) => NotSee,
-            (Self::Admins(_, code), Reader) => Not(code),
-            (_, Reader) => Not(635),
+            (Self::Private, _) if !is_owner => NotSee,
+            (Self::Private, Owner) => Do,
+            (Self::Private, OwnerReading) if is_read => Do,
+            (Self::Admins(_, code), Reader | OwnerReading) => Not(code),
+            (_, Reader | OwnerReading) => Not(635),
+            (Self::Private, _) => Do,
             (Self::Admins(code, _), _) => Not(code),
             (Self::Owned, _) if !is_owner => Not(630),
             (Self::Owned | Self::Write, _) => Do,
@@ -153,7 +172,28 @@ impl Cast {
         let other = bot(&house, "other").await;
         let reader = house.user("reader@x.example", Role::ReadOnly, true).await;
         let stranger = house.stranger().await;
-        let callers = vec![house.admin.clone(), owner, other, reader, stranger];
+        let restricted = |role, restrictions| Caller {
+            role,
+            restrictions: Some(Arc::new(restrictions)),
+            ..owner.clone()
+        };
+        let reading = restricted(
+            Role::ReadOnly,
+            KeyRestrictions {
+                role: Some(Role::ReadOnly),
+                ..KeyRestrictions::default()
+            },
+        );
+        let scoped = restricted(owner.role, KeyRestrictions::default());
+        let callers = vec![
+            house.admin.clone(),
+            owner,
+            other,
+            reader,
+            stranger,
+            reading,
+            scoped,
+        ];
         Self { house, callers }
     }
 
@@ -233,6 +273,27 @@ impl Cast {
     }
 }
 
+/// The caller of an operation: `OwnerScoped` has a key with every other scope.
+fn caller_of(who: Who, caller: &Caller, operation: &Operation) -> Caller {
+    let mut caller = caller.clone();
+    if who == OwnerScoped {
+        let of_operation = operation.right.scope;
+        let family = of_operation.and_then(|_| Scope::of(operation.collection));
+        // The scope to write includes the one to read.
+        let is_other = |scope: &Scope| match family {
+            Some((read, write)) if of_operation == Some(read) => *scope != read && *scope != write,
+            Some((_, write)) => *scope != write,
+            None => false,
+        };
+        let scopes = Scope::ALL.into_iter().filter(is_other).collect();
+        caller.restrictions = Some(Arc::new(KeyRestrictions {
+            scopes,
+            ..KeyRestrictions::default()
+        }));
+    }
+    caller
+}
+
 /// A new bot with its own key, as a caller.
 async fn bot(house: &House, name: &str) -> Caller {
     let made = house.post("/bot_users", json!({"name": name})).await.body();
@@ -276,6 +337,7 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
     let rule = Rule::of(collection, name, object)
         .unwrap_or_else(|| panic!("say who may {name} one of {collection}"));
     for (caller, who) in cast.callers.iter().zip(CALLERS) {
+        let caller = &caller_of(who, caller, operation);
         let n = N.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let id = cast.object(collection, n).await;
         let is_there = cast.becomes(collection, &id, object).await;
@@ -307,7 +369,7 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
             let call = async |id: &str| house.call(caller, method, &path(id), body.clone()).await;
             let nothing = call(&absent).await;
             let answered = call(&id).await;
-            let may = rule.outcome(who, object);
+            let may = rule.outcome(who, object, operation);
             assert_eq!(
                 judge(&answered, &nothing),
                 may,
@@ -376,7 +438,7 @@ async fn events_of_an_account() {
 /// The right that an operation states is the one that the tests above find.
 #[test]
 fn every_operation_states_its_right() {
-    use crate::{Right, Scope};
+    use crate::Right;
 
     for operation in operations() {
         let (collection, name) = (operation.collection, operation.name);
@@ -412,7 +474,11 @@ async fn every_operation_without_an_object() {
         }
         let rule = Rule::of(collection, name, Object::OfOwner)
             .unwrap_or_else(|| panic!("say who may {name} {collection}"));
-        for (caller, who) in cast.callers[..4].iter().zip(CALLERS) {
+        for (caller, who) in cast.callers.iter().zip(CALLERS) {
+            if who == Stranger {
+                continue;
+            }
+            let caller = &caller_of(who, caller, operation);
             n += 1;
             let body = match name {
                 "create" if collection == "event_subscriptions" => {
@@ -424,7 +490,7 @@ async fn every_operation_without_an_object() {
             let method = operation.method.as_str();
             let answered = house.call(caller, method, &operation.path, body).await;
             let nothing = Answered::NoContent;
-            let may = rule.outcome(who, Object::OfOwner);
+            let may = rule.outcome(who, Object::OfOwner, operation);
             assert_eq!(
                 judge(&answered, &nothing),
                 may,

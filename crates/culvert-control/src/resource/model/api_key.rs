@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::base::Base;
+use crate::key_restrictions::KeyRestrictions;
 use crate::resource::model::{Links, Model, Uri};
 use crate::stored::Format;
 
@@ -18,6 +19,20 @@ pub(crate) struct ApiKey {
     pub(crate) digest: String,
     pub(crate) description: Description,
     pub(crate) metadata: Metadata,
+    #[serde(default, skip_serializing_if = "KeyRestrictions::is_none")]
+    pub(crate) restrictions: KeyRestrictions,
+    /// The token before the last rotation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) previous: Option<PreviousToken>,
+}
+
+/// A token that was replaced and still works for a while.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct PreviousToken {
+    /// `<pepper id>.<hex>`.
+    pub(crate) digest: String,
+    /// When it stops to work.
+    pub(crate) until: Timestamp,
 }
 
 /// An API key as the API shows it.

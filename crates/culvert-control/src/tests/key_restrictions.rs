@@ -1,0 +1,388 @@
+//! Restrictions, rotation and last use of API keys.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A new key: its ID and token.
+async fn key(house: &House, caller: &Caller, body: Value) -> (String, String) {
+    let made = house.call(caller, "POST", "/api_keys", body).await.body();
+    let text = |field: &str| made[field].as_str().unwrap().to_owned();
+    (text("id"), text("token"))
+}
+
+/// A new key of the admin with these restrictions, and its caller.
+async fn restricted(house: &House, restrictions: Value) -> (String, Caller) {
+    let (id, token) = key(house, &house.admin, json!({})).await;
+    let path = format!("/api_keys/{id}/restrictions");
+    house.patch(&path, restrictions).await.body();
+    (id, house.authenticate(&token).await.unwrap())
+}
+
+/// Whether the caller may call from this address; the code of the refusal.
+fn admitted(house: &House, caller: &Caller, address: &str) -> Option<u16> {
+    let address: IpAddr = address.parse().unwrap();
+    let refusal = house.control.admit(caller, address).err()?;
+    codes::note(refusal.code);
+    refusal.code.map(Code::number)
+}
+
+#[tokio::test]
+async fn restrictions_are_set_shown_and_lifted() {
+    let house = House::start().await;
+    let (id, token) = key(&house, &house.admin, json!({})).await;
+    let path = format!("/api_keys/{id}/restrictions");
+    let none = json!({
+        "key_id": id, "uri": format!("{BASE}{path}"), "role": "", "scopes": [], "expires_at": null,
+        "networks": [], "previous_token_expires_at": null, "last_used_at": null, "last_used_from": "",
+    });
+    assert_eq!(house.get(&path).await.body(), none);
+    let (_, start) = house.told_after(0).await;
+    let set = json!({
+        "role": "member", "scopes": ["endpoints.write"], "expires_at": "2027-02-01T02:00:00+02:00",
+        "networks": ["192.0.2.0/24", "2001:db8::/32"],
+    });
+    let shown = house.patch(&path, set).await.body();
+    assert_eq!(shown["role"], "member");
+    assert_eq!(
+        shown["scopes"],
+        json!(["endpoints.read", "endpoints.write"])
+    );
+    assert_eq!(shown["expires_at"], "2027-02-01T00:00:00Z");
+    assert_eq!(shown["networks"], json!(["192.0.2.0/24", "2001:db8::/32"]));
+    assert_eq!(house.get(&path).await.body(), shown);
+    // Absent and null fields stay; empty ones are lifted.
+    assert_eq!(
+        house.patch(&path, json!({"role": null})).await.body(),
+        shown
+    );
+    let lifted = json!({"role": "", "scopes": [], "expires_at": ""});
+    let lifted = house.patch(&path, lifted).await.body();
+    assert_eq!(lifted["networks"], shown["networks"]);
+    assert_eq!(house.delete(&path).await, Answered::NoContent);
+    assert_eq!(house.get(&path).await.body(), none);
+    let caller = house.authenticate(&token).await.unwrap();
+    assert_eq!(caller.restrictions, None);
+    // The key keeps its form, and each change has its event.
+    let key = house.get(&format!("/api_keys/{id}")).await.body();
+    let mut fields: Vec<&String> = key.as_object().unwrap().keys().collect();
+    fields.sort();
+    let contract = [
+        "created_at",
+        "description",
+        "id",
+        "metadata",
+        "owner_id",
+        "token",
+        "uri",
+    ];
+    assert_eq!(fields, contract);
+    let (told, _) = house.told_after(start).await;
+    assert_eq!(told.len(), 4);
+    for event in told {
+        assert_eq!(event["event_type"], "api_key_updated.v0");
+        assert_eq!(event["object"]["id"], *id);
+    }
+}
+
+#[tokio::test]
+async fn wrong_restrictions_are_refused() {
+    let house = House::start().await;
+    let (id, _) = key(&house, &house.admin, json!({})).await;
+    let path = format!("/api_keys/{id}/restrictions");
+    let many: Vec<String> = (0..33).map(|n| format!("10.0.{n}.0/24")).collect();
+    for (body, code) in [
+        (json!({"role": "root"}), 215),
+        (json!({"role": 1}), 215),
+        (json!({"scopes": ["endpoints.eat"]}), 215),
+        (json!({"scopes": "endpoints.read"}), 215),
+        (json!({"expires_at": "tomorrow"}), 241),
+        (json!({"expires_at": "2026-01-01T00:00:00Z"}), 215),
+        (json!({"networks": ["10.0.0.1"]}), 215),
+        (json!({"networks": ["10.0.0.1/8"]}), 215),
+        (json!({"networks": many}), 215),
+        (json!({"last_used_at": "2027-01-01T00:00:00Z"}), 214),
+    ] {
+        let answered = house.patch(&path, body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+    }
+    let rotate = format!("/api_keys/{id}/rotate");
+    for (body, code) in [
+        (json!({"overlap": 604_801}), 215),
+        (json!({"overlap": -1}), 215),
+        (json!({"overlap": "1h"}), 215),
+        (json!({"until": 1}), 214),
+    ] {
+        let answered = house.post(&rotate, body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+    }
+    for path in [path.replace(&id, "ak_0"), path.replace("ak_", "cr_")] {
+        assert!(house.get(&path).await.is_absent());
+        assert!(house.patch(&path, json!({})).await.is_absent());
+        assert!(house.delete(&path).await.is_absent());
+    }
+}
+
+#[tokio::test]
+pub(super) async fn a_restricted_key_does_less_than_its_owner() {
+    let house = House::start().await;
+    let (id, token) = key(&house, &house.admin, json!({})).await;
+    let path = format!("/api_keys/{id}/restrictions");
+    let restrict = async |body: Value| {
+        house.patch(&path, body).await.body();
+        house.authenticate(&token).await
+    };
+    // The role is the lower one of the owner and the key.
+    for (role, expected) in [
+        ("read_only", Role::ReadOnly),
+        ("member", Role::Member),
+        ("admin", Role::Admin),
+    ] {
+        let caller = restrict(json!({"role": role})).await.unwrap();
+        assert_eq!(caller.role, expected);
+    }
+    let bot = house.post("/bot_users", json!({"name": "b"})).await.body();
+    let (of_bot, bot_token) = key(&house, &house.admin, json!({"owner_id": bot["id"]})).await;
+    let body = json!({"role": "admin"});
+    let of_bot = format!("/api_keys/{of_bot}/restrictions");
+    house.patch(&of_bot, body).await.body();
+    let caller = house.authenticate(&bot_token).await.unwrap();
+    assert_eq!(caller.role, Role::Member);
+
+    let caller = restrict(json!({"role": "", "scopes": ["secrets.read"]})).await;
+    let caller = caller.unwrap();
+    let call = async |method: &str, path: &str| {
+        let answered = house.call(&caller, method, path, Value::Null).await;
+        match answered {
+            Answered::Refused(_, code, _) => code,
+            _ => None,
+        }
+    };
+    assert_eq!(call("GET", "/vaults").await, None);
+    assert_eq!(call("GET", "/self").await, None);
+    assert_eq!(call("POST", "/vaults").await, Some(642));
+    assert_eq!(call("GET", "/endpoints").await, Some(642));
+    assert_eq!(call("GET", "/events").await, Some(642));
+    let tail = house.control.tail(&caller, TailSpec::default());
+    assert_eq!(tail.unwrap_err().code.map(Code::number), Some(642));
+
+    let caller = restrict(json!({"scopes": [], "networks": ["192.0.2.0/24"]})).await;
+    let caller = caller.unwrap();
+    assert_eq!(admitted(&house, &caller, "192.0.2.9"), None);
+    assert_eq!(admitted(&house, &caller, "::ffff:192.0.2.9"), None);
+    assert_eq!(admitted(&house, &caller, "192.0.3.9"), Some(641));
+
+    let end = house.clock.now().plus(HOUR).to_string();
+    let caller = restrict(json!({"networks": [], "expires_at": end})).await;
+    let caller = caller.unwrap();
+    let here = IpAddr::from([127, 0, 0, 1]);
+    let (cookie, _) = house.control.sign_in(caller.clone(), here).await.unwrap();
+    let session = async || house.control.console_session(cookie.reveal(), here).await;
+    assert!(session().await.is_ok());
+    house.clock.advance(HOUR);
+    assert_eq!(house.authenticate(&token).await, Err(Some(640)));
+    assert!(session().await.is_err());
+    assert!(house.control.caller_again(&caller, here).await.is_err());
+}
+
+#[tokio::test]
+pub(super) async fn a_restricted_key_gives_no_more_than_it_has() {
+    let house = House::start().await;
+    let end = house.clock.now().plus(HOUR).to_string();
+    let own = json!({
+        "role": "member", "scopes": ["keys.write", "credentials.write"], "expires_at": end,
+        "networks": ["192.0.2.0/24"],
+    });
+    let (id, caller) = restricted(&house, own.clone()).await;
+    let call =
+        async |method: &str, path: &str, body: Value| house.call(&caller, method, path, body).await;
+    // A new key has the same restrictions.
+    let (child, token) = key(&house, &caller, json!({})).await;
+    let made = house.authenticate(&token).await.unwrap();
+    assert_eq!(made.restrictions, caller.restrictions);
+    let of = |id: &str| format!("/api_keys/{id}/restrictions");
+    let (wide, _) = key(&house, &house.admin, json!({})).await;
+    for id in [&id, &child, &wide] {
+        for body in [
+            json!({"role": ""}),
+            json!({"role": "admin"}),
+            json!({"scopes": []}),
+            json!({"scopes": ["keys.write", "endpoints.read"]}),
+            json!({"expires_at": ""}),
+            json!({"expires_at": "2099-01-01T00:00:00Z"}),
+            json!({"networks": []}),
+            json!({"networks": ["192.0.0.0/16"]}),
+        ] {
+            let answered = call("PATCH", &of(id), body.clone()).await;
+            assert_eq!(answered.code(), Some(643), "{body}");
+        }
+        assert_eq!(call("DELETE", &of(id), Value::Null).await.code(), Some(643));
+    }
+    // The token of a wider key is not shown to it.
+    let rotate = |id: &str| format!("/api_keys/{id}/rotate");
+    let rotated = call("POST", &rotate(&wide), Value::Null).await;
+    assert_eq!(rotated.code(), Some(643));
+    let rotated = call("POST", &rotate(&child), Value::Null).await;
+    assert!(matches!(rotated, Answered::Created(_)));
+    // Credentials would have the owner's rights, everywhere and for ever.
+    for collection in ["credentials", "ssh_credentials", "ssh_user_certificates"] {
+        let body = house.sample(collection, 1).await;
+        let answered = call("POST", &format!("/{collection}"), body).await;
+        assert_eq!(answered.code(), Some(643), "{collection}");
+    }
+    // It may narrow itself, and then do no more than that.
+    let body = json!({"scopes": ["keys.write"], "networks": ["192.0.2.128/25"]});
+    call("PATCH", &of(&id), body).await.body();
+    let narrowed = house
+        .control
+        .caller_again(&caller, [192, 0, 2, 200].into())
+        .await;
+    let narrowed = narrowed.unwrap();
+    let again = house.call(&narrowed, "PATCH", &of(&id), own).await;
+    assert_eq!(again.code(), Some(643));
+}
+
+#[tokio::test]
+async fn a_rotated_key_has_two_tokens_for_a_while() {
+    let house = House::start().await;
+    let (id, first) = key(&house, &house.admin, json!({})).await;
+    let path = format!("/api_keys/{id}/rotate");
+    let rotate = async |body: Value| {
+        let rotated = house.post(&path, body).await;
+        let Answered::Created(rotated) = rotated else {
+            panic!("{rotated:?}")
+        };
+        assert_eq!(rotated["id"], *id);
+        rotated["token"].as_str().unwrap().to_owned()
+    };
+    let works = async |token: &str| house.authenticate(token).await.is_ok();
+    let second = rotate(json!({"overlap": 3_600})).await;
+    assert_eq!(second[..27], first[..27]);
+    assert!(works(&first).await && works(&second).await);
+    let restrictions = house.get(&format!("/api_keys/{id}/restrictions")).await;
+    let end = house.clock.now().plus(HOUR).to_string();
+    assert_eq!(restrictions.body()["previous_token_expires_at"], *end);
+    house.clock.advance(HOUR);
+    assert_eq!(house.authenticate(&first).await, Err(Some(203)));
+    assert!(works(&second).await);
+    let restrictions = house.get(&format!("/api_keys/{id}/restrictions")).await;
+    assert_eq!(
+        restrictions.body()["previous_token_expires_at"],
+        Value::Null
+    );
+
+    // A second rotation ends the token of the first one.
+    let third = rotate(json!({"overlap": 60})).await;
+    let fourth = rotate(json!({"overlap": 60})).await;
+    assert!(!works(&second).await && works(&third).await && works(&fourth).await);
+    // Without overlap, the token and what was begun with it ends.
+    let here = IpAddr::from([127, 0, 0, 1]);
+    let caller = house.authenticate(&fourth).await.unwrap();
+    let (cookie, _) = house.control.sign_in(caller, here).await.unwrap();
+    let fifth = rotate(Value::Null).await;
+    assert!(!works(&third).await && !works(&fourth).await && works(&fifth).await);
+    assert!(
+        house
+            .control
+            .console_session(cookie.reveal(), here)
+            .await
+            .is_err()
+    );
+
+    let (told, _) = house.told_after(0).await;
+    let everything = format!("{told:?}{:?}", house.store.all("api_key").await.unwrap());
+    for token in [first, second, third, fourth, fifth] {
+        assert!(!everything.contains(&token[28..]));
+    }
+}
+
+#[tokio::test]
+async fn the_last_use_of_a_key_is_kept() {
+    let house = House::start().await;
+    let (id, token) = key(&house, &house.admin, json!({})).await;
+    let caller = house.authenticate(&token).await.unwrap();
+    let path = format!("/api_keys/{id}/restrictions");
+    let last = async || {
+        let shown = house.get(&path).await.body();
+        (
+            shown["last_used_at"].clone(),
+            shown["last_used_from"].clone(),
+        )
+    };
+    assert_eq!(last().await, (Value::Null, json!("")));
+    let noted = |address: &str| {
+        let address = address.parse().unwrap();
+        house.control.note_key_use(&caller, address);
+        (
+            json!(house.clock.now().to_string()),
+            json!(address.to_string()),
+        )
+    };
+    let first = noted("192.0.2.1");
+    assert_eq!(last().await, first);
+    house.control.write_key_uses().await.unwrap();
+    let revision = house.store.revision().await.unwrap();
+    // Nothing to write.
+    house.control.write_key_uses().await.unwrap();
+    assert_eq!(house.store.revision().await.unwrap(), revision);
+    house.clock.advance(HOUR);
+    let second = noted("2001:db8::1");
+    assert_eq!(last().await, second);
+    house.control.write_key_uses().await.unwrap();
+    assert_eq!(house.store.count("key_uses").await.unwrap(), 1);
+
+    // The use of a deleted key is not written, and what was written goes.
+    noted("192.0.2.3");
+    house.delete(&format!("/api_keys/{id}")).await;
+    house.control.write_key_uses().await.unwrap();
+    house.control.clean_key_uses().await.unwrap();
+    assert_eq!(house.store.count("key_uses").await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn self_says_what_the_caller_may_do() {
+    let house = House::start().await;
+    let may = |shown: &Value| -> Vec<String> {
+        let operations = shown["operations"].as_array().unwrap().iter();
+        operations
+            .map(|id| id.as_str().unwrap().to_owned())
+            .collect()
+    };
+    let shown = house.get("/self").await.body();
+    assert_eq!(shown["role"], "admin");
+    assert_eq!(shown["owner_id"], *house.admin.owner_id);
+    assert_eq!(shown["scopes"].as_array().unwrap().len(), Scope::ALL.len());
+    assert_eq!(shown["expires_at"], Value::Null);
+    assert_eq!(may(&shown).len(), operations().len());
+
+    let end = house.clock.now().plus(HOUR).to_string();
+    let body = json!({"role": "member", "scopes": ["users.write", "keys.read"], "expires_at": end});
+    let (id, caller) = restricted(&house, body).await;
+    let shown = house
+        .call(&caller, "GET", "/self", Value::Null)
+        .await
+        .body();
+    assert_eq!(shown["api_key"]["id"], *id);
+    assert_eq!(shown["role"], "member");
+    assert_eq!(
+        shown["scopes"],
+        json!(["keys.read", "users.read", "users.write"])
+    );
+    assert_eq!(shown["expires_at"], *end);
+    let may = may(&shown);
+    for (id, is_in) in [
+        ("self", true),
+        ("api_keys_list", true),
+        ("api_keys_get_restrictions", true),
+        ("api_keys_create", false),
+        ("bot_users_list", true),
+        // The scope without the role.
+        ("bot_users_create", false),
+        ("endpoints_list", false),
+    ] {
+        assert_eq!(may.iter().any(|one| one == id), is_in, "{id}");
+    }
+}
