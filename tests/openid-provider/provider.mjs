@@ -18,7 +18,7 @@ server.listen(0, "127.0.0.1", () => {
         redirect_uris: process.argv.slice(2),
       },
     ],
-    claims: { openid: ["sub"], email: ["email", "email_verified"], profile: ["name", "preferred_username"] },
+    claims: { openid: ["sub"], groups: ["groups"], email: ["email", "email_verified"], profile: ["name", "preferred_username"] },
     cookies: { keys: ["a key of the tests"] },
     findAccount: (_, id) => ({
       accountId: id,
@@ -28,6 +28,8 @@ server.listen(0, "127.0.0.1", () => {
         email_verified: true,
         name: `Name of ${id}`,
         preferred_username: id,
+        // `ops-ann` is in the group `ops`.
+        groups: id.includes("-") ? [id.split("-")[0]] : [],
       }),
     }),
     // A refresh token is good for one use.

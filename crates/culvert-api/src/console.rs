@@ -3,6 +3,7 @@
 //! ```text
 //! GET    /                      to /console/, for a browser that opens it
 //! GET    /console/…             the console's files; its page for every other path
+//! any    /console/sign-in…      see `console_sign_in`
 //! POST   /console/session       {"token": "…"} signs in: returns the session and sets its cookie
 //! GET    /console/session       the session
 //! DELETE /console/session       signs out
@@ -34,6 +35,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::answer::{Body, NO_STORE};
+use crate::console_sign_in::Step;
 use crate::limits::{Entered, Source};
 use crate::problem::Problem;
 use crate::{Api, Arrival, auth, cors};
@@ -51,7 +53,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 
 const ANOTHER_ORIGIN: &str = "The console session can only be used by pages of the same origin.";
 /// Bytes of the body of a sign-in.
-const SIGN_IN_BYTES_MAX: usize = 4 << 10;
+pub(crate) const SIGN_IN_BYTES_MAX: usize = 4 << 10;
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
 const GET: HeaderValue = HeaderValue::from_static("GET");
 
@@ -64,6 +66,8 @@ pub(crate) enum Located<'a> {
     /// The path of an API operation with cookie authentication.
     Api(&'a str),
     Session,
+    /// A step of a sign-in without an API key.
+    SignIn(Step),
     /// The name of a file. Unknown names return the console's page.
     File(&'a str),
 }
@@ -85,6 +89,11 @@ pub(crate) fn locate(parts: &Parts) -> Located<'_> {
     match rest.strip_prefix("/api").filter(|api| api.starts_with('/')) {
         Some(api) => Located::Api(api),
         None if rest == "/session" => Located::Session,
+        // The page of an invitation has the path to which it sends the token.
+        None if rest == "/invitation" && parts.method == Method::GET => Located::File(""),
+        None if Step::of(rest).is_some() => {
+            Step::of(rest).map_or(Located::File(""), Located::SignIn)
+        }
         None => Located::File(rest.trim_start_matches('/')),
     }
 }
@@ -190,7 +199,7 @@ pub(crate) fn check_page(parts: &Parts, base: &str) -> Result<(), Refusal> {
 }
 
 /// Name and attributes of the session cookie for this base URL. Without TLS, only loopback hosts have one.
-fn cookie_of(base: &str) -> Option<(&'static str, &'static str)> {
+pub(crate) fn cookie_of(base: &str) -> Option<(&'static str, &'static str)> {
     const SECURE: (&str, &str) = (
         "__Host-culvert",
         "Path=/; Secure; HttpOnly; SameSite=Strict",
@@ -213,7 +222,7 @@ fn cookie_of(base: &str) -> Option<(&'static str, &'static str)> {
 }
 
 /// The value of the cookie with this name. `None` unless there is exactly one.
-fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+pub(crate) fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let lines = headers.get_all(COOKIE).iter();
     let mut values = lines
         .filter_map(|line| line.to_str().ok())
@@ -224,7 +233,12 @@ fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     values.next().is_none().then_some(value)
 }
 
-fn set_cookie(name: &str, value: &str, attributes: &str, age: Duration) -> Option<HeaderValue> {
+pub(crate) fn set_cookie(
+    name: &str,
+    value: &str,
+    attributes: &str,
+    age: Duration,
+) -> Option<HeaderValue> {
     let text = format!("{name}={value}; {attributes}; Max-Age={}", age.as_secs());
     let mut header = HeaderValue::try_from(text).ok()?;
     header.set_sensitive(true);
@@ -286,9 +300,7 @@ impl Api {
         entered: Entered,
     ) -> Result<Response<Body>, Problem> {
         let Some((name, attributes)) = cookie_of(base) else {
-            let why = "The console needs HTTPS, or a loopback address. Put TLS in front of the API \
-                       and set `api.trusted_proxies`, or open an SSH tunnel to it.";
-            return Err(Refusal::uncoded(Class::Forbidden, why).into());
+            return Err(needs_tls().into());
         };
         let token = body.as_ref().and_then(|body| body.get("token")?.as_str());
         let Some(token) = token else {
@@ -338,22 +350,35 @@ impl Api {
     }
 
     /// Counts a failed attempt with a wrong token or cookie.
-    fn failed(&self, problem: Problem, arrival: &Arrival<'_>) -> Problem {
+    pub(crate) fn failed(&self, problem: Problem, arrival: &Arrival<'_>) -> Problem {
         let source = Source::of(self.client(arrival));
         let now = self.started_at.elapsed();
         auth::counted(problem, self.failures.as_ref(), source, now)
     }
 }
 
-fn shown(session: &ConsoleSession) -> Response<Body> {
+/// The refusal of a sign-in where a cookie could be intercepted.
+pub(crate) fn needs_tls() -> Refusal {
+    let why = "The console needs HTTPS, or a loopback address. Put TLS in front of the API \
+               and set `api.trusted_proxies`, or open an SSH tunnel to it.";
+    Refusal::uncoded(Class::Forbidden, why)
+}
+
+/// A session as the console's page reads it.
+pub(crate) fn view(session: &ConsoleSession) -> Value {
     let caller = &session.caller;
-    let body = json!({
-        "key_id": caller.key_id,
+    let key_id = Some(&caller.key_id).filter(|id| !id.is_empty());
+    json!({
+        "key_id": key_id,
         "owner_id": caller.owner_id,
         "subject": caller.subject,
         "role": caller.role.name(),
         "expires_at": session.expires_at.to_string(),
-    });
+    })
+}
+
+fn shown(session: &ConsoleSession) -> Response<Body> {
+    let body = view(session);
     let mut response = crate::json(StatusCode::OK, body.to_string().into(), true);
     response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
     response

@@ -15,6 +15,7 @@ mod answer;
 mod auth;
 mod body;
 mod console;
+mod console_sign_in;
 mod cors;
 mod follow;
 mod health;
@@ -28,6 +29,7 @@ pub mod reference;
 mod route;
 mod serve;
 mod tail;
+mod tail_parameters;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -311,6 +313,9 @@ impl Api {
             Located::Elsewhere => (path, false),
             Located::Api(path) => (path, true),
             Located::Session => return self.session(arrival).await.map_err(stranger),
+            Located::SignIn(step) => {
+                return self.console_sign_in(step, arrival).await.map_err(stranger);
+            }
             Located::Root => return Ok(console::redirect()),
             Located::File(name) => return console::file(parts, name).map_err(stranger),
         };

@@ -168,7 +168,7 @@ fn query_parameter(parameter: &Parameter) -> Value {
 }
 
 fn tail() -> Value {
-    let parameters: Vec<Value> = crate::tail::PARAMETERS
+    let parameters: Vec<Value> = crate::tail_parameters::PARAMETERS
         .iter()
         .map(query_parameter)
         .collect();

@@ -74,7 +74,7 @@ fn follow(page: &mut String, document: &Value) {
         ),
     );
     line(page, format_args!("\n| Query | Meaning |\n|---|---|"));
-    for parameter in &crate::tail::PARAMETERS {
+    for parameter in &crate::tail_parameters::PARAMETERS {
         line(
             page,
             format_args!("| `{}` | {} |", parameter.name, cell(parameter.doc)),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::{Refusal, Secret, code};
-use culvert_control::{Caller, Control, Parameter, Tail, TailSpec, Tailed};
+use culvert_control::{Caller, Control, Tail, TailSpec, Tailed};
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response};
@@ -35,28 +35,6 @@ pub(crate) const COMMENT_EVERY: Duration = Duration::from_secs(15);
 pub(crate) const OPENING: &str = ": following\n\n";
 pub(crate) const COMMENT: &str = ": still here\n\n";
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
-
-/// The query parameters of the tail.
-pub(crate) static PARAMETERS: [Parameter; 3] = [
-    Parameter {
-        name: "type",
-        doc: "Event types to stream, such as `http_request_complete.v0`. `audit` and `traffic` stand for all types of a log that the caller may read; default: both. Types about API keys, credentials and agent sessions need an admin (630).",
-        repeatable: true,
-        within: None,
-    },
-    Parameter {
-        name: "filter",
-        doc: "CEL filter over `ev` for traffic events.",
-        repeatable: false,
-        within: None,
-    },
-    Parameter {
-        name: "fields",
-        doc: "Fields of traffic events to include; default: all.",
-        repeatable: true,
-        within: None,
-    },
-];
 
 impl Api {
     /// Opens a tail and returns its stream.

@@ -1,5 +1,6 @@
 //! Tests of the whole API over real sockets, with a real control and a temporary store.
 
+mod access;
 mod console;
 mod harness;
 mod hostile;

@@ -140,6 +140,7 @@ impl Node {
             delivery,
             edge: Some(Arc::new(Port(edge))),
             logins,
+            console_sign_in: None,
             certificates: None,
             agents: None,
             nodes: None,

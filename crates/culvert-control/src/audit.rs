@@ -21,11 +21,13 @@ pub(crate) fn event(
     verb: Verb,
     view: &str,
 ) -> Result<AuditEvent, Fault> {
+    // A person who signed in to the console has none.
+    let has_key = !cx.caller.key_id.is_empty();
     let principal = Principal {
         id: cx.caller.owner_id.clone(),
         subject: cx.caller.subject.clone(),
-        source: "API",
-        credential: Some(Reference {
+        source: if has_key { "API" } else { "Dashboard" },
+        credential: has_key.then(|| Reference {
             id: cx.caller.key_id.clone(),
             uri: Uri {
                 base: cx.base,

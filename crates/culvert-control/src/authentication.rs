@@ -14,9 +14,10 @@ use crate::control::Control;
 use crate::key_restrictions::KeyRestrictions;
 use crate::resource::model::Model;
 use crate::resource::model::api_key::{ApiKey, PreviousToken};
+use crate::resource::model::user::User;
 use crate::resource::tunnel_credential;
 use crate::token::{self, Shape};
-use crate::{Error, stored};
+use crate::{Error, people, stored};
 
 /// The part of a stored key that authentication reads.
 #[derive(Deserialize)]
@@ -79,6 +80,11 @@ impl Control {
     /// The current rights of a caller, for work that outlives the call that started it. Codes 203, 205, 220,
     /// 636, 640 and 641.
     pub async fn caller_again(&self, caller: &Caller, address: IpAddr) -> Result<Caller, Error> {
+        if caller.key_id.is_empty() {
+            let now = self.person_again(&caller.owner_id).await?;
+            self.admit(&now, address)?;
+            return Ok(now);
+        }
         let document = self.store.get(ApiKey::KIND, &caller.key_id).await?;
         let document = document.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
         let key = stored::read(&document)?;
@@ -109,6 +115,22 @@ impl Control {
             account: head.account,
             restrictions: (!key.restrictions.is_none()).then(|| Arc::new(key.restrictions)),
         })
+    }
+
+    /// The current rights of a person who signed in to the console without a key. Codes 203, 205 and 636.
+    pub(crate) async fn person_again(&self, id: &str) -> Result<Caller, Error> {
+        let document = self.store.get(User::KIND, id).await?;
+        let document = document.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
+        let user: User = stored::read(&document)?;
+        let standing = self.standings.of(&self.store, id).await?;
+        let (_, is_suspended) = standing.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
+        if is_suspended {
+            return Err(Refusal::of(code::ACCOUNT_SUSPENDED).into());
+        }
+        if !user.active {
+            return Err(Refusal::of(code::OWNER_INACTIVE).into());
+        }
+        Ok(people::person(&document.head, &user))
     }
 
     /// Whether `token` is the token of the tunnel credential with this ID body.

@@ -18,12 +18,16 @@ use crate::key_restrictions::KeyRestrictions;
 use crate::resource::model::Model;
 use crate::resource::model::api_key::ApiKey;
 use crate::resource::model::ip_restriction::{IpRestriction, RestrictionScope};
+use crate::resource::model::user::User;
 use crate::resource::resource_type::ResourceType;
 use crate::resource::{api_key, ip_restriction};
 use crate::seal::Pepper;
 use crate::stored::{self, Format};
-use crate::tenant::{Account, User};
+use crate::tenant::Account;
 use crate::{PublicPorts, Role, token};
+
+/// Name and value of the key of the first account.
+pub(crate) const FIRST: (&str, &str) = ("order", "first");
 
 /// Creates the first objects of an installation.
 #[derive(Debug)]
@@ -52,10 +56,9 @@ impl Bootstrap<'_> {
     /// # Errors
     /// `token` is malformed, or the store fails.
     pub async fn first_start(&self, token: Option<&Secret>) -> Result<Option<Secret>, Fault> {
-        const KEY: (&str, &str) = ("order", "first");
         if self
             .store
-            .find(Account::KIND, KEY.0, KEY.1)
+            .find(Account::KIND, FIRST.0, FIRST.1)
             .await?
             .is_some()
         {
@@ -70,7 +73,7 @@ impl Bootstrap<'_> {
                 suspended: false,
             })?,
             // A unique key: only one account can be the first, even if several nodes start concurrently.
-            keys: vec![Key::new(KEY.0, KEY.1)],
+            keys: vec![Key::new(FIRST.0, FIRST.1)],
             refs: Vec::new(),
             topics: Vec::new(),
         };
@@ -79,9 +82,12 @@ impl Bootstrap<'_> {
             email: format!("admin@{}", self.domain),
             role: Role::Admin,
             active: true,
+            invitation: None,
+            openid: None,
+            is_by_group: false,
         };
         let user = Document {
-            head: self.head(User::PREFIX, User::KIND, self.id(), account_id),
+            head: self.head(User::ID_PREFIX, User::KIND, self.id(), account_id),
             body: stored::write(&admin)?,
             keys: admin.keys(),
             refs: Vec::new(),

@@ -25,7 +25,7 @@ pub struct Caller {
     pub owner_kind: OwnerKind,
     /// The caller's role: the lower one of its owner and its key.
     pub role: Role,
-    /// `ak_…` of the key.
+    /// `ak_…` of the key; empty for a person who signed in to the console without one.
     pub key_id: String,
     /// The user's e-mail address, or the bot's name.
     pub subject: String,
@@ -61,6 +61,12 @@ pub enum Role {
 }
 
 impl Role {
+    /// The role with this name.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let mut roles = [Self::ReadOnly, Self::Member, Self::Admin].into_iter();
+        roles.find(|role| role.name() == name)
+    }
+
     /// As in the API: `read_only`.
     pub const fn name(self) -> &'static str {
         match self {

@@ -42,12 +42,12 @@ use crate::resource::model::ip_policy_rule::IpPolicyRule;
 use crate::resource::model::ip_restriction::IpRestriction;
 use crate::resource::model::reserved_domain::ReservedDomain;
 use crate::resource::model::tls_certificate::TlsCertificate;
+use crate::resource::model::user::User;
 use crate::resource::model::vault::Vault;
 use crate::resource::model::vault_secret::VaultSecret;
 use crate::restriction::Restrictions;
 use crate::seal::Seal;
 use crate::settings::Settings;
-use crate::tenant::User;
 use crate::traffic_policy::Compiled;
 use crate::{event_kinds, login, replay, stored};
 

@@ -1,11 +1,11 @@
-//! Sessions of the web console: a browser cookie that represents an API key.
+//! Sessions of the web console: a browser cookie that represents an API key, or a person who signed in without one.
 //!
 //! The cookie is a token like a key's; the store keeps its digest. A session ends 30 minutes after its last
 //! request, 12 hours after its start, when its user signs out, and with its key. Session and key are read for
 //! every request, so an end takes effect on every node immediately.
 //!
-//! The sessions of a key are stored in one document, whose ID derives from the key's. So the number of keys
-//! limits the number of documents.
+//! The sessions of a key or person are stored in one document, whose ID derives from theirs. So the number of keys
+//! and people limits the number of documents.
 //!
 //! The HTTP server sets the cookie's name and attributes, and decides which requests may use it.
 
@@ -22,6 +22,7 @@ use crate::caller::Caller;
 use crate::control::Control;
 use crate::resource::model::Model;
 use crate::resource::model::api_key::ApiKey;
+use crate::resource::model::user::User;
 use crate::service::RUNS_MAX;
 use crate::stored::{self, Format};
 use crate::token::{self, Shape};
@@ -49,7 +50,7 @@ pub struct ConsoleSession {
     pub expires_at: Timestamp,
 }
 
-/// The sessions of a key. The stored form; times are in milliseconds.
+/// The sessions of a key or person. The stored form; times are in milliseconds.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Sessions {
     format: Format<1>,
@@ -63,6 +64,9 @@ struct Session {
     digest: String,
     began_at: i64,
     seen_at: i64,
+    /// Whether it represents a person rather than a key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    of_person: bool,
 }
 
 impl Session {
@@ -73,12 +77,12 @@ impl Session {
     }
 }
 
-/// The id of the document that holds the sessions of a key.
+/// The id of the document that holds the sessions of a key or person.
 fn id_of(key_body: &str) -> String {
     format!("cses_{key_body}")
 }
 
-/// Ends all sessions of a key.
+/// Ends all sessions of a key or person, whose ID has this body.
 pub(crate) async fn removal(store: &Store, key_body: &str) -> Result<Changes, Fault> {
     let document = store.get(KIND, &id_of(key_body)).await?;
     Ok(document.map_or_else(Changes::default, |document| {
@@ -95,7 +99,7 @@ fn ended() -> Error {
 }
 
 impl Control {
-    /// Starts a session for the key of an authenticated caller. Returns the cookie. `address` is the caller's
+    /// Starts a session for an authenticated caller. Returns the cookie. `address` is the caller's
     /// own, not a proxy's.
     ///
     /// # Errors
@@ -108,16 +112,23 @@ impl Control {
     ) -> Result<(Secret, ConsoleSession), Error> {
         // Check before writing, because a new session may end an older one.
         self.admit(&caller, address)?;
-        let (_, body) = caller.key_id.split_once('_').unwrap_or_default();
+        let of_person = caller.key_id.is_empty();
+        let id = if of_person {
+            &caller.owner_id
+        } else {
+            &caller.key_id
+        };
+        let (_, body) = id.split_once('_').unwrap_or_default();
         let key: Ksuid = body
             .parse()
-            .map_err(|error| Fault::new("reading the id of an API key", error))?;
+            .map_err(|error| Fault::new("reading the ID of a key or user", error))?;
         let cookie = token::mint(key, &*self.entropy);
         let now = self.clock.now();
         let session = Session {
             digest: self.pepper.digest(cookie.reveal()),
             began_at: now.unix_millis(),
             seen_at: now.unix_millis(),
+            of_person,
         };
         let expires_at = session.expires_at();
         self.change(body, Some(&caller.account), |sessions| {
@@ -148,12 +159,17 @@ impl Control {
         let Some(session) = found.filter(|session| now < session.expires_at()) else {
             return Err(ended());
         };
-        let key_id = format!("{}_{body}", ApiKey::ID_PREFIX);
-        let Some(document) = self.store.get(ApiKey::KIND, &key_id).await? else {
-            return Err(ended());
+        let caller = if session.of_person {
+            self.person_again(&format!("{}_{body}", User::ID_PREFIX))
+                .await?
+        } else {
+            let key_id = format!("{}_{body}", ApiKey::ID_PREFIX);
+            let Some(document) = self.store.get(ApiKey::KIND, &key_id).await? else {
+                return Err(ended());
+            };
+            let key: KeyOfCaller = stored::read(&document)?;
+            self.caller_of(key, document.head).await?
         };
-        let key: KeyOfCaller = stored::read(&document)?;
-        let caller = self.caller_of(key, document.head).await?;
         self.admit(&caller, address)?;
         let seen_at = Timestamp::from_unix_millis(session.seen_at);
         let session = match now.since(seen_at) > SEEN_EVERY {

@@ -15,6 +15,7 @@ use crate::authority::Authority;
 use crate::base::Base;
 use crate::caller::{Caller, Role};
 use crate::captured::ReplayLimits;
+use crate::console_provider::ConsoleSignIn;
 use crate::cx::Cx;
 use crate::key_use::KeyUses;
 use crate::keyed_mutex::KeyedMutex;
@@ -48,6 +49,8 @@ pub struct Parts {
     pub edge: Option<Arc<dyn EdgePort>>,
     /// State that sign-ins share.
     pub logins: Arc<Logins>,
+    /// How people sign in to the console at an OpenID provider, if they do.
+    pub console_sign_in: Option<ConsoleSignIn>,
     /// Obtains certificates for managed domains, if this process does.
     pub certificates: Option<Certificates>,
     /// The connections of agents, if this process accepts them.
@@ -73,6 +76,7 @@ pub struct Control {
     /// The edge of this process has applied at least this revision.
     pub(crate) published: tokio::sync::watch::Sender<i64>,
     pub(crate) logins: Arc<Logins>,
+    pub(crate) console_sign_in: Option<ConsoleSignIn>,
     pub(crate) certificates: Option<Certificates>,
     pub(crate) certificate_meters: CertificateMeters,
     pub(crate) standings: Standings,

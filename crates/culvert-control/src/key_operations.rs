@@ -171,10 +171,9 @@ impl Update {
 }
 
 fn check_role(text: &str) -> Result<Option<Role>, Refusal> {
-    let roles = [Role::ReadOnly, Role::Member, Role::Admin];
     match text {
         "" => Ok(None),
-        name => match roles.into_iter().find(|role| role.name() == name) {
+        name => match Role::parse(name) {
             Some(role) => Ok(Some(role)),
             None => Err(Refusal::new(
                 code::BODY_FIELD_INVALID,

@@ -142,7 +142,19 @@ impl Caller {
         }
     }
 
-    /// Refuses to make a credential or a user (643) whose rights would exceed those of the caller's key: it would
+    /// Refuses to invite a person or to give one more rights (643), unless the caller's key is unrestricted: people
+    /// have no restrictions.
+    pub(crate) fn may_invite(&self) -> Result<(), Refusal> {
+        if self.restrictions().is_within(&KeyRestrictions::default())
+            && KeyRestrictions::default().is_within(&self.restrictions())
+        {
+            return Ok(());
+        }
+        let why = "A restricted API key cannot invite users or raise their role.";
+        Err(Refusal::new(code::API_KEY_CANNOT_WIDEN, why))
+    }
+
+    /// Refuses to make a credential (643) whose rights would exceed those of the caller's key: it would
     /// have its owner's role, and neither the end nor the networks of the key.
     pub(crate) fn may_make_credentials(&self) -> Result<(), Refusal> {
         let Some(own) = &self.restrictions else {

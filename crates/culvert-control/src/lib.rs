@@ -19,6 +19,7 @@ pub mod caller;
 mod captured;
 mod certificate;
 pub mod compile;
+mod console_provider;
 mod console_session;
 mod control;
 mod cx;
@@ -45,6 +46,7 @@ pub mod operation;
 mod operations;
 mod owner;
 mod page;
+mod people;
 mod platform;
 mod pool;
 mod ports;
@@ -59,6 +61,7 @@ mod root;
 pub mod seal;
 mod service;
 mod settings;
+mod sign_in;
 mod ssh;
 mod ssh_host_key;
 mod ssh_issue;
@@ -72,13 +75,16 @@ mod tombstones;
 mod traffic_policy;
 
 pub use culvert_delivery::{Tail, TailSpec, Tailed};
-pub use culvert_login::{LoginKeys, LoginSettings, Logins};
+pub use culvert_login::{
+    CONSOLE_SIGN_IN_WITHIN, ConsoleOpenId, ConsoleProvider, LoginKeys, LoginSettings, Logins,
+};
 
 pub use crate::agents::state::{AgentLimits, AgentSettings};
 pub use crate::audit_kinds::catalogue;
 pub use crate::base::PublicPorts;
 pub use crate::bootstrap::Bootstrap;
 pub use crate::caller::{Caller, OwnerKind, Role};
+pub use crate::console_provider::ConsoleSignIn;
 pub use crate::console_session::{CONSOLE_SESSION_MAX, ConsoleSession};
 pub use crate::control::{Control, Parts};
 pub use crate::error::Error;
@@ -91,11 +97,13 @@ pub use crate::operation::{
 };
 pub use crate::operations::{operations, texts};
 pub use crate::page::Parameter;
+pub use crate::people::Accepted;
 pub use crate::ports::{CertificateMeters, Certificates, EdgePort, Issuer, Record};
 pub use crate::reencrypt::{Reencrypted, reencrypt};
 pub use crate::right::{Right, Scope, Scopes};
 pub use crate::seal::{Pepper, Seal, login_key};
 pub use crate::settings::{AgentMinimum, Settings};
+pub use crate::sign_in::CONSOLE_CALLBACK_PATH;
 pub use crate::statistics::{
     Keeper, Statistics, StatisticsMeters, StatisticsSettings, StatisticsSource,
 };

@@ -55,6 +55,7 @@ impl Control {
             edge: parts.edge,
             published: tokio::sync::watch::Sender::new(0),
             logins: parts.logins,
+            console_sign_in: parts.console_sign_in,
             certificates: parts.certificates,
             certificate_meters: CertificateMeters::default(),
             ca_pem: authority.ca_pem().to_owned(),

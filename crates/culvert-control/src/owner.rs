@@ -8,7 +8,7 @@ use crate::cx::Cx;
 use crate::page::reference;
 use crate::resource::model::Model;
 use crate::resource::model::bot_user::BotUser;
-use crate::tenant::User;
+use crate::resource::model::user::User;
 use crate::{Error, OwnerKind, Role, stored};
 
 /// ID prefixes of owners.
@@ -28,7 +28,7 @@ impl Owner {
     /// The owner with this stored id, and their account.
     pub(crate) async fn load(store: &Store, id: &str) -> Result<Option<(Self, String)>, Fault> {
         let kind = match id::split(id) {
-            Some((User::PREFIX, _)) => User::KIND,
+            Some((User::ID_PREFIX, _)) => User::KIND,
             Some(("bot", _)) => BotUser::KIND,
             _ => return Ok(None),
         };
@@ -65,6 +65,16 @@ pub(crate) async fn is_admin(cx: &Cx<'_>, owner_id: &str) -> Result<bool, Fault>
     Ok(owner.is_some_and(|(owner, _)| owner.role == Role::Admin))
 }
 
+/// Whether the caller may act as an admin: its owner is one, and its key has no lower role.
+pub(crate) async fn is_caller_admin(cx: &Cx<'_>) -> Result<bool, Fault> {
+    let restrictions = cx.caller.restrictions.as_ref();
+    let highest = restrictions.and_then(|restrictions| restrictions.role);
+    if highest.is_some_and(|role| role < Role::Admin) {
+        return Ok(false);
+    }
+    is_admin(cx, &cx.caller.owner_id).await
+}
+
 /// The stored ID of the owner in a body: a user's or bot's ID, or a user's e-mail address. Defaults to the
 /// caller's own. Only admins may name another.
 pub(crate) async fn named(cx: &Cx<'_>, text: &str) -> Result<String, Error> {
@@ -73,7 +83,7 @@ pub(crate) async fn named(cx: &Cx<'_>, text: &str) -> Result<String, Error> {
     let is_email = text.contains('@');
     let named_id = match id::split(text) {
         Some(("service", body)) => Some(format!("bot_{body}")),
-        Some((User::PREFIX | "bot", _)) => Some(text.to_owned()),
+        Some((User::ID_PREFIX | "bot", _)) => Some(text.to_owned()),
         _ => None,
     };
     let is_own_email =

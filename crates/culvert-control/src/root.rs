@@ -78,8 +78,9 @@ fn root(call: &Call) -> Result<Reply, Error> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Self")]
 struct Oneself<'a> {
-    #[schemars(with = "crate::resource::model::api_key::View<'static>")]
-    api_key: &'a RawValue,
+    /// The API key; null for a person who signed in to the console without one.
+    #[schemars(with = "Option<crate::resource::model::api_key::View<'static>>")]
+    api_key: Option<&'a RawValue>,
     account: AccountView<'a>,
     /// The user's e-mail address, or the bot's name.
     user: &'a str,
@@ -123,18 +124,29 @@ fn scopes(restrictions: &KeyRestrictions) -> Vec<Scope> {
 
 async fn oneself(control: &Control, call: Call) -> Result<Reply, Error> {
     let cx = control.cx(&call.caller, &call.base);
-    let key = cx.own(ApiKey::KIND, &call.caller.key_id).await?;
-    let account = cx.own(Account::KIND, &call.caller.account).await?;
-    // Authentication found the key, but it was deleted since.
-    let (Some(key), Some(document)) = (key, account) else {
-        return Err(Refusal::not_found().into());
+    let key = match call.caller.key_id.as_str() {
+        "" => None,
+        // Authentication found the key, but it may have been deleted since.
+        id => Some(
+            cx.own(ApiKey::KIND, id)
+                .await?
+                .ok_or_else(Refusal::not_found)?,
+        ),
     };
-    let view = api_key::TYPE.view_text(&key, cx.base)?;
+    let account = cx.own(Account::KIND, &call.caller.account).await?;
+    let document = account.ok_or_else(Refusal::not_found)?;
+    let view = match &key {
+        Some(key) => Some(api_key::TYPE.view_text(key, cx.base)?),
+        None => None,
+    };
     let account: Account = stored::read(&document)?;
     let restrictions = call.caller.restrictions();
     let operations = crate::operations().iter();
     Ok(Reply::Ok(stored::write(&Oneself {
-        api_key: serde_json::from_str(&view)
+        api_key: view
+            .as_deref()
+            .map(serde_json::from_str)
+            .transpose()
             .map_err(|error| Fault::new("reading the view of a key", error))?,
         account: AccountView {
             id: &document.head.id,

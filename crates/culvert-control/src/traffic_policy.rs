@@ -22,7 +22,7 @@ use tracing::error;
 
 use crate::cx::Cx;
 use crate::informer_cache::InformerCache;
-use crate::owner::is_admin;
+use crate::owner::{is_admin, is_caller_admin};
 use crate::resource::model::Model;
 use crate::resource::model::certificate_authority::CertificateAuthority;
 use crate::resource::model::ip_policy_rule::IpPolicyRule;
@@ -232,7 +232,7 @@ impl Named {
                 || secret.made_by() == caller.owner_id
                 || before.contains(id)
                 || is_admin(cx, secret.made_by()).await?
-                || is_admin(cx, &caller.owner_id).await?
+                || is_caller_admin(cx).await?
             {
                 continue;
             }

@@ -11,6 +11,7 @@ mod alarm;
 mod bounds;
 mod census;
 mod challenges;
+mod client_services;
 mod conn_state;
 mod connection_phase;
 mod counting;
@@ -45,6 +46,7 @@ mod upstream;
 mod tests;
 
 pub use bounds::sizes;
+pub use client_services::client_services;
 pub use edge::Edge;
 pub use http::replay::{NotReplayed, REPLAY_OF, ReplayRequest, Replayed};
 pub use inherited::Inherited;

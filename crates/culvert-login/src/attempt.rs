@@ -157,6 +157,19 @@ impl State {
     }
 }
 
+/// The value of a parameter. `None` if it is empty or repeated.
+pub(crate) fn parameter(query: &str, name: &str) -> Option<String> {
+    let mut all = url::form_urlencoded::parse(query.as_bytes()).filter(|(key, _)| key == name);
+    let (_, value) = all.next()?;
+    (all.next().is_none() && !value.is_empty()).then(|| value.into_owned())
+}
+
+/// The code challenge of a PKCE verifier (RFC 7636 4.2).
+pub(crate) fn challenge(verifier: &str) -> String {
+    use sha2::{Digest, Sha256};
+    URL_SAFE_NO_PAD.encode(Sha256::digest(verifier))
+}
+
 fn is_recent(since: i64, now: Timestamp) -> bool {
     now.since(Timestamp::from_unix_seconds(since)) <= ATTEMPT_WITHIN
 }

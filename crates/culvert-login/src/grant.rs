@@ -86,6 +86,35 @@ impl Asking<'_> {
         Ok((person, tokens))
     }
 
+    /// Exchanges a code at an OpenID issuer. Returns the claims of the ID token, and the user's data or `null`.
+    pub(crate) async fn claims_by_code(
+        &self,
+        code: &str,
+        verifier: &str,
+        nonce: &str,
+        redirect_uri: &str,
+    ) -> Result<(Json, Json), Failed> {
+        let keys = self.endpoints.keys.as_ref();
+        let keys = keys.ok_or(Failed::Token("the provider issues none"))?;
+        let form = [
+            ("grant_type", "authorization_code"),
+            ("code", code),
+            ("redirect_uri", redirect_uri),
+            ("code_verifier", verifier),
+        ];
+        let tokens = self.tokens(&form).await?;
+        let claims = self.claims(keys, &tokens.identity, nonce).await?;
+        let Some(url) = &self.endpoints.userinfo else {
+            return Ok((claims, Json::Null));
+        };
+        let told = self.told(url, bearer(&tokens.access)?).await?;
+        // OpenID Connect Core 5.3.2: data of another user must not be used.
+        match told.get("sub") == claims.get("sub") {
+            true => Ok((claims, told)),
+            false => Err(Failed::Nobody),
+        }
+    }
+
     /// Requests the user's data again, and refreshes expired tokens. `None` if this is not possible with the tokens
     /// at hand.
     pub(crate) async fn again(
@@ -238,11 +267,7 @@ impl Asking<'_> {
 
     /// Requests the data of an access token's user.
     async fn person(&self, access: &str, claims: &Json) -> Result<Person, Failed> {
-        let mut headers = HeaderMap::new();
-        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        let mut bearer = HeaderValue::try_from(format!("Bearer {access}")).map_err(away)?;
-        bearer.set_sensitive(true);
-        headers.insert(AUTHORIZATION, bearer);
+        let mut headers = bearer(access)?;
         if self.known.is_some_and(|known| known.wants_client_id) {
             headers.insert(
                 CLIENT_ID,
@@ -319,6 +344,16 @@ impl Asking<'_> {
             Err(_) => Ok((status, Json::Null)),
         }
     }
+}
+
+/// The headers of a request with an access token.
+fn bearer(access: &str) -> Result<HeaderMap, Failed> {
+    let mut headers = HeaderMap::new();
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    let mut bearer = HeaderValue::try_from(format!("Bearer {access}")).map_err(away)?;
+    bearer.set_sensitive(true);
+    headers.insert(AUTHORIZATION, bearer);
+    Ok(headers)
 }
 
 fn refused_by(status: StatusCode) -> Failed {

@@ -15,6 +15,7 @@
 
 mod attempt;
 mod config;
+mod console;
 mod cookie;
 mod event_slots;
 mod grant;
@@ -43,6 +44,9 @@ use moka::future::Cache;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use url::Url;
 
+pub use self::console::{
+    CONSOLE_SIGN_IN_WITHIN, ConsoleOpenId, ConsoleProvider, ConsoleSignInError, Identity,
+};
 pub(crate) use self::grant::App;
 pub use self::journal::{
     Ending, JournalEntry, Noted, Person, Revocations, Revoked, Sighting, UserKey,

@@ -13,10 +13,9 @@ use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, COOKIE, HOST, HeaderValue, ORIGIN, USER_AGENT, WWW_AUTHENTICATE,
 };
 use http::{Method, request};
-use url::form_urlencoded;
 
 pub(super) use self::refresh::{Refresh, RefreshOutcome};
-use super::attempt::local_path;
+use super::attempt::{local_path, parameter};
 use super::cookie::{Cookies, without_ours};
 use super::event_slots;
 use super::grant::{App, Failed};
@@ -464,13 +463,6 @@ impl SessionMiddleware {
         }
         flow
     }
-}
-
-/// The value of a parameter. `None` if it is empty or repeated.
-fn parameter(query: &str, name: &str) -> Option<String> {
-    let mut all = form_urlencoded::parse(query.as_bytes()).filter(|(key, _)| key == name);
-    let (_, value) = all.next()?;
-    (all.next().is_none() && !value.is_empty()).then(|| value.into_owned())
 }
 
 /// Whether the request is a CORS preflight request (Fetch, CORS-preflight).

@@ -4,6 +4,7 @@
 //! The struct is the only list of keys. Flags, environment variables, the check for unknown keys and the reference
 //! page are generated from its schema. Only this module reads the environment.
 
+mod console;
 mod invalid;
 mod keys;
 mod limits;
@@ -23,6 +24,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use console::{Console, OpenId};
 pub use invalid::Invalid;
 pub use keys::{Key, LIVE, keys, reference};
 pub use limits::Limits;
@@ -77,6 +79,8 @@ pub struct Settings {
     pub policy: Policy,
     /// Sign-ins of traffic policies.
     pub oauth: Oauth,
+    /// The web console.
+    pub console: Console,
     /// Prometheus metrics.
     pub metrics: Metrics,
     /// Statistics for the console and the API.
@@ -116,6 +120,7 @@ impl Default for Settings {
             statistics: Statistics::default(),
             policy: Policy::default(),
             oauth: Oauth::default(),
+            console: Console::default(),
             bootstrap: Bootstrap::default(),
             secrets: Secrets::default(),
             audit: Audit::default(),
@@ -137,6 +142,7 @@ impl Settings {
         self.limits.check()?;
         self.nodes.check()?;
         self.oauth.logins()?;
+        self.console.openid.provider(false)?;
         self.nats()?;
         self.events.check()?;
         self.statistics.check()?;
@@ -271,6 +277,9 @@ impl Settings {
         let mut shown = self.clone();
         if !shown.bootstrap.api_key.is_empty() {
             shown.bootstrap.api_key = "[secret]".into();
+        }
+        if !shown.console.openid.client_secret.is_empty() {
+            shown.console.openid.client_secret = "[secret]".into();
         }
         let providers = &mut shown.oauth.providers;
         for provider in [

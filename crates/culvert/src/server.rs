@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use culvert_api::Api;
-use culvert_base::{BoxFuture, Fault, Secret, Supervisor};
+use culvert_base::{BoxFuture, Clock, Fault, Secret, Supervisor};
 use culvert_control::{
-    AgentSettings, Control, EdgePort, LoginKeys, LoginSettings, Logins, Parts, Statistics,
-    login_key,
+    AgentSettings, ConsoleProvider, ConsoleSignIn, Control, EdgePort, LoginKeys, LoginSettings,
+    Logins, Parts, Statistics, login_key,
 };
 use culvert_delivery::{Delivery, TargetSettings};
 use culvert_edge::{Change, Dial, Edge, Inherited, NotReplayed, ReplayRequest, Replayed, Snapshot};
@@ -256,6 +256,7 @@ impl Server {
                 .clone()
                 .map(|published| published as Arc<dyn EdgePort>),
             logins,
+            console_sign_in: console_sign_in(&settings, clock.clone())?,
             certificates: match &edge {
                 Some(edge) => Some(issuer::certificates(&settings, edge)?),
                 None => None,
@@ -608,6 +609,24 @@ fn logins(
         ..settings.oauth.logins()?
     };
     Ok(Logins::new(keys, settings))
+}
+
+/// How people sign in to the console at an OpenID provider, if the settings name one.
+fn console_sign_in(settings: &Settings, clock: Arc<dyn Clock>) -> Result<Option<ConsoleSignIn>> {
+    let allows_loopback = settings.edge.allow_private_upstreams;
+    let Some((provider, name, roles)) = settings.console.openid.provider(allows_loopback)? else {
+        return Ok(None);
+    };
+    let services = culvert_edge::client_services(edge_settings(settings)?, clock).map_err(with_causes)?;
+    let provider = ConsoleProvider::new(provider, services).ok_or_else(|| {
+        let why = "`console.openid.issuer_url` must be an https URL";
+        Invalid(why.to_owned())
+    })?;
+    Ok(Some(ConsoleSignIn {
+        provider,
+        name,
+        roles,
+    }))
 }
 
 pub(crate) async fn listen(key: &str, address: &str, inherited: &Inherited) -> Result<TcpListener> {

@@ -467,6 +467,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
         logins,
         agents: None,
         nodes: None,
+        console_sign_in: None,
         certificates: None,
         statistics,
     })

@@ -12,9 +12,10 @@ use crate::key_operations;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::resource::model::Model;
 use crate::resource::model::api_key::ApiKey;
+use crate::resource::model::user::User;
 use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Reveal};
 use crate::stored::{self, Format};
-use crate::tenant::{Account, User};
+use crate::tenant::Account;
 use crate::{Error, Parameter, Role, input, owner, token};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ApiKey>();

@@ -94,34 +94,7 @@ impl Resource for BotUser {
 
     /// Removes the objects of the bot too, oldest first.
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
-        let mut owned: Vec<(&ResourceType, Document)> = Vec::new();
-        for ty in OWNED {
-            let mut before = None;
-            loop {
-                let query = PageQuery {
-                    kind: ty.kind.to_owned(),
-                    account: head.account.clone(),
-                    before,
-                    limit: LIMIT_MAX,
-                    refs_to: Some(head.id.clone()),
-                };
-                let page = cx.store.page(&query).await?;
-                let Some(last) = page.last() else {
-                    break;
-                };
-                before = Some(last.head.id.clone());
-                owned.extend(page.into_iter().map(|document| (ty, document)));
-            }
-        }
-        // Prefixes differ by kind; the ID bodies after them ascend with time.
-        let age =
-            |document: &Document| id::split(&document.head.id).map(|(_, body)| body.to_owned());
-        owned.sort_by_cached_key(|(_, document)| age(document));
-        owned
-            .into_iter()
-            .try_fold(Changes::default(), |changes, (ty, document)| {
-                Ok(changes.and(service::removal(cx, ty, document)?))
-            })
+        owned_removal(cx, head).await
     }
 
     fn permit(caller: &Caller) -> Result<(), Refusal> {
@@ -130,6 +103,37 @@ impl Resource for BotUser {
             Role::Member | Role::ReadOnly => Err(Refusal::of(code::BOT_CHANGE_NOT_ADMIN)),
         }
     }
+}
+
+/// Removes the keys and credentials of an owner, oldest first.
+pub(crate) async fn owned_removal(cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
+    let mut owned: Vec<(&ResourceType, Document)> = Vec::new();
+    for ty in OWNED {
+        let mut before = None;
+        loop {
+            let query = PageQuery {
+                kind: ty.kind.to_owned(),
+                account: head.account.clone(),
+                before,
+                limit: LIMIT_MAX,
+                refs_to: Some(head.id.clone()),
+            };
+            let page = cx.store.page(&query).await?;
+            let Some(last) = page.last() else {
+                break;
+            };
+            before = Some(last.head.id.clone());
+            owned.extend(page.into_iter().map(|document| (ty, document)));
+        }
+    }
+    // Prefixes differ by kind; the ID bodies after them ascend with time.
+    let age = |document: &Document| id::split(&document.head.id).map(|(_, body)| body.to_owned());
+    owned.sort_by_cached_key(|(_, document)| age(document));
+    owned
+        .into_iter()
+        .try_fold(Changes::default(), |changes, (ty, document)| {
+            Ok(changes.and(service::removal(cx, ty, document)?))
+        })
 }
 
 fn not_empty(name: Name) -> Result<Name, Refusal> {

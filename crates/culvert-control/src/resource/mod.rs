@@ -31,6 +31,7 @@ pub(crate) mod tls_certificate;
 pub(crate) mod tunnel;
 pub(crate) mod tunnel_credential;
 pub(crate) mod tunnel_session;
+pub(crate) mod user;
 pub(crate) mod vault;
 pub(crate) mod vault_secret;
 
@@ -62,6 +63,7 @@ pub(crate) static ALL: &[&ResourceType] = &[
     &tunnel::TYPE,
     &tunnel_credential::TYPE,
     &tunnel_session::TYPE,
+    &user::TYPE,
     &vault::TYPE,
     &vault_secret::TYPE,
 ];

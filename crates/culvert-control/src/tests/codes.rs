@@ -764,6 +764,9 @@ const OF_SSH: &[u16] = &[
 /// agents.
 const OF_CONNECTED_AGENTS: &[u16] = &[804, 805, 806, 807, 808, 809];
 
+/// The codes of sign-ins to the console at an identity provider; the tests of the whole server reach them with one.
+const OF_CONSOLE_SIGN_INS: &[u16] = &[648, 649];
+
 /// Codes of the contract that no operation can return yet, and why. A code with a row in the table must be
 /// reached like every other.
 const LATER: &[(&[u16], &str)] = &[
@@ -831,6 +834,10 @@ const REACHING: &[fn()] = &[
     managed::what_is_issued_is_told_of_once_and_stays_while_it_is_managed,
     managed::what_cannot_be_tried_again_is_refused,
     operators::codes_of_operators,
+    people::an_active_admin_stays,
+    people::invitations_that_are_not_valid_are_refused,
+    people::groups_let_people_in,
+    people::wrong_users_are_refused,
     ssh::ssh_certificate_authorities,
     ssh::ssh_certificates,
     ssh::ssh_public_keys,
@@ -863,6 +870,7 @@ fn every_code_is_answered_by_some_operation() {
         .iter()
         .filter(|number| !reached.contains(number) && !OF_THE_HTTP_FACE.contains(number))
         .filter(|number| !OF_POLICIES.contains(number) && !OF_AGENTS.contains(number))
+        .filter(|number| !OF_CONSOLE_SIGN_INS.contains(number))
         .filter(|number| !OF_CONNECTED_AGENTS.contains(number) && !OF_SSH.contains(number))
         .collect();
     assert!(

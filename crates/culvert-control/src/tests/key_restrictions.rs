@@ -245,6 +245,49 @@ pub(super) async fn a_restricted_key_gives_no_more_than_it_has() {
     assert_eq!(again.code(), Some(643));
 }
 
+/// What depends on the role of the owner depends on the role of the key too.
+#[tokio::test]
+async fn a_key_with_a_lower_role_is_not_its_owner() {
+    let house = House::start().await;
+    let (_, caller) = restricted(&house, json!({"role": "member"})).await;
+    let bot = house.post("/bot_users", json!({"name": "b"})).await.body();
+    let (_, token) = key(&house, &house.admin, json!({"owner_id": bot["id"]})).await;
+    let bot = house.authenticate(&token).await.unwrap();
+    let vault = house
+        .call(&bot, "POST", "/vaults", json!({"name": "v"}))
+        .await
+        .body();
+    let secret = json!({"name": "s", "value": "hush", "vault_id": vault["id"]});
+    house
+        .call(&bot, "POST", "/vault_secrets", secret)
+        .await
+        .body();
+    let policy = json!({"on_http_request": [{"actions": [{
+        "type": "add-headers", "config": {"headers": {"x": "${secrets.get('v', 's')}"}},
+    }]}]});
+    let internal = json!({
+        "url": "https://*.internal", "bindings": ["internal"], "upstream_url": "http://127.0.0.1:9",
+    });
+    let foreign = json!({
+        "url": "https://a.culvert.localhost", "upstream_url": "http://127.0.0.1:9",
+        "traffic_policy": policy,
+    });
+    for body in [internal, foreign] {
+        let answered = house
+            .call(&caller, "POST", "/endpoints", body.clone())
+            .await;
+        assert!(
+            matches!(answered, Answered::Refused(..)),
+            "{body} {answered:?}"
+        );
+        let answered = house.post("/endpoints", body.clone()).await;
+        assert!(
+            matches!(answered, Answered::Created(_)),
+            "{body} {answered:?}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_rotated_key_has_two_tokens_for_a_while() {
     let house = House::start().await;

@@ -22,6 +22,7 @@ mod managed;
 mod names;
 mod observed;
 mod operators;
+mod people;
 mod private;
 mod races;
 mod reencrypt;
@@ -43,8 +44,10 @@ use culvert_store::{AuditEvent, Changes, Document, Head, Queue, Store, StoreUrl}
 use serde_json::{Value, json};
 
 use super::*;
+use crate::resource::model::Model;
+use crate::resource::model::user::User;
 use crate::stored::Format;
-use crate::tenant::{Account, User};
+use crate::tenant::Account;
 
 /// Public base of these tests.
 const BASE: &str = "http://api.example";
@@ -188,6 +191,7 @@ impl House {
             delivery,
             edge: Some(edge.clone()),
             logins,
+            console_sign_in: None,
             certificates,
             agents: Some((
                 Arc::default(),
@@ -314,9 +318,12 @@ impl House {
             email: email.to_owned(),
             role,
             active,
+            invitation: None,
+            openid: None,
+            is_by_group: false,
         };
         let id = self
-            .insert(User::KIND, User::PREFIX, account, &user, user.keys())
+            .insert(User::KIND, User::ID_PREFIX, account, &user, user.keys())
             .await;
         Caller {
             owner_id: id,
@@ -430,6 +437,7 @@ impl House {
                 let types = ["dashboard", "api", "agent", "endpoints"];
                 json!({"type": types[n as usize % 4], "ip_policy_ids": [self.ip_policy().await]})
             }
+            "users" => json!({"email": format!("u{n}@x.example")}),
             "vaults" => json!({"name": format!("vault-{n}")}),
             "vault_secrets" => {
                 let name = format!("of-secret-{n}");

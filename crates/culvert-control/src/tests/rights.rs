@@ -96,7 +96,8 @@ impl Rule {
                 (is_change || is_create).then_some(Self::Admins(4111, 4111))
             }
             _ if ADMINS_ALONE.contains(&collection) => {
-                let is_known = is_change || is_create || name == "retry_certificate_management";
+                let is_further = matches!(name, "retry_certificate_management" | "invite");
+                let is_known = is_change || is_create || is_further;
                 is_known.then_some(Self::Admins(630, 635))
             }
             ("event_destinations", "update") if object == Object::AboutKeys => {
@@ -152,7 +153,7 @@ const ADMINS: [&str; 2] = ["bot_users", "service_users"];
 
 /// Resources that only admins change, with the code of a missing permission: a wrong change may block every
 /// caller.
-const ADMINS_ALONE: [&str; 2] = ["agent_ingresses", "ip_restrictions"];
+const ADMINS_ALONE: [&str; 3] = ["agent_ingresses", "ip_restrictions", "users"];
 
 /// A source that every caller may subscribe to.
 const SOURCE: &str = "ip_policy_created.v0";

@@ -156,6 +156,7 @@ async fn valid(house: &House, operation: &Operation) -> (String, Value) {
         "update" if matches!(operation.collection, "bot_users" | "service_users") => {
             json!({"active": true})
         }
+        "update" if operation.collection == "users" => json!({"role": "member"}),
         "update" => json!({"description": "changed"}),
         "create_source" => json!({"type": "ip_policy_created.v0"}),
         "replay" => json!({"from": "2027-01-01T00:00:00Z"}),

@@ -10,8 +10,8 @@ use culvert_policy::reply;
 use http::header::HOST;
 use http::request;
 
-use super::{Gone, SessionMiddleware, Visit, parameter};
-use crate::attempt::{ATTEMPT_WITHIN, Nonce, State, local_path};
+use super::{Gone, SessionMiddleware, Visit};
+use crate::attempt::{ATTEMPT_WITHIN, Nonce, State, challenge, local_path, parameter};
 use crate::grant::{Asking, Failed};
 use crate::journal::{Ending, Noted};
 use crate::session::Session;
@@ -232,13 +232,6 @@ fn problem_of(failed: &Failed) -> Problem {
         Failed::Nobody => Problem::LoginNobody,
         Failed::NoEmail => Problem::LoginNoEmail,
     }
-}
-
-/// The code challenge of a verifier (RFC 7636 4.2).
-fn challenge(verifier: &str) -> String {
-    use base64::Engine;
-    use sha2::{Digest, Sha256};
-    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(Sha256::digest(verifier))
 }
 
 /// The endpoint's origin as the browser sees it: `https://host:port`.

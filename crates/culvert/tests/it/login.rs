@@ -67,8 +67,8 @@ pub struct Browser {
 #[derive(Debug)]
 pub struct Page {
     pub status: u16,
-    url: String,
-    body: String,
+    pub url: String,
+    pub body: String,
 }
 
 impl Browser {
@@ -85,7 +85,7 @@ impl Browser {
         format!("https://{}:{}{target}", self.host, self.https.port())
     }
 
-    async fn open(&self, url: &str, more: &[&str]) -> Page {
+    pub async fn open(&self, url: &str, more: &[&str]) -> Page {
         let mut curl = Command::new("curl");
         curl.args(["--silent", "--show-error", "--max-time", "60"])
             .args(["--write-out", "\n%{http_code} %{url_effective}"])
@@ -120,7 +120,12 @@ impl Browser {
 
     /// Opens a page, and signs in with the provider's forms.
     pub async fn log_in(&self, target: &str, name: &str) -> Page {
-        let mut page = self.open(&self.url(target), &["--location"]).await;
+        self.log_in_at(&self.url(target), name).await
+    }
+
+    /// The same, of any URL.
+    pub async fn log_in_at(&self, url: &str, name: &str) -> Page {
+        let mut page = self.open(url, &["--location"]).await;
         for _ in 0..3 {
             if !page.url.contains("/interaction/") {
                 break;

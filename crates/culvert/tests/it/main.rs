@@ -8,6 +8,7 @@
     reason = "one test binary: nothing is public, what is skipped is said, and a test that cannot go on should stop"
 )]
 
+mod access_on_nodes;
 mod acme;
 mod agent_clients;
 mod agent_matrix;
@@ -20,6 +21,7 @@ mod backup;
 mod captures;
 mod clients;
 mod command_line;
+mod console_sign_in;
 mod crowds;
 mod custom_domain;
 mod data_directory;

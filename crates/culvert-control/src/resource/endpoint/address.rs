@@ -173,7 +173,7 @@ impl RequestedUrl {
                 .as_deref()
                 .and_then(|host| host.strip_prefix("*."));
             // It would keep every other owner from using internal names.
-            if host == Some(INTERNAL) && !owner::is_admin(cx, &cx.caller.owner_id).await? {
+            if host == Some(INTERNAL) && !owner::is_caller_admin(cx).await? {
                 let why = "Only admins may have an endpoint for all internal names.";
                 return Err(Refusal::new(code::ENDPOINT_URL_NOT_RESERVED, why).into());
             }

@@ -30,6 +30,7 @@ pub(crate) mod traffic_policy;
 pub(crate) mod tunnel;
 pub(crate) mod tunnel_credential;
 pub(crate) mod tunnel_session;
+pub(crate) mod user;
 pub(crate) mod vault;
 pub(crate) mod vault_secret;
 

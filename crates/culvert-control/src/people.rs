@@ -1,0 +1,145 @@
+//! People come in: by the link of an invitation, or by a sign-in at the OpenID provider of the console.
+//!
+//! An invitation gives a first API key, with which the person signs in again later. A sign-in at the provider gives a
+//! console session of the user itself, without a key.
+
+use std::net::IpAddr;
+
+use culvert_base::{Description, Fault, Metadata, Refusal, Secret, code};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
+
+use crate::Error;
+use crate::audit;
+use crate::caller::{Caller, OwnerKind};
+use crate::console_session::ConsoleSession;
+use crate::control::Control;
+use crate::event_kinds::Verb;
+use crate::key_restrictions::KeyRestrictions;
+use crate::resource::api_key;
+use crate::resource::model::Model;
+use crate::resource::model::api_key::ApiKey;
+use crate::resource::model::user::User;
+use crate::service::RUNS_MAX;
+use crate::stored::{self, Format};
+use crate::token::{self, Shape};
+
+pub(crate) const SILENT: AuditEvent = AuditEvent::Suppress {
+    reason: "the catalogue has no events for users",
+};
+
+/// An accepted invitation.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The token of the person's new API key.
+    pub token: Secret,
+    /// The cookie of a console session of this key.
+    pub cookie: Secret,
+    /// The session.
+    pub session: ConsoleSession,
+}
+
+impl Control {
+    /// Accepts an invitation: the user becomes active, and gets an API key and a console session. `address` is the
+    /// caller's own, not a proxy's.
+    ///
+    /// # Errors
+    ///
+    /// 645 if the invitation is not valid, and those of [`Control::admit`].
+    pub async fn accept_invitation(
+        &self,
+        invitation: &str,
+        address: IpAddr,
+    ) -> Result<Accepted, Error> {
+        let Shape::Token { body } = token::shape(invitation) else {
+            return Err(Refusal::of(code::INVITATION_INVALID).into());
+        };
+        let id = format!("{}_{body}", User::ID_PREFIX);
+        let _turn = self.turns.of(&id).await;
+        for _ in 0..RUNS_MAX {
+            let document = self.store.get(User::KIND, &id).await?;
+            let user: Option<User> = document.as_ref().map(stored::read).transpose()?;
+            let pending = user.as_ref().and_then(|user| user.invitation.as_ref());
+            let digest = pending.map(|pending| pending.digest.as_str());
+            let is_valid = self.pepper.recognises(digest, invitation)
+                && pending.is_some_and(|pending| self.clock.now() < pending.until);
+            let (true, Some(document), Some(mut user)) = (is_valid, document, user) else {
+                return Err(Refusal::of(code::INVITATION_INVALID).into());
+            };
+            user.active = true;
+            user.invitation = None;
+            let caller = person(&document.head, &user);
+            self.admit(&caller, address)?;
+            let (token, key_id, key) = self.first_key(&caller)?;
+            let written = Document {
+                body: stored::write(&user)?,
+                keys: user.keys(),
+                ..document
+            };
+            let changes = Changes::replace(written, SILENT).and(key);
+            match self.store.commit(changes).await {
+                Ok(_) => {}
+                Err(CommitError::Fault(fault)) => return Err(fault.into()),
+                Err(_) => continue,
+            }
+            let caller = Caller { key_id, ..caller };
+            let (cookie, session) = self.sign_in(caller, address).await?;
+            return Ok(Accepted {
+                token,
+                cookie,
+                session,
+            });
+        }
+        Err(crate::service::overtaken())
+    }
+
+    /// A first key for a person: its token, its ID, and the write that creates it.
+    fn first_key(&self, caller: &Caller) -> Result<(Secret, String, Changes), Error> {
+        let cx = self.cx(caller, &self.settings.base_url);
+        let id = cx.new_id();
+        let token = token::mint(id, cx.entropy);
+        let description = "first key of a person, by its invitation".to_owned();
+        let key = ApiKey {
+            format: Format,
+            owner_id: caller.owner_id.clone(),
+            digest: cx.pepper.digest(token.reveal()),
+            description: Description::try_from(description)
+                .map_err(|error| Fault::new("describing a key", error))?,
+            metadata: Metadata::default(),
+            restrictions: KeyRestrictions::default(),
+            previous: None,
+        };
+        let head = Head {
+            id: format!("{}_{id}", ApiKey::ID_PREFIX),
+            kind: ApiKey::KIND.to_owned(),
+            account: caller.account.clone(),
+            revision: 0,
+            created_at: id.at(),
+            updated_at: id.at(),
+        };
+        let links = key.links(&head);
+        let document = Document {
+            body: stored::write(&key)?,
+            head,
+            keys: links.keys,
+            refs: links.refs,
+            topics: links.topics,
+        };
+        let view = api_key::TYPE.view_text(&document, cx.base)?;
+        let event = audit::event(&cx, &api_key::TYPE, Verb::Created, &view)?;
+        let key_id = document.head.id.clone();
+        Ok((token, key_id, Changes::insert(document, event)))
+    }
+}
+
+/// A person as a caller without a key.
+pub(crate) fn person(head: &Head, user: &User) -> Caller {
+    Caller {
+        owner_id: head.id.clone(),
+        owner_kind: OwnerKind::User,
+        role: user.role,
+        key_id: String::new(),
+        subject: user.email.clone(),
+        account: head.account.clone(),
+        restrictions: None,
+    }
+}

@@ -1,0 +1,258 @@
+//! User: a person, who signs in to the console and owns keys.
+//!
+//! An invitation creates a user that is not active until it accepts: with the link, which gives it a first API key, or
+//! with a sign-in at the console's OpenID provider. At least one active admin stays.
+//!
+//! `people` accepts invitations.
+
+use std::time::Duration;
+
+use culvert_base::{Code, Fault, Ksuid, Refusal, Secret, code};
+use culvert_store::{AuditEvent, Changes, Head};
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::Deserialize;
+
+use crate::control::Control;
+use crate::cx::Cx;
+use crate::listfilter::Field;
+use crate::operation::{Call, Method, Reply, ResponseSpec, Status};
+use crate::page;
+use crate::resource::bot_user;
+use crate::resource::model::Model;
+use crate::resource::model::user::{Invitation, User, View};
+use crate::resource::resource_type::{
+    Draft, Extra, Resource, ResourceType, Reveal, Running, StoredDraft,
+};
+use crate::service::{self, RUNS_MAX};
+use crate::stored::{self, Format};
+use crate::tenant::Account;
+use crate::{Caller, Error, Parameter, Role, console_session, input, token};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<User>();
+
+/// Limit of an e-mail address (RFC 5321 4.5.3.1.3, without brackets).
+const EMAIL_BYTES_MAX: usize = 254;
+const INVITATION_MAX: Duration = Duration::from_secs(7 * 86_400);
+const ONLY_ADMINS: &str = "Only admins invite, change and remove users.";
+
+/// A new user.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "UserCreate", extend("required" = ["email"]), transform = input::create_schema)]
+pub(crate) struct Create {
+    /// E-mail address of the person, at most 254 bytes. Required.
+    #[schemars(extend("format" = "email"))]
+    email: String,
+    /// Role: `read_only`, `member` or `admin`; default: `member`.
+    #[schemars(extend("enum" = ["read_only", "member", "admin"]))]
+    role: String,
+}
+
+/// Changes to a user.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "UserUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// Role: `read_only`, `member` or `admin`.
+    #[schemars(extend("enum" = ["read_only", "member", "admin"]))]
+    role: Option<String>,
+    /// Whether the user may sign in and its keys are valid. An invited user becomes active by accepting.
+    active: Option<bool>,
+}
+
+impl Resource for User {
+    const DOC: &'static str = "Users: people who sign in to the console and own API keys.";
+    const SILENT: Option<&'static str> = Some("the catalogue has no events for users");
+    const FILTER: Option<&'static [Field]> = None;
+    const PARAMETERS: &'static [Parameter] = page::PLAIN;
+    const TAKEN: Option<Code> = Some(code::USER_EMAIL_TAKEN);
+    const CREATE_NEEDS_BODY: bool = true;
+    const WRITERS: Role = Role::Admin;
+    const OPERATIONS: &'static [Extra] = &[Extra {
+        name: "invite",
+        method: Method::Post,
+        suffix: "/invite",
+        doc: "Invites a user again, also one who has lost its API keys: returns a new link, which \
+              replaces the one before it.",
+        body: None,
+        response: ResponseSpec {
+            status: Status::Created,
+            schema: Some(SchemaGenerator::subschema_for::<View<'static>>),
+        },
+        query: &[],
+        run: run_invite,
+    }];
+
+    type Create = Create;
+    type Update = Update;
+
+    async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        cx.caller.may_invite()?;
+        let role = match input.role.as_str() {
+            "" => Role::Member,
+            name => check_role(name)?,
+        };
+        let (invitation, reveal) = invitation(cx, id);
+        let user = Self {
+            format: Format,
+            email: check_email(&input.email)?,
+            role,
+            active: false,
+            invitation: Some(invitation),
+            openid: None,
+            is_by_group: false,
+        };
+        Ok(Draft {
+            reveal: Some(reveal),
+            ..Draft::of(user)
+        })
+    }
+
+    async fn update(
+        mut self,
+        cx: &Cx<'_>,
+        head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        let was_admin = self.is_active_admin();
+        if let Some(name) = input.role {
+            let role = check_role(&name)?;
+            if role > self.role {
+                cx.caller.may_invite()?;
+            }
+            self.role = role;
+        }
+        if let Some(active) = input.active {
+            if active && self.invitation.is_some() && !self.active {
+                let why = "The user has not accepted its invitation.";
+                return Err(Refusal::new(code::BODY_FIELD_INVALID, why).into());
+            }
+            self.active = active;
+            if !active {
+                // An open invitation would activate the user again.
+                self.invitation = None;
+            }
+        }
+        let also = match was_admin && !self.is_active_admin() {
+            true => leave_an_admin(cx, head).await?,
+            false => Changes::default(),
+        };
+        Ok(Draft {
+            also,
+            ..Draft::of(self)
+        })
+    }
+
+    /// Removes the keys, credentials and sessions of the user too.
+    async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
+        let (_, body) = head.id.split_once('_').unwrap_or_default();
+        let sessions = console_session::removal(cx.store, body).await?;
+        Ok(bot_user::owned_removal(cx, head).await?.and(sessions))
+    }
+
+    async fn check_removal(
+        &self,
+        cx: &Cx<'_>,
+        head: &Head,
+        _query: &[(String, String)],
+    ) -> Result<Changes, Error> {
+        match self.is_active_admin() {
+            true => leave_an_admin(cx, head).await,
+            false => Ok(Changes::default()),
+        }
+    }
+
+    fn permit(caller: &Caller) -> Result<(), Refusal> {
+        caller.must_be_admin(ONLY_ADMINS)
+    }
+}
+
+/// Refuses to take the rights of the last active admin (644).
+pub(crate) async fn leave_an_admin(cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
+    let account = cx.store.get(Account::KIND, &head.account).await?;
+    let account = account.ok_or_else(|| Fault::bare("reading an account: not found"))?;
+    for document in cx.store.all(User::KIND).await? {
+        let other: User = stored::read(&document)?;
+        let is_other = document.head.id != head.id && document.head.account == head.account;
+        if is_other && other.is_active_admin() {
+            // Of two concurrent changes of admins, one is decided again.
+            let reason = "the account stays as it is; its admins change one after the other";
+            return Ok(Changes::replace(account, AuditEvent::Suppress { reason }));
+        }
+    }
+    Err(Refusal::of(code::LAST_ADMIN).into())
+}
+
+fn check_role(name: &str) -> Result<Role, Refusal> {
+    Role::parse(name).ok_or_else(|| {
+        let why = "`role` must be `read_only`, `member` or `admin`.";
+        Refusal::new(code::BODY_FIELD_INVALID, why)
+    })
+}
+
+fn check_email(text: &str) -> Result<String, Refusal> {
+    let text = text.trim();
+    let is_plain = |part: &str| {
+        !part.is_empty()
+            && !part.contains(|c: char| c.is_whitespace() || c.is_control() || c == '@')
+    };
+    let is_address = text
+        .split_once('@')
+        .is_some_and(|(name, host)| is_plain(name) && is_plain(host));
+    if is_address && text.len() <= EMAIL_BYTES_MAX {
+        return Ok(text.to_owned());
+    }
+    Err(Refusal::new(
+        code::BODY_FIELD_INVALID,
+        format!("`email` must be an e-mail address of at most {EMAIL_BYTES_MAX} bytes."),
+    ))
+}
+
+/// A new invitation of the user with this ID, and its link. The token is in the fragment of the link, so that it is
+/// in no log of a server.
+fn invitation(cx: &Cx<'_>, id: Ksuid) -> (Invitation, Reveal) {
+    let token = token::mint(id, cx.entropy);
+    let url = format!("{}/console/invitation#{}", cx.base, token.reveal());
+    let reveal = Reveal {
+        pointer: "/invitation_url".to_owned(),
+        json: Secret::new(serde_json::Value::from(url).to_string()),
+    };
+    let invitation = Invitation {
+        digest: cx.pepper.digest(token.reveal()),
+        until: cx.clock.now().plus(INVITATION_MAX).whole_seconds(),
+    };
+    (invitation, reveal)
+}
+
+fn run_invite(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        let cx = control.cx(&call.caller, &call.base);
+        let _turn = service::turn(&cx, &TYPE, &call).await;
+        for _ in 0..RUNS_MAX {
+            let document = service::named(&cx, &TYPE, &call).await?;
+            let document = document.ok_or_else(Refusal::not_found)?;
+            User::permit(cx.caller)?;
+            cx.caller.may_invite()?;
+            let mut user: User = stored::read(&document)?;
+            let (_, body) = document.head.id.split_once('_').unwrap_or_default();
+            let id: Ksuid = body
+                .parse()
+                .map_err(|error| Fault::new("reading the ID of a user", error))?;
+            let (invitation, reveal) = invitation(&cx, id);
+            user.invitation = Some(invitation);
+            let made = StoredDraft {
+                body: stored::write(&user)?,
+                links: user.links(&document.head),
+                reveal: None,
+                also: Changes::default(),
+            };
+            if let Some(view) = service::replace(&cx, &TYPE, document.head, made).await? {
+                return Ok(Reply::Created {
+                    body: service::revealed(&view, &reveal)?,
+                    secret: true,
+                });
+            }
+        }
+        Err(service::overtaken())
+    })
+}

@@ -1,0 +1,355 @@
+//! Users: invitations, roles, and removal.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::*;
+
+const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Invites a person. Returns the ID and the token of the link.
+async fn invite(house: &House, email: &str, role: &str) -> (String, String) {
+    let made = house
+        .post("/users", json!({"email": email, "role": role}))
+        .await;
+    let made = made.body();
+    (made["id"].as_str().unwrap().to_owned(), token_of(&made))
+}
+
+fn token_of(invited: &Value) -> String {
+    let url = invited["invitation_url"].as_str().unwrap();
+    let (page, token) = url.split_once('#').unwrap();
+    assert_eq!(page, format!("{BASE}/console/invitation"));
+    token.to_owned()
+}
+
+/// Accepts an invitation; the code of the refusal.
+async fn accept(house: &House, token: &str) -> Result<Accepted, Option<u16>> {
+    match house.control.accept_invitation(token, HERE).await {
+        Ok(accepted) => Ok(accepted),
+        Err(Error::Refused(refusal)) => {
+            codes::note(refusal.code);
+            Err(refusal.code.map(Code::number))
+        }
+        Err(Error::Faulted(fault)) => panic!("{}", fault.chain()),
+    }
+}
+
+#[tokio::test]
+async fn an_invited_person_comes_in_by_the_link_once() {
+    let house = House::start().await;
+    let (id, token) = invite(&house, "Ada@x.example", "").await;
+    let path = format!("/users/{id}");
+    let shown = house.get(&path).await.body();
+    assert_eq!(
+        (&shown["role"], &shown["active"]),
+        (&json!("member"), &json!(false))
+    );
+    assert_eq!(shown["invitation_url"], Value::Null);
+    let end = house.clock.now().plus(7 * DAY).to_string();
+    assert_eq!(shown["invitation_expires_at"], *end);
+    let early = house.patch(&path, json!({"active": true})).await;
+    assert_eq!(early.code(), Some(215));
+
+    let accepted = accept(&house, &token).await.unwrap();
+    assert_eq!(accept(&house, &token).await.unwrap_err(), Some(645));
+    let caller = house.authenticate(accepted.token.reveal()).await.unwrap();
+    assert_eq!((&caller.owner_id, caller.role), (&id, Role::Member));
+    assert_eq!(caller.subject, "Ada@x.example");
+    let session = house
+        .control
+        .console_session(accepted.cookie.reveal(), HERE);
+    assert_eq!(session.await.unwrap().caller, caller);
+    let shown = house.get(&path).await.body();
+    assert_eq!(shown["active"], true);
+    assert_eq!(shown["invitation_expires_at"], Value::Null);
+
+    let (told, _) = house.told_after(0).await;
+    let last = told.last().unwrap();
+    assert_eq!(last["event_type"], "api_key_created.v0");
+    assert_eq!(last["principal"]["subject"], "Ada@x.example");
+    assert_eq!(last["principal"]["source"], "Dashboard");
+    assert_eq!(last["principal"]["credential"], Value::Null);
+    let kept = format!("{told:?}{:?}", house.store.all("user").await.unwrap());
+    assert!(!kept.contains(&token[28..]) && !kept.contains(&accepted.token.reveal()[28..]));
+}
+
+#[tokio::test]
+pub(super) async fn invitations_that_are_not_valid_are_refused() {
+    let house = House::start().await;
+    let (id, first) = invite(&house, "ada@x.example", "admin").await;
+    let other = token::generate(&*house.clock, &SeededEntropy::new(7));
+    let guessed = format!("{}{}", &first[..28], "a".repeat(21));
+    for wrong in ["", "x", &guessed, other.reveal(), house.token.reveal()] {
+        assert_eq!(
+            accept(&house, wrong).await.unwrap_err(),
+            Some(645),
+            "{wrong}"
+        );
+    }
+    // A new link replaces the one before it.
+    let path = format!("/users/{id}");
+    let second = house.post(&format!("{path}/invite"), Value::Null).await;
+    let second = token_of(&second.body());
+    assert_eq!(accept(&house, &first).await.unwrap_err(), Some(645));
+    house.clock.advance(7 * DAY);
+    assert_eq!(accept(&house, &second).await.unwrap_err(), Some(645));
+    // To deactivate a user revokes the invitation.
+    let third = house.post(&format!("{path}/invite"), Value::Null).await;
+    let third = token_of(&third.body());
+    house.patch(&path, json!({"active": false})).await.body();
+    assert_eq!(accept(&house, &third).await.unwrap_err(), Some(645));
+    // One token is never another's.
+    let (_, token) = invite(&house, "bob@x.example", "").await;
+    assert_eq!(house.authenticate(&token).await, Err(Some(203)));
+}
+
+#[tokio::test]
+pub(super) async fn wrong_users_are_refused() {
+    let house = House::start().await;
+    invite(&house, "ada@x.example", "").await;
+    let long = format!("{}@x.example", "a".repeat(254));
+    for (body, code) in [
+        (json!({"email": "ADA@x.example"}), 646),
+        (json!({"email": "ada"}), 215),
+        (json!({"email": "a b@x.example"}), 215),
+        (json!({"email": "a@b@x.example"}), 215),
+        (json!({"email": "@x.example"}), 215),
+        (json!({"email": long}), 215),
+        (json!({}), 215),
+        (json!({"email": "b@x.example", "role": "developer"}), 215),
+        (json!({"email": "b@x.example", "active": true}), 214),
+    ] {
+        let answered = house.post("/users", body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+    }
+}
+
+#[tokio::test]
+pub(super) async fn an_active_admin_stays() {
+    let house = House::start().await;
+    let path = format!("/users/{}", house.admin.owner_id);
+    let refused = async || {
+        for body in [json!({"role": "member"}), json!({"active": false})] {
+            let answered = house.patch(&path, body.clone()).await;
+            assert_eq!(answered.code(), Some(644), "{body}");
+        }
+        assert_eq!(house.delete(&path).await.code(), Some(644));
+    };
+    refused().await;
+    // Those who cannot act do not count.
+    house.user("gone@x.example", Role::Admin, false).await;
+    house.user("member@x.example", Role::Member, true).await;
+    house.stranger().await;
+    let (id, token) = invite(&house, "ada@x.example", "admin").await;
+    refused().await;
+    let accepted = accept(&house, &token).await.unwrap();
+    let ada = house.authenticate(accepted.token.reveal()).await.unwrap();
+    let answered = house.call(&ada, "DELETE", &path, Value::Null).await;
+    assert_eq!(answered, Answered::NoContent);
+    assert_eq!(
+        house.authenticate(house.token.reveal()).await,
+        Err(Some(203))
+    );
+    let own = format!("/users/{id}");
+    let answered = house.call(&ada, "DELETE", &own, Value::Null).await;
+    assert_eq!(answered.code(), Some(644));
+}
+
+/// Of two admins who demote each other, one stays.
+#[tokio::test]
+async fn of_two_admins_who_go_at_once_one_stays() {
+    for _ in 0..8 {
+        let house = House::start().await;
+        let other = house.user("other@x.example", Role::Admin, true).await;
+        let paths = [&house.admin, &other].map(|user| format!("/users/{}", user.owner_id));
+        let demote = json!({"role": "member"});
+        let (a, b) = tokio::join!(
+            house.patch(&paths[0], demote.clone()),
+            house.delete(&paths[1])
+        );
+        let refused = [a, b].map(|answered| matches!(answered, Answered::Refused(..)));
+        assert_ne!(refused[0], refused[1], "one of them is refused");
+    }
+}
+
+#[tokio::test]
+async fn a_changed_role_and_a_removal_take_effect_at_once() {
+    let house = House::start().await;
+    let (id, token) = invite(&house, "ada@x.example", "").await;
+    let accepted = accept(&house, &token).await.unwrap();
+    let path = format!("/users/{id}");
+    let key = async || house.authenticate(accepted.token.reveal()).await;
+    let session = async || {
+        let session = house
+            .control
+            .console_session(accepted.cookie.reveal(), HERE);
+        session.await.map(|session| session.caller.role).ok()
+    };
+    for (role, expected) in [("admin", Role::Admin), ("read_only", Role::ReadOnly)] {
+        house.patch(&path, json!({"role": role})).await.body();
+        assert_eq!(key().await.unwrap().role, expected);
+        assert_eq!(session().await, Some(expected));
+    }
+    house.patch(&path, json!({"active": false})).await.body();
+    assert_eq!(key().await, Err(Some(636)));
+    assert_eq!(session().await, None);
+    house.patch(&path, json!({"active": true})).await.body();
+    // A session of the person itself, without a key.
+    let person = Caller {
+        key_id: String::new(),
+        ..key().await.unwrap()
+    };
+    let (cookie, _) = house.control.sign_in(person.clone(), HERE).await.unwrap();
+    let found = house.control.console_session(cookie.reveal(), HERE).await;
+    assert_eq!(found.unwrap().caller, person);
+    assert_eq!(
+        house.control.caller_again(&person, HERE).await.unwrap(),
+        person
+    );
+    let shown = house
+        .call(&person, "GET", "/self", Value::Null)
+        .await
+        .body();
+    assert_eq!(shown["api_key"], Value::Null);
+    assert_eq!(shown["user"], "ada@x.example");
+
+    let (_, start) = house.told_after(0).await;
+    assert_eq!(house.delete(&path).await, Answered::NoContent);
+    assert_eq!(key().await, Err(Some(203)));
+    assert_eq!(session().await, None);
+    assert!(
+        house
+            .control
+            .console_session(cookie.reveal(), HERE)
+            .await
+            .is_err()
+    );
+    assert!(house.control.caller_again(&person, HERE).await.is_err());
+    let (told, _) = house.told_after(start).await;
+    let kinds: Vec<_> = told.iter().map(|event| &event["event_type"]).collect();
+    assert_eq!(kinds, ["api_key_deleted.v0"]);
+}
+
+#[tokio::test]
+async fn a_restricted_key_gives_nobody_rights() {
+    let house = House::start().await;
+    let (id, _) = invite(&house, "ada@x.example", "read_only").await;
+    let restrictions = KeyRestrictions {
+        scopes: [Scope::UsersWrite].into_iter().collect(),
+        ..KeyRestrictions::default()
+    };
+    let caller = Caller {
+        restrictions: Some(Arc::new(restrictions)),
+        ..house.admin.clone()
+    };
+    let call =
+        async |method: &str, path: &str, body: Value| house.call(&caller, method, path, body).await;
+    let path = format!("/users/{id}");
+    let invited = call("POST", "/users", json!({"email": "b@x.example"})).await;
+    assert_eq!(invited.code(), Some(643));
+    let invited = call("POST", &format!("{path}/invite"), Value::Null).await;
+    assert_eq!(invited.code(), Some(643));
+    let raised = call("PATCH", &path, json!({"role": "member"})).await;
+    assert_eq!(raised.code(), Some(643));
+    call("PATCH", &path, json!({"active": false})).await.body();
+    assert_eq!(
+        call("DELETE", &path, Value::Null).await,
+        Answered::NoContent
+    );
+}
+
+/// A person at the identity provider.
+fn identity(id: &str, email: Option<&str>) -> culvert_login::Identity {
+    culvert_login::Identity {
+        id: format!("https://id.example {id}"),
+        email: email.map(str::to_owned),
+        groups: Vec::new(),
+    }
+}
+
+/// Lets a person in whose groups have this role.
+async fn come(
+    house: &House,
+    identity: &culvert_login::Identity,
+    role: Option<Role>,
+) -> Result<Caller, Option<u16>> {
+    match house.control.person_of(identity, role, HERE).await {
+        Ok(caller) => Ok(caller),
+        Err(Error::Refused(refusal)) => {
+            codes::note(refusal.code);
+            Err(refusal.code.map(Code::number))
+        }
+        Err(Error::Faulted(fault)) => panic!("{}", fault.chain()),
+    }
+}
+
+#[tokio::test]
+pub(super) async fn groups_let_people_in() {
+    let house = House::start().await;
+    let ada = identity("1", Some("ada@x.example"));
+    assert_eq!(come(&house, &ada, None).await, Err(Some(647)));
+    let unverified = identity("1", None);
+    let refused = come(&house, &unverified, Some(Role::Member)).await;
+    assert_eq!(refused, Err(Some(647)));
+    assert_eq!(house.store.count("user").await.unwrap(), 1);
+    let first = come(&house, &ada, Some(Role::Member)).await.unwrap();
+    assert_eq!((first.role, first.key_id.as_str()), (Role::Member, ""));
+    // A sign-in without a change writes nothing.
+    let revision = house.store.revision().await.unwrap();
+    assert_eq!(
+        come(&house, &ada, Some(Role::Member)).await,
+        Ok(first.clone())
+    );
+    assert_eq!(house.store.revision().await.unwrap(), revision);
+    // The groups decide the role, and the provider's ID the user.
+    let renamed = identity("1", Some("other@x.example"));
+    let again = come(&house, &renamed, Some(Role::ReadOnly)).await.unwrap();
+    assert_eq!(
+        (&again.owner_id, again.role),
+        (&first.owner_id, Role::ReadOnly)
+    );
+    assert_eq!(come(&house, &ada, None).await, Err(Some(647)));
+    // Another person with the same address is not the same user.
+    let other = identity("2", Some("ada@x.example"));
+    assert_eq!(
+        come(&house, &other, Some(Role::Admin)).await,
+        Err(Some(647))
+    );
+
+    let path = format!("/users/{}", first.owner_id);
+    house.patch(&path, json!({"active": false})).await.body();
+    assert_eq!(come(&house, &ada, Some(Role::Admin)).await, Err(Some(636)));
+}
+
+#[tokio::test]
+async fn the_invited_come_in_by_their_verified_address() {
+    let house = House::start().await;
+    let (id, token) = invite(&house, "Ada@x.example", "read_only").await;
+    let unverified = identity("1", None);
+    assert_eq!(come(&house, &unverified, None).await, Err(Some(647)));
+    let ada = identity("1", Some("ada@X.example"));
+    // The role of the invitation counts, whatever the groups.
+    let caller = come(&house, &ada, Some(Role::Admin)).await.unwrap();
+    assert_eq!((&caller.owner_id, caller.role), (&id, Role::ReadOnly));
+    assert_eq!(accept(&house, &token).await.unwrap_err(), Some(645));
+    assert!(come(&house, &identity("1", None), None).await.is_ok());
+
+    invite(&house, "bob@x.example", "member").await;
+    house.clock.advance(7 * DAY);
+    let bob = identity("2", Some("bob@x.example"));
+    assert_eq!(come(&house, &bob, None).await, Err(Some(645)));
+}
+
+#[tokio::test]
+async fn the_last_admin_does_not_lose_its_role_by_its_groups() {
+    let house = House::start().await;
+    let ada = identity("1", Some("ada@x.example"));
+    let admin = come(&house, &ada, Some(Role::Admin)).await.unwrap();
+    let path = format!("/users/{}", house.admin.owner_id);
+    let gone = house.call(&admin, "DELETE", &path, Value::Null).await;
+    assert_eq!(gone, Answered::NoContent);
+    assert_eq!(come(&house, &ada, Some(Role::Member)).await, Err(Some(644)));
+    assert_eq!(come(&house, &ada, Some(Role::Admin)).await, Ok(admin));
+}
