@@ -33,6 +33,7 @@ export default defineConfig({
             { name: 'forms', test: (id) => FORMS.test(id) },
             { name: 'live', test: /src\/live\/(traffic|audit|live-|event-)|@tanstack\/(react-)?virtual/ },
             { name: 'events', test: /src\/events\/(destination|dead|replay|health\.tsx|subscription)/ },
+            { name: 'access', test: /src\/access\/(key|user)/ },
             { name: 'resources', test: /src\/(resources|events|domains|endpoints|live)\// },
           ],
         },

@@ -7,6 +7,7 @@ import { createRoot } from 'react-dom/client';
 import { ApiError } from './api/error';
 import { connection } from './api/connection';
 import { router } from './router';
+import { Invitation } from './access/invitation';
 import { SessionGate } from './session/gate';
 import { theme } from './theme/theme';
 
@@ -26,7 +27,7 @@ if (element) {
     <StrictMode>
       <MantineProvider theme={theme} defaultColorScheme="auto" withCssVariables={false} withGlobalClasses={false}>
         <QueryClientProvider client={client}>
-          <SessionGate><RouterProvider router={router} /></SessionGate>
+          {location.pathname === '/console/invitation' ? <Invitation /> : <SessionGate><RouterProvider router={router} /></SessionGate>}
         </QueryClientProvider>
       </MantineProvider>
     </StrictMode>,

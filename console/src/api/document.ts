@@ -1,7 +1,9 @@
 import { queryOptions, useQuery, useSuspenseQuery } from '@tanstack/react-query';
 import { LostServerError } from './error';
 import { connection } from './connection';
-import { buildModel, type Model } from './model';
+import { useMemo } from 'react';
+import { rightsQuery } from '@/session/rights';
+import { buildModel, type Model, permitted } from './model';
 
 /** The OpenAPI document of the running server, as a list of resources. It cannot change while the server runs. */
 export const modelQuery = queryOptions<Model>({
@@ -17,8 +19,11 @@ export const modelQuery = queryOptions<Model>({
   },
 });
 
+/** The resources and operations that the caller may use. What it may not do is not offered. */
 export function useModel(): Model {
-  return useSuspenseQuery(modelQuery).data;
+  const model = useSuspenseQuery(modelQuery).data;
+  const rights = useSuspenseQuery(rightsQuery).data;
+  return useMemo(() => permitted(model, rights), [model, rights]);
 }
 
 export function useModelIfThere(): Model | undefined {

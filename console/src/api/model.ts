@@ -88,6 +88,24 @@ export function listIn(schemas: Schemas, answer: Resolved | undefined): { key: s
   return undefined;
 }
 
+/** The model without the operations that are not among `rights`. */
+export function permitted(model: Model, rights: ReadonlySet<string>): Model {
+  const may = <T extends Operation | undefined>(one: T): T | undefined => (one && rights.has(one.id) ? one : undefined);
+  const resources = new Map<string, Resource>();
+  for (const [name, resource] of model.resources) {
+    if (!may(resource.list)) continue;
+    resources.set(name, {
+      ...resource,
+      get: may(resource.get),
+      create: may(resource.create),
+      update: may(resource.update),
+      remove: may(resource.remove),
+      below: resource.below.filter(may),
+    });
+  }
+  return { ...model, resources };
+}
+
 export function buildModel(document: RawDocument): Model {
   const { schemas } = document.components;
   const all: Operation[] = [];

@@ -2,7 +2,7 @@ import { Button, Modal } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { useState } from 'react';
 import { call } from '@/api/http';
-import type { JsonObject } from '@/api/json';
+import { type JsonObject, isObject } from '@/api/json';
 import type { Operation, Resource } from '@/api/model';
 import { humanize } from '@/api/words';
 import { LinkButton } from '@/ui/link-button';
@@ -11,6 +11,7 @@ import { Failure } from '@/ui/states';
 import { announce } from '@/ui/toast';
 import ui from '@/ui/ui.module.css';
 import { CommandsOf } from './commands-of';
+import { ShownOnce, secretsIn } from './shown-once';
 
 export function sentence(operation: Operation): string {
   return humanize(operation.command);
@@ -31,20 +32,29 @@ interface Props {
 /** A button for an operation without fields: says what it does, and does it after a second click. */
 export function ActionButton({ resource, operation, id, label = sentence(operation), danger = operation.method === 'DELETE' }: Props) {
   const [asking, setAsking] = useState(false);
+  const [made, setMade] = useState<JsonObject>();
   const client = useQueryClient();
   const path = operation.path.replace('{id}', encodeURIComponent(id));
   const run = useMutation({
     mutationFn: () => call(operation.method, path, operation.body ? {} : undefined),
-    onSuccess: async () => {
-      setAsking(false);
+    onSuccess: async (answer) => {
+      if (isObject(answer) && secretsIn(answer).length > 0) setMade(answer);
+      else setAsking(false);
       announce('Done.');
       await client.invalidateQueries({ queryKey: [resource.name] });
     },
   });
+  const close = () => {
+    setAsking(false);
+    setMade(undefined);
+  };
   return (
     <>
       <Button {...(danger ? { color: 'red', variant: 'outline' } : { variant: 'default' })} onClick={() => setAsking(true)}>{label}</Button>
-      <Modal opened={asking} onClose={() => setAsking(false)} title={label}>
+      <Modal opened={asking && made !== undefined} onClose={close} title={label}>
+        {made ? <ShownOnce object={made} onDone={close} /> : null}
+      </Modal>
+      <Modal opened={asking && made === undefined} onClose={close} title={label}>
         <p><Prose text={operation.summary} /></p>
         {run.error ? <Failure error={run.error} /> : null}
         <CommandsOf collection={resource.name} operation={operation} path={path} id={id} body={{}} />

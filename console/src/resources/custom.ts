@@ -36,6 +36,9 @@ const CertificateExpiry = lazy(() => import('@/domains/expiry-cell'));
 const EndpointRate = lazy(() => import('@/endpoints/rate-cell'));
 const AgentOfEndpoint = lazy(() => import('@/endpoints/served-by-cell'));
 
+const KeyExtra = lazy(() => import('@/access/key-extra'));
+const UserStatus = lazy(() => import('@/access/user-status-cell'));
+
 export const CUSTOM: Record<string, Custom> = {
   endpoints: {
     fields: ['type', 'bindings'],
@@ -45,6 +48,8 @@ export const CUSTOM: Record<string, Custom> = {
     empty: { title: 'No endpoints yet', text: 'An endpoint is a public address and what is behind it.', command: 'culvert http 3000' },
   },
   api_keys: {
+    DetailExtra: KeyExtra,
+    handled: ['get-restrictions', 'update-restrictions'],
     dangerous: true,
     empty: { title: 'No API keys', command: 'culvert api api_keys create --description deploys' },
   },
@@ -86,6 +91,7 @@ export const CUSTOM: Record<string, Custom> = {
     fields: ['issuer_common_name', 'private_key_type'],
     columns: [{ label: 'Expires', Cell: CertificateExpiry }], dangerous: true },
   credentials: { fields: ['acl', 'owner_id'], dangerous: true, empty: { title: 'No agent credentials yet', text: 'An agent signs in with the token of a credential.', command: 'culvert api credentials create' } },
+  users: { fields: ['role'], columns: [{ label: 'Status', Cell: UserStatus }], dangerous: true },
   vaults: { dangerous: true },
   ip_policy_rules: { fields: ['action', 'ip_policy'] },
   reserved_addrs: { dangerous: true },

@@ -45,11 +45,13 @@ export function pruned(value: Json): Json | undefined {
 /** The body of a call: everything that was filled in, or of a change what is other than before. */
 export function bodyOf(values: JsonObject, before: JsonObject | undefined): JsonObject {
   if (!before) return (pruned(values) ?? {}) as JsonObject;
-  return Object.fromEntries(Object.entries(values).flatMap(([key, value]) => {
+  // An empty text clears a field.
+  const cleared = Object.entries(before).flatMap(([key, value]) => (typeof value === 'string' && value !== '' && !(key in values) ? [[key, ''] as const] : []));
+  return Object.fromEntries([...cleared, ...Object.entries(values).flatMap(([key, value]) => {
     if (JSON.stringify(value) === JSON.stringify(before[key])) return [];
-    if (isObject(value)) return [[key, pruned(value) ?? {}]];
-    return value === null && before[key] === undefined ? [] : [[key, value ?? '']];
-  }));
+    if (isObject(value)) return [[key, pruned(value) ?? {}] as [string, Json]];
+    return value === null && before[key] === undefined ? [] : [[key, value ?? ''] as [string, Json]];
+  })]);
 }
 
 export function withValue(values: JsonObject, path: (string | number)[], value: Json | undefined): JsonObject {

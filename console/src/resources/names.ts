@@ -18,7 +18,7 @@ const PREFIXES: Record<string, string> = {
   cert: 'tls_certificates', cr: 'credentials', ed: 'event_destinations', ep: 'endpoints', esb: 'event_subscriptions', ipp: 'ip_policies',
   ipr: 'ip_policy_rules', ipx: 'ip_restrictions', k8sop: 'kubernetes_operators', ra: 'reserved_addrs', rd: 'reserved_domains',
   secret: 'vault_secrets', service: 'service_users', shcrt: 'ssh_host_certificates', sshca: 'ssh_certificate_authorities',
-  sshcr: 'ssh_credentials', sucrt: 'ssh_user_certificates', tn: 'tunnels', ts: 'tunnel_sessions', vault: 'vaults',
+  sshcr: 'ssh_credentials', sucrt: 'ssh_user_certificates', tn: 'tunnels', ts: 'tunnel_sessions', usr: 'users', vault: 'vaults',
 };
 
 /** The collection that an id is of. */

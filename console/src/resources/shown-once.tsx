@@ -13,6 +13,7 @@ interface Secret {
 export function secretsIn(object: JsonObject): Secret[] {
   const secrets: Secret[] = [];
   if (typeof object.token === 'string' && object.token) secrets.push({ label: 'Token', value: object.token });
+  if (typeof object.invitation_url === 'string' && object.invitation_url) secrets.push({ label: 'Invitation link', value: object.invitation_url });
   const webhook = isObject(object.target) ? object.target.webhook : undefined;
   if (isObject(webhook) && Array.isArray(webhook.secrets)) {
     for (const value of webhook.secrets) if (typeof value === 'string' && value.startsWith('whsec_')) secrets.push({ label: 'Signing secret', value });

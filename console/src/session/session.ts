@@ -4,17 +4,20 @@ import { errorOf } from '@/api/http';
 import { connection } from '@/api/connection';
 
 export interface Session {
-  key_id: string;
+  /** Nothing for a person who signed in without a key. */
+  key_id: string | null;
   owner_id: string;
+  /** E-mail address, or name of the bot. */
+  subject: string;
   role: string;
   expires_at: string;
 }
 
 const HEADERS = { 'content-type': 'application/json', 'x-culvert-console': '1' };
 
-async function ask(method: string, body?: string): Promise<Response> {
+async function ask(method: string, body?: string, path = '/console/session'): Promise<Response> {
   try {
-    return await fetch('/console/session', { method, headers: HEADERS, ...(body === undefined ? {} : { body }) });
+    return await fetch(path, { method, headers: HEADERS, ...(body === undefined ? {} : { body }) });
   } catch {
     connection.lose();
     throw new LostServerError();
@@ -41,6 +44,24 @@ export async function signIn(token: string): Promise<Session> {
   const response = await ask('POST', JSON.stringify({ token }));
   if (!response.ok) throw await errorOf(response);
   return (await response.json()) as Session;
+}
+
+/** The name of the OpenID provider that people sign in at; `null` if there is none. */
+export const providerQuery = queryOptions<string | null>({
+  queryKey: ['session', 'provider'],
+  staleTime: Infinity,
+  queryFn: async () => {
+    const response = await ask('GET', undefined, '/console/sign-in/methods');
+    if (!response.ok) throw await errorOf(response);
+    return ((await response.json()) as { openid: { name: string } | null }).openid?.name ?? null;
+  },
+});
+
+/** Accepts an invitation. `token` is that of the person's new API key. */
+export async function acceptInvitation(invitation: string): Promise<Session & { token: string }> {
+  const response = await ask('POST', JSON.stringify({ token: invitation }), '/console/invitation');
+  if (!response.ok) throw await errorOf(response);
+  return (await response.json()) as Session & { token: string };
 }
 
 export async function signOut(): Promise<void> {

@@ -1,12 +1,43 @@
 import { Button, PasswordInput } from '@mantine/core';
-import { useMutation, useQueryClient } from '@tanstack/react-query';
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { type FormEvent, useState } from 'react';
 import { ApiError } from '@/api/error';
 import { CopyBlock } from '@/ui/copy';
 import { Codes } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
-import { sessionQuery, signIn } from './session';
+import { providerQuery, sessionQuery, signIn } from './session';
 import css from './sign-in.module.css';
+
+/** Why the server sent the browser back from the provider without a session, by the number of its error code. */
+const REFUSED: Record<string, string> = {
+  205: 'The account is suspended.',
+  220: 'An IP restriction blocks your address.',
+  636: 'Your user is inactive. Ask an admin.',
+  644: 'You are the last admin, and your groups give you a lower role. Ask the operator.',
+  645: 'Your invitation has expired. Ask an admin for another one.',
+  647: 'Your user at the provider may not sign in here. Ask an admin for an invitation.',
+  648: 'The sign-in was denied, has expired, or began in another browser. Try again.',
+  649: 'The provider does not work. The log of the server says why.',
+};
+
+function refusedSignIn(): string | undefined {
+  const number = new URLSearchParams(location.search).get('refused');
+  return number === null ? undefined : (REFUSED[number] ?? 'The sign-in failed. Try again.');
+}
+
+/** Signs in at the OpenID provider, if the installation has one. */
+function ProviderSignIn() {
+  const provider = useQuery(providerQuery).data;
+  const refused = refusedSignIn();
+  if (!provider) return null;
+  return (
+    <>
+      {refused ? <p role="alert" className="field-error">{refused}</p> : null}
+      <Button component="a" href="/console/sign-in" fullWidth>Log in with {provider}</Button>
+      <p className={ui.dim}>Or with an API key:</p>
+    </>
+  );
+}
 
 /** Asks for the token of an API key. `again`: a session ended while the person was at work. */
 export function SignIn({ again = false }: { again?: boolean }) {
@@ -29,6 +60,7 @@ export function SignIn({ again = false }: { again?: boolean }) {
       <img src="/console/assets/icon.svg" width="44" height="44" alt="" />
       <h1>{again ? 'Sign in again' : 'Sign in to culvert'}</h1>
       {again ? <p className={ui.dim}>Your session ended. Sign in and go on where you were.</p> : null}
+      <ProviderSignIn />
       <PasswordInput label="Token of an API key" value={token} onChange={(event) => setToken(event.currentTarget.value)}
         autoComplete="current-password" data-autofocus error={message} visibilityToggleButtonProps={{ 'aria-label': 'Show the token' }} />
       {enter.error instanceof ApiError ? <Codes error={enter.error} /> : null}

@@ -24,6 +24,8 @@ function SchemeButton() {
   );
 }
 
+const ROLES: Record<string, string> = { admin: 'Admin', member: 'Member', read_only: 'Read-only' };
+
 function Account() {
   const session = useSession();
   const client = useQueryClient();
@@ -38,7 +40,7 @@ function Account() {
   });
   return (
     <div className={css.account}>
-      <span title={session?.key_id}>{session?.role === 'admin' ? 'Admin' : (session?.role ?? '')}</span>
+      <span title={session?.subject}>{session ? (ROLES[session.role] ?? session.role) : ''}</span>
       <SchemeButton />
       <ActionIcon variant="subtle" color="gray" aria-label="Sign out" title="Sign out" onClick={() => leave.mutate()}>
         <Icon name="leave" />

@@ -40,7 +40,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         let settings = settings_of(&matches)?;
         let found = inspect(&store_url(&settings), &SystemClock)
             .await
-            .map_err(told)?;
+            .map_err(with_causes)?;
         if matches.get_flag("json") {
             say(format_args!("{:#}", in_json(&found)))?;
         } else {

@@ -1,0 +1,14 @@
+import { queryOptions } from '@tanstack/react-query';
+import { call } from '@/api/http';
+import { isObject } from '@/api/json';
+
+/** What the caller may do: the IDs of operations in the OpenAPI document. Objects of others may still be refused. */
+export const rightsQuery = queryOptions<ReadonlySet<string>>({
+  queryKey: ['self', 'operations'],
+  staleTime: 30_000,
+  queryFn: async ({ signal }) => {
+    const self = await call('GET', '/self', undefined, signal);
+    const operations = isObject(self) ? self.operations : undefined;
+    return new Set(Array.isArray(operations) ? operations.map(String) : []);
+  },
+});

@@ -1,0 +1,130 @@
+// People, roles and keys: what each role is offered, and the main tasks of the Access pages.
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { api, base, launch, open, settled, signIn } from './browser.mjs';
+
+const run = `${Date.now() % 1_000_000}`;
+let browser;
+before(async () => { browser = await launch(); });
+after(() => browser.close());
+
+async function signInWith(page, token, path = '/console/') {
+  await page.goto(base + path);
+  await page.getByLabel('Token of an API key').fill(token);
+  await page.getByRole('button', { name: 'Sign in' }).click();
+  await page.getByRole('main').and(page.locator('#main')).waitFor();
+}
+
+/** Invites a person as an admin, accepts as the person. Answers with the token of the person's key. */
+async function invited(admin, email, role) {
+  await admin.goto(`${base}/console/users/new`);
+  const panel = admin.getByRole('dialog', { name: 'Create a user' });
+  await panel.getByRole('textbox', { name: 'Email' }).fill(email);
+  await panel.getByRole('combobox', { name: 'Role' }).or(panel.getByRole('textbox', { name: 'Role' })).click();
+  await admin.getByRole('option', { name: role, exact: true }).click();
+  await panel.getByRole('button', { name: 'Create' }).click();
+  const link = await panel.getByRole('status').locator('pre').innerText();
+  assert.match(link, /\/console\/invitation#/);
+  const { page, context, faults } = await open(browser, { expected: [/status of 401/] });
+  await page.goto(link);
+  await page.getByRole('heading', { name: 'You are invited to culvert' }).waitFor();
+  assert.ok(!page.url().includes('#'), 'the token is not in the address');
+  await page.getByRole('button', { name: 'Accept the invitation' }).click();
+  await page.getByRole('heading', { name: `Welcome, ${email}` }).waitFor();
+  const token = await page.getByRole('status').locator('pre').innerText();
+  await page.getByRole('link', { name: 'I have copied it' }).click();
+  await page.getByRole('heading', { name: 'Overview' }).waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+  return token;
+}
+
+test('people come in by invitation, and each role is offered what it may do', async () => {
+  const admin = await open(browser, { expected: [/status of 401/] });
+  await signIn(admin.page);
+  await admin.page.getByText('Admin', { exact: true }).waitFor();
+  const member = await invited(admin.page, `member${run}@x.example`, 'member');
+  const reader = await invited(admin.page, `reader${run}@x.example`, 'read_only');
+  await admin.page.goto(`${base}/console/users`);
+  await admin.page.getByText(`member${run}@x.example`).waitFor();
+
+  for (const [token, may] of [
+    [member, { api_keys: true, endpoints: true, users: false, bot_users: false }],
+    [reader, { api_keys: false, endpoints: false, users: false, bot_users: false }],
+  ]) {
+    const { page, context, faults } = await open(browser, { expected: [/status of 401/] });
+    await signInWith(page, token);
+    for (const [collection, create] of Object.entries(may)) {
+      await page.goto(`${base}/console/${collection}`);
+      await page.getByRole('heading', { level: 1 }).waitFor();
+      await settled(page);
+      assert.equal(await page.getByRole('link', { name: /^Create an? / }).count() > 0, create, collection);
+    }
+    await page.goto(`${base}/console/users`);
+    await page.getByRole('link', { name: `member${run}@x.example` }).first().click();
+    await page.getByRole('heading', { name: `member${run}@x.example`, level: 1 }).waitFor();
+    await settled(page);
+    for (const name of ['Edit', 'Delete', 'Invite']) assert.equal(await page.getByRole('button', { name }).or(page.getByRole('link', { name, exact: true })).count(), 0, name);
+    assert.equal((await api(page, 'POST', '/users', { email: 'x@x.example' })).status, 403);
+    assert.deepEqual(faults.filter((fault) => !/status of 40[13]/.test(fault)), []);
+    await context.close();
+  }
+
+  // A person who is removed is out at once.
+  const out = await open(browser, { expected: [/status of 401/] });
+  await signInWith(out.page, reader);
+  const { body } = await api(admin.page, 'GET', '/users');
+  const gone = body.users.find((user) => user.email === `reader${run}@x.example`);
+  assert.equal((await api(admin.page, 'DELETE', `/users/${gone.id}`)).status, 204);
+  assert.equal((await api(out.page, 'GET', '/self')).status, 401);
+  assert.deepEqual(admin.faults, []);
+  await out.context.close();
+  await admin.context.close();
+});
+
+test('a key is restricted and rotated, and shows its last use', async () => {
+  const { page, context, faults } = await open(browser, { expected: [/status of 401/] });
+  await signIn(page);
+  const { body: key } = await api(page, 'POST', '/api_keys', { description: `restricted ${run}` });
+  await page.goto(`${base}/console/api_keys/${key.id}`);
+  await page.getByRole('heading', { name: 'Restrictions and use' }).waitFor();
+  await page.getByRole('link', { name: 'Change restrictions' }).click();
+  const panel = page.getByRole('dialog', { name: 'Update restrictions' });
+  await panel.getByRole('combobox', { name: 'Scopes' }).or(panel.getByRole('textbox', { name: 'Scopes' })).fill('secrets.read');
+  await page.getByRole('option', { name: 'secrets.read' }).click();
+  await panel.getByRole('combobox', { name: 'Networks' }).or(panel.getByRole('textbox', { name: 'Networks' })).fill('127.0.0.0/8');
+  await page.keyboard.press('Enter');
+  await panel.getByRole('button', { name: 'Update restrictions' }).click();
+  await panel.waitFor({ state: 'detached' });
+  await page.getByText('secrets.read').waitFor();
+  await page.getByText('127.0.0.0/8').waitFor();
+
+  // It may do only that, here and in the API.
+  const other = await open(browser, { expected: [/status of 40[13]/] });
+  await signInWith(other.page, key.token, '/console/vaults');
+  await other.page.getByRole('heading', { name: 'Vaults', level: 1 }).waitFor();
+  assert.equal((await api(other.page, 'GET', '/endpoints')).status, 403);
+  assert.equal(await other.page.getByRole('link', { name: /^Create an? / }).count(), 0);
+  await other.context.close();
+
+  await page.reload();
+  await page.getByText('127.0.0.1', { exact: true }).waitFor();
+  await page.getByRole('link', { name: 'Rotate' }).click();
+  const rotate = page.getByRole('dialog', { name: 'Rotate' });
+  await rotate.getByRole('textbox', { name: 'Overlap' }).fill('3600');
+  await rotate.getByRole('button', { name: 'Rotate' }).click();
+  const token = await rotate.getByRole('status').locator('pre').innerText();
+  assert.notEqual(token, key.token);
+  await rotate.getByRole('button', { name: 'I have copied it' }).click();
+  await page.getByText('Token before the rotation works until').waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test('an invitation that is not valid is refused in words', async () => {
+  const { page, context } = await open(browser, { expected: [/status of 401/] });
+  await page.goto(`${base}/console/invitation#nothing`);
+  await page.getByRole('button', { name: 'Accept the invitation' }).click();
+  await page.getByText('The invitation is invalid or has expired.').waitFor();
+  await context.close();
+});
