@@ -31,7 +31,7 @@ export default defineConfig({
             { name: 'vendor', test: (id) => /node_modules\//.test(id) && !FORMS.test(id) && !VIRTUAL.test(id) },
             { name: 'shared', test: /src\/(api|ui|session|theme)\/(?!code-editor)|src\/resources\/(names|queries|use-resource|value|columns|table|custom)|src\/live\/(tail|sse|use-tail)/ },
             { name: 'forms', test: (id) => FORMS.test(id) },
-            { name: 'live', test: /src\/live\/(traffic|audit|live-|event-)|@tanstack\/(react-)?virtual/ },
+            { name: 'live', test: /src\/live\/(traffic|audit|live-|event-|messages)|src\/inspect\/|@tanstack\/(react-)?virtual/ },
             { name: 'events', test: /src\/events\/(destination|dead|replay|health\.tsx|subscription)/ },
             { name: 'access', test: /src\/access\/(key|user)/ },
             { name: 'resources', test: /src\/(resources|events|domains|endpoints|live)\// },

@@ -91,7 +91,7 @@ export function DryRun({ id, policy }: { id: string; policy: string }) {
               <li key={past.event_id}>
                 <details>
                   <summary>
-                    <code>{`${past.method} ${past.url}`}</code> <span className={ui.dim}>{past.status_code ?? 'no response'} · <Time value={past.event_timestamp} /></span>{' '}
+                    <code style={{ overflowWrap: 'anywhere' }}>{`${past.method} ${past.url}`}</code> <span className={ui.dim}>{past.status_code ?? 'no response'} · <Time value={past.event_timestamp} /></span>{' '}
                     <strong>{outcome(past)}</strong>
                   </summary>
                   {past.captured ? null : <p className={ui.hint}>Not captured: header values are in lower case.</p>}

@@ -127,7 +127,7 @@ pub(crate) fn operations() -> [Operation; 3] {
             path: path("/replay"),
             doc: "Sends the request of a traffic event to its endpoint again, as captured or with changes, and waits \
                   for the response. The request has the field `culvert-replay-of` with the ID of the original event, \
-                  which clients cannot set, and makes an event of its own. Without a captured request, the header \
+                  which clients cannot set, and makes a new event. Without a captured request, the header \
                   values are those of the event, in lower case and without credentials. Requires an admin key or a \
                   key of the endpoint's owner (630). At most 60 replays of an owner in a minute, and 8 at a time \
                   (226)."
@@ -412,6 +412,19 @@ struct InputBody {
     base64: String,
 }
 
+impl Input {
+    fn skips_policy(&self) -> Result<bool, Refusal> {
+        match &*self.to {
+            "" | "edge" => Ok(false),
+            "upstream" => Ok(true),
+            _ => {
+                let why = "`to` must be `edge` or `upstream`.";
+                Err(Refusal::new(code::BODY_FIELD_INVALID, why))
+            }
+        }
+    }
+}
+
 /// A request that was sent again.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EventReplayResult")]
@@ -437,6 +450,7 @@ async fn replay(control: &Control, call: Call) -> Result<Reply, Error> {
     let input = input::update::<Input>(call.body.clone())
         .map_err(shape)?
         .input;
+    input.skips_policy()?;
     let id = id_of(&call);
     let logged = find(control, &call.caller, id).await?;
     call.caller.may_write()?;
@@ -572,11 +586,7 @@ impl Original {
         let wrong = |field: &str, why: &str| {
             Refusal::new(code::BODY_FIELD_INVALID, format!("`{field}` {why}."))
         };
-        let skips_policy = match &*input.to {
-            "" | "edge" => false,
-            "upstream" => true,
-            _ => return Err(wrong("to", "must be `edge` or `upstream`")),
-        };
+        let skips_policy = input.skips_policy()?;
         let (scheme, rest) = self.url.split_once("://").unwrap_or_default();
         let at = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, target) = rest.split_at(at);

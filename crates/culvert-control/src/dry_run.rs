@@ -68,7 +68,7 @@ struct Input {
     /// CEL condition as in `GET /events`, instead of a policy.
     filter: String,
     /// Maximum number of requests, 1 to 100; default: 20.
-    #[schemars(range(min = 1, max = 100))]
+    #[schemars(range(max = 100))]
     limit: u32,
 }
 
@@ -138,7 +138,7 @@ fn run_dry(control: &Control, call: Call) -> Running<'_> {
     Box::pin(async move { dry_run(control, &call).await })
 }
 
-/// What is evaluated.
+/// The subject of a dry run.
 enum Wanted {
     Filter(LogFilter),
     /// `None` if the endpoint has none.

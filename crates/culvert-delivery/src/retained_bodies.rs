@@ -2,9 +2,9 @@
 //!
 //! A capture keeps its share of the memory for captures from the edge until its row is committed. So if the disk is
 //! slow, that memory fills, and further captures are skipped and counted; neither traffic nor the traffic log waits.
-//! Redaction happens here, before anything is written, on a thread for blocking work. A crash loses what is in memory.
+//! Redaction happens here, before anything is written, on a thread for blocking work. A crash loses messages in memory.
 //!
-//! Not here: what is captured and redacted (`culvert_events::bodies`), who may read it (control).
+//! Not here: the rules of capture and redaction (policies), and the rights of readers (control).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

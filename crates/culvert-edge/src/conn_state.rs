@@ -24,9 +24,9 @@ use tokio::time::Instant;
 use crate::alarm::Alarm;
 use crate::census::CensusEntry;
 use crate::edge_state::{EdgeState, Phase};
-use crate::http::replay::ReplayState;
 use crate::http1_state::Http1State;
 use crate::recording::{ClosedConnection, Unflushed};
+use crate::replay_state::ReplayState;
 use crate::rules::Rules;
 
 /// The state of an accepted connection.

@@ -5,7 +5,7 @@
 //! ends there, so traffic never waits. Delivery calls [`CapturedExchange::finish`], which redacts,
 //! and stores the result.
 //!
-//! Not here: which exchanges are captured, and what is redacted (policies); storage (delivery).
+//! Not here: the rules of capture and redaction (policies), and storage (delivery).
 
 use std::fmt;
 use std::sync::Arc;

@@ -162,6 +162,11 @@ async fn valid(house: &House, operation: &Operation) -> (String, Value) {
         "replay" => json!({"from": "2027-01-01T00:00:00Z"}),
         _ => json!({}),
     };
+    if operation.collection == "events" {
+        let page = house.get("/events?limit=1").await.body();
+        let id = page["events"][0]["event"]["event_id"].as_str().unwrap();
+        return (operation.path.replace("{id}", id), json!({}));
+    }
     let observed = ALL
         .iter()
         .any(|ty| ty.collection == operation.collection && ty.life != Life::Configured);
@@ -239,7 +244,9 @@ async fn what_a_schema_refuses_the_server_refuses_and_no_listed_value() {
             }
         }
         // The violation caused the refusal, not the rest of the body.
-        if !path.contains("ts_0") && operation.name != "replay" {
+        // A dry run needs retained traffic.
+        let needs_more = ["replay", "dry_run"].contains(&operation.name);
+        if !path.contains("ts_0") && !needs_more {
             let answered = house.call(&house.admin, method, &path, base).await;
             match answered {
                 Answered::Refused(..) => panic!("{method} {path} {answered:?}"),

@@ -19,7 +19,6 @@ use crate::http::fields;
 use crate::http::forward::forward;
 use crate::http::forward_request::ForwardRequest;
 use crate::http::policy_chain::{PolicyChain, RequestOutcome};
-use crate::http::replay::REPLAY_OF;
 use crate::http::request_body::Upload;
 use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
 use crate::http::response_body::ResponseBody;
@@ -27,6 +26,7 @@ use crate::http::routing::{self, Route};
 use crate::http::send_response::{finish, refuse, send};
 use crate::http::upgrade::{self, UpgradeRequest};
 use crate::overload::Level;
+use crate::replay_state::REPLAY_OF;
 
 /// Serves one request of a client.
 pub(crate) async fn serve(

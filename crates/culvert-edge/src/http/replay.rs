@@ -37,10 +37,8 @@ use crate::http::request_body::Upload;
 use crate::http::response::{PendingResponse, RequestTraits};
 use crate::http::send_response::send;
 use crate::http::upgrade::Wanted;
+use crate::replay_state::{REPLAY_OF, ReplayState};
 use crate::snapshot::group::{Group, Member};
-
-/// The field that marks a replay, with the id of the original event.
-pub const REPLAY_OF: HeaderName = HeaderName::from_static("culvert-replay-of");
 
 /// How long a replay may take.
 const REPLAYED_WITHIN: Duration = Duration::from_secs(30);
@@ -97,20 +95,6 @@ pub enum NotReplayed {
     Unavailable,
 }
 
-/// The state of a replay, which its connection has instead of a client.
-#[derive(Debug)]
-pub(crate) struct ReplayState {
-    random: [u8; 16],
-    event: OnceLock<EventId>,
-}
-
-impl ReplayState {
-    /// The id of the event of an exchange that ends now.
-    pub(crate) fn event_id(&self, at: culvert_base::Timestamp) -> EventId {
-        *self.event.get_or_init(|| EventId::new(at, self.random))
-    }
-}
-
 /// Sends a request to one of the endpoints of this edge.
 pub(crate) async fn replay(
     edge: &Arc<EdgeContext>,
@@ -139,10 +123,8 @@ async fn run(edge: &Arc<EdgeContext>, request: ReplayRequest) -> Result<Replayed
     let (group, member) = find(edge, &request, &authority.host)?;
     let here = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     let down = Downstream::new(Arc::clone(edge), here, here, None);
-    let state = down.conn.replay.get_or_init(|| ReplayState {
-        random: edge.policy.entropy.bytes(),
-        event: OnceLock::new(),
-    });
+    let new = || ReplayState::new(&*edge.policy.entropy);
+    let state = down.conn.replay.get_or_init(new);
     if request.is_https {
         secure(&down, &member, &authority.host, request.skips_policy).await?;
     }
@@ -165,7 +147,7 @@ async fn run(edge: &Arc<EdgeContext>, request: ReplayRequest) -> Result<Replayed
         () = edge.accepting.cancelled() => None,
     };
     Ok(Replayed {
-        event: state.event.get().copied(),
+        event: state.event(),
         status: status.map(|status| status.as_u16()),
     })
 }

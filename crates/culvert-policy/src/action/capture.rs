@@ -200,7 +200,7 @@ struct Config {
     /// RFC 3339 time after which nothing is stored; default no limit.
     #[serde(default)]
     until: Option<String>,
-    /// What is stored as `[redacted]`, besides the names in the settings `events.redact_headers` and
+    /// Values to store as `[redacted]`, besides the names in the settings `events.redact_headers` and
     /// `events.redact_query`.
     #[serde(default)]
     redact: Option<Redact>,

@@ -1,7 +1,7 @@
 //! Redaction of captured messages.
 //!
 //! The rules of the server for events apply to header fields, URLs and form bodies, except for the names that the
-//! action reveals. A body for which the action has rules of its own is stored only if all of it can be read: it is
+//! action reveals. A body for which the action has further rules is stored only if all of it can be read: it is
 //! complete, its content coding is known, and it is UTF-8 text.
 
 use std::borrow::Cow;

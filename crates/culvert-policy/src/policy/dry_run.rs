@@ -53,7 +53,7 @@ pub enum RuleResult {
     Match,
     /// A condition does not hold.
     NoMatch,
-    /// A condition reads what is not known.
+    /// A condition reads a variable that is not known.
     Unknown,
     /// An earlier rule ends the phase.
     NotReached,

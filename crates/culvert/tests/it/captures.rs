@@ -1,13 +1,11 @@
-//! Captured requests and responses over the API: who may read them, what is redacted, what survives, and requests that
-//! are sent again.
-
-use std::time::Duration;
+//! Captured requests and responses over the API: readers, redaction, limits, survival of a kill, requests that are
+//! sent again, and dry runs.
 
 use culvert::client::Client;
 use http::Method;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::harness::{Backend, Harness, Receiver, backends, eventually, raw};
 use crate::kill::Process;
@@ -202,18 +200,22 @@ async fn rules_of_the_response_select_by_the_response() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_aborted_upload_is_captured_as_far_as_it_came() {
     let culvert = Harness::start(&Backend::Sqlite).await;
-    let origin = Receiver::start().await;
+    let origin = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let body = json!({
-        "upstream_url": format!("http://{}", origin.address),
+        "upstream_url": format!("http://{}", origin.local_addr().unwrap()),
         "traffic_policy": capture(&json!({})),
+        "url": "http://aborted.culvert.localhost",
     });
-    endpoint(&culvert, &culvert.client, "aborted", body).await;
-    let mut socket = TcpStream::connect(culvert.http).await.unwrap();
+    culvert.create("endpoints", body).await;
     let head = "POST /cut HTTP/1.1\r\nhost: aborted.culvert.localhost\r\ncontent-length: 100\r\n\r\nfirst part";
-    socket.write_all(head.as_bytes()).await.unwrap();
-    // The edge reads the part before it sees the end.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    drop(socket);
+    let mut client = TcpStream::connect(culvert.http).await.unwrap();
+    client.write_all(head.as_bytes()).await.unwrap();
+    let (mut upstream, _) = origin.accept().await.unwrap();
+    let mut received = Vec::new();
+    while !received.ends_with(b"first part") {
+        assert!(upstream.read_buf(&mut received).await.unwrap() > 0);
+    }
+    drop(client);
     let cut = messages(&culvert.client, &id(&culvert.client, "/cut").await).await;
     assert_eq!(cut["request"]["body"]["text"], "first part");
     assert_eq!(cut["request"]["body"]["truncated"], true);
