@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{CommandType, Failure, say, settings_of, with_settings};
 use crate::config::Settings;
-use crate::server::{store_url, told};
+use crate::server::{store_url, with_causes};
 
 /// Registered in [`super::ALL`].
 pub static TYPE: CommandType = CommandType {
