@@ -2,11 +2,12 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use culvert_base::net::HostName;
 use culvert_base::{Clock, SystemClock};
+use culvert_events::bodies::{BodyBudget, CapturedMessages};
 use culvert_events::{Capture, Kind, Record, Recorder, Selection, encode};
 use culvert_policy::Scheme;
 use rustls::sign::CertifiedKey;
@@ -36,6 +37,9 @@ pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
 pub(crate) struct Collector {
     pub(crate) is_off: AtomicBool,
     events: Mutex<Vec<Value>>,
+    /// Captured messages, as delivery would store them.
+    pub(crate) captured: Mutex<Vec<CapturedMessages>>,
+    budget: OnceLock<Arc<BodyBudget>>,
     changed: Notify,
 }
 
@@ -48,7 +52,15 @@ impl Recorder for Collector {
         }
     }
 
-    fn offer(&self, record: Record) {
+    fn bodies(&self) -> Option<Arc<BodyBudget>> {
+        let budget = self.budget.get_or_init(|| BodyBudget::new(1 << 20));
+        Some(Arc::clone(budget))
+    }
+
+    fn offer(&self, mut record: Record) {
+        if let Some(bodies) = record.take_bodies() {
+            self.captured.lock().unwrap().push(bodies.finish().0);
+        }
         let mut out = Vec::new();
         let _truncated = encode::event(&record, &Selection::all(record.kind()), "ev_0", &mut out);
         self.events

@@ -8,6 +8,7 @@ mod bodies;
 mod bounds;
 mod buffers;
 mod calls;
+mod captures;
 mod challenges;
 mod documents;
 mod drain;
