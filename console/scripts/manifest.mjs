@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
-const single = ['index.html', 'package-lock.json', 'package.json', 'tsconfig.json', 'vite.config.ts'];
+const single = ['agent.html', 'index.html', 'package-lock.json', 'package.json', 'tsconfig.json', 'vite.agent.config.ts', 'vite.config.ts'];
 
 const files = (folder) =>
   readdirSync(join(root, folder), { withFileTypes: true, recursive: true })

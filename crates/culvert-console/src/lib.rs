@@ -1,4 +1,4 @@
-//! The files of the web console, in the binary.
+//! The files of the web console and of the agent's page, in the binary.
 //!
 //! Their source is `console/`. `npm run build` there writes them to `dist/`, which is committed, so
 //! a build needs neither Node nor a network. `dist/MANIFEST` has the hash of every source file.
@@ -61,9 +61,30 @@ impl File {
     }
 }
 
-/// The file with this name.
+/// The directory of the page that agents serve.
+const AGENT: &str = "agent/";
+
+/// The file of the console with this name.
 pub fn find(name: &str) -> Option<&'static File> {
-    files::FILES.iter().find(|file| file.name == name)
+    files::FILES
+        .iter()
+        .find(|file| file.name == name && !name.starts_with(AGENT))
+}
+
+/// The file of the agent's page with this name, such as `assets/agent.js`.
+pub fn agent_file(name: &str) -> Option<&'static File> {
+    files::FILES
+        .iter()
+        .find(|file| file.name.strip_prefix(AGENT) == Some(name))
+}
+
+/// The page that an agent serves to the user of its machine.
+///
+/// # Panics
+///
+/// Never: a test checks that the list has it.
+pub fn agent_page() -> &'static File {
+    agent_file("agent.html").expect("agents have a page")
 }
 
 /// The page that is served for every path of the console.

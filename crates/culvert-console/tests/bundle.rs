@@ -84,7 +84,7 @@ fn the_bundle_is_built_from_the_source() {
             "console/{name} is not in the bundle: npm run build"
         );
     }
-    assert!(listed.contains_key("package-lock.json") && listed.contains_key("index.html"));
+    assert!(listed.contains_key("package-lock.json") && listed.contains_key("agent.html"));
     for (name, hash) in listed {
         let bytes = fs::read(console.join(&name)).unwrap_or_default();
         let mut found = String::new();
@@ -100,7 +100,19 @@ fn the_bundle_is_built_from_the_source() {
 
 #[test]
 fn nothing_in_the_page_runs_inline_or_comes_from_elsewhere() {
-    let page = std::str::from_utf8(culvert_console::page().bytes).unwrap();
+    for page in [culvert_console::page(), culvert_console::agent_page()] {
+        runs_nothing_inline(std::str::from_utf8(page.bytes).unwrap());
+    }
+}
+
+#[test]
+fn the_console_and_the_page_of_agents_have_their_own_files() {
+    assert!(culvert_console::find("agent/agent.html").is_none());
+    assert!(culvert_console::agent_file("index.html").is_none());
+    assert!(culvert_console::agent_file("assets/agent.js").is_some());
+}
+
+fn runs_nothing_inline(page: &str) {
     assert!(
         !page.contains("http://") && !page.contains("https://"),
         "{page}"

@@ -11,6 +11,7 @@ mod clouds;
 pub mod config;
 pub mod data_dir_lock;
 pub mod demo;
+mod failure;
 mod ingress;
 pub mod issuer;
 pub mod keys;

@@ -54,6 +54,11 @@ impl Server {
         found.find_map(|one| one.strip_prefix(name)).unwrap()
     }
 
+    fn agents(&self) -> String {
+        let (_, port) = self.address("agents=").rsplit_once(':').unwrap();
+        format!("localhost:{port}")
+    }
+
     fn token(&self) -> String {
         let path = self.folder.path().join("data/bootstrap-key");
         std::fs::read_to_string(path).unwrap().trim().to_owned()
@@ -93,6 +98,9 @@ fn the_console_works_in_a_browser() {
         .env("CULVERT_API_URL", api)
         .env("CULVERT_API_KEY", server.token())
         .env("CULVERT_HTTP", server.address("http="))
+        .env("CULVERT_PROGRAM", env!("CARGO_BIN_EXE_culvert"))
+        .env("CULVERT_AGENTS", server.agents())
+        .env("CULVERT_CA", server.folder.path().join("data/ca.pem"))
         .env("CHROMIUM", BROWSER)
         .output()
         .unwrap();

@@ -55,7 +55,7 @@ class Service:
 
     def __init__(self, name="one"):
         class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+            protocol_version = "HTTP/1.0"
 
             def answer(self):
                 length = int(self.headers.get("content-length", 0))

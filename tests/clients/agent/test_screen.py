@@ -56,9 +56,10 @@ class Terminal:
                 self.stream.feed(data)
 
     def resize(self, columns, rows):
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        # The program draws as soon as it knows the new size.
         with self.lock:
             self.screen.resize(rows, columns)
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def lines(self):
         with self.lock:

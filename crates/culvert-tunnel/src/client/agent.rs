@@ -454,6 +454,9 @@ impl Agent {
                     begun = self.begin() => begun.inspect_err(|_| self.settings.servers.move_on())?,
                     () = stop.cancelled() => return Ok(Left::Stopped),
                 };
+                self.tell(Event::Connected {
+                    address: self.status.borrow().server.clone(),
+                });
                 let (this, session) = (Arc::clone(self), started.session.clone());
                 started
                     .chores

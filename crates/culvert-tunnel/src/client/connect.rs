@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::proxy::Proxy;
 use crate::driver::{self, Driver, Session};
 use crate::socket::Socket;
 
@@ -27,6 +28,7 @@ pub struct Dialing {
     address: String,
     name: ServerName<'static>,
     tls: TlsConnector,
+    proxy: Option<Proxy>,
 }
 
 impl fmt::Debug for Dialing {
@@ -67,7 +69,14 @@ impl Dialing {
             address: address.to_owned(),
             name,
             tls: TlsConnector::from(Arc::new(client_config(roots))),
+            proxy: None,
         })
+    }
+
+    /// Connects through a proxy.
+    #[must_use]
+    pub fn through(self, proxy: Option<Proxy>) -> Self {
+        Self { proxy, ..self }
     }
 
     /// `host:port`.
@@ -78,7 +87,11 @@ impl Dialing {
     /// Connects. No data moves until the driver runs.
     pub(crate) async fn dial(&self) -> io::Result<(Session, Driver<TlsStream<Socket>>)> {
         let connecting = async {
-            let socket = Socket::new(TcpStream::connect(&self.address).await?)?;
+            let socket = match &self.proxy {
+                Some(proxy) => proxy.connect(&self.address).await?,
+                None => TcpStream::connect(&self.address).await?,
+            };
+            let socket = Socket::new(socket)?;
             self.tls.connect(self.name.clone(), socket).await
         };
         let socket = tokio::time::timeout(CONNECT_TIME, connecting)

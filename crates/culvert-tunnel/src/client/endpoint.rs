@@ -141,6 +141,8 @@ pub struct Endpoint {
     /// Whether the server sends a PROXY protocol header before each connection.
     pub(crate) proxied: bool,
     pub(crate) request: BindRequest,
+    /// Whether its requests are recorded.
+    pub is_inspected: bool,
     /// Counts its connections and requests. Copies of the endpoint share it.
     pub meters: Arc<EndpointMeters>,
 }
@@ -164,6 +166,7 @@ impl Endpoint {
             http2,
             proxied,
             request,
+            is_inspected: true,
             meters: Arc::default(),
         })
     }

@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use super::endpoint::Protocol;
+use super::upstream::Upstream;
 use crate::wire::{BindExtra, BindRequest};
 
 /// An option of an endpoint.
@@ -130,6 +131,15 @@ impl Wanted {
         // protocol.
         self.opts.insert("MutualTLSAtAgent".into(), true.into());
         String::from_utf8(text.ok()?).ok()
+    }
+
+    /// Sends this `Host` to the service; `rewrite` stands for the host of the service.
+    pub fn set_host_header(&mut self, value: &str, upstream: &Upstream) {
+        let host = match value {
+            "rewrite" => upstream.authority(),
+            host => host.to_owned(),
+        };
+        self.push("RequestHeaders", "add", format!("host:{host}").into());
     }
 
     /// Sets an option by its name on the wire.

@@ -15,6 +15,11 @@ pub enum Event {
         /// `host:port`.
         address: String,
     },
+    /// The agent is connected to a server, which has not authorized it yet.
+    Connected {
+        /// `host:port`.
+        address: String,
+    },
     /// The session and all its endpoints are established.
     Online {
         /// Its id.
@@ -125,6 +130,8 @@ pub struct EndpointStatus {
     pub protocol: &'static str,
     /// The service.
     pub upstream: String,
+    /// Whether its requests are recorded, if the agent records requests.
+    pub is_inspected: bool,
     /// Whether the server or the user stopped it.
     pub is_gone: bool,
     /// Counts its connections and requests.
@@ -138,6 +145,7 @@ impl EndpointStatus {
             name: endpoint.name.clone(),
             protocol: endpoint.protocol.as_str(),
             upstream: endpoint.upstream.as_str().to_owned(),
+            is_inspected: endpoint.is_inspected,
             meters: Arc::clone(&endpoint.meters),
             ..Self::default()
         }

@@ -168,6 +168,17 @@ impl Upstream {
         &self.text
     }
 
+    /// The host, with the port if it is not the default one of the scheme, as in a `Host` field.
+    pub(crate) fn authority(&self) -> String {
+        let (scheme, authority) = self.text.split_once("://").unwrap_or(("", &self.text));
+        let default = SCHEMES.iter().find(|known| known.name == scheme);
+        let default = default.and_then(|known| known.port);
+        match authority.rsplit_once(':') {
+            Some((host, _)) if default == Some(self.port) => host.to_owned(),
+            _ => authority.to_owned(),
+        }
+    }
+
     /// Connects, without TLS.
     pub(crate) async fn connect(&self) -> io::Result<TcpStream> {
         let socket = tokio::time::timeout(CONNECT_TIME, self.connect_tcp())

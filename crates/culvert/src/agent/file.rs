@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::Inspect;
 use super::log::LogPlan;
 use super::plan::{self, Identity, inspect_at};
-use crate::cli::Failure;
 use crate::client::read_token;
+use crate::failure::Failure;
 
 /// Maximum number of endpoints per agent.
 const ENDPOINTS_MAX: usize = 100;
@@ -34,6 +34,7 @@ struct File {
     version: Version,
     #[serde(default)]
     agent: AgentPart,
+    #[serde(default)]
     endpoints: Vec<EndpointPart>,
 }
 
@@ -65,6 +66,7 @@ struct AgentPart {
     console_ui: Option<Value>,
     /// Without effect.
     region: Option<String>,
+    proxy_url: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -86,6 +88,13 @@ struct EndpointPart {
     #[serde(default)]
     traffic_policy_file: Option<PathBuf>,
     upstream: UpstreamPart,
+    /// Whether to record requests.
+    #[serde(default = "is_true")]
+    inspect: bool,
+}
+
+const fn is_true() -> bool {
+    true
 }
 
 #[derive(Debug, Deserialize)]
@@ -102,9 +111,9 @@ struct UpstreamPart {
     ca_file: Option<PathBuf>,
 }
 
-/// Parses the text of the file at `path`. Returns the endpoints with the `names`, or all if there are none. Relative
-/// paths in the file are relative to its directory.
-pub fn read(text: &str, path: &Path, names: &[&str]) -> Result<Read, Failure> {
+/// Parses the text of the file at `path`. Returns the endpoints with the `names`, all if the list is empty, and none
+/// without a list. Relative paths in the file are relative to its directory.
+pub fn read(text: &str, path: &Path, names: Option<&[&str]>) -> Result<Read, Failure> {
     let wrong = |why: String| {
         Failure::Configuration(crate::config::Invalid(format!(
             "`{}`: {why}",
@@ -126,7 +135,7 @@ pub fn read(text: &str, path: &Path, names: &[&str]) -> Result<Read, Failure> {
             "an agent may have at most {ENDPOINTS_MAX} endpoints"
         )));
     }
-    for name in names {
+    for name in names.unwrap_or_default() {
         if !file.endpoints.iter().any(|endpoint| endpoint.name == *name) {
             return Err(wrong(format!("the endpoint `{name}` does not exist")));
         }
@@ -134,14 +143,14 @@ pub fn read(text: &str, path: &Path, names: &[&str]) -> Result<Read, Failure> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut endpoints = Vec::new();
     for part in file.endpoints {
-        if names.is_empty() || names.contains(&part.name.as_str()) {
+        if names.is_some_and(|names| names.is_empty() || names.contains(&&part.name[..])) {
             let name = part.name.clone();
             let endpoint = endpoint(part, folder)
                 .map_err(|why| wrong(format!("endpoint `{name}`: {}", sentence(why))))?;
             endpoints.push(endpoint);
         }
     }
-    if endpoints.is_empty() {
+    if endpoints.is_empty() && names.is_some() {
         return Err(wrong("it contains no endpoint".into()));
     }
     let identity = identity(file.agent, folder).map_err(|why| wrong(sentence(why)))?;
@@ -214,6 +223,7 @@ fn identity(part: AgentPart, folder: &Path) -> Result<Identity, Failure> {
         )?,
         has_screen,
         region: part.region,
+        proxy: part.proxy_url,
         server: part.connect_url,
         ca: part.connect_cas.map(|path| folder.join(path)),
         token,
@@ -285,7 +295,17 @@ fn endpoint(part: EndpointPart, folder: &Path) -> Result<Endpoint, Failure> {
     };
     let upstream =
         Upstream::parse(&upstream, kind, wanted.http2, &trust).map_err(Failure::Usage)?;
-    Endpoint::new(kind, wanted, upstream).map_err(Failure::Usage)
+    let mut endpoint = Endpoint::new(kind, wanted, upstream).map_err(Failure::Usage)?;
+    endpoint.is_inspected = part.inspect;
+    Ok(endpoint)
+}
+
+/// The endpoint that a JSON object with the fields of an endpoint in the file describes. The error is a sentence
+/// without a full stop.
+pub fn endpoint_of(body: Value) -> Result<Endpoint, String> {
+    let part: EndpointPart = serde_path_to_error::deserialize(body)
+        .map_err(|error| format!("`{}`: {}", error.path(), error.inner()))?;
+    endpoint(part, Path::new(".")).map_err(sentence)
 }
 
 /// The protocol of an endpoint, from the scheme of its URL or its service.
@@ -304,7 +324,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, names: &[&str]) -> Result<Vec<String>, String> {
-        let read = read(text, Path::new("agent.yml"), names).map_err(sentence)?;
+        let read = read(text, Path::new("agent.yml"), Some(names)).map_err(sentence)?;
         let shown = |endpoint: &Endpoint| {
             format!(
                 "{} {} {}",
@@ -352,7 +372,7 @@ endpoints:
             check(FILE, &["db"]).unwrap(),
             ["db tcp tcp://localhost:5432"]
         );
-        let identity = read(FILE, Path::new("agent.yml"), &[]).unwrap().identity;
+        let identity = read(FILE, Path::new("agent.yml"), None).unwrap().identity;
         assert_eq!(identity.server.as_deref(), Some("tunnel.example.test:8441"));
         assert_eq!(identity.token.unwrap().reveal(), "secret");
         assert_eq!(

@@ -1,39 +1,60 @@
-//! The inspection page of an agent: shows and replays recent requests, for browsers and programs.
+//! The agent's page and its API: recent requests, their repetition, and the endpoints.
 //!
-//! It listens on loopback. The requests that it shows are untrusted, so they are escaped and no script runs. To block
-//! DNS rebinding and cross-site requests, `Host` must be a loopback name, and changes must come from the page itself
-//! or from a client that is not a browser.
+//! Both listen on loopback, for the user of this machine. To block DNS rebinding, `Host` must be a loopback name. To
+//! block requests that pages of other sites make, changes must come from the page itself or from a client that is not a
+//! browser. The requests that the page shows are untrusted: the page gets them as data, and a strict policy keeps it
+//! from running anything else than its own files.
+//!
+//! The paths and fields below `/api` are those of ngrok's agent API; the page has its own below `/inspect/api`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use culvert_tunnel::client::{Agent, Counts, Exchange, Exchanges, Message, Phase, Status};
-use http::{HeaderMap, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
+use culvert_base::{Clock, SystemClock};
+use culvert_tunnel::client::{
+    Counts, Edit, EndpointStatus, Exchange, Exchanges, OpenError, Phase, ReplayError, Status,
+};
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+
+use super::file;
+use super::sessions::Sessions;
+use reply::{Problem, Reply, data, empty, see_other};
+
+mod reply;
+mod requests;
+mod tunnels;
 
 /// Maximum number of concurrent connections; more wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
 /// Time limit for the head of a request.
 const HEAD_TIME: Duration = Duration::from_secs(10);
-/// Maximum body of a request.
-const BODY_BYTES_MAX: usize = 4 << 10;
-/// Maximum part of a body that the page shows.
-const SHOWN_BYTES_MAX: usize = 64 << 10;
+/// Time limit for the body of a request.
+const BODY_TIME: Duration = Duration::from_secs(10);
+/// Maximum body of a request: an edited request with the largest recorded body, or an endpoint with a policy.
+const BODY_BYTES_MAX: usize = 1 << 20;
 
-type Answer = Response<Full<Bytes>>;
-
-/// Serves the page until the future is dropped.
-pub async fn serve(listener: TcpListener, agent: Arc<Agent>) {
+/// Serves the page and the API until the future is dropped.
+pub(super) async fn serve(
+    listener: TcpListener,
+    sessions: Arc<Sessions>,
+    exchanges: Option<Arc<Exchanges>>,
+) {
     let port = listener.local_addr().map_or(0, |address| address.port());
-    let page = Arc::new(Page { agent, port });
+    let page = Arc::new(Page {
+        sessions,
+        exchanges,
+        port,
+        run: SystemClock.now().unix_nanos(),
+    });
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -61,72 +82,116 @@ pub async fn serve(listener: TcpListener, agent: Arc<Agent>) {
 }
 
 struct Page {
-    agent: Arc<Agent>,
+    sessions: Arc<Sessions>,
+    exchanges: Option<Arc<Exchanges>>,
     port: u16,
+    /// Tells this run of the agent from others, whose requests have the same ids.
+    run: i64,
 }
 
 impl Page {
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
+    async fn answer(&self, request: Request<Incoming>) -> Reply {
         let (head, body) = request.into_parts();
+        match self.routed(&head, body).await {
+            Ok(reply) => reply,
+            Err(problem) => problem.reply(),
+        }
+    }
+
+    async fn routed(&self, head: &Parts, body: Incoming) -> Result<Reply, Problem> {
         let host = text_of(&head.headers, header::HOST);
         if !self.is_own(host) {
-            return plain(
-                StatusCode::FORBIDDEN,
-                "Open this page with a host name of this machine.\n",
-            );
+            return Err(Problem::forbidden(
+                "open this page with a host name of this machine",
+            ));
         }
-        let is_read = matches!(head.method, Method::GET | Method::HEAD);
-        if !is_read && !is_from_here(&head.headers, host) {
-            return plain(
-                StatusCode::FORBIDDEN,
-                "Cross-site requests are not allowed.\n",
-            );
+        let method = match head.method {
+            Method::HEAD => Method::GET,
+            ref method => method.clone(),
+        };
+        if method != Method::GET && !is_from_here(&head.headers, host) {
+            return Err(Problem::forbidden("cross-site requests are not allowed"));
         }
+        let path = head.uri.path();
+        let Some(path) = path.strip_prefix("/api/") else {
+            return self.page(&method, head, body).await;
+        };
+        match path.split('/').collect::<Vec<_>>()[..] {
+            ["status"] => match method {
+                Method::GET => Ok(data(StatusCode::OK, &status(&self.status()))),
+                _ => Err(Problem::wrong_method()),
+            },
+            [kind @ ("tunnels" | "endpoints")] => match method {
+                Method::GET => Ok(self.endpoints(kind)),
+                Method::POST => self.open(kind, &read(body).await?).await,
+                _ => Err(Problem::wrong_method()),
+            },
+            [kind @ ("tunnels" | "endpoints"), name] => {
+                let name = decoded(name);
+                match method {
+                    Method::GET => self.endpoint(kind, &name),
+                    Method::DELETE => match self.sessions.close(&name).await {
+                        true => Ok(empty()),
+                        false => Err(Problem::not_found("no endpoint has this name")),
+                    },
+                    _ => Err(Problem::wrong_method()),
+                }
+            }
+            ["requests", "http"] => match method {
+                Method::GET => self.requests(head.uri.query().unwrap_or_default()),
+                Method::POST => {
+                    let body = read(body).await?;
+                    self.replay_named(&body).await
+                }
+                Method::DELETE => {
+                    if let Some(all) = &self.exchanges {
+                        all.clear();
+                    }
+                    Ok(empty())
+                }
+                _ => Err(Problem::wrong_method()),
+            },
+            ["requests", "http", id] => match method {
+                Method::GET => Ok(data(StatusCode::OK, &requests::item(&*self.find(id)?))),
+                _ => Err(Problem::wrong_method()),
+            },
+            _ => Err(Problem::not_found("the path does not exist")),
+        }
+    }
+
+    /// The files of the page, and its own API.
+    async fn page(&self, method: &Method, head: &Parts, body: Incoming) -> Result<Reply, Problem> {
         let path: Vec<&str> = head.uri.path().split('/').skip(1).collect();
-        match (&head.method, &path[..]) {
-            (&Method::GET | &Method::HEAD, [""]) => see_other("/inspect/http".into()),
-            (&Method::GET | &Method::HEAD, ["inspect", "http"]) => html(&self.list()),
-            (&Method::GET | &Method::HEAD, ["inspect", "http", id]) => match self.find(id) {
-                Some(exchange) => html(&self.detail(&exchange)),
-                None => not_found(),
-            },
-            (&Method::POST, ["inspect", "http", id, "replay"]) => match self.find(id) {
-                Some(exchange) => match self.agent.replay(exchange.id).await {
-                    Ok(id) => see_other(format!("/inspect/http/{id}")),
-                    Err(error) => plain(StatusCode::BAD_GATEWAY, &format!("{error}\n")),
-                },
-                None => not_found(),
-            },
-            (&Method::GET | &Method::HEAD, ["api", "status"]) => {
-                data(&status(&self.agent.status().borrow()))
+        match (method, &path[..]) {
+            (&Method::GET, [""] | ["inspect"] | ["inspect", ""]) => Ok(see_other("/inspect/http")),
+            (&Method::GET, ["inspect", "http"] | ["inspect", "http", _]) => {
+                Ok(reply::file(culvert_console::agent_page(), &head.headers))
             }
-            (&Method::GET | &Method::HEAD, ["api", "tunnels"]) => {
-                data(&tunnels(&self.agent.status().borrow()))
+            (&Method::GET, ["inspect", "assets", name]) => {
+                let file = culvert_console::agent_file(&format!("assets/{name}"));
+                let file = file.ok_or_else(|| Problem::not_found("the file does not exist"))?;
+                Ok(reply::file(file, &head.headers))
             }
-            (&Method::GET | &Method::HEAD, ["api", "requests", "http"]) => {
-                let requests: Vec<Value> = self.recent().iter().map(|it| shown(it)).collect();
-                let Counts { seen, not_kept } = self.counts();
-                data(&json!({
-                    "requests": requests,
-                    "seen": seen,
-                    "not_kept": not_kept,
-                    "uri": "/api/requests/http",
-                }))
+            (&Method::GET, ["inspect", "api", "state"]) => {
+                self.state(head.uri.query().unwrap_or_default())
             }
-            (&Method::GET | &Method::HEAD, ["api", "requests", "http", id]) => {
-                match self.find(id) {
-                    Some(exchange) => data(&shown(&exchange)),
-                    None => not_found(),
-                }
+            (&Method::GET, ["inspect", "api", "requests", id]) => {
+                Ok(data(StatusCode::OK, &requests::detail(&*self.find(id)?)))
             }
-            (&Method::POST, ["api", "requests", "http"]) => self.replay_named(body).await,
-            (&Method::DELETE, ["api", "requests", "http"]) => {
-                if let Some(all) = self.agent.exchanges() {
-                    all.clear();
-                }
-                with_status(StatusCode::NO_CONTENT, "text/plain", Bytes::new())
+            (&Method::POST, ["inspect", "api", "requests", id, "replay"]) => {
+                let id = self.find(id)?.id;
+                let edit: Value = read(body).await?;
+                let replayed = match edit {
+                    Value::Null => self.sessions.first.replay(id).await,
+                    edit => {
+                        let edit = edit_of(edit)?;
+                        self.sessions.first.replay_edited(id, &edit).await
+                    }
+                };
+                let id = replayed.map_err(replay_problem)?;
+                Ok(data(StatusCode::OK, &json!({"id": id})))
             }
-            _ => not_found(),
+            _ => Err(Problem::not_found("the path does not exist")),
         }
     }
 
@@ -137,124 +202,191 @@ impl Page {
             .any(|name| host.strip_prefix(name) == Some(&format!(":{}", self.port)[..]))
     }
 
-    fn recent(&self) -> Vec<Arc<Exchange>> {
-        self.agent
-            .exchanges()
-            .map(|all| all.recent())
-            .unwrap_or_default()
+    fn status(&self) -> Status {
+        self.sessions.first.status().borrow().clone()
     }
 
-    fn counts(&self) -> Counts {
-        self.agent
-            .exchanges()
-            .map(|all| all.counts())
-            .unwrap_or_default()
+    fn find(&self, id: &str) -> Result<Arc<Exchange>, Problem> {
+        let all = self.exchanges.as_ref();
+        let found = id.parse().ok().and_then(|id| all?.get(id));
+        found.ok_or_else(|| Problem::not_found("the request is not recorded, or no longer"))
     }
 
-    fn find(&self, id: &str) -> Option<Arc<Exchange>> {
-        self.agent.exchanges()?.get(id.parse().ok()?)
+    fn endpoints(&self, kind: &str) -> Reply {
+        let endpoints: Vec<Value> = online(&self.status())
+            .map(|endpoint| shown(kind, endpoint))
+            .collect();
+        data(
+            StatusCode::OK,
+            &json!({kind: endpoints, "uri": format!("/api/{kind}")}),
+        )
+    }
+
+    fn endpoint(&self, kind: &str, name: &str) -> Result<Reply, Problem> {
+        let status = self.status();
+        let found = online(&status).find(|endpoint| endpoint.name == name);
+        let found = found.ok_or_else(|| Problem::not_found("no endpoint has this name"))?;
+        Ok(data(StatusCode::OK, &shown(kind, found)))
+    }
+
+    async fn open(&self, kind: &str, body: &Value) -> Result<Reply, Problem> {
+        let endpoint = match kind {
+            "tunnels" => tunnels::requested(body),
+            _ => file::endpoint_of(body.clone()),
+        };
+        let endpoint = endpoint.map_err(Problem::invalid)?;
+        match self.sessions.open(endpoint).await {
+            Ok(opened) => Ok(data(StatusCode::CREATED, &shown(kind, &opened))),
+            Err(error @ (OpenError::NameInUse | OpenError::TooMany)) => {
+                Err(Problem::invalid(error.to_string()))
+            }
+            Err(error @ OpenError::Offline) => Err(Problem::offline(error.to_string())),
+            Err(error @ OpenError::Refused(..)) => Err(Problem::failed(error.to_string())),
+        }
+    }
+
+    fn requests(&self, query: &str) -> Result<Reply, Problem> {
+        let limit = match parameter(query, "limit") {
+            None => usize::MAX,
+            Some(text) => text
+                .parse()
+                .map_err(|_| Problem::invalid("`limit` must be a number"))?,
+        };
+        let name = parameter(query, "tunnel_name").filter(|name| !name.is_empty());
+        let all = self.exchanges.as_ref();
+        let is_wanted = |it: &Exchange| name.as_ref().is_none_or(|name| it.endpoint.name == *name);
+        let newest = all
+            .map(|all| all.newest(limit, is_wanted))
+            .unwrap_or_default();
+        let requests: Vec<Value> = newest.iter().map(|it| requests::item(it)).collect();
+        let Counts { seen, not_kept } = requests::counts(all.map(|all| &**all));
+        let body = json!({
+            "requests": requests,
+            "seen": seen,
+            "not_kept": not_kept,
+            "uri": "/api/requests/http",
+        });
+        Ok(data(StatusCode::OK, &body))
+    }
+
+    /// What the page shows beside a single request: everything, or the requests after an id.
+    fn state(&self, query: &str) -> Result<Reply, Problem> {
+        let after: u64 = match parameter(query, "after") {
+            None => 0,
+            Some(text) => text
+                .parse()
+                .map_err(|_| Problem::invalid("`after` must be a number"))?,
+        };
+        let all = self.exchanges.as_ref();
+        let recent = all.map(|all| all.recent()).unwrap_or_default();
+        let new = recent.iter().take_while(|it| it.id > after);
+        let new: Vec<Value> = new.map(|it| requests::summary(it)).collect();
+        let Counts { seen, not_kept } = requests::counts(all.map(|all| &**all));
+        let agent = self.status();
+        let endpoints: Vec<Value> = online(&agent).map(tunnels::tunnel).collect();
+        let body = json!({
+            "run": self.run.to_string(),
+            "agent": status(&agent),
+            "server": agent.server,
+            "trouble": agent.trouble.as_ref().map(|trouble| &trouble.why),
+            "notices": agent.notices,
+            "tunnels": endpoints,
+            "requests": new,
+            "oldest": recent.last().map(|it| it.id),
+            "seen": seen,
+            "not_kept": not_kept,
+            "kept_per_second": Exchanges::kept_per_second(),
+        });
+        Ok(data(StatusCode::OK, &body))
     }
 
     /// Replays the request that the body names: `{"id": "7"}` or a number.
-    async fn replay_named(&self, body: Incoming) -> Answer {
-        let Ok(body) = Limited::new(body, BODY_BYTES_MAX).collect().await else {
-            return plain(StatusCode::PAYLOAD_TOO_LARGE, "The body is too long.\n");
-        };
-        let body: Value = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
+    async fn replay_named(&self, body: &Value) -> Result<Reply, Problem> {
         let id = match &body["id"] {
             Value::String(text) => text.parse().ok(),
             other => other.as_u64(),
         };
-        let Some(id) = id else {
-            return plain(
-                StatusCode::BAD_REQUEST,
-                "The body must be an object with the `id` of a request.\n",
-            );
-        };
-        match self.agent.replay(id).await {
-            Ok(_) => with_status(StatusCode::NO_CONTENT, "text/plain", Bytes::new()),
-            Err(culvert_tunnel::client::ReplayError::Unknown) => not_found(),
-            Err(error) => plain(StatusCode::BAD_GATEWAY, &format!("{error}\n")),
+        let id = id.ok_or_else(|| {
+            Problem::invalid("the body must be an object with the `id` of a request")
+        })?;
+        match self.sessions.first.replay(id).await {
+            Ok(_) => Ok(empty()),
+            Err(error) => Err(replay_problem(error)),
         }
     }
+}
 
-    fn list(&self) -> String {
-        let agent = self.agent.status().borrow().clone();
-        let mut page = top("Requests", true);
-        page.push_str(&format!(
-            "<p>{} · session {}</p><ul>",
-            phase(agent.phase),
-            escaped(&agent.session_id)
-        ));
-        for endpoint in &agent.endpoints {
-            page.push_str(&format!(
-                "<li><b>{}</b> → {}</li>",
-                escaped(&endpoint.url),
-                escaped(&endpoint.upstream)
-            ));
-        }
-        page.push_str("</ul>");
-        let (recent, Counts { seen, not_kept }) = (self.recent(), self.counts());
-        if not_kept > 0 {
-            page.push_str(&format!(
-                "<p>Showing {} of {seen} requests. {not_kept} requests were not kept, because the limit is {} per second.</p>",
-                recent.len(),
-                Exchanges::kept_per_second()
-            ));
-        }
-        page.push_str(
-            "<table><tr><th>At</th><th>Method</th><th>Path</th><th>Status</th><th>Took</th></tr>",
-        );
-        for it in recent {
-            page.push_str(&format!("<tr><td>{}</td><td>{}</td><td><a href=\"/inspect/http/{}\">{}</a>{}</td><td>{}</td><td>{} ms</td></tr>",
-                it.started_at.to_millis_text(),
-                escaped(&it.method),
-                it.id,
-                escaped(&it.path),
-                it.replay_of
-                    .map_or(String::new(), |of| format!(" (replay of {of})")),
-                match (it.status, &it.error) {
-                    (Some(status), None) => status.to_string(),
-                    (Some(status), Some(_)) => format!("{status}, incomplete"),
-                    (None, Some(_)) => "failed".into(),
-                    (None, None) => "–".into(),
-                },
-                it.took.as_millis()));
-        }
-        page.push_str("</table></body></html>");
-        page
-    }
+fn online(status: &Status) -> impl Iterator<Item = &EndpointStatus> {
+    let endpoints = status.endpoints.iter();
+    endpoints.filter(|endpoint| !endpoint.url.is_empty() && !endpoint.is_gone)
+}
 
-    fn detail(&self, it: &Exchange) -> String {
-        let mut page = top(&format!("{} {}", it.method, it.path), false);
-        page.push_str(&format!("<p><a href=\"/inspect/http\">All requests</a></p><p>{} from {} at {}, {} ms</p>\
-             <form method=\"post\" action=\"/inspect/http/{}/replay\"><button>Replay</button></form>",
-            escaped(&it.url),
-            escaped(&it.client),
-            it.started_at.to_millis_text(),
-            it.took.as_millis(),
-            it.id));
-        if let Some(error) = &it.error {
-            page.push_str(&format!("<p><b>No response:</b> {}</p>", escaped(error)));
-        }
-        for (name, message) in [("Request", &it.request), ("Response", &it.response)] {
-            let body = message.plain_body();
-            let cut = body.len().min(SHOWN_BYTES_MAX);
-            page.push_str(&format!(
-                "<h2>{name}</h2><pre>{}{}</pre>",
-                escaped(&String::from_utf8_lossy(&message.head)),
-                escaped(&String::from_utf8_lossy(&body[..cut]))
-            ));
-            if cut < body.len() || !message.is_whole() {
-                page.push_str(&format!(
-                    "<p>The body is truncated; its length is {} bytes.</p>",
-                    message.body_bytes
-                ));
-            }
-        }
-        page.push_str("</body></html>");
-        page
+fn shown(kind: &str, endpoint: &EndpointStatus) -> Value {
+    match kind {
+        "tunnels" => tunnels::tunnel(endpoint),
+        _ => tunnels::endpoint(endpoint),
     }
+}
+
+fn replay_problem(error: ReplayError) -> Problem {
+    match error {
+        ReplayError::Unknown => Problem::not_found("the request is not recorded, or no longer"),
+        ReplayError::Invalid(_) | ReplayError::Cut | ReplayError::Upgraded => {
+            Problem::invalid(error.to_string())
+        }
+        ReplayError::Away(_) => Problem::failed(error.to_string()),
+    }
+}
+
+/// An edited request from the page.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EditPart {
+    method: String,
+    path: String,
+    fields: Vec<(String, String)>,
+    /// Base64.
+    body: String,
+}
+
+fn edit_of(value: Value) -> Result<Edit, Problem> {
+    use base64::Engine;
+    let part: EditPart =
+        serde_json::from_value(value).map_err(|error| Problem::invalid(error.to_string()))?;
+    let body = base64::engine::general_purpose::STANDARD.decode(part.body);
+    Ok(Edit {
+        method: part.method,
+        path: part.path,
+        fields: part.fields,
+        body: body.map_err(|_| Problem::invalid("`body` is not Base64"))?,
+    })
+}
+
+/// Reads a JSON body. An empty one is null.
+async fn read(body: Incoming) -> Result<Value, Problem> {
+    let reading = Limited::new(body, BODY_BYTES_MAX).collect();
+    let Ok(Ok(body)) = tokio::time::timeout(BODY_TIME, reading).await else {
+        return Err(Problem::too_long());
+    };
+    let body: Bytes = body.to_bytes();
+    if body.is_empty() {
+        return Ok(Value::Null);
+    }
+    serde_json::from_slice(&body).map_err(|_| Problem::invalid("the body is not valid JSON"))
+}
+
+/// A parameter of a query.
+fn parameter(query: &str, name: &str) -> Option<String> {
+    url::form_urlencoded::parse(query.as_bytes())
+        .find(|(known, _)| known == name)
+        .map(|(_, value)| value.into_owned())
+}
+
+/// A segment of a path without its percent encoding.
+fn decoded(segment: &str) -> String {
+    // In a path, `+` is itself.
+    let segment = format!("x={}", segment.replace('+', "%2B").replace('&', "%26"));
+    parameter(&segment, "x").unwrap_or_default()
 }
 
 fn text_of(headers: &HeaderMap, name: header::HeaderName) -> &str {
@@ -293,6 +425,7 @@ fn phase(phase: Phase) -> &'static str {
 }
 
 fn status(agent: &Status) -> Value {
+    let latency = agent.latency.map(|latency| latency.as_secs_f64() * 1000.0);
     json!({
         "status": phase(agent.phase),
         "agent_version": env!("CARGO_PKG_VERSION"),
@@ -301,159 +434,12 @@ fn status(agent: &Status) -> Value {
             "account": agent.account,
             "region": agent.region,
             "server_version": agent.server_version,
-            "latency_ms": agent.latency.map(|latency| latency.as_secs_f64() * 1000.0),
+            "latency_ms": latency,
+            "legs": [{
+                "region": agent.region,
+                "latency": latency.map(|latency| format!("{latency:.0}ms")),
+            }],
         },
         "uri": "/api/status",
     })
-}
-
-fn tunnels(agent: &Status) -> Value {
-    let tunnels: Vec<Value> = agent
-        .endpoints
-        .iter()
-        .filter(|endpoint| !endpoint.url.is_empty() && !endpoint.is_gone)
-        .map(|endpoint| {
-            json!({
-                "name": endpoint.name,
-                "ID": endpoint.id,
-                "public_url": endpoint.url,
-                "proto": endpoint.protocol,
-                "config": {"addr": endpoint.upstream},
-            })
-        })
-        .collect();
-    json!({"tunnels": tunnels, "uri": "/api/tunnels"})
-}
-
-fn shown(it: &Exchange) -> Value {
-    json!({
-        "uri": format!("/api/requests/http/{}", it.id),
-        "id": it.id.to_string(),
-        "public_url": it.url,
-        "remote_addr": it.client,
-        "start": it.started_at.to_millis_text(),
-        "duration": u64::try_from(it.took.as_nanos()).unwrap_or(u64::MAX),
-        "tunnel_name": it.endpoint.name,
-        "replay_of": it.replay_of.map(|id| id.to_string()),
-        "error": it.error,
-        "request": {
-            "method": it.method,
-            "uri": it.path,
-            "headers": fields(&it.request),
-            "body_bytes": it.request.body_bytes,
-            "raw": raw(&it.request),
-        },
-        "response": it.status.map(|status| json!({
-            "status_code": status,
-            "headers": fields(&it.response),
-            "body_bytes": it.response.body_bytes,
-            "raw": raw(&it.response),
-        })),
-    })
-}
-
-/// The head and the kept body of a message in wire format, as base64.
-fn raw(message: &Message) -> String {
-    STANDARD.encode([&message.head[..], &message.body[..]].concat())
-}
-
-fn fields(message: &Message) -> Value {
-    let mut fields: Map<String, Value> = Map::new();
-    for line in String::from_utf8_lossy(&message.head).split("\r\n").skip(1) {
-        if let Some((name, value)) = line.split_once(':') {
-            let values = fields
-                .entry(name.to_ascii_lowercase())
-                .or_insert_with(|| json!([]));
-            if let Value::Array(values) = values {
-                values.push(value.trim().into());
-            }
-        }
-    }
-    fields.into()
-}
-
-fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            other => safe.push(other),
-        }
-    }
-    safe
-}
-
-fn top(title: &str, refresh: bool) -> String {
-    let refresh = if refresh {
-        "<meta http-equiv=\"refresh\" content=\"2\">"
-    } else {
-        ""
-    };
-    format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">{refresh}<title>{0}</title><style>\
-         body{{font:14px/1.5 system-ui,sans-serif;margin:2rem;max-width:72rem}}\
-         table{{border-collapse:collapse;width:100%}}td,th{{text-align:left;padding:.2rem .8rem .2rem 0;border-bottom:1px solid #ddd}}\
-         pre{{background:#f6f6f6;padding:1rem;overflow:auto;white-space:pre-wrap;word-break:break-all}}\
-         </style></head><body><h1>{0}</h1>",
-        escaped(title)
-    )
-}
-
-fn with_status(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
-    let mut answer = Response::new(Full::new(body));
-    *answer.status_mut() = status;
-    let headers = answer.headers_mut();
-    for (name, value) in [
-        (header::CONTENT_TYPE, kind),
-        (header::CACHE_CONTROL, "no-store"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "same-origin"),
-        (
-            header::CONTENT_SECURITY_POLICY,
-            "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
-        ),
-    ] {
-        headers.insert(name, header::HeaderValue::from_static(value));
-    }
-    answer
-}
-
-fn html(page: &str) -> Answer {
-    with_status(
-        StatusCode::OK,
-        "text/html; charset=utf-8",
-        Bytes::copy_from_slice(page.as_bytes()),
-    )
-}
-
-fn data(value: &Value) -> Answer {
-    with_status(
-        StatusCode::OK,
-        "application/json",
-        Bytes::from(value.to_string()),
-    )
-}
-
-fn plain(status: StatusCode, text: &str) -> Answer {
-    with_status(
-        status,
-        "text/plain; charset=utf-8",
-        Bytes::copy_from_slice(text.as_bytes()),
-    )
-}
-
-fn not_found() -> Answer {
-    plain(StatusCode::NOT_FOUND, "Not found.\n")
-}
-
-fn see_other(to: String) -> Answer {
-    let mut answer = plain(StatusCode::SEE_OTHER, "");
-    if let Ok(to) = header::HeaderValue::from_str(&to) {
-        answer.headers_mut().insert(header::LOCATION, to);
-    }
-    answer
 }

@@ -15,7 +15,7 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 /// Where the log goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub enum LogStyle {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogPlan {
     pub to: LogTo,
-    /// Without a style: text on a terminal, JSON otherwise.
+    /// Without a style: text on a terminal, otherwise JSON, or logfmt where the user chose the place.
     pub style: Option<LogStyle>,
     /// Without a level: `info`.
     pub level: Option<Level>,
@@ -150,9 +150,10 @@ impl LogPlan {
                 (BoxMakeWriter::new(Arc::new(file)), false)
             }
         };
-        let style = self.style.unwrap_or(match is_terminal {
-            true => LogStyle::Term,
-            false => LogStyle::Json,
+        let style = self.style.unwrap_or(match (is_terminal, &self.to) {
+            (true, _) => LogStyle::Term,
+            (false, LogTo::Auto) => LogStyle::Json,
+            (false, _) => LogStyle::Logfmt,
         });
         let level = self.level.unwrap_or(Level::INFO);
         let has_color = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());

@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 use crate::memory;
 use log::{LogPlan, LogTo};
 use reporter::Reporter;
@@ -23,7 +23,7 @@ use sessions::Sessions;
 
 pub mod file;
 mod files;
-pub mod inspect;
+mod inspect;
 pub mod log;
 pub mod plan;
 mod reporter;
@@ -124,10 +124,18 @@ pub async fn run(plan: Plan) -> Result<(), Failure> {
         Some(_) => plan.endpoints.iter().map(|it| it.pooled(None)).collect(),
         None => plan.endpoints,
     };
-    let sessions = Arc::new(Sessions::new(make(first, endpoints.clone())));
+    let sessions = Arc::new(Sessions::new(
+        make(first, endpoints.clone()),
+        second.is_some(),
+    ));
     let mut tasks = JoinSet::new();
     if let Some(listener) = page {
-        tasks.spawn(inspect::serve(listener, Arc::clone(&sessions.first)));
+        tracing::info!(addr = %listener.local_addr().map_err(anyhow::Error::from)?, "starting web service");
+        tasks.spawn(inspect::serve(
+            listener,
+            Arc::clone(&sessions),
+            exchanges.clone(),
+        ));
     }
     let stop = CancellationToken::new();
     tasks.spawn(memory::give_back(stop.clone()));

@@ -6,14 +6,14 @@ use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use culvert_base::Secret;
 use culvert_tunnel::client::{
-    Dialing, Endpoint, FLAGS, Given, Protocol, TlsEnd, Upstream, UpstreamTrust, Wanted,
+    Dialing, Endpoint, FLAGS, Given, Protocol, Proxy, TlsEnd, Upstream, UpstreamTrust, Wanted,
 };
 
 use super::log::LogPlan;
 use super::{INSPECT_ADDR, Inspect, Plan};
-use crate::cli::Failure;
 use crate::client::read_token;
 use crate::config;
+use crate::failure::Failure;
 
 /// The default address of the server.
 pub const DEFAULT_SERVER: &str = "localhost:8441";
@@ -57,7 +57,7 @@ pub fn with_server(command: Command) -> Command {
             Arg::new("log-format")
                 .long("log-format")
                 .value_name("FORMAT")
-                .help("Format of the log: term, logfmt or json [default: term on a terminal, otherwise json]"),
+                .help("Format of the log: term, logfmt or json [default: term on a terminal, otherwise logfmt with --log and json without]"),
         )
         .arg(
             Arg::new("log-level")
@@ -132,6 +132,14 @@ pub fn with_endpoint(command: Command, kind: Protocol) -> Command {
         "upstream-ca",
         "PEM file of CAs to verify the service [default: the system's CAs]",
     ));
+    if kind.is_http() {
+        command = command.arg(
+            Arg::new("host-header")
+                .long("host-header")
+                .value_name("HOST")
+                .help("Value of the `Host` header that the service gets; `rewrite` uses the service's own host"),
+        );
+    }
     if kind == Protocol::Tls {
         command = command
             .arg(file("crt", "PEM certificate chain to terminate TLS in the agent").requires("key"))
@@ -170,6 +178,11 @@ fn endpoint_of(matches: &ArgMatches, kind: Protocol) -> Result<Endpoint, Failure
         .map(String::as_str)
         .unwrap_or_default();
     let upstream = Upstream::parse(upstream, kind, wanted.http2, &trust).map_err(Failure::Usage)?;
+    if kind.is_http()
+        && let Some(host) = matches.get_one::<String>("host-header")
+    {
+        wanted.set_host_header(host, &upstream);
+    }
     let mut tls_end = None;
     if kind == Protocol::Tls
         && let (Some(chain), Some(key)) = (
@@ -209,6 +222,8 @@ pub struct Identity {
     pub has_screen: Option<bool>,
     /// A region, which has no effect.
     pub region: Option<String>,
+    /// URL of the HTTP proxy, which takes precedence over the environment's.
+    pub proxy: Option<String>,
 }
 
 impl Identity {
@@ -245,6 +260,7 @@ impl Identity {
             )?,
             has_screen: matches.get_one("console-ui").copied(),
             region: text("region"),
+            proxy: None,
         })
     }
 
@@ -259,6 +275,7 @@ impl Identity {
             log: self.log.or(other.log),
             has_screen: self.has_screen.or(other.has_screen),
             region: self.region.or(other.region),
+            proxy: self.proxy.or(other.proxy),
         }
     }
 
@@ -275,9 +292,15 @@ impl Identity {
         let server = self.server.as_deref().unwrap_or(DEFAULT_SERVER);
         let servers = server
             .split(',')
-            .map(|address| Dialing::new(address.trim(), authorities.as_deref()))
+            .map(|address| {
+                dialing(
+                    address.trim(),
+                    authorities.as_deref(),
+                    self.proxy.as_deref(),
+                )
+            })
             .collect::<Result<Vec<Dialing>, _>>()
-            .map_err(|error| Failure::Usage(error.to_string()))?;
+            .map_err(Failure::Usage)?;
         let mut notices = Vec::new();
         if let Some(region) = self.region.filter(|region| !region.is_empty()) {
             notices.push(format!(
@@ -295,6 +318,27 @@ impl Identity {
             notices,
         })
     }
+}
+
+/// How to connect to a server: through the proxy that the file or the environment names, if any.
+fn dialing(
+    address: &str,
+    authorities: Option<&[u8]>,
+    proxy: Option<&str>,
+) -> Result<Dialing, String> {
+    let dialing = Dialing::new(address, authorities).map_err(|error| error.to_string())?;
+    let proxy = match proxy {
+        Some(url) => Some(Proxy::parse(url)?),
+        None => Proxy::from_environment(|name| std::env::var(name).ok(), address)?,
+    };
+    if let Some(proxy) = &proxy {
+        tracing::debug!(
+            server = address,
+            proxy = proxy.address(),
+            "connecting through a proxy"
+        );
+    }
+    Ok(dialing.through(proxy))
 }
 
 /// The certificate authority that a server on this machine created.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use culvert_tunnel::client::Event;
 
 use super::screen::Problem;
-use crate::cli::say;
+use crate::failure::say;
 
 /// Receives the events of all sessions.
 #[derive(Debug)]
@@ -47,10 +47,15 @@ impl Reporter {
                 }
                 tracing::info!(url, upstream, "endpoint online");
             }
+            Event::Connected { address } => {
+                tracing::info!(server = %address, "client session established");
+            }
             Event::Online { session_id, again } => {
                 if again {
                     tracing::info!(session.id = session_id, "session reconnected");
                 } else {
+                    // The name that wrappers of ngrok's agent wait for.
+                    tracing::info!(session.id = session_id, "tunnel session started");
                     tracing::info!(
                         session.id = session_id,
                         inspect = self.page_url,

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use culvert_tunnel::client::{Agent, AgentError, Endpoint, Servers, Status};
+use culvert_tunnel::client::{
+    Agent, AgentError, Endpoint, EndpointStatus, OpenError, Servers, Status,
+};
 use tokio_util::sync::CancellationToken;
 
 /// The sessions. The first one has the first word about URLs.
@@ -11,14 +13,16 @@ pub(crate) struct Sessions {
     pub first: Arc<Agent>,
     /// Set once the first session has its URLs.
     second: OnceLock<Arc<Agent>>,
+    has_second: bool,
 }
 
 impl Sessions {
-    /// The session of `first`, before a second one begins.
-    pub(crate) fn new(first: Arc<Agent>) -> Self {
+    /// `has_second` tells whether [`Sessions::run`] will start a second session.
+    pub(crate) fn new(first: Arc<Agent>, has_second: bool) -> Self {
         Self {
             first,
             second: OnceLock::new(),
+            has_second,
         }
     }
 
@@ -26,6 +30,29 @@ impl Sessions {
     pub(crate) fn statuses(&self) -> Vec<Status> {
         let all = std::iter::once(&self.first).chain(self.second.get());
         all.map(|agent| agent.status().borrow().clone()).collect()
+    }
+
+    /// Adds an endpoint to all sessions.
+    pub(crate) async fn open(&self, endpoint: Endpoint) -> Result<EndpointStatus, OpenError> {
+        if !self.has_second {
+            return self.first.open(endpoint).await;
+        }
+        let opened = self.first.open(endpoint.pooled(None)).await?;
+        if let Some(second) = self.second.get()
+            && let Err(error) = second.open(endpoint.pooled(Some(&opened.url))).await
+        {
+            tracing::warn!(%error, name = opened.name, "the second session does not serve a new endpoint");
+        }
+        Ok(opened)
+    }
+
+    /// Removes the endpoint with this name from all sessions. `false` if there is none.
+    pub(crate) async fn close(&self, name: &str) -> bool {
+        let was_there = self.first.close(name).await;
+        if let Some(second) = self.second.get() {
+            second.close(name).await;
+        }
+        was_there
     }
 
     /// Runs the first session and, with `second`, one beside it, to their ends. What the first one comes to counts,

@@ -32,8 +32,9 @@ pub mod tcp;
 pub mod tls;
 pub mod upgrade;
 
-pub(crate) use command::say;
-pub use command::{CommandType, Failure, settings_of, with_settings};
+pub(crate) use crate::failure::say;
+pub use crate::failure::Failure;
+pub use command::{CommandType, settings_of, with_settings};
 
 /// Every command, sorted by name.
 pub static ALL: &[&CommandType] = &[

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use culvert_base::BoxFuture;
 
 use super::{CommandType, Failure};
@@ -22,7 +22,7 @@ fn arguments(command: Command) -> Command {
         .arg(
             Arg::new("config")
                 .long("config")
-                .required(true)
+                .required_unless_present("none")
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))
                 .help("YAML or JSON file"),
@@ -32,25 +32,34 @@ fn arguments(command: Command) -> Command {
                 .num_args(0..)
                 .value_name("NAME")
                 .help("Names of endpoints to start [default: all]"),
+        )
+        .arg(
+            Arg::new("none")
+                .long("none")
+                .action(ArgAction::SetTrue)
+                .conflicts_with("names")
+                .help("Start no endpoint; programs add them with the API of the inspection page"),
         );
     with_server(command)
 }
 
 fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(async move {
-        let Some(path) = matches.get_one::<PathBuf>("config") else {
-            return Err(Failure::Usage("no file given".into()));
-        };
         let names: Vec<&str> = matches
             .get_many::<String>("names")
             .into_iter()
             .flatten()
             .map(String::as_str)
             .collect();
-        let file = file::read(&read_text(path)?, path, &names)?;
-        let plan = Identity::of(&matches)?
-            .or(file.identity)
-            .plan(file.endpoints)?;
+        let names = (!matches.get_flag("none")).then_some(&names[..]);
+        let given = Identity::of(&matches)?;
+        let plan = match matches.get_one::<PathBuf>("config") {
+            Some(path) => {
+                let file = file::read(&read_text(path)?, path, names)?;
+                given.or(file.identity).plan(file.endpoints)?
+            }
+            None => given.plan(Vec::new())?,
+        };
         crate::agent::run(plan).await
     })
 }

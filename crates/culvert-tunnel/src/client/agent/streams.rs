@@ -96,7 +96,9 @@ impl Agent {
         };
         let _counted = endpoint.meters.connections.count();
         let tap = match &self.exchanges {
-            Some(all) if endpoint.protocol.is_http() && !endpoint.http2 => {
+            Some(all)
+                if endpoint.is_inspected && endpoint.protocol.is_http() && !endpoint.http2 =>
+            {
                 let about = About {
                     endpoint: Arc::clone(&endpoint),
                     url,

@@ -62,6 +62,7 @@ impl Screen {
         let has_color = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let mut resized = signal(SignalKind::window_change())?;
         let mut suspended = signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
+        let mut continued = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
         let mut looks = tokio::time::interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let zone = local_zone();
@@ -73,8 +74,10 @@ impl Screen {
                 _ = suspended.recv() => {
                     terminal::leave();
                     drawn = None;
-                    // Stops here until the shell continues the agent, in the foreground or in the background.
                     rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
+                    // This thread may run on before the stop takes effect. The shell continues the agent in the
+                    // foreground or in the background.
+                    continued.recv().await;
                 }
             }
             if !terminal::is_in_foreground() {
