@@ -205,16 +205,25 @@ impl Control {
         Ok(false)
     }
 
+    /// The sessions without a connection that are still kept for their agents.
+    pub fn agents_away(&self) -> Vec<String> {
+        self.agents
+            .as_ref()
+            .map(|agents| agents.away())
+            .unwrap_or_default()
+    }
+
     /// Waits until the agents whose connections ended here have connected to another node or need not be
-    /// waited for. Returns how many are missing after `patience`.
-    pub async fn wait_for_agents_elsewhere(&self, patience: Duration) -> usize {
+    /// waited for. Returns how many are missing after `patience`. Sessions in `lost` are not waited for: their
+    /// agents left before this node stopped, and perhaps for good.
+    pub async fn wait_for_agents_elsewhere(&self, lost: &[String], patience: Duration) -> usize {
         let Some(agents) = &self.agents else { return 0 };
         let deadline = Instant::now() + patience;
         loop {
             // Sleep first: the end of a connection that was just closed may not be recorded yet.
             tokio::time::sleep(RETURN_LOOK_EVERY).await;
             let mut away = 0;
-            for id in agents.away() {
+            for id in agents.away().into_iter().filter(|id| !lost.contains(id)) {
                 let session = self.store.get(TunnelSession::KIND, &id).await;
                 let is_here = session.ok().flatten().is_some_and(|document| {
                     stored::read::<TunnelSession>(&document)

@@ -31,6 +31,7 @@ impl Moving {
     /// If another node accepts agents, stops accepting agents here and asks connected ones to connect elsewhere.
     /// Waits for at most `patience`.
     pub(super) async fn run(&self, patience: Duration) {
+        let lost = self.control.agents_away();
         match tokio::time::timeout(patience, self.control.begin_drain()).await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => return,
@@ -44,7 +45,10 @@ impl Moving {
         self.server.closing().cancel();
         let moved = self.server.bindings().ask_to_move(patience).await;
         // Waits until agents are back at other nodes. The sessions of all others end with this node.
-        let away = self.control.wait_for_agents_elsewhere(AGENTS_RETURN).await;
+        let away = self
+            .control
+            .wait_for_agents_elsewhere(&lost, AGENTS_RETURN)
+            .await;
         tracing::info!(
             away,
             asked = moved.asked,

@@ -230,3 +230,37 @@ async fn a_node_of_the_api_alone_asks_agents_of_others() {
         .unwrap();
     one.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_stops_does_not_wait_for_an_agent_that_died_before() {
+    const HOST: &str = "died.culvert.localhost";
+    let Some(backend) = cluster().await else {
+        return;
+    };
+    let leaves = Harness::start(&backend).await;
+    let stays = beside(&leaves).await;
+    let made = leaves.create("credentials", json!({"acl": []})).await;
+    let service = Service::named("one").await;
+    let (url, upstream) = (format!("http://{HOST}"), service.address.to_string());
+    let arguments = ["http", &upstream, "--url", &url];
+    let mut agent = agents::own_agent(&leaves, &made, &arguments);
+    eventually("the agent serves", async || {
+        get(leaves.http, HOST, "/").await.0 == 200
+    })
+    .await;
+    agent.kill().await.unwrap();
+    eventually("its connection is gone", async || {
+        get(leaves.http, HOST, "/").await.0 != 200
+    })
+    .await;
+    assert_eq!(
+        list(&leaves, "tunnel_sessions").await.len(),
+        1,
+        "it may resume"
+    );
+    let began = Instant::now();
+    leaves.stop().await;
+    let took = began.elapsed();
+    assert!(took < Duration::from_millis(2_500), "{took:?}");
+    stays.stop().await;
+}
