@@ -2,9 +2,11 @@
 
 use std::ops::RangeInclusive;
 
+use culvert_base::Timestamp;
 use culvert_base::net::HostName;
 use culvert_delivery::TargetSettings;
 use culvert_policy::IpDatabases;
+use culvert_tunnel::wire::DeprecationWarning;
 
 use crate::base::PublicPorts;
 
@@ -47,6 +49,19 @@ pub struct AgentMinimum {
 }
 
 impl AgentMinimum {
+    /// The notice for an agent of this version, if it is older. Published agents reject a notice without a valid
+    /// date, so there is none without one.
+    pub(crate) fn warning(&self, version: &str) -> Option<DeprecationWarning> {
+        let date = [self.date.clone(), format!("{}T00:00:00Z", self.date)]
+            .into_iter()
+            .find(|date| Timestamp::parse(date).is_some())?;
+        self.is_above(version).then(|| DeprecationWarning {
+            next_min: self.version.clone(),
+            next_date: date,
+            message: self.message.clone(),
+        })
+    }
+
     /// Whether `version` is older. False for a version that does not start with a number.
     pub fn is_above(&self, version: &str) -> bool {
         let (minimum, given) = (numbers(&self.version), numbers(version));

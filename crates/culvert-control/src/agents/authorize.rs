@@ -120,8 +120,15 @@ impl Control {
             Some(document) => stored::read::<Account>(&document)?.name,
             None => String::new(),
         };
+        let deprecation = self
+            .settings
+            .agent_minimum
+            .as_ref()
+            .filter(|_| hello.transport.name() == "muxado")
+            .and_then(|minimum| minimum.warning(&hello.about.version));
         begun.done();
         Ok(SessionGrant {
+            deprecation,
             cookie: self.cookie(&caller, &session_id, started_at),
             session_id,
             account_name,

@@ -741,6 +741,15 @@ async fn events_of_old_agents_say_that_a_newer_one_is_needed() {
         hello.transport = transport;
         let (_, seq) = open.house.told_after(0).await;
         let grant = open.authorize(hello).await.unwrap();
+        let warned = grant
+            .deprecation
+            .as_ref()
+            .map(|warning| &warning.next_date[..]);
+        assert_eq!(
+            warned,
+            is_old.then_some("2027-01-31T00:00:00Z"),
+            "{version}"
+        );
         open.end(grant, EndReason::Closed).await;
         open.until_empty("tunnel_sessions").await;
         let (told, _) = open.house.told_after(seq).await;

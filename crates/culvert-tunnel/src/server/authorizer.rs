@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use culvert_base::{BoxFuture, Refusal, Secret};
 
-use crate::wire::{LabelledRequest, Options, PatchRequest};
+use crate::wire::{DeprecationWarning, LabelledRequest, Options, PatchRequest};
 
 /// Authorizes agents. A call may take as long as the store needs, and agents wait meanwhile: published agents
 /// that are refused twice reconnect only after minutes.
@@ -144,6 +144,8 @@ pub struct SessionGrant {
     pub plan_name: String,
     /// The maximum duration, if any.
     pub duration: Option<Duration>,
+    /// A notice that the agent is too old, if it is.
+    pub deprecation: Option<DeprecationWarning>,
 }
 
 /// An endpoint that an agent requests.

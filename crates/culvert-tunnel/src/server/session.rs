@@ -400,6 +400,7 @@ impl Connection {
                 cookie: grant.cookie.clone(),
                 account_name: grant.account_name.clone(),
                 plan_name: grant.plan_name.clone(),
+                deprecation: grant.deprecation.clone(),
                 session_duration: grant
                     .duration
                     .map_or(0, |duration| i64::try_from(duration.as_secs()).unwrap_or(0)),
