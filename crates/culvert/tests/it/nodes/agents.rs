@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use culvert::client::Client;
 use culvert::config::Role;
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Road, beside, process_beside};
 use crate::agent_options::{connector, made, repeating, secure, talk};
-use crate::agents::{Service, builder, credential, get, list, pattern, soon};
+use crate::agents::{Service, builder, credential, get, list, own_agent, pattern, soon};
 use crate::harness::{Harness, cluster, eventually, raw};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -234,7 +235,7 @@ async fn a_node_of_the_api_alone_asks_agents_of_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_stops_does_not_wait_for_an_agent_that_died_before() {
     const HOST: &str = "died.culvert.localhost";
-    let Some(backend) = cluster().await else {
+    let Some(backend) = cluster(2).await else {
         return;
     };
     let leaves = Harness::start(&backend).await;
@@ -243,7 +244,7 @@ async fn a_node_that_stops_does_not_wait_for_an_agent_that_died_before() {
     let service = Service::named("one").await;
     let (url, upstream) = (format!("http://{HOST}"), service.address.to_string());
     let arguments = ["http", &upstream, "--url", &url];
-    let mut agent = agents::own_agent(&leaves, &made, &arguments);
+    let mut agent = own_agent(&leaves, &made, &arguments);
     eventually("the agent serves", async || {
         get(leaves.http, HOST, "/").await.0 == 200
     })
