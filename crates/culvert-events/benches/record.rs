@@ -13,7 +13,7 @@ use std::time::Instant;
 use culvert_base::{SeededEntropy, Timestamp};
 use culvert_events::{
     Bool, Capture, Cookies, EventIds, Filter, HTTP_REQUEST_COMPLETE as HTTP, HeaderRules, Headers,
-    Int32, Int64, Record, Selection, Slot, Text, Time, encode,
+    Int32, Int64, Packer, Record, Selection, Slot, Text, Time, encode,
 };
 use serde_json::json;
 
@@ -195,6 +195,33 @@ fn main() {
             }
         }),
     );
+    print("pack, with the drop of the record", {
+        let (endpoint, none): (Arc<str>, Arc<str>) = ("ep_1".into(), "".into());
+        const RECORDS: usize = 240;
+        let records = || -> Vec<Record> {
+            let record = |n: usize| {
+                let mut record = Record::new(&HTTP, capture, account.clone());
+                fill(&mut record, &rules, now);
+                record.set(PATH, &format!("/items/{}", n * 37 % 1000));
+                record.set(CLIENT_IP, &format!("203.0.113.{}", n * 7 % 64));
+                record.set_endpoint(endpoint.clone());
+                record
+            };
+            (0..RECORDS).map(record).collect()
+        };
+        let mut best = f64::MAX;
+        for _ in 0..400 {
+            let records = records();
+            let start = Instant::now();
+            let mut packer = Packer::default();
+            for record in records {
+                packer.push(&id, record, &none);
+            }
+            black_box(&packer);
+            best = best.min(start.elapsed().as_nanos() as f64 / RECORDS as f64);
+        }
+        best
+    });
     print(
         "floor: serde_json::json!, headers done",
         best(|| {

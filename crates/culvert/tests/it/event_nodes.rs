@@ -144,7 +144,7 @@ async fn searches_do_not_wait_for_locks_of_the_traffic_log() {
             .unwrap();
         all(&culvert, "?limit=1").await;
         let mut stream = Stream::open(&culvert, "&type=vault_created.v0", None).await;
-        let name = mode.to_lowercase();
+        let name = mode.replace(" ", "-");
         culvert.create("vaults", json!({"name": name})).await;
         assert_eq!(about(&stream.next().await.1["event"]), name);
         transaction.rollback().await.unwrap();
