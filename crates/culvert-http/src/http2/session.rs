@@ -7,6 +7,7 @@
 //! window again, so a stream buffers at most its window, and all streams at most the connection's.
 
 mod arriving;
+mod recently_reset;
 mod stream;
 
 use std::collections::VecDeque;
@@ -17,6 +18,7 @@ use bytes::{Buf, BytesMut};
 use http::request;
 
 use self::arriving::Section;
+use self::recently_reset::{RecentlyReset, ResetStream};
 use self::stream::Stream;
 use crate::http1::WriteBuffer;
 use crate::http2::abuse::{AbuseLimiter, Flood};
@@ -37,8 +39,6 @@ const LAST_STREAM: u32 = 0x7FFF_FFFF;
 const DATA_BYTES_MAX: usize = frame::PAYLOAD_BYTES_MAX - frame::HEAD_BYTES;
 /// Payloads up to 4 KiB are copied, so a small slice does not pin a large read buffer.
 const COPIED_BYTES_MAX: usize = 4 << 10;
-/// Streams that ended before their client ended them. Frames that were sent before the client knew may still arrive.
-const RECENTLY_RESET_MAX: usize = 256;
 /// How long a client may take to acknowledge a graceful GOAWAY.
 pub const GOAWAY_ACK_WITHIN: Duration = Duration::from_secs(2);
 /// How long a stream whose response is complete waits for the end of its request before it is reset: some
@@ -124,15 +124,6 @@ enum By {
     Us,
 }
 
-/// A stream that ended before its client ended it.
-#[derive(Clone, Copy, Debug)]
-struct ResetStream {
-    id: u32,
-    by: By,
-    /// What was left of its receive window.
-    receive_window: u32,
-}
-
 /// One connection of a client.
 #[derive(Debug)]
 pub struct Session {
@@ -145,7 +136,7 @@ pub struct Session {
     /// The highest stream that the client has started.
     last: u32,
     /// Streams that ended before their client ended them.
-    recently_reset: VecDeque<ResetStream>,
+    recently_reset: RecentlyReset,
     section: Option<Section>,
     decoder: Decoder,
     abuse: AbuseLimiter,
@@ -179,7 +170,7 @@ impl Session {
             streams: Vec::new(),
             streams_max: streams_max as usize,
             last: 0,
-            recently_reset: VecDeque::new(),
+            recently_reset: RecentlyReset::default(),
             section: None,
             decoder: Decoder::default(),
             abuse: AbuseLimiter::new(now),
@@ -294,7 +285,7 @@ impl Session {
             return self.reset_at(id, reason, now);
         }
         self.send_reset(id, reason, now);
-        match self.recently_reset.iter_mut().find(|it| it.id == id) {
+        match self.recently_reset.get_mut(id) {
             Some(it) => it.by = By::Us,
             None => self.remember_reset(id, By::Us, STREAM_WINDOW),
         }
@@ -312,7 +303,7 @@ impl Session {
     /// Removes a stream. If its client has not ended it, remembers which side reset it.
     fn remove(&mut self, id: u32, by: By) {
         let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else {
-            if let Some(it) = self.recently_reset.iter_mut().find(|it| it.id == id) {
+            if let Some(it) = self.recently_reset.get_mut(id) {
                 it.by = by;
             }
             return;
@@ -326,10 +317,7 @@ impl Session {
     }
 
     fn remember_reset(&mut self, id: u32, by: By, receive_window: u32) {
-        if self.recently_reset.len() == RECENTLY_RESET_MAX {
-            self.recently_reset.pop_front();
-        }
-        self.recently_reset.push_back(ResetStream {
+        self.recently_reset.insert(ResetStream {
             id,
             by,
             receive_window,
@@ -338,7 +326,7 @@ impl Session {
 
     /// The client has ended a stream that was reset.
     fn forget(&mut self, id: u32) {
-        self.recently_reset.retain(|it| it.id != id);
+        self.recently_reset.remove(id);
     }
 
     fn send_window_update(&mut self, id: u32, more: u32) {

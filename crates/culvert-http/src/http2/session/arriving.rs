@@ -124,7 +124,7 @@ impl Session {
                 (false, false) => StreamState::Open,
             };
         }
-        match self.recently_reset.iter().find(|it| it.id == id) {
+        match self.recently_reset.get(id) {
             Some(it) if it.by == By::Peer => StreamState::ResetByPeer,
             Some(_) => StreamState::ResetByUs,
             None if unserved => StreamState::Unserved,
@@ -203,11 +203,7 @@ impl Session {
             self.reset_any(head.stream, reason, now);
             return Ok(());
         }
-        if let Some(it) = self
-            .recently_reset
-            .iter_mut()
-            .find(|it| it.id == head.stream)
-        {
+        if let Some(it) = self.recently_reset.get_mut(head.stream) {
             it.receive_window = it
                 .receive_window
                 .checked_sub(length)
