@@ -222,6 +222,27 @@ pub(crate) trait While<T> {
 
 impl<T> While<T> for Result<T, sqlx::Error> {
     fn during(self, doing: &str) -> Result<T, Fault> {
-        self.map_err(|error| Fault::new(doing, error))
+        self.map_err(|error| match error {
+            sqlx::Error::Database(error) => Fault::new(doing, DatabaseError::of(&*error)),
+            error => Fault::new(doing, error),
+        })
+    }
+}
+
+/// An error message of the database with its code: a SQLSTATE of PostgreSQL, or a result code of SQLite. The library
+/// adds the line of the server's own source code, which looks like a line of the statement.
+#[derive(Debug, thiserror::Error)]
+#[error("{message} (code {code})")]
+struct DatabaseError {
+    message: String,
+    code: String,
+}
+
+impl DatabaseError {
+    fn of(error: &dyn sqlx::error::DatabaseError) -> Self {
+        Self {
+            message: error.message().to_owned(),
+            code: error.code().unwrap_or_default().into_owned(),
+        }
     }
 }

@@ -25,6 +25,7 @@ mod console_sign_in;
 mod crowds;
 mod custom_domain;
 mod data_directory;
+mod database_errors;
 mod demo;
 mod destinations;
 mod documents;
