@@ -35,6 +35,7 @@ mod event_search_rights;
 mod events_arrive;
 mod every_kind;
 mod full_disk;
+mod growing;
 mod guides;
 mod harness;
 mod import_cycles;

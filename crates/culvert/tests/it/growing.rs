@@ -1,0 +1,602 @@
+//! Collections that grow, and what a full one costs.
+//!
+//! Every field of a struct that is a map, a set, a queue or a cache is in one of the tables below: those that clients
+//! without an account can fill, with their bound and the steps of a lookup or an insertion, and all others. A new
+//! field without a row fails the test. The steps are those of the kind of collection; rows whose code loops over
+//! entries name the unit test that counts its steps in a full one.
+
+use std::path::Path;
+
+use crate::layers::root;
+
+/// How entries are found.
+#[derive(Clone, Copy, Debug)]
+enum Access {
+    /// At an end, by position, or by hash.
+    Direct,
+    /// A search tree or a binary search.
+    Tree,
+    /// Some entries are visited, at most this many.
+    Scan(u64),
+    /// All entries are visited, by a test that counts them.
+    Counted(u64),
+}
+
+impl Access {
+    /// The steps of a lookup or an insertion among `entries`.
+    fn steps(self, entries: u64) -> u64 {
+        match self {
+            Self::Direct => 1,
+            Self::Tree => 1 + u64::from(entries.checked_ilog2().unwrap_or(0)),
+            Self::Scan(most) => entries.clamp(1, most),
+            Self::Counted(most) => most,
+        }
+    }
+}
+
+use Access::{Counted, Direct, Scan, Tree};
+
+/// A collection that clients can fill: its field, the constant or setting of its bound, the default of this bound in
+/// entries, how entries are found, and a test that counts steps or checks the bound.
+type Row = (&'static str, &'static str, u64, Access, &'static str);
+
+/// The most steps that a full collection costs more than an empty one.
+const MORE_STEPS_MAX: u64 = 32;
+
+const BY_CLIENTS: &[Row] = &[
+    (
+        "edge/census.rs Entries.by_source",
+        "connections",
+        16_384,
+        Direct,
+        "",
+    ),
+    (
+        "http/http2/hpack.rs Decoder.table",
+        "TABLE_BYTES_MAX",
+        128,
+        Direct,
+        "",
+    ),
+    (
+        "http/http2/session.rs Session.waiting",
+        "streams_max",
+        100,
+        Direct,
+        "",
+    ),
+    (
+        "http/http2/session/recently_reset.rs RecentlyReset.streams",
+        "STREAMS_MAX",
+        256,
+        Counted(11),
+        "a_full_table_costs_a_few_comparisons",
+    ),
+    (
+        "http/http2/session/stream.rs Stream.data",
+        "STREAM_WINDOW",
+        64,
+        Direct,
+        "",
+    ),
+    (
+        "login/lib.rs Logins.ended",
+        "REMEMBERED_MAX",
+        100_000,
+        Direct,
+        "",
+    ),
+    (
+        "login/lib.rs Logins.noted",
+        "REMEMBERED_MAX",
+        100_000,
+        Direct,
+        "",
+    ),
+    (
+        "login/lib.rs Logins.refreshed",
+        "REFRESHES_MAX",
+        1_024,
+        Direct,
+        "",
+    ),
+    (
+        "login/lib.rs Logins.used",
+        "REMEMBERED_MAX",
+        100_000,
+        Direct,
+        "",
+    ),
+    (
+        "login/lib.rs Logins.users",
+        "REMEMBERED_MAX",
+        100_000,
+        Direct,
+        "",
+    ),
+    (
+        "mux/chunks.rs Chunks.whole",
+        "window_bytes_max",
+        64,
+        Direct,
+        "",
+    ),
+    (
+        "mux/connection.rs Connection.accepted",
+        "accept_max",
+        128,
+        Scan(128),
+        "",
+    ),
+    (
+        "mux/connection.rs Connection.cooling",
+        "streams_max",
+        512,
+        Direct,
+        "",
+    ),
+    (
+        "mux/connection.rs Connection.credits",
+        "streams_max",
+        512,
+        Direct,
+        "",
+    ),
+    (
+        "mux/connection.rs Connection.events",
+        "streams_max",
+        512,
+        Direct,
+        "",
+    ),
+    (
+        "mux/connection.rs Connection.lingering",
+        "streams_max",
+        512,
+        Direct,
+        "",
+    ),
+    (
+        "mux/connection.rs Connection.resets",
+        "answers_max",
+        4_096,
+        Direct,
+        "",
+    ),
+    (
+        "mux/connection.rs Connection.resting",
+        "streams_max",
+        512,
+        Tree,
+        "",
+    ),
+    (
+        "mux/connection.rs Connection.round",
+        "streams_max",
+        512,
+        Direct,
+        "",
+    ),
+    (
+        "mux/connection.rs Connection.settling",
+        "streams_max",
+        512,
+        Direct,
+        "",
+    ),
+    (
+        "mux/connection.rs Connection.streams",
+        "streams_max",
+        100_000,
+        Tree,
+        "",
+    ),
+    (
+        "mux/connection.rs Connection.waiting",
+        "streams_max",
+        512,
+        Direct,
+        "",
+    ),
+    (
+        "mux/outbox.rs Outbox.slices",
+        "streams_max",
+        512,
+        Direct,
+        "",
+    ),
+    (
+        "mux/retired.rs Retired.known",
+        "REMEMBERED_MAX",
+        512,
+        Tree,
+        "",
+    ),
+    (
+        "mux/retired.rs Retired.order",
+        "REMEMBERED_MAX",
+        512,
+        Direct,
+        "",
+    ),
+    (
+        "policy/documents.rs Documents.kept",
+        "DOCUMENTS_MAX",
+        256,
+        Direct,
+        "",
+    ),
+    (
+        "policy/fair_table.rs FairTable.by_len",
+        "keys_max",
+        65_536,
+        Tree,
+        "a_new_key_looks_at_a_few_counts_in_a_full_table_too",
+    ),
+    (
+        "policy/fair_table.rs FairTable.places",
+        "keys_max",
+        65_536,
+        Counted(8),
+        "a_new_key_looks_at_a_few_counts_in_a_full_table_too",
+    ),
+    (
+        "policy/fair_table.rs FairTable.sources",
+        "keys_max",
+        65_536,
+        Direct,
+        "a_new_key_looks_at_a_few_counts_in_a_full_table_too",
+    ),
+    (
+        "policy/shared_counts.rs State.buckets",
+        "BUCKETS_MAX",
+        65_536,
+        Counted(8),
+        "a_flood_of_keys_is_bounded_everywhere",
+    ),
+    (
+        "policy/shared_counts.rs State.moved",
+        "BUCKETS_MAX",
+        65_536,
+        Direct,
+        "a_flood_of_keys_is_bounded_everywhere",
+    ),
+    (
+        "ssh/held.rs Channel.pieces",
+        "HELD_BYTES_MAX",
+        4_096,
+        Direct,
+        "",
+    ),
+    (
+        "ssh/held.rs State.channels",
+        "HELD_BYTES_MAX",
+        512,
+        Tree,
+        "",
+    ),
+    (
+        "tunnel/client/exchanges.rs State.kept",
+        "KEPT_MAX",
+        500,
+        Direct,
+        "",
+    ),
+    (
+        "tunnel/client/forward.rs ToSocket.pieces",
+        "GATHER_BYTES",
+        128,
+        Direct,
+        "",
+    ),
+    (
+        "tunnel/client/tap.rs Tap.open",
+        "PIPELINED_MAX",
+        16,
+        Direct,
+        "",
+    ),
+    (
+        "tunnel/driver/shared.rs State.streams",
+        "streams_max",
+        100_000,
+        Tree,
+        "",
+    ),
+    (
+        "tunnel/server/accept.rs Source.mute",
+        "ConnectionLimits",
+        16,
+        Tree,
+        "",
+    ),
+    (
+        "tunnel/server/accept.rs Source.silent",
+        "ConnectionLimits",
+        16,
+        Tree,
+        "",
+    ),
+    (
+        "tunnel/server/accept.rs Source.spoken",
+        "ConnectionLimits",
+        16,
+        Tree,
+        "",
+    ),
+    (
+        "tunnel/server/accept.rs Strangers.order",
+        "ConnectionLimits",
+        256,
+        Tree,
+        "",
+    ),
+    (
+        "tunnel/server/accept.rs Strangers.sources",
+        "ConnectionLimits",
+        256,
+        Tree,
+        "",
+    ),
+    (
+        "tunnel/server/auth_backoff.rs AuthBackoff.until",
+        "SOURCES_MAX",
+        4_096,
+        Counted(3),
+        "no_number_of_sources_makes_it_grow",
+    ),
+    (
+        "tunnel/server/bindings.rs RecentlyLost.at",
+        "LOST_MAX",
+        10_000,
+        Direct,
+        "what_was_lost_is_forgotten_a_little_at_a_time",
+    ),
+    (
+        "tunnel/server/bindings.rs RecentlyLost.order",
+        "LOST_MAX",
+        10_000,
+        Counted(2),
+        "what_was_lost_is_forgotten_a_little_at_a_time",
+    ),
+];
+
+/// Collections whose cost grows by more than [`MORE_STEPS_MAX`], with the reason.
+const SCANS: &[(&str, &str)] = &[(
+    "mux/connection.rs Connection.accepted",
+    "only a peer that resets streams before they are accepted causes it, and pays for it with its own connection",
+)];
+
+/// Collections that callers with a credential or a key fill, under limits of their account.
+const BY_ACCOUNTS: &[&str] = &[
+    "api/follow.rs Reader.waiting",
+    "api/limits.rs Rolling.accounts",
+    "control/agents/state.rs Agents.sessions",
+    "control/agents/state.rs Agents.unanswered",
+    "control/agents/state.rs Live.endpoints",
+    "control/standing.rs Standings.known",
+    "delivery/event_query.rs AuditSource.found",
+    "delivery/event_query.rs TrafficSource.found",
+    "delivery/followers.rs Waiting.lines",
+    "tunnel/server/bindings.rs Connected.serves",
+    "tunnel/server/bindings.rs State.endpoints",
+    "tunnel/server/bindings.rs State.legs",
+    "tunnel/server/session.rs Admitted.serves",
+    "tunnel/wire.rs LabelledRequest.labels",
+];
+
+/// Collections that hold what is configured or what one operation of the server needs: stored objects, settings,
+/// compiled policies, nodes, destinations and batches.
+const BY_SERVER: &[&str] = &[
+    "api/openapi.rs Schemas.components",
+    "api/openapi.rs Schemas.inputs",
+    "api/openapi.rs Schemas.views",
+    "control/agents/failure_detector.rs FailureDetector.runs",
+    "control/agents/mod.rs ReconcileState.addresses",
+    "control/agents/mod.rs ReconcileState.credentials",
+    "control/agents/mod.rs ReconcileState.domains",
+    "control/agents/mod.rs ReconcileState.holders",
+    "control/agents/mod.rs ReconcileState.ingresses",
+    "control/agents/mod.rs ReconcileState.issued",
+    "control/agents/mod.rs ReconcileState.keys",
+    "control/agents/mod.rs ReconcileState.names",
+    "control/agents/state.rs AgentCertificates.issued",
+    "control/authority.rs Authority.made",
+    "control/compile.rs Due.endpoints",
+    "control/compile.rs ReconcileState.certificates",
+    "control/compile.rs ReconcileState.destinations",
+    "control/compile.rs ReconcileState.domains",
+    "control/compile.rs ReconcileState.elsewhere",
+    "control/compile.rs ReconcileState.endpoints",
+    "control/compile.rs ReconcileState.ends",
+    "control/compile.rs ReconcileState.ingresses",
+    "control/compile.rs ReconcileState.orders",
+    "control/compile.rs ReconcileState.parents",
+    "control/compile.rs ReconcileState.replays",
+    "control/compile.rs ReconcileState.runs",
+    "control/compile.rs ReconcileState.subscriptions",
+    "control/compile.rs ReconcileState.targets",
+    "control/compile.rs ReconcileState.users",
+    "control/destination_operations.rs HealthView.failures",
+    "control/informer_cache.rs InformerCache.members",
+    "control/resource/model/tunnel.rs Tunnel.labels",
+    "control/resource/model/tunnel.rs View.labels",
+    "control/restriction.rs Restrictions.agents",
+    "control/restriction.rs Restrictions.api",
+    "control/root.rs Root.subresource_uris",
+    "control/ssh.rs Certificate.critical_options",
+    "control/ssh.rs Certificate.extensions",
+    "control/traffic_policy.rs Compiled.authorities",
+    "control/traffic_policy.rs Compiled.ip_policies",
+    "control/traffic_policy.rs Compiled.policies",
+    "control/traffic_policy.rs Compiled.secrets",
+    "delivery/amqp.rs Window.ids",
+    "delivery/amqp.rs Window.returned",
+    "delivery/aws/settings.rs AwsSettings.endpoints",
+    "delivery/buffer.rs State.batches",
+    "delivery/cluster.rs Note.failures",
+    "delivery/cluster.rs Sharing.noted",
+    "delivery/cluster.rs Sharing.others",
+    "delivery/cluster.rs Sharing.own",
+    "delivery/copies.rs Copies.open",
+    "delivery/copies.rs Copies.sizes",
+    "delivery/event_log/jetstream.rs JetStream.empty_at",
+    "delivery/event_log/jetstream.rs JetStream.slots",
+    "delivery/event_log/jetstream/lease.rs ConsumerLease.settled",
+    "delivery/health.rs AllCounters.by_destination",
+    "delivery/recorder.rs Flusher.open",
+    "delivery/replayer.rs Replayer.done",
+    "delivery/retained_pieces.rs QueuedPieces.pieces",
+    "delivery/spill_writer.rs SpillWriter.buffers",
+    "delivery/subscription.rs Compiled.destinations",
+    "delivery/subscription.rs Compiled.entitled",
+    "delivery/subscription.rs Compiled.private_kinds",
+    "delivery/subscription.rs KindPlan.accounts",
+    "delivery/subscription.rs Table.entitled",
+    "delivery/subscription.rs Table.private_kinds",
+    "delivery/target/kafka.rs Cluster.brokers",
+    "delivery/target/kafka.rs Producer.doubts",
+    "delivery/target/kafka.rs Producer.next",
+    "delivery/target/kafka.rs State.links",
+    "delivery/worker.rs Worker.rejected",
+    "delivery/worker_notifier.rs WorkerNotifier.asleep",
+    "edge/challenges.rs Answers.certificates",
+    "edge/challenges.rs Answers.files",
+    "edge/edge.rs Ports.failed",
+    "edge/edge.rs Ports.open",
+    "edge/overload.rs RunQueue.recent",
+    "edge/snapshot/compiler.rs SnapshotCompiler.by_id",
+    "edge/snapshot/compiler.rs SnapshotCompiler.places",
+    "edge/snapshot/compiler.rs SnapshotCompiler.pools",
+    "edge/snapshot/compiler.rs SnapshotCompiler.presented",
+    "edge/snapshot/compiler.rs SnapshotCompiler.restrictions",
+    "login/config.rs Common.authz_url_params",
+    "policy/action/add_headers.rs Config.headers",
+    "policy/action/custom_response.rs Config.headers",
+    "policy/action/http_request.rs Config.headers",
+    "policy/action/log.rs Config.metadata",
+    "policy/action/redirect.rs Config.headers",
+    "policy/action/set_vars.rs Config.vars",
+    "policy/document.rs Reader.anchors",
+    "policy/error_page/mod.rs ErrorPages.exact",
+    "policy/ipdata/mmdb.rs Values.known",
+    "policy/policy/context.rs Resources.authorities",
+    "policy/policy/context.rs Resources.ip_policies",
+    "policy/shared_counts.rs Inner.tables",
+    "tunnel/client/further.rs Number.all",
+    "tunnel/client/further.rs Others.numbers",
+    "tunnel/nodes.rs Nodes.peers",
+    "tunnel/nodes.rs Nodes.table",
+    "tunnel/nodes.rs Whereabouts.endpoints",
+];
+
+/// Crates whose collections a socket can reach.
+const CRATES: [&str; 11] = [
+    "api", "control", "delivery", "edge", "http", "login", "mux", "policy", "ssh", "tls", "tunnel",
+];
+
+const KINDS: [&str; 8] = [
+    "VecDeque<",
+    "HashMap<",
+    "HashSet<",
+    "BTreeMap<",
+    "BTreeSet<",
+    "Cache<",
+    "FairTable<",
+    "LimitTable<",
+];
+
+#[test]
+fn every_collection_that_grows_has_a_row_and_costs_the_same_when_full() {
+    let mut rows: Vec<&str> = BY_CLIENTS.iter().map(|row| row.0).collect();
+    rows.extend(BY_ACCOUNTS);
+    rows.extend(BY_SERVER);
+    rows.sort_unstable();
+    let mut found = Vec::new();
+    let mut sources = Vec::new();
+    for name in CRATES {
+        let mut text = String::new();
+        let folder = root().join(format!("crates/culvert-{name}/src"));
+        read(name, &folder, &folder, &mut found, &mut text);
+        sources.push((name, text));
+    }
+    found.sort();
+    let without: Vec<&String> = found
+        .iter()
+        .filter(|it| !rows.contains(&it.as_str()))
+        .collect();
+    assert!(without.is_empty(), "without a row: {without:#?}");
+    let gone: Vec<&&str> = rows
+        .iter()
+        .filter(|row| !found.iter().any(|it| it == **row))
+        .collect();
+    assert!(gone.is_empty(), "rows of fields that are gone: {gone:#?}");
+    assert!(
+        rows.windows(2).all(|pair| pair[0] != pair[1]),
+        "a row is there twice"
+    );
+
+    println!("steps when empty, half full and full");
+    for &(field, bound, entries, access, test) in BY_CLIENTS {
+        let (name, _) = field.split_once('/').unwrap();
+        let (_, source) = sources.iter().find(|(of, _)| *of == name).unwrap();
+        let base = std::fs::read_to_string(root().join("crates/culvert-base/src/limit_table.rs"));
+        let is_there = |what: &str| source.contains(what) || base.as_ref().unwrap().contains(what);
+        assert!(is_there(bound), "{field}: no bound `{bound}`");
+        assert!(is_there(&format!("fn {test}")), "{field}: no test `{test}`");
+        // A bound that is a plain number must be that of the row.
+        let constant = source.split(&format!("const {bound}: usize = ")).nth(1);
+        let number = constant.and_then(|rest| rest.split(';').next());
+        if let Some(Ok(number)) = number.map(|it| it.replace('_', "").parse::<u64>())
+            && !bound.contains("BYTES")
+        {
+            assert_eq!(number, entries, "{field}: the bound has changed");
+        }
+        let [empty, half, full] = [0, entries / 2, entries].map(|held| access.steps(held));
+        println!("{field}: {bound} = {entries}: {empty} {half} {full} {test}");
+        let is_known = SCANS.iter().any(|(known, _)| *known == field);
+        assert_eq!(
+            full > empty + MORE_STEPS_MAX,
+            is_known,
+            "{field}: {full} steps"
+        );
+    }
+}
+
+/// Appends the collections in the structs of a folder, as `crate/file Struct.field`, and its text.
+fn read(name: &str, top: &Path, folder: &Path, found: &mut Vec<String>, all: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let file = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() {
+            if file != "tests" {
+                read(name, top, &path, found, all);
+            }
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        all.push_str(&text);
+        if ["tests.rs", "fake.rs", "fuzz.rs"].contains(&file) {
+            continue;
+        }
+        let place = path.strip_prefix(top).unwrap().to_str().unwrap();
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap();
+        let mut inside: Option<&str> = None;
+        for line in code.lines() {
+            if line.starts_with('}') {
+                inside = None;
+            } else if let Some((_, rest)) = line.split_once("struct ")
+                && !line.starts_with([' ', '/'])
+            {
+                let is_name = |c: char| c.is_alphanumeric() || c == '_';
+                inside = rest.split(|c| !is_name(c)).next();
+            } else if let (Some(of), Some((field, kind))) = (inside, line.split_once(": "))
+                && KINDS.iter().any(|known| kind.contains(known))
+                && !line.trim_start().starts_with('/')
+            {
+                let field = field.split_whitespace().last().unwrap_or_default();
+                found.push(format!("{name}/{place} {of}.{field}"));
+            }
+        }
+    }
+}
