@@ -16,7 +16,7 @@ const HOSTS: &str = "127.0.0.1 localhost tunnel.example.com connect.example.com 
 /// Directories with documents whose code blocks run, in addition to the README.
 const FOLDERS: [&str; 3] = ["docs/tutorial", "docs/how-to", "docs/explanation"];
 
-/// Documents that run at once. Each starts servers.
+/// Documents that run concurrently. Each starts servers.
 const AT_ONCE: usize = 3;
 
 /// Maximum number of blocks that cannot run here, over all documents. It may only be lowered.

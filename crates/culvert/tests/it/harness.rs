@@ -28,12 +28,12 @@ pub enum Backend {
     Sqlite,
     /// The URL of a server on which each test creates its own database.
     Postgres(String),
-    /// The same, for a test that runs this number of nodes on its database at once.
+    /// The same, for a test that runs this number of nodes on its database concurrently.
     Cluster(String, u32),
 }
 
 impl Backend {
-    /// The same, for a test that runs this number of nodes at once. A SQLite file has one.
+    /// The same, for a test that runs this number of nodes concurrently. A SQLite file has one.
     pub fn for_nodes(self, nodes: u32) -> Self {
         match self {
             Self::Sqlite => Self::Sqlite,
@@ -63,7 +63,7 @@ pub async fn backends() -> Vec<Backend> {
     backends
 }
 
-/// PostgreSQL for a test that runs up to `nodes` nodes at once, if there is one; reports a missing one as ignored.
+/// PostgreSQL for a test that runs up to `nodes` nodes concurrently, if there is one; reports a missing one as ignored.
 pub async fn cluster(nodes: u32) -> Option<Backend> {
     backends()
         .await
