@@ -1,0 +1,212 @@
+"""The Debian and RPM packages: built, installed, started, upgraded under load, removed and purged on a machine
+that systemd runs."""
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from machine import BASE, ROOT, Machine, eventually, namespace_of
+
+BINARY = os.environ["CULVERT_BINARY"]
+POLICY = {
+    "on_http_request": [{"actions": [{"type": "custom-response", "config": {"status_code": 200, "body": "here"}}]}]
+}
+LOAD = pathlib.Path(__file__).with_name("load.py")
+
+
+def build(kind, version, out):
+    command = [ROOT / "packaging/build", kind, BINARY, "x86_64", version, out]
+    environment = os.environ | {"CULVERT_FAST": "1", "SOURCE_DATE_EPOCH": "1767225600"}
+    made = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if made.returncode != 0:
+        raise AssertionError(f"{kind}: {made.stdout}{made.stderr}")
+    return pathlib.Path(made.stdout.strip())
+
+
+class Load:
+    """Requests that go on until `finish`."""
+
+    def __init__(self, machine):
+        self.process = subprocess.Popen(
+            [*namespace_of(machine), sys.executable, LOAD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def more(self):
+        """Waits until another hundred requests are answered."""
+        before = int(self.line())
+        while int(self.line()) < before + 100:
+            pass
+
+    def line(self):
+        line = self.process.stdout.readline().strip()
+        if not line.isdigit():
+            raise AssertionError(f"{line}\n{self.process.communicate()[0]}")
+        return line
+
+    def finish(self):
+        said, _ = self.process.communicate()
+        if self.process.returncode != 0:
+            raise AssertionError(said)
+        return int(said.split()[-1])
+
+
+class Packages(unittest.TestCase):
+    def boot(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        return pathlib.Path(self.folder.name)
+
+    def machine(self, folder):
+        machine = Machine(folder)
+        self.addCleanup(machine.close)
+        return machine
+
+    def call(self, machine, method, path, body=None):
+        """One call of the API with the first key."""
+        script = (
+            "import json, sys, urllib.request as u\n"
+            "method, path, token, body = sys.argv[1:]\n"
+            "q = u.Request('http://127.0.0.1:8420' + path, data=body.encode() or None, method=method)\n"
+            "q.add_header('authorization', 'Bearer ' + token)\n"
+            "q.add_header('content-type', 'application/json')\n"
+            "print(u.urlopen(q, timeout=60).read().decode())\n"
+        )
+        token = machine.run("cat", "/var/lib/culvert/bootstrap-key").stdout.strip()
+        text = json.dumps(body) if body is not None else ""
+        done = subprocess.run(
+            [*namespace_of(machine), sys.executable, "-c", script, method, path, token, text],
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout or "null")
+
+    def check_running(self, machine):
+        """The service is up as its own user, with its sockets held by systemd."""
+        for unit in ("culvert.socket", "culvert.service"):
+            eventually(f"{unit} is active", lambda: machine.is_active(unit))
+        machine.run("culvert", "health")
+        pid = self.pid(machine)
+        self.assertEqual(machine.stat(f"/proc/{pid}"), "culvert:culvert 555")
+        self.assertEqual(machine.stat("/var/lib/culvert"), "culvert:culvert 700")
+        self.assertEqual(machine.stat("/etc/culvert/culvert.toml"), "root:culvert 640")
+        self.assertEqual(machine.stat("/usr/bin/culvert"), "root:root 755")
+        journal = machine.run("journalctl", "--no-pager", "-u", "culvert.service").stdout
+        self.assertNotIn("no listener uses", journal)
+        # Everything that a package needs for people.
+        for path in (
+            "/usr/share/man/man1/culvert.1.gz",
+            "/usr/share/man/man1/culvert-serve.1.gz",
+            "/usr/share/bash-completion/completions/culvert",
+        ):
+            self.assertIsNotNone(machine.stat(path), path)
+
+    def pid(self, machine):
+        return machine.run("systemctl", "show", "--property", "MainPID", "--value", "culvert.service").stdout.strip()
+
+    def upgrade(self, machine, *command):
+        """Upgrades a running server under load. No request is lost, and the data stays."""
+        made = self.call(
+            machine,
+            "POST",
+            "/endpoints",
+            {"url": "http://app.culvert.localhost", "traffic_policy": json.dumps(POLICY)},
+        )
+        machine.run("sh", "-c", "echo '# mine' >> /etc/culvert/culvert.toml")
+        before = self.pid(machine)
+        load = Load(machine)
+        load.more()
+        machine.run(*command)
+        eventually("the new server runs", lambda: machine.is_active("culvert.service"))
+        load.more()
+        answers = load.finish()
+        self.assertNotEqual(self.pid(machine), before, "the server was not restarted")
+        self.assertEqual(self.call(machine, "GET", f"/endpoints/{made['id']}")["id"], made["id"])
+        self.assertIn("# mine", machine.run("cat", "/etc/culvert/culvert.toml").stdout)
+        self.check_running(machine)
+        print(f"{answers} requests over an upgrade, none lost")
+
+    def check_unit(self, machine):
+        """systemd finds nothing wrong with the units, and little to attack."""
+        units = ["/usr/lib/systemd/system/culvert.service", "/usr/lib/systemd/system/culvert.socket"]
+        done = machine.run("systemd-analyze", "verify", "--man=no", *units)
+        self.assertEqual(done.stdout + done.stderr, "")
+        done = machine.run("systemd-analyze", "security", "--offline=true", "--threshold=20", units[0])
+        exposure = re.search(r"exposure level for culvert.service: ([0-9.]+)", done.stdout)
+        print("exposure", exposure[1])
+
+    def test_deb(self):
+        folder = self.boot()
+        old, new = build("deb", "1.0.0", folder), build("deb", "1.0.1-rc.1", folder)
+        self.assertEqual(new.name, "culvert_1.0.1~rc.1-1_amd64.deb")
+        machine = self.machine(folder)
+        machine.run("dpkg", "--install", f"/packages/{old.name}")
+        self.check_running(machine)
+        self.check_unit(machine)
+        for unit in ("culvert.socket", "culvert.service"):
+            self.assertEqual(machine.run("systemctl", "is-enabled", unit).stdout.strip(), "enabled")
+        self.upgrade(machine, "dpkg", "--install", f"/packages/{new.name}")
+        status = machine.run("dpkg-query", "--show", "--showformat", "${Status} ${Version}", "culvert").stdout
+        self.assertEqual(status, "install ok installed 1.0.1~rc.1-1")
+
+        machine.run("systemctl", "reload", "culvert.service")
+        journal = lambda: machine.run("journalctl", "--no-pager", "-u", "culvert.service").stdout
+        eventually("the settings are reloaded", lambda: "settings reloaded" in journal())
+
+        # What the operator stopped stays stopped over an upgrade.
+        machine.run("systemctl", "stop", "culvert.socket", "culvert.service")
+        machine.run("dpkg", "--install", f"/packages/{new.name}")
+        self.assertFalse(machine.is_active("culvert.service"))
+        machine.run("systemctl", "start", "culvert.service")
+        self.check_running(machine)
+
+        # A removal keeps settings and data; a purge does not.
+        machine.run("dpkg", "--remove", "culvert")
+        self.assertFalse(machine.is_active("culvert.socket"))
+        self.assertIsNotNone(machine.stat("/var/lib/culvert/master.key"))
+        machine.run("dpkg", "--install", f"/packages/{new.name}")
+        self.check_running(machine)
+        self.assertEqual(len(self.call(machine, "GET", "/endpoints")["endpoints"]), 1)
+        machine.run("dpkg", "--purge", "culvert")
+        left = machine.run(
+            "find", "/etc", "/usr", "/var", "-xdev", "-iname", "*culvert*", "-not", "-path", "/usr/share/culvert*"
+        )
+        left = [path for path in left.stdout.split() if not path.startswith(("/var/log/", "/var/lib/dpkg/info/"))]
+        self.assertEqual(left, [])
+
+    def test_rpm(self):
+        folder = self.boot()
+        old, new = build("rpm", "1.0.0", folder), build("rpm", "1.0.1", folder)
+        machine = self.machine(folder)
+        # The requirements name packages that this distribution calls otherwise.
+        install = ("rpm", "--upgrade", "--nodeps", "--force-debian")
+        machine.run(*install, f"/packages/{old.name}")
+        machine.run("systemctl", "enable", "--now", "culvert.socket", "culvert.service")
+        self.check_running(machine)
+        self.upgrade(machine, *install, f"/packages/{new.name}")
+        self.assertEqual(machine.run("rpm", "--query", "culvert").stdout.strip(), "culvert-1.0.1-1.x86_64")
+        self.assertEqual(machine.run("rpm", "--verify", "--nodeps", "culvert", check=False).stdout.split()[-1:],
+                         ["/etc/culvert/culvert.toml"])
+        machine.run("rpm", "--erase", "--nodeps", "culvert")
+        self.assertFalse(machine.is_active("culvert.socket"))
+        self.assertIsNone(machine.stat("/usr/bin/culvert"))
+        self.assertIsNotNone(machine.stat("/var/lib/culvert/master.key"))
+
+    def test_the_same_inputs_make_the_same_packages(self):
+        folder = self.boot()
+        for kind in ("deb", "rpm", "chart"):
+            one, two = (build(kind, "1.0.0", folder / part) for part in ("one", "two"))
+            self.assertEqual(*(hashlib.sha256(made.read_bytes()).hexdigest() for made in (one, two)), kind)
+
+
+if __name__ == "__main__":
+    unittest.main()
