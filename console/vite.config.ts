@@ -27,7 +27,6 @@ export default defineConfig({
         codeSplitting: {
           groups: [
             { name: 'editor', test: EDITOR },
-            { name: 'charts', test: /node_modules\/uplot\/|src\/charts\/plot/ },
             { name: 'vendor', test: (id) => /node_modules\//.test(id) && !FORMS.test(id) && !VIRTUAL.test(id) },
             { name: 'shared', test: /src\/(api|ui|session|theme)\/(?!code-editor)|src\/resources\/(names|queries|use-resource|value|columns|table|custom)|src\/live\/(tail|sse|use-tail)/ },
             { name: 'forms', test: (id) => FORMS.test(id) },

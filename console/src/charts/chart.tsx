@@ -1,25 +1,21 @@
-import { Suspense, lazy, useCallback, useState } from 'react';
-import { Loading } from '@/ui/states';
 import css from './charts.module.css';
-import type { Line } from './plot';
+import { type Line, Plot } from './plot';
 import { type Unit, show } from './units';
-
-const Plot = lazy(() => import('./plot'));
 
 interface Props {
   title: string;
   times: number[];
   lines: Line[];
   unit: Unit;
-  group: string;
+  /** The step under the pointer, in this chart or in one beside it. */
+  at: number | null;
+  onAt: (index: number | null) => void;
 }
 
 const last = (values: (number | null)[]): number | null => values.findLast((value) => value !== null) ?? null;
 
 /** Lines over time, with the values under the pointer, or the last ones, as text. */
-export function Chart({ title, times, lines, unit, group }: Props) {
-  const [at, setAt] = useState<number | null>(null);
-  const onPoint = useCallback((index: number | null) => setAt(index), []);
+export function Chart({ title, times, lines, unit, at, onAt }: Props) {
   const time = at === null ? undefined : times[at];
   const shown = lines.map(({ label, color, values }) => {
     const value = at === null ? last(values) : (values[at] ?? null);
@@ -37,9 +33,7 @@ export function Chart({ title, times, lines, unit, group }: Props) {
           <li key={label}><i data-color={color} />{label} <b>{text}</b></li>
         ))}
       </ul>
-      <div role="img" aria-label={summary}>
-        <Suspense fallback={<Loading label="Loading the chart" />}><Plot times={times} lines={lines} unit={unit} group={group} onPoint={onPoint} /></Suspense>
-      </div>
+      <div role="img" aria-label={summary}><Plot times={times} lines={lines} unit={unit} at={at} onAt={onAt} /></div>
     </figure>
   );
 }

@@ -1,7 +1,6 @@
-import { useEffect, useRef } from 'react';
-import UPlot from 'uplot';
-import 'uplot/dist/uPlot.min.css';
-import { type Unit, show } from './units';
+import { type PointerEvent, memo, useMemo } from 'react';
+import css from './charts.module.css';
+import { type Unit, show, ticks } from './units';
 
 export interface Line {
   label: string;
@@ -9,59 +8,68 @@ export interface Line {
   values: (number | null)[];
 }
 
-export interface PlotProps {
+interface Props {
   /** Starts of the steps, in seconds. */
   times: number[];
   lines: Line[];
   unit: Unit;
-  /** Charts with the same key show the pointer at the same time. */
-  group: string;
-  onPoint: (index: number | null) => void;
+  /** The step under the pointer. */
+  at: number | null;
+  onAt: (index: number | null) => void;
 }
 
+const WIDTH = 1000;
 const HEIGHT = 150;
+/** Marks of time below a chart. */
+const MARKS = 4;
+const DAY = 86_400;
 
-const style = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+/** A path over all values; a gap begins a new piece. A single value has a short line of its own. */
+function path(values: (number | null)[], top: number): string {
+  const width = WIDTH / Math.max(1, values.length - 1);
+  let drawn = '';
+  values.forEach((value, index) => {
+    if (value === null) return;
+    const x = index * width;
+    const y = (HEIGHT - (Math.min(value, top) / top) * HEIGHT).toFixed(1);
+    const before = index > 0 ? values[index - 1] : null;
+    drawn += before === null || before === undefined ? `M${x.toFixed(1)} ${y}h1` : `L${x.toFixed(1)} ${y}`;
+  });
+  return drawn;
+}
 
-/** The canvas of a chart. It follows the width of its box and the theme. */
-export default function Plot({ times, lines, unit, group, onPoint }: PlotProps) {
-  const box = useRef<HTMLDivElement>(null);
-  const plot = useRef<UPlot>(undefined);
-  const data = useRef<UPlot.AlignedData>([[]]);
-  data.current = [times, ...lines.map(({ values }) => values)];
-  const shape = lines.map(({ label, color }) => `${label} ${color}`).join();
-  useEffect(() => {
-    const element = box.current;
-    if (!element) return undefined;
-    const make = () => {
-      plot.current?.destroy();
-      const axis = { stroke: style('--mantine-color-dimmed'), grid: { stroke: style('--line'), width: 1 }, ticks: { show: false } };
-      plot.current = new UPlot({
-        width: Math.max(element.clientWidth, 120),
-        height: HEIGHT,
-        legend: { show: false },
-        cursor: { y: false, drag: { x: false, y: false }, sync: { key: group } },
-        scales: { y: { range: (_, __, most) => [0, most > 0 ? most * 1.05 : 1] } },
-        axes: [axis, { ...axis, size: 64, values: (_, splits) => splits.map((value) => show(value, unit)) }],
-        series: [{}, ...lines.map(({ label, color }) => ({ label, stroke: style(color) || color, width: 1.5, points: { show: false } }))],
-        hooks: { setCursor: [(self) => onPoint(self.cursor.idx ?? null)] },
-      }, data.current, element);
-    };
-    make();
-    const resized = new ResizeObserver(() => plot.current?.setSize({ width: Math.max(element.clientWidth, 120), height: HEIGHT }));
-    resized.observe(element);
-    const themed = new MutationObserver(make);
-    themed.observe(document.documentElement, { attributeFilter: ['data-mantine-color-scheme'] });
-    return () => {
-      resized.disconnect();
-      themed.disconnect();
-      plot.current?.destroy();
-      plot.current = undefined;
-    };
-    // The values come with the effect below; a new set of lines makes a new chart.
-  }, [shape, unit, group, onPoint]);
-  useEffect(() => {
-    plot.current?.setData(data.current);
-  }, [times, lines]);
-  return <div ref={box} />;
+const Lines = memo(function Lines({ lines, top, count }: { lines: Line[]; top: number; count: number }) {
+  return (
+    <>
+      {Array.from({ length: count }, (_, index) => <line key={index} x1="0" x2={WIDTH} y1={(index / count) * HEIGHT} y2={(index / count) * HEIGHT} className={css.grid} />)}
+      {lines.map(({ label, color, values }) => <path key={label} d={path(values, top)} data-color={color} />)}
+    </>
+  );
+});
+
+/** The drawing of a chart. Its size and colours are those of the style sheet, so it follows the page and the theme by itself. */
+export function Plot({ times, lines, unit, at, onAt }: Props) {
+  const most = useMemo(() => lines.reduce((sum, { values }) => values.reduce<number>((max, value) => Math.max(max, value ?? 0), sum), 0), [lines]);
+  const marks = ticks(most, unit);
+  const top = marks[0] ?? 1;
+  const from = times[0] ?? 0;
+  const to = times.at(-1) ?? from;
+  const long = to - from > DAY;
+  const clock = (time: number) => new Date(time * 1000).toLocaleString(undefined, long ? { day: 'numeric', month: 'short', hour: '2-digit' } : { hour: '2-digit', minute: '2-digit' });
+  const move = (event: PointerEvent<SVGSVGElement>) => {
+    const { left, width } = event.currentTarget.getBoundingClientRect();
+    const share = width === 0 ? 0 : (event.clientX - left) / width;
+    onAt(Math.min(times.length - 1, Math.max(0, Math.round(share * (times.length - 1)))));
+  };
+  const x = at === null ? null : (at / Math.max(1, times.length - 1)) * WIDTH;
+  return (
+    <div className={css.plot} aria-hidden="true">
+      <div className={css.marks}>{marks.map((mark) => <span key={mark}>{show(mark, unit)}</span>)}</div>
+      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" onPointerMove={move} onPointerLeave={() => onAt(null)}>
+        <Lines lines={lines} top={top} count={marks.length - 1} />
+        {x === null ? null : <line x1={x} x2={x} y1="0" y2={HEIGHT} className={css.pointer} />}
+      </svg>
+      <div className={css.times}>{Array.from({ length: MARKS + 1 }, (_, index) => <span key={index}>{clock(from + ((to - from) * index) / MARKS)}</span>)}</div>
+    </div>
+  );
 }

@@ -22,3 +22,17 @@ export function show(value: number, unit: Unit): string {
     case 'count': return number(value, value < 10 ? 1 : 0);
   }
 }
+
+/** At most this many lines above zero. */
+const LINES = 4;
+
+/** The values of horizontal lines, evenly spaced from a round one above the highest value down to zero. */
+export function ticks(most: number, unit: Unit): number[] {
+  if (!(most > 0)) return [1, 0];
+  const base = unit === 'bytes' ? 1024 ** Math.floor(Math.log2(most) / 10) : 1;
+  const rough = most / base / LINES;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = ([1, 2, 2.5, 5].find((one) => one * power >= rough) ?? 10) * power * base;
+  const count = Math.max(1, Math.ceil(most / step - 1e-9));
+  return Array.from({ length: count + 1 }, (_, index) => (count - index) * step);
+}

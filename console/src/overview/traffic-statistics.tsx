@@ -30,7 +30,7 @@ function Figures({ range }: { range: Range }) {
     ['in', show(traffic.bytes_in, 'bytes')],
     ['out', show(traffic.bytes_out, 'bytes')],
   ];
-  return <div className={css.figures}>{figures.map(([label, value]) => <div key={label}><b>{value}</b><span>{label}</span></div>)}</div>;
+  return <div className={css.totals}>{figures.map(([label, value]) => <div key={label}><b>{value}</b><span>{label}</span></div>)}</div>;
 }
 
 function Top({ range }: { range: Range }) {
