@@ -33,6 +33,7 @@ class Machine:
         self.log = self.place / "console"
         self.mounted = False
         self.nspawn = None
+        self.leader = None
         for name in ("root", "upper", "work"):
             (self.place / name).mkdir()
         layers = f"lowerdir={BASE},upperdir={self.place}/upper,workdir={self.place}/work"
@@ -90,8 +91,15 @@ class Machine:
 
     def close(self):
         if self.nspawn is not None:
-            self.nspawn.kill()
-            self.nspawn.wait()
+            # The end of its first process ends all of the machine. It outlives systemd-nspawn.
+            if self.leader:
+                subprocess.run(["kill", "-s", "KILL", self.leader], check=False)
+            self.nspawn.terminate()
+            try:
+                self.nspawn.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.nspawn.kill()
+                self.nspawn.wait()
         if self.mounted:
             subprocess.run(["umount", "--lazy", self.root], check=False)
         subprocess.run(["rm", "-rf", self.place], check=False)

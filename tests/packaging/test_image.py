@@ -112,7 +112,9 @@ class Image(unittest.TestCase):
             self.assertEqual((failed.returncode, failed.stdout), (1, ""))
             self.assertIn("no connection to 127.0.0.1:9", failed.stderr)
         finally:
-            server.kill()
+            # The first process of the namespace ends with its server.
+            for child in pathlib.Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split():
+                subprocess.run(["kill", "-s", "KILL", child], check=False)
             server.wait()
 
     def test_compose_names_settings_and_the_ports_of_the_image(self):
