@@ -32,6 +32,7 @@ use crate::event_query::{self, EVENTS_PATH};
 use crate::operation::{BodySpec, Call, Method, Operation, Reply, ResponseSpec, Status};
 use crate::resource::model::Model;
 use crate::resource::model::endpoint::Endpoint;
+use crate::right::{Right, Scope};
 use crate::{Error, input, stored};
 
 /// Prefix of event ids.
@@ -101,6 +102,7 @@ pub(crate) fn operations() -> [Operation; 3] {
                 schema: Some(SchemaGenerator::subschema_for::<event_query::View<'static>>),
             },
             query: &[],
+            right: Right::read(Scope::EventsRead),
             run: |control, call| Box::pin(get(control, call)),
         },
         Operation {
@@ -118,6 +120,7 @@ pub(crate) fn operations() -> [Operation; 3] {
                 schema: Some(SchemaGenerator::subschema_for::<View<'static>>),
             },
             query: &[],
+            right: Right::read(Scope::EventsRead),
             run: |control, call| Box::pin(get_messages(control, call)),
         },
         Operation {
@@ -141,6 +144,10 @@ pub(crate) fn operations() -> [Operation; 3] {
                 schema: Some(SchemaGenerator::subschema_for::<ReplayView<'static>>),
             },
             query: &[],
+            right: Right {
+                role: Role::Member,
+                scope: Some(Scope::EventsWrite),
+            },
             run: |control, call| Box::pin(replay(control, call)),
         },
     ]

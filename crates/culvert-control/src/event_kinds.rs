@@ -228,6 +228,7 @@ mod tests {
             key_id: "ak_1".to_owned(),
             subject: String::new(),
             account: "ac_1".to_owned(),
+            restrictions: None,
         };
         let of = |role, names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -235,10 +236,10 @@ mod tests {
         };
         let n_private = names().filter(|name| is_private(name)).count();
         assert!(n_private > 0);
-        for role in [Role::Admin, Role::Developer, Role::ReadOnly] {
+        for role in [Role::Admin, Role::Member, Role::ReadOnly] {
             let n_withheld = match role {
                 Role::Admin => 0,
-                Role::Developer | Role::ReadOnly => n_private,
+                Role::Member | Role::ReadOnly => n_private,
             };
             for (asked, n_all) in [
                 (&[][..], event_types().len()),
@@ -256,7 +257,7 @@ mod tests {
                 assert!(kinds.withheld.iter().all(|name| is_private(name)));
             }
         }
-        let refused = of(Role::Developer, &["audit", "api_key_created.v0"]).unwrap_err();
+        let refused = of(Role::Member, &["audit", "api_key_created.v0"]).unwrap_err();
         assert_eq!(refused.code, Some(code::NOT_ADMIN));
         let refused = of(Role::Admin, &["audits"]).unwrap_err();
         assert_eq!(refused.code, Some(code::EVENT_TYPE_UNKNOWN));

@@ -287,7 +287,7 @@ async fn restrict(
 ) -> Result<(String, ApiKey), Error> {
     let cx = control.cx(&call.caller, &call.base);
     let ty = &api_key::TYPE;
-    let _turn = service::turn(&cx, ty, call).await;
+    let _lock = service::lock(&cx, ty, call).await;
     for _ in 0..RUNS_MAX {
         let document = service::named(&cx, ty, call).await?;
         let document = document.ok_or_else(Refusal::not_found)?;
@@ -317,7 +317,7 @@ fn run_rotate(control: &Control, call: Call) -> Running<'_> {
         let input = shaped(input::create::<Rotate>(call.body.clone()))?;
         let cx = control.cx(&call.caller, &call.base);
         let ty = &api_key::TYPE;
-        let _turn = service::turn(&cx, ty, &call).await;
+        let _lock = service::lock(&cx, ty, &call).await;
         for _ in 0..RUNS_MAX {
             let document = service::named(&cx, ty, &call).await?;
             let document = document.ok_or_else(Refusal::not_found)?;

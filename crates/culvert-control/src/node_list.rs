@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::caller::Role;
 use crate::control::Control;
 use crate::operation::{Call, Method, Operation, Reply, ResponseSpec, Status};
+use crate::right::{Right, Scope};
 use crate::{Error, stored};
 
 const PATH: &str = "/nodes";
@@ -96,6 +97,10 @@ pub(crate) fn operations() -> [Operation; 1] {
             schema: Some(SchemaGenerator::subschema_for::<NodeList<'static>>),
         },
         query: &[],
+        right: Right {
+            role: Role::Admin,
+            scope: Some(Scope::EventsRead),
+        },
         run: |control, call| Box::pin(list(control, call)),
     }]
 }

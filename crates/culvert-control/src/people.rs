@@ -54,7 +54,7 @@ impl Control {
             return Err(Refusal::of(code::INVITATION_INVALID).into());
         };
         let id = format!("{}_{body}", User::ID_PREFIX);
-        let _turn = self.turns.of(&id).await;
+        let _lock = self.locks.of(&id).await;
         for _ in 0..RUNS_MAX {
             let document = self.store.get(User::KIND, &id).await?;
             let user: Option<User> = document.as_ref().map(stored::read).transpose()?;

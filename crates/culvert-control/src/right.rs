@@ -66,7 +66,7 @@ pub enum Scope {
     EndpointsRead,
     #[serde(rename = "endpoints.write")]
     EndpointsWrite,
-    // Events, event destinations and event subscriptions.
+    // Events, event destinations and event subscriptions, statistics and the list of nodes.
     #[serde(rename = "events.read")]
     EventsRead,
     #[serde(rename = "events.write")]
@@ -137,7 +137,13 @@ const FAMILIES: [(Scope, Scope, &[&str]); 10] = {
         (
             EventsRead,
             EventsWrite,
-            &["event_destinations", "event_subscriptions", "events"],
+            &[
+                "event_destinations",
+                "event_subscriptions",
+                "events",
+                "nodes",
+                "statistics",
+            ],
         ),
         (
             IpPoliciesRead,

@@ -95,7 +95,7 @@ impl Control {
         role: Option<Role>,
         address: IpAddr,
     ) -> Result<Caller, Error> {
-        let _turn = self.turns.of(&identity.id).await;
+        let _lock = self.locks.of(&identity.id).await;
         for _ in 0..RUNS_MAX {
             let (key, value) = bootstrap::FIRST;
             let account = self.store.find(Account::KIND, key, value).await?;

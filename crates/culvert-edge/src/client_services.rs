@@ -30,6 +30,7 @@ pub fn client_services(
         region: settings.region,
         calls: Semaphore::new(CALLS_MAX),
         meters: Arc::default(),
+        bodies: None,
         network,
         tasks: Box::new(Detached),
     }))

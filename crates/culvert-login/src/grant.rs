@@ -107,10 +107,10 @@ impl Asking<'_> {
         let Some(url) = &self.endpoints.userinfo else {
             return Ok((claims, Json::Null));
         };
-        let told = self.told(url, bearer(&tokens.access)?).await?;
+        let profile = self.get(url, bearer(&tokens.access)?).await?;
         // OpenID Connect Core 5.3.2: data of another user must not be used.
-        match told.get("sub") == claims.get("sub") {
-            true => Ok((claims, told)),
+        match profile.get("sub") == claims.get("sub") {
+            true => Ok((claims, profile)),
             false => Err(Failed::Nobody),
         }
     }

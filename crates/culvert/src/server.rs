@@ -617,7 +617,8 @@ fn console_sign_in(settings: &Settings, clock: Arc<dyn Clock>) -> Result<Option<
     let Some((provider, name, roles)) = settings.console.openid.provider(allows_loopback)? else {
         return Ok(None);
     };
-    let services = culvert_edge::client_services(edge_settings(settings)?, clock).map_err(with_causes)?;
+    let services =
+        culvert_edge::client_services(edge_settings(settings)?, clock).map_err(with_causes)?;
     let provider = ConsoleProvider::new(provider, services).ok_or_else(|| {
         let why = "`console.openid.issuer_url` must be an https URL";
         Invalid(why.to_owned())

@@ -227,7 +227,7 @@ fn invitation(cx: &Cx<'_>, id: Ksuid) -> (Invitation, Reveal) {
 fn run_invite(control: &Control, call: Call) -> Running<'_> {
     Box::pin(async move {
         let cx = control.cx(&call.caller, &call.base);
-        let _turn = service::turn(&cx, &TYPE, &call).await;
+        let _lock = service::lock(&cx, &TYPE, &call).await;
         for _ in 0..RUNS_MAX {
             let document = service::named(&cx, &TYPE, &call).await?;
             let document = document.ok_or_else(Refusal::not_found)?;

@@ -16,6 +16,7 @@ use crate::caller::{Caller, Role};
 use crate::control::Control;
 use crate::operation::{Call, Method, Operation, Reply, ResponseSpec, Status};
 use crate::page::Parameter;
+use crate::right::{Right, Scope};
 use crate::{Error, stored};
 
 const PATH: &str = "/statistics";
@@ -101,6 +102,7 @@ pub(crate) fn operations() -> [Operation; 2] {
             schema: Some(schema),
         },
         query,
+        right: Right::read(Scope::EventsRead),
         run,
     };
     [

@@ -432,7 +432,6 @@ async fn events_of_an_account() {
             };
             assert_eq!(replay.await.code(), code, "{who:?} {id}");
         }
-        }
     }
 }
 

@@ -182,7 +182,7 @@ async fn nodes_are_for_admins_and_accounts_are_apart() {
     let house = House::start().await;
     let mut node = house.node("a").await;
     node.run(&house.clock, MINUTE).await;
-    let member = house.user("member@x.example", Role::Developer, true).await;
+    let member = house.user("member@x.example", Role::Member, true).await;
     for path in [
         "/statistics?subject=node",
         "/statistics/top?subject=node",

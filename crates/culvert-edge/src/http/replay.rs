@@ -36,7 +36,7 @@ use crate::http::pipeline;
 use crate::http::request_body::Upload;
 use crate::http::response::{PendingResponse, RequestTraits};
 use crate::http::send_response::send;
-use crate::http::upgrade::Wanted;
+use crate::http::upgrade::UpgradeRequest;
 use crate::replay_state::{REPLAY_OF, ReplayState};
 use crate::snapshot::group::{Group, Member};
 
@@ -259,10 +259,10 @@ async fn exchange(
         is_call: false,
     };
     let pending = match request.skips_policy {
-        false => pipeline::respond(&mut exchange, forwarded, &Wanted::Http, &traits).await,
+        false => pipeline::respond(&mut exchange, forwarded, &UpgradeRequest::Http, &traits).await,
         true => {
             exchange.reached(member.endpoint.timeouts);
-            let sent = forward(&mut exchange, forwarded, &Wanted::Http, None).await;
+            let sent = forward(&mut exchange, forwarded, &UpgradeRequest::Http, None).await;
             let of = |problem: Problem| PendingResponse::of(problem, &traits, &down.conn);
             sent.map(|sent| sent.unwrap_or_else(of))
         }

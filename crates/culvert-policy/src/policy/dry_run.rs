@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 use crate::action_type::Ends;
 use crate::conn::{ConnCounters, ConnInfo};
 use crate::documents::Documents;
+use crate::error_page::ErrorPages;
 use crate::host::{Called, ConnContext, EndpointInfo, NextEndpoint, NotCalled, PolicyHost};
 use crate::ipdata::IpDatabases;
 use crate::policy::compiled::{Policy, Rule};
@@ -120,6 +121,7 @@ impl DryRun {
             info.set_sni(past.server_name.clone());
         }
         let (counters, state) = (ConnCounters::default(), PolicyConnState::default());
+        let error_pages = ErrorPages::default();
         let conn = ConnContext {
             info: &info,
             counters: &counters,
@@ -128,6 +130,7 @@ impl DryRun {
             host: &Nowhere,
             refuses_undecided: false,
             allows_public_calls: false,
+            error_pages: &error_pages,
         };
         let mut rules = Vec::new();
         for phase in Phase::ALL {

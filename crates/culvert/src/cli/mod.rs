@@ -32,8 +32,8 @@ pub mod tcp;
 pub mod tls;
 pub mod upgrade;
 
-pub(crate) use crate::failure::say;
 pub use crate::failure::Failure;
+pub(crate) use crate::failure::say;
 pub use command::{CommandType, settings_of, with_settings};
 
 /// Every command, sorted by name.
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn error_pages_name_commands_and_settings_that_exist() {
-        let settings = config::keys();
+        let settings = crate::config::keys();
         for problem in Problem::ALL {
             for code in problem.owner_help().split('`').skip(1).step_by(2) {
                 if code.starts_with("culvert ") {

@@ -8,7 +8,7 @@ use crate::nodes::beside;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rights_that_one_node_takes_are_gone_on_the_others() {
-    let Some(backend) = cluster().await else {
+    let Some(backend) = cluster(2).await else {
         return;
     };
     let one = Harness::start(&backend).await;

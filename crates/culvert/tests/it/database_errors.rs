@@ -123,7 +123,7 @@ async fn commands_name_each_cause_once_when_the_database_cannot_be_opened() {
 /// The caller of the API gets one sentence, and the log has each cause once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_lost_during_a_call_is_logged_with_each_cause_once() {
-    let Some(backend) = cluster().await else {
+    let Some(backend) = cluster(2).await else {
         return;
     };
     let own = backend.database().await.unwrap();

@@ -46,7 +46,7 @@ fn own(entries: &[Entry]) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn events_of_all_nodes_are_found_at_each_and_survive_a_node() {
     const ROUNDS: usize = 12;
-    let Some(backend) = cluster().await else {
+    let Some(backend) = cluster(2).await else {
         return;
     };
     let stays = Harness::start(&backend).await;
@@ -128,7 +128,7 @@ async fn events_of_all_nodes_are_found_at_each_and_survive_a_node() {
 /// A VACUUM holds this lock, and a node that hangs holds the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn searches_do_not_wait_for_locks_of_the_traffic_log() {
-    let Some(backend) = cluster().await else {
+    let Some(backend) = cluster(2).await else {
         return;
     };
     let culvert = Harness::start(&backend).await;

@@ -144,7 +144,7 @@ async fn a_stream_ends_soon_after_its_key_loses_its_rights() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_ends_soon_after_another_node_deletes_its_key() {
-    let Some(backend) = cluster().await else {
+    let Some(backend) = cluster(2).await else {
         return;
     };
     let one = Harness::start(&backend).await;
