@@ -1,6 +1,6 @@
 import { keepPreviousData, queryOptions } from '@tanstack/react-query';
 import { call } from '@/api/http';
-import { type JsonObject, isObject, text } from '@/api/json';
+import { type Json, type JsonObject, isObject, text } from '@/api/json';
 import type { LiveEvent } from './tail';
 
 /** What kept events are searched by, as in the page's address. */
@@ -36,7 +36,7 @@ function instant(local: string | undefined): string | undefined {
   return at && !Number.isNaN(at.getTime()) ? at.toISOString() : undefined;
 }
 
-function withheldOf(page: unknown): string[] {
+function withheldOf(page: Json | undefined): string[] {
   const types = isObject(page) ? page.withheld_types : undefined;
   return Array.isArray(types) ? types.filter((type) => typeof type === 'string') : [];
 }

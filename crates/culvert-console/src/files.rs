@@ -2,7 +2,37 @@
 
 use crate::File;
 
-pub(crate) static FILES: [File; 19] = [
+pub(crate) static FILES: [File; 27] = [
+    File::new(
+        "agent/agent.html",
+        "text/html; charset=utf-8",
+        include_bytes!("../dist/agent/agent.html"),
+    ),
+    File::new(
+        "agent/assets/agent.css",
+        "text/css; charset=utf-8",
+        include_bytes!("../dist/agent/assets/agent.css"),
+    ),
+    File::new(
+        "agent/assets/agent.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/agent/assets/agent.js"),
+    ),
+    File::new(
+        "agent/assets/first-paint.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/agent/assets/first-paint.js"),
+    ),
+    File::new(
+        "agent/assets/icon.svg",
+        "image/svg+xml",
+        include_bytes!("../dist/agent/assets/icon.svg"),
+    ),
+    File::new(
+        "assets/access.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/access.js"),
+    ),
     File::new(
         "assets/agent-extra.js",
         "text/javascript; charset=utf-8",
@@ -64,6 +94,11 @@ pub(crate) static FILES: [File; 19] = [
         include_bytes!("../dist/assets/live.js"),
     ),
     File::new(
+        "assets/nodes-page.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/nodes-page.js"),
+    ),
+    File::new(
         "assets/overview-page.js",
         "text/javascript; charset=utf-8",
         include_bytes!("../dist/assets/overview-page.js"),
@@ -72,6 +107,11 @@ pub(crate) static FILES: [File; 19] = [
         "assets/palette.js",
         "text/javascript; charset=utf-8",
         include_bytes!("../dist/assets/palette.js"),
+    ),
+    File::new(
+        "assets/queries.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/queries.js"),
     ),
     File::new(
         "assets/resources.js",

@@ -39,53 +39,11 @@ use crate::{Error, input, stored};
 const PREFIX: &str = "ev";
 /// Pages of a search for one event: all pieces of a second are read.
 const PAGES_MAX: usize = 64;
-/// Requests that are sent again at a time, and those of one owner in a minute.
-const REPLAYS_MAX: usize = 8;
-const REPLAYS_PER_MINUTE: u32 = 60;
-const MINUTE: Duration = Duration::from_secs(60);
-/// Most owners that are counted; when there are more, those of the last minute stay.
-const OWNERS_MAX: usize = 4096;
 /// Limits of a request that is sent again.
 const METHOD_BYTES_MAX: usize = 32;
 const PATH_BYTES_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 128;
 const HEADER_BYTES_MAX: usize = 64 << 10;
-
-/// Limits on requests that are sent again.
-#[derive(Debug)]
-pub(crate) struct ReplayLimits {
-    running: Semaphore,
-    /// When the minute of each owner began, and its requests since.
-    owners: Mutex<HashMap<String, (Timestamp, u32)>>,
-}
-
-impl Default for ReplayLimits {
-    fn default() -> Self {
-        Self {
-            running: Semaphore::new(REPLAYS_MAX),
-            owners: Mutex::default(),
-        }
-    }
-}
-
-impl ReplayLimits {
-    /// Counts a request of an owner. False if there were too many.
-    fn count(&self, owner: &str, now: Timestamp) -> bool {
-        let mut owners = lock(&self.owners);
-        if owners.len() >= OWNERS_MAX && !owners.contains_key(owner) {
-            owners.retain(|_, (since, _)| now < since.plus(MINUTE));
-            if owners.len() >= OWNERS_MAX {
-                return false;
-            }
-        }
-        let (since, count) = owners.entry(owner.to_owned()).or_insert((now, 0));
-        if now >= since.plus(MINUTE) {
-            (*since, *count) = (now, 0);
-        }
-        *count += 1;
-        *count <= REPLAYS_PER_MINUTE
-    }
-}
 
 pub(crate) fn operations() -> [Operation; 3] {
     let path = |rest: &str| format!("{EVENTS_PATH}/{{id}}{rest}");
@@ -750,15 +708,5 @@ mod tests {
         let mut redacted = original();
         redacted.url = "http://a.test/?token=[redacted]".to_owned();
         assert!(redacted.edited(Input::default()).is_err());
-    }
-
-    #[test]
-    fn replays_of_an_owner_are_limited_in_time() {
-        let limits = ReplayLimits::default();
-        let now = Timestamp::from_unix_nanos(0);
-        let count = |at| (0..100).filter(|_| limits.count("usr_1", at)).count();
-        assert_eq!(count(now), 60);
-        assert!(limits.count("usr_2", now));
-        assert_eq!(count(now.plus(MINUTE)), 60);
     }
 }

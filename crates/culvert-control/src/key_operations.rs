@@ -340,7 +340,7 @@ fn run_rotate(control: &Control, call: Call) -> Running<'_> {
                     .now()
                     .plus(std::time::Duration::from_secs(overlap.into())),
             });
-            // Whoever has the token before this one may have signed in with it.
+            // A holder of the previous token may have signed in with it.
             let also = match overlap {
                 0 => console_session::removal(cx.store, body).await?,
                 _ => Changes::default(),

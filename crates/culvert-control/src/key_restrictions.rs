@@ -1,7 +1,7 @@
 //! The restrictions of an API key: what it may do less than its owner (a role, scopes, networks, an end).
 //!
 //! They are stored in the key's document, which is read for every call anyway, so they take effect on every node
-//! at once and cost no further read. Keys that a restricted key creates inherit its restrictions, and a restricted
+//! immediately and cost no further read. Keys that a restricted key creates inherit its restrictions, and a restricted
 //! key cannot give any key more than it has itself.
 
 use std::net::IpAddr;

@@ -4,19 +4,19 @@
 //! loses a minute of it.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::net::plain_address;
 use culvert_base::{Fault, Timestamp};
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
-use hashlink::LruCache;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::caller::Caller;
 use crate::control::Control;
+use crate::key_uses::Use;
 use crate::resource::model::Model;
 use crate::resource::model::api_key::ApiKey;
 use crate::stored::{self, Format};
@@ -25,25 +25,11 @@ const KIND: &str = "key_uses";
 const SILENT: AuditEvent = AuditEvent::Suppress {
     reason: "the use of a key changes no object",
 };
-/// Limit of keys whose use is in memory; more lose the oldest.
-const KEYS_MAX: usize = 4096;
 const WRITE_EVERY: Duration = Duration::from_secs(60);
 /// How often the uses of deleted keys are removed.
 const CLEAN_EVERY: Duration = Duration::from_secs(3_600);
 /// Limit of keys in one commit.
 const BATCH: usize = 100;
-
-/// The uses of keys on this node.
-#[derive(Debug)]
-pub(crate) struct KeyUses(Mutex<LruCache<String, Use>>);
-
-#[derive(Clone, Debug)]
-struct Use {
-    account: String,
-    at: Timestamp,
-    from: IpAddr,
-    is_written: bool,
-}
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
@@ -51,34 +37,6 @@ struct Stored {
     format: Format<1>,
     at: Timestamp,
     from: IpAddr,
-}
-
-impl Default for KeyUses {
-    fn default() -> Self {
-        Self(Mutex::new(LruCache::new(KEYS_MAX)))
-    }
-}
-
-impl KeyUses {
-    fn lock(&self) -> MutexGuard<'_, LruCache<String, Use>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The uses that are not written.
-    fn due(&self) -> Vec<(String, Use)> {
-        let uses = self.lock();
-        let due = uses.iter().filter(|(_, one)| !one.is_written);
-        due.map(|(id, one)| (id.clone(), one.clone())).collect()
-    }
-
-    fn set_written(&self, written: &[(String, Use)]) {
-        let mut uses = self.lock();
-        for (id, one) in written {
-            if let Some(known) = uses.peek_mut(id) {
-                known.is_written = known.at == one.at;
-            }
-        }
-    }
 }
 
 /// The ID of the document for a key.

@@ -8,12 +8,12 @@ use culvert_base::Fault;
 
 use crate::agents::state::Agents;
 use crate::authority::Authority;
-use crate::captured::ReplayLimits;
 use crate::control::{Control, Parts};
-use crate::key_use::KeyUses;
+use crate::key_uses::KeyUses;
 use crate::keyed_mutex::KeyedMutex;
 use crate::ports::CertificateMeters;
 use crate::relink::relink;
+use crate::replay_limits::ReplayLimits;
 use crate::restriction::Restrictions;
 use crate::standing::Standings;
 

@@ -19,7 +19,7 @@ pub fn operations() -> &'static [Operation] {
             .into_iter()
             .chain(event_query::operations())
             .chain(captured::operations())
-            .chain(statistics::operations())
+            .chain(statistics::query::operations())
             .chain(node_list::operations())
             .chain(of_resources)
             .collect()

@@ -8,7 +8,7 @@
 
 mod fold;
 mod keeper;
-mod query;
+pub(crate) mod query;
 mod read;
 mod view;
 
@@ -21,7 +21,6 @@ use culvert_statistics::Frame;
 use culvert_store::Queue;
 
 pub use self::keeper::Keeper;
-pub(crate) use self::query::operations;
 
 /// A resolution: the length of its steps, and of its chunks, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@
 //! A page costs no more than [`WORK_MAX`] and [`TIME_MAX`], however few events it finds, and has at most
 //! [`PAGE_BYTES_MAX`]. A page that ends early has a cursor to continue with.
 //!
-//! Not here: how many searches run at once (`search_turns`), which kinds a caller may read, and what a page looks
+//! Not here: how many searches run concurrently (`search_turns`), which kinds a caller may read, and what a page looks
 //! like (control).
 
 use std::collections::VecDeque;
@@ -384,11 +384,11 @@ struct AuditSource {
     last: i64,
     /// Whether objects and actors are looked for by index.
     is_indexed: bool,
-    /// Rows that were read, but not looked at yet.
+    /// Rows that were read, but not examined yet.
     rows: VecDeque<LinkedRow>,
     found: Option<Found>,
     has_stepped: bool,
-    /// The last position that was looked at and not found, or taken.
+    /// The last position that was examined without a match, or taken.
     passed: i64,
 }
 
@@ -545,13 +545,13 @@ struct TrafficSource {
     last: i64,
     /// Of the first piece that is read, the index where its reading begins or ends.
     resumes: Option<(i64, u32)>,
-    /// Pieces that were read, but not looked at yet.
+    /// Pieces that were read, but not examined yet.
     pieces: VecDeque<Piece>,
-    /// The piece that is looked at.
+    /// The piece that is being examined.
     opened: Option<OpenedPiece>,
     found: Option<Found>,
     has_stepped: bool,
-    /// How far the log was looked at without finding anything, or taken.
+    /// How far the log was examined without a match, or taken.
     passed: (i64, u32),
 }
 

@@ -55,7 +55,7 @@ pub(crate) enum StoredEvent<'a> {
     Record(&'a Unpacked),
 }
 
-/// What is looked at first, without the rest of the event.
+/// The part that is examined first, without the rest of the event.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Head<'a> {
     #[serde(borrow)]

@@ -251,7 +251,7 @@ struct ReadKind {
     last: Option<usize>,
 }
 
-/// Reads the events of a segment. An event of an unknown kind is left out; `None` if the segment is
+/// Reads the events of a segment. An event of an unknown kind is skipped; `None` if the segment is
 /// malformed, or its values have more than `value_bytes_max`.
 pub fn unpack(segment: &[u8], value_bytes_max: usize) -> Option<Vec<Unpacked>> {
     let mut input = Input(segment);

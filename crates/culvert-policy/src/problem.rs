@@ -41,7 +41,7 @@ impl Advice {
             Self::Again => "Reload the page.",
             Self::Later => "This may be temporary. Try again in a minute.",
             Self::Request => "The site cannot process this request. Go back and try again.",
-            Self::Smaller => "Send less data at once.",
+            Self::Smaller => "Send less data.",
             Self::Access => "If you need access, ask the owner of this site.",
             Self::SignIn => "Go back to the page you wanted and sign in again.",
             Self::Owner => "Only the owner of this site can correct this.",

@@ -31,10 +31,10 @@ pub use self::batch::{
 };
 pub(crate) use self::batch::{DeadLetterBounds, checksum};
 use self::batch::{cut, unsigned};
-pub use self::bodies::NewTrafficBody;
 pub use self::nodes::{NodeNote, OpenTail, TailPiece};
+pub use self::queue_log::bodies::NewTrafficBody;
+pub use self::queue_log::statistics::{FrameRange, StatisticChunk, StatisticFrame};
 use self::queue_log::{QueueCommand, QueueLog, QueueOutcome, Settlement};
-pub use self::statistics::{FrameRange, StatisticChunk, StatisticFrame};
 pub use self::traffic::{Piece, RetainedTraffic};
 use crate::database::{Database, Part};
 use crate::dialect::{Arg, While};

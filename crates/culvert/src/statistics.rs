@@ -30,7 +30,7 @@ impl std::fmt::Debug for NodeSource {
 }
 
 impl NodeSource {
-    /// What is counted of the process itself.
+    /// The counts of the process itself.
     fn process(&self) -> Point {
         let mut point = Point::default();
         if let Some(usage) = Usage::now() {

@@ -13,7 +13,7 @@ use super::{Resolution, Statistics};
 
 /// How long a node may leave its frames until another folds them, in seconds.
 const ABANDONED_AFTER: i64 = 3_600;
-/// Frames read at once; more than the steps of a chunk.
+/// Frames in one read; more than the steps of a chunk.
 const FRAMES_MAX: u32 = 64;
 /// Chunks written in one transaction.
 const CHUNKS_AT_ONCE: usize = 64;

@@ -1,4 +1,4 @@
-//! Writes what this node counts, and deletes what is old.
+//! Writes the counts of this node, and deletes old ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -147,7 +147,7 @@ impl Statistics {
         Ok(last.unwrap_or(0).min(floor(now, fine)))
     }
 
-    /// Deletes what is older than its retention or exceeds the size limit.
+    /// Deletes statistics older than their retention or beyond the size limit.
     async fn prune(&self, now: i64) -> Result<(), Fault> {
         let seconds = |span: Duration| i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
         let spans = [

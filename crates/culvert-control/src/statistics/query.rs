@@ -81,7 +81,7 @@ static TOP_PARAMETERS: [Parameter; 5] = [
     TO,
     parameter(
         "order",
-        "What is ordered by, the most first: `requests`, `errors` (responses with status 5xx and requests without a response), `bytes`, `connections`, `latency` (95th percentile), `events`, `failures` or `cpu`; default: `requests`, `events` or `cpu`, as the subject has it.",
+        "The order, the most first: `requests`, `errors` (responses with status 5xx and requests without a response), `bytes`, `connections`, `latency` (95th percentile), `events`, `failures` or `cpu`; default: `requests`, `events` or `cpu`, as the subject has it.",
     ),
     parameter(
         "limit",

@@ -7,9 +7,9 @@ use culvert_statistics::{Chunk, Frame, Key, Kind, Point};
 
 use super::{Resolution, Statistics, floor};
 
-/// Most rows read at once.
+/// Most rows of one read.
 const ROWS_MAX: u32 = 20_000;
-/// Chunks of one subject that are read at once, of each node.
+/// Chunks of one subject in one read, of each node.
 const CHUNKS_OF_ONE: i64 = 288;
 
 /// The subjects that are read.
@@ -112,7 +112,7 @@ impl Statistics {
             step,
             points: HashMap::new(),
         };
-        // In this order: what is folded in between is found twice, and counts once.
+        // In this order: frames that are folded in between are found twice, and counts once.
         let mut fine = self.frames(Resolution::FINE, selection, range).await?;
         if resolution == Resolution::FINE {
             self.add(Resolution::FINE, selection, fine, &mut collected)

@@ -6,22 +6,11 @@ use std::time::Duration;
 
 use culvert_base::{Fault, Timestamp};
 
-use super::queue_log::{QueueCommand, QueueLog, length, written};
 use super::{Queue, checksum};
-use crate::dialect::{Arg, Connection, While};
+use crate::dialect::{Arg, While};
+use crate::queue::queue_log::QueueCommand;
+use crate::queue::queue_log::bodies::NewTrafficBody;
 use crate::statements::events;
-use crate::writer::Outcome;
-
-/// The captured messages of an event, to be written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewTrafficBody {
-    /// `ev_…`.
-    pub event: String,
-    /// The time of the event.
-    pub happened_at: Timestamp,
-    /// Opaque to the queue.
-    pub body: Vec<u8>,
-}
 
 /// Rows read in one step.
 const STEP: i64 = 256;
@@ -98,24 +87,4 @@ impl Queue {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-}
-
-pub(super) async fn keep(
-    connection: &mut Connection,
-    bodies: &[NewTrafficBody],
-) -> Result<Outcome<QueueLog>, sqlx::Error> {
-    let mut n = 0;
-    for one in bodies {
-        let arguments = [
-            Arg::Text(&one.event),
-            Arg::Int(one.happened_at.unix_nanos()),
-            Arg::Int(length(&one.body)),
-            Arg::Int(checksum(&one.body)),
-            Arg::Blob(&one.body),
-        ];
-        n += connection
-            .run(events::KEEP_TRAFFIC_BODY, &arguments)
-            .await?;
-    }
-    Ok(written(n))
 }

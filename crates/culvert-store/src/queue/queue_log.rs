@@ -4,8 +4,10 @@
 //! appended at the end, and pieces take the place of the batch that they replace.
 
 mod append;
+pub(super) mod bodies;
 mod lease;
 mod settle;
+pub(super) mod statistics;
 
 use std::sync::atomic::AtomicU64;
 
@@ -17,15 +19,14 @@ use super::batch::{
     NewPiece, QueueError, Run, WHY_BYTES_MAX, cut,
 };
 use crate::dialect::{Arg, Connection};
-use crate::queue::bodies::{self, NewTrafficBody};
-use crate::queue::statistics::{self, FrameRange, StatisticChunk, StatisticFrame};
 use crate::statements::events;
 use crate::writer::{Outcome, WriteBackend};
 
-pub(super) use append::length;
 use append::{append, append_leased, keep_traffic};
+use bodies::NewTrafficBody;
 use lease::{lease, lease_run, lease_several};
 use settle::shrink;
+use statistics::{FrameRange, StatisticChunk, StatisticFrame};
 
 /// The write backend of the queue.
 #[derive(Debug)]
@@ -415,7 +416,7 @@ impl WriteBackend for QueueLog {
     }
 }
 
-pub(super) fn written(n: u64) -> Outcome<QueueLog> {
+fn written(n: u64) -> Outcome<QueueLog> {
     if n == 0 {
         Outcome::Unchanged(QueueOutcome::Rows(0))
     } else {

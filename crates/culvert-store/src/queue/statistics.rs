@@ -10,49 +10,12 @@ use std::time::Duration;
 use culvert_base::Fault;
 
 use super::Queue;
-use crate::dialect::{Arg, Connection, Row, While};
+use crate::dialect::{Arg, Row, While};
 use crate::queue::queue_log::QueueCommand;
+use crate::queue::queue_log::statistics::{
+    FrameRange, PRUNED_AT_ONCE, StatisticChunk, StatisticFrame,
+};
 use crate::statements::events;
-
-/// What a node counted in one step.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StatisticFrame {
-    /// Length of the step in seconds.
-    pub step: i64,
-    /// Its start, in seconds since 1970.
-    pub at: i64,
-    /// Name of the node.
-    pub node: String,
-    /// Opaque to the queue.
-    pub body: Vec<u8>,
-}
-
-/// What a node counted of one subject in several steps.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StatisticChunk {
-    /// Length of each step in seconds.
-    pub step: i64,
-    /// The subject, as text.
-    pub subject: String,
-    /// Start of the first step, in seconds since 1970.
-    pub at: i64,
-    /// Name of the node.
-    pub node: String,
-    /// Opaque to the queue.
-    pub body: Vec<u8>,
-}
-
-/// Frames of one node and step, from one time to before another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FrameRange {
-    pub step: i64,
-    pub node: String,
-    pub from: i64,
-    pub to: i64,
-}
-
-/// Rows deleted in one transaction.
-const PRUNED_AT_ONCE: i64 = 512;
 
 impl Queue {
     /// Writes frames and chunks and deletes a range of frames, all or nothing. What is there already stays.
@@ -224,67 +187,4 @@ impl Queue {
         }
         Ok(freed)
     }
-}
-
-/// Writes frames and chunks and deletes folded frames.
-pub(super) async fn put(
-    connection: &mut Connection,
-    frames: &[StatisticFrame],
-    chunks: &[StatisticChunk],
-    folded: Option<&FrameRange>,
-) -> Result<u64, sqlx::Error> {
-    let mut n_written = 0;
-    for frame in frames {
-        let arguments = [
-            Arg::Int(frame.step),
-            Arg::Int(frame.at),
-            Arg::Text(&frame.node),
-            Arg::Blob(&frame.body),
-        ];
-        n_written += connection
-            .run(events::PUT_STATISTIC_FRAME, &arguments)
-            .await?;
-    }
-    for chunk in chunks {
-        let bytes = i64::try_from(chunk.body.len()).unwrap_or(i64::MAX);
-        let arguments = [
-            Arg::Int(chunk.step),
-            Arg::Text(&chunk.subject),
-            Arg::Int(chunk.at),
-            Arg::Text(&chunk.node),
-            Arg::Int(bytes),
-            Arg::Blob(&chunk.body),
-        ];
-        n_written += connection
-            .run(events::PUT_STATISTIC_CHUNK, &arguments)
-            .await?;
-    }
-    if let Some(range) = folded {
-        let arguments = [
-            Arg::Int(range.step),
-            Arg::Text(&range.node),
-            Arg::Int(range.from),
-            Arg::Int(range.to),
-        ];
-        n_written += connection
-            .run(events::DROP_STATISTIC_FRAMES, &arguments)
-            .await?;
-    }
-    Ok(n_written)
-}
-
-/// Deletes some of the frames and chunks of a step that begin before `before`.
-pub(super) async fn prune(
-    connection: &mut Connection,
-    step: i64,
-    before: i64,
-) -> Result<u64, sqlx::Error> {
-    let arguments = [Arg::Int(step), Arg::Int(before), Arg::Int(PRUNED_AT_ONCE)];
-    let n_frames = connection
-        .run(events::PRUNE_STATISTIC_FRAMES, &arguments)
-        .await?;
-    let n_chunks = connection
-        .run(events::PRUNE_STATISTIC_CHUNKS, &arguments)
-        .await?;
-    Ok(n_frames + n_chunks)
 }

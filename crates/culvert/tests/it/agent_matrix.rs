@@ -87,7 +87,7 @@ async fn talk(port: u16, length: usize) -> std::io::Result<()> {
     }
 }
 
-/// 5 MB down, 4 MB up, forty requests at once; then the client ends, and nothing is left of it.
+/// 5 MB down, 4 MB up, forty concurrent requests; then the client ends, and nothing is left of it.
 async fn http(stage: &Stage<'_>) {
     let token = stage.token(json!([])).await;
     let client = start(stage.kind, stage.culvert, stage.order("http", &token));
@@ -112,7 +112,7 @@ async fn http(stage: &Stage<'_>) {
     assert_eq!(get(at, HOST, "/").await.0, 404);
 }
 
-/// 5 MB there and back, forty connections at once, and the end.
+/// 5 MB there and back, forty concurrent connections, and the end.
 async fn tcp(stage: &Stage<'_>) {
     let token = stage.token(json!([])).await;
     let client = start(stage.kind, stage.culvert, stage.order("tcp", &token));

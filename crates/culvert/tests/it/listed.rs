@@ -50,8 +50,13 @@ fn every_file_of_a_table_folder_is_listed_and_the_list_is_sorted() {
                 panic!("{folder}/{name}.rs exports no `static {export}`");
             }
             let entry = format!("{name}::");
-            let at = list
-                .find(&entry)
+            let is_whole = |at: &usize| {
+                let before = list.get(..*at).and_then(|text| text.chars().next_back());
+                !before.is_some_and(|it| it.is_alphanumeric() || it == '_')
+            };
+            let mut found = list.match_indices(&entry).map(|(at, _)| at);
+            let at = found
+                .find(is_whole)
                 .unwrap_or_else(|| panic!("{folder}/{name}.rs is not listed"));
             assert!(at > last, "{folder}: `{name}` is out of order");
             last = at;

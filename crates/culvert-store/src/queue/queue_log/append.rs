@@ -126,6 +126,6 @@ async fn index_piece(
     connection.run(sql, &arguments).await.map(drop)
 }
 
-pub(in crate::queue) fn length(body: &[u8]) -> i64 {
+pub(super) fn length(body: &[u8]) -> i64 {
     i64::try_from(body.len()).unwrap_or(i64::MAX)
 }

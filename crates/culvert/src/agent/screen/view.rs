@@ -8,7 +8,7 @@ use super::text::{clean, duration, fit, pad, width, wrap};
 
 /// Columns of the labels.
 const LABEL: usize = 13;
-/// Below this width, columns of the tables are left out.
+/// Below this width, the tables have fewer columns.
 const WIDE: usize = 60;
 /// Minimum number of lines for requests.
 const REQUESTS_MIN: usize = 4;

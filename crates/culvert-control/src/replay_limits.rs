@@ -1,0 +1,67 @@
+//! Limits on requests that are sent again: how many at a time, and how many of each owner in a minute.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use culvert_base::Timestamp;
+use culvert_base::sync::lock;
+use tokio::sync::Semaphore;
+
+/// Requests that are sent again at a time, and those of one owner in a minute.
+const REPLAYS_MAX: usize = 8;
+const REPLAYS_PER_MINUTE: u32 = 60;
+const MINUTE: Duration = Duration::from_secs(60);
+/// Most owners that are counted; when there are more, those of the last minute stay.
+const OWNERS_MAX: usize = 4096;
+
+/// Limits on requests that are sent again.
+#[derive(Debug)]
+pub(crate) struct ReplayLimits {
+    pub(crate) running: Semaphore,
+    /// When the minute of each owner began, and its requests since.
+    owners: Mutex<HashMap<String, (Timestamp, u32)>>,
+}
+
+impl Default for ReplayLimits {
+    fn default() -> Self {
+        Self {
+            running: Semaphore::new(REPLAYS_MAX),
+            owners: Mutex::default(),
+        }
+    }
+}
+
+impl ReplayLimits {
+    /// Counts a request of an owner. False if there were too many.
+    pub(crate) fn count(&self, owner: &str, now: Timestamp) -> bool {
+        let mut owners = lock(&self.owners);
+        if owners.len() >= OWNERS_MAX && !owners.contains_key(owner) {
+            owners.retain(|_, (since, _)| now < since.plus(MINUTE));
+            if owners.len() >= OWNERS_MAX {
+                return false;
+            }
+        }
+        let (since, count) = owners.entry(owner.to_owned()).or_insert((now, 0));
+        if now >= since.plus(MINUTE) {
+            (*since, *count) = (now, 0);
+        }
+        *count += 1;
+        *count <= REPLAYS_PER_MINUTE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replays_of_an_owner_are_limited_in_time() {
+        let limits = ReplayLimits::default();
+        let now = Timestamp::from_unix_nanos(0);
+        let count = |at| (0..100).filter(|_| limits.count("usr_1", at)).count();
+        assert_eq!(count(now), 60);
+        assert!(limits.count("usr_2", now));
+        assert_eq!(count(now.plus(MINUTE)), 60);
+    }
+}
