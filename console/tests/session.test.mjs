@@ -43,6 +43,7 @@ test('a session that ends asks for a token over the page, and goes on there', as
 test('a server that is away is told, and the page goes on by itself', async () => {
   const { page, context } = await open(browser);
   await signIn(page, '/console/api_keys');
+  await page.getByRole('link', { name: 'Endpoints' }).waitFor();
   await context.route('**/console/**', (route) => route.abort('connectionrefused'));
   await page.getByRole('link', { name: 'Endpoints' }).click();
   await page.getByText('Trying again every two seconds.').waitFor();

@@ -26,7 +26,8 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::audit_kinds::catalogue;
-use crate::caller::{Caller, Role};
+use crate::caller::Caller;
+use crate::captured_access::CapturedAccess;
 use crate::control::Control;
 use crate::event_query::{self, EVENTS_PATH};
 use crate::operation::{BodySpec, Call, Method, Operation, Reply, ResponseSpec, Status};
@@ -270,18 +271,6 @@ fn text_of(bytes: &[u8], is_truncated: bool) -> Option<&str> {
     (!text.contains('\0')).then_some(text)
 }
 
-impl CapturedAccess<'_> {
-    /// Whether the caller may read what these owners' policies captured.
-    pub(crate) fn allows(&self, owners: &[String]) -> bool {
-        let caller = self.0;
-        caller.role == Role::Admin
-            || (!owners.is_empty() && owners.iter().all(|owner| *owner == caller.owner_id))
-    }
-}
-
-/// The rights of a caller on captured messages.
-pub(crate) struct CapturedAccess<'a>(pub(crate) &'a Caller);
-
 /// The endpoint of an event, as long as it exists.
 async fn endpoint_of(
     control: &Control,
@@ -359,7 +348,7 @@ struct Input {
 
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(rename = "EventReplayField")]
+#[schemars(inline)]
 struct InputField {
     /// The name.
     name: String,
@@ -369,7 +358,7 @@ struct InputField {
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(rename = "EventReplayBody")]
+#[schemars(inline)]
 struct InputBody {
     /// The body as text.
     text: String,

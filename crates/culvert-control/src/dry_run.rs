@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::audit_kinds::catalogue;
-use crate::captured::CapturedAccess;
+use crate::captured_access::CapturedAccess;
 use crate::control::Control;
 use crate::cx::Cx;
 use crate::operation::{BodySpec, Call, Method, Reply, ResponseSpec, Status};

@@ -17,6 +17,7 @@ mod base;
 pub mod bootstrap;
 pub mod caller;
 mod captured;
+mod captured_access;
 mod certificate;
 pub mod compile;
 mod console_provider;

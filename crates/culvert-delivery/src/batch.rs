@@ -450,7 +450,7 @@ pub(crate) fn packed(plain: &[u8]) -> Option<Vec<u8>> {
     compressed(plain, PACKED)
 }
 
-/// What is shorter when it is packed as a block of LZ4, followed by its length and a version.
+/// The packed form, a block of LZ4, if it is shorter, followed by its length and a version.
 pub(crate) fn compressed(plain: &[u8], version: u8) -> Option<Vec<u8>> {
     let length = u32::try_from(plain.len()).ok()?;
     if plain.len() > PLAIN_BYTES_MAX {

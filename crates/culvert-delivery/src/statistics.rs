@@ -10,7 +10,7 @@ use crate::delivery::Delivery;
 use crate::health::{DeliveryCounters, Health};
 use crate::meters::Counter;
 
-/// What is counted of a destination besides its health.
+/// Counts of a destination besides its health.
 #[derive(Debug, Default)]
 pub(crate) struct DestinationCount {
     /// Events that became dead letters.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// Bytes of a response after which they are counted before its end, so that a long download has no single peak.
 const COUNTED_EVERY: u64 = 256 << 10;
 
-/// What is counted of one exchange.
+/// The counts of one exchange.
 #[derive(Debug)]
 pub(crate) struct ExchangeCount {
     began: Instant,

@@ -70,16 +70,18 @@ async fn a_restricted_key_is_refused_with_its_codes() {
 #[tokio::test]
 async fn a_stream_ends_when_the_key_of_its_caller_expires() {
     let harness = Harness::start(Settings::default()).await;
-    let end = SystemClock.now().plus(Duration::from_secs(3)).to_string();
-    let (_, token) = restricted(&harness, json!({"expires_at": end})).await;
+    let mut last = String::new();
     for path in ["/events/tail", "/events?follow=true"] {
+        let end = SystemClock.now().plus(Duration::from_secs(3)).to_string();
+        let (_, token) = restricted(&harness, json!({"expires_at": end})).await;
         let mut wire = Wire::to(&harness).await;
         let opened = wire.open("GET", path, Some(&token)).await;
         assert_eq!(opened.status, 200, "{path}");
         wire.rest().await;
+        last = token;
     }
     let mut wire = Wire::to(&harness).await;
-    let answer = wire.ask("GET", "/self", Some(&token), &[], NO_BODY).await;
+    let answer = wire.ask("GET", "/self", Some(&last), &[], NO_BODY).await;
     assert_eq!((answer.status, answer.code()), (401, Some(640)));
 }
 

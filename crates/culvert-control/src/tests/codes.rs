@@ -817,6 +817,7 @@ const REACHING: &[fn()] = &[
     callers::the_token_of_a_tunnel_credential_is_named_and_not_taken,
     certificates::authorities,
     certificates::wrong_tls_certificates,
+    statistics,
     domains::a_certificate_comes_and_goes,
     domains::a_name_and_what_is_below_it_is_one_accounts,
     domains::endpoints_are_where_a_domain_of_the_account_is,

@@ -457,8 +457,8 @@ fn operations_have_one_path_and_method_each() {
         };
         five + ty.operations.len()
     });
-    // Beside them the two of the root, and those of events.
-    assert_eq!(seen.len(), 6 + n_operations.sum::<usize>());
+    // Beside them the two of the root, four of events, two of statistics and the list of nodes.
+    assert_eq!(seen.len(), 9 + n_operations.sum::<usize>());
 }
 
 /// A body's schema lists exactly the fields that the operation accepts.

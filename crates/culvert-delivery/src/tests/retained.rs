@@ -133,7 +133,7 @@ async fn a_replay_goes_from_an_event_to_an_event_of_its_account_whole_where_nobo
 async fn what_is_kept_is_limited_by_age_and_size() {
     let bench = Bench::with(|settings| {
         keeps(settings);
-        settings.traffic_retention_bytes = 20_000;
+        settings.traffic_retention_bytes = 10_000;
     })
     .await;
     bench.delivery.publish(Table::default());
@@ -143,10 +143,10 @@ async fn what_is_kept_is_limited_by_age_and_size() {
         keep(&bench, n..n + 1).await;
     }
     let before = bench.queue.traffic().await.unwrap();
-    assert!(before.bytes > 20_000, "{before:?}");
+    assert!(before.bytes > 10_000, "{before:?}");
     assert!(retained::prune(&plane).await.unwrap() > 0);
     let after = bench.queue.traffic().await.unwrap();
-    assert!(after.bytes <= 20_000 && after.bytes > 0, "{after:?}");
+    assert!(after.bytes <= 10_000 && after.bytes > 0, "{after:?}");
     assert_eq!(after.last, before.last, "the newest stay");
     let range = whole(&bench).await;
     assert_eq!((range.first, range.last), (after.first, after.last));

@@ -143,7 +143,7 @@ async fn damage_is_found_with_a_way_to_fix_it() {
     for (area, level, text) in [
         ("key", "fail", "is missing, and the stored secrets need it"),
         ("store", "fail", "has format 999"),
-        ("listeners", "fail", "another program listens there"),
+        ("listeners", "fail", "`edge.http_addr`"),
         ("certificates", "fail", "reading a certificate and its key"),
         ("dns", "warn", "`*.culvert.invalid` does not resolve"),
         (

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::{Backend, Database, backends, eventually};
 
 /// All long-lived tasks of a server on SQLite.
-const TASKS: [&str; 28] = [
+const TASKS: [&str; 32] = [
     "agent_sessions",
     "agents",
     "api",
@@ -24,6 +24,7 @@ const TASKS: [&str; 28] = [
     "configuration",
     "delivery",
     "delivery.appender",
+    "delivery.bodies",
     "delivery.dispatcher",
     "delivery.event_log",
     "delivery.flusher",
@@ -35,12 +36,15 @@ const TASKS: [&str; 28] = [
     "edge.http",
     "edge.https",
     "heartbeat",
+    "key_uses",
     "logins",
     "memory",
     "metrics",
+    "node_note",
     "queue.checkpoint",
     "queue.writer",
     "ssh",
+    "statistics",
     "store.checkpoint",
     "store.ledger",
     "store.lookup",
