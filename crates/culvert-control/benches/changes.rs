@@ -45,8 +45,7 @@ impl EdgePort for Port {
     fn replay(
         &self,
         _: culvert_edge::ReplayRequest,
-    ) -> culvert_base::BoxFuture<'_, Result<culvert_edge::Replayed, culvert_edge::NotReplayed>>
-    {
+    ) -> BoxFuture<'_, Result<culvert_edge::Replayed, culvert_edge::NotReplayed>> {
         Box::pin(async { Err(culvert_edge::NotReplayed::NoEndpoint) })
     }
 }

@@ -4,14 +4,11 @@
 //! policies captured them, and to admins. A request is sent again only to the endpoint that received it, for those who
 //! may change that endpoint.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use culvert_base::sync::lock;
-use culvert_base::{Fault, Ksuid, Refusal, Timestamp, code, id};
+use culvert_base::{Fault, Ksuid, Refusal, code, id};
 use culvert_delivery::{EventQuery, LoggedEvent};
 use culvert_edge::{NotReplayed, ReplayRequest};
 use culvert_events::bodies::{
@@ -23,10 +20,9 @@ use culvert_store::Order;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::Semaphore;
 
 use crate::audit_kinds::catalogue;
-use crate::caller::Caller;
+use crate::caller::{Caller, Role};
 use crate::captured_access::CapturedAccess;
 use crate::control::Control;
 use crate::event_query::{self, EVENTS_PATH};

@@ -1,6 +1,6 @@
 //! Who may read captured messages.
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Role};
 
 /// The rights of a caller on captured messages.
 pub(crate) struct CapturedAccess<'a>(pub(crate) &'a Caller);

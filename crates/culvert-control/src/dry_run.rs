@@ -139,6 +139,7 @@ fn run_dry(control: &Control, call: Call) -> Running<'_> {
 }
 
 /// The subject of a dry run.
+#[allow(clippy::large_enum_variant, reason = "there is one for each call")]
 enum Wanted {
     Filter(LogFilter),
     /// `None` if the endpoint has none.

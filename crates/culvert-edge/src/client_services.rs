@@ -41,6 +41,10 @@ pub fn client_services(
 struct Detached;
 
 impl Spawn for Detached {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "no part of this process owns these tasks; each ends by its own time limit"
+    )]
     fn spawn(&self, task: BoxFuture<'static, ()>) {
         drop(tokio::spawn(task));
     }

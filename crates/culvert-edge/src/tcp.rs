@@ -302,7 +302,7 @@ pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
         io: upstream,
         moved: Arc::clone(&moved),
     };
-    moved.from_upstream(early.len());
+    moved.count_from_upstream(early.len());
     if client.write_all(&early).await.is_ok() {
         let mut count = exchange.count.relay((0, 0));
         let moved = || count.up_to(moved.bytes());
@@ -477,7 +477,7 @@ struct Moved {
 }
 
 impl Moved {
-    fn from_upstream(&self, bytes: usize) {
+    fn count_from_upstream(&self, bytes: usize) {
         self.from_upstream
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -505,7 +505,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for CountedUpstream<T> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let result = Pin::new(&mut self.io).poll_read(cx, buf);
-        self.moved.from_upstream(buf.filled().len() - before);
+        self.moved.count_from_upstream(buf.filled().len() - before);
         result
     }
 }

@@ -455,7 +455,7 @@ mod tests {
             let lines = lines
                 .iter()
                 .map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-            if n % 4 > 0 {
+            if !n.is_multiple_of(4) {
                 record.set_headers(HEADERS, &HeaderRules::default(), Cookies::AsReceived, lines);
             }
         }

@@ -428,7 +428,7 @@ impl Server {
                     rows.extend(rate_exchange::samples(&counts));
                 }
                 rows.extend(edge.iter().flat_map(samples::edge));
-                rows.extend(edge.iter().flat_map(|edge| statistics::endpoints(edge)));
+                rows.extend(edge.iter().flat_map(statistics::endpoints));
                 rows.extend(statistics::destinations(&delivery));
                 rows.extend(statistics::process(&control));
                 rows.extend(samples::certificate(&control));

@@ -141,6 +141,7 @@ async fn clients_of_http2_get_pages_too() {
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
             .unwrap();
+    #[allow(clippy::disallowed_methods, reason = "it ends with its connection")]
     tokio::spawn(connection);
     for (method, accept, begins) in [
         ("GET", "text/html", "<!doctype html>"),

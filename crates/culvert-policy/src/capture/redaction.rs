@@ -217,7 +217,11 @@ impl Redaction {
         let matches = |text: &str| self.patterns.iter().any(|pattern| pattern.is_match(text));
         if is_form {
             let mut out = String::new();
-            for (index, parameter) in found.split('&').enumerate() {
+            // A pattern that spans parameters changes their number; then nothing can be compared.
+            if found.split('&').count() != text.split('&').count() {
+                return Ok(found);
+            }
+            for (index, (parameter, shown)) in text.split('&').zip(found.split('&')).enumerate() {
                 let (name, _) = parameter.split_once('=').unwrap_or(("", parameter));
                 let plain: String = url::form_urlencoded::parse(parameter.as_bytes())
                     .map(|(name, value)| format!("{name}={value}"))
@@ -225,12 +229,12 @@ impl Redaction {
                 if index > 0 {
                     out.push('&');
                 }
-                if matches(&plain) && !parameter.contains(REDACTED) {
+                if matches(&plain) {
                     out.push_str(if matches(name) { REDACTED } else { name });
                     out.push('=');
                     out.push_str(REDACTED);
                 } else {
-                    out.push_str(parameter);
+                    out.push_str(shown);
                 }
             }
             return Ok(out);

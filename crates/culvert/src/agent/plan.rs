@@ -321,6 +321,10 @@ impl Identity {
 }
 
 /// How to connect to a server: through the proxy that the file or the environment names, if any.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a variable that every program reads, not a setting of culvert"
+)]
 fn dialing(
     address: &str,
     authorities: Option<&[u8]>,

@@ -57,6 +57,7 @@ impl Default for OpenId {
 
 impl OpenId {
     /// The provider, its name and the roles of groups; `None` without a provider.
+    #[allow(clippy::type_complexity, reason = "one caller takes it apart")]
     pub(crate) fn provider(
         &self,
         allows_loopback: bool,

@@ -159,6 +159,7 @@ impl Witness {
         let path = path(collection, object);
         let body = match collection {
             "bot_users" | "service_users" => json!({"name": "changed"}),
+            "users" => json!({"role": "read_only"}),
             _ => json!({"description": "changed"}),
         };
         let answer = self.culvert.call(Method::PATCH, &path, Some(body)).await;

@@ -56,7 +56,11 @@ async fn lists(api: &str, token: &str, destinations: &[&str]) -> BTreeMap<String
     let address: SocketAddr = api.strip_prefix("http://").unwrap().parse().unwrap();
     let lists = culvert_control::operations()
         .iter()
-        .filter(|operation| operation.name == "list" && !operation.path.contains('{'))
+        .filter(|operation| {
+            operation.name == "list"
+                && operation.collection != "nodes"
+                && !operation.path.contains('{')
+        })
         .map(|operation| format!("{}?limit=100", operation.path));
     let dead_letters = destinations
         .iter()

@@ -140,6 +140,10 @@ pub(crate) async fn restore() {
 }
 
 /// The local time zone: `TZ`, or that of the machine, or UTC.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a variable that every program reads, not a setting of culvert"
+)]
 fn local_zone() -> TimeZone {
     let zone = match std::env::var("TZ") {
         Ok(name) if !name.is_empty() => {
