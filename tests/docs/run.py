@@ -25,6 +25,7 @@ HTML comments, which readers do not see, say more:
   <!-- test:background TEXT -->   the next block goes on in the background; TEXT is in its output when it is up
   <!-- test:file NAME -->         the next block is the content of a file
   <!-- test:output NAME -->       the next block is what that file holds; `…` stands for any text
+  <!-- test:elsewhere TEST -->    TEST of `crates/culvert/tests/it`, such as `packaging::a_deb_is_…`, runs the next block
   <!-- test:skip REASON -->       the next block cannot run here
 
 A block that nothing above covers fails the document.
@@ -110,17 +111,18 @@ def is_policy(block):
 
 
 def script_of(document, blocks, last, folder):
-    """The bash script that runs a document, and the outputs that must have come of it: `[(file, expected, line)]`."""
+    """The bash script that runs a document, the outputs that must have come of it (`[(file, expected, line)]`), the
+    number of skipped blocks, and the tests that run others."""
     script, expected, run = [PRELUDE], [], None
     if any(is_policy(block) for block in blocks):
         script.append(POLICY_SERVER)
-    skipped = 0
+    skipped, elsewhere = 0, []
 
     def checks(notes, line):
         for kind, text in notes:
             if kind in ("before", "after"):
                 script.append(f'step="{document}:{line} ({kind})"\n{text}\n')
-            elif kind not in ("background", "file", "output", "skip"):
+            elif kind not in ("background", "elsewhere", "file", "output", "skip"):
                 sys.exit(f"{document}:{line}: `test:{kind}` is unknown")
 
     for number, block in enumerate(blocks):
@@ -132,6 +134,8 @@ def script_of(document, blocks, last, folder):
             if not notes["skip"]:
                 sys.exit(f"{document}:{block.line}: `test:skip` needs a reason")
             skipped += 1
+        elif "elsewhere" in notes:
+            elsewhere.append(notes["elsewhere"])
         elif "file" in notes:
             script.append(f'mkdir -p "$(dirname {notes["file"]})"; cp {name} {notes["file"]}\n')
         elif "output" in notes:
@@ -151,7 +155,7 @@ def script_of(document, blocks, last, folder):
         else:
             sys.exit(f"{document}:{block.line}: no rule says how this block is tested")
     checks(last, "end")
-    return "".join(script), expected, skipped
+    return "".join(script), expected, skipped, elsewhere
 
 
 def is_like(output, wanted):
@@ -175,7 +179,7 @@ def main():
         with open(".bin/cargo", "w") as cargo:
             cargo.write("#!/bin/sh\nexit 0\n")
         os.chmod(".bin/cargo", 0o755)
-        script, expected, skipped = script_of(os.path.relpath(document_path, os.path.dirname(document_path)), blocks, last, folder)
+        script, expected, skipped, elsewhere = script_of(os.path.relpath(document_path, os.path.dirname(document_path)), blocks, last, folder)
         script = 'step=start failed=\ntrap \'code=$?; kill $(jobs -p) 2>/dev/null || true; ' \
             '[ $code = 0 ] || { echo "failed at $step"; [ -z "$failed" ] || cat "$failed"; }\' EXIT\n' + script
         open(".script", "w", encoding="utf-8").write(script)
@@ -199,7 +203,7 @@ def main():
             output = open(name, encoding="utf-8", errors="replace").read()
             if not is_like(output, wanted):
                 sys.exit(f"{document}:{line}: the output is another:\n{output[-4000:]}")
-    print(json.dumps({"blocks": len(blocks), "skipped": skipped}))
+    print(json.dumps({"blocks": len(blocks), "skipped": skipped, "elsewhere": elsewhere}))
 
 
 main()

@@ -56,6 +56,12 @@ fn the_code_blocks_of_the_documents_work() {
         match outcome {
             Ok(counts) => {
                 skipped += counts["skipped"].as_u64().unwrap();
+                for test in counts["elsewhere"].as_array().unwrap() {
+                    let test = test.as_str().unwrap();
+                    if !is_a_test(test) {
+                        failures.push(format!("{}: no test `{test}`", document.display()));
+                    }
+                }
                 println!("{}: {counts}", document.display());
             }
             Err(output) => failures.push(format!("{}:\n{output}", document.display())),
@@ -66,6 +72,14 @@ fn the_code_blocks_of_the_documents_work() {
         skipped <= SKIPPED_MAX,
         "{skipped} blocks do not run, more than {SKIPPED_MAX}"
     );
+}
+
+/// Whether these integration tests have the test, such as `packaging::the_units_are_valid`.
+fn is_a_test(name: &str) -> bool {
+    let (module, function) = name.rsplit_once("::").unwrap();
+    let file = format!("tests/it/{}.rs", module.replace("::", "/"));
+    let source = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file));
+    source.is_ok_and(|source| source.contains(&format!("fn {function}(")))
 }
 
 /// Runs the blocks of one document. Returns their numbers, or what was printed before the failure.
