@@ -15,6 +15,7 @@ use culvert_events::{EventIds, Recorder, encode};
 use culvert_store::{BatchClass, Bound, DeadLetter, Queue, Range, Store};
 
 use crate::batch::Batch;
+use crate::body_queue::BodyQueue;
 use crate::buffer_pool::BufferPool;
 use crate::cluster::{self, ClusterHealth};
 use crate::dispatcher::Dispatcher;
@@ -30,7 +31,6 @@ use crate::record_shards::{OfferLimits, RecordShards};
 use crate::recorder::Flusher;
 use crate::replay::{Replay, TrafficRange};
 use crate::replayer::Replayer;
-use crate::retained_bodies::BodyQueue;
 use crate::retained_pieces::PieceQueue;
 use crate::retry::RetryBudget;
 use crate::search_turns::SearchTurns;

@@ -8,9 +8,9 @@ use culvert_base::Timestamp;
 use culvert_store::{Backlog, BatchClass};
 
 use crate::buffer::DeliveryBuffer;
+use crate::destination_count::DestinationCount;
 use crate::failure::{Failure, FailureClass};
 use crate::meters::{Counter, DroppedCounters};
-use crate::statistics::DestinationCount;
 
 /// State of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@
 mod amqp;
 pub mod aws;
 pub mod batch;
+mod body_queue;
 mod buffer;
 mod buffer_pool;
 mod certificate_verifier;
@@ -21,6 +22,7 @@ mod cluster;
 mod config;
 mod copies;
 mod delivery;
+mod destination_count;
 mod destination_ids;
 mod dispatcher;
 mod event_log;

@@ -9,13 +9,13 @@ use tokio::sync::watch;
 use culvert_base::{Clock, Entropy};
 use culvert_store::{Queue, Store};
 
+use crate::body_queue::BodyQueue;
 use crate::buffer_pool::BufferPool;
 use crate::event_log::EventLog;
 use crate::followers::Tails;
 use crate::health::{AllCounters, DeliveryCounters};
 use crate::meters::{Dropped, Meters};
 use crate::record_shards::RecordShards;
-use crate::retained_bodies::BodyQueue;
 use crate::retained_pieces::{self, PieceQueue};
 use crate::retry::RetryBudget;
 use crate::settings::Settings;

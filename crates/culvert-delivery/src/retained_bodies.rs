@@ -6,91 +6,22 @@
 //!
 //! Not here: the rules of capture and redaction (policies), and the rights of readers (control).
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use culvert_base::sync::lock;
 use culvert_base::{Fault, Timestamp};
-use culvert_events::EventId;
-use culvert_events::bodies::{BodyShare, CapturedExchange, CapturedMessages};
+use culvert_events::bodies::{BodyShare, CapturedMessages};
 use culvert_store::NewTrafficBody;
 
 use crate::batch;
+use crate::body_queue::Waiting;
 use crate::plane::Plane;
-
-/// Events whose messages are redacted and written together.
-const TOGETHER: usize = 16;
 
 /// The last byte of a row: the messages as they are, or packed.
 const PLAIN: u8 = 1;
 const PACKED: u8 = 2;
-
-/// The captured messages of an event.
-#[derive(Debug)]
-struct Waiting {
-    event: EventId,
-    happened_at: Timestamp,
-    captured: Box<CapturedExchange>,
-}
-
-/// Captured messages that wait to be written. The memory for captures limits them.
-#[derive(Debug, Default)]
-pub(crate) struct BodyQueue {
-    held: Mutex<Held>,
-    wake: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Held {
-    waiting: VecDeque<Waiting>,
-    /// Set when the recorder will add no more.
-    is_last: bool,
-}
-
-impl BodyQueue {
-    /// Adds the captured messages of an event.
-    pub(crate) fn put(
-        &self,
-        event: EventId,
-        happened_at: Timestamp,
-        captured: Box<CapturedExchange>,
-    ) {
-        lock(&self.held).waiting.push_back(Waiting {
-            event,
-            happened_at,
-            captured,
-        });
-        self.wake.notify_one();
-    }
-
-    /// Notes that the recorder has finished.
-    pub(crate) fn finish(&self) {
-        lock(&self.held).is_last = true;
-        self.wake.notify_one();
-    }
-
-    /// The next messages; `None` after the last.
-    async fn take(&self) -> Option<Vec<Waiting>> {
-        loop {
-            let notified = self.wake.notified();
-            {
-                let mut held = lock(&self.held);
-                let count = held.waiting.len().min(TOGETHER);
-                if count > 0 {
-                    return Some(held.waiting.drain(..count).collect());
-                }
-                if held.is_last {
-                    return None;
-                }
-            }
-            notified.await;
-        }
-    }
-}
 
 /// Writes captured messages until the recorder is done.
 pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {

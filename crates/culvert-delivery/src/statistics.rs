@@ -1,82 +1,24 @@
 //! What this node counts of each destination, for the statistics.
 
-use std::sync::Mutex;
-use std::time::Duration;
-
-use culvert_base::sync::lock;
-use culvert_statistics::{AtomicHistogram, Field, Frame, Key, Kind, Point};
+use culvert_statistics::{Field, Frame, Key, Kind, Point};
 
 use crate::delivery::Delivery;
-use crate::health::{DeliveryCounters, Health};
-use crate::meters::Counter;
-
-/// Counts of a destination besides its health.
-#[derive(Debug, Default)]
-pub(crate) struct DestinationCount {
-    /// Events that became dead letters.
-    pub(crate) dead_events: Counter,
-    latency: AtomicHistogram,
-    read: Mutex<Readings>,
-}
-
-#[derive(Debug, Default)]
-struct Readings {
-    /// Totals of counters at the last reading.
-    before: Point,
-    /// Latencies that were collected and not read.
-    pending: Point,
-    /// Latencies since the start.
-    total: Point,
-}
-
-impl DestinationCount {
-    /// Counts a send that took this long, whatever its outcome.
-    pub(crate) fn sent(&self, latency: Duration) {
-        self.latency.record(latency);
-    }
-
-    fn collect(&self, readings: &mut Readings) {
-        let mut new = Point::default();
-        let micros = self.latency.take_into(&mut new.latency);
-        new.add(Field::LatencyMicros, micros);
-        readings.pending.merge_step(&new);
-        readings.total.merge_step(&new);
-    }
-
-    /// What was counted since the last call.
-    fn read(&self, health: &Health) -> Point {
-        let mut readings = lock(&self.read);
-        self.collect(&mut readings);
-        let mut point = std::mem::take(&mut readings.pending);
-        let failed = health.failures.iter().map(|(_, count)| count).sum();
-        let mut totals = Point::default();
-        for (field, total) in [
-            (Field::Delivered, health.sent),
-            (Field::BytesOut, health.bytes),
-            (Field::Sends, health.batches),
-            (Field::FailedSends, failed),
-            (Field::DeadLettered, self.dead_events.get()),
-            (Field::Dropped, health.dropped),
-        ] {
-            totals.add(field, total);
-            point.add(field, total.saturating_sub(readings.before.get(field)));
-        }
-        readings.before = totals;
-        point.add(Field::Waiting, health.queued);
-        point
-    }
-
-    /// Latencies since the start.
-    fn total(&self) -> Point {
-        let mut readings = lock(&self.read);
-        self.collect(&mut readings);
-        readings.total.clone()
-    }
-}
+use crate::health::DeliveryCounters;
 
 impl DeliveryCounters {
+    /// What was counted since the last call, and the events that wait now.
     fn point(&self) -> Point {
-        self.count.read(&self.health())
+        let health = self.health();
+        let failed = health.failures.iter().map(|(_, count)| count).sum();
+        let mut totals = Point::default();
+        totals.add(Field::Delivered, health.sent);
+        totals.add(Field::BytesOut, health.bytes);
+        totals.add(Field::Sends, health.batches);
+        totals.add(Field::FailedSends, failed);
+        totals.add(Field::Dropped, health.dropped);
+        let mut point = self.count.read(totals);
+        point.add(Field::Waiting, health.queued);
+        point
     }
 }
 
@@ -109,6 +51,8 @@ impl Delivery {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

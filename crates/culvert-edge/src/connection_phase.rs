@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use culvert_policy::policy::exchange::{Exchange, Memory};
 use culvert_policy::policy::phase::Phase;
-use culvert_policy::policy::run::{Exchange, Flow, Memory};
+use culvert_policy::policy::run::Flow;
 use culvert_tls::tls_policy::TlsPolicy;
 
 use crate::downstream::Downstream;

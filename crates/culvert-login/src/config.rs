@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use culvert_base::{Refusal, code};
 use culvert_policy::Scheme;
-use culvert_policy::action_type::{ActionType, Ends};
+use culvert_policy::action_type::ActionType;
 pub(crate) use culvert_policy::policy::context::GoDuration;
 use culvert_policy::policy::context::PolicyContext;
-use culvert_policy::policy::phase::Phase;
+use culvert_policy::policy::phase::{Ends, Phase};
 use culvert_policy::policy::run::Action;
 use culvert_policy::policy::secret::REDACTED;
 

@@ -6,7 +6,7 @@ use culvert_base::{Code, Refusal, code};
 use schemars::{Schema, SchemaGenerator};
 
 use crate::policy::context::PolicyContext;
-use crate::policy::phase::Phase;
+use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::Action;
 use crate::scheme::Scheme;
 
@@ -75,17 +75,6 @@ impl fmt::Debug for ActionType {
             .field("name", &self.name)
             .finish_non_exhaustive()
     }
-}
-
-/// Whether an action ends its phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ends {
-    /// Never.
-    Never,
-    /// If it rejects or redirects.
-    Sometimes,
-    /// Always: no action may follow it.
-    Always,
 }
 
 /// An action of other implementations that this one does not have.

@@ -9,7 +9,7 @@ use culvert_http::fields::is_of_one_hop;
 use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TRAILER};
 
 use crate::policy::context::PolicyContext;
-use crate::policy::run::Exchange;
+use crate::policy::exchange::Exchange;
 use crate::policy::template::Template;
 use crate::problem::ERROR_CODE;
 

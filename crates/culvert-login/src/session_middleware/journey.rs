@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use culvert_http::authority::Authority;
-use culvert_policy::policy::run::{Exchange, Flow};
+use culvert_policy::policy::exchange::Exchange;
+use culvert_policy::policy::run::Flow;
 use culvert_policy::problem::Problem;
 use culvert_policy::reply;
 use http::header::HOST;

@@ -9,8 +9,9 @@ use serde::Deserialize;
 
 use crate::action_type::ActionType;
 use crate::fields::{self, Field, FieldTemplates};
+use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::run::{Action, Flow, Run};
 use crate::policy::values::map;
 
 const HEADERS_MAX: usize = 10;

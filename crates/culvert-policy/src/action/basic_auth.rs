@@ -10,11 +10,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use subtle::{Choice, ConstantTimeEq};
 
-use crate::action_type::{ActionType, Ends};
+use crate::action_type::ActionType;
 use crate::event_slots;
 use crate::policy::context::PolicyContext;
-use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::exchange::Exchange;
+use crate::policy::phase::{Ends, Phase};
+use crate::policy::run::{Action, Flow, Run};
 use crate::policy::secret::REDACTED;
 use crate::policy::template::Template;
 use crate::policy::values::map;

@@ -12,9 +12,10 @@ use serde::Deserialize;
 use crate::action_type::ActionType;
 use crate::capture::{BODY_BYTES_MAX, CaptureRules, JsonPath, Redaction, header_key};
 use crate::policy::context::PolicyContext;
+use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
 use crate::policy::rewrite::PATTERN_BYTES_MAX;
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::run::{Action, Flow, Run};
 use crate::scheme::Scheme;
 
 const BYTES_DEFAULT: usize = 64 << 10;

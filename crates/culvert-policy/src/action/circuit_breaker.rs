@@ -11,11 +11,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use crate::action_type::{ActionType, Ends};
+use crate::action_type::ActionType;
 use crate::event_slots;
 use crate::policy::context::GoDuration;
-use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Exchange, Flow, Run, Watch};
+use crate::policy::exchange::{Exchange, Watch};
+use crate::policy::phase::{Ends, Phase};
+use crate::policy::run::{Action, Flow, Run};
 use crate::problem::Problem;
 
 /// Parts of the window; the oldest is forgotten at a time.

@@ -2,9 +2,10 @@
 
 use serde::Deserialize;
 
-use crate::action_type::{ActionType, Ends};
-use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::action_type::ActionType;
+use crate::policy::exchange::Exchange;
+use crate::policy::phase::{Ends, Phase};
+use crate::policy::run::{Action, Flow, Run};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "close-connection",

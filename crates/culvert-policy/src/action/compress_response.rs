@@ -8,8 +8,9 @@ use serde::Deserialize;
 
 use crate::action_type::ActionType;
 use crate::policy::context::PolicyContext;
+use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::run::{Action, Flow, Run};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "compress-response",

@@ -9,10 +9,11 @@ use http::{Response, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::action_type::{ActionType, Ends};
+use crate::action_type::ActionType;
 use crate::fields::{Field, FieldTemplates};
-use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::exchange::Exchange;
+use crate::policy::phase::{Ends, Phase};
+use crate::policy::run::{Action, Flow, Run};
 use crate::policy::template::Template;
 
 const BODY_BYTES_MAX: usize = 64 << 10;

@@ -4,9 +4,10 @@ use http::StatusCode;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::action_type::{ActionType, Ends};
-use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::action_type::ActionType;
+use crate::policy::exchange::Exchange;
+use crate::policy::phase::{Ends, Phase};
+use crate::policy::run::{Action, Flow, Run};
 use crate::reply::Rejection;
 
 pub(crate) static TYPE: ActionType = ActionType {

@@ -7,10 +7,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
 
-use crate::action_type::{ActionType, Ends};
+use crate::action_type::ActionType;
 use crate::policy::context::PolicyContext;
-use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::exchange::Exchange;
+use crate::policy::phase::{Ends, Phase};
+use crate::policy::run::{Action, Flow, Run};
 use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::problem::Problem;

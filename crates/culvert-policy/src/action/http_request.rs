@@ -14,12 +14,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
 
-use crate::action_type::{ActionType, Ends};
+use crate::action_type::ActionType;
 use crate::fields::{Field, FieldTemplates, is_framing};
 use crate::host::{Called, ConnContext, EndpointInfo, NotCalled};
 use crate::policy::context::{GoDuration, PolicyContext};
-use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::exchange::Exchange;
+use crate::policy::phase::{Ends, Phase};
+use crate::policy::run::{Action, Flow, Run};
 use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::policy::variables;

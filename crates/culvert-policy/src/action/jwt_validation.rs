@@ -12,11 +12,12 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 use url::Url;
 
-use crate::action_type::{ActionType, Ends};
+use crate::action_type::ActionType;
 use crate::jws::{self, ALGORITHMS, KeySet, TOKEN_BYTES_MAX, Unbelieved};
 use crate::policy::context::PolicyContext;
-use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::exchange::Exchange;
+use crate::policy::phase::{Ends, Phase};
+use crate::policy::run::{Action, Flow, Run};
 use crate::policy::values::{map, of_json};
 use crate::problem::Problem;
 use crate::services::PolicyServices;

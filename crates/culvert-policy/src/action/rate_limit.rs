@@ -14,12 +14,13 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use crate::action_type::{ActionType, Ends};
+use crate::action_type::ActionType;
 use crate::conn::{source, source_number};
 use crate::fair_table::FairTable;
 use crate::policy::context::GoDuration;
-use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::exchange::Exchange;
+use crate::policy::phase::{Ends, Phase};
+use crate::policy::run::{Action, Flow, Run};
 use crate::policy::values::text;
 use crate::policy::variables;
 use crate::reply::Rejection;

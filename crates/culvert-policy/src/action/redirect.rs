@@ -10,11 +10,12 @@ use http::{Response, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::action_type::{ActionType, Ends};
+use crate::action_type::ActionType;
 use crate::fields::{Field, FieldTemplates};
-use crate::policy::phase::Phase;
+use crate::policy::exchange::Exchange;
+use crate::policy::phase::{Ends, Phase};
 use crate::policy::rewrite::{self, Matches, Rewrite};
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::run::{Action, Flow, Run};
 use crate::policy::values::texts;
 
 const HEADERS_MAX: usize = 10;

@@ -7,8 +7,9 @@ use serde::Deserialize;
 
 use crate::action_type::ActionType;
 use crate::fields;
+use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::run::{Action, Flow, Run};
 use crate::policy::values::texts;
 
 const HEADERS_MAX: usize = 10;

@@ -1,9 +1,10 @@
 //! request-body-find-replace: other text in the request's body.
 
 use crate::action_type::ActionType;
+use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
 use crate::policy::replace::{Config, FindReplace};
-use crate::policy::run::{Action, Exchange, Run};
+use crate::policy::run::{Action, Run};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "request-body-find-replace",

@@ -7,11 +7,12 @@ use culvert_cel::Value;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::action_type::{ActionType, Ends};
+use crate::action_type::ActionType;
 use crate::address::{Addresses, IpPolicy, prefix};
 use crate::policy::context::PolicyContext;
-use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::exchange::Exchange;
+use crate::policy::phase::{Ends, Phase};
+use crate::policy::run::{Action, Flow, Run};
 use crate::policy::template::Template;
 use crate::problem::Problem;
 

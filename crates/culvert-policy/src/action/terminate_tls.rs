@@ -15,8 +15,9 @@ use sha2::{Digest, Sha256};
 
 use crate::action_type::ActionType;
 use crate::policy::context::PolicyContext;
+use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::run::{Action, Flow, Run};
 use crate::policy::template::Template;
 use crate::scheme::Scheme;
 

@@ -8,9 +8,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::action_type::ActionType;
+use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
 use crate::policy::rewrite::{self, Matches, Rewrite};
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::run::{Action, Flow, Run};
 use crate::policy::values::texts;
 
 pub(crate) static TYPE: ActionType = ActionType {

@@ -11,10 +11,11 @@ use http::{Response, request};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use crate::action_type::{ActionType, Ends};
+use crate::action_type::ActionType;
 use crate::event_slots;
-use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::exchange::Exchange;
+use crate::policy::phase::{Ends, Phase};
+use crate::policy::run::{Action, Flow, Run};
 use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::problem::Problem;

@@ -1,16 +1,14 @@
 //! A compiled policy.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use culvert_base::Meter;
 use culvert_cel::{Predicate, Slot};
 
-use crate::action_type::Ends;
 use crate::ipdata::IpFields;
-use crate::policy::phase::Phase;
+use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::Action;
 use crate::policy::secrets::Secrets;
-use crate::policy::variables;
 
 /// A policy, ready to run.
 #[derive(Debug)]
@@ -20,7 +18,12 @@ pub struct Policy {
     pub(crate) response: Box<[Rule]>,
     /// Slots of the variables it reads, ascending.
     pub(crate) reads: Box<[Slot]>,
-    pub(crate) reads_results: bool,
+    /// Index of the results of actions among the variables that it reads.
+    pub(crate) results_cell: Option<usize>,
+    /// Index of the variables of `set-vars` among those that it reads.
+    pub(crate) vars_cell: Option<usize>,
+    /// Whether it reads the SNI.
+    pub(crate) reads_sni: bool,
     /// The fields of IP data that it reads.
     pub(crate) ip_fields: IpFields,
     /// Secrets of the account, if it reads any.
@@ -94,15 +97,19 @@ impl Policy {
         self.ip_fields
     }
 
-    /// Whether it reads the results of actions.
-    pub(crate) fn reads_results(&self) -> bool {
-        self.reads_results
+    /// The index of the results of actions, if it reads them.
+    pub(crate) fn results_cell(&self) -> Option<usize> {
+        self.results_cell
+    }
+
+    /// The index of the variables of `set-vars`, if it reads them.
+    pub(crate) fn vars_cell(&self) -> Option<usize> {
+        self.vars_cell
     }
 
     /// Whether it depends on the SNI of a connection.
     pub fn judges_connections(&self) -> bool {
-        static SNI: LazyLock<Slot> = LazyLock::new(|| variables::slot("conn.tls.sni"));
-        !self.connect.is_empty() || self.cell(*SNI).is_some()
+        !self.connect.is_empty() || self.reads_sni
     }
 
     /// Whether it configures TLS handshakes.

@@ -13,7 +13,6 @@ use culvert_cel::{Resolver, Slot, ValueRef};
 use http::{request, response};
 use tokio::sync::Semaphore;
 
-use crate::action_type::Ends;
 use crate::conn::{ConnCounters, ConnInfo};
 use crate::documents::Documents;
 use crate::error_page::ErrorPages;
@@ -21,8 +20,8 @@ use crate::host::{Called, ConnContext, EndpointInfo, NextEndpoint, NotCalled, Po
 use crate::ipdata::IpDatabases;
 use crate::policy::compiled::{Policy, Rule};
 use crate::policy::conn_state::PolicyConnState;
-use crate::policy::phase::Phase;
-use crate::policy::run::{Exchange, Memory};
+use crate::policy::exchange::{Exchange, Memory};
+use crate::policy::phase::{Ends, Phase};
 use crate::policy::variables;
 use crate::scheme::Scheme;
 use crate::services::{Call, Cause, Fetch, FetchScope, PolicyServices, Spawn};

@@ -30,3 +30,14 @@ impl Phase {
         self == Self::Connect || scheme.is_http()
     }
 }
+
+/// Whether an action ends its phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// Never.
+    Never,
+    /// If it rejects or redirects.
+    Sometimes,
+    /// Always: no action may follow it.
+    Always,
+}

@@ -14,8 +14,9 @@ use serde::Deserialize;
 
 use crate::policy::context::PolicyContext;
 use crate::policy::edits::Replacement;
+use crate::policy::exchange::Exchange;
 use crate::policy::rewrite::{PATTERN_BYTES_MAX, PROGRAM_BYTES_MAX, Part, parts};
-use crate::policy::run::{Exchange, Flow, Run};
+use crate::policy::run::{Flow, Run};
 use crate::policy::template::Template;
 
 /// Maximum size of a body before and after replacement, in bytes.

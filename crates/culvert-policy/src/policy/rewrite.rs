@@ -6,7 +6,7 @@ use culvert_http::target;
 use regex::{Regex, RegexBuilder};
 
 use crate::policy::context::PolicyContext;
-use crate::policy::run::Exchange;
+use crate::policy::exchange::Exchange;
 use crate::policy::template::Template;
 
 pub(crate) const PATTERN_BYTES_MAX: usize = 1 << 10;

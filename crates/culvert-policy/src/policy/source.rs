@@ -5,12 +5,12 @@ use std::sync::Arc;
 use culvert_base::{Code, Meter, Refusal, code};
 use culvert_cel::{Limits, Predicate, Slot};
 
-use crate::action_type::{ActionType, Actions, Ends, NOT_BUILT};
+use crate::action_type::{ActionType, Actions, NOT_BUILT};
 use crate::document::{Node, Unreadable};
 use crate::ipdata::IpFields;
 use crate::policy::compiled::{Policy, Rule};
 use crate::policy::context::{PolicyContext, Resources, refusal};
-use crate::policy::phase::Phase;
+use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::Action;
 use crate::policy::{environments, template, variables};
 use crate::scheme::Scheme;
@@ -205,16 +205,17 @@ impl Source {
         let [connect, request, response] = compiled.map(Vec::into_boxed_slice);
         let late = response.iter().flat_map(|rule| rule.actions.iter());
         let late_request_bytes = late.filter_map(|action| action.late_request_bytes()).max();
+        let cell = |path| reads.binary_search(&variables::slot(path)).ok();
         Ok(Policy {
             late_request_bytes,
             connect,
             request,
             response,
-            reads_results: reads.contains(&variables::slot(variables::ACTIONS)),
+            results_cell: cell(variables::ACTIONS),
+            vars_cell: cell(variables::VARS),
+            reads_sni: cell("conn.tls.sni").is_some(),
             ip_fields,
-            secrets: reads
-                .contains(&variables::slot(variables::SECRETS))
-                .then(|| Arc::clone(&resources.secrets)),
+            secrets: cell(variables::SECRETS).map(|_| Arc::clone(&resources.secrets)),
             reads: reads.into(),
         })
     }

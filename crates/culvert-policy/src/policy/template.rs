@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use culvert_cel::{Env, EvalError, Program, Slot, Value};
 use serde_json::Value as Json;
 
-use crate::policy::run::Exchange;
+use crate::policy::exchange::Exchange;
 use crate::policy::values::{map, of_number, push_text};
 
 /// Text with expressions in it.

@@ -9,10 +9,9 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
-use culvert_cel::{Key, Slot, Type, Value, ValueRef};
+use culvert_cel::{Key, Resolver, Slot, Type, Value, ValueRef};
 use culvert_http::authority::Authority;
 use culvert_http::target::Received;
-use culvert_tls::peer::Peer;
 use http::header::{
     CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, LOCATION,
     SET_COOKIE, USER_AGENT,
@@ -22,8 +21,9 @@ use http::{Version, request};
 use crate::ipdata::{IpData, IpField, Scalar};
 use crate::policy::certificate;
 use crate::policy::cookies;
+use crate::policy::exchange::Exchange;
+use crate::policy::handshake;
 use crate::policy::phase::Phase;
-use crate::policy::run::Exchange;
 use crate::policy::values::{decoded, map, moment, query_parameters, text, texts};
 
 /// A variable.
@@ -108,7 +108,7 @@ pub fn slot(path: &str) -> Slot {
 }
 
 /// The value of a slot.
-pub fn read<'a>(slot: Slot, x: &'a Exchange<'_>) -> Option<Read<'a>> {
+fn read<'a>(slot: Slot, x: &'a Exchange<'_>) -> Option<Read<'a>> {
     (ALL.get(usize::from(slot))?.read)(x)
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn retry_slots() -> [Slot; 2] {
 
 /// A borrowed value, or a computed one.
 #[derive(Debug)]
-pub enum Read<'a> {
+enum Read<'a> {
     There(ValueRef<'a>),
     Made(Value),
 }
@@ -277,14 +277,14 @@ fn addresses(row: Row<'_>) {
 /// `conn.tls`, once the handshake is over.
 #[rustfmt::skip]
 fn session(row: Row<'_>) {
-    row("conn.tls.version", "string", "`1.2` or `1.3`; empty without TLS.", Filled::Tls, |x| there(x.handshake().map_or("", |handshake| handshake.version())));
-    row("conn.tls.cipher_suite", "string", "IANA name of the cipher suite; empty without TLS.", Filled::Tls, |x| there(x.handshake().map_or("", |handshake| handshake.cipher_suite())));
-    row("conn.tls.negotiated_alpn", "string", "`h2` or `http/1.1`; empty without TLS.", Filled::Tls, |x| there(match (x.handshake(), x.request) {
+    row("conn.tls.version", "string", "`1.2` or `1.3`; empty without TLS.", Filled::Tls, |x| there(handshake::of(x.conn.info).map_or("", |handshake| handshake.version())));
+    row("conn.tls.cipher_suite", "string", "IANA name of the cipher suite; empty without TLS.", Filled::Tls, |x| there(handshake::of(x.conn.info).map_or("", |handshake| handshake.cipher_suite())));
+    row("conn.tls.negotiated_alpn", "string", "`h2` or `http/1.1`; empty without TLS.", Filled::Tls, |x| there(match (handshake::of(x.conn.info), x.request) {
         (Some(_), Some(request)) if request.version == Version::HTTP_2 => "h2",
         (Some(_), _) => "http/1.1",
         _ => "",
     }));
-    row("conn.tls.session_resumed", "bool", "Whether the TLS session is resumed from an earlier connection.", Filled::Resumed, |x| flag(x.handshake().is_some_and(|handshake| handshake.is_resumed)));
+    row("conn.tls.session_resumed", "bool", "Whether the TLS session is resumed from an earlier connection.", Filled::Resumed, |x| flag(handshake::of(x.conn.info).is_some_and(|handshake| handshake.is_resumed)));
 }
 
 /// `conn.tls.client` and `conn.tls.server`: the certificates of a handshake.
@@ -292,7 +292,7 @@ fn session(row: Row<'_>) {
 fn certificates(row: Row<'_>) {
     macro_rules! certificate {
         ($of:literal, $whose:literal, $filled:ident, $read:ident; $($path:literal $kind:literal $doc:literal)+) => {
-            $(row(concat!("conn.tls.", $of, ".", $path), $kind, concat!($whose, ": ", $doc), Filled::$filled, |x| made(certificate::field(x.$read()?, $path)?));)+
+            $(row(concat!("conn.tls.", $of, ".", $path), $kind, concat!($whose, ": ", $doc), Filled::$filled, |x| made(certificate::field(handshake::$read(x.conn.info)?, $path)?));)+
         };
         ($of:literal, $whose:literal, $filled:ident, $read:ident) => {
             certificate!($of, $whose, $filled, $read;
@@ -310,11 +310,11 @@ fn certificates(row: Row<'_>) {
         };
         ($of:literal, $whose:literal, $filled:ident, $read:ident, $($name:literal $doc:literal)+) => {
             $(certificate!($of, $whose, $filled, $read; $name "string" "distinguished name in RFC 2253 form.");
-            row(concat!("conn.tls.", $of, ".", $name, ".common_name"), "string", concat!($whose, ": common name of the ", $doc, "."), Filled::$filled, |x| made(certificate::field(x.$read()?, concat!($name, ".common_name"))?));
+            row(concat!("conn.tls.", $of, ".", $name, ".common_name"), "string", concat!($whose, ": common name of the ", $doc, "."), Filled::$filled, |x| made(certificate::field(handshake::$read(x.conn.info)?, concat!($name, ".common_name"))?));
             certificate!(@lists $of, $whose, $filled, $read, $name; "country" "locality" "organization" "organizational_unit" "postal_code" "province" "street_address");)+
         };
         (@lists $of:literal, $whose:literal, $filled:ident, $read:ident, $name:literal; $($part:literal)+) => {
-            $(row(concat!("conn.tls.", $of, ".", $name, ".", $part), "list(string)", concat!($whose, ": parts of the ", $name, "."), Filled::$filled, |x| made(certificate::field(x.$read()?, concat!($name, ".", $part))?));)+
+            $(row(concat!("conn.tls.", $of, ".", $name, ".", $part), "list(string)", concat!($whose, ": parts of the ", $name, "."), Filled::$filled, |x| made(certificate::field(handshake::$read(x.conn.info)?, concat!($name, ".", $part))?));)+
         };
     }
     certificate!("client", "Client certificate; absent if the client presented none", ClientCertificate, client_certificate; "pem" "string" "PEM.");
@@ -510,6 +510,19 @@ fn shown<'a>(value: Option<Scalar<'_>>) -> Option<Read<'a>> {
     }
 }
 
+impl Resolver for Exchange<'_> {
+    fn value(&self, slot: Slot) -> Option<ValueRef<'_>> {
+        let cell = self.values.get(self.policy.cell(slot)?)?;
+        if let Some(value) = cell.get() {
+            return Some(value.borrow());
+        }
+        match read(slot, self)? {
+            Read::There(value) => Some(value),
+            Read::Made(value) => Some(cell.get_or_init(|| value).borrow()),
+        }
+    }
+}
+
 impl Exchange<'_> {
     fn place(&self, address: IpAddr, field: IpField) -> Option<Read<'_>> {
         self.with_ip_data(|data| shown(data.get(field, address)))
@@ -530,54 +543,6 @@ impl Exchange<'_> {
 
     fn categories(&self, address: IpAddr) -> Value {
         self.with_ip_data(|data| texts(data.categories(address)))
-    }
-
-    fn handshake(&self) -> Option<&culvert_tls::handshake::HandshakeInfo> {
-        self.conn.info.tls.get()?.handshake.get()
-    }
-
-    fn client_certificate(&self) -> Option<&[u8]> {
-        self.handshake()?.client.as_deref().map(Peer::der)
-    }
-
-    fn server_certificate(&self) -> Option<&[u8]> {
-        let tls = self.conn.info.tls.get()?;
-        tls.certificate.key.cert.first().map(|leaf| leaf.as_ref())
-    }
-
-    /// What terminate-tls says of itself once the handshake is over, if a policy has it.
-    pub(crate) fn handshake_result(&self) -> Option<Value> {
-        self.conn.info.tls.get()?.tls_policy.as_ref()?;
-        let handshake = self.handshake()?;
-        let side = |der: &[u8], paths: &[&str]| {
-            let fields = paths
-                .iter()
-                .filter_map(|path| Some((*path, certificate::field(der, path)?)));
-            map(fields.collect())
-        };
-        const FIELDS: [&str; 6] = [
-            "pem",
-            "serial_number",
-            "signature_algorithm",
-            "issuer",
-            "subject",
-            "san",
-        ];
-        let mut fields = vec![
-            ("version", Value::from(handshake.version())),
-            ("cipher_suite", Value::from(handshake.cipher_suite())),
-            ("sni", Value::from(self.conn.info.sni())),
-            ("session_resumed", Value::Bool(handshake.is_resumed)),
-            ("warnings", texts([])),
-            self.error(),
-        ];
-        if let Some(der) = self.client_certificate() {
-            fields.push(("client", side(der, &FIELDS)));
-        }
-        if let Some(der) = self.server_certificate() {
-            fields.push(("server", side(der, FIELDS.get(1..).unwrap_or_default())));
-        }
-        Some(map(fields))
     }
 
     /// `https` if the client's connection is TLS, else `http`.

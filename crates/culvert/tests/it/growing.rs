@@ -45,7 +45,7 @@ const MORE_STEPS_MAX: u64 = 32;
 
 const BY_CLIENTS: &[Row] = &[
     (
-        "delivery/retained_bodies.rs Held.waiting",
+        "delivery/body_queue.rs Held.waiting",
         "BodyBudget",
         65_536,
         Direct,

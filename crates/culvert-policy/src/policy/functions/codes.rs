@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 use url::Url;
 
-use super::{INVALID, NO_OVERLOAD, Row, global, made, member};
+use super::row::{INVALID, NO_OVERLOAD, Row, global, made, member};
 use crate::policy::values::query_parameters;
 use crate::policy::values::{map, of_json, text, to_json};
 

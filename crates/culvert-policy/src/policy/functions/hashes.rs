@@ -9,7 +9,7 @@ use md5::Md5;
 use sha1::Sha1;
 use sha2::{Digest, Sha256, Sha512};
 
-use super::{INVALID, NO_OVERLOAD, Row, Run, global, made, member};
+use super::row::{INVALID, NO_OVERLOAD, Row, Run, global, made, member};
 
 pub(super) fn rows() -> Vec<Row> {
     const SIGNATURES: &[&str] = &["(string) -> string", "(string, string) -> string"];

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 
-use super::{INVALID, NO_OVERLOAD, Row, global, member};
+use super::row::{INVALID, NO_OVERLOAD, Row, global, member};
 use crate::policy::values::to_json;
 
 #[rustfmt::skip]

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use culvert_base::{IpSet, Verdict};
 use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 
-use super::{NO_OVERLOAD, Row, about, global, made, member};
+use super::row::{INVALID, NO_OVERLOAD, Row, about, global, made, member};
 use crate::address::prefix;
 use crate::policy::phase::Phase;
 use crate::policy::variables::{RANDOM, SECRETS};
@@ -171,7 +171,7 @@ fn random_int(arguments: &[ValueRef<'_>], _: &mut Meter<'_>) -> Result<Value, Ev
         _ => return Err(NO_OVERLOAD),
     };
     if least > most {
-        return Err(super::INVALID);
+        return Err(INVALID);
     }
     let span = i128::from(most) - i128::from(least) + 1;
     let number = i128::from(least) + i128::from(bits) % span;

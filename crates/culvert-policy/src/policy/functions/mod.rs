@@ -5,14 +5,14 @@ mod codes;
 mod hashes;
 mod lists;
 mod messages;
+mod row;
 mod texts;
 
 use std::sync::LazyLock;
 
-use culvert_cel::{EvalErrorKind, Extension, Meter, Slot, Value, ValueRef};
+use culvert_cel::Extension;
 
 use crate::policy::phase::Phase;
-use crate::policy::variables;
 
 /// A function, and the first phase that has it.
 pub(crate) struct Function {
@@ -37,74 +37,6 @@ pub(crate) static ALL: LazyLock<Vec<Function>> = LazyLock::new(|| {
     })
     .collect()
 });
-
-type Row = (Phase, Extension);
-type Run = fn(&[ValueRef<'_>], &mut Meter<'_>) -> Result<Value, EvalErrorKind>;
-
-/// Called as `name(…)`.
-fn global(
-    name: &'static str,
-    signatures: &'static [&'static str],
-    doc: &'static str,
-    run: Run,
-) -> Row {
-    let extension = Extension {
-        name,
-        is_member: false,
-        signatures,
-        reads: None,
-        run,
-        doc,
-    };
-    (Phase::Connect, extension)
-}
-
-/// Called as `x.name(…)`.
-fn member(
-    name: &'static str,
-    signatures: &'static [&'static str],
-    doc: &'static str,
-    run: Run,
-) -> Row {
-    let (since, extension) = global(name, signatures, doc, run);
-    (
-        since,
-        Extension {
-            is_member: true,
-            ..extension
-        },
-    )
-}
-
-/// Called as `name(…)`; a variable precedes the written arguments.
-fn about(
-    since: Phase,
-    variable: &str,
-    name: &'static str,
-    signatures: &'static [&'static str],
-    doc: &'static str,
-    run: Run,
-) -> Row {
-    let slot: Slot = variables::slot(variable);
-    let (_, extension) = global(name, signatures, doc, run);
-    (
-        since,
-        Extension {
-            reads: Some(slot),
-            ..extension
-        },
-    )
-}
-
-const NO_OVERLOAD: EvalErrorKind = EvalErrorKind::NoSuchOverload;
-const INVALID: EvalErrorKind = EvalErrorKind::InvalidArgument;
-
-/// A text that was made, paid for.
-fn made(text: impl AsRef<str>, meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
-    let text = text.as_ref();
-    meter.make_string(text.len())?;
-    Ok(Value::from(text))
-}
 
 #[cfg(test)]
 mod tests;

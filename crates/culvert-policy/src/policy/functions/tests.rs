@@ -1,8 +1,9 @@
-use culvert_cel::Resolver;
+use culvert_cel::{EvalErrorKind, Resolver, Slot, Value, ValueRef};
 
 use super::*;
 use crate::policy::environments;
 use crate::policy::values::{map, text, texts};
+use crate::policy::variables;
 
 /// What the functions about a message read.
 struct Message(Vec<Value>);

@@ -3,7 +3,7 @@
 use culvert_base::text::hex;
 use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 
-use super::{INVALID, NO_OVERLOAD, Row, global, made, member};
+use super::row::{INVALID, NO_OVERLOAD, Row, global, made, member};
 use crate::policy::values::{text as shown, to_json};
 
 #[rustfmt::skip]
