@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Fails instead of hanging.
 async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), future)
+    tokio::time::timeout(culvert_testing::PATIENCE, future)
         .await
         .expect("the operation completes in time")
 }

@@ -3,6 +3,11 @@
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::time::Duration;
+
+/// How long a test waits for something that must happen. A loaded machine needs a fraction of it; only a broken test
+/// takes as long.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Names the file that [`ignore`] adds a line to.
 const FILE: &str = "CULVERT_TEST_IGNORED";

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Harness {
     pub(super) address: SocketAddr,

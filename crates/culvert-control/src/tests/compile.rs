@@ -24,7 +24,7 @@ async fn a_commit_reaches_the_edge_and_delivery() {
             .as_ref()
             .is_some_and(|snapshot| snapshot.len() == 1)
     };
-    let deadline = Duration::from_secs(30);
+    let deadline = culvert_testing::PATIENCE;
     tokio::time::timeout(deadline, snapshots.wait_for(has_one))
         .await
         .unwrap()

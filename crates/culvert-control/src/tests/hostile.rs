@@ -12,7 +12,7 @@ use crate::resource::{ALL, ip_policy_rule};
 use crate::tests::*;
 
 /// Far above the time that any of these takes, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = culvert_testing::PATIENCE;
 
 impl House {
     /// Sends a body and checks the rules that hold for all of them. Returns the code, or `None` if it was

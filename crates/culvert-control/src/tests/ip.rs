@@ -221,7 +221,7 @@ async fn the_api_and_the_edge_are_restricted_soon_after_a_commit() {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        let soon = tokio::time::timeout(Duration::from_secs(30), waiting);
+        let soon = tokio::time::timeout(culvert_testing::PATIENCE, waiting);
         soon.await.expect(what);
     };
     let policy = house.ip_policy().await;

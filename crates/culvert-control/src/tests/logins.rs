@@ -162,7 +162,7 @@ async fn a_session_that_ended_does_not_come_back() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), gone)
+    tokio::time::timeout(culvert_testing::PATIENCE, gone)
         .await
         .unwrap();
     assert_eq!(kept.tell(two).await, Noted::Ended);

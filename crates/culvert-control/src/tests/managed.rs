@@ -174,7 +174,7 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let waited = tokio::time::timeout(Duration::from_secs(30), waited).await;
+    let waited = tokio::time::timeout(culvert_testing::PATIENCE, waited).await;
     waited.unwrap_or_else(|_| panic!("waited in vain: {what}"));
 }
 

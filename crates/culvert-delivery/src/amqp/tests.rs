@@ -155,7 +155,7 @@ async fn against(script: Vec<u8>) -> Broken {
         password: "p",
     };
     let opening = Publisher::open(Box::new(near), login);
-    let opened = tokio::time::timeout(Duration::from_secs(30), opening).await;
+    let opened = tokio::time::timeout(culvert_testing::PATIENCE, opening).await;
     match opened.unwrap() {
         Ok(_) => panic!("let in"),
         Err(broken) => broken,

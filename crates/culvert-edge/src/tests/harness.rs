@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{Edge, Endpoint, Limits, Settings, Snapshot, SnapshotBuilder, Timeouts, Upstream};
 
 /// Only a broken test takes this long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits for `future`, with a timeout.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {

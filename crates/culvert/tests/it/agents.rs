@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
@@ -28,7 +27,7 @@ use crate::harness::{Backend, Harness, Receiver, backends, binary, eventually};
 
 /// Fails instead of hanging.
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), future)
+    tokio::time::timeout(culvert_testing::PATIENCE, future)
         .await
         .unwrap_or_else(|_| panic!("waited in vain: {what}"))
 }

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use culvert::client::Client;
 use http::Method;
@@ -74,7 +73,7 @@ async fn output(folder: &Path, url: &str, arguments: &[&str]) -> String {
     let mut command = tokio::process::Command::from(binary());
     command.args(arguments).env("CULVERT_DATABASE_URL", url);
     command.env("CULVERT_DATA_DIR", folder.join("data"));
-    let output = tokio::time::timeout(Duration::from_secs(120), command.output());
+    let output = tokio::time::timeout(culvert_testing::PATIENCE, command.output());
     let output = output.await.expect("the command ends").unwrap();
     assert!(!output.status.success(), "{arguments:?}");
     String::from_utf8(output.stderr).unwrap()

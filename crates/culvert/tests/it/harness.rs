@@ -9,6 +9,7 @@ use culvert::config::Settings;
 use culvert::server::Server;
 use culvert_base::{Entropy, OsEntropy};
 use culvert_edge::Inherited;
+use culvert_testing::PATIENCE;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -350,7 +351,7 @@ pub struct RawAnswer {
     pub text: String,
 }
 
-/// Sends bytes and reads until the peer closes the connection, for at most ten seconds.
+/// Sends bytes and reads until the peer closes the connection, for at most [`PATIENCE`].
 pub async fn raw(address: SocketAddr, bytes: &[u8]) -> RawAnswer {
     let exchange = async {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -359,7 +360,7 @@ pub async fn raw(address: SocketAddr, bytes: &[u8]) -> RawAnswer {
         stream.read_to_end(&mut answer).await.unwrap();
         String::from_utf8_lossy(&answer).into_owned()
     };
-    let text = tokio::time::timeout(Duration::from_secs(30), exchange)
+    let text = tokio::time::timeout(PATIENCE, exchange)
         .await
         .expect("the connection closes");
     let status = text
@@ -370,18 +371,9 @@ pub async fn raw(address: SocketAddr, bytes: &[u8]) -> RawAnswer {
     RawAnswer { status, text }
 }
 
-/// Waits until a condition holds. Fails after thirty seconds with its description.
-pub async fn eventually(what: &str, condition: impl AsyncFnMut() -> bool) {
-    eventually_within(Duration::from_secs(30), what, condition).await;
-}
-
-/// The same, for a condition that may take longer.
-pub async fn eventually_within(
-    limit: Duration,
-    what: &str,
-    mut condition: impl AsyncFnMut() -> bool,
-) {
-    let deadline = tokio::time::Instant::now() + limit;
+/// Waits until a condition holds. Fails after [`PATIENCE`] with its description.
+pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
     while !condition().await {
         assert!(
             tokio::time::Instant::now() < deadline,

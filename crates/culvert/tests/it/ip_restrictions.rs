@@ -287,7 +287,7 @@ impl Flow {
         let mut flow = self.0.subscribe();
         // Ignores the request that was in flight when the change was committed.
         let turned = flow.wait_for(|(n_asked, last)| *n_asked > start + 1 && *last == status);
-        tokio::time::timeout(std::time::Duration::from_secs(30), turned)
+        tokio::time::timeout(culvert_testing::PATIENCE, turned)
             .await
             .unwrap_or_else(|_| panic!("waited in vain for {status}: {why}"))
             .unwrap();

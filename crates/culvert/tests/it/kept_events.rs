@@ -331,7 +331,7 @@ impl Stream {
     pub async fn try_line(&mut self) -> Option<String> {
         let mut line = String::new();
         let reading = self.0.read_line(&mut line);
-        let read = tokio::time::timeout(Duration::from_secs(30), reading);
+        let read = tokio::time::timeout(culvert_testing::PATIENCE, reading);
         let n_bytes = read.await.unwrap().unwrap();
         // The last chunk of a response is empty.
         (n_bytes > 0 && line != "0\r\n").then(|| line.trim_end().to_owned())

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use culvert::client::Client;
 use culvert_base::{Entropy, SeededEntropy};
@@ -249,7 +248,7 @@ async fn no_acknowledged_change_and_no_audit_event_is_lost() {
             let [extra] = entropy.bytes::<1>();
             let wanted = WRITERS + usize::from(extra % 64);
             let written = acknowledgements.acquire_many(u32::try_from(wanted).unwrap());
-            let written = tokio::time::timeout(Duration::from_secs(60), written).await;
+            let written = tokio::time::timeout(culvert_testing::PATIENCE, written).await;
             written.expect("writers are active").unwrap().forget();
             server.kill();
             for ids in writers.join_all().await {

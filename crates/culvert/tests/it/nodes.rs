@@ -219,7 +219,7 @@ async fn status_of(at: SocketAddr, host: &str) -> Result<u16, String> {
         stream.read_to_end(&mut answer).await?;
         std::io::Result::Ok(String::from_utf8_lossy(&answer).into_owned())
     };
-    let answer = tokio::time::timeout(Duration::from_secs(20), exchange).await;
+    let answer = tokio::time::timeout(culvert_testing::PATIENCE, exchange).await;
     let answer = answer.map_err(|_| "no answer in 20 s".to_owned())?;
     let answer = answer.map_err(|error| error.to_string())?;
     let status = answer.split(' ').nth(1).and_then(|text| text.parse().ok());

@@ -2,7 +2,6 @@
 
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
 
 use culvert_base::{BoxFuture, Refusal, code};
 use culvert_tunnel::driver::Stream;
@@ -21,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::binary;
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), future)
+    tokio::time::timeout(culvert_testing::PATIENCE, future)
         .await
         .expect("it comes to an end")
 }

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use culvert::client::Client;
 use http::Method;
@@ -200,7 +199,7 @@ impl Connection {
             self.is_closed = text.contains("connection: close");
             text.split(' ').nth(1)?.parse().ok()
         };
-        let answered = tokio::time::timeout(Duration::from_secs(60), exchange).await;
+        let answered = tokio::time::timeout(culvert_testing::PATIENCE, exchange).await;
         answered.expect("an answer comes")
     }
 }

@@ -24,7 +24,7 @@ use crate::harness::{Backend, Harness, Receiver, eventually};
 const HOST: &str = "ssh.culvert.localhost";
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), future)
+    tokio::time::timeout(culvert_testing::PATIENCE, future)
         .await
         .expect("it comes to an end")
 }

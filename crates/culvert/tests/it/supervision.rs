@@ -123,7 +123,7 @@ async fn kill(task: &str, database: Option<&Database>) {
         .await;
     }
     drop((socket, held));
-    let ended = tokio::time::timeout(Duration::from_secs(60), running.join_next());
+    let ended = tokio::time::timeout(culvert_testing::PATIENCE, running.join_next());
     let ended = ended
         .await
         .unwrap_or_else(|_| panic!("{task}: it does not stop"));

@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -60,7 +59,7 @@ impl Tail {
     }
 
     pub fn next(&self) -> Value {
-        let line = self.lines.recv_timeout(Duration::from_secs(30)).unwrap();
+        let line = self.lines.recv_timeout(culvert_testing::PATIENCE).unwrap();
         serde_json::from_str(&line).unwrap()
     }
 }

@@ -262,6 +262,12 @@ async fn a_node_that_stops_does_not_wait_for_an_agent_that_died_before() {
     let began = Instant::now();
     leaves.stop().await;
     let took = began.elapsed();
-    assert!(took < Duration::from_millis(2_500), "{took:?}");
+    // On a loaded machine every stop takes long, but not three seconds longer than the next.
+    let began = Instant::now();
     stays.stop().await;
+    let without = began.elapsed();
+    assert!(
+        took < without + Duration::from_millis(2_500),
+        "{took:?}, {without:?}"
+    );
 }

@@ -223,6 +223,6 @@ async fn text_of(at: SocketAddr, request: &str) -> String {
         stream.read_to_end(&mut answer).await?;
         std::io::Result::Ok(String::from_utf8_lossy(&answer).into_owned())
     };
-    let answer = tokio::time::timeout(Duration::from_secs(30), exchange).await;
+    let answer = tokio::time::timeout(culvert_testing::PATIENCE, exchange).await;
     answer.unwrap().unwrap()
 }
