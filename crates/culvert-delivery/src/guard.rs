@@ -35,7 +35,7 @@ pub const URL_BYTES_MAX: usize = 2048;
 /// Most bytes of a host.
 pub const HOST_BYTES_MAX: usize = 253;
 /// Most answers of a resolver that are judged; more are a refusal.
-pub const ANSWERS_MAX: usize = 16;
+pub const ADDRESSES_MAX: usize = 16;
 
 /// The rule that refused. [`Denied::ALL`] lists every one, for meters and documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -55,9 +55,9 @@ pub enum Denied {
     /// No host, one of more than 253 bytes, or one with a zone.
     #[error("its host is neither a host name nor an IP address")]
     Host,
-    /// The resolver gave no address, or more than [`ANSWERS_MAX`].
+    /// The resolver gave no address, or more than [`ADDRESSES_MAX`].
     #[error("its host resolves to no address or to too many")]
-    Answers,
+    Addresses,
     /// `0.0.0.0/8`, `::`.
     #[error("unspecified addresses are not allowed")]
     Unspecified,
@@ -101,7 +101,7 @@ impl Denied {
         Self::Userinfo,
         Self::Port,
         Self::Host,
-        Self::Answers,
+        Self::Addresses,
         Self::Unspecified,
         Self::Loopback,
         Self::Private,
@@ -123,7 +123,7 @@ impl Denied {
             Self::Userinfo => "userinfo",
             Self::Port => "port",
             Self::Host => "host",
-            Self::Answers => "answers",
+            Self::Addresses => "addresses",
             Self::Unspecified => "unspecified",
             Self::Loopback => "loopback",
             Self::Private => "private",
@@ -218,9 +218,9 @@ impl Rules {
     }
 
     /// Judges all answers of a resolver: one that is not allowed refuses the host.
-    pub fn answers(&self, addresses: &[IpAddr]) -> Result<(), Denied> {
-        if addresses.is_empty() || addresses.len() > ANSWERS_MAX {
-            return Err(Denied::Answers);
+    pub fn addresses(&self, addresses: &[IpAddr]) -> Result<(), Denied> {
+        if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
+            return Err(Denied::Addresses);
         }
         addresses
             .iter()

@@ -235,7 +235,7 @@ impl Net {
                 .map_err(io::Error::other)?,
         };
         rules
-            .answers(&addresses)
+            .addresses(&addresses)
             .map_err(|denied| self.refuse(denied))?;
         let addresses: Vec<SocketAddr> = addresses
             .into_iter()

@@ -89,7 +89,7 @@ impl Limits {
     }
 
     /// For an unauthenticated peer: four streams and 64 KiB.
-    pub fn for_strangers() -> Self {
+    pub fn unauthenticated() -> Self {
         Self {
             streams_max: 4,
             accept_max: 4,

@@ -59,7 +59,7 @@ pub(crate) struct ConnectionHandler {
     pub(crate) name: ClientName,
     pub(crate) steps: mpsc::Sender<Step>,
     pub(crate) user: String,
-    pub(crate) guest: Option<Arc<InProcessAgent>>,
+    pub(crate) agent: Option<Arc<InProcessAgent>>,
     /// The error that the client receives on its channel.
     pub(crate) refused: Option<Refusal>,
     /// Number of keys that the client has offered.
@@ -145,9 +145,9 @@ impl ConnectionHandler {
                 let text = |code: Code| wire::error_text(&Refusal::of(code));
                 let restart = text(code::SSH_RESTART_UNSUPPORTED);
                 let update = text(code::SSH_UPDATE_UNSUPPORTED);
-                let guest = Arc::new(self.server.welcome(grant, &restart, &update));
-                self.guest = Some(Arc::clone(&guest));
-                self.step(Step::Welcome(guest)).await;
+                let agent = Arc::new(self.server.welcome(grant, &restart, &update));
+                self.agent = Some(Arc::clone(&agent));
+                self.step(Step::Welcome(agent)).await;
                 Auth::Accept
             }
             Err(refusal) => match refusal.code {
@@ -197,7 +197,7 @@ impl ConnectionHandler {
             ParsedCommand::Help(text) => return Ok(Said::Help(text)),
             ParsedCommand::Endpoint(request) => *request,
         };
-        let (Some(forward), Some(guest)) = (&self.forward, &self.guest) else {
+        let (Some(forward), Some(agent)) = (&self.forward, &self.agent) else {
             return Err(Refusal::of(code::SSH_FORWARD_MISSING));
         };
         let port = if forward.port == 0 {
@@ -206,8 +206,8 @@ impl ConnectionHandler {
             forward.port
         };
         self.step(Step::Serving(forward.host.clone(), port)).await;
-        let binding = guest.bind(&wanted(request)?).await?;
-        let grant = guest.grant();
+        let binding = agent.bind(&wanted(request)?).await?;
+        let grant = agent.grant();
         let plan = match &grant.plan_name[..] {
             "" => String::new(),
             plan => format!(" (Plan: {plan})"),
@@ -317,7 +317,7 @@ impl Handler for ConnectionHandler {
         match certificate::read(certificate, user, self.peer.ip()) {
             Ok(shown) => {
                 let auth = self.introduce(shown.proof).await;
-                self.forced = shown.command.filter(|_| self.guest.is_some());
+                self.forced = shown.command.filter(|_| self.agent.is_some());
                 Ok(auth)
             }
             Err(refusal) => Ok(self.reject(refusal)),

@@ -53,7 +53,7 @@ pub struct SshIngress {
     listener: TcpListener,
     config: Arc<Config>,
     server: Arc<Server>,
-    room: ConnectionLimits,
+    limits: ConnectionLimits,
 }
 
 impl SshIngress {
@@ -62,13 +62,13 @@ impl SshIngress {
         listener: TcpListener,
         key: &HostKey,
         server: Arc<Server>,
-        room: ConnectionLimits,
+        limits: ConnectionLimits,
     ) -> Self {
         Self {
             listener,
             config: Arc::new(config(key)),
             server,
-            room,
+            limits,
         }
     }
 
@@ -79,7 +79,7 @@ impl SshIngress {
             listener,
             config,
             server,
-            room,
+            limits,
         } = self;
         let accepting = stop.child_token();
         let closing = async {
@@ -90,12 +90,12 @@ impl SshIngress {
         };
         let serving = accept(
             &listener,
-            room,
+            limits,
             Some(server.meters()),
             &accepting,
-            |socket, peer, stranger| {
+            |socket, peer, permit| {
                 let (config, server) = (Arc::clone(&config), Arc::clone(&server));
-                serve(socket, peer, config, server, stranger, stop.clone())
+                serve(socket, peer, config, server, permit, stop.clone())
             },
         );
         let (mut served, ()) = tokio::join!(serving, closing);
@@ -151,7 +151,7 @@ async fn serve(
     peer: SocketAddr,
     config: Arc<Config>,
     server: Arc<Server>,
-    stranger: UnauthenticatedPermit,
+    permit: UnauthenticatedPermit,
     stop: CancellationToken,
 ) {
     let Ok(local) = socket.local_addr() else {
@@ -171,7 +171,7 @@ async fn serve(
         name: name.clone(),
         steps,
         user: String::new(),
-        guest: None,
+        agent: None,
         refused: None,
         n_keys: 0,
         remark: None,
@@ -185,10 +185,10 @@ async fn serve(
     };
     let began = Instant::now();
     // Some clients wait for the server's identification before they send their own.
-    let beginning = tokio::time::timeout(FIRST_BYTE_TIME, stranger.begins(&socket));
+    let beginning = tokio::time::timeout(FIRST_BYTE_TIME, permit.begins(&socket));
     tokio::select! {
         begun = beginning => drop(begun),
-        () = stranger.displaced() => return,
+        () = permit.displaced() => return,
         () = stop.cancelled() => return,
     }
     let line = CancellableSocket::new(socket, name, cut.clone());
@@ -198,13 +198,13 @@ async fn serve(
             Ok(Ok(running)) => running,
             Ok(Err(_)) | Err(_) => return,
         },
-        () = stranger.displaced() => return,
+        () = permit.displaced() => return,
         () = stop.cancelled() => return,
     };
     let handle = running.handle();
     tokio::pin!(running);
-    let mut stranger = Some(stranger);
-    let mut guest: Option<Arc<InProcessAgent>> = None;
+    let mut permit = Some(permit);
+    let mut agent: Option<Arc<InProcessAgent>> = None;
     let mut refused = None;
     let mut serving: Option<(String, u32)> = None;
     let (mut deadline, mut is_over, mut has_ended) = (began + AUTH_TIME, false, false);
@@ -221,9 +221,9 @@ async fn serve(
             }
             Some(step) = heard.recv() => match step {
                 Step::Welcome(welcome) => {
-                    drop(stranger.take());
+                    drop(permit.take());
                     carried.spawn(bring(Arc::clone(&welcome), bringing.clone()));
-                    guest = Some(welcome);
+                    agent = Some(welcome);
                     deadline = Instant::now() + COMMAND_TIME;
                 }
                 Step::Serving(address, port) => {
@@ -233,7 +233,7 @@ async fn serve(
                         carried.spawn(forward(handle, address, port, header, stream, held));
                     }
                     serving = Some((address, port));
-                    let duration = guest.as_ref().and_then(|guest| guest.grant().duration);
+                    let duration = agent.as_ref().and_then(|agent| agent.grant().duration);
                     deadline = began + duration.unwrap_or(FOR_EVER);
                 }
                 Step::Refused(refusal) => {
@@ -261,7 +261,7 @@ async fn serve(
                     break EndReason::Closed;
                 }
                 (None, _) => {
-                    let end_reason = guest.as_ref().and_then(|guest| guest.end_reason().cloned());
+                    let end_reason = agent.as_ref().and_then(|agent| agent.end_reason().cloned());
                     let end_reason = end_reason.unwrap_or(EndReason::Closed);
                     goodbye(&handle, end_reason.to_string()).await;
                     break end_reason;
@@ -269,8 +269,8 @@ async fn serve(
             },
             Some(_) = carried.join_next() => {}
             () = async {
-                match &stranger {
-                    Some(stranger) => stranger.displaced().await,
+                match &permit {
+                    Some(permit) => permit.displaced().await,
                     None => std::future::pending().await,
                 }
             } => {
@@ -282,7 +282,7 @@ async fn serve(
                     goodbye(&handle, one_line(&refusal)).await;
                     break EndReason::Closed;
                 }
-                if guest.is_none() || is_over {
+                if agent.is_none() || is_over {
                     break EndReason::Closed;
                 }
                 if serving.is_some() {
@@ -312,19 +312,19 @@ async fn serve(
     // The client may have been authenticated just now.
     while let Ok(step) = heard.try_recv() {
         if let Step::Welcome(welcome) = step {
-            guest = Some(welcome);
+            agent = Some(welcome);
         }
     }
-    if let Some(guest) = guest {
-        guest.leave(reason).await;
+    if let Some(agent) = agent {
+        agent.leave(reason).await;
     }
 }
 
 /// Passes on the connections of the endpoint, and the end of the session. This is a separate task because cancelling
 /// `accept` while it reads a connection's header would lose the connection.
-async fn bring(guest: Arc<InProcessAgent>, bringing: mpsc::Sender<Option<Brought>>) {
+async fn bring(agent: Arc<InProcessAgent>, bringing: mpsc::Sender<Option<Brought>>) {
     loop {
-        let brought = guest.accept().await;
+        let brought = agent.accept().await;
         let is_last = brought.is_none();
         if bringing.send(brought).await.is_err() || is_last {
             return;

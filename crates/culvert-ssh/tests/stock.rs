@@ -158,8 +158,8 @@ async fn start() -> Option<Stage> {
     let mut tasks = JoinSet::new();
     let room = ConnectionLimits {
         connections: 100,
-        strangers: 32,
-        strangers_per_source: 16,
+        unauthenticated: 32,
+        unauthenticated_per_source: 16,
     };
     let ingress = SshIngress::new(listener, &key, Arc::new(server), room);
     tasks.spawn(ingress.run(stop.clone()));

@@ -372,10 +372,10 @@ impl AuditLog {
         if link != extent.head {
             return damaged(extent.head.seq, "does not match the head of the chain");
         }
-        if let Some(stranger) = self.rows(extent.last, i64::MAX, 1).await?.first()
-            && stranger.seq > self.extent().await?.last
+        if let Some(inserted) = self.rows(extent.last, i64::MAX, 1).await?.first()
+            && inserted.seq > self.extent().await?.last
         {
-            return damaged(stranger.seq, "was inserted without a commit");
+            return damaged(inserted.seq, "was inserted without a commit");
         }
         match noted {
             Some(noted) if !is_found => Err(match noted.seq {

@@ -65,8 +65,8 @@ const RETURNS_WITHIN: Duration = Duration::from_secs(2);
 /// Limits for connections of other nodes; all of them may share one address.
 const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits {
     connections: 1_024,
-    strangers: 64,
-    strangers_per_source: 64,
+    unauthenticated: 64,
+    unauthenticated_per_source: 64,
 };
 /// The reset code for a stream from another node if no agent here serves the endpoint any more. The other
 /// node may have a newer table by then.
@@ -596,13 +596,13 @@ impl NodeIngress {
             CONNECTION_LIMITS,
             None,
             &stop,
-            |socket, _, stranger| {
-                let guest = PeerConnection {
+            |socket, _, permit| {
+                let connection = PeerConnection {
                     nodes: Arc::clone(&self.nodes),
                     agents: self.agents.clone(),
                     brought: brought.clone(),
                 };
-                guest.serve(socket, stranger)
+                connection.serve(socket, permit)
             },
         );
         let _connections = serving.await;
@@ -620,17 +620,17 @@ struct PeerConnection {
 }
 
 impl PeerConnection {
-    async fn serve(self, socket: TcpStream, stranger: UnauthenticatedPermit) {
+    async fn serve(self, socket: TcpStream, permit: UnauthenticatedPermit) {
         let greeting = async {
             prepare(&socket)?;
-            stranger.begins(&socket).await?;
+            permit.begins(&socket).await?;
             let acceptor = TlsAcceptor::from(Arc::clone(&self.nodes.server));
             acceptor.accept(socket).await
         };
         let greeting = async {
             tokio::select! {
                 greeted = greeting => greeted,
-                () = stranger.displaced() => Err(io::ErrorKind::ConnectionAborted.into()),
+                () = permit.displaced() => Err(io::ErrorKind::ConnectionAborted.into()),
             }
         };
         let socket = match tokio::time::timeout(CONNECT_TIME, greeting).await {
@@ -641,7 +641,7 @@ impl PeerConnection {
             }
             Err(_) => return,
         };
-        drop(stranger);
+        drop(permit);
         let (session, driver) = driver::connect(socket, Side::Server, limits());
         let accepting = async {
             while let Some(stream) = session.accept().await {
@@ -658,7 +658,7 @@ impl PeerConnection {
 async fn hand_over(mut stream: Stream, agents: Here, nodes: Arc<Nodes>) {
     match call::kind(&mut stream).await {
         Some(StreamType::PROXY) => {}
-        Some(StreamType::ERRAND) => return peer_rpc::run(stream, &*agents.peer_service).await,
+        Some(StreamType::PEER_RPC) => return peer_rpc::run(stream, &*agents.peer_service).await,
         Some(_) | None => return,
     }
     let Some(header) = header(&mut stream).await else {

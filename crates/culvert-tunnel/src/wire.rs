@@ -56,7 +56,7 @@ impl StreamType {
     /// The agent changes the name or the settings of an endpoint.
     pub const PATCH_ENDPOINT: Self = Self(10);
     /// A call between nodes about an agent's session. Agents never receive it.
-    pub const ERRAND: Self = Self(0x8000_0001);
+    pub const PEER_RPC: Self = Self(0x8000_0001);
     /// A heartbeat, from either side.
     pub const HEARTBEAT: Self = Self(0xFFFF_FFFF);
 
@@ -85,7 +85,7 @@ impl fmt::Debug for StreamType {
             Self::SERVER_INFO => f.write_str("SrvInfo"),
             Self::STOP_ENDPOINT => f.write_str("StopTunnel"),
             Self::PATCH_ENDPOINT => f.write_str("PatchTunnelState"),
-            Self::ERRAND => f.write_str("Errand"),
+            Self::PEER_RPC => f.write_str("PeerRpc"),
             Self::HEARTBEAT => f.write_str("Heartbeat"),
             Self(other) => write!(f, "StreamType({other})"),
         }

@@ -202,8 +202,8 @@ async fn start() -> Running {
     let mut tasks = JoinSet::new();
     let room = ConnectionLimits {
         connections: 1_000,
-        strangers: 64,
-        strangers_per_source: 16,
+        unauthenticated: 64,
+        unauthenticated_per_source: 16,
     };
     tasks.spawn(Ingress::new(listener, Arc::new(tls), server, room).run(stop.clone()));
     Running {

@@ -370,7 +370,7 @@ async fn who_waits_for_a_stream_hears_that_the_connection_ended() {
 #[tokio::test]
 async fn a_stranger_that_opens_much_ends_nothing_but_its_own_streams() {
     let mut tasks = JoinSet::new();
-    let (agent, server) = pair(&mut tasks, Limits::default(), Limits::for_strangers());
+    let (agent, server) = pair(&mut tasks, Limits::default(), Limits::unauthenticated());
     let mut calls: Vec<Stream> = (0..5)
         .map(|_| agent.open(Bytes::from_static(b"call")).unwrap())
         .collect();

@@ -361,9 +361,9 @@ impl Server {
                 let resolver = control
                     .agent_certificate(own)
                     .context("the agent ingress has no certificate")?;
-                let room = settings.limits.agent_room(legs);
+                let limits = settings.limits.agent_connections(legs);
                 let tls = ingress::tls(resolver)?;
-                let ingress = Ingress::new(listener, tls, server.clone(), room);
+                let ingress = Ingress::new(listener, tls, server.clone(), limits);
                 parts.agents.start("agents", |stop| ingress.run(stop));
             }
             if !settings.agents.ssh_addr.is_empty() {
@@ -372,8 +372,8 @@ impl Server {
                 ssh_addr = Some(listener.local_addr()?);
                 let key = HostKey::from_seed(&*control.ssh_host_seed().await.map_err(with_causes)?);
                 tracing::info!(fingerprint = key.fingerprint(), "the SSH host key");
-                let room = settings.limits.ssh_room();
-                let ingress = SshIngress::new(listener, &key, server, room);
+                let limits = settings.limits.ssh_connections();
+                let ingress = SshIngress::new(listener, &key, server, limits);
                 parts.agents.start("ssh", |stop| ingress.run(stop));
             }
             let keep = |stop| control.clone().keep_agents(stop);

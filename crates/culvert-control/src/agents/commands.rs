@@ -99,13 +99,13 @@ impl Control {
 
 impl PeerService for Control {
     fn run(&self, peer_call: PeerCall) -> BoxFuture<'_, Result<(), Refusal>> {
-        Box::pin(async move { answered(self.run_errand(&peer_call).await) })
+        Box::pin(async move { answered(self.run_peer_call(&peer_call).await) })
     }
 }
 
 impl Control {
     /// Runs a command from another node, which has checked the caller's permission.
-    async fn run_errand(&self, peer_call: &PeerCall) -> Result<(), Error> {
+    async fn run_peer_call(&self, peer_call: &PeerCall) -> Result<(), Error> {
         let id = &peer_call.session_id;
         let document = self.store.get(TunnelSession::KIND, id).await?;
         let session: Option<TunnelSession> = document.as_ref().map(stored::read).transpose()?;

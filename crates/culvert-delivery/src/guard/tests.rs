@@ -260,10 +260,10 @@ fn an_allowed_network_opens_its_addresses_but_metadata_needs_its_own_entry() {
 fn one_bad_answer_refuses_the_name() {
     let good: IpAddr = "93.184.216.34".parse().unwrap();
     let bad: IpAddr = "10.0.0.1".parse().unwrap();
-    assert_eq!(strict().answers(&[good]), Ok(()));
-    assert_eq!(strict().answers(&[good, bad]), Err(Denied::Private));
-    assert_eq!(strict().answers(&[]), Err(Denied::Answers));
-    assert_eq!(strict().answers(&[good; 17]), Err(Denied::Answers));
+    assert_eq!(strict().addresses(&[good]), Ok(()));
+    assert_eq!(strict().addresses(&[good, bad]), Err(Denied::Private));
+    assert_eq!(strict().addresses(&[]), Err(Denied::Addresses));
+    assert_eq!(strict().addresses(&[good; 17]), Err(Denied::Addresses));
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl Nodes {
 }
 
 async fn converse(session: &Session, peer_call: &PeerCall) -> io::Result<Done> {
-    let first = wire::call(StreamType::ERRAND, peer_call);
+    let first = wire::call(StreamType::PEER_RPC, peer_call);
     let mut stream = session.open(first).map_err(io::Error::other)?;
     let reply = call::request(&mut stream, ReadDeadline::AGENT).await;
     Ok(serde_json::from_value(reply.map_err(io::Error::other)?)?)

@@ -35,16 +35,16 @@ pub struct ConnectionLimits {
     /// Most connections; further ones wait to be accepted.
     pub connections: usize,
     /// Most unauthenticated connections among them. At the limit, one of them or the new one is closed.
-    pub strangers: usize,
+    pub unauthenticated: usize,
     /// Most unauthenticated connections of one source. At the limit, one of that source or the new one is
     /// closed.
-    pub strangers_per_source: usize,
+    pub unauthenticated_per_source: usize,
 }
 
 /// A permit for an unauthenticated connection, released when dropped.
 #[derive(Debug)]
 pub struct UnauthenticatedPermit {
-    book: Arc<UnauthenticatedConnections>,
+    permits: Arc<UnauthenticatedConnections>,
     source: IpAddr,
     number: u64,
     displaced: CancellationToken,
@@ -58,7 +58,7 @@ impl UnauthenticatedPermit {
 
     /// Records that the first byte has arrived.
     pub fn has_begun(&self) {
-        self.book.lock().change(self.source, |source| {
+        self.permits.lock().change(self.source, |source| {
             if let Some(place) = source.mute.remove(&self.number) {
                 source.silent.insert(self.number, place);
             }
@@ -75,7 +75,7 @@ impl UnauthenticatedPermit {
     /// Records that the authentication request is complete. Connections that still have to send theirs are
     /// displaced first.
     pub fn has_spoken(&self) {
-        self.book.lock().change(self.source, |source| {
+        self.permits.lock().change(self.source, |source| {
             if let Some(place) = source.take(self.number) {
                 source.spoken.insert(self.number, place);
             }
@@ -85,7 +85,7 @@ impl UnauthenticatedPermit {
     /// Records that authentication was refused. The permit is then as easy to displace as that of a
     /// connection that sent nothing.
     pub fn is_refused(&self) {
-        self.book.lock().change(self.source, |source| {
+        self.permits.lock().change(self.source, |source| {
             if let Some(place) = source.spoken.remove(&self.number) {
                 source.silent.insert(self.number, place);
             }
@@ -95,16 +95,16 @@ impl UnauthenticatedPermit {
 
 impl Drop for UnauthenticatedPermit {
     fn drop(&mut self) {
-        self.book.lock().leave(self.source, self.number);
+        self.permits.lock().leave(self.source, self.number);
     }
 }
 
 /// The unauthenticated connections of a listener.
 #[derive(Debug, Default)]
-struct UnauthenticatedConnections(Mutex<Strangers>);
+struct UnauthenticatedConnections(Mutex<PermitTable>);
 
 #[derive(Debug, Default)]
-struct Strangers {
+struct PermitTable {
     numbers: u64,
     count: usize,
     sources: BTreeMap<IpAddr, SourcePermits>,
@@ -150,7 +150,7 @@ enum Decision {
 }
 
 impl UnauthenticatedConnections {
-    fn lock(&self) -> MutexGuard<'_, Strangers> {
+    fn lock(&self) -> MutexGuard<'_, PermitTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -159,12 +159,12 @@ impl UnauthenticatedConnections {
     fn admit(
         self: &Arc<Self>,
         address: IpAddr,
-        room: ConnectionLimits,
+        limits: ConnectionLimits,
         now: Instant,
     ) -> (Option<UnauthenticatedPermit>, bool) {
         let source = block_of(address);
         let mut state = self.lock();
-        let decision = state.decide(source, room, now);
+        let decision = state.decide(source, limits, now);
         match decision {
             Decision::Free => {}
             Decision::Displaces(other, number) => {
@@ -181,13 +181,13 @@ impl UnauthenticatedConnections {
         };
         let number = state.enter(source, place);
         drop(state);
-        let stranger = UnauthenticatedPermit {
-            book: Arc::clone(self),
+        let permit = UnauthenticatedPermit {
+            permits: Arc::clone(self),
             source,
             number,
             displaced,
         };
-        (Some(stranger), decision != Decision::Free)
+        (Some(permit), decision != Decision::Free)
     }
 }
 
@@ -224,19 +224,19 @@ impl SourcePermits {
     }
 }
 
-impl Strangers {
-    fn decide(&self, source: IpAddr, room: ConnectionLimits, now: Instant) -> Decision {
+impl PermitTable {
+    fn decide(&self, source: IpAddr, limits: ConnectionLimits, now: Instant) -> Decision {
         let own = self.sources.get(&source);
         let count = own.map_or(0, SourcePermits::count);
         if let Some(own) = own
-            && count >= room.strangers_per_source.max(1)
+            && count >= limits.unauthenticated_per_source.max(1)
         {
             let number = own.oldest_silent(now);
             return number.map_or(Decision::TurnedAway, |number| {
                 Decision::Displaces(source, number)
             });
         }
-        if self.count < room.strangers.max(1) {
+        if self.count < limits.unauthenticated.max(1) {
             return Decision::Free;
         }
         // The first source of each rank stands for the rank, so the cost does not depend on the number of
@@ -300,7 +300,7 @@ pub(super) fn block_of(address: IpAddr) -> IpAddr {
 /// running then.
 pub async fn accept<F>(
     listener: &TcpListener,
-    room: ConnectionLimits,
+    limits: ConnectionLimits,
     meters: Option<&Meters>,
     stop: &CancellationToken,
     mut serve: impl FnMut(TcpStream, SocketAddr, UnauthenticatedPermit) -> F,
@@ -308,27 +308,27 @@ pub async fn accept<F>(
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let book = Arc::new(UnauthenticatedConnections::default());
+    let permits = Arc::new(UnauthenticatedConnections::default());
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => return connections,
             Some(_) = connections.join_next() => continue,
-            accepted = listener.accept(), if connections.len() < room.connections => accepted,
+            accepted = listener.accept(), if connections.len() < limits.connections => accepted,
         };
         let Ok((socket, peer)) = accepted else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let (stranger, has_displaced) = book.admit(peer.ip(), room, Instant::now());
+        let (permit, has_displaced) = permits.admit(peer.ip(), limits, Instant::now());
         if let Some(meters) = meters {
             meters.accepted.up();
-            if has_displaced || stranger.is_none() {
+            if has_displaced || permit.is_none() {
                 meters.turned_away.up();
             }
         }
-        if let Some(stranger) = stranger {
-            connections.spawn(serve(socket, peer, stranger));
+        if let Some(permit) = permit {
+            connections.spawn(serve(socket, peer, permit));
         }
     }
 }
@@ -339,30 +339,30 @@ mod tests {
 
     const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits {
         connections: 100,
-        strangers: 6,
-        strangers_per_source: 3,
+        unauthenticated: 6,
+        unauthenticated_per_source: 3,
     };
 
     /// The connections, and a clock that tests set.
     #[derive(Default)]
     struct Door {
-        book: Arc<UnauthenticatedConnections>,
+        permits: Arc<UnauthenticatedConnections>,
         past: Duration,
     }
 
     impl Door {
         fn comes(&self, began: Instant, address: &str) -> Option<UnauthenticatedPermit> {
             let now = began + self.past;
-            let stranger = self
-                .book
+            let permit = self
+                .permits
                 .admit(address.parse().unwrap(), CONNECTION_LIMITS, now)
                 .0;
-            stranger.inspect(UnauthenticatedPermit::has_begun)
+            permit.inspect(UnauthenticatedPermit::has_begun)
         }
     }
 
-    fn is_displaced(stranger: &UnauthenticatedPermit) -> bool {
-        stranger.displaced.is_cancelled()
+    fn is_displaced(permit: &UnauthenticatedPermit) -> bool {
+        permit.displaced.is_cancelled()
     }
 
     #[test]
@@ -390,7 +390,7 @@ mod tests {
         let last = door.comes(began + PROTECTED, "192.0.2.1").unwrap();
         assert!(is_displaced(&spoken));
         drop((silent, more, spoken, others, last));
-        let state = door.book.lock();
+        let state = door.permits.lock();
         assert!(state.order.is_empty() && state.sources.is_empty());
         assert_eq!(state.count, 0);
     }
@@ -401,7 +401,10 @@ mod tests {
         let begun = door.comes(began, "192.0.2.1").unwrap();
         let mute = [(); 2].map(|()| {
             let source = "192.0.2.1".parse().unwrap();
-            door.book.admit(source, CONNECTION_LIMITS, began).0.unwrap()
+            door.permits
+                .admit(source, CONNECTION_LIMITS, began)
+                .0
+                .unwrap()
         });
         assert!(door.comes(began, "192.0.2.1").is_none());
         door.past = PROTECTED_MUTE;
@@ -457,13 +460,13 @@ mod tests {
         for nth in 2..100 {
             door.past += PROTECTED / 10;
             match door.comes(began, &format!("192.0.2.{nth}")) {
-                Some(stranger) => many.push((door.past, stranger)),
+                Some(permit) => many.push((door.past, permit)),
                 None => turned_away += 1,
             }
             // No connection is displaced before its protection ends.
             let now = door.past;
-            for (since, stranger) in &many {
-                assert!(!is_displaced(stranger) || now - *since >= PROTECTED);
+            for (since, permit) in &many {
+                assert!(!is_displaced(permit) || now - *since >= PROTECTED);
             }
         }
         assert!(!is_displaced(&first));

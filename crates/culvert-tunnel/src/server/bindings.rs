@@ -485,10 +485,13 @@ impl Bindings {
     }
 
     /// The sessions that their agents cannot resume.
-    pub(crate) fn guests(&self) -> Vec<String> {
+    pub(crate) fn in_process_sessions(&self) -> Vec<String> {
         let state = self.lock();
-        let guests = state.legs.iter().filter(|(_, it)| it.abilities.is_guest());
-        guests.map(|((id, _), _)| id.clone()).collect()
+        let in_process = state
+            .legs
+            .iter()
+            .filter(|(_, it)| it.abilities.is_in_process());
+        in_process.map(|((id, _), _)| id.clone()).collect()
     }
 
     /// The first connection of a session, and the commands that its agent supports.

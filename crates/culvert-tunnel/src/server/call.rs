@@ -22,7 +22,7 @@ pub(crate) struct ReadDeadline {
 
 impl ReadDeadline {
     /// For an unauthenticated agent.
-    pub(crate) const STRANGER: Self = Self {
+    pub(crate) const UNAUTHENTICATED: Self = Self {
         bytes: 64 << 10,
         time: Duration::from_secs(10),
     };
@@ -37,7 +37,7 @@ impl ReadDeadline {
 pub(crate) async fn kind(stream: &mut Stream) -> Option<StreamType> {
     let mut bytes = [0; 4];
     let reading = stream.read_exact(&mut bytes);
-    match tokio::time::timeout(ReadDeadline::STRANGER.time, reading).await {
+    match tokio::time::timeout(ReadDeadline::UNAUTHENTICATED.time, reading).await {
         Ok(Ok(_)) => Some(StreamType::from_bytes(bytes)),
         Ok(Err(_)) | Err(_) => None,
     }

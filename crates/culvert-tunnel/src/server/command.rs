@@ -91,7 +91,7 @@ impl std::error::Error for CommandError {}
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Abilities {
     /// Whether the agent cannot reconnect when its connection ends.
-    is_guest: bool,
+    is_in_process: bool,
     stop: Option<String>,
     restart: Option<String>,
     update: Option<String>,
@@ -100,23 +100,23 @@ pub(crate) struct Abilities {
 impl Abilities {
     pub(crate) fn of(agent: &AuthExtra) -> Self {
         Self {
-            is_guest: false,
+            is_in_process: false,
             stop: agent.stop_unsupported.clone(),
             restart: agent.restart_unsupported.clone(),
             update: agent.update_unsupported.clone(),
         }
     }
 
-    pub(crate) fn of_guest(guest: &AuthExtra) -> Self {
+    pub(crate) fn of_in_process(agent: &AuthExtra) -> Self {
         Self {
-            is_guest: true,
-            ..Self::of(guest)
+            is_in_process: true,
+            ..Self::of(agent)
         }
     }
 
     /// Whether the agent does not reconnect when its connection ends.
-    pub(crate) fn is_guest(&self) -> bool {
-        self.is_guest
+    pub(crate) fn is_in_process(&self) -> bool {
+        self.is_in_process
     }
 
     fn refuse(&self, command: &Command) -> Option<String> {
@@ -185,7 +185,7 @@ impl Bindings {
         drop(tokio::time::timeout_at(deadline, asking).await);
         let asked = agreed.len();
         let mut stays: BTreeSet<String> = agreed.iter().cloned().collect();
-        stays.extend(self.guests());
+        stays.extend(self.in_process_sessions());
         let gently = deadline
             .checked_sub(LET_GO_WITHIN)
             .unwrap_or(deadline)

@@ -91,7 +91,7 @@ impl Server {
         drivers.spawn(async { drop(driver.run().await) });
         drivers.spawn(async { drop(own_driver.run().await) });
         let end_reason = Arc::new(OnceLock::new());
-        let abilities = Abilities::of_guest(&AuthExtra {
+        let abilities = Abilities::of_in_process(&AuthExtra {
             stop_unsupported: Some(String::new()),
             restart_unsupported: Some(restart.to_owned()),
             update_unsupported: Some(update.to_owned()),

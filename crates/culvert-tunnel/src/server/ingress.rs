@@ -24,7 +24,7 @@ pub struct Ingress {
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     server: Arc<Server>,
-    room: ConnectionLimits,
+    limits: ConnectionLimits,
 }
 
 impl Ingress {
@@ -33,13 +33,13 @@ impl Ingress {
         listener: TcpListener,
         tls: Arc<ServerConfig>,
         server: Arc<Server>,
-        room: ConnectionLimits,
+        limits: ConnectionLimits,
     ) -> Self {
         Self {
             listener,
             tls,
             server,
-            room,
+            limits,
         }
     }
 
@@ -50,7 +50,7 @@ impl Ingress {
             listener,
             tls,
             server,
-            room,
+            limits,
         } = self;
         let accepting = stop.child_token();
         let closing = async {
@@ -61,21 +61,21 @@ impl Ingress {
         };
         let serving = accept(
             &listener,
-            room,
+            limits,
             Some(server.meters()),
             &accepting,
-            |socket, peer, stranger| {
+            |socket, peer, permit| {
                 let tls = TlsAcceptor::from(Arc::clone(&tls));
                 let (server, stop) = (Arc::clone(&server), stop.clone());
                 async move {
                     let greeted = tokio::select! {
-                        greeted = greet(socket, peer, tls, &stranger) => greeted,
-                        () = stranger.displaced() => None,
+                        greeted = greet(socket, peer, tls, &permit) => greeted,
+                        () = permit.displaced() => None,
                         () = stop.cancelled() => None,
                     };
                     match greeted {
                         Some((socket, origin)) => {
-                            server.serve(socket, origin, stranger, stop).await;
+                            server.serve(socket, origin, permit, stop).await;
                         }
                         None => server.meters().handshakes_failed.up(),
                     }
@@ -94,13 +94,13 @@ async fn greet(
     socket: TcpStream,
     peer: SocketAddr,
     tls: TlsAcceptor,
-    stranger: &UnauthenticatedPermit,
+    permit: &UnauthenticatedPermit,
 ) -> Option<(TlsStream<Socket>, Origin)> {
     let local = socket.local_addr().ok()?;
     let prompt = Arc::new(AtomicBool::new(true));
     let to_socket = Arc::clone(&prompt);
     let handshake = async {
-        stranger.begins(&socket).await?;
+        permit.begins(&socket).await?;
         tls.accept(Socket::prompt(socket, to_socket)?).await
     };
     let socket = tokio::time::timeout(HANDSHAKE_TIME, handshake)

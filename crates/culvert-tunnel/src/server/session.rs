@@ -146,17 +146,17 @@ impl Server {
         &self.bindings
     }
 
-    /// Serves one connection to its end. `stranger` is its permit as an unauthenticated connection.
+    /// Serves one connection to its end. `permit` counts it as unauthenticated.
     pub(crate) async fn serve<S>(
         self: &Arc<Self>,
         socket: S,
         origin: Origin,
-        stranger: UnauthenticatedPermit,
+        permit: UnauthenticatedPermit,
         stop: CancellationToken,
     ) where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let (session, driver) = driver::connect(socket, Side::Server, Limits::for_strangers());
+        let (session, driver) = driver::connect(socket, Side::Server, Limits::unauthenticated());
         let connection = Connection {
             server: Arc::clone(self),
             origin,
@@ -165,7 +165,7 @@ impl Server {
             end_reason: Arc::default(),
         };
         let conversation = async {
-            Arc::new(connection).converse(stranger, stop).await;
+            Arc::new(connection).converse(permit, stop).await;
         };
         tokio::join!(driver.run(), conversation);
     }
@@ -214,8 +214,8 @@ enum Done {
 }
 
 impl Connection {
-    async fn converse(self: Arc<Self>, stranger: UnauthenticatedPermit, stop: CancellationToken) {
-        let mut stranger = Some(stranger);
+    async fn converse(self: Arc<Self>, permit: UnauthenticatedPermit, stop: CancellationToken) {
+        let mut permit = Some(permit);
         let mut tasks: JoinSet<Done> = JoinSet::new();
         let mut admitted: Option<Arc<Admitted>> = None;
         let (mut has_begun, mut heartbeats) = (false, 0);
@@ -238,8 +238,8 @@ impl Connection {
                     break EndReason::shutdown();
                 }
                 () = async {
-                    match &stranger {
-                        Some(stranger) => stranger.displaced().await,
+                    match &permit {
+                        Some(permit) => permit.displaced().await,
                         None => std::future::pending().await,
                     }
                 } => break EndReason::Silent,
@@ -284,16 +284,16 @@ impl Connection {
                     tasks.spawn(read_auth(stream));
                 }
                 Done::Asked(auth, stream) => {
-                    if let Some(stranger) = &stranger {
-                        stranger.has_spoken();
+                    if let Some(permit) = &permit {
+                        permit.has_spoken();
                     }
                     is_deciding = true;
                     answered_by = Some(Instant::now() + DECISION_TIME + ANSWER_TIME);
                     tasks.spawn(Arc::clone(&self).authenticate(auth, stream));
                 }
                 Done::Refused(refusal, stream) => {
-                    if let Some(stranger) = &stranger {
-                        stranger.is_refused();
+                    if let Some(permit) = &permit {
+                        permit.is_refused();
                     }
                     is_deciding = false;
                     answered_by = Some(Instant::now() + ANSWER_TIME);
@@ -309,7 +309,7 @@ impl Connection {
                 }
                 Done::Admitted(grant, auth, stream) => {
                     is_deciding = false;
-                    drop(stranger.take());
+                    drop(permit.take());
                     self.session.set_limits(limits_of(&auth));
                     if auth.extra.user_agent.starts_with(wire::OWN_AGENT) {
                         // culvert's agent does not use Nagle's algorithm, so acknowledgements may travel with
@@ -631,7 +631,7 @@ impl Admitted {
 /// Reads the authentication request.
 async fn read_auth(mut stream: Stream) -> Done {
     let read = async {
-        let object = call::request(&mut stream, ReadDeadline::STRANGER).await?;
+        let object = call::request(&mut stream, ReadDeadline::UNAUTHENTICATED).await?;
         let auth: AuthRequest =
             wire::parse(object).map_err(|_| Refusal::of(code::AGENT_AUTH_MALFORMED))?;
         if !auth.versions.iter().any(|version| version == wire::VERSION) {

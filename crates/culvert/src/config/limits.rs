@@ -92,20 +92,22 @@ impl Limits {
     }
 
     /// The connection limits of the agent listener, for sessions with up to `legs` connections each.
-    pub(crate) fn agent_room(&self, legs: usize) -> ConnectionLimits {
-        self.room(self.sessions_max as usize * legs.max(1) + self.handshakes_max as usize)
+    pub(crate) fn agent_connections(&self, legs: usize) -> ConnectionLimits {
+        self.connection_limits(
+            self.sessions_max as usize * legs.max(1) + self.handshakes_max as usize,
+        )
     }
 
     /// The connection limits of the SSH listener.
-    pub(crate) fn ssh_room(&self) -> ConnectionLimits {
-        self.room(self.ssh_connections_max as usize)
+    pub(crate) fn ssh_connections(&self) -> ConnectionLimits {
+        self.connection_limits(self.ssh_connections_max as usize)
     }
 
-    fn room(&self, connections: usize) -> ConnectionLimits {
+    fn connection_limits(&self, connections: usize) -> ConnectionLimits {
         ConnectionLimits {
             connections,
-            strangers: self.handshakes_max as usize,
-            strangers_per_source: self.handshakes_per_source_max as usize,
+            unauthenticated: self.handshakes_max as usize,
+            unauthenticated_per_source: self.handshakes_per_source_max as usize,
         }
     }
 }

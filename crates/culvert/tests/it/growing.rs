@@ -332,14 +332,14 @@ const BY_CLIENTS: &[Row] = &[
         "",
     ),
     (
-        "tunnel/server/accept.rs Strangers.order",
+        "tunnel/server/accept.rs PermitTable.order",
         "ConnectionLimits",
         256,
         Tree,
         "",
     ),
     (
-        "tunnel/server/accept.rs Strangers.sources",
+        "tunnel/server/accept.rs PermitTable.sources",
         "ConnectionLimits",
         256,
         Tree,

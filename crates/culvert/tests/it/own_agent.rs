@@ -111,8 +111,8 @@ impl Stage {
         let mut tasks = JoinSet::new();
         let room = ConnectionLimits {
             connections: 100,
-            strangers: 16,
-            strangers_per_source: 16,
+            unauthenticated: 16,
+            unauthenticated_per_source: 16,
         };
         let ingress = Ingress::new(listener, Arc::new(tls), Arc::new(server), room);
         tasks.spawn(ingress.run(CancellationToken::new()));

@@ -183,7 +183,7 @@ fn a_stream_that_was_reset_counts_until_the_agent_has_let_go_of_it() {
 
 #[test]
 fn streams_that_nobody_takes_are_refused_after_the_first() {
-    let mut pair = Pair::with(Limits::for_strangers());
+    let mut pair = Pair::with(Limits::unauthenticated());
     pair.send(&[syn(3, b""), syn(5, b""), syn(7, b""), syn(9, b"")]);
     assert_eq!(pair.frames(), []);
     pair.send(&[syn(11, b"")]);
