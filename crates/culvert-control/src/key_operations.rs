@@ -324,7 +324,7 @@ fn run_rotate(control: &Control, call: Call) -> Running<'_> {
             cx.caller.may_write()?;
             let overlap = check_overlap(input.clone()?)?;
             let mut key: ApiKey = stored::read(&document)?;
-            // The new token is shown to the caller, who can use it from then on.
+            // The new token is shown to the caller, who can use it immediately.
             cx.caller.may_give(&key.restrictions)?;
             let (_, body) = culvert_base::id::split(&document.head.id).unwrap_or_default();
             let id: Ksuid = body

@@ -127,7 +127,7 @@ impl Caller {
         ))
     }
 
-    /// Whether the caller may call an operation with this right on objects of its own.
+    /// Whether the caller may call an operation with this right on its own objects.
     pub fn may(&self, right: Right) -> bool {
         self.role >= right.role && self.check_scope(right).is_ok()
     }

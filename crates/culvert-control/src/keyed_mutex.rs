@@ -37,7 +37,7 @@ impl KeyedMutex {
         }
     }
 
-    /// Waits for the lock of retried writes. These conflict on something that is not an object of its own,
+    /// Waits for the lock of retried writes. These conflict on something that is not an object,
     /// such as an address. Must be taken last, after the lock of the object.
     pub(crate) async fn retry(&self) -> MutexGuard<'_, ()> {
         self.retries.lock().await

@@ -1,12 +1,12 @@
-//! The TCP pool: tracks which of the installation's addresses are taken, by a reservation or by an endpoint
-//! that requested any address.
+//! The TCP pool: tracks which of the installation's addresses have a reservation, or an endpoint that
+//! requested any address.
 //!
 //! Every address that was ever assigned has one document, found by the address, which stays when the address
 //! is released. The pool assigns addresses that were never used first, chosen at random, and then the one
 //! released longest ago. So clients of a former holder reach another owner only if that cannot be avoided.
 //! There are at most as many documents as the pool has ports.
 //!
-//! An owner who is not an admin has at most half of the addresses, so that some are left for others. Each of
+//! An owner without the role admin has at most half of the addresses, so that some are left for others. Each of
 //! these addresses has a number below the limit that is unique among those of its owner. Of two concurrent
 //! requests that would exceed the limit, on one node or two, the store refuses one. An address that is kept
 //! for its owner still counts.

@@ -94,7 +94,7 @@ struct Oneself<'a> {
     /// When the caller's key stops to work; null for never.
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     expires_at: Option<Timestamp>,
-    /// Operations that the caller may call on objects of its own, by their IDs in the OpenAPI document.
+    /// Operations that the caller may call on its own objects, by their IDs in the OpenAPI document.
     operations: Vec<String>,
 }
 

@@ -386,7 +386,7 @@ struct Wire(Vec<u8>);
 impl Wire {
     /// `string`.
     fn bytes(&mut self, bytes: &[u8]) {
-        let length = u32::try_from(bytes.len()).expect("what is written is far below 4 GiB");
+        let length = u32::try_from(bytes.len()).expect("the blob is far below 4 GiB");
         self.0.extend_from_slice(&length.to_be_bytes());
         self.0.extend_from_slice(bytes);
     }

@@ -12,7 +12,7 @@
 //! drop; `idle` one at a time, and tells how long each took; `steady` at a rate, for two destinations of
 //! which one is away, and tells every minute how much memory is used; `drain` fills the queue while the sink
 //! refuses, and tells how long it takes to empty after that. The sink takes HTTP and plain TCP and
-//! answers a request after its last byte. Reports are lines of JSON.
+//! responds to a request after its last byte. Reports are lines of JSON.
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
 #![allow(clippy::unwrap_used, reason = "a measurement may stop at any failure")]
 
@@ -97,14 +97,14 @@ async fn sink() {
             // A connection ends as it likes.
             drop(serve(stream, &arrived).await);
         };
-        // Ends with its connection; a measurement has nobody to own it.
+        // Ends with its connection; a benchmark has no owner for tasks.
         #[allow(clippy::disallowed_methods, reason = "the process is the owner")]
         tokio::spawn(serving);
     }
 }
 
 /// `POST` with a `content-length`, answered after its body; `GET` asks what arrived, and `GET /away` and
-/// `GET /back` whether posts are refused from then on; everything else is lines.
+/// `GET /back` whether later posts are refused; everything else is lines.
 async fn serve(mut stream: TcpStream, arrived: &Arrived) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = vec![0; 256 << 10];

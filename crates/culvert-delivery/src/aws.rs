@@ -361,7 +361,7 @@ fn signed(
         }),
         deadline: call.deadline,
         answer_bytes_max: call.answer_bytes_max,
-        // An object is stored once the status says so; other bodies have the result of each record.
+        // The status alone tells whether an object is stored; other bodies have the result of each record.
         success: match call.method {
             Method::PUT => Success::Head(EMPTY_BODY_FOR),
             _ => Success::Whole,

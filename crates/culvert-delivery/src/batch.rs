@@ -1,4 +1,4 @@
-//! The unit of durable delivery: what is in a batch, and how it lies in the queue.
+//! The unit of durable delivery: the content of a batch, and its form in the queue.
 //!
 //! A batch holds finished envelopes in order, and for each the subscription it is for. In its plain
 //! form the envelopes come first, as lines, so that a target that writes lines hands on one slice
@@ -13,8 +13,8 @@
 //! It is stored plain, followed by the byte 1; or, where that is shorter, packed as one block of LZ4,
 //! followed by the plain form's length (u32) and the byte 2.
 //!
-//! Reading believes nothing: every number is checked against what is there. Not here: when a batch
-//! is flushed (`recorder`, `dispatcher`) and what becomes of it (`worker`).
+//! A reader trusts no stored number: each is checked against the bytes that follow. Not here: when a batch
+//! is flushed (`recorder`, `dispatcher`) and how it is sent (`worker`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -314,7 +314,7 @@ impl Batch {
         })
     }
 
-    /// A batch of its own, not from the queue: for test events.
+    /// A batch that is not in the queue, for test events.
     pub fn of_one(
         destination: Arc<str>,
         class: BatchClass,
@@ -404,7 +404,7 @@ impl Batch {
         self.only(|_| true).unwrap_or_default()
     }
 
-    /// Its memory, if nobody else has a part of it.
+    /// Its buffer, if no slice of it is shared.
     pub fn into_buffer(self) -> Option<Vec<u8>> {
         self.body.try_into_mut().ok().map(Vec::from)
     }
@@ -445,7 +445,7 @@ pub fn event_id(envelope: &[u8]) -> Option<&str> {
     std::str::from_utf8(&rest[..end]).ok()
 }
 
-/// The stored form of what is shorter when it is packed.
+/// The compressed form of `plain`; `None` if that is not shorter.
 pub(crate) fn packed(plain: &[u8]) -> Option<Vec<u8>> {
     compressed(plain, PACKED)
 }

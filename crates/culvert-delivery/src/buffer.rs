@@ -4,7 +4,7 @@
 //! its batches from memory, one at a time, from the same worker that sends queued batches (`worker/direct`).
 //! A batch that is not settled within [`crate::Settings::direct_for`] is written to the queue (`spill`), so
 //! no event is in memory alone for longer than that and the flush before it, as long as the queue can be
-//! written. When a send fails, all batches behind it are written to the queue at once.
+//! written. When a send fails, all batches behind it are written to the queue immediately.
 //!
 //! No batch overtakes those in the queue or on their way there. Batches that arrive meanwhile wait here until
 //! the queue is empty or their time is over, so one slow moment does not send all later batches through the
@@ -50,7 +50,7 @@ pub(crate) enum Route {
     /// To the worker, or to the queue when their time is over.
     #[default]
     Worker,
-    /// To the queue at once.
+    /// To the queue, immediately.
     Queue,
 }
 

@@ -35,7 +35,7 @@ const NOTES_MAX: usize = 500;
 const TAIL_FOR: Duration = Duration::from_secs(30);
 /// and after which it is announced again.
 const TAIL_AGAIN_AFTER: Duration = Duration::from_secs(10);
-/// Bytes of lines in one piece, and pieces read at once.
+/// Bytes of lines in one piece, and pieces that are read together.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECES: usize = 4;
 

@@ -18,7 +18,7 @@ use crate::plane::Plane;
 
 /// The cursor's name in the queue.
 pub(crate) const CURSOR: &str = "outbox";
-/// Rows copied at once; each at most 256 KiB.
+/// Rows copied together; each has at most 256 KiB.
 const ROWS: u32 = 128;
 /// Longest delay after a missed wake-up.
 const TIMER: Duration = Duration::from_secs(5);

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The class of a failure; decides the retry schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FailureClass {
-    /// It may pass by itself: timeouts, resets, 5xx, throttling, names that do not resolve.
+    /// Transient: timeouts, resets, 5xx, throttling, names that do not resolve.
     Retryable,
     /// The credentials were rejected.
     Auth,
@@ -15,11 +15,11 @@ pub enum FailureClass {
     Config,
     /// The batch is too large for the destination.
     Split,
-    /// The content was rejected for good.
+    /// The content was rejected, and would be again.
     Permanent,
     /// The request was sent and no response came: it may have been accepted.
     Unknown,
-    /// The destination is gone for good; nothing is sent until it is edited.
+    /// The destination no longer exists; nothing is sent until it is edited.
     Gone,
 }
 

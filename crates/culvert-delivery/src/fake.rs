@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 server for tests: it answers from a script and remembers what it was sent.
+//! A small HTTP/1.1 server for tests: it responds from a script and records the requests.
 
 pub(crate) mod nats;
 
@@ -97,7 +97,7 @@ struct Shared {
 }
 
 impl Fake {
-    /// Listens on a free port and answers 200 where the script says nothing.
+    /// Listens on a free port, and responds with 200 after the end of the script.
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();

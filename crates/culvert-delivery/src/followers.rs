@@ -33,7 +33,7 @@ pub struct TailSpec {
     #[serde(skip)]
     pub owner: String,
     /// Names of kinds; every kind if there is none, or every traffic kind that has the fields where
-    /// fields or a filter are given. Names that are no traffic kind are taken for audit kinds; the
+    /// fields or a filter are given. Other names than those of traffic kinds name audit kinds; the
     /// caller knows which exist.
     pub kinds: Vec<String>,
     /// A filter for the traffic kinds; empty: all events.

@@ -15,7 +15,7 @@ pub struct Rules {
     /// Networks that may be reached although a rule refuses them. Metadata addresses need an entry
     /// that is exactly the one address.
     pub allow_networks: Vec<IpNet>,
-    /// Whether `http` URLs are taken beside `https`.
+    /// Whether `http` URLs are allowed beside `https`.
     pub allow_plain_http: bool,
     /// Ports that are never connected to.
     pub deny_ports: Vec<u16>,
@@ -34,7 +34,7 @@ pub struct CheckedUrl {
 pub const URL_BYTES_MAX: usize = 2048;
 /// Most bytes of a host.
 pub const HOST_BYTES_MAX: usize = 253;
-/// Most answers of a resolver that are judged; more are a refusal.
+/// Most addresses of a host; a host with more is refused.
 pub const ADDRESSES_MAX: usize = 16;
 
 /// The rule that refused. [`Denied::ALL`] lists every one, for meters and documents.
@@ -152,7 +152,7 @@ impl Rules {
         }
     }
 
-    /// Judges a URL without resolving its host. A host that is an address is judged as such.
+    /// Checks a URL without resolving its host. A host that is an address is checked as one.
     pub fn url(&self, text: &str) -> Result<CheckedUrl, Denied> {
         if text.len() > URL_BYTES_MAX
             || text
@@ -217,7 +217,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Judges all answers of a resolver: one that is not allowed refuses the host.
+    /// Checks all addresses of a host: one that is not allowed refuses the host.
     pub fn addresses(&self, addresses: &[IpAddr]) -> Result<(), Denied> {
         if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
             return Err(Denied::Addresses);
@@ -227,7 +227,7 @@ impl Rules {
             .try_for_each(|address| self.address(*address))
     }
 
-    /// Judges one address. An IPv4 address written as IPv6 (`::ffff:a.b.c.d`) is judged as IPv4.
+    /// Checks one address. An IPv4 address written as IPv6 (`::ffff:a.b.c.d`) is checked as IPv4.
     pub fn address(&self, address: IpAddr) -> Result<(), Denied> {
         let address = address.to_canonical();
         let Some(denied) = rule_against(address) else {
@@ -307,7 +307,7 @@ const V6: &[(Ipv6Net, Denied)] = &[
     (v6(0x64, 0xff9b, 1, 48), Denied::Translated),
     (v6(0x100, 0, 0, 64), Denied::Reserved),
     (v6(0x2001, 0, 0, 32), Denied::Translated),
-    // What is left of the block for protocols: benchmarking, ORCHID and others.
+    // The rest of the block for protocols: benchmarking, ORCHID and others.
     (v6(0x2001, 0, 0, 23), Denied::Reserved),
     (v6(0x2001, 0xdb8, 0, 32), Denied::Documentation),
     (v6(0x2002, 0, 0, 16), Denied::Translated),

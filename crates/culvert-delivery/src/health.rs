@@ -17,7 +17,7 @@ use crate::meters::{Counter, DroppedCounters};
 pub enum State {
     /// The last send was accepted, or there was none yet.
     Ok,
-    /// The last send failed with an error that may pass by itself.
+    /// The last send failed with a transient error.
     Retrying,
     /// The last error needs action, or twenty sends in a row failed.
     Unhealthy,

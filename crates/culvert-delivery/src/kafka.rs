@@ -91,7 +91,7 @@ pub(crate) struct Metadata {
     pub(crate) brokers: Vec<(i32, String, i32)>,
     /// The error code of the topic; 0 if none.
     pub(crate) error: i16,
-    /// ID and leader of each partition, sorted by ID. A negative leader means that there is none.
+    /// ID and leader of each partition, sorted by ID. A negative leader means none.
     pub(crate) partitions: Vec<(i32, i32)>,
 }
 

@@ -65,7 +65,7 @@ impl RecordShards {
         }
     }
 
-    /// Sets what is captured from now on.
+    /// Sets the captured fields of each kind for later records.
     pub(crate) fn set_captures(&self, wanted: impl Iterator<Item = (&'static Kind, Capture)>) {
         let mut captures: Vec<(&'static Kind, Capture)> = Vec::new();
         for (kind, capture) in wanted {
@@ -103,7 +103,7 @@ impl RecordShards {
 
     /// Moves all offered records to the end of `into`, ordered by time.
     ///
-    /// All lists are locked at once, so a later record of a connection is never taken before an earlier one.
+    /// All lists are locked together, so a later record of a connection is never taken before an earlier one.
     pub(crate) fn take(&self, into: &mut Vec<Record>) {
         let before = into.len();
         let mut shards = self.shards.each_ref().map(|shard| {

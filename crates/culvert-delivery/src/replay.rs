@@ -20,7 +20,7 @@ pub struct Replay {
     /// Only events of these kinds are sent.
     pub kinds: Vec<String>,
     /// Subscription ids that events are sent for if they were for none of the destination's when they
-    /// happened, with the kinds they want. An event that nobody wants is sent for the replay itself.
+    /// happened, with the kinds they want. An event that no subscription wants is sent for the replay itself.
     pub subscriptions: Vec<(String, Vec<String>)>,
 }
 

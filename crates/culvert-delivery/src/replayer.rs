@@ -22,9 +22,9 @@ use crate::retained;
 use crate::stored_piece::StoredEvent;
 use crate::subscription::Compiled;
 
-/// Rows copied at once; each at most 256 KiB.
+/// Rows copied together; each has at most 256 KiB.
 const ROWS: u32 = 128;
-/// Pieces of the traffic log copied at once; each about 512 KiB.
+/// Pieces of the traffic log copied together; each has about 512 KiB.
 const PIECES: u32 = 2;
 /// A replay waits while this many events wait for the destination.
 const WAITING_MAX: u64 = 1_000;
@@ -67,7 +67,7 @@ impl Replayer {
     pub(crate) async fn run(mut self, cancel: CancellationToken) {
         let mut tables = self.plane.tables.subscribe();
         while !cancel.is_cancelled() {
-            // Before the first table, replays are unknown; an empty table would mean that there are none.
+            // Before the first table, replays are unknown; an empty table would mean none.
             let n_tables = *tables.borrow_and_update();
             let pause = match n_tables {
                 0 => SWEEP_EVERY,

@@ -2,7 +2,7 @@
 //!
 //! The recorder fills pieces (`retained_pieces`), and a task here joins and writes them, together after less than a second, so
 //! traffic and its delivery never wait for the disk. Pieces that cannot be written stay in bounded memory and are tried again; events beyond the limit are
-//! not retained, and counted. A crash loses what is in memory.
+//! not retained, and counted. A crash loses the pieces in memory.
 //!
 //! Not here: the form of pieces (`stored_piece`), how searches and replays read them (`event_query`, `replayer`), how
 //! the queue stores pieces.

@@ -18,7 +18,7 @@ pub struct Schedule {
     pub cap: Duration,
     /// The same for failures that need a hand.
     pub slow_cap: Duration,
-    /// The most that a `Retry-After` is believed.
+    /// The longest `Retry-After` that is followed.
     pub retry_after_max: Duration,
     /// Traffic events older than this are given up.
     pub give_up_traffic: Duration,
@@ -199,7 +199,7 @@ pub struct RetryBudget {
 }
 
 const BUDGET_FULL: u32 = 10_000;
-/// Destinations that may fail at once without any budget.
+/// Destinations that may fail at the same time without a budget.
 pub const BUDGET_FREE_DESTINATIONS: usize = 10;
 
 impl RetryBudget {

@@ -42,7 +42,7 @@ pub struct Settings {
     /// or this long after the first event, whichever comes first.
     pub flush_after: Duration,
     /// A batch that is not accepted within this time is written to the queue. Zero: every batch is written to the
-    /// queue at once.
+    /// queue immediately.
     pub direct_for: Duration,
     /// Maximum number of traffic events that wait for one destination. Further events are dropped and counted. Audit
     /// events do not count.

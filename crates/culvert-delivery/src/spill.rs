@@ -1,4 +1,4 @@
-//! Writes buffered batches to the queue, in a task of its own.
+//! The task that writes buffered batches to the queue.
 //!
 //! The recorder and the workers only request a spill, and timers find batches that were not sent in time. So neither
 //! waits for the disk, and a destination that is served from memory is independent of others that fill the queue.
@@ -69,7 +69,7 @@ impl SpillTask {
             if plane.spill.is_last.load(Ordering::SeqCst) {
                 break;
             }
-            // A commit of its own for each of many batches would cost more than they do.
+            // A commit for each of many batches would cost more than the batches.
             let has_buffered = plane.direct_events.load(Ordering::Relaxed) > 0;
             let is_uncounted =
                 self.counts.is_some() && (has_buffered || self.count_now() != self.counted);
@@ -116,8 +116,8 @@ impl SpillTask {
         }
     }
 
-    /// Writes down what is left, and waits for what is being sent, which is soon: what is not taken is
-    /// written down by its worker.
+    /// Writes the remaining batches, and waits for those being sent. A worker writes a batch that its destination does
+    /// not accept in time.
     async fn wait_for_sends(&mut self, cancel: &CancellationToken) {
         let until = Instant::now() + 2 * self.plane.settings.direct_for;
         loop {
@@ -174,7 +174,7 @@ impl SpillTask {
         let plane = self.plane.clone();
         let meters = &plane.meters;
         let mut n_events = 0;
-        // A worker may be done with them before the append returns.
+        // A worker may settle them before the append returns.
         for (counters, one) in each(&taken) {
             counters.queued(BatchClass::Traffic, one.events(), one.bytes());
             counters.released(one.events(), one.bytes());
@@ -188,7 +188,7 @@ impl SpillTask {
             let appended = match plane.log.is_in_database() {
                 // The counts join the same commit.
                 true => tokio::join!(plane.log.append(batches), self.count()).0,
-                // They may be late, but never early: what is counted as done is there.
+                // The counts may be late, but never early: a batch that is counted as done is in the queue.
                 false => {
                     let appended = plane.log.append(batches).await;
                     if appended.is_ok() {
@@ -233,8 +233,8 @@ impl SpillTask {
         }
     }
 
-    /// Records offered, and those that are done with: written to the queue, delivered, or wanted by
-    /// nobody.
+    /// Records offered, and those that are complete: written to the queue, delivered, or without a
+    /// subscription.
     fn count_now(&self) -> (u64, u64) {
         let on_lanes = self.plane.direct_events.load(Ordering::Relaxed);
         let taken = self.plane.spill.taken.load(Ordering::SeqCst);

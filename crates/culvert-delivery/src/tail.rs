@@ -15,7 +15,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// The next event or loss, when there is one. Never ends by itself.
+    /// The next event or loss. Waits until there is one.
     pub async fn next(&mut self) -> Tailed {
         loop {
             let notified = self.follower.arrived.notified();

@@ -64,7 +64,7 @@ async fn a_deleted_destination_loses_its_queue_and_the_loss_is_counted() {
         .await;
     let running = bench.run();
     until("a try", || !down.keys().is_empty()).await;
-    // Left out of a table but stored: nothing is dropped.
+    // The destination is stored but not in the table: nothing is dropped.
     bench.publish(Vec::new(), &[]);
     let mut worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
     assert_eq!(worker.step().await.unwrap(), Step::Idle(None));

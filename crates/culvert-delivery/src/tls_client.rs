@@ -1,7 +1,7 @@
 //! Servers that users name and that do not speak HTTP: brokers and databases.
 //!
-//! A client library that connects by itself is given addresses that were resolved and judged here, and
-//! a TLS configuration that verifies the name it was resolved from.
+//! A client library that opens its own connections gets addresses that were resolved and checked here, and
+//! a TLS configuration that verifies the resolved name.
 
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ impl Peer {
         urls.iter().map(parse).collect()
     }
 
-    /// A connection to it, resolved and judged like every other, under TLS if it is to be.
+    /// Connects to it, with TLS if configured. The address is resolved and checked like every other.
     pub(crate) async fn connect(&self, net: &Net) -> Result<Box<dyn Duplex>, Failure> {
         let stream = net.dial(&self.host, self.port).await?;
         if !self.is_tls {

@@ -21,7 +21,7 @@ const FOLDER: &str = "/.well-known/acme-challenge/";
 /// The ALPN protocol of challenges (RFC 8737).
 const PROTOCOL: &[u8] = b"acme-tls/1";
 
-/// The answers of one snapshot, by host.
+/// The challenge responses of one snapshot, by host.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     files: HashMap<String, Vec<(String, Bytes)>>,

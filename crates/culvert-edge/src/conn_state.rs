@@ -1,5 +1,5 @@
-//! The state of one accepted connection: what is known about it, and what its socket, its protocol driver and
-//! its exchanges tell each other.
+//! The state of one accepted connection: its facts, and the state that its socket, its protocol driver and its
+//! exchanges share.
 //!
 //! All of them share it, and its drop is the connection's end: by then each of them is gone, so
 //! `tcp_connection_closed` comes after every `http_request_complete` of the connection, whatever ended them.

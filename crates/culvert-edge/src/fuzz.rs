@@ -11,8 +11,8 @@ use culvert_policy::{Phase, Reference, Resources, Source};
 
 use crate::proxy::{self, Header};
 
-/// A header read only as far as it says reaches a verdict within its longest form, and not one byte
-/// too many is asked for: what is whole with one byte more or less is another thing.
+/// A parser that gets the bytes it asks for reaches a verdict within the longest form of a header, and asks for
+/// no byte too many: a complete header with one byte more or less is a different one.
 ///
 /// # Panics
 ///

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use culvert_base::sync::lock;
 
-/// Sockets that are used instead of new ones where somebody wants to listen on their address. Clones
+/// Sockets that listeners on their addresses use instead of new ones. Clones
 /// share them.
 #[derive(Clone, Debug, Default)]
 pub struct Inherited(Arc<Mutex<Vec<TcpListener>>>);

@@ -51,7 +51,7 @@ pub(crate) fn bind(address: SocketAddr, inherited: &Inherited) -> std::io::Resul
     TcpListener::from_std(socket.into())
 }
 
-/// Accepts until told to stop.
+/// Accepts until cancelled.
 pub(crate) async fn accept(
     edge: Arc<EdgeContext>,
     listener: TcpListener,

@@ -481,7 +481,7 @@ fn set_url(
     authority: &Authority<'_>,
     rules: &HeaderRules,
 ) {
-    // Events tell what came, which may be another spelling of what is sent.
+    // Events have the path as received, which may be spelled differently from the forwarded one.
     let path = match parts.extensions.get::<Received>().map(Received::path) {
         Some("") => "/",
         Some(path) => path,

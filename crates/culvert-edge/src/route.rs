@@ -1,4 +1,4 @@
-//! From a name to what is there: host tables.
+//! Host tables: they find the value of a host name.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl<T: Clone> Hosts<T> {
         self.exact.is_empty() && self.wild.is_empty()
     }
 
-    /// What is at `name`, which is lower case and has no trailing dot.
+    /// The value of `name`, which is in lower case without a trailing dot.
     pub(crate) fn find(&self, name: &str) -> Option<&T> {
         if let Some(value) = self.exact.get(name) {
             return Some(value);

@@ -37,7 +37,7 @@ pub struct Settings {
     pub inherited: Inherited,
     /// The address on which the ports of TCP endpoints are opened.
     pub tcp_bind_ip: IpAddr,
-    /// Networks whose forwarding headers are believed and continued.
+    /// Networks whose forwarding headers are trusted and continued.
     pub trusted_proxies: Vec<ipnet::IpNet>,
     /// Where connections begin with a header of the PROXY protocol.
     pub proxy_protocol: ProxyProtocol,

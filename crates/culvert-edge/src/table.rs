@@ -19,7 +19,7 @@ type Shard<K, V> = Arc<HashTable<(K, V)>>;
 
 /// A map from `K` to `V`. A clone is cheap.
 pub(crate) struct Table<K, V> {
-    /// As many as a power of two.
+    /// Their number is a power of two.
     shards: Arc<[Shard<K, V>]>,
     hasher: RandomState,
     len: usize,

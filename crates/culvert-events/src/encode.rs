@@ -21,7 +21,7 @@ pub const TEST: &str = "test";
 
 /// The parts that were removed from an event to keep it within [`EVENT_BYTES_MAX`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[must_use = "what is left out is counted"]
+#[must_use = "omitted fields are counted"]
 pub struct Truncated {
     /// Header maps were emptied.
     pub headers: bool,

@@ -16,8 +16,8 @@
 //! ```
 //!
 //! Numbers are little-endian. An entry is `u16 length, bytes`; that of a kind also has its number of
-//! fields and their paths, so that a program with other fields reads what it knows. Reading believes
-//! nothing: every number is checked against what is there.
+//! fields and their paths, so that a program with other fields reads what it knows. A reader
+//! trusts no stored number: each is checked against the bytes that follow.
 //!
 //! Not here: how segments are stored (delivery).
 

@@ -14,7 +14,7 @@
 //!
 //! The query is sent as it came. Nothing is decoded twice: `%252e` stays.
 //!
-//! # What is refused
+//! # Rejected targets
 //!
 //! Paths that origins read in more than one way:
 //!

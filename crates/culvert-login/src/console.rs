@@ -53,7 +53,7 @@ pub struct ConsoleOpenId {
 /// A person at the provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Identifies the person for ever: the issuer and its subject.
+    /// Permanent identity of the person: the issuer and its subject.
     pub id: String,
     /// The e-mail address, if the provider says that it is verified.
     pub email: Option<String>,

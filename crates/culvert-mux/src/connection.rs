@@ -542,7 +542,7 @@ impl Connection {
             );
             assert!(
                 stream.increment == 0 || self.credits.contains(id),
-                "{id:?} has credit that nobody sends"
+                "{id:?} has credit that is never sent"
             );
             assert!(
                 stream.unread.len() <= self.limits.window_bytes_max.max(WINDOW_BYTES) as usize,
@@ -561,7 +561,7 @@ impl Connection {
         {
             assert!(
                 self.lingering.iter().any(|(_, other)| other == id),
-                "{id:?} lingers for ever"
+                "{id:?} lingers without an end"
             );
         }
         assert_eq!(held, self.held, "held bytes are miscounted");

@@ -96,7 +96,7 @@ const fn out(name: &'static str, reason: &'static str) -> NotBuilt {
     }
 }
 
-/// What is refused with a reason.
+/// Actions that are rejected with a reason.
 pub(crate) static NOT_BUILT: &[NotBuilt] = &[
     out(
         "ai-gateway",

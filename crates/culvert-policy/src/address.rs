@@ -57,7 +57,7 @@ impl Addresses {
 pub struct IpPolicy(ArcSwap<Addresses>);
 
 impl IpPolicy {
-    /// An IP policy of these rules; without any it admits nobody.
+    /// An IP policy of these rules; without rules it denies every address.
     pub fn new(rules: Vec<(Verdict, Prefix)>) -> Self {
         Self(ArcSwap::from_pointee(Addresses::of(rules)))
     }

@@ -2,7 +2,7 @@
 //!
 //! Aliases are followed, within limits. What means different things to different readers is refused:
 //! keys given twice, merge keys, tags, more than one document. A text keeps its place in the source,
-//! so that a secret can be cut out of what is shown.
+//! so that a secret can be cut out of the displayed policy.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -55,7 +55,7 @@ impl Node {
             )));
         }
         let node = match yaml(text) {
-            // Almost all JSON is YAML; what is not (tabs, escaped surrogates) is read as JSON.
+            // Almost all JSON is YAML; the rest (tabs, escaped surrogates) is read as JSON.
             Err(_) if text.trim_start().starts_with('{') => {
                 serde_json::from_str(text).map_err(|error| Unreadable(error.to_string()))
             }

@@ -143,7 +143,7 @@ impl EventDraft {
     }
 }
 
-/// Adds an entry, unless there are as many as an event has.
+/// Adds an entry, up to the limit of an event.
 pub(crate) fn push_log(logs: &mut Vec<Map<String, Value>>, entry: Map<String, Value>) {
     if logs.len() < LOGS_MAX {
         logs.push(entry);

@@ -86,7 +86,7 @@ impl FieldTemplates {
         self.0.iter().flat_map(|(_, template)| template.slots())
     }
 
-    /// The fields. One whose value would break the message is left out and counted.
+    /// The fields. A field whose value would break the message is skipped and counted.
     pub(crate) fn render(&self, x: &mut Exchange<'_>) -> Vec<Field> {
         let mut fields = Vec::with_capacity(self.0.len());
         for (name, template) in &self.0 {

@@ -1,5 +1,5 @@
-//! Answers the edge makes itself: each with a status, a code, a sentence and the id of the request,
-//! in the form the client prefers.
+//! Responses that the edge makes itself: each with a status, a code, a sentence and the ID of the request,
+//! in the form that the client prefers.
 
 use bytes::Bytes;
 use http::header::{

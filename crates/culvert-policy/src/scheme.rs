@@ -7,7 +7,7 @@ pub enum Scheme {
     Http,
     /// HTTP over TLS that ends here, found by host.
     Https,
-    /// Raw TCP on a port of its own.
+    /// Raw TCP on a dedicated port.
     Tcp,
     /// TLS that passes through, found by the name in its first bytes.
     Tls,

@@ -296,7 +296,7 @@ impl SharedCounts {
         }))
     }
 
-    /// What is counted of the exchange.
+    /// Counters of the exchange between nodes.
     pub fn meters(&self) -> &CountMeters {
         &self.0.meters
     }

@@ -35,7 +35,7 @@ const OUTCOMES: [Field; 6] = [
     Field::Aborted,
 ];
 
-/// What one thread counted of an endpoint, in cache lines of its own.
+/// The counts of one thread for an endpoint, in separate cache lines.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Stripe {

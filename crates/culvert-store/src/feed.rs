@@ -3,7 +3,7 @@
 //! Commits of this process are here before their caller gets a response. Those of other nodes come as notifications
 //! (`notifications.rs`), in the order of their commits, and a reader waits briefly for one that is on its way. After a
 //! lost connection, a large commit, or a commit of an older program, and for a reader that is far behind, the feed is
-//! incomplete and says so. Then the reader queries the database.
+//! incomplete and reports that. Then the reader queries the database.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
 //! Whether a database can be trusted.
 //!
-//! After a failed sync it is unknown what is on disk, and a second sync may succeed without writing
+//! After a failed sync the state of the disk is unknown, and a second sync may succeed without writing
 //! anything. So the first failure is final: no further commit is accepted, and the process exits.
 //! The next start recovers from the WAL.
 
@@ -51,7 +51,7 @@ impl Health {
         drop(is_read_only.wait_for(|is_read_only| !is_read_only).await);
     }
 
-    /// Marks the database as broken if the error says so.
+    /// Marks the database as broken after an error that means so.
     pub(crate) fn judge(&self, error: &sqlx::Error, doing: &str) {
         if is_fatal(error) {
             self.give_up(format!("{doing}: {error}"));
@@ -124,8 +124,8 @@ fn broken(why: &str) -> Fault {
     Fault::new("using a database that failed earlier", why.to_owned())
 }
 
-/// Whether it is an I/O error, corruption, or not a database. PostgreSQL handles errors of its own
-/// disk.
+/// Whether it is an I/O error, corruption, or not a database. PostgreSQL handles errors of its
+/// disk itself.
 fn is_fatal(error: &sqlx::Error) -> bool {
     // SQLITE_IOERR, SQLITE_CORRUPT, SQLITE_NOTADB.
     sqlite_code(error).is_some_and(|code| [10, 11, 26].contains(&code))

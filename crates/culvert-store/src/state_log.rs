@@ -453,7 +453,7 @@ impl Step {
                 audit_event.tell(connection, transaction).await
             }
             Self::Remove(head, audit_event) => {
-                // Emitted before the removal, so a subscription receives the event of its own
+                // Emitted before the removal, so a subscription receives the event of its
                 // removal.
                 audit_event.tell(connection, transaction).await?;
                 let n_removed = connection

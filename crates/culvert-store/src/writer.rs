@@ -298,7 +298,7 @@ impl<B: WriteBackend> Task<B> {
         Ok(outcomes)
     }
 
-    /// Runs a command that is a single statement and commits by itself.
+    /// Runs a command that is a single statement, outside a transaction.
     async fn statement(
         &self,
         connection: &mut Connection,

@@ -4,7 +4,7 @@
 //! ```text
 //! Connecting ──Auth, Bind──▶ Online ──┬─ lost ──▶ Waiting ──back-off──▶ Connecting
 //!     │                               ├─ restarted by the server ─────▶ Connecting
-//!     └─ refused for good ─▶ ended    └─ stopped, here or there ─▶ drained ─▶ ended
+//!     └─ refused ──────────▶ ended    └─ stopped, here or there ─▶ drained ─▶ ended
 //! ```
 //!
 //! It implements the protocol of the published agents with the corrections of section 5.1 of its description:

@@ -6,7 +6,7 @@
 //!
 //! A node keeps connections to every node with agents, so opening a stream never waits for a connection. A
 //! stream begins as one to an agent, with the header that names the endpoint. The receiving node passes it to
-//! one of its own agents or refuses it; it never forwards it to a third node. Both sides authenticate with a
+//! an agent connected to it or refuses it; it never forwards it to a third node. Both sides authenticate with a
 //! certificate of the installation's node CA; the handshake fails without one.
 //!
 //! The list of nodes and the location of endpoints come from the control plane.

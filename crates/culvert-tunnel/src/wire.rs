@@ -332,7 +332,7 @@ pub struct AuthReplyExtra {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct DeprecationWarning {
-    /// The minimum version from then on.
+    /// The minimum version after `next_date`.
     #[serde(rename(serialize = "NextMin", deserialize = "nextmin"))]
     pub next_min: String,
     /// When older versions will be refused, in RFC 3339. Published agents reject a reply with another value.

@@ -267,7 +267,7 @@ async fn a_reader_that_stalls_loses_its_stream_and_stops_no_other() {
         ..Limits::default()
     };
     let (agent, server) = pair(&mut tasks, Limits::default(), limits);
-    // Nobody reads this one.
+    // This one is never read.
     let mut unread = server.open(Bytes::from_static(b"x")).unwrap();
     let mut sender = soon(agent.accept()).await.unwrap();
     tasks.spawn(async move {

@@ -1,5 +1,5 @@
-//! The console in a real browser against the real binary: the suite in `console/tests`. A test binary of its
-//! own, so that no other test takes the processor from the browser. Without Node, its packages
+//! The console in a real browser against the real binary: the suite in `console/tests`. A separate test binary,
+//! so that no other test takes the processor from the browser. Without Node, its packages
 //! (`scripts/console`) or Chromium the test is reported as ignored.
 #![allow(
     clippy::unwrap_used,

@@ -215,7 +215,7 @@ impl Control {
 
     /// Waits until the agents whose connections ended here have connected to another node or need not be
     /// waited for. Returns how many are missing after `patience`. Sessions in `lost` are not waited for: their
-    /// agents left before this node stopped, and perhaps for good.
+    /// agents left before this node stopped and may never return.
     pub async fn wait_for_agents_elsewhere(&self, lost: &[String], patience: Duration) -> usize {
         let Some(agents) = &self.agents else { return 0 };
         let deadline = Instant::now() + patience;

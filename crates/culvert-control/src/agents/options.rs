@@ -91,7 +91,7 @@ pub(crate) fn policy(want: &EndpointRequest) -> Result<String, Refusal> {
         match behind {
             None | Some(Value::Null) => {}
             Some(Value::Array(behind)) => rules.extend(behind),
-            // The compiler reports what is wrong.
+            // The compiler reports the error.
             Some(other) => rules.push(other),
         }
         whole[phase] = rules.into();

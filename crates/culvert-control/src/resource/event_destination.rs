@@ -145,7 +145,7 @@ impl Resource for EventDestination {
 /// The write that records that events about keys and credentials go to these destinations. It changes their
 /// documents. If a change of target and the first such event are concurrent, the later one is decided again.
 pub(crate) async fn note_private(cx: &Cx<'_>, ids: &[String]) -> Result<Changes, Error> {
-    let reason = "what may be changed of the destination is no part of what is shown of it";
+    let reason = "the visible part of the destination does not change";
     let mut changes = Changes::default();
     for id in ids {
         let Some(document) = cx.own(TYPE.kind, id).await? else {

@@ -214,7 +214,7 @@ pub(super) async fn who_is_not_let_in_is_told_why() {
     assert_eq!(refused.unwrap_err(), 115);
     assert_eq!(house.delete(&path).await, Answered::NoContent);
 
-    // An account receives the events of its own agents.
+    // An account receives the events of its agents.
     let told = sessions(&house.told_after(seq).await.0);
     let refused: Vec<&Value> = told
         .iter()
@@ -358,7 +358,7 @@ async fn sessions_that_are_over_or_away_keep_nobody_out() {
     }
     let fresh = open.authorize(hello(&token)).await.unwrap();
     assert_ne!(fresh.session_id, away[0].session_id);
-    // The session that was disconnected longest was ended; the others resume, and then all slots are taken.
+    // The session that was disconnected longest was ended; the others resume, and then no slot is free.
     let mut shown: Vec<Value> = open.collection("tunnel_sessions").await;
     shown.retain(|session| session["id"] == *away[0].session_id);
     assert_eq!(shown, Vec::<Value>::new());

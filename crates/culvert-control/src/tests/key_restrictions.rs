@@ -227,7 +227,7 @@ pub(super) async fn a_restricted_key_gives_no_more_than_it_has() {
     assert_eq!(rotated.code(), Some(643));
     let rotated = call("POST", &rotate(&child), Value::Null).await;
     assert!(matches!(rotated, Answered::Created(_)));
-    // Credentials would have the owner's rights, everywhere and for ever.
+    // Credentials would have the owner's rights, without restriction or expiry.
     for collection in ["credentials", "ssh_credentials", "ssh_user_certificates"] {
         let body = house.sample(collection, 1).await;
         let answered = call("POST", &format!("/{collection}"), body).await;

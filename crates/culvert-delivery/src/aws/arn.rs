@@ -1,4 +1,4 @@
-//! Names of Amazon's resources, read and judged (contract: destinations 2).
+//! Names of Amazon's resources, parsed and checked (contract: destinations 2).
 
 use culvert_base::{Refusal, code};
 
@@ -51,7 +51,7 @@ impl<'a> Arn<'a> {
         (fits && region_fits && account_fits && !arn.resource.is_empty()).then_some(arn)
     }
 
-    /// The ARN in a field, if it names what is wanted there.
+    /// The ARN in a field, if it names a resource of the right service and kind.
     ///
     /// # Errors
     /// 5120 malformed, 5118 partition, 5119 service, 5130 type of resource.

@@ -84,7 +84,7 @@ fn a_patch_keeps_the_secret_that_it_leaves_out() {
     assert_eq!(auth::redact(&stored), creds(json!(null)));
 }
 
-/// A target whose role is assumed with keys that the server was given, on a clock of its own.
+/// A target whose role is assumed with the server's keys, under a clock that the test moves.
 fn with_role(fake: &Fake, clock: Arc<ManualClock>) -> Arc<dyn Target> {
     let ty: &TargetType = find("kinesis").unwrap();
     let mut settings = local_settings();

@@ -1,4 +1,4 @@
-//! A real NATS server for tests, in a folder and at a port of its own.
+//! A real NATS server for tests, each with a temporary folder and a free port.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -24,7 +24,7 @@ impl NatsServer {
     pub(crate) const USER: &str = "culvert";
     pub(crate) const PASSWORD: &str = "n4ts-s3cr3t";
 
-    /// `None`, told aloud, where there is no `nats-server`.
+    /// `None` without `nats-server`; the test is then reported as ignored.
     pub(crate) async fn start(more: &[&str]) -> Option<Self> {
         let login = ["--user", Self::USER, "--pass", Self::PASSWORD];
         Self::start_with(&[&login, more].concat()).await
@@ -70,7 +70,7 @@ impl NatsServer {
         format!("nats://{user}:{password}@127.0.0.1:{}", self.port)
     }
 
-    /// Ends it at once, as a crash would.
+    /// Kills the process, like a crash.
     pub(crate) fn kill(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();

@@ -28,7 +28,7 @@ fn net_with(allow: &[&str], resolver: Arc<dyn Resolve>) -> Net {
     Net::with_resolver(settings, clock(), Arc::new(OsEntropy), resolver)
 }
 
-/// A resolver that gives the next list of answers at each look-up, and repeats the last.
+/// A resolver that returns the next list of addresses at each look-up, and repeats the last.
 #[derive(Debug)]
 struct Names(Vec<Vec<IpAddr>>);
 
@@ -209,7 +209,7 @@ async fn what_goes_wrong_is_told_apart() {
 }
 
 /// Every status, however its body ends: where the head decides, the body changes nothing; where the body
-/// decides, an incomplete one of a success leaves the outcome unknown. What is refused is refused.
+/// decides, an incomplete one of a success leaves the outcome unknown. A status that refuses the request is a refusal.
 #[tokio::test]
 async fn a_body_that_drips_or_breaks_off_changes_a_success_only_where_the_body_decides() {
     let net = net(&["127.0.0.0/8"]);

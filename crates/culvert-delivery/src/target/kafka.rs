@@ -550,7 +550,7 @@ fn first_of_each(parts: Vec<Part>) -> (Vec<Part>, Vec<Part>) {
         .partition(|(partition, _)| seen.insert(*partition))
 }
 
-/// Groups parts by the leaders of their partitions. A negative leader means that there is none.
+/// Groups parts by the leaders of their partitions. A negative leader means none.
 fn by_leader(state: &State, parts: Vec<Part>) -> BTreeMap<i32, Vec<Part>> {
     let mut leaders: BTreeMap<i32, Vec<Part>> = BTreeMap::new();
     for part in parts {

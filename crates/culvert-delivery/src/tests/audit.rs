@@ -54,7 +54,7 @@ async fn a_replay_sends_each_event_once_more_under_its_id_whatever_stops_it() {
     until("the first deliveries", || target.keys().len() == 300).await;
     running.stop().await;
 
-    // Two nodes at once; then the end comes in the middle.
+    // Two nodes run it concurrently, then it is cancelled in the middle.
     let wanted = [replay("1", 1, 300)];
     bench.publish_replays(&target, &wanted);
     let (mut one, mut other) = (Replayer::new(plane(&bench)), Replayer::new(plane(&bench)));
@@ -238,7 +238,7 @@ async fn a_running_plane_prunes_and_says_where_the_log_stands() {
     running.stop().await;
 }
 
-/// An event that not everybody may get is copied by a table with the rights of its commit, never by an older one.
+/// An event that not every subscription may get is copied by a table with the rights of its commit, never by an older one.
 #[tokio::test]
 async fn a_private_event_waits_for_the_rights_of_its_commit() {
     const PUBLIC: &str = "vault_created.v0";

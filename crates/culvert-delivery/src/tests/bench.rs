@@ -345,7 +345,7 @@ pub(super) fn failure(class: FailureClass, code: &str) -> Failure {
     Failure::new(class, code, "as scripted")
 }
 
-/// A target that remembers what it was sent and answers from a script.
+/// A target that records its batches and returns the outcomes of a script.
 #[derive(Debug)]
 pub(super) struct Scripted {
     limits: BatchLimits,

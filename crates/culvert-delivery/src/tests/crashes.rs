@@ -40,7 +40,7 @@ async fn one_run(seed: u64) {
     let chance = SeededEntropy::new(seed);
     let chance: &dyn Entropy = &chance;
     let bench = Bench::new().await;
-    // What is sent together is what was appended together.
+    // A batch is sent as it was appended.
     let target = Scripted::new(u32::try_from(EVENTS).unwrap());
     bench.publish(Vec::new(), &[("ed_1", &target)]);
     let mut wanted = Vec::new();

@@ -46,7 +46,7 @@ async fn what_is_not_taken_soon_is_queued_and_still_sent_once() {
     until("all are queued", || bench.meters().queued.get() == 5).await;
     let backlog = bench.queue.backlog().await.unwrap();
     assert_eq!((backlog[0].batches, backlog[0].events), (3, 5));
-    // What is being sent is held.
+    // A batch that is being sent has a lease.
     let now = culvert_base::Clock::now(&*bench.clock);
     let leased = bench
         .queue
@@ -139,7 +139,7 @@ async fn a_stop_leaves_nothing_behind_in_memory() {
 
 #[tokio::test]
 async fn a_destination_that_takes_everything_has_nothing_to_do_with_the_queue_of_another() {
-    // What is held of the other is limited by its number, or by its share of the memory.
+    // The buffer of the other destination is limited by a number of events, or by its share of the memory.
     for (events_max, held_bytes_max) in [(100, u64::MAX), (10_000, 128 << 10)] {
         let bench = Bench::with(|settings| {
             settings.destination_events_max = events_max;

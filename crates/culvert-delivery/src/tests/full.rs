@@ -1,4 +1,4 @@
-//! Full queues: what is dropped, and what a crash loses.
+//! Full queues: which events are dropped, and which a crash loses.
 
 use std::path::Path;
 use std::time::Duration;
@@ -40,7 +40,7 @@ async fn a_full_destination_drops_the_newest_and_traffic_is_never_slowed() {
     }
     assert!(began.elapsed() < culvert_testing::PATIENCE);
     assert_eq!(bench.health("ed_up").dropped, 0);
-    // What is dropped is counted after what is sent.
+    // Dropped events are counted after those that are sent.
     until("all others are counted", || {
         bench.health("ed_down").dropped == 900
     })
@@ -193,7 +193,7 @@ async fn what_a_crash_took_is_counted_by_the_next_life() {
     losses.note.unwrap().write(7);
     loop {
         let read = Losses::read(&next.queue, "culvert", Some(&file), None).await;
-        // Nobody waits for the file.
+        // No task waits for the file.
         if read.unwrap().1.counted == 5 {
             break;
         }

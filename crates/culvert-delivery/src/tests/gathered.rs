@@ -112,7 +112,7 @@ async fn what_failed_waits_and_goes_again_with_what_came_since() {
     assert_eq!(worker.step().await.unwrap(), Step::Moved);
     assert_eq!(objects(&fake), [vec!["ev_1"], vec!["ev_1", "ev_2"]]);
 
-    // For good: dead letters, after the age of the object and that of traffic.
+    // Permanent failure: dead letters, after the age of the object and that of traffic.
     append(&bench, 3, 0).await;
     fake.otherwise(Reply::status(404));
     let began = bench.clock.now();

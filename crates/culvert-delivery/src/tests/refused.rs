@@ -29,8 +29,8 @@ async fn one_batch(bench: &Bench, class: BatchClass, events: usize) {
     bench.append("ed_1", class, &ids).await;
 }
 
-/// Whichever events are refused: those become dead letters, all others are taken once; and where it is all
-/// of them, that takes few requests.
+/// Whichever events are refused: those become dead letters, and all others are accepted once. If all are
+/// refused, that needs few requests.
 #[tokio::test]
 async fn halving_finds_refused_audit_events_and_stops_where_that_is_everything() {
     halving_finds_what_is_refused(BatchClass::Audit).await;
@@ -74,7 +74,7 @@ async fn halving_finds_what_is_refused(class: BatchClass) {
             assert_eq!(bench.queue.backlog().await.unwrap()[0].batches, 0, "{case}");
             let requests = target.sizes().len();
             if bad.len() == events {
-                // As many as lead to eight single ones, and a few for each part that is left.
+                // The requests that halve it down to eight single events, and a few for each remaining part.
                 let depth = events.ilog2() as usize + 1;
                 assert!(requests <= 4 * depth + 20, "{case}: {requests} requests");
             } else if pattern != 5 {
@@ -150,7 +150,7 @@ async fn the_log_has_a_line_for_each_change_of_state_and_none_for_each_event() {
         tracing::Dispatch::new(subscriber)
     };
     // While there is one subscriber, a line that another thread comes to first is asked about there alone, where
-    // there is none, and is off from then on.
+    // there is none, and is off afterwards.
     let _second = dispatch(Log::default());
     let _guard = tracing::dispatcher::set_default(&dispatch(log.clone()));
     tracing::callsite::rebuild_interest_cache();

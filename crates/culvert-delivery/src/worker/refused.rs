@@ -1,4 +1,4 @@
-//! Content that a destination rejects for good. Finds the rejected events of a batch without one request and one log
+//! Content that a destination rejects permanently. Finds the rejected events of a batch without one request and one log
 //! line for each event when all are rejected.
 
 use std::time::Duration;

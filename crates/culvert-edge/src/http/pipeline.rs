@@ -100,7 +100,7 @@ pub(super) async fn respond(
     Ok(response)
 }
 
-/// Rejects a request, or answers it before any endpoint is looked for.
+/// Rejects a request, or responds to it before routing.
 fn admit(
     exchange: &mut HttpExchange,
     parts: &request::Parts,

@@ -240,7 +240,7 @@ impl PolicyRun {
     }
 }
 
-/// The result if the client broke off the request's body.
+/// The result if the client aborted the request's body.
 fn broken_off(down: &Downstream) -> Result<RequestOutcome, Abandoned> {
     match down.conn.http1.broken() {
         Some(Broken::Refused(violation)) => {

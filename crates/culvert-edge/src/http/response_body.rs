@@ -21,7 +21,7 @@ use crate::http::upgrade::Tunnel;
 use crate::http1::client::Http1ClientError;
 use crate::upstream::pool::{Http2Stream, Lease, OnBecoming};
 
-/// Why an answer's body broke off. The client sees a reset, never a clean end.
+/// Why a response's body is incomplete. The client sees a reset, never a clean end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     #[error("the upstream aborted the response: {0}")]

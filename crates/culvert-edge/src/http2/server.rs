@@ -1,4 +1,4 @@
-//! An HTTP/2 connection to a client: a socket, and the [`Session`] that decides what is sent.
+//! An HTTP/2 connection to a client: a socket, and the [`Session`] that decides which frames are sent.
 
 use std::io;
 use std::pin::{Pin, pin};

@@ -116,7 +116,7 @@ impl SnapshotBuilder {
         self
     }
 
-    /// Says what log-ins share, for users who come back to the one address of all endpoints.
+    /// Sets the shared state of sign-ins, for users who return to the callback address of all endpoints.
     #[must_use]
     pub fn logins(mut self, logins: Arc<Logins>) -> Self {
         self.0.logins = Some(logins);

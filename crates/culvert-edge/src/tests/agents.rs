@@ -33,7 +33,7 @@ enum Agent {
     SaysNothing,
     /// Refuses every stream, which the edge notices when it reads.
     Refuses,
-    /// Refuses the next stream and serves from then on.
+    /// Refuses the next stream and serves later ones.
     RefusesOne,
     /// Is not at its last known place for the next stream, and then serves.
     MovesOnce,

@@ -1,4 +1,4 @@
-//! What the edge answers in the place of an upstream: by `accept`, with code and id.
+//! Responses that the edge makes itself: chosen by `accept`, with code and ID.
 
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ async fn people_get_pages_and_programs_json() {
             );
         }
     }
-    // A head that is not believed has an answer, too, though not its fields.
+    // A rejected head gets a response too, which does not depend on its fields.
     let answer = rig
         .ask("GET / HTTP/1.1\r\nHost: a\r\nAccept: application/json\r\nx y: z\r\n\r\n")
         .await;

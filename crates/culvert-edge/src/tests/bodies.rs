@@ -31,7 +31,7 @@ fn plain(coding: &str, body: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// An origin whose answers have these fields and 40 KB of text.
+/// An origin whose responses have these fields and 40 KB of text.
 async fn origin_with(rig: &mut Rig, status: &'static str, fields: &'static str) -> String {
     let origin = origin(&mut rig.tasks, move |mut client| async move {
         while let Some((head, _)) = client.request().await {
@@ -231,7 +231,7 @@ on_http_response:
     assert!(plain("gzip", &answer.body).starts_with(b"long text"));
 }
 
-/// An origin that answers with the head and the body it got, in gzip if it is taken.
+/// An origin that returns the head and the body of each request, in gzip if the client accepts it.
 async fn mirror(rig: &mut Rig) -> String {
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while let Some((head, body)) = client.request().await {
@@ -298,7 +298,7 @@ on_http_response:
     let told = last_event(&rig, 1).await;
     assert_eq!(told["http"]["request"]["body_length"], 24);
 
-    // What is compressed is replaced all the same, and compressed again for the client.
+    // Text in a compressed body is replaced as well, and the body is compressed again for the client.
     let answer = rig.ask(&post("Accept-Encoding: gzip\r\n", body)).await;
     assert_eq!(answer.header("content-encoding"), Some("gzip"));
     let text = String::from_utf8(plain("gzip", &answer.body)).unwrap();
@@ -346,7 +346,7 @@ async fn an_answer_too_long_to_be_searched_is_not_passed() {
     assert_eq!(answer.header("ngrok-error-code"), Some("ERR_NGROK_3614"));
 }
 
-/// A client that leaves while a policy reads what it sends: nobody is answered, and the event has no
+/// A client that leaves while a policy reads its body: no response is sent, and the event has no
 /// status.
 #[tokio::test]
 async fn a_body_that_breaks_off_while_a_policy_reads_it_is_not_answered() {

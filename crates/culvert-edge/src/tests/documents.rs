@@ -78,7 +78,7 @@ async fn a_document_is_fetched_once_and_within_limits() {
     assert!(get("/nothing").await.is_err());
     assert_eq!(asked.get(), before + 1);
 
-    // What is here stays, but nothing is added.
+    // Existing documents stay, and none is added.
     documents.freeze(true);
     let (before, document) = (asked.get(), get("/a.pem?b").await);
     assert_eq!((document, asked.get()), (Ok(3), before));

@@ -296,7 +296,7 @@ on_http_request:
             format!("GET /304 HTTP/1.1\r\n{app}If-None-Match: \"a\"\r\n\r\n"),
             json!(["get", 304, 0, 0]),
         ),
-        // The policy answers before the body is looked at.
+        // The policy responds before the body is read.
         (
             "POST /a?b=c HTTP/1.1\r\nHost: denied.example\r\nContent-Length: 3\r\n\r\n".to_owned(),
             json!(["post", 403, 0, 0, {

@@ -131,7 +131,7 @@ fn said(kind: &'static Kind, events: &[Value], into: &mut BTreeMap<&'static str,
     }
 }
 
-/// Two requests over mutual TLS, through every module but the log-in.
+/// Two requests over mutual TLS, through every module except sign-ins.
 async fn governed_request(said_by: &mut BTreeMap<&'static str, Value>) {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {

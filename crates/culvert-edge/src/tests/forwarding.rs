@@ -160,7 +160,7 @@ async fn interim_answers_reach_clients_that_know_them() {
             let hints = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </a>\r\nconnection: x\r\n\r\n";
             client.send(hints).await;
             if head.starts_with("GET /late") {
-                // Whoever asked says so once it has them.
+                // The client confirms once it has them.
                 client.head().await;
             }
             client
@@ -289,7 +289,7 @@ async fn a_request_of_http2_that_was_answered_early_is_ended_in_the_end() {
         next(&mut client, DATA).await,
         (END_STREAM, b"much".to_vec())
     );
-    // Nobody wants the rest, which is no error; the client does nothing, and hears of it.
+    // The rest is not wanted, which is no error; the client gets a reset without doing anything.
     assert_eq!(next(&mut client, RST_STREAM).await.1, [0; 4]);
 }
 

@@ -27,7 +27,7 @@ use crate::{Endpoint, Settings, Snapshot};
 /// A real certificate of X.509 version 1 with its key, made by OpenSSL.
 const V1: &str = include_str!("../../tests/data/client_v1.pem");
 
-/// An endpoint with this connection phase. An https one answers `ok` itself, a tls one goes to `upstream`.
+/// An endpoint with this connection phase. With https its policy responds `ok`; with tls it forwards to `upstream`.
 fn ruled(scheme: Scheme, host: &str, upstream: &str, rules: &Value, among: &Resources) -> Endpoint {
     let mut policy = json!({"on_tcp_connect": rules});
     if scheme.is_http() {
@@ -47,7 +47,7 @@ fn ruled(scheme: Scheme, host: &str, upstream: &str, rules: &Value, among: &Reso
     endpoint
 }
 
-/// An origin that answers `ok` to the first bytes.
+/// An origin that sends `ok` after the first bytes.
 async fn ok(rig: &mut Rig) -> String {
     let origin = origin(&mut rig.tasks, |mut client| async move {
         if client.more().await {

@@ -195,7 +195,7 @@ async fn streams_of_a_broken_connection_end_for_its_reason() {
     assert!(!client.more().await);
 }
 
-/// An HTTP/2 upstream whose answers are large.
+/// An HTTP/2 upstream with large responses.
 async fn large(tasks: &mut tokio::task::JoinSet<()>) -> std::net::SocketAddr {
     origin(tasks, |client| async move {
         let service = hyper::service::service_fn(|_| async {

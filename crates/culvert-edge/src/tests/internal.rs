@@ -208,7 +208,7 @@ async fn ways_that_lead_nowhere() {
         );
         rig.recorder.events(2 * n + 2).await;
     }
-    // Nobody comes to an internal endpoint from outside.
+    // An internal endpoint is not reachable from outside.
     let outside = ASK.replace("app.example", "below.wild.internal");
     assert_eq!(rig.ask(&outside).await.status, 404);
     // What went wrong is there to be read.
@@ -278,7 +278,7 @@ async fn a_pool_shares_its_load_and_passes_over_what_is_down() {
     let mut by = std::collections::HashMap::<String, usize>::new();
     for _ in 0..12 {
         let answer = rig.ask(ASK).await;
-        // Nobody sees that one of them is down.
+        // Clients do not notice that one of them is down.
         assert_eq!(answer.status, 200);
         let name = answer.text().split('\n').next().unwrap().to_owned();
         *by.entry(name).or_default() += 1;

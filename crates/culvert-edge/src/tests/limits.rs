@@ -1,4 +1,4 @@
-//! Every limit on connections, times and HTTP/2: what is at a limit passes, and what exceeds it gets its
+//! Every limit on connections, times and HTTP/2: a request at a limit passes, and one that exceeds it gets its
 //! response or is closed. Fixed sizes are in [`bounds`](super::bounds), the cost of floods in
 //! [`floods`](super::floods).
 

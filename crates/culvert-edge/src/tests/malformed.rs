@@ -123,7 +123,7 @@ async fn no_ambiguous_request_is_forwarded_and_no_legal_one_refused() {
         };
         let why = match must {
             // A head that is good is on its way before a body that is not comes; then it is an
-            // exchange cut short, of which the origin never hears the end.
+            // exchange cut short, whose end the origin never receives.
             Refuse(code) => {
                 refused += 1;
                 let ends = matches!(code, 400 | 414 | 431);
@@ -174,7 +174,7 @@ async fn odd_but_legal_requests_arrive_to_the_byte() {
     .await;
     rig.edge.publish(http("app.example", origin).build()).await;
 
-    // What is sent behind the host, and what the origin must hear of it: own lines, body, trailers.
+    // The bytes after the host, and what the origin must receive: own lines, body, trailers.
     let cases: [(&str, &str, &str, &str); 12] = [
         ("X: a\r\nx: b\r\nX: a\r\n\r\n", "x: a|x: b|x: a", "", ""),
         ("X:\r\nY: \t\r\n\r\n", "x: |y: ", "", ""),

@@ -1,4 +1,4 @@
-//! The edge from outside: raw clients, raw origins, every event looked at.
+//! The edge from outside: raw clients, raw origins, and a check of every event.
 
 pub(crate) mod harness;
 

@@ -1,6 +1,5 @@
-//! Policies check the same path that is sent upstream (contract: traffic policy, "What is judged is what is
-//! sent"), over HTTP/1 and HTTP/2; plain HTTP requests to https endpoints; and header names that origins
-//! confuse.
+//! Policies check the same path that is sent upstream (contract: traffic policy), over HTTP/1 and
+//! HTTP/2; plain HTTP requests to https endpoints; and header names that origins confuse.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

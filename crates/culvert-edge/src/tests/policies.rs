@@ -44,7 +44,7 @@ pub(crate) async fn publish(rig: &Rig, upstream: &str, policy: &str) {
 
 const ASK: &str = "GET /a?b=c HTTP/1.1\r\nHost: app.example\r\nX-Who: me\r\n\r\n";
 
-/// An origin that answers with the head it got.
+/// An origin that returns the head of each request.
 async fn echo(rig: &mut Rig) -> String {
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while let Some((head, _)) = client.request().await {
@@ -399,7 +399,7 @@ async fn tcp_and_tls_connections_obey_their_policy() {
         assert_eq!(client.rest().await, expected, "{rule}");
         drop(client);
         let (_, _, root) = certificate(&["app.example"]);
-        // The origin speaks no TLS: a connection that is let in fails too.
+        // The origin does not support TLS, so an admitted connection fails too.
         assert!(
             tls(rig.edge.https_addr().unwrap(), &root, "app.example", "x")
                 .await
@@ -539,7 +539,7 @@ async fn a_failing_upstream_is_left_alone() {
     for _ in 0..3 {
         assert_eq!(ask().await, (500, json!("allow"), None));
     }
-    // Open: until it is probed the upstream hears nothing.
+    // Open: until the next probe the upstream gets no request.
     soon("a probe", async {
         loop {
             let (status, decision, wait) = ask().await;
@@ -611,7 +611,7 @@ async fn of_two_actions_that_configure_one_thing_neither_undoes_the_other() {
     }
 }
 
-/// An IP policy that a policy names and that does not exist: what it denied is not known, so everybody is
+/// An IP policy that a policy names and that does not exist: the addresses that it denied are unknown, so every address is
 /// denied, whatever else the policy allows.
 #[tokio::test]
 async fn an_ip_policy_that_is_gone_denies_everybody() {
@@ -756,7 +756,7 @@ async fn rules_on_the_host_hold_for_every_spelling_of_it() {
             rig.ask(&request).await.status
         };
         for host in denied {
-            // What is no host at all is refused before any rule.
+            // An invalid host is refused before any rule.
             let status = ask(host).await;
             assert!([400, 403, 404].contains(&status), "{rule} {host}: {status}");
         }

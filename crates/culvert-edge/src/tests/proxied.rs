@@ -1,5 +1,5 @@
-//! Connections that a load balancer hands on with a PROXY header: its client is everybody's client
-//! from then on, and nobody else is believed.
+//! Connections that a load balancer forwards with a PROXY header: its client address counts everywhere, and
+//! headers from other sources are not trusted.
 
 use std::sync::Arc;
 use std::time::Duration;

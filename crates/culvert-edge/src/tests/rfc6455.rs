@@ -1,5 +1,5 @@
 //! WebSocket as it is written (RFC 6455): the same frames straight to an origin and through the edge, over
-//! HTTP/1.1 and in streams of HTTP/2 on either side, have the same answers, byte for byte.
+//! HTTP/1.1 and in streams of HTTP/2 on either side, give the same bytes in return.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -305,7 +305,7 @@ fn cases() -> Vec<Case> {
     );
 
     let mut ends = |frames: Vec<Vec<u8>>, answers: Vec<(u8, Vec<u8>)>| {
-        // What comes after the end is not heard.
+        // Bytes after the end are ignored.
         let more = last(TEXT, b"too late");
         cases.push(([frames.concat(), more, end()].concat(), answers));
     };
@@ -417,7 +417,7 @@ async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin, early: &[u8]) {
         }
     }
     drop(stream.shutdown().await);
-    // What the client still sends is taken, so that it hears the last words.
+    // The rest of the client's bytes is read, so that it receives the last ones of the server.
     while stream.read(&mut room).await.is_ok_and(|length| length > 0) {}
 }
 
@@ -471,13 +471,13 @@ async fn http2_origin(tasks: &mut JoinSet<()>) -> SocketAddr {
     .await
 }
 
-/// Everything that comes back for `bytes`, sent in pieces.
+/// All bytes received after `bytes` were sent in pieces.
 async fn talk(stream: impl AsyncRead + AsyncWrite + Unpin, bytes: &[u8], piece: usize) -> Vec<u8> {
     let (mut reads, mut writes) = tokio::io::split(stream);
     let mut answer = Vec::new();
     let write = async {
         for piece in bytes.chunks(piece) {
-            // Who has heard enough may have closed.
+            // A peer that has received enough may have closed.
             if writes.write_all(piece).await.is_err() || writes.flush().await.is_err() {
                 return;
             }

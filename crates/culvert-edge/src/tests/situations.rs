@@ -290,7 +290,7 @@ async fn a_stream_that_its_client_resets_ends_its_exchange() {
 async fn a_body_that_is_too_long_is_told_as_far_as_it_came() {
     let scene = Scene::start().await;
     for (request, length) in [
-        // Told ahead: not read.
+        // Declared in advance: not read.
         ("Content-Length: 9\r\n\r\n", 0),
         (
             "Transfer-Encoding: chunked\r\n\r\n9\r\n012345678\r\n0\r\n\r\n",

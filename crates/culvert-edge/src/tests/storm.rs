@@ -1,4 +1,4 @@
-//! Many clients at once, some of them rude: every request still makes one event, and every
+//! Many concurrent clients, some of them hostile: every request still makes one event, and every
 //! connection one, after those of its requests.
 
 use std::collections::HashMap;

@@ -413,7 +413,7 @@ async fn grpc_flows_both_ways_and_ends_with_its_trailers() {
         };
         let (send, body) = frames();
         let answer = sender.send_request(call("/echo").body(body).unwrap());
-        // The answer begins before the request ends, and each message comes back by itself.
+        // The response begins before the request ends, and each message returns separately.
         let mut answer = soon("an answer", answer).await.unwrap();
         assert_eq!(answer.status(), 200);
         for turn in 0..5u8 {

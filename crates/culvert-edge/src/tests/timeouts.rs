@@ -593,8 +593,8 @@ async fn endpoints_have_times_of_their_own() {
     }
 }
 
-/// A connection table that is nearly full closes the oldest idle connections of the source with the most, as
-/// many as needed and no others.
+/// A connection table that is nearly full closes the oldest idle connections of the source with the most:
+/// those that it needs, and no others.
 #[tokio::test]
 async fn room_is_made_by_the_oldest_of_the_greediest() {
     let mut rig = Rig::with(within(Limits {

@@ -134,7 +134,7 @@ async fn tokens_of_the_issuer_pass_and_no_others() {
     let tampered = format!("{}.{tampered}.{signature}", head.split('.').next().unwrap());
     let unsigned = URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
     let unsigned = format!("{unsigned}.{}.", head.split('.').nth(1).unwrap());
-    // Whoever takes the public key for a shared one lets this pass.
+    // A verifier that uses the public key as a shared secret would accept this.
     let confused = encode(
         &Header::new(Algorithm::HS256),
         &claims(json!({})),

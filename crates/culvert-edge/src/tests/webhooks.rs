@@ -27,7 +27,7 @@ on_http_request:
   - {type: verify-webhook, config: {provider: github, secret: \"It's a Secret to Everybody\"}}
 ";
 
-/// An origin that answers with how long the body was, and how it came.
+/// An origin that returns the length and the framing of each body.
 async fn measure(rig: &mut Rig) -> String {
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while let Some((head, body)) = client.request().await {

@@ -42,7 +42,7 @@ const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 #[allow(
     clippy::vec_box,
-    reason = "a lease takes the box, and what is in it is large"
+    reason = "a lease takes the box, and its content is large"
 )]
 pub(crate) struct Pool {
     upstream: Upstream,

@@ -153,7 +153,7 @@ impl Upstream {
         matches!(self.scheme, UpstreamScheme::Agent(..)).then_some(&*self.host)
     }
 
-    /// Whether each client has connections of its own.
+    /// Whether clients never share connections.
     pub(crate) fn keeps_clients_apart(&self) -> bool {
         matches!(self.scheme, UpstreamScheme::Agent(_, _, Clients::Apart))
     }

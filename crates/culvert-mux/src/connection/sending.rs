@@ -208,7 +208,7 @@ impl Connection {
             .min(self.limits.frame_bytes_max)
             .min(PAYLOAD_BYTES_MAX);
         let syn = std::mem::take(&mut stream.syn);
-        // A published agent treats SYN and FIN on one frame as the end of its own direction.
+        // A published agent that gets SYN and FIN in one frame ends its own direction too.
         let fin = stream.sending == Sending::Finishing && length == stream.queue.len() && !syn;
         let flags = if syn { SYN } else { 0 } | if fin { FIN } else { 0 };
         out.put(&frame::data_head(id, flags, length));

@@ -1,4 +1,4 @@
-//! add-headers: more header fields on what is sent on.
+//! add-headers: adds header fields to the forwarded request or response.
 
 use std::collections::BTreeMap;
 

@@ -162,7 +162,7 @@ impl Action for BasicAuth {
         let presented = x.request.and_then(|request| presented(&request.headers));
         let mut is_known = Choice::from(0);
         for template in &self.credentials {
-            // One that cannot be computed is nobody's.
+            // Credentials that cannot be computed match no request.
             let Ok(expected) = template.strict(x) else {
                 continue;
             };

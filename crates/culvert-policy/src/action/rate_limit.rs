@@ -1,4 +1,4 @@
-//! rate-limit: so many requests in so much time.
+//! rate-limit: limits the number of requests in a period.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{LazyLock, Mutex};

@@ -1,4 +1,4 @@
-//! remove-headers: fewer header fields on what is sent on.
+//! remove-headers: removes header fields from the forwarded request or response.
 
 use culvert_base::code;
 use http::header::{HOST, HeaderName, USER_AGENT};

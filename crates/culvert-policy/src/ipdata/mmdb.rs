@@ -315,7 +315,7 @@ impl<'f> Tree<'f> {
                 }
             }
         }
-        // What no address leads to is read by nobody, but must not lead astray where a tree has circles.
+        // No look-up reads nodes that no address leads to. They must not loop where a tree has cycles.
         Ok(found)
     }
 

@@ -383,7 +383,7 @@ fn random_database(is_v6: bool, count: usize, seed: u64) -> Vec<u8> {
     }
     let v4 = insert(0, zeros, None) as u32;
     let six_to_four = insert(0x2002 << 112, 15, None);
-    // What is longer goes on below a leaf that came first, so leaves come last.
+    // A longer prefix continues below a leaf that was inserted first, so leaves come last.
     let count = nodes.len() as u32;
     for (node, bit, record) in leaves {
         if nodes[node][bit] == NONE {

@@ -10,8 +10,8 @@ use x509_parser::time::ASN1Time;
 
 use crate::policy::values::{map, texts};
 
-/// One thing that is known of a certificate, by its path behind `conn.tls.client`; `None` for what
-/// is not there.
+/// A field of a certificate, by its path below `conn.tls.client`; `None` if the certificate lacks
+/// it.
 pub(crate) fn field(der: &[u8], path: &str) -> Option<Value> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let of = |name: &X509Name<'_>, part: Option<&str>| match part {

@@ -177,7 +177,7 @@ fn kind(field: &Value) -> String {
     }
 }
 
-/// How a function is called: what it reads by itself is not written.
+/// How a function is called, without the variable that it reads implicitly.
 fn call(extension: &culvert_cel::Extension, signature: &str) -> String {
     let (parameters, result) = signature
         .trim_start_matches('(')

@@ -1,4 +1,4 @@
-//! Policies that are taken, and those that are not, by code (contract: traffic policy 11).
+//! Policies that are accepted, and those that are rejected, by code (contract: traffic policy 11).
 
 use std::sync::Arc;
 

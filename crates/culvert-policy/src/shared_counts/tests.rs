@@ -13,7 +13,7 @@ struct Nodes {
     clock: Arc<ManualClock>,
     nodes: Vec<SharedCounts>,
     tables: Vec<Arc<SharedTable>>,
-    /// When each is there, who hears it, and what it says.
+    /// When each arrives, its receiver, and its content.
     under_way: Vec<(Duration, usize, Vec<u8>)>,
     at: Duration,
 }
@@ -61,7 +61,7 @@ impl Nodes {
         taken.is_ok()
     }
 
-    /// Everybody hears everything, at once.
+    /// Delivers all messages to all nodes.
     fn settle(&mut self) {
         for _ in 0..2 {
             for who in 0..self.nodes.len() {
@@ -132,7 +132,7 @@ fn a_node_that_hears_nothing_goes_on_by_itself_and_learns_later() {
     // What was sent while the other was away is lost.
     nodes.nodes[0].outgoing();
     assert_eq!(pass(&nodes, 1), 10, "it has only its own counts");
-    // It comes back, and says so.
+    // It rejoins, and announces that.
     let hello = nodes.nodes[1].join();
     nodes.nodes[0].hear(&hello);
     nodes.settle();
@@ -164,7 +164,7 @@ fn an_action_knows_what_was_heard_before_its_first_request() {
     nodes.settle();
     let second = nodes.nodes[1].table(9, MINUTE);
     assert!(nodes.nodes[1].take(&second, 1, 1, 10).is_err());
-    // What is not in use is forgotten when it is over.
+    // An unused bucket is removed after its window.
     drop((first, second));
     nodes.go_to(millis(200_000));
     nodes.settle();
@@ -172,7 +172,7 @@ fn an_action_knows_what_was_heard_before_its_first_request() {
     assert_eq!(lock(&nodes.nodes[1].0.tables).len(), 1);
 }
 
-/// A flood of keys at one node: the messages stay bounded, the other node's table too, and an honest key counts.
+/// A flood of keys at one node: the messages stay bounded, the other node's table too, and an ordinary key counts.
 #[test]
 fn a_flood_of_keys_is_bounded_everywhere() {
     let nodes = Nodes::new(2);

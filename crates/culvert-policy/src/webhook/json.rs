@@ -6,8 +6,8 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 
 use crate::webhook::request::Unverified;
 
-/// The text or whole number at the end of a path of names. A name that comes twice is an error:
-/// whoever reads the body behind us may take the other one.
+/// The text or whole number at the end of a path of names. A name that occurs twice is an error:
+/// the upstream's parser may use the other one.
 pub(super) fn text(body: &[u8], path: &'static [&'static str]) -> Result<String, Unverified> {
     let mut reader = serde_json::Deserializer::from_slice(body);
     let found = At(path)

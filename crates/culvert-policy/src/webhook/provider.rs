@@ -38,7 +38,7 @@ pub(super) enum Way {
     Mac,
     /// The secret itself.
     Token,
-    /// A file of its own.
+    /// Verified by code, in a separate file.
     Code(Check),
     /// The same, where the secret is a public key: first whether it is one.
     PublicKey(fn(&str) -> bool, Check),

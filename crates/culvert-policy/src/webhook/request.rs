@@ -23,7 +23,7 @@ pub(crate) struct Request<'r> {
 /// Why a request is not verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unverified {
-    /// The field that should carry the signature, or what is signed, is not there.
+    /// The field with the signature, or a signed part, is missing.
     #[error("the request has no `{0}`")]
     Missing(&'static str),
     /// What should carry the signature is not in the form of the provider.
@@ -44,7 +44,7 @@ pub(crate) enum Unverified {
 }
 
 impl Request<'_> {
-    /// The fields of a form, sorted. Another body must be empty, for it would be signed by nobody.
+    /// The fields of a form, sorted. Any other body must be empty, because no signature would cover it.
     pub(super) fn form(&self) -> Result<Vec<(String, String)>, Unverified> {
         if self.body.is_empty() {
             return Ok(Vec::new());

@@ -83,7 +83,7 @@ impl ValueLocation {
         }
     }
 
-    /// What is meant in the value of a header field.
+    /// The parts of a header field's value that this location selects.
     fn pick(self, value: &str) -> Vec<&str> {
         match self {
             Self::After(_, start) => value

@@ -1,4 +1,4 @@
-//! Statistics: what is there already stays, ranges are read by index, and old rows go in small steps.
+//! Statistics: existing rows stay, ranges are read by index, and old rows go in small steps.
 
 use culvert_base::Timestamp;
 

@@ -434,8 +434,8 @@ async fn events_go_to_those_who_wanted_them_then(place: &Place) {
         .commit(insert(wants("es_1", LIFE, "ed_1")))
         .await
         .unwrap();
-    // A subscription receives the events of its own creation, of the change that adds a topic, and
-    // of its own removal.
+    // A subscription receives the events of its creation, of the change that adds a topic, and of
+    // its removal.
     store
         .commit(Changes::insert(
             wants("es_2", &["made.v0"], "ed_2"),

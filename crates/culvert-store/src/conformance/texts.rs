@@ -1,5 +1,5 @@
-//! Documents found by the text index are the same as those found by a scan, regardless of which
-//! program wrote them.
+//! The text index finds the same documents as a scan, regardless of which version of the server
+//! wrote them.
 
 use std::time::Duration;
 

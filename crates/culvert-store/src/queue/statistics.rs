@@ -18,7 +18,7 @@ use crate::queue::queue_log::statistics::{
 use crate::statements::events;
 
 impl Queue {
-    /// Writes frames and chunks and deletes a range of frames, all or nothing. What is there already stays.
+    /// Writes frames and chunks and deletes a range of frames, all or nothing. Existing rows stay.
     pub async fn put_statistics(
         &self,
         frames: Vec<StatisticFrame>,

@@ -28,7 +28,7 @@ use crate::wire::{self, ProxyHeader};
 const READ_BYTES: usize = 8 << 10;
 /// The maximum size of reads from a service. A stream queues no more.
 const READ_BYTES_MAX: usize = 64 << 10;
-/// The most bytes that are taken from the session before they are written.
+/// The most bytes that are read from the session before they are written.
 const GATHER_BYTES: usize = 128 << 10;
 /// The initial value of that limit. It doubles whenever the service accepts everything in one write.
 const GATHER_BYTES_FIRST: usize = 16 << 10;

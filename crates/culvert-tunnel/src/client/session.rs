@@ -50,8 +50,8 @@ pub(crate) async fn call_plain(
     answer.ok_or_else(|| io::Error::other("the server did not respond"))
 }
 
-/// Sends heartbeats, and returns when one gets no reply in time. Calls `told` with each round-trip time.
-pub(crate) async fn heartbeat(session: Session, told: impl Fn(Duration)) {
+/// Sends heartbeats, and returns when one gets no reply in time. Calls `report` with each round-trip time.
+pub(crate) async fn heartbeat(session: Session, report: impl Fn(Duration)) {
     let kind = Bytes::copy_from_slice(&StreamType::HEARTBEAT.to_bytes());
     let Ok(mut stream) = session.open(kind) else {
         return;
@@ -66,7 +66,7 @@ pub(crate) async fn heartbeat(session: Session, told: impl Fn(Duration)) {
             stream.read_exact(&mut back).await
         };
         match tokio::time::timeout(HEARTBEAT_TOLERANCE, beating).await {
-            Ok(Ok(_)) if back == beat.to_be_bytes() => told(sent.elapsed()),
+            Ok(Ok(_)) if back == beat.to_be_bytes() => report(sent.elapsed()),
             _ => return,
         }
         tokio::time::sleep_until(sent + HEARTBEAT_INTERVAL).await;

@@ -184,7 +184,7 @@ impl Session {
         state.release_and_wake_driver();
     }
 
-    /// Whether so many bytes are queued that writers have to wait.
+    /// Whether the queue is so long that writers must wait.
     pub fn is_congested(&self) -> bool {
         self.shared.lock().mux.queued_bytes() > CONGESTED_BYTES
     }

@@ -28,7 +28,7 @@ pub enum Kind {
 pub const KINDS: [Kind; 5] = [Kind::Crate, Kind::Python, Kind::Node, Kind::Own, Kind::Ssh];
 
 impl Kind {
-    /// Whether it is here; if not, that is said aloud.
+    /// Whether it is installed. If not, the test is reported as ignored.
     pub fn is_here(self) -> bool {
         let place = match self {
             Self::Crate | Self::Own => return true,
@@ -120,7 +120,7 @@ pub struct Running {
 enum Ends {
     /// A library in this process, whose connection is broken when it is done: it leaves that open.
     Library(Pin<Box<dyn Future<Output = ()> + Send>>, Road),
-    /// A program, told by the end of its input or by a signal.
+    /// A program, which ends at the end of its input or at a signal.
     Program(Box<Child>, Option<&'static str>, JoinSet<()>),
 }
 
@@ -137,7 +137,7 @@ impl Running {
         assert!(kill.unwrap().success());
     }
 
-    /// Waits for a program that was told to end, and has cut nothing.
+    /// Waits until a program ends that was asked to, after it has completed its streams.
     pub async fn exits_well(self) {
         let Ends::Program(mut child, ..) = self.ends else {
             panic!("a library does not exit");
@@ -271,7 +271,7 @@ pub async fn start(kind: Kind, culvert: &Harness, order: Order<'_>) -> Result<Ru
     }
 }
 
-/// The first line that begins so. The rest is read too, for nobody writes to a pipe that is full.
+/// The first line with this beginning. The rest is read too, so that the program never waits for a full pipe.
 async fn first(
     out: impl AsyncRead + Unpin + Send + 'static,
     begins: &str,

@@ -17,10 +17,10 @@ use crate::harness::{Harness, eventually};
 
 const HOST: &str = "matrix.culvert.localhost";
 
-/// A server, what is behind its agents, and a client in turn.
+/// A server, the services of its agents, and one client after another.
 struct Stage<'a> {
     culvert: &'a Harness,
-    /// The one TCP address that there is.
+    /// The port of the only TCP address.
     port: u16,
     service: &'a Service,
     echo: SocketAddr,
@@ -69,7 +69,7 @@ impl Stage<'_> {
     }
 }
 
-/// Sends so many bytes to a service that sends them back.
+/// Sends `length` bytes to a service that echoes them.
 async fn talk(port: u16, length: usize) -> std::io::Result<()> {
     let sent = pattern(length);
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
@@ -161,7 +161,7 @@ async fn comes_back(stage: &Stage<'_>) {
     }
 }
 
-/// A client that nobody knows is told so by code.
+/// A client with an unknown credential gets the code for it.
 async fn a_wrong_token(stage: &Stage<'_>) {
     let code = match stage.kind {
         Kind::Ssh => {

@@ -1,5 +1,5 @@
-//! What is told of sessions: whole events of every kind of client, the reason of every kind of end, and
-//! nothing lost when the server ends, however it does.
+//! Events of sessions: whole events of every kind of client, the reason of every kind of end, and no event
+//! lost when the server ends, in whatever way.
 
 use std::time::Duration;
 
@@ -167,7 +167,7 @@ async fn a_session_of_every_kind_of_client_is_told_of_in_full() {
             assert_eq!(*event, expected, "{:?}", said.of);
             println!("{:?}: {event}", said.of);
         }
-        // Nothing else of it is told.
+        // It has no other events.
         assert_eq!(hook.events().len(), 2, "{:?}", said.of);
     }
     culvert.stop().await;
@@ -184,8 +184,8 @@ enum End {
     Credential,
 }
 
-/// Each end that there is while the server runs. A takeover is none: the session goes on. What an
-/// expired session is told needs a certificate that ends, and is in the tests of SSH.
+/// Every kind of end while the server runs. A takeover is none: the session continues. The
+/// message to an expired session needs a certificate that expires, and is in the tests of SSH.
 const ENDS: [(End, &str); 6] = [
     (
         End::Close,
@@ -259,7 +259,7 @@ async fn the_reason_of_every_end_is_told() {
                 asked.elapsed()
             );
         }
-        // Nobody comes back. Who is silent stays so, and who is reset does not close before that.
+        // No client reconnects. A silent one stays silent, and one that is reset does not close before that.
         let stays = matches!(end, End::Silence | End::Reset);
         let held = stays.then_some((road, tunnel, session));
         let stop = hook.wait_for(STOP, 1).await.remove(0);

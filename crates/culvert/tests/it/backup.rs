@@ -34,7 +34,7 @@ fn culvert(arguments: &[&str], data: &Path) -> String {
     run(binary().args(arguments).arg("--data-dir").arg(data))
 }
 
-/// A program of PostgreSQL; `None`, said aloud, where it is not here.
+/// A program of PostgreSQL. `None` if it is not installed; the test is then reported as ignored.
 fn program(name: &str) -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok();
     let versions = versions.into_iter().flatten().flatten();

@@ -104,7 +104,7 @@ impl Client {
     }
 }
 
-/// Each client asks once, so many at a time: what was not answered with 200. One that is not connected
+/// Each client sends one request, `at_a_time` concurrently. Returns the responses other than 200. One that is not connected
 /// connects first, for the edge does not wait long for the first byte of a connection.
 async fn ask_all(
     at: SocketAddr,
@@ -169,7 +169,7 @@ async fn two_thousand_kept_clients_of_one_agent_are_all_served() {
     culvert.stop().await;
 }
 
-/// A service that answers when it is let, with how many requests it holds.
+/// A service that responds when it is released, and the number of requests that it holds.
 async fn held(
     tasks: &mut JoinSet<()>,
     is_let: watch::Receiver<bool>,
@@ -229,7 +229,7 @@ async fn who_finds_no_stream_of_an_agent_waits_a_little_and_may_try_again() {
         holding.load(Ordering::Relaxed) == STREAMS - 1
     })
     .await;
-    // Nobody lets go of a stream in time.
+    // No stream becomes free in time.
     let mut late = Client::new(culvert.http).await;
     late.send("/").await;
     let head = soon("an answer", late.head()).await;
@@ -470,7 +470,7 @@ enum Stall {
 const STALLED: usize = 300;
 const LONG: usize = 8 << 20;
 
-/// A service with 8 MiB at `/long`, that reads no upload, and that answers everything else with `ok`.
+/// A service with 8 MiB at `/long` that reads no upload and responds to everything else with `ok`.
 async fn long_answers(tasks: &mut JoinSet<()>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();

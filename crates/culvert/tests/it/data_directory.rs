@@ -134,7 +134,7 @@ fn a_backup_is_whole_or_not_there() {
     for file in ["state.db", "events.db"] {
         assert!(copy.join(file).is_file(), "{file}");
     }
-    // What is there is not written over.
+    // Existing files are not overwritten.
     let other = folder.path().join("other");
     assert!(refusal(&backup(&other, &key)).contains("exists already"));
     assert!(!other.exists());

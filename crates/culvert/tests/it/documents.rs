@@ -1,5 +1,5 @@
 //! Generated documents are current: a stale one is rewritten here, and the test fails once so that
-//! the difference is looked at and committed. Links between documents, and paths of crates in them, lead to
+//! the difference is reviewed and committed. Links between documents, and paths of crates in them, lead to
 //! files and headings that exist.
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! The event log in NATS: shared by nodes, outlived by traffic. Each test has a NATS server of its own;
-//! where `nats-server` is not here it is reported as ignored.
+//! The event log in NATS: nodes share it, and traffic continues without it. Each test starts a NATS server;
+//! without `nats-server` it is reported as ignored.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -142,7 +142,7 @@ impl Sink {
         self.batches.lock().unwrap().clone()
     }
 
-    /// How often each path that begins so was told of.
+    /// The number of events of each path with this prefix.
     fn told(&self, prefix: &str) -> BTreeMap<String, usize> {
         let mut told = BTreeMap::new();
         for path in self.batches().into_iter().flatten() {
@@ -192,7 +192,7 @@ async fn take(
     Ok(answer)
 }
 
-/// An endpoint at `culvert` whose requests are told to `sink`.
+/// An endpoint at `culvert` whose events go to `sink`.
 async fn tell(culvert: &Harness, sink: &Sink) -> Receiver {
     let target = json!({"debug": {"callback_url": format!("http://{}/", sink.address)}});
     let body = json!({"format": "json", "target": target});
@@ -274,7 +274,7 @@ async fn what_waited_in_the_log_of_two_nodes_is_delivered_by_the_one_that_is_lef
         ask(stays.http, "/logged/stays", EACH),
         ask(dies.http, "/logged/dies", EACH)
     );
-    // Both have written down what is not taken; each sees what the other has.
+    // Both have queued the undelivered events, and each sees those of the other.
     let wanted = u64::try_from(2 * EACH).unwrap();
     eventually("all wait in the log", async || {
         metric(&stays, "culvert_destination_queued").await >= wanted

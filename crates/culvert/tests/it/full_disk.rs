@@ -15,11 +15,11 @@ use crate::kill::Process;
 
 const HOST: &str = "kept.culvert.localhost";
 
-/// A file system of its own, small enough to be filled.
+/// A mounted file system that is small enough to be filled.
 struct Small(PathBuf);
 
 impl Small {
-    /// `None`, said aloud, where none can be mounted.
+    /// `None` if none can be mounted; the test is then reported as ignored.
     fn mount(at: &Path) -> Option<Self> {
         std::fs::create_dir_all(at).unwrap();
         let mounted = Command::new("mount")

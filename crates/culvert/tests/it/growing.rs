@@ -395,7 +395,7 @@ const BY_ACCOUNTS: &[&str] = &[
     "tunnel/wire.rs LabelledRequest.labels",
 ];
 
-/// Collections that hold what is configured or what one operation of the server needs: stored objects, settings,
+/// Collections of configuration, or of one operation of the server: stored objects, settings,
 /// compiled policies, nodes, destinations and batches.
 const BY_SERVER: &[&str] = &[
     "api/openapi.rs Schemas.components",

@@ -1,6 +1,6 @@
 //! The integration tests: the real server, in this process or as the real binary, driven at the edges
-//! that users touch. SQLite always; PostgreSQL where `CULVERT_TEST_POSTGRES_URL` or the local default
-//! answers, else each such test reports that half as ignored.
+//! that users touch. SQLite always; PostgreSQL where `CULVERT_TEST_POSTGRES_URL` or the local default is
+//! reachable, else each such test reports that half as ignored.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

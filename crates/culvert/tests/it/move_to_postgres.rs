@@ -1,5 +1,5 @@
-//! `culvert admin move`: an installation with one of everything goes from SQLite to PostgreSQL, and
-//! nobody can tell by looking at it.
+//! `culvert admin move`: an installation with one of everything moves from SQLite to PostgreSQL without
+//! a visible difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -13,9 +13,9 @@ use crate::every_kind::Witness;
 use crate::harness::{Backend, Database, Harness, Receiver, backends, binary, eventually, raw};
 use crate::kill::Process;
 
-/// Links in answers begin with it, whatever the port.
+/// The beginning of links in responses, whatever the port.
 const BASE: &str = "http://api.culvert.test";
-/// What is shown of the server's addresses: the same wherever it listens.
+/// The published addresses of the server, which do not depend on where it listens.
 const SHOWN: [&str; 6] = [
     "--api-base-url",
     BASE,
@@ -49,7 +49,7 @@ fn refused(command: std::process::Command, code: &str) {
     assert!(error.contains(&format!("({code})")), "{error}");
 }
 
-/// Every list, and what is beside the lists, as it is on the wire.
+/// The bodies of every list, and of the responses that are not lists.
 async fn lists(api: &str, token: &str, destinations: &[&str]) -> BTreeMap<String, String> {
     let address: SocketAddr = api.strip_prefix("http://").unwrap().parse().unwrap();
     let lists = culvert_control::operations()
@@ -73,7 +73,7 @@ async fn lists(api: &str, token: &str, destinations: &[&str]) -> BTreeMap<String
         let (_, body) = answer.text.split_once("\r\n\r\n").unwrap();
         found.insert(path, body.to_owned());
     }
-    // A domain's certificate is tried for again and again, whoever looks.
+    // A domain's certificate is requested again and again in the background.
     for (path, body) in &mut found {
         if path.starts_with("/reserved_domains") {
             *body = without_attempts(body);
@@ -143,7 +143,7 @@ async fn an_installation_with_one_of_everything_moves_to_postgres() {
         }
     }
     let culvert = witness.culvert;
-    // A request that nobody answers is one event of traffic too.
+    // A request without an endpoint makes an event too.
     culvert.get("nowhere.culvert.localhost", "/before").await;
     let origin = Receiver::start().await;
     culvert.endpoint("here", origin.address).await;
@@ -174,7 +174,7 @@ async fn an_installation_with_one_of_everything_moves_to_postgres() {
     assert!(before_stop.len() >= 20, "{}", before_stop.len());
     culvert.stop().await;
 
-    // What is looked at must not change any more, so no event may be tried.
+    // The compared state must not change any more, so no event may be sent.
     let server = Process::start_as(binary(), &data, "", &SHOWN);
     let destinations: Vec<&str> = destinations.iter().map(String::as_str).collect();
     let before = lists(&server.api, &token, &destinations).await;

@@ -42,7 +42,7 @@ async fn beside_at(first: &Harness, database_url: &str) -> Harness {
     .await
 }
 
-/// The same as a separate process, which can be killed.
+/// A further node in a separate process, which can be killed.
 pub fn process_beside(first: &Harness, folder: &Path) -> Process {
     let key = first.settings.key_file().display().to_string();
     let arguments = ["--secrets-key-file", &key];

@@ -19,7 +19,7 @@ use crate::kill::Process;
 const FILES: u64 = 320;
 const SHARE: u64 = 256;
 
-/// An origin that answers `/live` at once and everything else when it is let.
+/// An origin that responds to `/live` immediately, and to everything else when it is released.
 async fn origin(tasks: &mut JoinSet<()>, is_let: watch::Receiver<bool>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -49,7 +49,7 @@ async fn answer(mut stream: TcpStream, mut is_let: watch::Receiver<bool>) {
     drop(stream.write_all(answer).await);
 }
 
-/// Whether the answer on a connection is good; one that is closed at once may be reset.
+/// Whether the response on a connection is complete. A connection that is closed immediately may be reset.
 async fn is_good(mut stream: TcpStream) -> bool {
     let mut answer = Vec::new();
     drop(stream.read_to_end(&mut answer).await);
@@ -122,7 +122,7 @@ async fn connections_take_their_share_of_the_files_and_the_rest_works_on() {
         .await;
     }
     let used = metric(&server, FILES_USED).await;
-    // Beyond the share, for it looks now and then; short of all that there are.
+    // More than the share, because it is checked at intervals; less than all files.
     assert!(used >= 95 && used * SHARE < 100 * FILES, "{used} percent");
 
     // The others have what they need of the reserve.

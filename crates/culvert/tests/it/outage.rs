@@ -1,5 +1,5 @@
-//! The database goes away while traffic flows: a PostgreSQL server of the test's own is stopped and
-//! started again. Traffic goes on, the API says that it cannot, and everything catches up after.
+//! An outage of the database under traffic: the test stops its PostgreSQL server and starts it again.
+//! Traffic continues, the API reports the outage, and everything catches up afterwards.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ struct Postgres {
 }
 
 impl Postgres {
-    /// `None`, said aloud, where its programs are not here.
+    /// `None` without its programs; the test is then reported as ignored.
     fn start() -> Option<Self> {
         let versions = std::fs::read_dir("/usr/lib/postgresql").ok();
         let programs = versions.into_iter().flatten().flatten();
@@ -56,7 +56,7 @@ impl Postgres {
         assert!(self.run("pg_ctl", &["-w", "-l", &log, "-o", &options, "start"]));
     }
 
-    /// Without a farewell to anybody.
+    /// Stops it immediately, without closing connections.
     fn stop(&self) -> bool {
         self.run("pg_ctl", &["-m", "immediate", "stop"])
     }

@@ -25,7 +25,7 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
         .expect("it comes to an end")
 }
 
-/// Lets in whoever has the token and gives every name that is asked for.
+/// Admits every agent with the token, and assigns every requested name.
 #[derive(Debug)]
 struct OpenGate;
 
@@ -84,7 +84,7 @@ impl AgentAuthorizer for OpenGate {
     }
 }
 
-/// The ingress, a service that answers `ok`, and the folder with the authority's certificate.
+/// The ingress, a service that responds `ok`, and the folder with the authority's certificate.
 struct Stage {
     server: String,
     bindings: Arc<Bindings>,
@@ -358,7 +358,7 @@ async fn an_endpoint_from_the_shell_its_requests_on_the_page_and_one_sent_again(
     assert_eq!(stage.bindings.connections(), 0);
 }
 
-/// So many requests on each of some connections, one after another.
+/// Sends `each` requests on each connection, one after another.
 async fn exchanges(streams: Vec<Stream>, each: usize) -> Vec<Stream> {
     let mut tasks = JoinSet::new();
     for mut stream in streams {

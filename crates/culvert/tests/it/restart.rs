@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 
 use crate::harness::{Receiver, binary, eventually};
 
-/// A supervisor in few words: opens two sockets, starts what it is told with them, and replaces it
-/// for each line that it reads.
+/// A small supervisor: it opens two sockets, starts the given program with them, and replaces the
+/// program for each line that it reads.
 const SUPERVISOR: &str = r#"
 import os, signal, socket, sys
 
@@ -52,7 +52,7 @@ if child:
 
 const RESTARTS: usize = 3;
 const CLIENTS: usize = 8;
-/// Answers between two restarts.
+/// Responses between two restarts.
 const ANSWERS: usize = 200;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -157,7 +157,7 @@ async fn restarts_under_load_lose_no_request() {
     );
 }
 
-/// A client's connection, kept alive as long as the answers say so.
+/// A client's connection, reused as long as the responses allow it.
 struct Connection {
     stream: TcpStream,
     is_closed: bool,

@@ -29,7 +29,7 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
         .expect("it comes to an end")
 }
 
-/// A service that answers every request with `ok`.
+/// A service that responds to every request with `ok`.
 pub async fn service(tasks: &mut JoinSet<()>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -65,7 +65,7 @@ pub async fn line(child: &mut Child, what: &str) -> String {
     .await
 }
 
-/// Makes a key and says its public half. `None`, said aloud, where the client is not installed.
+/// Makes a key and returns its public part. `None` without the client; the test is then reported as ignored.
 pub fn key(folder: &Path) -> Option<String> {
     // One that was there before is another's.
     for old in ["key", "key.pub"] {
@@ -332,7 +332,7 @@ async fn certificates_of_a_registered_authority_log_in_until_they_end() {
     culvert.stop().await;
 }
 
-/// A service that answers `/endless` without end and everything else with `ok`; how many bytes it wrote.
+/// A service with an endless response at `/endless` and `ok` for everything else, and the bytes that it has written.
 async fn endless(tasks: &mut JoinSet<()>) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -375,7 +375,7 @@ async fn downloads_that_stall_hold_up_no_other_of_the_same_client() {
         return;
     };
     let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
-        // Nothing but what is tested ends a stalled download.
+        // Only the tested limit ends a stalled download.
         settings.edge.timeouts.write = Span(Duration::from_secs(600));
     })
     .await;

@@ -138,7 +138,7 @@ async fn a_tail_prints_what_matches_with_the_wanted_fields() {
         assert_eq!(event["object"], expected);
     }
 
-    // The server's stop ends it, and it says so.
+    // The server's stop ends it, and it reports that.
     culvert.stop().await;
     assert_eq!(tail.child.wait().unwrap().code(), Some(1));
     let mut said = String::new();

@@ -1,7 +1,7 @@
 //! Obtains and renews certificates for managed domains (reserved domains and those of agent ingresses). They
 //! are renewed at two thirds of their lifetime.
 //!
-//! Each domain has at most one order, stored as a document of its own. The order holds the state that the
+//! Each domain has at most one order, stored as a separate document. The order holds the state that the
 //! next step needs: the authority's URL of the order, the encrypted private key of the certificate, and the
 //! responses to challenges, which the edge of every node serves. It also holds the lease of the node that
 //! runs the steps. Every step ends with a commit against the revision that was read. If two nodes run the
@@ -10,7 +10,7 @@
 //! ```text
 //!            ┌─────────────── a wait, then again ◀──── failed ◀──────────┐
 //!            ▼                                                           │
-//! due ──▶ claimed ──▶ placed ──▶ answers stored and shown ──▶ seen ──▶ requested ──▶ issued
+//! due ──▶ claimed ──▶ placed ──▶ challenges stored and served ──▶ seen ──▶ requested ──▶ issued
 //! ```
 //!
 //! The domain shows these states, but they emit no events. A new certificate emits two: its own creation and

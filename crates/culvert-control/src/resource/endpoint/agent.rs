@@ -1,5 +1,4 @@
-//! Endpoints that agents serve: what an agent may request, and what is stored of it (contract: agent protocol
-//! 5.2).
+//! Endpoints that agents serve: what an agent may request, and the stored form (contract: agent protocol 5.2).
 
 use std::time::Duration;
 

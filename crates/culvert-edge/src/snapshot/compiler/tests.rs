@@ -6,7 +6,7 @@ use culvert_policy::scheme::Scheme;
 use super::*;
 use crate::rules::Timeouts;
 
-/// What is found at every place of `places`: ids of the endpoints, and the pools of their upstreams.
+/// The result of a look-up of each of `places`: IDs of the endpoints, and the pools of their upstreams.
 fn found(
     live: &Live,
     places: &BTreeMap<String, EndpointAddress>,

@@ -106,7 +106,7 @@ async fn sessions_end() {
             "{wrong}"
         );
     }
-    // Another application or another name of the log-in takes no session of before.
+    // After a change of the application or of the sign-in's name, earlier sessions are invalid.
     let renamed = CONFIG.replace("client_id: app", "client_id: app2");
     scene.publish("openid-connect", &renamed).await;
     assert_eq!(browser.clone().get(rig, "/").await.status, 302);
@@ -245,7 +245,7 @@ async fn a_session_begins_without_a_journal_and_not_where_there_is_no_room() {
     })
     .await;
     assert_eq!(ended.seen.lock().unwrap()[1].session, sighting.session);
-    // Whoever renews it again and again is noted once in a while.
+    // A user who renews it often is recorded only occasionally.
     assert_eq!(browser.get(&ended.rig, "/").await.status, 200);
     assert_eq!(ended.seen.lock().unwrap().len(), 2);
 }

@@ -62,7 +62,7 @@ impl Heard {
         self.whole.lock().unwrap().clear();
     }
 
-    /// What is wrong with what was heard of a request that had to pass.
+    /// The difference between a request that had to pass and its received form.
     pub(super) fn wrong(&self, sent: &[u8]) -> Option<String> {
         let whole = self.whole.lock().unwrap();
         let [(head, _)] = whole.as_slice() else {

@@ -57,7 +57,7 @@ fn sizes() -> Vec<Request> {
     let long = |n: usize| "x".repeat(n);
     let target = REQUEST_LINE_BYTES_MAX - "GET / HTTP/1.1".len();
     let value = FIELD_LINE_BYTES_MAX - "X: ".len();
-    // What is left of a section beside the host, in three lines.
+    // The rest of a section beside the host, in three lines.
     let third = (FIELD_SECTION_BYTES_MAX - H.len()) / 3;
     let last = FIELD_SECTION_BYTES_MAX - H.len() - 2 * third;
     let section = |last: usize| {

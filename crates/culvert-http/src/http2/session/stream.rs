@@ -291,7 +291,7 @@ impl Session {
         }
     }
 
-    /// The application is done with the stream. If the response is incomplete, resets the stream for `reason`, or
+    /// The application has finished the stream. If the response is incomplete, resets the stream for `reason`, or
     /// for the reason for which the connection closes.
     pub fn close(&mut self, id: u32, reason: Reason, now: Instant) {
         let reason = self.closing.unwrap_or(reason);

@@ -19,7 +19,7 @@ use crate::wire::{self, Outcome, ProxyHeader, StreamType};
 /// For a stream that arrives while its endpoint is still being asked for.
 const BINDING_TIME: Duration = Duration::from_secs(10);
 /// Errors of the system about open files, the same on Linux and macOS: the process, or the whole machine,
-/// has as many as it may have.
+/// has reached its limit.
 const NO_FILES: [i32; 2] = [24, 23];
 
 impl Agent {

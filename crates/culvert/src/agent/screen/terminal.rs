@@ -34,7 +34,7 @@ pub(crate) fn is_in_foreground() -> bool {
     }
 }
 
-/// Shows an empty screen. What was on the terminal comes back with [`leave`].
+/// Shows an empty screen. [`leave`] restores the previous one.
 pub(crate) fn enter() -> io::Result<()> {
     if IS_SHOWN.swap(true, Ordering::SeqCst) {
         return Ok(());

@@ -153,7 +153,7 @@ async fn every_kind_of_endpoint_is_reached_through_another_node_and_its_agent_is
         soon("a clean end", tunnel.close()).await.unwrap();
     }
 
-    // What an agent is asked for travels to the node that has it, and its answer comes back. It has no
+    // A command travels to the node that has the agent, and its response returns. The agent has no
     // endpoint there by now.
     let ask = async |session: &ngrok::Session, what: &str| {
         let path = format!("/tunnel_sessions/{}/{what}", session.id());
