@@ -207,8 +207,9 @@ pub(crate) fn host(settings: &Settings) -> String {
     format!("1.tcp.{}", &*settings.edge_domain)
 }
 
-/// An available address. `None` if there is none, or if the owner is at the limit.
-pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
+/// An available address, with the preferred port if that is as good a choice as others. `None` if there is none, or if
+/// the owner is at the limit.
+pub(crate) async fn take(cx: &Cx<'_>, preferred: Option<u16>) -> Result<Option<Taken>, Error> {
     let (host, now) = (host(cx.settings), cx.clock.now());
     let mut lots = known_lots(cx).await?;
     let next = NextSlot::of(cx, &lots).await?;
@@ -222,7 +223,8 @@ pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
         let pick = random
             .checked_rem(fresh.len())
             .and_then(|index| fresh.get(index).copied());
-        if let Some(port) = pick {
+        let preferred = preferred.filter(|port| fresh.contains(port));
+        if let Some(port) = preferred.or(pick) {
             let id = cx.new_id();
             let document = Document {
                 head: Head {
@@ -244,7 +246,10 @@ pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
     }
     // Sort by release, the oldest first. Addresses kept for the caller's own agents come last.
     lots.retain(|known| !known.lot.is_taken && ports.contains(&known.port));
-    lots.sort_by_key(|known| (known.is_kept(now), known.document.head.revision));
+    lots.sort_by_key(|known| {
+        let is_other = preferred != Some(known.port);
+        (known.is_kept(now), is_other, known.document.head.revision)
+    });
     for known in lots {
         // An agent may still be releasing it, or its name may be reserved.
         if !hosts::is_anothers(cx, &format!("{host}:{}", known.port)).await? {

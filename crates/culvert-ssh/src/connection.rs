@@ -20,9 +20,9 @@ use crate::cancellable::ClientName;
 use crate::certificate;
 use crate::command::{self, Forward, ParsedCommand};
 
-/// The port in the reply to a client that requested any port. The value does not matter: the URL names the endpoint,
-/// and the client identifies its forward by this number.
-const ANY_PORT: u32 = 443;
+/// The port in the reply to a client that requested any port, if no TCP endpoint can be created. The value does not
+/// matter: the client identifies its forward by this number.
+const ANY_PORT: u16 = 443;
 /// Codes for an unknown key; the client may offer another one.
 const UNKNOWN_KEY: [u16; 2] = [107, 1102];
 /// Maximum number of keys that a client may offer.
@@ -69,6 +69,8 @@ pub(crate) struct ConnectionHandler {
     /// The command of a certificate, which replaces the client's.
     pub(crate) forced: Option<String>,
     pub(crate) forward: Option<Forward>,
+    /// The port that a client was told that requested any port.
+    pub(crate) told: Option<u16>,
     pub(crate) has_too_many_forwards: bool,
     pub(crate) channel: Option<ChannelId>,
     /// The channel of a second command on this connection. It receives an error.
@@ -200,19 +202,17 @@ impl ConnectionHandler {
         let (Some(forward), Some(agent)) = (&self.forward, &self.agent) else {
             return Err(Refusal::of(code::SSH_FORWARD_MISSING));
         };
-        let port = if forward.port == 0 {
-            ANY_PORT
-        } else {
-            forward.port
-        };
-        self.step(Step::Serving(forward.host.clone(), port)).await;
-        let binding = agent.bind(&wanted(request)?).await?;
+        let told = self.told.map_or(forward.port, u32::from);
+        self.step(Step::Serving(forward.host.clone(), told)).await;
+        let mut wanted = wanted(request)?;
+        wanted.tcp_port = self.told;
+        let binding = agent.bind(&wanted).await?;
         let grant = agent.grant();
         let plan = match &grant.plan_name[..] {
             "" => String::new(),
             plan => format!(" (Plan: {plan})"),
         };
-        // The reply to the forward request was sent before the port was known.
+        // Another endpoint may have taken the port of the reply meanwhile.
         let port = match binding.url.strip_prefix("tcp://") {
             Some(address) if forward.port == 0 => address.rsplit(':').next().unwrap_or_default(),
             _ => "",
@@ -434,7 +434,15 @@ impl Handler for ConnectionHandler {
             port: *port,
         });
         if *port == 0 {
-            *port = ANY_PORT;
+            // The library replies before it reads the command, which decides the kind of endpoint. Only TCP endpoints
+            // have ports that the server chooses.
+            let next = match &self.guest {
+                Some(guest) => guest.next_tcp_port().await,
+                None => None,
+            };
+            let told = next.unwrap_or(ANY_PORT);
+            self.told = Some(told);
+            *port = told.into();
         }
         Ok(true)
     }

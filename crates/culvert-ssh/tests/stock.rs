@@ -72,6 +72,10 @@ impl AgentAuthorizer for TestGate {
         })
     }
 
+    fn next_tcp_port<'a>(&'a self, _: &'a SessionGrant) -> BoxFuture<'a, Option<u16>> {
+        Box::pin(async { None })
+    }
+
     fn bind<'a>(
         &'a self,
         _: &'a SessionGrant,

@@ -42,6 +42,10 @@ impl AgentAuthorizer for Waiting {
         })
     }
 
+    fn next_tcp_port<'a>(&'a self, grant: &'a SessionGrant) -> BoxFuture<'a, Option<u16>> {
+        self.authorizer.next_tcp_port(grant)
+    }
+
     fn bind<'a>(
         &'a self,
         grant: &'a SessionGrant,

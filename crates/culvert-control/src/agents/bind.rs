@@ -13,7 +13,8 @@ use crate::agents::options;
 use crate::agents::state::Agents;
 use crate::control::Control;
 use crate::cx::Cx;
-use crate::resource::endpoint::agent::{self, AgentAddress, Parts, Patch, Written};
+use crate::pool;
+use crate::resource::endpoint::agent::{self, AgentAddress, Parts, Patch, Wanted, Written};
 use crate::resource::model::Model;
 use crate::resource::model::endpoint::{Endpoint, Served};
 use crate::resource::model::tunnel::Tunnel;
@@ -111,6 +112,13 @@ impl Control {
         Err(overtaken())
     }
 
+    /// The port that the next TCP endpoint of a session gets, unless another one takes it first.
+    pub(crate) async fn next_tcp_port(&self, session_id: &str) -> Result<Option<u16>, Error> {
+        let (_, session) = self.session(session_id).await?;
+        let cx = self.cx(&session.caller, &self.settings.base_url);
+        Ok(pool::take(&cx, None).await?.map(|taken| taken.port))
+    }
+
     /// Takes endpoints offline that were committed although their agents got no response, and that no agent
     /// serves. Called again while the outcome of a commit may be unknown.
     pub(crate) async fn remove_unanswered(&self, agents: &Agents) -> Result<(), Fault> {
@@ -166,7 +174,11 @@ impl Control {
         id: &str,
         had: Option<&(String, String)>,
     ) -> Result<AgentAddress, Error> {
-        let wanted = (want.proto.as_str(), &want.bindings[..]);
+        let wanted = Wanted {
+            proto: &want.proto,
+            bindings: &want.bindings,
+            tcp_port: want.tcp_port,
+        };
         if let Some((_, url)) = had {
             return agent::settle(cx, wanted, Some(url), id, true).await;
         }

@@ -549,6 +549,14 @@ impl AgentAuthorizer for Control {
         Box::pin(async { answered(self.admit_session(hello).await) })
     }
 
+    fn next_tcp_port<'a>(&'a self, grant: &'a SessionGrant) -> BoxFuture<'a, Option<u16>> {
+        Box::pin(async {
+            let port = self.next_tcp_port(&grant.session_id).await;
+            // The request for the endpoint says what is wrong.
+            port.unwrap_or_default()
+        })
+    }
+
     fn bind<'a>(
         &'a self,
         grant: &'a SessionGrant,

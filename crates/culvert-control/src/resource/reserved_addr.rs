@@ -80,7 +80,7 @@ impl Resource for ReservedAddr {
             })
             .into());
         }
-        let taken = pool::take(cx).await?;
+        let taken = pool::take(cx, None).await?;
         let Taken { port, taking } =
             taken.ok_or_else(|| Refusal::of(code::TCP_ADDRESS_UNAVAILABLE))?;
         let address = Self {

@@ -576,6 +576,46 @@ pub(super) async fn what_may_not_be_served_is_refused_with_its_code() {
     assert_eq!(alone.unwrap_err(), 334);
 }
 
+/// SSH clients are told a port before their command says what they want.
+#[tokio::test]
+async fn a_tcp_endpoint_gets_the_port_that_was_announced() {
+    let open = Open::start().await;
+    let grant = open.session(json!([])).await;
+    let at = |port| EndpointRequest {
+        tcp_port: Some(port),
+        ..tcp("")
+    };
+    let port_of = |had: Binding| -> u16 {
+        let (_, port) = had.url.rsplit_once(':').unwrap();
+        port.parse().unwrap()
+    };
+    let next = async || {
+        open.house
+            .control
+            .next_tcp_port(&grant.session_id)
+            .await
+            .unwrap()
+    };
+    // Both are announced before the first one binds.
+    let (first, mut second) = (next().await.unwrap(), next().await.unwrap());
+    for _ in 0..100 {
+        if second != first {
+            break;
+        }
+        second = next().await.unwrap();
+    }
+    for announced in [first, second] {
+        let had = open.bind(&grant, at(announced)).await.unwrap();
+        assert_eq!(port_of(had), announced);
+    }
+    // Another endpoint has taken it, or it is none of the pool.
+    let last = next().await.unwrap();
+    let had = open.bind(&grant, at(first)).await.unwrap();
+    assert_eq!(port_of(had), last);
+    assert_eq!(next().await, None);
+    assert_eq!(open.bind(&grant, at(80)).await.unwrap_err(), 307);
+}
+
 #[tokio::test]
 async fn a_session_that_comes_back_has_what_it_had() {
     let open = Open::start().await;

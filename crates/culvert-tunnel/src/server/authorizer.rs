@@ -17,6 +17,10 @@ pub trait AgentAuthorizer: Send + Sync {
     /// it, otherwise a new one. A refusal is sent to the agent unchanged.
     fn authorize(&self, hello: AgentAuthRequest) -> BoxFuture<'_, Result<SessionGrant, Refusal>>;
 
+    /// The port that the next TCP endpoint of the session will probably get; `None` if none is available. SSH clients
+    /// are told a port before their command says what they want.
+    fn next_tcp_port<'a>(&'a self, grant: &'a SessionGrant) -> BoxFuture<'a, Option<u16>>;
+
     /// Grants an endpoint. Traffic may arrive as soon as this returns.
     fn bind<'a>(
         &'a self,
@@ -165,6 +169,8 @@ pub struct EndpointRequest {
     pub options: Options,
     /// Id of an IP policy, or empty.
     pub ip_policy: String,
+    /// The port that a TCP endpoint without an address gets if it is still available.
+    pub tcp_port: Option<u16>,
     /// Metadata of the application.
     pub metadata: String,
     /// `public`, `internal` or `kubernetes`.

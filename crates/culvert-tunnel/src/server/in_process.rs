@@ -122,6 +122,11 @@ impl InProcessAgent {
         &self.grant
     }
 
+    /// The port that its next TCP endpoint will probably get.
+    pub async fn next_tcp_port(&self) -> Option<u16> {
+        self.server.authorizer().next_tcp_port(&self.grant).await
+    }
+
     /// Requests an endpoint. Connections may arrive as soon as this returns.
     pub async fn bind(&self, wanted: &EndpointRequest) -> Result<Binding, Refusal> {
         let binding = decided(self.server.authorizer().bind(&self.grant, wanted)).await?;

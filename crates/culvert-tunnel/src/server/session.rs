@@ -525,6 +525,7 @@ impl Connection {
             forwards_proto: want.forwards_proto.clone(),
             options,
             ip_policy: extra.ip_policy_ref.clone(),
+            tcp_port: None,
             metadata: extra.metadata.clone(),
             bindings: extra.bindings.clone(),
             pooling_enabled: extra.pooling_enabled,

@@ -163,8 +163,7 @@ async fn a_stock_ssh_client_serves_http_until_its_key_is_deleted() {
     culvert.stop().await;
 }
 
-/// OpenSSH and Dropbear print a port before the server knows the kind of endpoint, so the server says which
-/// one it is.
+/// OpenSSH and Dropbear print the port of the reply, and then the server prints that of the endpoint.
 #[tokio::test(flavor = "multi_thread")]
 async fn stock_clients_are_told_the_port_that_was_allocated() {
     let folder = tempfile::tempdir().unwrap();
@@ -194,15 +193,19 @@ async fn stock_clients_are_told_the_port_that_was_allocated() {
     } else {
         culvert_testing::ignore("the Dropbear client is not installed");
     }
+    let errors = folder.path().join("errors");
     for mut client in clients {
         client.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = client
-            .stderr(Stdio::null())
+            .stderr(std::fs::File::create(&errors).unwrap())
             .kill_on_drop(true)
             .spawn()
             .unwrap();
         let told = line(&mut child, "Port").await;
         assert_eq!(told.trim(), format!("{:<12}{port}", "Port"));
+        let printed = std::fs::read_to_string(&errors).unwrap();
+        let allocated = format!("Allocated port {port} for remote forward to");
+        assert!(printed.contains(&allocated), "{printed}");
         let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
         let mut socket = tokio::net::TcpStream::connect(("127.0.0.1", port))
             .await

@@ -284,8 +284,8 @@ impl RequestedUrl {
 
     async fn settle_tcp(self, cx: &Cx<'_>) -> Result<Settled, Error> {
         let (host, port, tcp_addr_id, taking) = match (self.host, self.port) {
-            (None, _) => {
-                let taken = pool::take(cx).await?.ok_or_else(|| {
+            (None, preferred) => {
+                let taken = pool::take(cx, preferred).await?.ok_or_else(|| {
                     Refusal::new(
                         code::ENDPOINT_FIELD_INVALID,
                         "No TCP address is available: all addresses of the pool are in use, or you have half of them, which is the limit of one owner.",

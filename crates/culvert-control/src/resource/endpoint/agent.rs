@@ -87,12 +87,25 @@ impl AgentAddress {
     }
 }
 
+/// What an agent requests besides an address.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) proto: &'a str,
+    pub(crate) bindings: &'a [String],
+    /// The port to choose if the agent requests no address and the port is still available.
+    pub(crate) tcp_port: Option<u16>,
+}
+
 /// Chooses the address for a request. `requested` is a URL, a host or a `host:port`; `None` lets the
 /// installation choose. `was_its` says that the agent has proved that it had the address before, for the
 /// endpoint with this ID.
 pub(crate) async fn settle(
     cx: &Cx<'_>,
-    (proto, bindings): (&str, &[String]),
+    Wanted {
+        proto,
+        bindings,
+        tcp_port,
+    }: Wanted<'_>,
     requested: Option<&str>,
     endpoint_id: &str,
     was_its: bool,
@@ -112,7 +125,7 @@ pub(crate) async fn settle(
     if authority.contains(['/', '?', '#', '@', '\\']) {
         return Err(Refusal::of(code::AGENT_URL_MALFORMED).into());
     }
-    let wanted = RequestedUrl::parse(&url)
+    let mut wanted = RequestedUrl::parse(&url)
         .map_err(|refusal| Refusal::new(code::BIND_NAME_INVALID, refusal.message))?;
     if wanted.scheme.name() != proto {
         let why = "The scheme of the endpoint's URL does not match its protocol.";
@@ -132,6 +145,9 @@ pub(crate) async fn settle(
         if let Some(place) = settle_again(cx, address, endpoint_id).await? {
             return Ok(place);
         }
+    }
+    if (wanted.scheme, &wanted.host) == (AddressScheme::Tcp, &None) {
+        wanted.port = tcp_port;
     }
     let (scheme, host) = (wanted.scheme, wanted.host.clone());
     match wanted.settle(cx, binding).await {
