@@ -53,10 +53,15 @@ use crate::{event_kinds, login, replay, stored};
 
 /// Longest time between two passes: certificates become due without a commit.
 const PASS_EVERY: Duration = Duration::from_secs(60);
-/// Minimum and maximum pause between two passes. Within these bounds, the pause is four times the duration of a pass, so
-/// that many changes leave most of a processor to the traffic.
+/// Minimum and maximum pause between two passes.
 const PASS_APART: Duration = Duration::from_millis(1);
 const PASS_APART_MAX: Duration = Duration::from_millis(100);
+
+/// The pause after a pass. It is four times the duration of a pass, so that many changes leave most of a processor to the
+/// traffic. A single long pass, such as the first one or one that waited for the database, does not delay the next one.
+fn pause(before: Duration, last: Duration) -> Duration {
+    (4 * before.min(last)).clamp(PASS_APART, PASS_APART_MAX)
+}
 
 /// The documents of the last pass, to detect changes.
 #[derive(Debug)]
@@ -165,18 +170,15 @@ impl Control {
         let mut authority = self.authority.lock().await;
         let mut seen = ReconcileState::nothing(Arc::clone(&self.logins));
         let mut revision = self.store.watch();
-        let mut is_first = true;
+        let mut before = Duration::ZERO;
         loop {
             revision.mark_unchanged();
             let began = Instant::now();
             if let Err(fault) = self.pass(&mut authority, &mut seen).await {
                 error!(cause = %fault.chain(), "configuration failed to compile; keeping the last snapshot");
             }
-            // The first pass compiles everything, which says nothing about the next one.
-            let apart = match std::mem::take(&mut is_first) {
-                true => PASS_APART,
-                false => (4 * began.elapsed()).clamp(PASS_APART, PASS_APART_MAX),
-            };
+            let last = began.elapsed();
+            let apart = pause(std::mem::replace(&mut before, last), last);
             let woken = async {
                 tokio::time::sleep(apart).await;
                 // The sender lives in the store, which outlives this task.
@@ -754,4 +756,23 @@ fn sources(document: &Document, subscription: &EventSubscription) -> Vec<Arc<Sou
         }
     }
     compiled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_long_pass_delays_no_change() {
+        let ms = Duration::from_millis;
+        for (before, last, expected) in [
+            (ms(0), ms(700), PASS_APART),
+            (ms(700), ms(2), ms(8)),
+            (ms(2), ms(30), ms(8)),
+            (ms(30), ms(20), ms(80)),
+            (ms(700), ms(700), PASS_APART_MAX),
+        ] {
+            assert_eq!(pause(before, last), expected, "{before:?} {last:?}");
+        }
+    }
 }
