@@ -67,12 +67,12 @@ impl EdgeContext {
     /// IP data that policies read and no file has, the number of endpoints that need it, and the ID of one.
     pub(crate) fn missing_data<'l>(&self, live: &'l Live) -> (IpFields, u32, &'l str) {
         let data = self.policy.ip_data.now();
-        let (mut all, mut count, mut first) = (IpFields::default(), 0, "");
-        for (id, fields) in live.data_readers.iter() {
-            let missing = data.missing(*fields);
+        let (mut all, mut count, mut first) = (IpFields::default(), 0_u32, "");
+        for (fields, n_endpoints, id) in live.data_readers.iter() {
+            let missing = data.missing(fields);
             if !missing.is_empty() {
                 all = all.and(missing);
-                count += 1;
+                count = count.saturating_add(u32::try_from(n_endpoints).unwrap_or(u32::MAX));
                 first = if first.is_empty() { id } else { first };
             }
         }

@@ -55,6 +55,11 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Table<K, V> {
 }
 
 impl<K, V> Table<K, V> {
+    /// The number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Whether it has no entry.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
@@ -93,12 +98,15 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
         }
     }
 
-    /// Removes a key.
+    /// Removes a key. Without it, nothing is copied.
     pub(crate) fn remove<Q>(&mut self, key: &Q)
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        if self.get(key).is_none() {
+            return;
+        }
         let hash = self.hasher.hash_one(key);
         let Some(shard) = self.shard_mut(hash) else {
             return;
@@ -148,6 +156,7 @@ fn shard_of(hash: u64, count: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
@@ -175,6 +184,45 @@ mod tests {
             assert_eq!(table.is_empty(), plain.is_empty());
             for n in 0..3_000 {
                 assert_eq!(table.get(&*key(n)), plain.get(&key(n)), "{n}");
+            }
+        }
+    }
+
+    /// A value that counts its copies.
+    #[derive(Debug)]
+    struct Counted(Arc<AtomicUsize>);
+
+    impl Clone for Counted {
+        fn clone(&self) -> Self {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Self(Arc::clone(&self.0))
+        }
+    }
+
+    #[test]
+    fn a_change_copies_one_shard_of_a_table_of_any_size() {
+        let copies = Arc::new(AtomicUsize::new(0));
+        let value = || Counted(Arc::clone(&copies));
+        let mut table = Table::<usize, Counted>::default();
+        for len in [1_000, 10_000, 100_000] {
+            for key in table.len()..len {
+                table.insert(key, value());
+            }
+            for key in (0..len).step_by(len / 100) {
+                let before = table.clone();
+                copies.store(0, Ordering::Relaxed);
+                table.insert(key, value());
+                let n_copied = copies.load(Ordering::Relaxed);
+                assert!(
+                    (1..2 * SHARD_LEN).contains(&n_copied),
+                    "{n_copied} of {len}"
+                );
+                let shards = before.shards.iter().zip(&*table.shards);
+                let n_changed = shards.filter(|(old, new)| !Arc::ptr_eq(old, new)).count();
+                assert_eq!(n_changed, 1, "of {len}");
+                copies.store(0, Ordering::Relaxed);
+                table.remove(&usize::MAX);
+                assert_eq!(copies.load(Ordering::Relaxed), 0);
             }
         }
     }

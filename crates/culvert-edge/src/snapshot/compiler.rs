@@ -6,7 +6,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use culvert_policy::ipdata::IpFields;
 use culvert_statistics::Slot;
 use culvert_tls::server_certificate::ServerCertificate;
 use rustls_pki_types::CertificateDer;
@@ -21,12 +20,6 @@ use crate::snapshot::input::{NamedCertificate, Snapshot};
 use crate::snapshot::live::Live;
 use crate::upstream::pool::Pool;
 use crate::upstream::url::Upstream;
-
-/// The IP data that an endpoint's policy reads, if it reads any.
-fn read_data(endpoint: &Endpoint) -> Option<IpFields> {
-    let fields = endpoint.policy.as_ref()?.ip_fields();
-    (!fields.is_empty()).then_some(fields)
-}
 
 /// Compiles snapshots, and keeps what outlives one.
 #[derive(Debug, Default)]
@@ -61,9 +54,7 @@ impl SnapshotCompiler {
                 let known = before.get(&key).map(|(pool, _)| pool);
                 self.acquire(key, known);
             }
-            if let Some(fields) = read_data(&endpoint) {
-                live.data_readers.insert(endpoint.id.clone(), fields);
-            }
+            live.data_readers.insert(&endpoint);
             let place = EndpointAddress::of(&endpoint);
             self.by_id.insert(endpoint.id.clone(), place.clone());
             self.places.entry(place).or_default().push(endpoint);
@@ -101,13 +92,15 @@ impl SnapshotCompiler {
         }
         let ids = change.removed.iter().chain(put.iter().map(|one| &one.id));
         for id in ids {
-            live.data_readers.remove(id);
             let Some(place) = self.by_id.remove(id) else {
                 continue;
             };
             if let Some(there) = self.places.get_mut(&place) {
                 let of_id = there.extract_if(.., |endpoint| endpoint.id == *id);
-                released.extend(of_id.filter_map(|endpoint| pool_key(&endpoint)));
+                for endpoint in of_id {
+                    live.data_readers.remove(&endpoint);
+                    released.extend(pool_key(&endpoint));
+                }
                 if there.is_empty() {
                     self.places.remove(&place);
                 }
@@ -115,9 +108,7 @@ impl SnapshotCompiler {
             touched.insert(place);
         }
         for endpoint in put {
-            if let Some(fields) = read_data(&endpoint) {
-                live.data_readers.insert(endpoint.id.clone(), fields);
-            }
+            live.data_readers.insert(&endpoint);
             let place = EndpointAddress::of(&endpoint);
             self.by_id.insert(endpoint.id.clone(), place.clone());
             let there = self.places.entry(place.clone()).or_default();

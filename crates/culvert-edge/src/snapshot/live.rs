@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use culvert_login::Logins;
-use culvert_policy::ipdata::IpFields;
 use culvert_policy::scheme::Scheme;
 use culvert_tls::server_certificate::ServerCertificate;
 
 use crate::challenges::Answers;
 use crate::route::Hosts;
 use crate::snapshot::address::EndpointAddress;
+use crate::snapshot::data_readers::DataReaders;
 use crate::snapshot::group::Group;
 use crate::table::Table;
 
@@ -28,8 +28,7 @@ pub(crate) struct Live {
     pub(crate) fallback: Hosts<Arc<ServerCertificate>>,
     pub(crate) answers: Arc<Answers>,
     pub(crate) logins: Option<Arc<Logins>>,
-    /// Endpoints whose policies read data of the operator, with that data.
-    pub(crate) data_readers: Table<String, IpFields>,
+    pub(crate) data_readers: DataReaders,
 }
 
 impl Live {

@@ -6,6 +6,7 @@
 pub(crate) mod address;
 pub(crate) mod change;
 pub(crate) mod compiler;
+mod data_readers;
 pub(crate) mod endpoint;
 pub(crate) mod group;
 pub(crate) mod input;
