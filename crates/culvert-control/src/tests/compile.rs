@@ -125,6 +125,46 @@ async fn a_mirror_makes_what_changed_and_forgets_what_went() {
 }
 
 #[tokio::test]
+async fn a_change_reads_one_document_however_many_there_are() {
+    let house = House::start().await;
+    let body = json!({"description": "first"});
+    let first = house.post("/ip_policies", body).await.body();
+    let id = first["id"].as_str().unwrap();
+    let mut cache = InformerCache::of("ip_policy");
+    let made = std::cell::Cell::new(0);
+    let mut refreshed = async || {
+        made.set(0);
+        let count = |_: Document| made.set(made.get() + 1);
+        cache.refresh(&house.store, count).await.unwrap();
+        (made.get(), cache.len())
+    };
+    let like = house.store.get("ip_policy", id).await.unwrap().unwrap();
+    let quiet = AuditEvent::Suppress { reason: "a test" };
+    let mut there = 1;
+    for count in [10, 100, 1_000, 5_000] {
+        let mut added = Changes::default();
+        for n in there..count {
+            let mut one = like.clone();
+            one.keys = Vec::new();
+            one.head.id = format!("{}{n:06}", &id[..id.len() - 6]);
+            added = added.and(Changes::insert(one, quiet.clone()));
+        }
+        house.store.commit(added).await.unwrap();
+        refreshed().await;
+        there = count;
+        house
+            .patch(
+                &format!("/ip_policies/{id}"),
+                json!({"description": format!("of {count}")}),
+            )
+            .await
+            .body();
+        assert_eq!(refreshed().await, (1, count));
+        assert_eq!(refreshed().await, (0, count));
+    }
+}
+
+#[tokio::test]
 async fn an_endpoint_has_times_of_its_own() {
     let none = json!({
         "connect": null, "first_byte": null, "idle": null, "write": null, "request": null,
