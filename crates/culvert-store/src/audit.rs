@@ -176,13 +176,13 @@ const CHAINED_FORMAT: i64 = 2;
 impl AuditLog {
     /// Opens the log of the store at `url` for reading. Creates and migrates nothing.
     pub async fn open(url: &StoreUrl) -> Result<Self, Fault> {
-        let doing = "opening the audit log";
         let site = match url {
             StoreUrl::Sqlite(path) => Site::Sqlite(sqlite::File::at(path)),
             StoreUrl::Postgres(url) => {
                 Site::Postgres(postgres::Schema::at(url, crate::database::STATE.schema)?)
             }
         };
+        let doing = &site.opening();
         let mut connection = site.connect(Access::Read).await.during(doing)?;
         let found = connection
             .row(site.spell(HAS_META), &[])

@@ -64,7 +64,7 @@ impl Database {
                 part.postgres_readers,
             ),
         };
-        let opening = "opening the database";
+        let opening = &site.opening();
         let (mut connection, health) = match (site.connect(Access::Write).await, &site) {
             (Ok(connection), _) => (connection, Health::good()),
             (Err(error), Site::Sqlite(file))
@@ -81,7 +81,7 @@ impl Database {
         let sound = match &site {
             Site::Sqlite(file) => sqlite::problems(&mut connection, sqlite::Check::Quick)
                 .await
-                .during("checking the database")
+                .during(opening)
                 .and_then(|problems| report(&file.path, &problems)),
             Site::Postgres(_) => postgres::Schema::check_durability(&mut connection).await,
         };

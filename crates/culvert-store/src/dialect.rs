@@ -32,6 +32,17 @@ impl Site {
         }
     }
 
+    /// What opening it is called in errors: with its place, and the setting that names it.
+    pub(crate) fn opening(&self) -> String {
+        match self {
+            Self::Sqlite(file) => format!("opening the database `{}`", file.path.display()),
+            Self::Postgres(schema) => {
+                let place = schema.place();
+                format!("opening the database at {place} (setting `database_url`)")
+            }
+        }
+    }
+
     /// While the guard is held, a file without room for a WAL stays read-only. The reader must
     /// close its connection before it drops the guard. `None` if connections may be kept open.
     pub(crate) async fn read_as_is(&self) -> Option<OwnedRwLockReadGuard<()>> {
@@ -224,6 +235,9 @@ impl<T> While<T> for Result<T, sqlx::Error> {
     fn during(self, doing: &str) -> Result<T, Fault> {
         self.map_err(|error| match error {
             sqlx::Error::Database(error) => Fault::new(doing, DatabaseError::of(&*error)),
+            // The library adds that it was communicating with the database.
+            sqlx::Error::Io(error) => Fault::new(doing, error),
+            sqlx::Error::PoolTimedOut => Fault::bare(format!("{doing}: no response in time")),
             error => Fault::new(doing, error),
         })
     }

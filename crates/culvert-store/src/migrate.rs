@@ -74,10 +74,7 @@ pub(crate) const EVENTS: &[Step] = &[
 
 /// Applies the missing `steps`, which are numbered from 1 without gaps.
 pub(crate) async fn migrate(site: &Site, steps: &[Step], clock: &dyn Clock) -> Result<(), Fault> {
-    let mut connection = site
-        .connect(Access::Write)
-        .await
-        .during("opening the database")?;
+    let mut connection = site.connect(Access::Write).await.during(&site.opening())?;
     let migrated = Migration { site, steps, clock }.run(&mut connection).await;
     // Closing releases the lock and rolls back uncommitted work.
     connection.close().await;
@@ -86,10 +83,7 @@ pub(crate) async fn migrate(site: &Site, steps: &[Step], clock: &dyn Clock) -> R
 
 /// Fails for a database that [`migrate`] would change. Writes nothing.
 pub(crate) async fn check(site: &Site, steps: &[Step], clock: &dyn Clock) -> Result<(), Fault> {
-    let mut connection = site
-        .connect(Access::Read)
-        .await
-        .during("opening the database")?;
+    let mut connection = site.connect(Access::Read).await.during(&site.opening())?;
     let migration = Migration { site, steps, clock };
     let found = migration.found(&mut connection).await;
     connection.close().await;
@@ -98,9 +92,10 @@ pub(crate) async fn check(site: &Site, steps: &[Step], clock: &dyn Clock) -> Res
     let ours = steps.iter().map(|step| step.format).max().unwrap_or(0);
     match found {
         Some(found) if found.format >= ours => Ok(()),
-        _ => Err(Fault::bare(
-            "opening the database: it requires a migration and the disk is full; free space and restart",
-        )),
+        _ => Err(Fault::bare(format!(
+            "{}: it requires a migration and the disk is full; free space and restart",
+            site.opening()
+        ))),
     }
 }
 
@@ -207,7 +202,11 @@ impl Migration<'_> {
         step: &Step,
         is_first: bool,
     ) -> Result<(), Fault> {
-        let doing = format!("migrating the database to format {}", step.format);
+        let doing = format!(
+            "{} and migrating it to format {}",
+            self.site.opening(),
+            step.format
+        );
         if is_first {
             connection
                 .script(self.site.define(include_str!("sql/meta.sql")))

@@ -51,6 +51,14 @@ impl Schema {
         })
     }
 
+    /// `host:port`, or the path of a socket.
+    pub(crate) fn place(&self) -> String {
+        match self.options.get_socket() {
+            Some(socket) => socket.display().to_string(),
+            None => format!("{}:{}", self.options.get_host(), self.options.get_port()),
+        }
+    }
+
     /// The options of a connection.
     pub(crate) fn options(&self) -> PgConnectOptions {
         (*self.options).clone()

@@ -6,6 +6,7 @@ use std::path::Path;
 use culvert::client::Client;
 use http::Method;
 use serde_json::json;
+use sqlx::{ConnectOptions, Connection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -109,6 +110,8 @@ async fn commands_name_each_cause_once_when_the_database_cannot_be_opened() {
             let error = said.lines().find(|line| line.starts_with("culvert: "));
             let error = error.unwrap_or_else(|| panic!("{arguments:?}: {said}"));
             assert!(error.contains(&expected), "{arguments:?}: {said}");
+            let place = format!("opening the database at {address} (setting `database_url`): ");
+            assert!(error.contains(&place), "{arguments:?}: {said}");
             assert_eq!(said.matches(&expected).count(), 1, "{arguments:?}: {said}");
             assert!(
                 !said.contains("secret") && !error.contains(" at line "),
@@ -117,6 +120,49 @@ async fn commands_name_each_cause_once_when_the_database_cannot_be_opened() {
             check_causes(error.trim_start_matches("culvert: "));
         }
     }
+}
+
+/// A file that is no database, one that another program locks, and a disk without room.
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_name_the_file_that_cannot_be_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let check = async |commands: &[&[&str]], file: &Path, expected: &str| {
+        for arguments in commands {
+            let said = output(folder.path(), "", arguments).await;
+            let error = said.lines().find(|line| line.starts_with("culvert: "));
+            let error = error.unwrap_or_else(|| panic!("{arguments:?}: {said}"));
+            let place = format!("culvert: opening the database `{}`", file.display());
+            assert!(error.starts_with(&place), "{arguments:?}: {said}");
+            assert!(error.ends_with(expected), "{arguments:?}: {said}");
+            check_causes(error.trim_start_matches("culvert: "));
+        }
+    };
+    let state = data.join("state.db");
+    std::fs::write(&state, "no database at all").unwrap();
+    check(&COMMANDS, &state, ": file is not a database (code 26)").await;
+
+    std::fs::remove_file(&state).unwrap();
+    Process::start(&data, "").terminate();
+    let mut locked = sqlx::sqlite::SqliteConnectOptions::new()
+        .filename(&state)
+        .locking_mode(sqlx::sqlite::SqliteLockingMode::Exclusive)
+        .connect()
+        .await
+        .unwrap();
+    sqlx::raw_sql("BEGIN EXCLUSIVE")
+        .execute(&mut locked)
+        .await
+        .unwrap();
+    check(&COMMANDS, &state, ": database is locked (code 5)").await;
+    locked.close().await.unwrap();
+
+    let queue = data.join("events.db");
+    std::fs::write(&queue, "no database at all").unwrap();
+    // The others do not open it.
+    let both = [COMMANDS[0], COMMANDS[2]];
+    check(&both, &queue, ": file is not a database (code 26)").await;
 }
 
 /// The caller of the API gets one sentence, and the log has each cause once.
