@@ -18,7 +18,7 @@ mod options;
 pub(crate) mod state;
 mod traffic;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -87,6 +87,8 @@ struct ReconcileState {
     addresses: InformerCache<()>,
     /// Endpoints of agents of this run, with their reservations.
     holders: InformerCache<Option<Holder>>,
+    /// IDs of the endpoints whose reservation may be gone.
+    to_check: BTreeSet<String>,
     /// Agent ingress domains and the certificates issued for them.
     ingresses: InformerCache<Option<(String, Option<String>)>>,
     /// Names reserved for owners whose agents may reconnect.
@@ -229,19 +231,25 @@ impl Control {
         seen: &mut ReconcileState,
     ) -> Result<(), Fault> {
         // The order matters: the reservation of every endpoint read here is read after it.
-        seen.holders
-            .refresh(&self.store, |document| holder(&document, &agents.run))
-            .await?;
-        seen.domains.refresh(&self.store, |_| ()).await?;
-        seen.addresses.refresh(&self.store, |_| ()).await?;
-        let is_reserved = |holder: &&Holder| {
-            let id = &holder.reservation_id;
-            seen.domains.contains(id) || seen.addresses.contains(id)
-        };
-        for holder in seen.holders.made().flatten() {
-            if is_reserved(&holder) {
-                continue;
+        let read = |document: Document| holder(&document, &agents.run);
+        let changes = seen.holders.refresh(&self.store, read).await?;
+        seen.to_check.extend(changes.into_iter().map(|(id, _)| id));
+        for reservations in [&mut seen.domains, &mut seen.addresses] {
+            if !reservations.refresh(&self.store, |_| ()).await?.is_empty() {
+                let all = seen.holders.made().flatten();
+                seen.to_check.extend(all.map(|one| one.endpoint_id.clone()));
             }
+        }
+        // Endpoints without a reservation are checked until they are gone.
+        seen.to_check.retain(|id| {
+            let holder = seen.holders.get(id).and_then(Option::as_ref);
+            holder.is_some_and(|holder| {
+                let id = &holder.reservation_id;
+                !seen.domains.contains(id) && !seen.addresses.contains(id)
+            })
+        });
+        let unreserved = seen.to_check.iter();
+        for holder in unreserved.filter_map(|id| seen.holders.get(id)?.as_ref()) {
             self.unbind_endpoint(&holder.session_id, &holder.endpoint_id)
                 .await?;
             let is_address = holder.reservation_id.starts_with(ReservedAddr::ID_PREFIX);
@@ -485,6 +493,7 @@ impl ReconcileState {
             keys: InformerCache::of(SshPublicKey::KIND),
             domains: InformerCache::of(ReservedDomain::KIND),
             addresses: InformerCache::of(ReservedAddr::KIND),
+            to_check: BTreeSet::new(),
             holders: InformerCache::of(Endpoint::KIND),
             ingresses: InformerCache::of(AgentIngress::KIND),
             names: InformerCache::of(host::KIND),

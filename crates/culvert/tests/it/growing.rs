@@ -410,6 +410,7 @@ const BY_SERVER: &[&str] = &[
     "control/agents/mod.rs ReconcileState.issued",
     "control/agents/mod.rs ReconcileState.keys",
     "control/agents/mod.rs ReconcileState.names",
+    "control/agents/mod.rs ReconcileState.to_check",
     "control/agents/state.rs AgentCertificates.issued",
     "control/authority.rs Authority.made",
     "control/compile.rs Due.endpoints",
