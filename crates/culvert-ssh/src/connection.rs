@@ -436,8 +436,8 @@ impl Handler for ConnectionHandler {
         if *port == 0 {
             // The library replies before it reads the command, which decides the kind of endpoint. Only TCP endpoints
             // have ports that the server chooses.
-            let next = match &self.guest {
-                Some(guest) => guest.next_tcp_port().await,
+            let next = match &self.agent {
+                Some(agent) => agent.next_tcp_port().await,
                 None => None,
             };
             let told = next.unwrap_or(ANY_PORT);
