@@ -98,7 +98,7 @@ pub use crate::nodes::node_identity;
 pub use crate::operation::{
     BodySpec, Call, Handler, Method, Operation, Reply, ResponseSpec, SchemaOf, Status,
 };
-pub use crate::operations::{operations, texts};
+pub use crate::operations::{collection_doc, operations, texts};
 pub use crate::page::Parameter;
 pub use crate::people::Accepted;
 pub use crate::ports::{CertificateMeters, Certificates, EdgePort, Issuer, Record};

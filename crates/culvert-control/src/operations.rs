@@ -26,6 +26,19 @@ pub fn operations() -> &'static [Operation] {
     })
 }
 
+/// The purpose of a collection, in one or two sentences.
+pub fn collection_doc(collection: &str) -> &'static str {
+    match collection {
+        "events" => "Events: retained audit and traffic events.",
+        "nodes" => "Nodes: the server processes of the installation.",
+        "statistics" => "Statistics: traffic and deliveries over time.",
+        collection => {
+            let found = resource::ALL.iter().find(|ty| ty.collection == collection);
+            found.map_or("", |ty| ty.doc)
+        }
+    }
+}
+
 /// The texts of stored forms that the store indexes: those that filters may name.
 pub fn texts() -> Texts {
     let fields = |ty: &&'static ResourceType| {

@@ -69,8 +69,8 @@ pub(crate) struct ConnectionHandler {
     /// The command of a certificate, which replaces the client's.
     pub(crate) forced: Option<String>,
     pub(crate) forward: Option<Forward>,
-    /// The port that a client was told that requested any port.
-    pub(crate) told: Option<u16>,
+    /// The port in the reply to a client that requested any port.
+    pub(crate) announced_port: Option<u16>,
     pub(crate) has_too_many_forwards: bool,
     pub(crate) channel: Option<ChannelId>,
     /// The channel of a second command on this connection. It receives an error.
@@ -202,10 +202,10 @@ impl ConnectionHandler {
         let (Some(forward), Some(agent)) = (&self.forward, &self.agent) else {
             return Err(Refusal::of(code::SSH_FORWARD_MISSING));
         };
-        let told = self.told.map_or(forward.port, u32::from);
-        self.step(Step::Serving(forward.host.clone(), told)).await;
+        let announced = self.announced_port.map_or(forward.port, u32::from);
+        self.step(Step::Serving(forward.host.clone(), announced)).await;
         let mut wanted = wanted(request)?;
-        wanted.tcp_port = self.told;
+        wanted.tcp_port = self.announced_port;
         let binding = agent.bind(&wanted).await?;
         let grant = agent.grant();
         let plan = match &grant.plan_name[..] {
@@ -440,9 +440,9 @@ impl Handler for ConnectionHandler {
                 Some(agent) => agent.next_tcp_port().await,
                 None => None,
             };
-            let told = next.unwrap_or(ANY_PORT);
-            self.told = Some(told);
-            *port = told.into();
+            let announced = next.unwrap_or(ANY_PORT);
+            self.announced_port = Some(announced);
+            *port = announced.into();
         }
         Ok(true)
     }

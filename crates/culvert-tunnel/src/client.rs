@@ -42,5 +42,6 @@ pub use forward::Edit;
 pub use meter::{EndpointMeters, RateMeter, Reading};
 pub use proxy::Proxy;
 pub use servers::Servers;
+pub use session::Heartbeat;
 pub use status::{AgentError, EndpointStatus, Event, Observer, Phase, SessionTrouble, Status};
 pub use upstream::{Upstream, UpstreamTrust};

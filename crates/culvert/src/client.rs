@@ -1,6 +1,7 @@
 //! A client of the management API, for the command line and the demo.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use http::{Method, Request, header};
@@ -9,6 +10,9 @@ use hyper::body::{Bytes, Incoming};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use rustls::RootCertStore;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 
 /// A client with one URL and one token.
@@ -31,12 +35,33 @@ pub struct Answer {
 impl Client {
     /// A client of the API at `base`, such as `http://127.0.0.1:8420`.
     pub fn new(base: &str, token: String) -> Result<Self> {
-        let connector = HttpsConnectorBuilder::new()
-            .with_provider_and_native_roots(rustls::crypto::aws_lc_rs::default_provider())
-            .context("reading the system's certificate authorities")?
-            .https_or_http()
-            .enable_http1()
-            .build();
+        Self::with_authorities(base, token, None)
+    }
+
+    /// A client that trusts the CAs in this PEM text, and no others.
+    pub fn with_authorities(base: &str, token: String, pem: Option<&[u8]>) -> Result<Self> {
+        let uri: http::Uri = base
+            .parse()
+            .with_context(|| format!("`{base}` is not a URL"))?;
+        if !matches!(uri.scheme_str(), Some("http" | "https")) {
+            bail!("`{base}` is not an http or https URL");
+        }
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        let builder = HttpsConnectorBuilder::new();
+        let builder = match pem {
+            None => builder
+                .with_provider_and_native_roots(provider)
+                .context("reading the system's certificate authorities")?,
+            Some(pem) => {
+                let config = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
+                    .with_safe_default_protocol_versions()
+                    .context("setting up TLS")?
+                    .with_root_certificates(roots(pem)?)
+                    .with_no_client_auth();
+                builder.with_tls_config(config)
+            }
+        };
+        let connector = builder.https_or_http().enable_http1().build();
         let http =
             hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
         Ok(Self {
@@ -157,6 +182,18 @@ impl Answer {
             None => format!("{message} (HTTP {})", self.status),
         }
     }
+}
+
+fn roots(pem: &[u8]) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.context("the CA file is not valid PEM")?;
+        roots.add(certificate).context("a CA is unusable")?;
+    }
+    if roots.is_empty() {
+        bail!("the CA file contains no certificate");
+    }
+    Ok(roots)
 }
 
 /// The first line of a token file.

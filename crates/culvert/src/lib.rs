@@ -17,6 +17,7 @@ pub mod issuer;
 pub mod keys;
 mod memory;
 pub mod metrics;
+mod profile;
 mod rate_exchange;
 pub mod reload;
 pub mod server;

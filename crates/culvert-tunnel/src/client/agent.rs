@@ -27,7 +27,7 @@ use super::forward::{self, Edit, Held};
 use super::further::{Load, Others};
 use super::meter;
 use super::servers::Servers;
-use super::session;
+use super::session::{self, Heartbeat};
 use super::status::{AgentError, EndpointStatus, Event, Observer, Phase, SessionTrouble, Status};
 use crate::driver::Session;
 use crate::wire::{Outcome, StopEndpointRequest, StreamType, UnbindRequest};
@@ -62,6 +62,10 @@ pub struct Settings {
     /// Maximum number of concurrent streams, each with a connection to its service. The agent sends the limit
     /// to the server, and refuses further streams as busy.
     pub streams_max: usize,
+    /// Heartbeats of its connections.
+    pub heartbeat: Heartbeat,
+    /// Whether the server may stop and restart the agent.
+    pub is_managed: bool,
 }
 
 /// An agent with its endpoints.
@@ -368,7 +372,7 @@ impl Agent {
             driver.run().await;
             Chore::Ended
         });
-        let beating = session::heartbeat(session.clone(), {
+        let beating = session::heartbeat(session.clone(), self.settings.heartbeat, {
             let this = Arc::clone(self);
             move |latency| {
                 this.status

@@ -17,7 +17,7 @@ use super::proxy::Proxy;
 use crate::driver::{self, Driver, Session};
 use crate::socket::Socket;
 
-/// Timeout of the TCP connection and the TLS handshake together.
+/// Default timeout of the TCP connection and the TLS handshake together.
 const CONNECT_TIME: Duration = Duration::from_secs(15);
 /// Maximum receive window of a stream: enough for a high rate over a long distance.
 const WINDOW_BYTES_MAX: u32 = 1 << 20;
@@ -29,6 +29,7 @@ pub struct Dialing {
     name: ServerName<'static>,
     tls: TlsConnector,
     proxy: Option<Proxy>,
+    timeout: Duration,
 }
 
 impl fmt::Debug for Dialing {
@@ -70,6 +71,7 @@ impl Dialing {
             name,
             tls: TlsConnector::from(Arc::new(client_config(roots))),
             proxy: None,
+            timeout: CONNECT_TIME,
         })
     }
 
@@ -77,6 +79,12 @@ impl Dialing {
     #[must_use]
     pub fn through(self, proxy: Option<Proxy>) -> Self {
         Self { proxy, ..self }
+    }
+
+    /// Sets the timeout of the TCP connection and the TLS handshake together.
+    #[must_use]
+    pub fn within(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
     /// `host:port`.
@@ -94,7 +102,7 @@ impl Dialing {
             let socket = Socket::new(socket)?;
             self.tls.connect(self.name.clone(), socket).await
         };
-        let socket = tokio::time::timeout(CONNECT_TIME, connecting)
+        let socket = tokio::time::timeout(self.timeout, connecting)
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         let limits = Limits {

@@ -133,9 +133,11 @@ impl Wanted {
         String::from_utf8(text.ok()?).ok()
     }
 
-    /// Sends this `Host` to the service; `rewrite` stands for the host of the service.
+    /// Sends this `Host` to the service. `rewrite` stands for the host of the service, `preserve` for that of the
+    /// request.
     pub fn set_host_header(&mut self, value: &str, upstream: &Upstream) {
         let host = match value {
+            "preserve" => return,
             "rewrite" => upstream.authority(),
             host => host.to_owned(),
         };
@@ -189,14 +191,20 @@ impl Wanted {
             };
         }
         let mut opts = self.opts;
+        // A scheme alone, such as `tcp://`, requests no name.
+        let url = if self.url.ends_with("://") {
+            ""
+        } else {
+            &self.url
+        };
         for (name, value) in [
-            ("URL", &self.url),
+            ("URL", url),
             ("Domain", &self.host),
             ("Subdomain", &self.subdomain),
             ("Addr", &self.remote_addr),
         ] {
             if !value.is_empty() {
-                opts.insert(name.into(), value.clone().into());
+                opts.insert(name.into(), value.into());
             }
         }
         // The server puts the name that it chose into the field that is present.
@@ -482,6 +490,8 @@ mod tests {
             proto(Protocol::Http, &[("url", "http://a.test")]),
             Ok("http")
         );
+        assert_eq!(proto(Protocol::Http, &[("url", "http://")]), Ok("http"));
+        assert_eq!(opts(&[("url", "https://")]), json!({}));
         assert_eq!(proto(Protocol::Http, &[("url", "a.test")]), Ok("https"));
         assert_eq!(
             proto(Protocol::Tcp, &[("url", "tcp://a.test:1")]),

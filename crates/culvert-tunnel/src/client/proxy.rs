@@ -1,4 +1,4 @@
-//! HTTP proxies on the way to the server, from the variables that other programs use.
+//! Proxies on the way to the server, HTTP and SOCKS5, from the variables that other programs use.
 //!
 //! The clients' own connectors of the HTTP library read these variables too, but only together with its pools and
 //! resolvers; the agent needs one CONNECT.
@@ -8,19 +8,35 @@ use std::io;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use culvert_base::Secret;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_socks::tcp::Socks5Stream;
 
 /// Maximum size of a proxy's response.
 const RESPONSE_BYTES_MAX: usize = 16 << 10;
 
-/// An HTTP proxy that connects with CONNECT.
+/// A proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
     /// `host:port`.
     address: String,
-    /// The value of `proxy-authorization`.
-    authorization: Option<String>,
+    kind: Kind,
+}
+
+/// The protocol of a proxy.
+#[derive(Clone, PartialEq, Eq)]
+enum Kind {
+    /// Connects with CONNECT.
+    Http {
+        /// The value of `proxy-authorization`.
+        authorization: Option<Secret>,
+    },
+    /// Resolves the server's name itself.
+    Socks5 {
+        /// A user and a password.
+        login: Option<(String, Secret)>,
+    },
 }
 
 impl fmt::Debug for Proxy {
@@ -30,15 +46,19 @@ impl fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// Parses a URL such as `http://user:password@proxy:3128`. The error is a sentence without a full stop, and does
-    /// not contain the password.
+    /// Parses a URL such as `http://user:password@proxy:3128` or `socks5://proxy`. The error is a sentence without a
+    /// full stop, and does not contain the password.
     pub fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
-        if !scheme.eq_ignore_ascii_case("http") {
-            return Err(format!(
-                "the proxy must be an http URL; `{scheme}` is not supported"
-            ));
-        }
+        let (is_socks, default_port) = match &scheme.to_ascii_lowercase()[..] {
+            "http" => (false, 80),
+            "socks5" | "socks5h" => (true, 1080),
+            _ => {
+                return Err(format!(
+                    "the proxy must be an http or socks5 URL; `{scheme}` is not supported"
+                ));
+            }
+        };
         let rest = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let (user, address) = match rest.rsplit_once('@') {
             Some((user, address)) => (Some(user), address),
@@ -49,20 +69,30 @@ impl Proxy {
             .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let address = match has_port {
             true => address.to_owned(),
-            false => format!("{address}:80"),
+            false => format!("{address}:{default_port}"),
         };
         if address.starts_with(':') || address.contains(char::is_whitespace) {
             return Err("the proxy's URL has no host".into());
         }
-        let authorization = user.map(|user| {
+        let login = user.map(|user| {
             let (name, password) = user.split_once(':').unwrap_or((user, ""));
-            let plain = [&decoded(name)[..], b":", &decoded(password)].concat();
-            format!("Basic {}", STANDARD.encode(plain))
+            (decoded(name), decoded(password))
         });
-        Ok(Self {
-            address,
-            authorization,
-        })
+        let kind = match is_socks {
+            false => Kind::Http {
+                authorization: login.map(|(name, password)| {
+                    let plain = STANDARD.encode([&name[..], b":", &password].concat());
+                    Secret::new(format!("Basic {plain}"))
+                }),
+            },
+            true => Kind::Socks5 {
+                login: login.map(|(name, password)| {
+                    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+                    (text(name), Secret::new(text(password)))
+                }),
+            },
+        };
+        Ok(Self { address, kind })
     }
 
     /// The proxy for connections to `host:port`, from the variables `https_proxy`, `http_proxy`, `all_proxy` and
@@ -105,10 +135,38 @@ impl Proxy {
 
     /// Connects to `target`, a `host:port`, through the proxy.
     pub(crate) async fn connect(&self, target: &str) -> io::Result<TcpStream> {
+        let connected = match &self.kind {
+            Kind::Http { authorization } => {
+                return self.connect_http(target, authorization.as_ref()).await;
+            }
+            Kind::Socks5 { login: None } => Socks5Stream::connect(&self.address[..], target).await,
+            Kind::Socks5 {
+                login: Some((name, password)),
+            } => {
+                let address = &self.address[..];
+                Socks5Stream::connect_with_password(address, target, name, password.reveal()).await
+            }
+        };
+        match connected {
+            Ok(stream) => Ok(stream.into_inner()),
+            Err(tokio_socks::Error::Io(error)) => Err(error),
+            Err(error) => Err(io::Error::other(format!(
+                "the proxy {} refused the connection: {error}",
+                self.address
+            ))),
+        }
+    }
+
+    async fn connect_http(
+        &self,
+        target: &str,
+        authorization: Option<&Secret>,
+    ) -> io::Result<TcpStream> {
         let mut socket = TcpStream::connect(&self.address).await?;
         let mut request = format!("CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n");
-        if let Some(authorization) = &self.authorization {
-            request.push_str(&format!("proxy-authorization: {authorization}\r\n"));
+        if let Some(authorization) = authorization {
+            let value = authorization.reveal();
+            request.push_str(&format!("proxy-authorization: {value}\r\n"));
         }
         request.push_str("\r\n");
         socket.write_all(request.as_bytes()).await?;
@@ -229,9 +287,13 @@ mod tests {
                 Ok(None)
             );
         }
-        let refused = chosen(&[("all_proxy", "socks5://u:secret@p.test")], server).unwrap_err();
+        assert_eq!(
+            chosen(&[("all_proxy", "socks5://u:secret@p.test")], server),
+            Ok(Some("p.test:1080".into()))
+        );
+        let refused = chosen(&[("all_proxy", "socks4://u:secret@p.test")], server).unwrap_err();
         assert!(
-            refused.contains("socks5") && !refused.contains("secret"),
+            refused.contains("socks4") && !refused.contains("secret"),
             "{refused}"
         );
     }
@@ -266,6 +328,48 @@ mod tests {
             assert_eq!(&after, b"after");
             let error = proxy.connect("a.test:1").await.unwrap_err().to_string();
             assert!(error.ends_with("407 Who are you"), "{error}");
+        };
+        tokio::join!(serve, dial);
+    }
+
+    /// The proxy gets the server's name, the user and the password (RFC 1928 and 1929).
+    #[tokio::test]
+    async fn a_socks_proxy_resolves_the_name_and_may_refuse() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("socks5://us%20er:p%40ss@{}", listener.local_addr().unwrap());
+        let proxy = Proxy::parse(&url).unwrap();
+        let serve = async {
+            for (code, after) in [(0, &b"after"[..]), (2, b"")] {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                let mut methods = vec![0; 2];
+                socket.read_exact(&mut methods).await.unwrap();
+                assert_eq!(methods[0], 5);
+                let mut offered = vec![0; methods[1].into()];
+                socket.read_exact(&mut offered).await.unwrap();
+                assert!(offered.contains(&2));
+                socket.write_all(&[5, 2]).await.unwrap();
+                let wanted = b"\x01\x06us er\x04p@ss";
+                let mut login = vec![0; wanted.len()];
+                socket.read_exact(&mut login).await.unwrap();
+                assert_eq!(login, wanted);
+                socket.write_all(&[1, 0]).await.unwrap();
+                let wanted = b"\x05\x01\x00\x03\x06a.test\x00\x01";
+                let mut request = vec![0; wanted.len()];
+                socket.read_exact(&mut request).await.unwrap();
+                assert_eq!(request, wanted);
+                let answer = [5, code, 0, 1, 0, 0, 0, 0, 0, 0];
+                socket.write_all(&answer).await.unwrap();
+                socket.write_all(after).await.unwrap();
+            }
+        };
+        let dial = async {
+            let mut socket = proxy.connect("a.test:1").await.unwrap();
+            let mut after = [0; 5];
+            socket.read_exact(&mut after).await.unwrap();
+            assert_eq!(&after, b"after");
+            let error = proxy.connect("a.test:1").await.unwrap_err().to_string();
+            assert!(error.contains("refused the connection: "), "{error}");
+            assert!(!error.contains("p@ss"), "{error}");
         };
         tokio::join!(serve, dial);
     }

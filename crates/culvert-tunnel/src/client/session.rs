@@ -20,10 +20,24 @@ const ANSWER: ReadDeadline = ReadDeadline {
     bytes: 2 << 20,
     time: Duration::from_secs(40),
 };
-/// The interval of heartbeats.
-pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
-/// The timeout for the reply to a heartbeat.
-pub(crate) const HEARTBEAT_TOLERANCE: Duration = Duration::from_secs(15);
+
+/// When heartbeats are sent, and how long the agent waits for their replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// The interval of heartbeats.
+    pub interval: Duration,
+    /// The timeout for a reply. The agent reconnects after it.
+    pub tolerance: Duration,
+}
+
+impl Default for Heartbeat {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(10),
+            tolerance: Duration::from_secs(15),
+        }
+    }
+}
 
 /// Makes a call.
 pub(crate) async fn call<T: DeserializeOwned>(
@@ -51,7 +65,7 @@ pub(crate) async fn call_plain(
 }
 
 /// Sends heartbeats, and returns when one gets no reply in time. Calls `report` with each round-trip time.
-pub(crate) async fn heartbeat(session: Session, report: impl Fn(Duration)) {
+pub(crate) async fn heartbeat(session: Session, rhythm: Heartbeat, report: impl Fn(Duration)) {
     let kind = Bytes::copy_from_slice(&StreamType::HEARTBEAT.to_bytes());
     let Ok(mut stream) = session.open(kind) else {
         return;
@@ -65,11 +79,11 @@ pub(crate) async fn heartbeat(session: Session, report: impl Fn(Duration)) {
             stream.write_all(&beat.to_be_bytes()).await?;
             stream.read_exact(&mut back).await
         };
-        match tokio::time::timeout(HEARTBEAT_TOLERANCE, beating).await {
+        match tokio::time::timeout(rhythm.tolerance, beating).await {
             Ok(Ok(_)) if back == beat.to_be_bytes() => report(sent.elapsed()),
             _ => return,
         }
-        tokio::time::sleep_until(sent + HEARTBEAT_INTERVAL).await;
+        tokio::time::sleep_until(sent + rhythm.interval).await;
     }
 }
 

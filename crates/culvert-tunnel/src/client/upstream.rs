@@ -113,6 +113,8 @@ impl Upstream {
         let (host, port) = match authority.rsplit_once(':') {
             _ if authority.ends_with(']') => (authority, None),
             Some((host, port)) => (host, Some(port)),
+            // `https://` alone stands for this machine.
+            None if authority.is_empty() && text.contains("://") => ("localhost", None),
             None if authority.bytes().all(|b| b.is_ascii_digit()) => ("localhost", Some(authority)),
             None => (authority, None),
         };
@@ -237,6 +239,7 @@ mod tests {
     #[test]
     fn a_port_is_enough_and_a_url_says_more() {
         check("8080", Protocol::Https, "http://localhost:8080");
+        check("https://", Protocol::Https, "https://localhost:443");
         check(":8080", Protocol::Http, "http://localhost:8080");
         check("10.0.0.1:80", Protocol::Https, "http://10.0.0.1:80");
         check("http://web", Protocol::Https, "http://web:80");

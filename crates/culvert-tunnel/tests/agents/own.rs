@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use culvert_base::{Refusal, Secret, SeededEntropy, SystemClock, code};
 use culvert_tunnel::client::{
-    Agent, AgentError, Dialing, Endpoint, Event, Exchanges, FLAGS, Protocol, Settings, Status,
-    Upstream, UpstreamTrust, Wanted,
+    Agent, AgentError, Dialing, Endpoint, Event, Exchanges, FLAGS, Heartbeat, Protocol, Settings,
+    Status, Upstream, UpstreamTrust, Wanted,
 };
 use culvert_tunnel::server::{Command, EndReason};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -78,6 +78,8 @@ fn run_taking(
         version: "1.2.3".into(),
         drain_time,
         streams_max,
+        heartbeat: Heartbeat::default(),
+        is_managed: true,
     };
     let (told, events) = watch::channel(Vec::new());
     let agent = Arc::new(Agent::new(

@@ -1,23 +1,22 @@
-//! The configuration file of `culvert start`. Its keys have the names of ngrok's configuration format version 3, so
-//! that such files work unchanged.
+//! The configuration file of `culvert start`: ngrok's agent configuration, versions 2 and 3, as it is. A key that
+//! cannot be used is named with its line. A key without effect is a notice, which the agent logs.
 
 use std::path::{Path, PathBuf};
 
-use culvert_base::Secret;
-use culvert_tunnel::client::{Endpoint, FLAGS, Protocol, Upstream, UpstreamTrust, Wanted};
-use serde::Deserialize;
-use serde_json::Value;
+use culvert_tunnel::client::Endpoint;
+use serde_json::{Map, Value};
 
-use super::Inspect;
-use super::log::LogPlan;
-use super::plan::{self, Identity, inspect_at};
-use crate::client::read_token;
+use super::definition::{self, Files, Finding};
+use super::identity::{Identity, read_text};
+use super::keys::{AgentPart, KEYS};
+use super::lines::Lines;
+use crate::config::Invalid;
 use crate::failure::Failure;
 
 /// Maximum number of endpoints per agent.
 const ENDPOINTS_MAX: usize = 100;
 
-/// The parsed file.
+/// The parsed files.
 #[derive(Debug)]
 pub struct Read {
     /// The settings for the server and the agent.
@@ -26,305 +25,258 @@ pub struct Read {
     pub endpoints: Vec<Endpoint>,
 }
 
-/// The format of the file.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    /// Version of the format: 3.
-    version: Version,
-    #[serde(default)]
-    agent: AgentPart,
-    #[serde(default)]
-    endpoints: Vec<EndpointPart>,
+/// The endpoints to start.
+#[derive(Clone, Copy, Debug)]
+pub enum Selection<'a> {
+    /// All endpoints; at least one.
+    All,
+    /// All endpoints, also if there are none.
+    Check,
+    /// Those with these names.
+    Named(&'a [&'a str]),
+    /// None.
+    None,
 }
 
-/// `3` or `"3"`.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Version {
-    Number(u64),
-    Text(String),
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct AgentPart {
-    authtoken: Secret,
-    authtoken_file: Option<PathBuf>,
-    #[serde(alias = "server_addr")]
-    connect_url: Option<String>,
-    #[serde(alias = "root_cas")]
-    connect_cas: Option<PathBuf>,
-    metadata: Option<String>,
-    /// `false` disables the inspection page.
-    web_addr: Option<Value>,
-    /// `false`, `stdout`, `stderr` or a file.
-    log: Option<Value>,
-    log_format: Option<String>,
-    log_level: Option<String>,
-    /// `true`, `false` or `iftty`.
-    console_ui: Option<Value>,
-    /// Without effect.
-    region: Option<String>,
-    proxy_url: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EndpointPart {
-    name: String,
-    #[serde(default)]
-    url: String,
-    #[serde(default)]
-    description: String,
-    #[serde(default)]
-    metadata: String,
-    #[serde(default)]
-    bindings: Vec<String>,
-    #[serde(default)]
-    pooling_enabled: bool,
-    #[serde(default)]
-    traffic_policy: Value,
-    #[serde(default)]
-    traffic_policy_file: Option<PathBuf>,
-    upstream: UpstreamPart,
-    /// Whether to record requests.
-    #[serde(default = "is_true")]
-    inspect: bool,
-}
-
-const fn is_true() -> bool {
-    true
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct UpstreamPart {
-    /// A port may be a number.
-    url: Value,
-    #[serde(default)]
-    protocol: Option<String>,
-    #[serde(default)]
-    proxy_protocol: Option<Value>,
-    /// Certificate authorities for the service's certificate.
-    #[serde(default)]
-    ca_file: Option<PathBuf>,
-}
-
-/// Parses the text of the file at `path`. Returns the endpoints with the `names`, all if the list is empty, and none
-/// without a list. Relative paths in the file are relative to its directory.
-pub fn read(text: &str, path: &Path, names: Option<&[&str]>) -> Result<Read, Failure> {
-    let wrong = |why: String| {
-        Failure::Configuration(crate::config::Invalid(format!(
-            "`{}`: {why}",
-            path.display()
-        )))
-    };
-    let value = culvert_policy::read_yaml(text).map_err(wrong)?;
-    let file: File = serde_path_to_error::deserialize(value)
-        .map_err(|error| wrong(format!("`{}`: {}", error.path(), error.inner())))?;
-    let is_three = match &file.version {
-        Version::Number(number) => *number == 3,
-        Version::Text(text) => text == "3",
-    };
-    if !is_three {
-        return Err(wrong("the format version must be 3".into()));
+/// Reads files, of which later ones take precedence.
+pub fn read(paths: &[PathBuf], selection: Selection<'_>) -> Result<Read, Failure> {
+    let mut texts = Vec::new();
+    for path in paths {
+        texts.push((path.as_path(), read_text(path)?));
     }
-    if file.endpoints.len() > ENDPOINTS_MAX {
-        return Err(wrong(format!(
-            "an agent may have at most {ENDPOINTS_MAX} endpoints"
-        )));
-    }
-    for name in names.unwrap_or_default() {
-        if !file.endpoints.iter().any(|endpoint| endpoint.name == *name) {
-            return Err(wrong(format!("the endpoint `{name}` does not exist")));
+    parse(&texts, selection)
+}
+
+/// Parses the texts of files. Relative paths in a file are relative to its directory.
+fn parse(texts: &[(&Path, String)], selection: Selection<'_>) -> Result<Read, Failure> {
+    let mut identity = Identity::default();
+    let (mut known, mut endpoints) = (Vec::<String>::new(), Vec::new());
+    let mut records_nothing = false;
+    let last = texts.last().map_or(Path::new(""), |(path, _)| path);
+    for (path, text) in texts {
+        let file = File {
+            path,
+            folder: path.parent().unwrap_or(Path::new(".")),
+            lines: Lines::of(text),
+        };
+        let value = culvert_policy::read_yaml(text).map_err(|why| file.wrong("", &why))?;
+        let Value::Object(body) = value else {
+            return Err(file.wrong("", "the file contains no configuration"));
+        };
+        let part = file.agent(&body)?;
+        records_nothing |= part.records_nothing;
+        identity = part.identity.or(identity);
+        for Definition { path, name, body } in file.definitions(&body)? {
+            if known.contains(&name) {
+                return Err(file.wrong(&path, "the name is used twice"));
+            }
+            known.push(name.clone());
+            if match selection {
+                Selection::All | Selection::Check => true,
+                Selection::Named(names) => names.contains(&&name[..]),
+                Selection::None => false,
+            } {
+                let defined = definition::read(&body, Files::In(file.folder));
+                let defined = defined.map_err(|found| file.refuse(&path, &found))?;
+                for notice in &defined.notices {
+                    identity.notices.push(file.shown(&path, notice));
+                }
+                endpoints.extend(defined.endpoints);
+            }
         }
     }
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let mut endpoints = Vec::new();
-    for part in file.endpoints {
-        if names.is_some_and(|names| names.is_empty() || names.contains(&&part.name[..])) {
-            let name = part.name.clone();
-            let endpoint = endpoint(part, folder)
-                .map_err(|why| wrong(format!("endpoint `{name}`: {}", sentence(why))))?;
-            endpoints.push(endpoint);
-        }
+    let wrong =
+        |why: String| Failure::Configuration(Invalid(format!("`{}`: {why}", last.display())));
+    if let Selection::Named(names) = selection
+        && let Some(name) = names
+            .iter()
+            .find(|name| !known.iter().any(|it| it == *name))
+    {
+        return Err(wrong(format!("the endpoint `{name}` does not exist")));
     }
-    if endpoints.is_empty() && names.is_some() {
+    if endpoints.is_empty() && !matches!(selection, Selection::None | Selection::Check) {
         return Err(wrong("it contains no endpoint".into()));
     }
-    let identity = identity(file.agent, folder).map_err(|why| wrong(sentence(why)))?;
+    if endpoints.len() > ENDPOINTS_MAX {
+        let why = format!("an agent may have at most {ENDPOINTS_MAX} endpoints");
+        return Err(wrong(why));
+    }
+    if records_nothing {
+        endpoints
+            .iter_mut()
+            .for_each(|endpoint: &mut Endpoint| endpoint.is_inspected = false);
+    }
     Ok(Read {
         identity,
         endpoints,
     })
 }
 
-fn sentence(failure: Failure) -> String {
-    match failure {
-        Failure::Failed(why) | Failure::Usage(why) | Failure::Broken(why) => why,
-        Failure::ReaderLeft => String::new(),
-        Failure::Configuration(invalid) => invalid.to_string(),
-    }
+/// The endpoint that a JSON object with the fields of a tunnel or an endpoint in the file describes. Values that name
+/// files in a file are contents here. The error is a sentence without a full stop.
+pub(crate) fn endpoint_of(body: &Value) -> Result<Endpoint, String> {
+    let defined = definition::read(body, Files::Inline).map_err(|found| match &found.path[..] {
+        "" => found.why,
+        path => format!("`{path}`: {}", found.why),
+    })?;
+    // A tunnel with both schemes has https first.
+    let first = defined.endpoints.into_iter().next();
+    first.ok_or_else(|| "the definition has no endpoint".into())
 }
 
-fn identity(part: AgentPart, folder: &Path) -> Result<Identity, Failure> {
-    let token = match (part.authtoken, part.authtoken_file) {
-        (token, None) => Some(token).filter(|token| !token.is_empty()),
-        (token, Some(path)) if token.is_empty() => {
-            Some(Secret::new(read_token(&folder.join(path))?))
-        }
-        _ => {
-            return Err(Failure::Usage(
-                "a token and a token file are mutually exclusive".into(),
-            ));
-        }
-    };
-    let inspect = match part.web_addr {
-        None | Some(Value::Null) => None,
-        Some(Value::Bool(false)) => Some(Inspect::Off),
-        Some(Value::String(text)) if text == "false" => Some(Inspect::Off),
-        Some(Value::String(text)) => Some(inspect_at(&text).map_err(Failure::Usage)?),
-        Some(_) => {
-            return Err(Failure::Usage(
-                "`web_addr` must be an address or `false`".into(),
-            ));
-        }
-    };
-    let log = match &part.log {
-        None | Some(Value::Null) => None,
-        Some(Value::Bool(false)) => Some("false".to_owned()),
-        Some(Value::String(text)) => Some(match &text[..] {
-            "stdout" | "stderr" | "false" => text.clone(),
-            path => folder.join(path).to_string_lossy().into_owned(),
-        }),
-        Some(_) => {
-            return Err(Failure::Usage(
-                "`log` must be stdout, stderr, false or a file".into(),
-            ));
-        }
-    };
-    let has_screen = match &part.console_ui {
-        None | Some(Value::Null) => None,
-        Some(Value::Bool(shown)) => Some(*shown),
-        Some(Value::String(text)) if text == "iftty" || text == "true" => Some(true),
-        Some(Value::String(text)) if text == "false" => Some(false),
-        Some(_) => {
-            return Err(Failure::Usage(
-                "`console_ui` must be true, false or iftty".into(),
-            ));
-        }
-    };
-    Ok(Identity {
-        log: LogPlan::read(
-            log.as_deref(),
-            part.log_format.as_deref(),
-            part.log_level.as_deref(),
-        )?,
-        has_screen,
-        region: part.region,
-        proxy: part.proxy_url,
-        server: part.connect_url,
-        ca: part.connect_cas.map(|path| folder.join(path)),
-        token,
-        metadata: part.metadata,
-        inspect,
-    })
+/// A definition in a file.
+struct Definition {
+    /// Its path in the file.
+    path: String,
+    name: String,
+    body: Value,
 }
 
-fn endpoint(part: EndpointPart, folder: &Path) -> Result<Endpoint, Failure> {
-    let upstream = match &part.upstream.url {
-        Value::String(text) => text.clone(),
-        Value::Number(number) => number.to_string(),
-        _ => {
-            return Err(Failure::Usage(
-                "`upstream.url` must be a URL or a port".into(),
-            ));
-        }
-    };
-    let kind = kind(&part.url, &upstream);
-    let mut wanted = Wanted::default();
-    let mut set = |name: &str, value: &str| match FLAGS.iter().find(|flag| flag.name == name) {
-        Some(flag) if flag.scope.has(kind) => {
-            (flag.apply)(&mut wanted, value).map_err(Failure::Usage)
-        }
-        _ => Err(Failure::Usage(format!(
-            "a {} endpoint does not support `{name}`",
-            kind.command()
-        ))),
-    };
-    set("name", &part.name)?;
-    set("url", &part.url)?;
-    set("description", &part.description)?;
-    set("metadata", &part.metadata)?;
-    for binding in &part.bindings {
-        set("binding", binding)?;
-    }
-    if part.pooling_enabled {
-        set("pooling-enabled", "true")?;
-    }
-    match (&part.traffic_policy, &part.traffic_policy_file) {
-        (Value::Null, None) => {}
-        (Value::Null, Some(path)) => {
-            set("traffic-policy-file", &plan::read_text(&folder.join(path))?)?;
-        }
-        (Value::String(text), None) => set("traffic-policy-file", text)?,
-        (policy @ Value::Object(_), None) => set("traffic-policy-file", &policy.to_string())?,
-        _ => {
-            return Err(Failure::Usage(
-                "the traffic policy must be an object, a string or a file".into(),
-            ));
-        }
-    }
-    if let Some(protocol) = &part.upstream.protocol {
-        set("upstream-protocol", protocol)?;
-    }
-    match &part.upstream.proxy_protocol {
-        None | Some(Value::Null) => {}
-        Some(Value::String(text)) => set("proxy-proto", text)?,
-        Some(Value::Number(number)) => set("proxy-proto", &number.to_string())?,
-        Some(_) => {
-            return Err(Failure::Usage(
-                "`upstream.proxy_protocol` must be 1 or 2".into(),
-            ));
-        }
-    }
-    let trust = match &part.upstream.ca_file {
-        Some(path) => UpstreamTrust::Only(plan::read(&folder.join(path))?),
-        None => UpstreamTrust::System,
-    };
-    let upstream =
-        Upstream::parse(&upstream, kind, wanted.http2, &trust).map_err(Failure::Usage)?;
-    let mut endpoint = Endpoint::new(kind, wanted, upstream).map_err(Failure::Usage)?;
-    endpoint.is_inspected = part.inspect;
-    Ok(endpoint)
+/// A file that is being read.
+struct File<'a> {
+    path: &'a Path,
+    folder: &'a Path,
+    lines: Lines,
 }
 
-/// The endpoint that a JSON object with the fields of an endpoint in the file describes. The error is a sentence
-/// without a full stop.
-pub fn endpoint_of(body: Value) -> Result<Endpoint, String> {
-    let part: EndpointPart = serde_path_to_error::deserialize(body)
-        .map_err(|error| format!("`{}`: {}", error.path(), error.inner()))?;
-    endpoint(part, Path::new(".")).map_err(sentence)
-}
+impl File<'_> {
+    /// The settings of the agent.
+    fn agent(&self, body: &Map<String, Value>) -> Result<AgentPart, Failure> {
+        let mut part = AgentPart::default();
+        let is_two = match body.get("version") {
+            Some(version) if *version == 2 || *version == "2" => true,
+            Some(version) if *version == 3 || *version == "3" => false,
+            Some(_) => return Err(self.wrong("version", "the value must be 2 or 3")),
+            None => return Err(self.wrong("version", "the key is missing; add `version: 3`")),
+        };
+        for (name, value) in body {
+            match (&name[..], is_two) {
+                ("version" | "tunnels", _) | ("endpoints", false) => {}
+                ("agent", false) => match value {
+                    Value::Null => {}
+                    Value::Object(keys) => {
+                        for (name, value) in keys {
+                            self.key(&mut part, &format!("agent.{name}"), name, value)?;
+                        }
+                    }
+                    _ => return Err(self.wrong("agent", "the value must be an object")),
+                },
+                ("agent" | "endpoints", true) => {
+                    return Err(self.wrong(name, "the key needs `version: 3`"));
+                }
+                (_, true) => self.key(&mut part, name, name, value)?,
+                (_, false) if KEYS.iter().any(|key| key.name == name) => {
+                    let why = "in version 3 the key belongs below `agent`";
+                    return Err(self.wrong(name, why));
+                }
+                (_, false) => return Err(self.wrong(name, "unknown key")),
+            }
+        }
+        Ok(part)
+    }
 
-/// The protocol of an endpoint, from the scheme of its URL or its service.
-fn kind(url: &str, upstream: &str) -> Protocol {
-    let scheme = |text: &str| {
-        text.split_once("://")
-            .and_then(|(scheme, _)| Protocol::parse(scheme))
-    };
-    scheme(url)
-        .or_else(|| scheme(upstream))
-        .unwrap_or(Protocol::Https)
+    fn key(
+        &self,
+        part: &mut AgentPart,
+        path: &str,
+        name: &str,
+        value: &Value,
+    ) -> Result<(), Failure> {
+        let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+            return Err(self.wrong(path, "unknown key"));
+        };
+        let read = key.read(part, value, self.folder);
+        if let Some(why) = read.map_err(|why| self.wrong(path, &why))? {
+            let notice = Finding::new(path, format!("the key has no effect: {why}"));
+            part.identity.notices.push(self.shown("", &notice));
+        }
+        Ok(())
+    }
+
+    /// The endpoints, and then the tunnels.
+    fn definitions(&self, body: &Map<String, Value>) -> Result<Vec<Definition>, Failure> {
+        let mut all = Vec::new();
+        match body.get("endpoints") {
+            None | Some(Value::Null) => {}
+            Some(Value::Array(endpoints)) => {
+                for (index, body) in endpoints.iter().enumerate() {
+                    let path = format!("endpoints[{index}]");
+                    let Some(name) = body["name"].as_str() else {
+                        return Err(self.wrong(&path, "`name` is missing"));
+                    };
+                    let name = name.to_owned();
+                    let body = body.clone();
+                    all.push(Definition { path, name, body });
+                }
+            }
+            Some(_) => return Err(self.wrong("endpoints", "the value must be a list")),
+        }
+        match body.get("tunnels") {
+            None | Some(Value::Null) => {}
+            Some(Value::Object(tunnels)) => {
+                for (name, body) in tunnels {
+                    let path = format!("tunnels.{name}");
+                    let Value::Object(mut body) = body.clone() else {
+                        return Err(self.wrong(&path, "the value must be an object"));
+                    };
+                    if body.insert("name".into(), name.clone().into()).is_some() {
+                        let why = "the name of a tunnel is its key";
+                        return Err(self.wrong(&format!("{path}.name"), why));
+                    }
+                    all.push(Definition {
+                        path,
+                        name: name.clone(),
+                        body: Value::Object(body),
+                    });
+                }
+            }
+            Some(_) => return Err(self.wrong("tunnels", "the value must be an object")),
+        }
+        Ok(all)
+    }
+
+    fn wrong(&self, path: &str, why: &str) -> Failure {
+        self.refuse("", &Finding::new(path, why))
+    }
+
+    fn refuse(&self, within: &str, found: &Finding) -> Failure {
+        Failure::Configuration(Invalid(self.shown(within, found)))
+    }
+
+    /// `` `ngrok.yml`: line 3: `tunnels.web.labels`: … ``.
+    fn shown(&self, within: &str, found: &Finding) -> String {
+        let path = match (within, &found.path[..]) {
+            ("", path) => path.to_owned(),
+            (within, "") => within.to_owned(),
+            (within, path) => format!("{within}.{path}"),
+        };
+        let line = self.lines.prefix(&path);
+        let key = match &path[..] {
+            "" => String::new(),
+            path => format!("`{path}`: "),
+        };
+        format!("`{}`: {line}{key}{}", self.path.display(), found.why)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Inspect;
     use super::*;
 
+    fn parsed(text: &str, selection: Selection<'_>) -> Result<Read, String> {
+        let texts = [(Path::new("agent.yml"), text.to_owned())];
+        parse(&texts, selection).map_err(|failure| match failure {
+            Failure::Configuration(invalid) => invalid.to_string(),
+            other => format!("{other:?}"),
+        })
+    }
+
     fn check(text: &str, names: &[&str]) -> Result<Vec<String>, String> {
-        let read = read(text, Path::new("agent.yml"), Some(names)).map_err(sentence)?;
+        let selection = match names {
+            [] => Selection::All,
+            names => Selection::Named(names),
+        };
         let shown = |endpoint: &Endpoint| {
             format!(
                 "{} {} {}",
@@ -333,7 +285,11 @@ mod tests {
                 endpoint.upstream.as_str()
             )
         };
-        Ok(read.endpoints.iter().map(shown).collect())
+        Ok(parsed(text, selection)?
+            .endpoints
+            .iter()
+            .map(shown)
+            .collect())
     }
 
     const FILE: &str = r#"
@@ -372,7 +328,7 @@ endpoints:
             check(FILE, &["db"]).unwrap(),
             ["db tcp tcp://localhost:5432"]
         );
-        let identity = read(FILE, Path::new("agent.yml"), None).unwrap().identity;
+        let identity = parsed(FILE, Selection::None).unwrap().identity;
         assert_eq!(identity.server.as_deref(), Some("tunnel.example.test:8441"));
         assert_eq!(identity.token.unwrap().reveal(), "secret");
         assert_eq!(
@@ -382,22 +338,104 @@ endpoints:
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn version_2_has_the_same_settings_and_tunnels() {
+        let text = "
+version: \"2\"
+authtoken: secret
+region: eu
+server_addr: tunnel.example.test:8441
+connect_timeout: 1m30s
+remote_management: false
+web_addr: localhost:4050
+inspect_db_size: -1
+tunnels:
+  web: {proto: http, addr: 8080, domain: app.example.test, bind_tls: true}
+  db: {proto: tcp, addr: 5432, remote_addr: \"tcp.example.test:7001\"}
+";
+        let read = parsed(text, Selection::All).unwrap();
+        assert_eq!(
+            check(text, &[]).unwrap(),
+            [
+                "web https http://localhost:8080",
+                "db tcp tcp://localhost:5432"
+            ]
+        );
+        assert!(read.endpoints.iter().all(|endpoint| !endpoint.is_inspected));
+        let identity = read.identity;
+        assert_eq!(identity.server.as_deref(), Some("tunnel.example.test:8441"));
+        assert_eq!(identity.connect_timeout.unwrap().as_secs(), 90);
+        assert_eq!(identity.is_managed, Some(false));
+        assert_eq!(
+            identity.notices,
+            ["`agent.yml`: line 4: `region`: the key has no effect: the server decides the region"]
+        );
+    }
+
+    #[test]
+    fn later_files_take_precedence_and_add_endpoints() {
+        let more = "version: 3\nagent: {authtoken: other}\nendpoints: [{name: more, upstream: {url: 1}}]\n";
+        let texts = [
+            (Path::new("a.yml"), FILE.to_owned()),
+            (Path::new("b.yml"), more.to_owned()),
+        ];
+        let read = parse(&texts, Selection::All).unwrap();
+        assert_eq!(read.endpoints.len(), 4);
+        assert_eq!(read.identity.token.unwrap().reveal(), "other");
+        assert!(read.identity.server.is_some());
+        let twice = [texts[0].clone(), texts[0].clone()];
+        assert!(parse(&twice, Selection::All).is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
         let wrong = |from: &str, to: &str| check(&FILE.replacen(from, to, 1), &[]).unwrap_err();
         assert_eq!(
             check(FILE, &["nope"]).unwrap_err(),
             "`agent.yml`: the endpoint `nope` does not exist"
         );
-        assert!(wrong("version: 3", "version: 2").ends_with("must be 3"));
-        assert!(wrong("pooling_enabled", "pooling").contains("unknown field `pooling`"));
-        assert!(wrong("url: 8080", "url: 80800").contains("the port must be 1 to 65535"));
-        assert!(wrong("127.0.0.1:4050", "0.0.0.0:4050").contains("loopback address"));
-        assert!(
-            wrong(
+        for (from, to, found) in [
+            (
+                "version: 3",
+                "version: 1",
+                "line 2: `version`: the value must be 2 or 3",
+            ),
+            (
+                "version: 3\n",
+                "version: 3\napi_key: x\n",
+                "line 3: `api_key`: in version 3 the key belongs below `agent`",
+            ),
+            (
+                "web_addr",
+                "web_address",
+                "line 6: `agent.web_address`: unknown key",
+            ),
+            (
+                "pooling_enabled",
+                "pool",
+                "line 10: `endpoints[0].pool`: unknown key",
+            ),
+            (
+                "url: 8080",
+                "url: 80800",
+                "line 14: `endpoints[0].upstream.url`: invalid upstream `80800`: the port must be 1 to 65535",
+            ),
+            (
+                "127.0.0.1:4050",
+                "0.0.0.0:4050",
+                "line 6: `agent.web_addr`: `0.0.0.0:4050`: the inspection page requires a loopback address",
+            ),
+            (
                 "tcp://localhost:5432\"",
-                "tcp://localhost:5432\", protocol: http2"
-            )
-            .contains("does not support `upstream-protocol`")
-        );
+                "tcp://localhost:5432\", protocol: http2",
+                "line 20: `endpoints[2].upstream.protocol`: a tcp endpoint has no such key",
+            ),
+            (
+                "name: plain",
+                "name: web",
+                "line 16: `endpoints[1]`: the name is used twice",
+            ),
+        ] {
+            assert_eq!(wrong(from, to), format!("`agent.yml`: {found}"), "{to}");
+        }
     }
 }

@@ -230,11 +230,7 @@ impl Page {
     }
 
     async fn open(&self, kind: &str, body: &Value) -> Result<Reply, Problem> {
-        let endpoint = match kind {
-            "tunnels" => tunnels::requested(body),
-            _ => file::endpoint_of(body.clone()),
-        };
-        let endpoint = endpoint.map_err(Problem::invalid)?;
+        let endpoint = file::endpoint_of(body).map_err(Problem::invalid)?;
         match self.sessions.open(endpoint).await {
             Ok(opened) => Ok(data(StatusCode::CREATED, &shown(kind, &opened))),
             Err(error @ (OpenError::NameInUse | OpenError::TooMany)) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use culvert_base::{OsEntropy, Secret, SystemClock};
 use culvert_tunnel::client::{
-    Agent, AgentError, Dialing, Endpoint, Exchanges, Observer, Servers, Settings,
+    Agent, AgentError, Dialing, Endpoint, Exchanges, Heartbeat, Observer, Servers, Settings,
 };
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -21,9 +21,13 @@ use reporter::Reporter;
 use screen::{Problem, Screen, terminal};
 use sessions::Sessions;
 
+mod definition;
 pub mod file;
 mod files;
+pub mod identity;
 mod inspect;
+mod keys;
+mod lines;
 pub mod log;
 pub mod plan;
 mod reporter;
@@ -54,6 +58,10 @@ pub struct Plan {
     pub log: LogPlan,
     /// Whether to show the status screen where it is possible.
     pub has_screen: bool,
+    /// Heartbeats of its connections.
+    pub heartbeat: Heartbeat,
+    /// Whether the server may stop and restart it.
+    pub is_managed: bool,
     /// Warnings about settings, which are logged first.
     pub notices: Vec<String>,
 }
@@ -106,6 +114,8 @@ pub async fn run(plan: Plan) -> Result<(), Failure> {
                 version: env!("CARGO_PKG_VERSION").into(),
                 drain_time: DRAIN_TIME,
                 streams_max,
+                heartbeat: plan.heartbeat,
+                is_managed: plan.is_managed,
             };
             let (entropy, observer) = (Arc::new(OsEntropy), Arc::clone(&observer));
             Arc::new(Agent::new(

@@ -10,9 +10,11 @@ use culvert_base::BoxFuture;
 use culvert_control::{EVENTS_PATH, Operation};
 use serde_json::{Map, Value};
 
+use super::table::{table_of, with_table};
 use super::{CommandType, Failure, say};
 use crate::client::{self, Client};
 use crate::config;
+use crate::profile::Profile;
 
 /// Registered in [`super::ALL`].
 pub static TYPE: CommandType = CommandType {
@@ -25,18 +27,26 @@ pub static TYPE: CommandType = CommandType {
 const DEFAULT_URL: &str = "http://127.0.0.1:8420";
 
 fn arguments(command: Command) -> Command {
-    let mut command = with_client(command.about("Call the management API"))
+    let mut command = with_table(with_client(command.about("Call the management API")))
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .arg(
-            Arg::new("table")
-                .long("table")
-                .global(true)
-                .action(ArgAction::SetTrue)
-                .help("Print a table instead of JSON"),
+        .after_help(
+            "The value of a text field may be `@FILE` for the text of a file, without its last line break, or `-` for \
+             standard input; `@@` begins a text with `@`. The flag of a list may be repeated.",
         );
     for (collection, operations) in collections() {
+        // `root` and `self` belong to no collection.
+        if collection.is_empty() {
+            for operation in operations {
+                command = command.subcommand(operation_command(operation));
+            }
+            continue;
+        }
+        let doc = culvert_control::collection_doc(collection);
+        let first = doc.split_once(". ").map_or(doc, |(first, _)| first);
         let mut group = Command::new(collection)
+            .about(first.trim_end_matches('.'))
+            .long_about(doc)
             .aliases(Some(dashed(collection)).filter(|alias| alias != collection))
             .subcommand_required(true)
             .arg_required_else_help(true);
@@ -48,50 +58,144 @@ fn arguments(command: Command) -> Command {
     command
 }
 
-/// Adds the flags for the URL and the token of the API.
+/// Adds the flags for the URL, the token and the CAs of the API.
 pub fn with_client(command: Command) -> Command {
+    let file = |id: &'static str, name: &'static str| {
+        Arg::new(id)
+            .long(name)
+            .global(true)
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+    };
     command
         .arg(
             Arg::new("api-url")
                 .long("api-url")
                 .global(true)
                 .value_name("URL")
-                .help(format!("Address of the API [env: CULVERT_API_URL] [default: {DEFAULT_URL}]")),
+                .help(format!("Address of the API [env: CULVERT_API_URL] [default: that of `culvert login`, otherwise {DEFAULT_URL}]")),
         )
         .arg(
-            Arg::new("token-file")
-                .long("token-file")
-                .global(true)
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("File with the API key's token [env: CULVERT_API_KEY] [default: ./culvert-data/bootstrap-key]"),
+            file("token-file", "token-file")
+                .help("File with the API key's token [env: CULVERT_API_KEY] [default: the key of `culvert login`, otherwise ./culvert-data/bootstrap-key]"),
+        )
+        .arg(
+            file("api-ca", "ca")
+                .help("PEM file of CAs to verify the API [env: CULVERT_API_CA_FILE] [default: that of `culvert login`, otherwise the system's CAs]"),
         )
 }
 
-/// The client for the flags of [`with_client`] and the environment.
-pub fn client_of(matches: &ArgMatches) -> Result<Client, Failure> {
-    let mut environment = config::environment();
-    let url = matches.get_one::<String>("api-url").cloned();
-    let url = url.or_else(|| environment.remove("CULVERT_API_URL"));
-    let token = match (
-        matches.get_one::<PathBuf>("token-file"),
-        environment.remove("CULVERT_API_KEY"),
-    ) {
-        (Some(path), _) => client::read_token(path)?,
-        (None, Some(token)) => token,
-        (None, None) => {
+/// The API that a command calls, from flags, the environment and what `culvert login` saved.
+#[derive(Debug)]
+pub struct Target {
+    /// Its URL.
+    pub url: String,
+    /// PEM file of CAs.
+    pub ca: Option<PathBuf>,
+    token: Option<String>,
+    /// The URL that the saved key is for, if it is another one.
+    other: Option<String>,
+}
+
+impl Target {
+    /// For the flags of [`with_client`]. A key that was saved for a URL is sent to no other URL.
+    pub fn of(matches: &ArgMatches) -> Result<Self, Failure> {
+        let mut environment = config::environment();
+        let url = matches.get_one::<String>("api-url").cloned();
+        let url = url.or_else(|| environment.remove("CULVERT_API_URL"));
+        let url = url.map(|url| url.trim_end_matches('/').to_owned());
+        let ca = matches.get_one::<PathBuf>("api-ca").cloned();
+        let ca = ca.or_else(|| environment.remove("CULVERT_API_CA_FILE").map(PathBuf::from));
+        let token = match matches.get_one::<PathBuf>("token-file") {
+            Some(path) => Some(client::read_token(path)?),
+            None => environment.remove("CULVERT_API_KEY"),
+        };
+        if let (Some(url), Some(token)) = (&url, &token) {
+            return Ok(Self {
+                url: url.clone(),
+                ca,
+                token: Some(token.clone()),
+                other: None,
+            });
+        }
+        let saved = Profile::load()?;
+        let is_saved = url.is_none() || url == saved.api_url;
+        let mut target = Self {
+            url: url
+                .or_else(|| saved.api_url.clone())
+                .unwrap_or_else(|| DEFAULT_URL.to_owned()),
+            ca: ca.or(saved.api_ca.filter(|_| is_saved)),
+            token,
+            other: None,
+        };
+        match saved.api_key {
+            Some(key) if target.token.is_none() && is_saved => {
+                target.token = Some(key.reveal().to_owned());
+            }
+            Some(_) if !is_saved => target.other = saved.api_url,
+            _ => {}
+        }
+        if target.token.is_none() {
             let folder = environment
                 .remove("CULVERT_DATA_DIR")
                 .unwrap_or("./culvert-data".into());
             let path = PathBuf::from(folder).join("bootstrap-key");
-            if !path.is_file() {
-                let text = "no API key; set CULVERT_API_KEY or use `--token-file`";
-                return Err(Failure::Usage(text.into()));
+            if path.is_file() {
+                target.token = Some(client::read_token(&path)?);
             }
-            client::read_token(&path)?
         }
-    };
-    Ok(Client::new(url.as_deref().unwrap_or(DEFAULT_URL), token)?)
+        Ok(target)
+    }
+
+    /// The API at another address, without a token.
+    pub fn at(self, url: &str) -> Self {
+        let url = url.trim_end_matches('/').to_owned();
+        match url == self.url {
+            true => self,
+            false => Self {
+                url,
+                token: None,
+                ..self
+            },
+        }
+    }
+
+    /// Whether there is a token for this address.
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// A client with the token, which must exist.
+    pub fn client(&self) -> Result<Client, Failure> {
+        match (&self.token, &self.other) {
+            (Some(token), _) => self.with_token(token.clone()),
+            (None, Some(other)) => {
+                let text = format!(
+                    "no API key for {}: the saved one is for {other}; set CULVERT_API_KEY or use `--token-file`",
+                    self.url
+                );
+                Err(Failure::Usage(text))
+            }
+            (None, None) => {
+                let text = "no API key; use `culvert login`, CULVERT_API_KEY or `--token-file`";
+                Err(Failure::Usage(text.into()))
+            }
+        }
+    }
+
+    /// A client with another token; empty for none.
+    pub fn with_token(&self, token: String) -> Result<Client, Failure> {
+        let read = |path: &PathBuf| {
+            std::fs::read(path).with_context(|| format!("reading `{}`", path.display()))
+        };
+        let pem = self.ca.as_ref().map(read).transpose()?;
+        Ok(Client::with_authorities(&self.url, token, pem.as_deref())?)
+    }
+}
+
+/// The client for the flags of [`with_client`], the environment and what `culvert login` saved.
+pub fn client_of(matches: &ArgMatches) -> Result<Client, Failure> {
+    Target::of(matches)?.client()
 }
 
 fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
@@ -99,8 +203,9 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         let Some((collection, group)) = matches.subcommand() else {
             return Ok(());
         };
-        let Some((name, given)) = group.subcommand() else {
-            return Ok(());
+        let (collection, name, given) = match group.subcommand() {
+            Some((name, given)) => (collection, name, given),
+            None => ("", collection, group),
         };
         let operation = culvert_control::operations()
             .iter()
@@ -126,8 +231,8 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         if answer.status >= 300 {
             return Err(Failure::Failed(answer.refusal()));
         }
-        if given.get_flag("table") {
-            say(table(&answer.body).trim_end())?;
+        if let Some(table) = table_of(given) {
+            say(table.render(&answer.body).trim_end())?;
         } else if !answer.body.is_null() {
             say(format_args!("{:#}", answer.body))?;
         }
@@ -156,7 +261,7 @@ fn is_followed(operation: &Operation, given: &ArgMatches) -> bool {
 
 /// Prints the data of each message of a stream as one line.
 async fn follow(client: &Client, path: &str, given: &ArgMatches) -> Result<(), Failure> {
-    if given.get_flag("table") {
+    if table_of(given).is_some() {
         let text = "`--table` cannot be used with `--follow true`";
         return Err(Failure::Usage(text.into()));
     }
@@ -227,7 +332,7 @@ fn operation_command(operation: &'static Operation) -> Command {
                 .replace('\n', " ");
             // The flag of a list may be repeated.
             let action = match takes(&property) {
-                Takes::Texts => ArgAction::Append,
+                Takes::Texts | Takes::Items => ArgAction::Append,
                 Takes::Text | Takes::Json => ArgAction::Set,
             };
             command = command.arg(
@@ -318,8 +423,9 @@ fn body_of(operation: &Operation, given: &ArgMatches) -> Result<Option<Value>, F
     if operation.body.is_none() {
         return Ok(None);
     }
+    let mut input = Input::default();
     let mut body = match given.get_one::<String>("json") {
-        Some(text) => match serde_json::from_str(text) {
+        Some(text) => match serde_json::from_str(&input.text("json", text)?) {
             Ok(Value::Object(body)) => body,
             _ => return Err(Failure::Usage("`--json` must be a JSON object".into())),
         },
@@ -329,25 +435,64 @@ fn body_of(operation: &Operation, given: &ArgMatches) -> Result<Option<Value>, F
         if path_parameters(&operation.path).contains(&name.as_str()) {
             continue;
         }
-        let mut texts = given.get_many::<String>(&name).into_iter().flatten();
-        let Some(text) = texts.next() else {
+        let flag = dashed(&name);
+        let mut texts = Vec::new();
+        for text in given.get_many::<String>(&name).into_iter().flatten() {
+            texts.push(input.text(&flag, text)?);
+        }
+        let Some(first) = texts.first() else {
             continue;
         };
-        let is_json = || {
-            let flag = dashed(&name);
-            serde_json::from_str(text)
-                .map_err(|_| Failure::Usage(format!("`--{flag}` must be JSON, not `{text}`")))
+        // The value may be a secret, so the message does not repeat it.
+        let json = |text: &String| {
+            serde_json::from_str::<Value>(text)
+                .map_err(|_| Failure::Usage(format!("the value of `--{flag}` is not JSON")))
         };
         let value = match takes(&property) {
-            Takes::Text => Value::String(text.clone()),
+            Takes::Text => Value::String(first.clone()),
             // The flag also accepts a whole list as JSON.
-            Takes::Texts if text.starts_with('[') => is_json()?,
-            Takes::Texts => std::iter::once(text).chain(texts).cloned().collect(),
-            Takes::Json => is_json()?,
+            Takes::Texts | Takes::Items if first.trim_start().starts_with('[') => json(first)?,
+            Takes::Texts => texts.into_iter().collect(),
+            Takes::Items => Value::Array(texts.iter().map(json).collect::<Result<_, _>>()?),
+            Takes::Json => json(first)?,
         };
         body.insert(name, value);
     }
     Ok(Some(Value::Object(body)))
+}
+
+/// Reads the values that flags take from files and standard input.
+#[derive(Debug, Default)]
+struct Input {
+    /// The flag that took standard input.
+    taken_by: Option<String>,
+}
+
+impl Input {
+    /// The text that a value stands for: `@FILE` for that of a file, `-` or `@-` for standard input.
+    fn text(&mut self, flag: &str, value: &str) -> Result<String, Failure> {
+        if let Some(text) = value.strip_prefix("@@") {
+            return Ok(format!("@{text}"));
+        }
+        let mut text = match (value, value.strip_prefix('@')) {
+            ("-", _) | (_, Some("-")) => {
+                if let Some(other) = self.taken_by.replace(flag.to_owned()) {
+                    let text =
+                        format!("`--{other}` and `--{flag}` cannot both read standard input");
+                    return Err(Failure::Usage(text));
+                }
+                std::io::read_to_string(std::io::stdin())
+                    .with_context(|| format!("reading standard input for `--{flag}`"))?
+            }
+            (_, Some(path)) => std::fs::read_to_string(path)
+                .with_context(|| format!("reading `{path}` for `--{flag}`"))?,
+            (text, None) => return Ok(text.to_owned()),
+        };
+        if text.ends_with('\n') {
+            text.pop();
+        }
+        Ok(text)
+    }
 }
 
 /// How the value of a flag is parsed.
@@ -357,6 +502,8 @@ enum Takes {
     Text,
     /// As one item of a list of texts.
     Texts,
+    /// As one item of a list, in JSON.
+    Items,
     /// As JSON.
     Json,
 }
@@ -371,64 +518,9 @@ fn takes(property: &Value) -> Takes {
         Takes::Text
     } else if is("array") && property["items"]["type"] == "string" {
         Takes::Texts
+    } else if is("array") {
+        Takes::Items
     } else {
         Takes::Json
     }
-}
-
-/// Formats a list with one row per item, or an object with one row per field.
-fn table(body: &Value) -> String {
-    let Some(object) = body.as_object() else {
-        return String::new();
-    };
-    let cell = |value: &Value| match value {
-        Value::String(text) => text.escape_debug().to_string(),
-        Value::Null => String::new(),
-        other => other.to_string(),
-    };
-    let list = object
-        .values()
-        .find_map(Value::as_array)
-        .filter(|_| object.contains_key("next_page_uri"));
-    let rows: Vec<Vec<String>> = match list {
-        Some(items) => {
-            let Some(first) = items.first().and_then(Value::as_object) else {
-                return String::new();
-            };
-            let names: Vec<&String> = first.keys().filter(|name| *name != "uri").collect();
-            let head = names.iter().map(|name| name.to_uppercase()).collect();
-            let items = items.iter().map(|item| {
-                names
-                    .iter()
-                    .map(|name| cell(&item[name.as_str()]))
-                    .collect()
-            });
-            std::iter::once(head).chain(items).collect()
-        }
-        None => object
-            .iter()
-            .map(|(name, value)| vec![name.clone(), cell(value)])
-            .collect(),
-    };
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns)
-        .map(|c| {
-            rows.iter()
-                .filter_map(|row| row.get(c))
-                .map(|text| text.chars().count())
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
-    let mut text = String::new();
-    for row in rows {
-        let line: Vec<String> = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, width)| format!("{cell:width$}"))
-            .collect();
-        text.push_str(line.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
 }

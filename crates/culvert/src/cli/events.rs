@@ -9,11 +9,15 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::api::{client_of, with_client};
+use super::output::{format, is_text};
 use super::{CommandType, Failure, say};
 use crate::client::Answer;
 
 /// Polling interval while waiting for a replay.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+const TAIL_FORMAT: &str = "Output format: one JSON object or one line of text per event [default: text on a terminal, otherwise JSON]";
+const QUERY_FORMAT: &str = "Output format: one JSON object or one line of text per event";
 
 /// Registered in [`super::ALL`].
 pub static TYPE: CommandType = CommandType {
@@ -29,7 +33,7 @@ fn arguments(command: Command) -> Command {
         .arg_required_else_help(true)
         .subcommand(
             with_client(
-                Command::new("tail").about("Stream events, one JSON object per line"),
+                Command::new("tail").about("Stream events as they occur"),
             )
             .arg(
                 Arg::new("type")
@@ -49,7 +53,7 @@ fn arguments(command: Command) -> Command {
                     .value_name("FIELD[,FIELD]")
                     .help("Fields of traffic events to include"),
             )
-            .arg(format("json")),
+            .arg(format(None, TAIL_FORMAT)),
         )
         .subcommand(
             with_client(
@@ -114,7 +118,7 @@ fn arguments(command: Command) -> Command {
                     .conflicts_with_all(["order", "limit", "to"])
                     .help("Stream the events, oldest first, and continue with new ones"),
             )
-            .arg(format("text")),
+            .arg(format(Some("text"), QUERY_FORMAT)),
         )
         .subcommand(
             with_client(Command::new("replay").about(
@@ -258,21 +262,6 @@ async fn follow(given: &ArgMatches) -> Result<(), Failure> {
         .await?;
     said?;
     Err(Failure::Failed("the server ended the stream".into()))
-}
-
-fn format(default: &'static str) -> Arg {
-    Arg::new("format")
-        .long("format")
-        .value_name("FORMAT")
-        .value_parser(["json", "text"])
-        .default_value(default)
-        .help("Output format: one JSON object or one line of text per event")
-}
-
-fn is_text(given: &ArgMatches) -> bool {
-    given
-        .get_one::<String>("format")
-        .is_some_and(|format| format == "text")
 }
 
 fn parsed(data: &str) -> Value {

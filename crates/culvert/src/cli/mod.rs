@@ -23,14 +23,22 @@ pub mod doctor;
 pub mod events;
 pub mod health;
 pub mod http;
+pub mod login;
+pub mod logout;
 pub mod man;
 pub mod openapi;
+mod output;
+mod prompt;
 pub mod serve;
 pub mod settings;
 pub mod start;
+pub mod status;
+mod table;
 pub mod tcp;
 pub mod tls;
 pub mod upgrade;
+pub mod version;
+pub mod whoami;
 
 pub use crate::failure::Failure;
 pub(crate) use crate::failure::say;
@@ -47,14 +55,41 @@ pub static ALL: &[&CommandType] = &[
     &events::TYPE,
     &health::TYPE,
     &http::TYPE,
+    &login::TYPE,
+    &logout::TYPE,
     &man::TYPE,
     &openapi::TYPE,
     &serve::TYPE,
     &settings::TYPE,
     &start::TYPE,
+    &status::TYPE,
     &tcp::TYPE,
     &tls::TYPE,
     &upgrade::TYPE,
+    &version::TYPE,
+    &whoami::TYPE,
+];
+
+/// The commands in the order of the help text, by purpose. Others follow them.
+const GROUPS: &[(&str, &[&str])] = &[
+    (
+        "Server",
+        &[
+            "serve", "config", "health", "doctor", "admin", "audit", "upgrade",
+        ],
+    ),
+    ("Agent", &["http", "tls", "tcp", "start"]),
+    (
+        "Manage",
+        &[
+            "login", "logout", "whoami", "api", "apply", "diff", "import",
+        ],
+    ),
+    ("See", &["status", "events", "demo"]),
+    (
+        "Install",
+        &["completions", "man", "openapi", "version"],
+    ),
 ];
 
 /// Parses the arguments and runs the command.
@@ -137,7 +172,38 @@ pub fn command() -> Command {
     for command in ALL {
         root = root.subcommand((command.arguments)(Command::new(command.name)));
     }
-    root
+    let commands = grouped(&root);
+    root.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{commands}Options:\n{{options}}\n\n`culvert help COMMAND` describes a command."
+    ))
+}
+
+/// The list of commands, in groups.
+fn grouped(root: &Command) -> String {
+    let mut text = String::new();
+    let is_listed = |name: &str| GROUPS.iter().any(|(_, names)| names.contains(&name));
+    let others: Vec<&str> = root
+        .get_subcommands()
+        .map(Command::get_name)
+        .filter(|name| !is_listed(name))
+        .collect();
+    let others = [("Other", &others[..])];
+    for (title, names) in GROUPS.iter().copied().chain(others) {
+        let mut lines = String::new();
+        for name in names {
+            let about = root.find_subcommand(name).and_then(Command::get_about);
+            if let Some(about) = about {
+                let about = about.to_string();
+                // The first part is enough here.
+                let about = about.split("; ").next().unwrap_or_default();
+                lines.push_str(&format!("  {name:12}{about}\n"));
+            }
+        }
+        if !lines.is_empty() {
+            text.push_str(&format!("{title}:\n{lines}\n"));
+        }
+    }
+    text
 }
 
 /// The reference page of all commands, in Markdown. Omits the flags of settings and the operations of `culvert api`,
@@ -167,7 +233,9 @@ fn describe(command: &Command, parent: &str, page: &mut String) {
     let arguments: Vec<&Arg> = command
         .get_arguments()
         .filter(|argument| {
-            argument.get_help_heading() != Some("Settings") && argument.get_id() != "help"
+            argument.get_help_heading() != Some("Settings")
+                && argument.get_id() != "help"
+                && !argument.is_hide_set()
         })
         .collect();
     if !arguments.is_empty() {
@@ -182,10 +250,13 @@ fn describe(command: &Command, parent: &str, page: &mut String) {
             Some(long) => format!("--{long}"),
             None => format!("<{}>", argument.get_id()),
         };
-        let help = argument
+        let mut help = argument
             .get_help()
             .map(ToString::to_string)
             .unwrap_or_default();
+        for alias in argument.get_visible_aliases().unwrap_or_default() {
+            help.push_str(&format!(" [alias: --{alias}]"));
+        }
         page.push_str(&format!("| `{shown}` | {} |\n", help.replace('|', "\\|")));
     }
     // The operations of `culvert api` have their own page.

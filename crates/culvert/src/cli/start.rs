@@ -6,8 +6,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use culvert_base::BoxFuture;
 
 use super::{CommandType, Failure};
-use crate::agent::file;
-use crate::agent::plan::{Identity, read_text, with_server};
+use crate::agent::file::{self, Selection};
+use crate::agent::identity::Identity;
+use crate::agent::plan::with_server;
 
 /// Registered in [`super::ALL`].
 pub static TYPE: CommandType = CommandType {
@@ -24,14 +25,22 @@ fn arguments(command: Command) -> Command {
                 .long("config")
                 .required_unless_present("none")
                 .value_name("FILE")
+                .action(ArgAction::Append)
                 .value_parser(value_parser!(PathBuf))
-                .help("YAML or JSON file"),
+                .help("YAML or JSON file: ngrok's agent configuration, version 2 or 3. Of several files, later ones take precedence"),
         )
         .arg(
             Arg::new("names")
                 .num_args(0..)
                 .value_name("NAME")
                 .help("Names of endpoints to start [default: all]"),
+        )
+        .arg(
+            Arg::new("all")
+                .long("all")
+                .action(ArgAction::SetTrue)
+                .conflicts_with_all(["names", "none"])
+                .help("Start all endpoints, which is the default"),
         )
         .arg(
             Arg::new("none")
@@ -51,11 +60,16 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             .flatten()
             .map(String::as_str)
             .collect();
-        let names = (!matches.get_flag("none")).then_some(&names[..]);
+        let selection = match &names[..] {
+            _ if matches.get_flag("none") => Selection::None,
+            [] => Selection::All,
+            names => Selection::Named(names),
+        };
         let given = Identity::of(&matches)?;
-        let plan = match matches.get_one::<PathBuf>("config") {
-            Some(path) => {
-                let file = file::read(&read_text(path)?, path, names)?;
+        let plan = match matches.get_many::<PathBuf>("config") {
+            Some(paths) => {
+                let paths: Vec<PathBuf> = paths.cloned().collect();
+                let file = file::read(&paths, selection)?;
                 given.or(file.identity).plan(file.endpoints)?
             }
             None => given.plan(Vec::new())?,

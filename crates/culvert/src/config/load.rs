@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::{Invalid, Key, Settings, keys};
 
 /// Variables with the prefix `CULVERT_` that are not settings: those of the client, the agent and the test suite.
-const OTHER_VARIABLES: [&str; 6] = [
+const OTHER_VARIABLES: [&str; 7] = [
+    "CULVERT_API_CA_FILE",
     "CULVERT_API_URL",
     "CULVERT_API_KEY",
     "CULVERT_AUTHTOKEN",

@@ -1,6 +1,6 @@
 //! The command line: exit codes, output streams, and operations of the API.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -23,6 +23,7 @@ fn exit_codes() {
     assert_eq!(run(&["--help"]).0, 0);
     assert_eq!(run(&["config", "check"]).0, 0);
     assert_eq!(run(&["no-such-command"]).0, 2);
+    assert_eq!(run(&["version"]).0, 0);
     assert_eq!(run(&["serve", "--no-such-flag"]).0, 2);
     assert_eq!(run(&["events", "schema", "no_such_kind.v0"]).0, 2);
     assert_eq!(run(&["serve", "--bootstrap-api-key", "x"]).0, 2);
@@ -98,6 +99,31 @@ fn a_taken_port_names_its_setting() {
         assert!(error.contains(&wanted), "{setting}: {error}");
         assert_eq!(error.matches("os error").count(), 1, "{error}");
     }
+}
+
+#[test]
+fn help_has_groups_and_a_near_miss_gets_a_suggestion() {
+    let (_, help, _) = run(&["--help"]);
+    for group in ["Server:", "Agent:", "Manage:", "See:", "Install:"] {
+        assert!(help.contains(group), "{group}: {help}");
+    }
+    assert!(!help.contains("Other:") && !help.contains('{'), "{help}");
+    assert!(
+        help.contains("\n  start       Start the endpoints of a configuration file\n"),
+        "{help}"
+    );
+    for (given, meant) in [("htpp", "http"), ("stauts", "status"), ("logn", "login")] {
+        let (code, _, error) = run(&[given]);
+        assert!(
+            code == 2 && error.contains(&format!("'{meant}'")),
+            "{error}"
+        );
+    }
+    let (_, help, _) = run(&["api", "--help"]);
+    assert!(
+        help.contains("Vaults: named collections of secrets"),
+        "{help}"
+    );
 }
 
 #[test]
@@ -195,11 +221,61 @@ async fn operations_from_the_shell() {
         "{error}"
     );
     let (_, table, _) = run(&["api_keys", "list", "--limit", "2", "--table"]);
+    assert!(table.starts_with("ID "), "{table}");
     assert!(
-        table.starts_with("CREATED_AT") || table.contains("ID"),
+        table.lines().all(|line| line.chars().count() <= 120),
         "{table}"
     );
     assert!(table.contains(id));
+    let columns = ["api_keys", "list", "--columns", "id,description"];
+    let (_, table, _) = run(&columns);
+    assert!(
+        table.starts_with("ID ") && table.contains("  from the shell\n"),
+        "{table}"
+    );
+    let (_, oneself, _) = run(&["self", "--columns", "account.id"]);
+    assert!(oneself.starts_with("account.id  ac_"), "{oneself}");
+    // Texts from files and standard input.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "from a file\n").unwrap();
+    let of_file = format!("@{}", file.path().display());
+    let (code, made, error) = run(&[
+        "vaults",
+        "create",
+        "--name",
+        "texts",
+        "--description",
+        &of_file,
+    ]);
+    assert_eq!(code, 0, "{error}");
+    let made: Value = serde_json::from_str(&made).unwrap();
+    assert_eq!(made["description"], "from a file");
+    let vault = made["id"].as_str().unwrap();
+    let piped = |arguments: &[&str], text: &str| {
+        let mut child = binary()
+            .env("CULVERT_API_URL", &culvert.api)
+            .env("CULVERT_API_KEY", &culvert.token)
+            .args(["api", "vaults", "update", vault])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // A command that refuses its flags may not read this.
+        child.stdin.take().unwrap().write_all(text.as_bytes()).ok();
+        child.wait_with_output().unwrap()
+    };
+    for (value, shown) in [("-", "typed"), ("@-", "typed"), ("@@x", "@x")] {
+        let output = piped(&["--description", value], "typed\n");
+        let made: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(made["description"], shown, "{value}");
+    }
+    let output = piped(&["--json", "-"], "{\"description\": \"as JSON\"}");
+    let made: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(made["description"], "as JSON");
+    let output = piped(&["--description", "-", "--metadata", "-"], "typed");
+    assert_eq!(output.status.code(), Some(2));
     assert_eq!(
         run(&["api_keys", "delete", id]),
         (0, String::new(), String::new())

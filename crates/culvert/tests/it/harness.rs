@@ -532,5 +532,7 @@ pub fn binary() -> std::process::Command {
     {
         command.env_remove(name);
     }
+    // Nor may what `culvert login` saved for them.
+    command.env("XDG_CONFIG_HOME", "/nonexistent");
     command
 }

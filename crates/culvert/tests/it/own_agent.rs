@@ -467,6 +467,49 @@ async fn several_endpoints_from_a_file_come_back_after_a_cut() {
     assert_eq!(soon(some).await.unwrap().status.code(), Some(78));
 }
 
+/// Version 2 of ngrok's configuration, without flags or variables: the file says everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn ngroks_configuration_starts_as_it_is() {
+    let stage = Stage::start().await;
+    let text = format!(
+        "version: \"2\"\nauthtoken: right\nregion: eu\nserver_addr: {}\nroot_cas: ca.pem\nweb_addr: false\n\
+         connect_timeout: 10s\nheartbeat_interval: 5s\nremote_management: false\nupdate_check: false\ntunnels:\n  \
+         bytes: {{proto: tcp, addr: '{1}', remote_addr: 'tcp.example.test:7'}}\n  \
+         web:\n    proto: http\n    addr: 'http://{1}'\n    domain: web.example.test\n    schemes: [https]\n    \
+         basic_auth: ['user:long enough']\n    host_header: rewrite\n",
+        stage.server, stage.service
+    );
+    let file = stage.folder.path().join("ngrok.yml");
+    std::fs::write(&file, text).unwrap();
+    let mut command = stage.command(&["start", "--all", "--config", file.to_str().unwrap()]);
+    for name in ["CULVERT_SERVER", "CULVERT_AUTHTOKEN", "CULVERT_DATA_DIR"] {
+        command.env_remove(name);
+    }
+    let mut child = command.spawn().unwrap();
+    let mut agent = Agent {
+        out: BufReader::new(child.stdout.take().unwrap()).lines(),
+        log: BufReader::new(child.stderr.take().unwrap()).lines(),
+        child,
+    };
+    let notice = agent.logged(&format!("`{}`: ", file.display())).await;
+    let notice = notice["message"].as_str().unwrap();
+    assert!(
+        notice.ends_with("line 3: `region`: the key has no effect: the server decides the region"),
+        "{notice}"
+    );
+    assert_eq!(agent.line().await, "tcp://tcp.example.test:7");
+    assert_eq!(agent.line().await, "https://web.example.test");
+    agent.logged("online").await;
+    let mut stream = stage.dial("ep_web.example.test");
+    let request = b"GET / HTTP/1.1\r\nhost: web.example.test\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut answer = [0; 40];
+    soon(stream.read_exact(&mut answer)).await.unwrap();
+    assert!(answer.ends_with(b"ok"));
+    drop(stream);
+    assert_eq!(agent.stopped().await, Some(0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_is_one_sentence_and_wrong_usage_another() {
     let stage = Stage::start().await;
@@ -497,6 +540,9 @@ async fn a_refusal_is_one_sentence_and_wrong_usage_another() {
         &["http", "8080", "--basic-auth", "nobody"],
         &["tls", "443", "--basic-auth", "a:b"],
         &["tls", "443", "--crt", "x"],
+        &["http", "8080", "--traffic-policy-url", "https://a.test"],
+        &["http", "8080", "--upstream-tls-verify=false"],
+        &["tls", "443", "--terminate-at", "agent"],
     ] {
         let (code, text) = said(&same, arguments).await;
         assert_eq!(code, Some(2), "{arguments:?}: {text}");

@@ -6,7 +6,7 @@ use culvert_mux::OURS_STREAMS_MAX;
 use serde_json::Value;
 
 use super::{Agent, Bound, Trouble};
-use crate::client::session::{self, HEARTBEAT_INTERVAL, HEARTBEAT_TOLERANCE};
+use crate::client::session;
 use crate::client::status::Event;
 use crate::driver::Session;
 use crate::wire::{
@@ -39,8 +39,8 @@ impl Agent {
                 client_type: "culvert".into(),
                 metadata: self.settings.metadata.clone(),
                 cookie: former.cookie,
-                heartbeat_interval: nanos(HEARTBEAT_INTERVAL),
-                heartbeat_tolerance: nanos(HEARTBEAT_TOLERANCE),
+                heartbeat_interval: nanos(self.settings.heartbeat.interval),
+                heartbeat_tolerance: nanos(self.settings.heartbeat.tolerance),
                 stop_unsupported: Some(String::new()),
                 restart_unsupported: Some(String::new()),
                 update_unsupported: Some(

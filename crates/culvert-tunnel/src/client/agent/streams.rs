@@ -41,6 +41,12 @@ impl Agent {
                 }
                 Done::Nothing
             }
+            Some(StreamType::STOP | StreamType::RESTART) if !self.settings.is_managed => {
+                let text =
+                    "the agent's configuration does not allow the server to stop or restart it";
+                decline(stream, text).await;
+                Done::Nothing
+            }
             Some(kind @ (StreamType::STOP | StreamType::RESTART)) => {
                 if call::request(&mut stream, ReadDeadline::AGENT)
                     .await
@@ -59,13 +65,7 @@ impl Agent {
             }
             Some(StreamType::UPDATE) => {
                 let text = "this agent cannot update itself; update the installed package";
-                let outcome = Outcome { error: text.into() };
-                if call::request(&mut stream, ReadDeadline::AGENT)
-                    .await
-                    .is_ok()
-                {
-                    call::answer(stream, &wire::reply(&outcome)).await;
-                }
+                decline(stream, text).await;
                 Done::Nothing
             }
             Some(StreamType::STOP_ENDPOINT) => {
@@ -158,5 +158,16 @@ impl Agent {
             Ok(Err(_)) | Err(_) => return None,
         }
         known
+    }
+}
+
+/// Replies to a command that the agent does not obey.
+async fn decline(mut stream: Stream, why: &str) {
+    if call::request(&mut stream, ReadDeadline::AGENT)
+        .await
+        .is_ok()
+    {
+        let outcome = Outcome { error: why.into() };
+        call::answer(stream, &wire::reply(&outcome)).await;
     }
 }
