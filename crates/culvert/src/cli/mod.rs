@@ -30,6 +30,7 @@ pub mod openapi;
 mod output;
 mod prompt;
 pub mod serve;
+pub mod service;
 pub mod settings;
 pub mod start;
 pub mod status;
@@ -60,6 +61,7 @@ pub static ALL: &[&CommandType] = &[
     &man::TYPE,
     &openapi::TYPE,
     &serve::TYPE,
+    &service::TYPE,
     &settings::TYPE,
     &start::TYPE,
     &status::TYPE,
@@ -88,7 +90,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("See", &["status", "events", "demo"]),
     (
         "Install",
-        &["completions", "man", "openapi", "version"],
+        &["service", "completions", "man", "openapi", "version"],
     ),
 ];
 

@@ -115,7 +115,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
 }
 
 /// Whether a configuration file is one of an agent: those of the server are TOML.
-fn is_of_agent(path: &Path) -> bool {
+pub(super) fn is_of_agent(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     matches!(extension, Some("yml" | "yaml" | "json"))
 }

@@ -24,6 +24,7 @@ fn exit_codes() {
     assert_eq!(run(&["config", "check"]).0, 0);
     assert_eq!(run(&["no-such-command"]).0, 2);
     assert_eq!(run(&["version"]).0, 0);
+    assert_eq!(run(&["service", "install", "start"]).0, 2);
     assert_eq!(run(&["serve", "--no-such-flag"]).0, 2);
     assert_eq!(run(&["events", "schema", "no_such_kind.v0"]).0, 2);
     assert_eq!(run(&["serve", "--bootstrap-api-key", "x"]).0, 2);

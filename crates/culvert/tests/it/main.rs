@@ -22,6 +22,7 @@ mod captures;
 mod clients;
 mod command_line;
 mod command_login;
+mod command_service;
 mod console_sign_in;
 mod crowds;
 mod custom_domain;
