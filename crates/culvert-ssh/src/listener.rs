@@ -177,7 +177,7 @@ async fn serve(
         remark: None,
         forced: None,
         forward: None,
-        told: None,
+        announced_port: None,
         has_too_many_forwards: false,
         channel: None,
         other: None,
