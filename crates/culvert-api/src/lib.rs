@@ -470,6 +470,7 @@ impl Api {
         let mut response = match reply {
             Reply::Created { body, secret } => json(StatusCode::CREATED, body.into(), secret),
             Reply::Ok(body) => json(StatusCode::OK, body.into(), false),
+            Reply::Secret(body) => json(StatusCode::OK, body.into(), true),
             Reply::NoContent => {
                 let mut response = Response::new(Body::empty());
                 *response.status_mut() = StatusCode::NO_CONTENT;

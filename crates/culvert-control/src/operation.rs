@@ -147,6 +147,8 @@ pub enum Reply {
     },
     /// 200 with an object or a list.
     Ok(String),
+    /// 200 with an object that carries secrets and must not be cached.
+    Secret(String),
     /// 204.
     NoContent,
 }

@@ -53,9 +53,10 @@ pub(crate) async fn create(
         };
         let view = ty.view_text(&document, cx.base)?;
         let event = audit::event(&cx, ty, Verb::Created, &view)?;
+        let readable = (ty.readable_secret)(&cx, &document)?;
         let changes = Changes::insert(document, event).and(made.also);
         if commit(&cx, ty, changes).await? {
-            return Ok(match made.reveal {
+            return Ok(match made.reveal.or(readable) {
                 None => Reply::Created {
                     body: view,
                     secret: false,
@@ -80,7 +81,16 @@ pub(crate) async fn get(
     let document = named(&cx, ty, &call)
         .await?
         .ok_or_else(Refusal::not_found)?;
-    Ok(Reply::Ok(ty.view_text(&document, cx.base)?))
+    let readable = (ty.readable_secret)(&cx, &document)?;
+    Ok(reply(ty.view_text(&document, cx.base)?, readable)?)
+}
+
+/// The response with one object, and with the secret that the caller may read.
+fn reply(view: String, readable: Option<Reveal>) -> Result<Reply, Fault> {
+    Ok(match readable {
+        None => Reply::Ok(view),
+        Some(reveal) => Reply::Secret(revealed(&view, &reveal)?),
+    })
 }
 
 /// `PATCH /<collection>/{id}`.
@@ -102,8 +112,13 @@ pub(crate) async fn update(
             return Err(Refusal::not_found().into());
         };
         let made = (ty.update)(&cx, &document, call.body.clone()).await?;
+        let written = Document {
+            body: made.body.clone(),
+            ..document.clone()
+        };
+        let readable = (ty.readable_secret)(&cx, &written)?;
         if let Some(view) = replace(&cx, ty, document.head, made).await? {
-            return Ok(Reply::Ok(view));
+            return Ok(reply(view, readable)?);
         }
     }
     Err(overtaken())

@@ -80,6 +80,7 @@ impl StoredPolicy {
             has_upstream,
         } = place;
         let names_before = before.map(|before| before.names.clone());
+        let stored = before;
         let before = match before {
             Some(before) => {
                 let text = before.text(cx.seal, id)?;
@@ -90,8 +91,13 @@ impl StoredPolicy {
             }
             None => None,
         };
-        let given = Source::read(text, ACTIONS)?;
-        let source = given.restored(before.as_ref())?;
+        let source = match (&before, stored) {
+            // The redacted text came back unchanged: the policy stays as it was sent, byte for byte.
+            (Some(before), Some(stored)) if stored.shown == text => {
+                Source::read(before.text(), ACTIONS)?
+            }
+            _ => Source::read(text, ACTIONS)?.restored(before.as_ref())?,
+        };
         let mut resources = Resources {
             logins: Some(LoginService::new(Arc::clone(cx.logins))),
             host: HostName::parse(host).ok(),
@@ -138,15 +144,23 @@ impl StoredPolicy {
         let names = named.ids;
         let checked = match source.redacted() {
             None => Self {
-                shown: text.to_owned(),
+                shown: source.text().to_owned(),
                 sealed: None,
                 names,
             },
-            Some(shown) => Self {
-                shown,
-                sealed: Some(cx.seal.seal(cx.entropy, id, source.text())?),
-                names,
-            },
+            Some(shown) => {
+                let is_same = before.is_some_and(|before| before.text() == source.text());
+                // An unchanged policy stays equal in stored form, and keeps the counters of its actions.
+                let sealed = match stored.and_then(|stored| stored.sealed.clone()) {
+                    Some(sealed) if is_same => sealed,
+                    _ => cx.seal.seal(cx.entropy, id, source.text())?,
+                };
+                Self {
+                    shown,
+                    sealed: Some(sealed),
+                    names,
+                }
+            }
         };
         Ok((checked, condition))
     }
@@ -173,8 +187,8 @@ impl StoredPolicy {
         Ok(self.text(seal, id)? == text)
     }
 
-    /// The whole text of the policy.
-    fn text(&self, seal: &Seal, id: &str) -> Result<Cow<'_, str>, Fault> {
+    /// The whole text of the policy, as it was sent.
+    pub(crate) fn text(&self, seal: &Seal, id: &str) -> Result<Cow<'_, str>, Fault> {
         match &self.sealed {
             None => Ok(self.shown.as_str().into()),
             Some(sealed) => Ok(seal.open(id, sealed)?.reveal().to_owned().into()),

@@ -10,11 +10,12 @@ mod address;
 pub(crate) mod agent;
 
 use culvert_base::net::HostName;
-use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, code};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
 use culvert_edge::Upstream;
 use culvert_store::{Changes, Head, Store};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::address_lock::{self, Want};
 use crate::base::PublicPorts;
@@ -28,12 +29,13 @@ use crate::resource::model::endpoint::{
 };
 use crate::resource::model::timeouts::Timeouts;
 use crate::resource::model::traffic_policy::StoredPolicy;
-use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType};
+use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Reveal};
+use crate::right::{Right, Scope};
 use crate::seal::Seal;
 use crate::settings::Settings;
 use crate::stored::Format;
 use crate::traffic_policy::{Compiled, Given};
-use crate::{Error, Parameter, dry_run, host, input, pool};
+use crate::{Caller, Error, Parameter, Role, dry_run, host, input, pool};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<Endpoint>();
 
@@ -51,8 +53,8 @@ pub(crate) struct Create {
     #[serde(rename = "type")]
     #[schemars(extend("enum" = ["cloud"]))]
     kind: String,
-    /// Traffic policy in YAML or JSON, as a string or an object. Returned as written, except for
-    /// secrets. Either this or `upstream_url` is required.
+    /// Traffic policy in YAML or JSON, as a string or an object. Returned as written to
+    /// callers that may change the endpoint. Either this or `upstream_url` is required.
     traffic_policy: Given,
     /// Binding of the endpoint: `public`, or `internal` for a host that ends in `.internal`. The
     /// default depends on the host.
@@ -256,7 +258,9 @@ impl Resource for Endpoint {
         let text = match (&input.traffic_policy, &self.policy) {
             (Some(given), _) => given.0.clone(),
             // Check the policy again: without an upstream it must respond to all traffic itself.
-            (None, Some(policy)) if goes_on != had_upstream => policy.shown.clone(),
+            (None, Some(policy)) if goes_on != had_upstream => {
+                policy.text(cx.seal, &head.id)?.into_owned()
+            }
             (None, _) => String::new(),
         };
         if !text.is_empty() {
@@ -295,6 +299,19 @@ impl Resource for Endpoint {
         })
     }
 
+    fn readable_secret(&self, cx: &Cx<'_>, head: &Head) -> Result<Option<Reveal>, Fault> {
+        match &self.policy {
+            Some(policy) if policy.sealed.is_some() && self.shows_secrets_to(cx.caller) => {
+                let text = Value::from(&*policy.text(cx.seal, &head.id)?);
+                Ok(Some(Reveal {
+                    pointer: "/traffic_policy".to_owned(),
+                    json: Secret::new(text.to_string()),
+                }))
+            }
+            _ => Ok(None),
+        }
+    }
+
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         self.is_cloud()?;
         self.may_change(cx)?;
@@ -309,6 +326,17 @@ impl Resource for Endpoint {
 }
 
 impl Endpoint {
+    /// Whether the caller may read the secrets of the policy: it may change the endpoint, and so has the rights of the
+    /// author of the policy. Policies of agents were not written through the API.
+    fn shows_secrets_to(&self, caller: &Caller) -> bool {
+        const WRITE: Right = Right {
+            role: Role::Member,
+            scope: Some(Scope::EndpointsWrite),
+        };
+        let is_owner = caller.role == Role::Admin || caller.owner_id == self.principal_id;
+        self.served.is_none() && is_owner && caller.may(WRITE)
+    }
+
     /// Stores the references of a policy that was stored before references were recorded. Returns whether any
     /// was missing.
     pub(crate) async fn note_names(

@@ -105,6 +105,12 @@ pub(crate) trait Resource: Model {
         async { Ok(Changes::default()) }
     }
 
+    /// The secret field of the view, if this caller may read it back. It is added to responses about one object,
+    /// and to no list, event or log.
+    fn readable_secret(&self, _cx: &Cx<'_>, _head: &Head) -> Result<Option<Reveal>, Fault> {
+        Ok(None)
+    }
+
     /// Whether `caller` may create, change or remove objects of this resource.
     fn permit(caller: &Caller) -> Result<(), Refusal> {
         caller.may_write()
@@ -147,8 +153,7 @@ impl<R> Draft<R> {
     }
 }
 
-/// A secret that is added to the 201 body. It is in no stored form and no view, so it cannot reach an event
-/// or a log.
+/// A secret that is added to the body of a response. It is in no view, so it cannot reach an event or a log.
 #[derive(Debug)]
 pub(crate) struct Reveal {
     /// JSON pointer of the field it replaces.
@@ -205,6 +210,7 @@ pub(crate) struct ResourceType {
     pub(crate) before_removal: Removal,
     pub(crate) check_removal: CheckRemoval,
     pub(crate) after_removal: Removal,
+    pub(crate) readable_secret: fn(&Cx<'_>, &Document) -> Result<Option<Reveal>, Fault>,
     pub(crate) permit: fn(&Caller) -> Result<(), Refusal>,
     /// Writes the view of a document as JSON.
     pub(crate) view: fn(&Document, Base<'_>, &mut Vec<u8>) -> Result<(), Fault>,

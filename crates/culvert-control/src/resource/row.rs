@@ -13,7 +13,7 @@ use crate::cx::Cx;
 use crate::input::{self, Problem};
 use crate::operation::Call;
 use crate::resource::resource_type::{
-    Draft, Resource, ResourceType, Running, StoredDraft, list_schema, value_refusal,
+    Draft, Resource, ResourceType, Reveal, Running, StoredDraft, list_schema, value_refusal,
 };
 use crate::{Error, list, service, stored};
 
@@ -49,6 +49,7 @@ impl ResourceType {
             before_removal: before_removal::<R>,
             check_removal: check_removal::<R>,
             after_removal: after_removal::<R>,
+            readable_secret: readable_secret::<R>,
             permit: R::permit,
             view: view::<R>,
             create_schema: SchemaGenerator::subschema_for::<R::Create>,
@@ -157,6 +158,13 @@ pub(crate) fn after_removal<'a, R: Resource>(
         let resource: R = stored::read(document)?;
         resource.after_removal(cx, &document.head).await
     })
+}
+
+pub(crate) fn readable_secret<R: Resource>(
+    cx: &Cx<'_>,
+    document: &Document,
+) -> Result<Option<Reveal>, Fault> {
+    stored::read::<R>(document)?.readable_secret(cx, &document.head)
 }
 
 pub(crate) fn view<R: Resource>(

@@ -23,6 +23,7 @@ mod names;
 mod observed;
 mod operators;
 mod people;
+mod planted_secret;
 mod private;
 mod races;
 mod reencrypt;
@@ -260,7 +261,7 @@ impl House {
         let parse = |text: &str| serde_json::from_str(text).unwrap();
         match operation.call(&self.control, call).await {
             Ok(Reply::Created { body, .. }) => Answered::Created(parse(&body)),
-            Ok(Reply::Ok(body)) => Answered::Ok(parse(&body)),
+            Ok(Reply::Ok(body) | Reply::Secret(body)) => Answered::Ok(parse(&body)),
             Ok(Reply::NoContent) => Answered::NoContent,
             Err(Error::Refused(refusal)) => {
                 codes::note(refusal.code);

@@ -11,7 +11,7 @@ use crate::tests::*;
 use crate::{KeyRestrictions, Scope};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+pub(super) enum Who {
     Admin,
     /// A bot.
     Owner,
@@ -25,7 +25,7 @@ enum Who {
     OwnerScoped,
 }
 
-const CALLERS: [Who; 7] = [
+pub(super) const CALLERS: [Who; 7] = [
     Admin,
     Owner,
     OtherBot,
@@ -275,7 +275,7 @@ impl Cast {
 }
 
 /// The caller of an operation: `OwnerScoped` has a key with every other scope.
-fn caller_of(who: Who, caller: &Caller, operation: &Operation) -> Caller {
+pub(super) fn caller_of(who: Who, caller: &Caller, operation: &Operation) -> Caller {
     let mut caller = caller.clone();
     if who == OwnerScoped {
         let of_operation = operation.right.scope;

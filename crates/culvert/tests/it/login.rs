@@ -204,6 +204,12 @@ async fn users_log_in_at_a_real_provider() {
         subscribe_debug(&culvert, &hook, source).await;
         let made = endpoint(&culvert, &provider, &origin).await;
         let shown = made["traffic_policy"].as_str().unwrap();
+        assert!(
+            shown.contains("client_secret: a secret of the tests"),
+            "{shown}"
+        );
+        let endpoints = listed(&culvert, "endpoints", "endpoints").await;
+        let shown = endpoints[0]["traffic_policy"].as_str().unwrap();
         assert!(shown.contains("client_secret: \"[redacted]\""), "{shown}");
         let kept = crate::secrets::files_with(&culvert.settings.data_dir, b"a secret of the tests");
         assert_eq!(kept, Vec::<String>::new());

@@ -127,8 +127,10 @@ async fn passwords_are_sealed_and_kept() {
         let text = "on_http_request: # locked\n- actions:\n  - {type: basic-auth, config: {credentials: ['me:correct horse']}}\n  - {type: custom-response, config: {body: in}}\n";
         let body = json!({"url": format!("http://{host}"), "traffic_policy": text});
         let made = culvert.create("endpoints", body).await;
+        assert_eq!(made["traffic_policy"], text);
+        let listed = culvert.call(Method::GET, "/endpoints", None).await.body;
         let shown = text.replace("'me:correct horse'", "\"[redacted]\"");
-        assert_eq!(made["traffic_policy"], shown);
+        assert_eq!(listed["endpoints"][0]["traffic_policy"], shown);
         let enter = async || {
             // me:correct horse
             let ask = format!(
@@ -142,12 +144,13 @@ async fn passwords_are_sealed_and_kept() {
             crate::secrets::files_with(&culvert.settings.data_dir, b"correct horse"),
             Vec::<String>::new()
         );
-        // The returned text can be written back with another body.
+        // The text of the list can be written back with another body.
         let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
         let changed = shown.replace("body: in", "body: inside");
         let patch = json!({"traffic_policy": changed});
         let patched = culvert.call(Method::PATCH, &path, Some(patch)).await;
-        assert_eq!(patched.body["traffic_policy"], changed);
+        let whole = changed.replace("\"[redacted]\"", "\"me:correct horse\"");
+        assert_eq!(patched.body["traffic_policy"], whole);
         eventually("the password still opens", async || {
             enter().await.text.ends_with("inside")
         })

@@ -24,8 +24,10 @@ async fn webhooks_are_verified_and_their_secret_is_kept() {
             "upstream_url": format!("http://{}", origin.address),
         });
         let made = culvert.create("endpoints", body).await;
+        assert_eq!(made["traffic_policy"], POLICY);
+        let listed = culvert.call(Method::GET, "/endpoints", None).await.body;
         let shown = POLICY.replace("\"It's a Secret to Everybody\"", "\"[redacted]\"");
-        assert_eq!(made["traffic_policy"], shown);
+        assert_eq!(listed["endpoints"][0]["traffic_policy"], shown);
         let kept =
             crate::secrets::files_with(&culvert.settings.data_dir, b"It's a Secret to Everybody");
         assert_eq!(kept, Vec::<String>::new());
@@ -62,7 +64,8 @@ async fn webhooks_are_verified_and_their_secret_is_kept() {
         let changed = shown.replace("- actions", "- name: github\n  actions");
         let patch = json!({"traffic_policy": changed, "description": "renamed"});
         let patched = culvert.call(Method::PATCH, &path, Some(patch)).await;
-        assert_eq!(patched.body["traffic_policy"], changed);
+        let whole = changed.replace("\"[redacted]\"", "\"It's a Secret to Everybody\"");
+        assert_eq!(patched.body["traffic_policy"], whole);
         assert_eq!(send("Hello, World!").await.status, 200);
         assert_eq!(send("Hello, World?").await.status, 403);
         culvert.stop().await;

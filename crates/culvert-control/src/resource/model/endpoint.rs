@@ -94,8 +94,9 @@ pub(crate) struct View<'a> {
     pub(crate) hostport: String,
     /// Empty for cloud endpoints.
     pub(crate) region: &'a str,
-    /// `[redacted]` where the endpoint is another owner's and the caller is no admin: policies hold
-    /// secrets in many places, such as the headers that they add.
+    /// As it was sent, for callers that may change the endpoint. In lists, and for other callers, each
+    /// secret is `[redacted]`. The whole policy is `[redacted]` where the endpoint is another owner's
+    /// and the caller is no admin: policies hold secrets in many places, such as the headers that they add.
     pub(crate) traffic_policy: &'a str,
     #[schemars(extend("items" = binding_schema()))]
     pub(crate) bindings: [&'static str; 1],
