@@ -13,6 +13,8 @@ pub enum Failure {
     Failed(String),
     /// Exit code 2.
     Usage(String),
+    /// The files and the server differ, as printed. Exit code 3.
+    Differs,
     /// Exit code 78.
     Configuration(config::Invalid),
     /// Exit code 70.

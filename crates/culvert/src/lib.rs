@@ -5,6 +5,7 @@
 
 pub mod agent;
 mod among_nodes;
+pub mod apply;
 pub mod cli;
 pub mod client;
 mod clouds;
@@ -12,6 +13,7 @@ pub mod config;
 pub mod data_dir_lock;
 pub mod demo;
 mod failure;
+pub mod import;
 mod ingress;
 pub mod issuer;
 pub mod keys;

@@ -1,6 +1,6 @@
 //! The command line: a table of commands, with one file for each.
 //!
-//! Exit codes: 0 success, 1 failure, 2 usage error, 70 disk failure, 78 invalid configuration. Errors are one
+//! Exit codes: 0 success, 1 failure, 2 usage error, 3 differences found, 70 disk failure, 78 invalid configuration. Errors are one
 //! sentence on standard error. Machine-readable output is JSON on standard output.
 #![allow(
     clippy::print_stdout,
@@ -15,14 +15,17 @@ use clap::{Arg, Command};
 
 pub mod admin;
 pub mod api;
+pub mod apply;
 pub mod audit;
 mod command;
 pub mod completions;
 pub mod demo;
+pub mod diff;
 pub mod doctor;
 pub mod events;
 pub mod health;
 pub mod http;
+pub mod import;
 pub mod login;
 pub mod logout;
 pub mod man;
@@ -49,13 +52,16 @@ pub use command::{CommandType, settings_of, with_settings};
 pub static ALL: &[&CommandType] = &[
     &admin::TYPE,
     &api::TYPE,
+    &apply::TYPE,
     &audit::TYPE,
     &completions::TYPE,
     &demo::TYPE,
+    &diff::TYPE,
     &doctor::TYPE,
     &events::TYPE,
     &health::TYPE,
     &http::TYPE,
+    &import::TYPE,
     &login::TYPE,
     &logout::TYPE,
     &man::TYPE,
@@ -130,6 +136,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     match outcome {
         Ok(()) | Err(Failure::ReaderLeft) => ExitCode::SUCCESS,
+        Err(Failure::Differs) => ExitCode::from(3),
         Err(Failure::Failed(message)) => {
             eprintln!("culvert: {message}");
             ExitCode::FAILURE
@@ -212,7 +219,7 @@ fn grouped(root: &Command) -> String {
 /// which have their own pages.
 pub fn reference() -> String {
     let mut page = String::from(
-        "# Commands\n\nExit codes: 0 success, 1 failure, 2 usage error, 78 invalid \
+        "# Commands\n\nExit codes: 0 success, 1 failure, 2 usage error, 3 differences found, 78 invalid \
          configuration. Machine-readable output is JSON on\nstandard output. Errors are one \
          sentence on standard error. `serve`, `config`, `admin` and `audit` accept every setting \
          of\n[settings.md](settings.md) as a flag. `culvert api <collection> <operation>` runs \

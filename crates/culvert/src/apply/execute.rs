@@ -1,0 +1,291 @@
+//! Carries a plan out: kind by kind, several objects in parallel. A failed object stops those that refer to it, and
+//! nothing is deleted after a failure; another run continues.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use http::Method;
+use serde_json::{Map, Value};
+
+use super::compare::differences;
+use super::manifest::Manifest;
+use super::plan::{Action, Change, Plan, look};
+use super::reference::resolve;
+use crate::client::Client;
+
+/// Objects that are written in parallel.
+const PARALLEL: usize = 16;
+
+/// The result of one change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// With a note, if the server stored something else than the file says.
+    Done(Option<String>),
+    Failed(String),
+    /// Not tried.
+    Skipped(String),
+}
+
+/// The results of a run.
+#[derive(Debug)]
+pub struct Results {
+    /// By position of the change.
+    pub(super) outcomes: Vec<Outcome>,
+}
+
+impl Results {
+    /// Number of changes that failed or were not tried.
+    pub fn failures(&self) -> usize {
+        let is_done = |it: &&Outcome| !matches!(it, Outcome::Done(_));
+        self.outcomes.iter().filter(is_done).count()
+    }
+}
+
+/// The state of a run.
+struct Run<'a> {
+    client: &'a Client,
+    plan: &'a Plan,
+    known: Mutex<HashMap<(&'static str, String), Value>>,
+    failed: Mutex<BTreeSet<(&'static str, String)>>,
+    /// Old objects that their replacements outlive: position of the change and ID.
+    replaced: Mutex<Vec<(usize, String)>>,
+}
+
+/// Carries the plan out. `each` is called with each change that has finished.
+pub async fn execute(client: &Client, plan: &Plan, mut each: impl FnMut(&str)) -> Results {
+    let run = Run {
+        client,
+        plan,
+        known: Mutex::new(plan.known.clone()),
+        failed: Mutex::default(),
+        replaced: Mutex::default(),
+    };
+    let mut outcomes = vec![Outcome::Done(None); plan.changes.len()];
+    let is_write = |change: &Change| {
+        matches!(
+            change.action,
+            Action::Create | Action::Update | Action::Replace
+        )
+    };
+    for group in plan.groups() {
+        let writes = group.into_iter().filter(|(_, change)| is_write(change));
+        let writes: Vec<usize> = writes.map(|(index, _)| index).collect();
+        let mut running = stream::iter(writes)
+            .map(|index| run.write(index))
+            .buffer_unordered(PARALLEL);
+        while let Some((index, outcome)) = running.next().await {
+            if let Some(change) = plan.changes.get(index) {
+                each(&change.said(&outcome));
+            }
+            if let Some(place) = outcomes.get_mut(index) {
+                *place = outcome;
+            }
+        }
+    }
+    let is_whole = outcomes.iter().all(|it| matches!(it, Outcome::Done(_)));
+    let replaced =
+        std::mem::take(&mut *run.replaced.lock().unwrap_or_else(PoisonError::into_inner));
+    let deletions = plan
+        .changes
+        .iter()
+        .enumerate()
+        .filter(|(_, change)| change.action == Action::Delete);
+    let deletions = deletions.filter_map(|(index, change)| Some((index, change.id.clone()?)));
+    let mut is_deleting = is_whole;
+    for (index, id) in replaced.into_iter().chain(deletions) {
+        let Some(change) = plan.changes.get(index) else {
+            continue;
+        };
+        let outcome = match is_deleting {
+            true => run.delete(change, &id).await,
+            false => Outcome::Skipped("nothing is deleted after a failure".to_owned()),
+        };
+        is_deleting &= matches!(outcome, Outcome::Done(_));
+        if change.action == Action::Delete || outcome != Outcome::Done(None) {
+            each(&change.said(&outcome));
+            if let Some(place) = outcomes.get_mut(index) {
+                *place = outcome;
+            }
+        }
+    }
+    Results { outcomes }
+}
+
+impl Plan {
+    /// Changes that may run in parallel: of one kind, and none refers to another.
+    fn groups(&self) -> Vec<Vec<(usize, &Change)>> {
+        let mut groups: Vec<Vec<(usize, &Change)>> = Vec::new();
+        for (index, change) in self.changes.iter().enumerate() {
+            let Some(manifest) = change.manifest.and_then(|at| self.manifests.get(at)) else {
+                continue;
+            };
+            let refers = |other: &Change| {
+                manifest
+                    .references
+                    .iter()
+                    .any(|it| it.kind == other.kind.collection && it.name == other.name)
+            };
+            let is_beside = |group: &Vec<(usize, &Change)>| {
+                let is_same = group
+                    .first()
+                    .is_some_and(|(_, other)| other.kind.collection == change.kind.collection);
+                let refers_within = manifest
+                    .references
+                    .iter()
+                    .any(|it| it.kind == change.kind.collection);
+                is_same && !(refers_within && group.iter().any(|(_, other)| refers(other)))
+            };
+            match groups.last_mut().filter(|group| is_beside(group)) {
+                Some(group) => group.push((index, change)),
+                None => groups.push(vec![(index, change)]),
+            }
+        }
+        groups
+    }
+}
+
+impl Run<'_> {
+    async fn write(&self, index: usize) -> (usize, Outcome) {
+        let change = self.plan.changes.get(index);
+        let manifest = change.and_then(|change| self.plan.manifests.get(change.manifest?));
+        let (Some(change), Some(manifest)) = (change, manifest) else {
+            return (index, Outcome::Done(None));
+        };
+        let key = (change.kind.collection, change.name.clone());
+        let outcome = match self.blocked(manifest) {
+            Some(why) => Outcome::Skipped(why),
+            None => self
+                .written(index, change, manifest)
+                .await
+                .unwrap_or_else(Outcome::Failed),
+        };
+        if !matches!(outcome, Outcome::Done(_)) {
+            lock(&self.failed).insert(key);
+        }
+        (index, outcome)
+    }
+
+    fn blocked(&self, manifest: &Manifest) -> Option<String> {
+        let failed = lock(&self.failed);
+        let mut references = manifest.references.iter();
+        let blocking = references.find(|it| failed.contains(&(it.kind, it.name.clone())))?;
+        Some(format!("{}/{} failed", blocking.kind, blocking.name))
+    }
+
+    async fn written(
+        &self,
+        index: usize,
+        change: &Change,
+        manifest: &Manifest,
+    ) -> Result<Outcome, String> {
+        let spec = Value::Object(manifest.spec.clone());
+        let spec = resolve(&spec, &|it| look(&lock(&self.known), it));
+        let Some(Value::Object(mut spec)) = spec else {
+            return Err("an object that it refers to has no such field".to_owned());
+        };
+        if let Some(metadata) = &change.metadata {
+            spec.insert("metadata".to_owned(), metadata.as_str().into());
+        }
+        let collection = change.kind.collection;
+        let view = match (change.action, &change.id) {
+            (Action::Update, Some(id)) => {
+                let fields = spec
+                    .iter()
+                    .filter(|(field, _)| change.fields.contains(*field));
+                let body: Map<String, Value> = fields
+                    .map(|(field, value)| (field.clone(), value.clone()))
+                    .collect();
+                self.call(Method::PATCH, &format!("/{collection}/{id}"), Some(body))
+                    .await?
+            }
+            (Action::Replace, Some(id)) if change.kind.replaces_first => {
+                let view = self.create(manifest, spec.clone()).await?;
+                lock(&self.replaced).push((index, id.clone()));
+                view
+            }
+            (Action::Replace, Some(id)) => {
+                self.call(Method::DELETE, &format!("/{collection}/{id}"), None)
+                    .await?;
+                self.create(manifest, spec.clone()).await?
+            }
+            _ => self.create(manifest, spec.clone()).await?,
+        };
+        let other = spec
+            .iter()
+            .filter(|(field, _)| view.get(*field).is_some() && *field != "metadata");
+        let other: Vec<String> = other
+            .flat_map(|(field, wanted)| differences(field, wanted, &view[field]))
+            .map(|difference| format!("`{}`", difference.path))
+            .collect();
+        lock(&self.known).insert((collection, change.name.clone()), view);
+        let note = format!(
+            "the server stores another value of {}; the next run will change it again",
+            other.join(", ")
+        );
+        Ok(Outcome::Done((!other.is_empty()).then_some(note)))
+    }
+
+    async fn create(&self, manifest: &Manifest, spec: Map<String, Value>) -> Result<Value, String> {
+        let path = format!("/{}", manifest.kind.collection);
+        let token_file = match &manifest.token_file {
+            // Before the create: a token that cannot be written is lost.
+            Some(path) => Some((path, open_token_file(path)?)),
+            None => None,
+        };
+        let made = self.call(Method::POST, &path, Some(spec)).await;
+        if let (Err(_), Some((path, _))) = (&made, &token_file) {
+            let _ = std::fs::remove_file(path);
+        }
+        let mut view = made?;
+        if let Some((path, mut file)) = token_file {
+            let token = view["token"].take();
+            let token = token.as_str().unwrap_or_default();
+            writeln!(file, "{token}")
+                .map_err(|error| format!("cannot write `{}`: {error}", path.display()))?;
+        }
+        Ok(view)
+    }
+
+    async fn delete(&self, change: &Change, id: &str) -> Outcome {
+        let path = format!("/{}/{id}", change.kind.collection);
+        match self.client.call(Method::DELETE, &path, None).await {
+            Ok(answer) if answer.status < 300 || answer.status == 404 => Outcome::Done(None),
+            Ok(answer) => Outcome::Failed(answer.refusal()),
+            Err(error) => Outcome::Failed(culvert_base::chain(error.as_ref())),
+        }
+    }
+
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Map<String, Value>>,
+    ) -> Result<Value, String> {
+        let body = body.map(Value::Object);
+        let answer = self.client.call(method, path, body.as_ref()).await;
+        let answer = answer.map_err(|error| culvert_base::chain(error.as_ref()))?;
+        match answer.status < 300 {
+            true => Ok(answer.body),
+            false => Err(answer.refusal()),
+        }
+    }
+}
+
+/// A file that only its owner reads.
+fn open_token_file(path: &Path) -> Result<std::fs::File, String> {
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create_new(true).mode(0o600);
+    options
+        .open(path)
+        .map_err(|error| format!("cannot write the token to `{}`: {error}", path.display()))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

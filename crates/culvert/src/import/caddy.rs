@@ -1,0 +1,1103 @@
+//! Caddy: sites become endpoints, their directives rules of traffic policies in the order in which Caddy runs them.
+//!
+//! A directive that protects a site and has no equal becomes a rule that denies its requests, so an import opens
+//! nothing that was closed.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+
+use super::caddyfile::{Caddyfile, Directive, Site};
+use super::{Imported, action, label_of, literal, name_of, quoted, rule};
+
+/// The order of directives in Caddy, as far as they are known here.
+const ORDER: [&str; 18] = [
+    "header",
+    "redir",
+    "rewrite",
+    "uri",
+    "basic_auth",
+    "basicauth",
+    "forward_auth",
+    "request_header",
+    "encode",
+    "handle",
+    "handle_path",
+    "route",
+    "abort",
+    "error",
+    "respond",
+    "reverse_proxy",
+    "php_fastcgi",
+    "file_server",
+];
+
+/// Directives without an equal, with reasons.
+const REASONS: &[(&str, &str)] = &[
+    (
+        "log",
+        "the server records every request; see events and captures",
+    ),
+    (
+        "file_server",
+        "culvert serves no files; run a file server and forward to it",
+    ),
+    (
+        "root",
+        "culvert serves no files; run a file server and forward to it",
+    ),
+    (
+        "php_fastcgi",
+        "culvert speaks HTTP to upstreams; run a server that speaks FastCGI",
+    ),
+    ("templates", "culvert serves no files"),
+    ("try_files", "culvert serves no files"),
+    (
+        "bind",
+        "listeners are settings of the server: `edge.http_addr` and `edge.https_addr`",
+    ),
+    (
+        "import",
+        "import each file separately; snippets without arguments are followed",
+    ),
+    (
+        "handle_errors",
+        "error pages are files in the folder `edge.error_pages`",
+    ),
+    (
+        "request_body",
+        "the limit of bodies is a setting of the server",
+    ),
+];
+
+/// One host of a site.
+struct Target {
+    scheme: &'static str,
+    host: String,
+}
+
+/// A site that is being converted.
+struct Context<'a> {
+    imported: &'a mut Imported,
+    matchers: HashMap<String, Directive>,
+    host: String,
+    requests: Vec<Value>,
+    responses: Vec<Value>,
+    connects: Vec<Value>,
+    /// Upstreams: the URLs of one `reverse_proxy` are a pool.
+    n_upstreams: usize,
+    /// The upstream of the endpoint itself.
+    direct: Option<(String, bool)>,
+    certificate: Option<(String, String)>,
+}
+
+/// Where a directive stands.
+#[derive(Clone, Default)]
+struct Scope {
+    conditions: Vec<String>,
+    /// Conditions that hold anyway when a request gets here, and that only rules for responses need.
+    others: Vec<String>,
+    /// The part of the path that a `handle_path` around it removes.
+    prefix: String,
+    is_top: bool,
+}
+
+impl Scope {
+    /// The conditions of a rule for responses.
+    fn of_responses(&self) -> Vec<String> {
+        [self.conditions.as_slice(), &self.others].concat()
+    }
+}
+
+/// The file.
+pub(super) fn convert(file: Caddyfile, domain: Option<&str>, imported: &mut Imported) {
+    for option in file.options {
+        let why = match option.name.as_str() {
+            "email" | "acme_ca" | "cert_issuer" => {
+                "managed certificates are settings of the server: section `acme`"
+            }
+            "http_port" | "https_port" => {
+                "listeners are settings of the server: `edge.http_addr` and `edge.https_addr`"
+            }
+            "admin" => "the API is at `api.addr`",
+            _ => "global options have no equal",
+        };
+        imported.note(option.line, option.name, why);
+    }
+    for site in file.sites {
+        for address in &site.addresses {
+            match target(address) {
+                Ok(target) => convert_site(&site, target, domain, imported),
+                Err(why) => imported.note(site.line, format!("the site `{address}`"), why),
+            }
+        }
+    }
+}
+
+fn target(address: &str) -> Result<Target, &'static str> {
+    let (scheme, rest) = match address.split_once("://") {
+        Some(("http", rest)) => ("http", rest),
+        Some(("https", rest)) => ("https", rest),
+        Some(_) => return Err("the scheme is unknown"),
+        None => ("", address),
+    };
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    if !path.is_empty() {
+        return Err("addresses with paths are not imported; use `handle`");
+    }
+    let (host, port) = authority.rsplit_once(':').unwrap_or((authority, ""));
+    if host.is_empty()
+        || host == "localhost"
+        || authority.starts_with('[')
+        || host.parse::<std::net::IpAddr>().is_ok()
+    {
+        return Err("an endpoint has a host name, not an address or a port");
+    }
+    if host.contains('{') {
+        return Err("placeholders in addresses have no equal");
+    }
+    let scheme = match (scheme, port) {
+        ("", "80") | ("http", "" | "80") => "http",
+        ("" | "https", "" | "443") => "https",
+        _ => {
+            return Err(
+                "endpoints have the ports of the server: `edge.http_addr` and `edge.https_addr`",
+            );
+        }
+    };
+    Ok(Target {
+        scheme,
+        host: host.to_ascii_lowercase(),
+    })
+}
+
+fn convert_site(site: &Site, target: Target, domain: Option<&str>, imported: &mut Imported) {
+    let Target { scheme, host } = target;
+    let mut context = Context {
+        imported,
+        matchers: HashMap::new(),
+        host: host.clone(),
+        requests: Vec::new(),
+        responses: Vec::new(),
+        connects: Vec::new(),
+        n_upstreams: 0,
+        direct: None,
+        certificate: None,
+    };
+    let scope = Scope {
+        is_top: true,
+        ..Scope::default()
+    };
+    let is_open = context.directives(&site.directives, &scope, true);
+    if is_open && context.direct.is_none() {
+        // Caddy's response when nothing else responds.
+        context.requests.push(rule(
+            Vec::new(),
+            vec![action("custom-response", json!({"status_code": 200}))],
+        ));
+    }
+    let Context {
+        requests,
+        responses,
+        connects,
+        direct,
+        certificate,
+        ..
+    } = context;
+    let mut policy = Map::new();
+    for (phase, rules) in [
+        ("on_tcp_connect", connects),
+        ("on_http_request", requests),
+        ("on_http_response", responses),
+    ] {
+        if !rules.is_empty() {
+            policy.insert(phase.to_owned(), Value::Array(rules));
+        }
+    }
+    let name = name_of(&host);
+    let is_own =
+        domain.is_none_or(|domain| host != domain && !host.ends_with(&format!(".{domain}")));
+    if is_own && scheme == "https" {
+        let mut spec = json!({"domain": host});
+        match certificate {
+            Some((certificate, key)) => {
+                let paths = json!({"certificate_pem": format!("@{certificate}"), "private_key_pem": format!("@{key}")});
+                imported.object("tls_certificates", &name, paths);
+                spec["certificate_id"] = json!(format!("${{tls_certificates/{name}}}"));
+            }
+            None => {
+                spec["certificate_management_policy"] =
+                    json!({"authority": "letsencrypt", "private_key_type": "ecdsa"});
+            }
+        }
+        imported.object("reserved_domains", &name, spec);
+    } else if is_own {
+        imported.object("reserved_domains", &name, json!({"domain": host}));
+    }
+    let mut spec = json!({"url": format!("{scheme}://{host}")});
+    if let Some((url, is_h2)) = direct {
+        spec["upstream_url"] = json!(url);
+        if is_h2 {
+            spec["upstream_protocol"] = json!("http2");
+        }
+    }
+    if !policy.is_empty() {
+        spec["traffic_policy"] = Value::Object(policy);
+    }
+    imported.object("endpoints", &name, spec);
+    if scheme == "https" {
+        let to =
+            "https://${req.host}${req.url.path}${req.url.query == '' ? '' : '?' + req.url.query}";
+        let redirect = action("redirect", json!({"to": to, "status_code": 308}));
+        let policy = json!({"on_http_request": [rule(Vec::new(), vec![redirect])]});
+        imported.object(
+            "endpoints",
+            &format!("{name}-http"),
+            json!({"url": format!("http://{host}"), "traffic_policy": policy}),
+        );
+    }
+}
+
+impl Context<'_> {
+    /// Converts directives; returns whether requests may pass all of them.
+    fn directives(&mut self, directives: &[Directive], scope: &Scope, is_sorted: bool) -> bool {
+        for directive in directives.iter().filter(|it| it.name.starts_with('@')) {
+            self.matchers
+                .insert(directive.name.clone(), directive.clone());
+        }
+        let mut ordered: Vec<&Directive> = directives
+            .iter()
+            .filter(|it| !it.name.starts_with('@'))
+            .collect();
+        if is_sorted {
+            let rank = |name: &str| match name {
+                // These are alternatives to each other.
+                "handle_path" => ORDER.iter().position(|it| *it == "handle"),
+                name => ORDER.iter().position(|it| *it == name),
+            };
+            let path = |it: &Directive| match it.args.first() {
+                Some(path) if path.starts_with('/') => path.trim_end_matches('*').len() + 1,
+                Some(name) if name.starts_with('@') => 1,
+                _ => 0,
+            };
+            // Longer paths go first, and directives for all requests last.
+            ordered.sort_by_key(|it| {
+                (
+                    rank(&it.name).unwrap_or(ORDER.len()),
+                    std::cmp::Reverse(path(it)),
+                )
+            });
+        }
+        let mut is_open = true;
+        let mut handled: Vec<String> = Vec::new();
+        for directive in ordered {
+            let is_known = REASONS.iter().any(|(known, _)| *known == directive.name);
+            if !is_open && !is_known {
+                self.imported.note(
+                    directive.line,
+                    directive.name.clone(),
+                    "an earlier directive takes all its requests",
+                );
+                continue;
+            }
+            if directive.name == "handle" || directive.name == "handle_path" {
+                is_open &= self.handle(directive, scope, &mut handled);
+            } else {
+                is_open &= self.directive(directive, scope);
+            }
+        }
+        is_open
+    }
+
+    /// `handle` and `handle_path`: only the first that matches runs.
+    fn handle(&mut self, directive: &Directive, scope: &Scope, handled: &mut Vec<String>) -> bool {
+        let Some((condition, args)) = self.matcher(directive, scope) else {
+            self.deny(directive, scope, "its matcher has no equal");
+            return true;
+        };
+        if !args.is_empty() {
+            self.imported.note(
+                directive.line,
+                directive.name.clone(),
+                "it has more arguments than one matcher",
+            );
+        }
+        let mut inner = scope.clone();
+        inner.is_top = false;
+        inner
+            .others
+            .extend(handled.iter().map(|it| format!("!({it})")));
+        inner.conditions.extend(condition.clone());
+        let path = directive.args.first().filter(|path| path.starts_with('/'));
+        if let Some(path) = path.filter(|_| directive.name == "handle_path") {
+            let prefix = path.trim_end_matches('*').trim_end_matches('/');
+            inner.prefix = format!("{}{prefix}", scope.prefix);
+            self.strip(&inner.prefix.clone(), &inner);
+        }
+        let is_open = self.directives(&directive.block, &inner, true);
+        if is_open {
+            // Nothing else runs for these requests.
+            let reply = action("custom-response", json!({"status_code": 200}));
+            self.requests
+                .push(rule(inner.conditions.clone(), vec![reply]));
+        }
+        match condition {
+            Some(condition) => {
+                handled.push(condition);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Converts one directive; returns whether requests may pass it.
+    fn directive(&mut self, directive: &Directive, scope: &Scope) -> bool {
+        let name = directive.name.as_str();
+        if let Some((_, why)) = REASONS.iter().find(|(known, _)| *known == name) {
+            self.imported.note(directive.line, name, *why);
+            return true;
+        }
+        if name == "tls" {
+            self.tls(directive, scope);
+            return true;
+        }
+        if name == "forward_auth" {
+            self.deny(
+                directive,
+                scope,
+                "use `oauth`, `openid-connect` or `http-request`",
+            );
+            return true;
+        }
+        if !ORDER.contains(&name) {
+            self.imported.note(directive.line, name, "has no equal");
+            return true;
+        }
+        let Some((condition, args)) = self.matcher(directive, scope) else {
+            self.deny(directive, scope, "its matcher has no equal");
+            return true;
+        };
+        let is_all = condition.is_none();
+        let mut here = scope.clone();
+        here.conditions.extend(condition);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let is_ending = match name {
+            "header" => {
+                self.headers(directive, &args, &here, true);
+                false
+            }
+            "request_header" => {
+                self.headers(directive, &args, &here, false);
+                false
+            }
+            "encode" => {
+                self.encode(directive, &args, &here);
+                false
+            }
+            "basic_auth" | "basicauth" => {
+                self.basic_auth(directive, &here);
+                false
+            }
+            "uri" | "rewrite" => {
+                self.rewrite(directive, &args, &here);
+                false
+            }
+            "redir" => self.redirect(directive, &args, &here),
+            "respond" | "error" => self.respond(directive, &args, &here),
+            "abort" => {
+                self.requests.push(rule(
+                    here.conditions.clone(),
+                    vec![action("close-connection", json!({}))],
+                ));
+                true
+            }
+            "reverse_proxy" => self.reverse_proxy(directive, &args, &here, is_all),
+            // `route` keeps the order of its directives.
+            _ => {
+                here.is_top = false;
+                !self.directives(&directive.block, &here, false)
+            }
+        };
+        !(is_ending && is_all)
+    }
+
+    /// Denies the requests of a directive that cannot be converted.
+    fn deny(&mut self, directive: &Directive, scope: &Scope, why: &str) {
+        let why = format!("{why}; the endpoint denies these requests until you replace the rule");
+        self.imported
+            .note(directive.line, directive.name.clone(), why);
+        self.requests.push(rule(
+            scope.conditions.clone(),
+            vec![action("deny", json!({}))],
+        ));
+    }
+
+    /// The condition of a directive, and its other arguments; `None` if the matcher has no equal.
+    fn matcher(
+        &mut self,
+        directive: &Directive,
+        scope: &Scope,
+    ) -> Option<(Option<String>, Vec<String>)> {
+        let rest = || directive.args.iter().skip(1).cloned().collect();
+        match directive.args.first() {
+            Some(all) if all == "*" => Some((None, rest())),
+            Some(path) if path.starts_with('/') && directive.name != "redir" => {
+                Some((Some(path_matches(path, &scope.prefix)), rest()))
+            }
+            // The only argument of a redirection is its destination.
+            Some(path)
+                if path.starts_with('/')
+                    && directive.args.get(1).is_some_and(|to| {
+                        to.parse::<u16>().is_err()
+                            && !matches!(to.as_str(), "permanent" | "temporary" | "html")
+                    }) =>
+            {
+                Some((Some(path_matches(path, &scope.prefix)), rest()))
+            }
+            Some(name) if name.starts_with('@') => {
+                let matcher = self.matchers.get(name)?.clone();
+                let condition = conditions(&matcher, scope)?;
+                Some((Some(condition), rest()))
+            }
+            _ => Some((None, directive.args.clone())),
+        }
+    }
+
+    fn tls(&mut self, directive: &Directive, scope: &Scope) {
+        match directive.args.as_slice() {
+            [certificate, key] => self.certificate = Some((certificate.clone(), key.clone())),
+            [word] if word == "internal" => {
+                self.imported.note(
+                    directive.line,
+                    "tls internal",
+                    "certificates come from ACME or from files",
+                );
+            }
+            [] => {}
+            _ => self.imported.note(
+                directive.line,
+                "tls",
+                "managed certificates are settings of the server: section `acme`",
+            ),
+        }
+        for option in &directive.block {
+            match (option.name.as_str(), option.args.as_slice()) {
+                ("protocols", [least, ..]) if least == "tls1.2" || least == "tls1.3" => {
+                    let most = option.args.get(1).unwrap_or(least);
+                    let config = json!({"min_version": least.trim_start_matches("tls"), "max_version": if option.args.len() > 1 { most.trim_start_matches("tls") } else { "1.3" }});
+                    self.connects
+                        .push(rule(Vec::new(), vec![action("terminate-tls", config)]));
+                }
+                ("client_auth", _) => self.deny(
+                    option,
+                    scope,
+                    "use the action `terminate-tls` with certificate authorities",
+                ),
+                _ => self.imported.note(
+                    option.line,
+                    format!("tls {}", option.name),
+                    "has no equal; see the settings `acme` and the action `terminate-tls`",
+                ),
+            }
+        }
+    }
+
+    /// `header` and `request_header`.
+    fn headers(&mut self, directive: &Directive, args: &[&str], scope: &Scope, is_response: bool) {
+        let mut rows: Vec<(usize, Vec<String>)> = Vec::new();
+        if !args.is_empty() {
+            rows.push((
+                directive.line,
+                args.iter().map(|it| (*it).to_owned()).collect(),
+            ));
+        }
+        for option in &directive.block {
+            let row = std::iter::once(option.name.clone()).chain(option.args.iter().cloned());
+            rows.push((option.line, row.collect()));
+        }
+        for (line, row) in rows {
+            self.header(line, &row, scope, is_response);
+        }
+    }
+
+    fn header(&mut self, line: usize, row: &[String], scope: &Scope, is_response: bool) {
+        let (field, value) = match row {
+            [field] => (field.as_str(), None),
+            [field, value] => (field.as_str(), Some(value.as_str())),
+            _ => {
+                self.imported.note(
+                    line,
+                    row.join(" "),
+                    "replacing a part of a header has no equal",
+                );
+                return;
+            }
+        };
+        if field == "defer" {
+            return;
+        }
+        let (sign, name) = match field.chars().next() {
+            Some(sign @ ('+' | '-' | '?' | '>')) => (sign, field.get(1..).unwrap_or_default()),
+            _ => (' ', field),
+        };
+        let mut conditions = match is_response {
+            true => scope.of_responses(),
+            false => scope.conditions.clone(),
+        };
+        let mut actions = Vec::new();
+        match (sign, value.map(template)) {
+            (_, Some(None)) => {
+                self.imported
+                    .note(line, row.join(" "), "its placeholder has no equal");
+                return;
+            }
+            ('-', _) => actions.push(action("remove-headers", json!({"headers": [name]}))),
+            (_, None) => {
+                self.imported.note(line, row.join(" "), "it has no value");
+                return;
+            }
+            (sign, Some(Some(value))) => {
+                match sign {
+                    '?' if is_response => {
+                        conditions.push(format!("!hasResHeader({})", quoted(name)))
+                    }
+                    '?' => conditions.push(format!("!hasReqHeader({})", quoted(name))),
+                    '+' => {}
+                    // `host` is replaced anyway.
+                    _ if name.eq_ignore_ascii_case("host") => {}
+                    _ => actions.push(action("remove-headers", json!({"headers": [name]}))),
+                }
+                actions.push(action("add-headers", json!({"headers": {name: value}})));
+            }
+        }
+        let rules = if is_response {
+            &mut self.responses
+        } else {
+            &mut self.requests
+        };
+        rules.push(rule(conditions, actions));
+    }
+
+    fn encode(&mut self, directive: &Directive, args: &[&str], scope: &Scope) {
+        let mut formats: Vec<String> = args.iter().map(|it| (*it).to_owned()).collect();
+        for option in &directive.block {
+            match option.name.as_str() {
+                "gzip" | "br" | "zstd" => formats.push(option.name.clone()),
+                other => self
+                    .imported
+                    .note(option.line, format!("encode {other}"), "has no equal"),
+            }
+        }
+        if formats.is_empty() {
+            formats = vec!["zstd".to_owned(), "gzip".to_owned()];
+        }
+        let known: Vec<&String> = formats
+            .iter()
+            .filter(|it| *it == "gzip" || *it == "br")
+            .collect();
+        for format in formats.iter().filter(|it| !known.contains(it)) {
+            self.imported.note(
+                directive.line,
+                format!("encode {format}"),
+                "responses are compressed with gzip, deflate or br",
+            );
+        }
+        if !known.is_empty() {
+            let compress = action("compress-response", json!({"algorithms": known}));
+            self.responses
+                .push(rule(scope.of_responses(), vec![compress]));
+        }
+    }
+
+    fn basic_auth(&mut self, directive: &Directive, scope: &Scope) {
+        let mut credentials = Vec::new();
+        for option in &directive.block {
+            let user = &option.name;
+            let variable: String = user
+                .chars()
+                .map(|c| {
+                    if c.is_ascii_alphanumeric() {
+                        c.to_ascii_uppercase()
+                    } else {
+                        '_'
+                    }
+                })
+                .collect();
+            let variable = format!("PASSWORD_{variable}");
+            let why = format!(
+                "a hash cannot be imported: set the variable `{variable}` to the password for `culvert apply`"
+            );
+            self.imported
+                .note(option.line, format!("the password of {user}"), why);
+            credentials.push(format!("{}:${{env:{variable}}}", literal(user)));
+        }
+        match credentials.len() {
+            1..=10 => {
+                let login = action("basic-auth", json!({"credentials": credentials}));
+                self.requests
+                    .push(rule(scope.conditions.clone(), vec![login]));
+            }
+            _ => self.deny(
+                directive,
+                scope,
+                "the action `basic-auth` has 1 to 10 credentials",
+            ),
+        }
+    }
+
+    /// Removes a prefix of the path.
+    fn strip(&mut self, prefix: &str, scope: &Scope) {
+        let from = format!("^([^:/]+://[^/]+){}", escaped(prefix));
+        let rewrite = action("url-rewrite", json!({"from": from, "to": "$1"}));
+        self.requests
+            .push(rule(scope.conditions.clone(), vec![rewrite]));
+    }
+
+    fn rewrite(&mut self, directive: &Directive, args: &[&str], scope: &Scope) {
+        match (directive.name.as_str(), args) {
+            ("uri", ["strip_prefix", prefix]) => {
+                let whole = format!("{}{}", scope.prefix, prefix.trim_end_matches('/'));
+                self.strip(&whole, scope);
+            }
+            ("rewrite", [to])
+                if to.ends_with("{uri}") && !to.trim_end_matches("{uri}").contains('{') =>
+            {
+                let to = format!("$1{}", to.trim_end_matches("{uri}").trim_end_matches('/'));
+                let rewrite = action(
+                    "url-rewrite",
+                    json!({"from": "^([^:/]+://[^/]+)", "to": to}),
+                );
+                self.requests
+                    .push(rule(scope.conditions.clone(), vec![rewrite]));
+            }
+            _ => self.imported.note(
+                directive.line,
+                format!("{} {}", directive.name, args.join(" ")),
+                "write a rule with `url-rewrite`",
+            ),
+        }
+    }
+
+    fn redirect(&mut self, directive: &Directive, args: &[&str], scope: &Scope) -> bool {
+        let (to, code) = match args {
+            [to] => (*to, 302),
+            [to, "permanent"] => (*to, 301),
+            [to, "temporary"] => (*to, 302),
+            [to, code] => (*to, code.parse().unwrap_or(0)),
+            _ => ("", 0),
+        };
+        let Some(mut to) = template(to).filter(|_| matches!(code, 301 | 302 | 303 | 307 | 308))
+        else {
+            self.deny(directive, scope, "its destination or status has no equal");
+            return true;
+        };
+        if to.starts_with('/') {
+            to = format!("${{req.url.scheme}}://${{req.host}}{to}");
+        }
+        let redirect = action("redirect", json!({"to": to, "status_code": code}));
+        self.requests
+            .push(rule(scope.conditions.clone(), vec![redirect]));
+        true
+    }
+
+    fn respond(&mut self, directive: &Directive, args: &[&str], scope: &Scope) -> bool {
+        let is_status = |text: &str| text.len() == 3 && text.parse::<u16>().is_ok();
+        let usual = if directive.name == "error" { 500 } else { 200 };
+        let (body, status) = match args {
+            [] => ("", usual),
+            [status] if is_status(status) => ("", status.parse().unwrap_or(usual)),
+            [body] => (*body, usual),
+            [body, status, ..] => (*body, status.parse().unwrap_or(usual)),
+        };
+        for option in &directive.block {
+            let what = format!("{} {}", directive.name, option.name);
+            self.imported.note(option.line, what, "has no equal");
+        }
+        let Some(body) = template(body) else {
+            self.deny(directive, scope, "its placeholder has no equal");
+            return true;
+        };
+        let mut config = json!({"status_code": status});
+        if !body.is_empty() {
+            config["body"] = json!(body);
+        }
+        self.requests.push(rule(
+            scope.conditions.clone(),
+            vec![action("custom-response", config)],
+        ));
+        true
+    }
+
+    fn reverse_proxy(
+        &mut self,
+        directive: &Directive,
+        args: &[&str],
+        scope: &Scope,
+        is_all: bool,
+    ) -> bool {
+        let mut upstreams: Vec<String> = args.iter().map(|it| (*it).to_owned()).collect();
+        for option in directive.block.iter().filter(|it| it.name == "to") {
+            upstreams.extend(option.args.iter().cloned());
+        }
+        let urls: Option<Vec<(String, bool)>> = upstreams.iter().map(|it| upstream(it)).collect();
+        let Some(urls) = urls.filter(|urls| !urls.is_empty()) else {
+            self.deny(
+                directive,
+                scope,
+                "upstreams are `host:port` with HTTP, known in advance",
+            );
+            return true;
+        };
+        for option in &directive.block {
+            let row = |value: Option<&str>| -> Vec<String> {
+                let name = option.args.first().cloned();
+                let value = value
+                    .map(str::to_owned)
+                    .or_else(|| option.args.get(1).cloned());
+                name.into_iter()
+                    .chain(value)
+                    .chain(option.args.iter().skip(2).cloned())
+                    .collect()
+            };
+            match option.name.as_str() {
+                "to" => {}
+                "header_up" => {
+                    let first = urls
+                        .first()
+                        .map(|(url, _)| url.split_once("://").map_or(url.as_str(), |(_, it)| it));
+                    let is_own = option.args.get(1).is_some_and(|it| {
+                        it == "{upstream_hostport}"
+                            || it == "{http.reverse_proxy.upstream.hostport}"
+                    });
+                    let row = row(first.filter(|_| is_own));
+                    self.header(option.line, &row, scope, false);
+                }
+                "header_down" => self.header(option.line, &row(None), scope, true),
+                "transport" if option.block.iter().any(|it| it.name.starts_with("tls")) => {
+                    let why = "the upstream's certificate is verified with the system's authorities; write `https://` upstreams";
+                    self.imported
+                        .note(option.line, "reverse_proxy transport", why);
+                }
+                name if name.starts_with("health_")
+                    || name == "fail_duration"
+                    || name == "max_fails" =>
+                {
+                    self.imported.note(
+                        option.line,
+                        format!("reverse_proxy {name}"),
+                        "has no equal; the action `circuit-breaker` watches responses",
+                    );
+                }
+                name => {
+                    self.imported
+                        .note(option.line, format!("reverse_proxy {name}"), "has no equal")
+                }
+            }
+        }
+        if let ([(url, is_h2)], true, true) = (urls.as_slice(), is_all, scope.is_top) {
+            self.direct = Some((url.clone(), *is_h2));
+            return true;
+        }
+        self.n_upstreams += 1;
+        let inner = format!(
+            "http://{}-{}.internal",
+            label_of(&self.host),
+            self.n_upstreams
+        );
+        let is_pool = urls.len() > 1;
+        for (n, (url, is_h2)) in urls.into_iter().enumerate() {
+            let mut name = format!("{}-{}", name_of(&self.host), self.n_upstreams);
+            let mut spec = json!({"url": inner, "upstream_url": url});
+            if is_pool {
+                name = format!("{name}-{}", n + 1);
+                spec["pooling_enabled"] = json!(true);
+            }
+            if is_h2 {
+                spec["upstream_protocol"] = json!("http2");
+            }
+            self.imported.object("endpoints", &name, spec);
+        }
+        self.requests.push(rule(
+            scope.conditions.clone(),
+            vec![action("forward-internal", json!({"url": inner}))],
+        ));
+        true
+    }
+}
+
+/// The URL of an upstream, and whether it speaks HTTP/2 without TLS.
+fn upstream(text: &str) -> Option<(String, bool)> {
+    if text.contains('{') || text.starts_with("unix") || text.starts_with("srv+") {
+        return None;
+    }
+    let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
+    let rest = match rest.strip_prefix(':') {
+        Some(port) => format!("localhost:{port}"),
+        None => rest.trim_end_matches('/').to_owned(),
+    };
+    match scheme {
+        "h2c" => Some((format!("http://{rest}"), true)),
+        "http" | "https" if !rest.contains('/') => Some((format!("{scheme}://{rest}"), false)),
+        _ => None,
+    }
+}
+
+/// A text of a regular expression.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for c in text.chars() {
+        if !c.is_ascii_alphanumeric() && c.is_ascii() && c != '/' && c != '-' && c != '_' {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}
+
+/// The condition of a path with `*`.
+fn path_matches(path: &str, prefix: &str) -> String {
+    let inner: Vec<String> = path.split('*').map(escaped).collect();
+    let whole = format!("(?i)^{}{}$", escaped(prefix), inner.join(".*"));
+    format!("req.url.path.matches({})", quoted(&whole))
+}
+
+/// The condition of a named matcher; `None` if a part has no equal.
+fn conditions(matcher: &Directive, scope: &Scope) -> Option<String> {
+    let rows: Vec<Directive> = match matcher.args.split_first() {
+        Some((name, args)) => vec![Directive {
+            line: matcher.line,
+            name: name.clone(),
+            args: args.to_vec(),
+            block: matcher.block.clone(),
+        }],
+        None => matcher.block.clone(),
+    };
+    let all: Option<Vec<String>> = rows.iter().map(|row| condition(row, scope)).collect();
+    let all = all?;
+    match all.as_slice() {
+        [] => None,
+        [one] => Some(one.clone()),
+        many => Some(
+            many.iter()
+                .map(|it| format!("({it})"))
+                .collect::<Vec<_>>()
+                .join(" && "),
+        ),
+    }
+}
+
+fn condition(row: &Directive, scope: &Scope) -> Option<String> {
+    let any = |found: Vec<String>| (!found.is_empty()).then(|| format!("({})", found.join(" || ")));
+    let list = |texts: &[String]| {
+        texts
+            .iter()
+            .map(|it| quoted(it))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    if row.args.iter().any(|it| it.contains('{')) {
+        return None;
+    }
+    match (row.name.as_str(), row.args.as_slice()) {
+        ("path", paths) => any(paths
+            .iter()
+            .map(|path| path_matches(path, &scope.prefix))
+            .collect()),
+        ("path_regexp", [.., pattern]) if scope.prefix.is_empty() => {
+            Some(format!("req.url.path.matches({})", quoted(pattern)))
+        }
+        ("method", methods) => Some(format!("req.method in [{}]", list(methods))),
+        ("host", hosts) if hosts.iter().all(|host| !host.contains('*')) => {
+            Some(format!("endpoint.host in [{}]", list(hosts)))
+        }
+        ("header", [field]) if field.starts_with('!') => Some(format!(
+            "!hasReqHeader({})",
+            quoted(field.trim_start_matches('!'))
+        )),
+        ("header", [field, value]) if value == "*" => {
+            Some(format!("hasReqHeader({})", quoted(field)))
+        }
+        ("header", [field, value]) if !value.contains('*') => Some(format!(
+            "{} in getReqHeader({})",
+            quoted(value),
+            quoted(field)
+        )),
+        ("protocol", [scheme]) if scheme == "http" || scheme == "https" => {
+            Some(format!("req.url.scheme == {}", quoted(scheme)))
+        }
+        ("remote_ip" | "client_ip", ranges) => {
+            let mut found = Vec::new();
+            for range in ranges {
+                match range.as_str() {
+                    "private_ranges" => found.extend(
+                        [
+                            "192.168.0.0/16",
+                            "172.16.0.0/12",
+                            "10.0.0.0/8",
+                            "127.0.0.1/8",
+                            "fd00::/8",
+                            "::1/128",
+                        ]
+                        .map(str::to_owned),
+                    ),
+                    "forwarded" => return None,
+                    range if range.contains('/') => found.push(range.to_owned()),
+                    address if address.contains(':') => found.push(format!("{address}/128")),
+                    address => found.push(format!("{address}/32")),
+                }
+            }
+            Some(format!("inCidrRanges(conn.client_ip, [{}])", list(&found)))
+        }
+        ("not", []) => {
+            let inner = Directive {
+                args: Vec::new(),
+                ..row.clone()
+            };
+            conditions(&inner, scope).map(|it| format!("!({it})"))
+        }
+        ("not", _) => conditions(row, scope).map(|it| format!("!({it})")),
+        _ => None,
+    }
+}
+
+/// A text with placeholders as a template of a policy; `None` if one has no equal.
+fn template(text: &str) -> Option<String> {
+    let mut whole = String::new();
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once('{') {
+        whole.push_str(&literal(before));
+        let Some((name, after)) = behind
+            .split_once('}')
+            .filter(|(name, _)| is_placeholder(name))
+        else {
+            whole.push('{');
+            rest = behind;
+            continue;
+        };
+        rest = after;
+        let expression = match name.strip_prefix("http.request.").unwrap_or(name) {
+            "host" => "req.host".to_owned(),
+            "path" | "uri.path" => "req.url.path".to_owned(),
+            "query" | "uri.query" => "req.url.query".to_owned(),
+            "uri" => "req.url.path + (req.url.query == '' ? '' : '?' + req.url.query)".to_owned(),
+            "scheme" => "req.url.scheme".to_owned(),
+            "method" => "req.method".to_owned(),
+            "remote_host" | "remote.host" | "client_ip" => "conn.client_ip".to_owned(),
+            name => match name.strip_prefix('$').or_else(|| name.strip_prefix("env.")) {
+                Some(variable) if !variable.contains(':') => format!("env:{variable}"),
+                _ => return None,
+            },
+        };
+        whole.push_str(&format!("${{{expression}}}"));
+    }
+    whole.push_str(&literal(rest));
+    Some(whole)
+}
+
+fn is_placeholder(name: &str) -> bool {
+    !name.is_empty()
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '$' | '-' | ':'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Format, import};
+    use super::*;
+
+    #[test]
+    fn placeholders_become_expressions() {
+        for (text, wanted) in [
+            ("plain", Some("plain")),
+            (
+                "https://{host}/x{uri}",
+                Some(
+                    "https://${req.host}/x${req.url.path + (req.url.query == '' ? '' : '?' + req.url.query)}",
+                ),
+            ),
+            ("{$KEY}", Some("${env:KEY}")),
+            ("{\"a\": 1}", Some("{\"a\": 1}")),
+            ("${x y}", Some("$${x y}")),
+            ("{http.vars.x}", None),
+            ("{$KEY:default}", None),
+        ] {
+            assert_eq!(template(text).as_deref(), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_protected_a_site_still_does() {
+        for directive in [
+            "forward_auth localhost:1",
+            "respond @x 403\n@x vars a b",
+            "tls {\nclient_auth\n}",
+            "redir {http.vars.x}",
+            "basic_auth",
+        ] {
+            let imported = import(
+                Format::Caddy,
+                &format!("a.example {{\n{directive}\nreverse_proxy localhost:1\n}}"),
+                None,
+            )
+            .unwrap();
+            let site = imported
+                .objects
+                .iter()
+                .find(|it| it["name"] == "a.example" && it["kind"] == "endpoints")
+                .unwrap();
+            assert!(
+                site["spec"]["traffic_policy"]
+                    .to_string()
+                    .contains("\"deny\""),
+                "{directive}: {site}"
+            );
+            assert!(
+                imported.notes.iter().any(|it| it.why.contains("denies")),
+                "{directive}"
+            );
+        }
+    }
+
+    #[test]
+    fn alternatives_exclude_each_other() {
+        let text = "a.example {\n handle /api/* {\n  reverse_proxy localhost:1\n }\n handle_path /static/* {\n  header x y\n }\n handle {\n  respond \"hello\" 201\n }\n log\n}";
+        let imported = import(Format::Caddy, text, Some("example")).unwrap();
+        let site = imported
+            .objects
+            .iter()
+            .find(|it| it["name"] == "a.example")
+            .unwrap();
+        let rules = site["spec"]["traffic_policy"]["on_http_request"]
+            .as_array()
+            .unwrap();
+        let types: Vec<_> = rules
+            .iter()
+            .map(|it| it["actions"][0]["type"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            types,
+            [
+                "url-rewrite",
+                "custom-response",
+                "forward-internal",
+                "custom-response"
+            ]
+        );
+        assert!(rules[3]["expressions"].is_null());
+        let responses = site["spec"]["traffic_policy"]["on_http_response"]
+            .as_array()
+            .unwrap();
+        assert_eq!(responses[0]["expressions"].as_array().unwrap().len(), 2);
+        assert_eq!(
+            imported.notes.iter().map(|it| it.line).collect::<Vec<_>>(),
+            [11]
+        );
+        assert!(
+            imported
+                .objects
+                .iter()
+                .all(|it| it["kind"] != "reserved_domains")
+        );
+    }
+}
