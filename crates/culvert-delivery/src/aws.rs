@@ -1,6 +1,6 @@
 //! Calls to Amazon's services: endpoints, signatures, credentials.
 //!
-//! The vendor's small crates compute signatures; requests use our client behind the address guard. A call that fails
+//! `culvert-aws` computes signatures; requests use our client behind the address guard. A call that fails
 //! because of its credentials is repeated once with fresh ones, and a call that fails because of clock skew once with
 //! the service's time (contract: destinations 3).
 //!
@@ -16,16 +16,11 @@ use std::fmt;
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use aws_credential_types::Credentials as Identity;
-use aws_sigv4::http_request::{
-    PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningSettings,
-    UriPathNormalizationMode, sign,
-};
-use aws_sigv4::sign::v4;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use culvert_aws::{Keys, SignableBody};
+use http::{HeaderMap, HeaderValue, Method, header};
 use http_body_util::channel::{Channel, Sender};
 use http_body_util::{Either, Full};
 use url::Url;
@@ -39,7 +34,7 @@ use crate::net::{
 };
 use arn::Arn;
 use auth::Auth;
-use keys::{Assumed, Keys};
+use keys::Assumed;
 use settings::AwsSettings;
 
 /// Time limit of a call.
@@ -294,63 +289,14 @@ fn signed(
     region: &str,
     now: Timestamp,
 ) -> Result<HttpRequest, Failure> {
-    let unfit = |_| Failure::new(FailureClass::Config, "signature", "cannot sign the request");
-    let mut settings = SigningSettings::default();
-    if service == "s3" {
-        settings.percent_encoding_mode = PercentEncodingMode::Single;
-        settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
-        settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
-    }
-    let identity = Identity::new(
-        keys.id.as_str(),
-        keys.secret.reveal(),
-        keys.session.as_ref().map(|token| token.reveal().to_owned()),
-        None,
-        "culvert",
-    )
-    .into();
-    let millis = u64::try_from(now.unix_millis()).unwrap_or(0);
-    let parameters = v4::SigningParams::builder()
-        .identity(&identity)
-        .region(region)
-        .name(service)
-        .time(SystemTime::UNIX_EPOCH + Duration::from_millis(millis))
-        .settings(settings)
-        .build()
-        .map_err(|_| ())
-        .map_err(unfit)?
-        .into();
-    let named: Vec<(&str, &str)> = call
-        .headers
-        .iter()
-        .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
-        .collect();
-    let signable = SignableRequest::new(
-        call.method.as_str(),
-        call.url.as_str(),
-        named.into_iter(),
-        match &call.body {
-            Payload::Whole(body) => SignableBody::Bytes(body),
-            Payload::Fed(feed) => SignableBody::Precomputed(feed.sha256().to_owned()),
-        },
-    )
-    .map_err(|_| ())
-    .map_err(unfit)?;
-    let (made, _) = sign(signable, &parameters)
-        .map_err(|_| ())
-        .map_err(unfit)?
-        .into_parts();
-    let mut headers = call.headers.clone();
-    for (name, value) in made.headers() {
-        let name = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| ())
-            .map_err(unfit)?;
-        let mut value = HeaderValue::from_str(value)
-            .map_err(|_| ())
-            .map_err(unfit)?;
-        value.set_sensitive(true);
-        headers.insert(name, value);
-    }
+    let body = match &call.body {
+        Payload::Whole(body) => SignableBody::Bytes(body),
+        Payload::Fed(feed) => SignableBody::Precomputed(feed.sha256().to_owned()),
+    };
+    let (method, url) = (&call.method, call.url.as_str());
+    let place = (service, region);
+    let headers = culvert_aws::sign(keys, place, now, method, url, &call.headers, body)
+        .map_err(|error| Failure::new(FailureClass::Config, "signature", error.to_string()))?;
     Ok(HttpRequest {
         method: call.method.clone(),
         url: call.url.clone(),

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::arn;
-use super::keys::Keys;
 use crate::config::{hide, invalid, keep_secret};
+use culvert_aws::Keys;
 
 /// AWS authentication: exactly one of the two.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use url::Url;
 
+use culvert_aws::Keys;
 use culvert_base::{Secret, Timestamp};
 
 use super::answer::{self, element};
@@ -28,22 +29,6 @@ use crate::request_body::{form, form_headers};
 const RENEWED_BEFORE: Duration = Duration::from_secs(300);
 /// Time limit of local endpoints with credentials.
 const NEAR: Duration = Duration::from_secs(5);
-
-/// A pair of keys, with a token if they are temporary.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Keys {
-    pub(crate) id: String,
-    pub(crate) secret: Secret,
-    pub(crate) session: Option<Secret>,
-}
-
-impl Keys {
-    /// The secrets, which must not be displayed.
-    pub(crate) fn secrets(&self) -> Vec<&str> {
-        let session = self.session.as_ref().map(Secret::reveal);
-        [self.secret.reveal()].into_iter().chain(session).collect()
-    }
-}
 
 /// A role, assumed on demand.
 pub(super) struct Assumed {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Crate, and what it may depend on of ours. ARCHITECTURE.md says why.
 const LAYERS: &[(&str, &[&str])] = &[
+    ("culvert-aws", &["culvert-base"]),
     ("culvert-base", &[]),
     ("culvert-cel", &["culvert-base"]),
     ("culvert-events", &["culvert-base", "culvert-cel"]),
@@ -16,6 +17,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("culvert-store", &["culvert-base"]),
     ("culvert-testing", &[]),
     ("culvert-tls", &["culvert-base"]),
+    (
+        "culvert-dns",
+        &["culvert-aws", "culvert-base", "culvert-tls"],
+    ),
     (
         "culvert-policy",
         &[
@@ -57,6 +62,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "culvert-delivery",
         &[
+            "culvert-aws",
             "culvert-base",
             "culvert-events",
             "culvert-statistics",
@@ -87,11 +93,13 @@ const LAYERS: &[(&str, &[&str])] = &[
         "culvert",
         &[
             "culvert-api",
+            "culvert-aws",
             "culvert-base",
             "culvert-cel",
             "culvert-console",
             "culvert-control",
             "culvert-delivery",
+            "culvert-dns",
             "culvert-edge",
             "culvert-events",
             "culvert-http",
@@ -108,6 +116,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 
 /// Crate of ours, and what it must never name.
 const NEVER: &[(&str, &[&str])] = &[
+    ("culvert-aws", &["tokio", "sqlx", "hyper"]),
     ("culvert-base", &["tokio", "sqlx", "hyper"]),
     ("culvert-cel", &["tokio", "sqlx", "hyper"]),
     ("culvert-events", &["tokio", "sqlx", "hyper"]),
@@ -122,6 +131,7 @@ const NEVER: &[(&str, &[&str])] = &[
     ("culvert-login", &["sqlx", "axum", "hyper", "tokio-rustls"]),
     ("culvert-policy", &["sqlx", "axum", "hyper", "tokio-rustls"]),
     ("culvert-tls", &["sqlx", "axum", "hyper", "tokio-rustls"]),
+    ("culvert-dns", &["sqlx", "axum", "hyper", "tokio-rustls"]),
     ("culvert-edge", &["sqlx", "axum"]),
     ("culvert-tunnel", &["sqlx", "axum", "hyper", "russh"]),
     ("culvert-ssh", &["sqlx", "axum", "hyper"]),

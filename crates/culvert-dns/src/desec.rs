@@ -1,0 +1,117 @@
+//! deSEC: sets of records of its API, version 1.
+
+use culvert_base::Secret;
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::api::{Answer, Api, authorized, encoded};
+use crate::change::Change;
+use crate::error::DnsError;
+
+/// Time to live if the domain has no minimum, in seconds.
+const TTL: u64 = 3600;
+
+/// An account at deSEC.
+#[derive(Debug)]
+pub struct Desec {
+    /// The base of the API, without a slash at the end.
+    pub api_url: String,
+    /// A token for the API.
+    pub token: Secret,
+}
+
+/// A domain of the account.
+struct Domain {
+    name: String,
+    ttl: u64,
+}
+
+impl Desec {
+    /// The base of the public API.
+    pub const API_URL: &str = "https://desec.io/api/v1";
+
+    pub(crate) async fn change(
+        &self,
+        name: &str,
+        value: &str,
+        change: Change,
+        api: &Api,
+    ) -> Result<(), DnsError> {
+        let domain = self.domain(name, api).await?;
+        let subname = name.strip_suffix(&domain.name).unwrap_or_default();
+        let subname = subname.trim_end_matches('.');
+        let sets = format!("/domains/{}/rrsets/", encoded(&domain.name));
+        let path = format!("{sets}{}/TXT/", encoded(subname));
+        let answer = self.call(Method::GET, &path, None, api).await?;
+        let before = match answer.status {
+            404 => Vec::new(),
+            _ => values_of(&judge(&answer)?),
+        };
+        let after = change.of(before.clone(), value);
+        if after == before {
+            return Ok(());
+        }
+        let records: Vec<String> = after.iter().map(|value| format!("\"{value}\"")).collect();
+        // A set without records is deleted.
+        let set = json!([{
+            "subname": subname, "type": "TXT", "ttl": domain.ttl, "records": records,
+        }]);
+        judge(&self.call(Method::PATCH, &sets, Some(&set), api).await?).map(drop)
+    }
+
+    pub(crate) async fn check(&self, name: &str, api: &Api) -> Result<String, DnsError> {
+        let domain = self.domain(name, api).await?;
+        Ok(format!("deSEC has the domain `{}`", domain.name))
+    }
+
+    /// The domain that has a name.
+    async fn domain(&self, name: &str, api: &Api) -> Result<Domain, DnsError> {
+        let path = format!("/domains/?owns_qname={}", encoded(name));
+        let found = judge(&self.call(Method::GET, &path, None, api).await?)?;
+        let domain = found[0]["name"].as_str();
+        let domain = domain.filter(|domain| name.ends_with(&format!(".{domain}")));
+        Ok(Domain {
+            name: domain
+                .ok_or_else(|| DnsError::new("the account has no domain with this name"))?
+                .to_owned(),
+            ttl: found[0]["minimum_ttl"].as_u64().unwrap_or(TTL),
+        })
+    }
+
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        api: &Api,
+    ) -> Result<Answer, DnsError> {
+        let url = format!("{}{path}", self.api_url);
+        let headers = authorized("Token", &self.token)?;
+        api.json(method, &url, headers, body).await
+    }
+}
+
+/// The values of a set of records.
+fn values_of(set: &Value) -> Vec<String> {
+    let records = set["records"].as_array().into_iter().flatten();
+    let texts = records.filter_map(Value::as_str);
+    texts
+        .map(|text| text.trim_matches('"').to_owned())
+        .collect()
+}
+
+fn judge(answer: &Answer) -> Result<Value, DnsError> {
+    if answer.is_success() {
+        return Ok(answer.json());
+    }
+    let body = answer.json();
+    let message = match body["detail"].as_str() {
+        Some(detail) => detail.to_owned(),
+        None if body.is_null() => "no message".to_owned(),
+        None => body.to_string(),
+    };
+    Err(DnsError::new(format_args!(
+        "deSEC returned status {}: {message}",
+        answer.status
+    )))
+}
