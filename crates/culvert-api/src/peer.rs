@@ -19,6 +19,8 @@ const HOST_BYTES_MAX: usize = 253 + 8;
 pub(crate) struct Ends {
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
+    /// Whether the connection itself has TLS.
+    pub(crate) is_tls: bool,
 }
 
 /// Whether the peer is a trusted proxy.
@@ -60,6 +62,7 @@ pub(crate) fn base(uri: &Uri, headers: &HeaderMap, ends: Ends, proxies: &[IpNet]
     };
     let scheme = match forwarded(FORWARDED_PROTO) {
         Some("https") => "https",
+        None if ends.is_tls => "https",
         _ => "http",
     };
     let host = forwarded(FORWARDED_HOST)
@@ -96,6 +99,7 @@ mod tests {
         let ends = Ends {
             peer: "192.0.2.9:4000".parse().unwrap(),
             local: "127.0.0.1:8420".parse().unwrap(),
+            is_tls: false,
         };
         base(&target.parse().unwrap(), &headers(pairs), ends, proxies)
     }

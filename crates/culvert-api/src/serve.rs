@@ -1,4 +1,4 @@
-//! Connections: accepted within limits, served as HTTP/1.1 or HTTP/2 with prior knowledge, and drained at the stop.
+//! Connections: accepted within limits, with or without TLS, served as HTTP/1.1 or HTTP/2, and drained at the stop.
 //!
 //! Each connection is a task, and is closed if a deadline passes (`pace`). A stop ends accepting and live tails
 //! immediately, lets requests in flight finish, and closes remaining connections after the drain period.
@@ -14,9 +14,12 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::limits::{Held, Source};
@@ -38,6 +41,25 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 impl Api {
     /// Serves `listener` until `stop` is cancelled, and then requests in flight for the drain period.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, stop: CancellationToken) {
+        self.serve_on(listener, None, stop).await;
+    }
+
+    /// Like [`Api::serve`], over TLS.
+    pub async fn serve_tls(
+        self: Arc<Self>,
+        listener: TcpListener,
+        tls: Arc<ServerConfig>,
+        stop: CancellationToken,
+    ) {
+        self.serve_on(listener, Some(tls.into()), stop).await;
+    }
+
+    async fn serve_on(
+        self: Arc<Self>,
+        listener: TcpListener,
+        tls: Option<TlsAcceptor>,
+        stop: CancellationToken,
+    ) {
         let builder = builder();
         let mut connections = JoinSet::new();
         loop {
@@ -48,9 +70,9 @@ impl Api {
                 Some(ended) = connections.join_next() => self.ended(ended),
                 accepted = listener.accept(), if room => match accepted {
                     Ok((socket, from)) => {
-                        if let Some((ends, held)) = self.admit(&socket, from) {
-                            let serving = Arc::clone(&self).connection(
-                                builder.clone(), socket, ends, held, stop.clone(),
+                        if let Some((ends, held)) = self.admit(&socket, from, tls.is_some()) {
+                            let serving = Arc::clone(&self).accepted(
+                                builder.clone(), socket, tls.clone(), ends, held, stop.clone(),
                             );
                             connections.spawn(serving);
                             self.meters.connections.fetch_add(1, Ordering::Relaxed);
@@ -83,10 +105,16 @@ impl Api {
         }
     }
 
-    fn admit(&self, socket: &TcpStream, from: SocketAddr) -> Option<(Ends, Option<Held>)> {
+    fn admit(
+        &self,
+        socket: &TcpStream,
+        from: SocketAddr,
+        is_tls: bool,
+    ) -> Option<(Ends, Option<Held>)> {
         let ends = Ends {
             peer: from,
             local: socket.local_addr().ok()?,
+            is_tls,
         };
         // Responses are small and written whole, so delaying segments has no benefit.
         socket.set_nodelay(true).ok()?;
@@ -109,12 +137,42 @@ impl Api {
         }
     }
 
-    async fn connection(
+    /// Completes the TLS handshake, if there is one, and serves the connection.
+    async fn accepted(
         self: Arc<Self>,
         builder: Builder<TokioExecutor>,
         socket: TcpStream,
+        tls: Option<TlsAcceptor>,
         ends: Ends,
         _held: Option<Held>,
+        stop: CancellationToken,
+    ) {
+        let Some(tls) = tls else {
+            return self.connection(builder, socket, ends, stop).await;
+        };
+        let handshake = tokio::time::timeout(self.settings.limits.head, tls.accept(socket));
+        let secured = tokio::select! {
+            secured = handshake => secured,
+            () = stop.cancelled() => return,
+        };
+        match secured {
+            // Boxed because the state of TLS is large.
+            Ok(Ok(socket)) => Box::pin(self.connection(builder, socket, ends, stop)).await,
+            Ok(Err(error)) => {
+                tracing::debug!(peer = %ends.peer, %error, "a TLS handshake of the API failed");
+            }
+            Err(_) => {
+                Meters::count(&self.meters.connections_late);
+                tracing::debug!(peer = %ends.peer, "a TLS handshake of the API timed out");
+            }
+        }
+    }
+
+    async fn connection(
+        self: Arc<Self>,
+        builder: Builder<TokioExecutor>,
+        socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        ends: Ends,
         stop: CancellationToken,
     ) {
         let limits = &self.settings.limits;

@@ -29,6 +29,7 @@ use crate::authority::Authority;
 use crate::caller::Role;
 use crate::control::Control;
 use crate::informer_cache::InformerCache;
+use crate::own_certificate::{self, Certified};
 use crate::ports::EdgePort;
 use crate::reconcile::acme;
 use crate::resource::model::Model;
@@ -71,6 +72,7 @@ struct ReconcileState {
     /// Runs of servers with agents: ID, and the address at which other nodes reach the agents.
     runs: InformerCache<(String, Option<String>)>,
     domains: InformerCache<Document>,
+    own_certificates: InformerCache<Option<Certified>>,
     ingresses: InformerCache<Document>,
     orders: InformerCache<Document>,
     subscriptions: InformerCache<Subscribed>,
@@ -141,6 +143,7 @@ impl ReconcileState {
             endpoints: InformerCache::of(Endpoint::KIND),
             runs: InformerCache::of(heartbeat::KIND),
             domains: InformerCache::of(ReservedDomain::KIND),
+            own_certificates: InformerCache::of(own_certificate::KIND),
             ingresses: InformerCache::of(AgentIngress::KIND),
             orders: InformerCache::of(acme::KIND),
             subscriptions: InformerCache::of(EventSubscription::KIND),
@@ -202,6 +205,7 @@ impl Control {
             self.compile_ends(seen).await?;
         }
         self.compile_delivery(seen).await?;
+        self.compile_own_certificates(seen).await?;
         if let Some(edge) = &self.edge {
             // All that is read from here on includes at least this revision.
             let revision = *self.store.watch().borrow();
@@ -257,6 +261,23 @@ impl Control {
         let changes = seen.ends.refresh(&self.store, made).await?;
         if !changes.is_empty() || !std::mem::replace(&mut seen.has_ends, true) {
             self.logins.revoke(login::table(seen.ends.made()));
+        }
+        Ok(())
+    }
+
+    /// Gives the public certificates of the installation's own names to the listeners.
+    async fn compile_own_certificates(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
+        let read = |document: Document| {
+            own_certificate::certified(self, &document).unwrap_or_else(|fault| {
+                error!(cause = %fault.chain(), "certificate skipped");
+                None
+            })
+        };
+        let changes = seen.own_certificates.refresh(&self.store, read).await?;
+        if !changes.is_empty() {
+            seen.due.certificates = true;
+            let certificates = seen.own_certificates.made().flatten().cloned();
+            self.own_certificates.replace(certificates.collect());
         }
         Ok(())
     }
@@ -473,10 +494,21 @@ impl Control {
         for (name, key) in custom {
             snapshot = snapshot.certificate([name], key);
         }
+        for (names, key) in seen.own_certificates.made().flatten() {
+            if !names.contains(platform) {
+                snapshot = snapshot.certificate(names.iter().cloned(), key.clone());
+            }
+        }
+        let mut public = seen.own_certificates.made().flatten();
+        let public = public.find(|(names, _)| names.contains(platform));
         let parents = seen.parents.keys().cloned();
         let now = self.clock.now();
         for (mut names, key) in authority.certificates_below(parents, now, &*self.entropy)? {
+            let mut key = key;
             if names.contains(platform) {
+                if let Some((_, public)) = public {
+                    key = public.clone();
+                }
                 names.append(&mut bare);
             }
             snapshot = snapshot.fallback_certificate(names, key);

@@ -18,6 +18,7 @@ use crate::console_provider::ConsoleSignIn;
 use crate::cx::Cx;
 use crate::key_uses::KeyUses;
 use crate::keyed_mutex::KeyedMutex;
+use crate::own_certificate::OwnCertificates;
 use crate::ports::{CertificateMeters, Certificates, EdgePort};
 use crate::replay_limits::ReplayLimits;
 use crate::restriction::Restrictions;
@@ -79,6 +80,8 @@ pub struct Control {
     pub(crate) console_sign_in: Option<ConsoleSignIn>,
     pub(crate) certificates: Option<Certificates>,
     pub(crate) certificate_meters: CertificateMeters,
+    /// Public certificates of the installation's own names.
+    pub(crate) own_certificates: Arc<OwnCertificates>,
     pub(crate) standings: Standings,
     pub(crate) key_uses: KeyUses,
     pub(crate) locks: KeyedMutex,

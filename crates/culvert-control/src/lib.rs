@@ -46,6 +46,7 @@ mod nodes;
 mod open;
 pub mod operation;
 mod operations;
+mod own_certificate;
 mod owner;
 mod page;
 mod people;
@@ -99,6 +100,7 @@ pub use crate::operation::{
     BodySpec, Call, Handler, Method, Operation, Reply, ResponseSpec, SchemaOf, Status,
 };
 pub use crate::operations::{collection_doc, operations, texts};
+pub use crate::own_certificate::ApiCertificate;
 pub use crate::page::Parameter;
 pub use crate::people::Accepted;
 pub use crate::ports::{CertificateMeters, Certificates, EdgePort, Issuer, Record};

@@ -58,6 +58,7 @@ impl Control {
             console_sign_in: parts.console_sign_in,
             certificates: parts.certificates,
             certificate_meters: CertificateMeters::default(),
+            own_certificates: Arc::default(),
             ca_pem: authority.ca_pem().to_owned(),
             authority: tokio::sync::Mutex::new(authority),
         }))

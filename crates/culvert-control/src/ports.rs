@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::net::HostName;
-use culvert_base::{BoxFuture, Fault, Meter, Secret};
+use culvert_base::{BoxFuture, Meter, Secret};
 use culvert_edge::{Change, NotReplayed, ReplayRequest, Replayed, Snapshot};
-use culvert_tls::acme::{ChallengeKind, Failure, Order as Placed};
+use culvert_tls::acme::{ChallengeKind, Failure, Order as Placed, RenewalWindow};
 
 /// Receives snapshots for the edge.
 pub trait EdgePort: Debug + Send + Sync {
@@ -29,15 +29,26 @@ pub trait Issuer: Debug + Send + Sync {
     /// Whether DNS records can be written.
     fn writes_records(&self) -> bool;
 
-    /// Creates a key for an account at the authority.
-    fn new_account_key(&self) -> Result<Secret, Fault>;
+    /// The external account that a new account is bound to, if the settings name one.
+    fn external_account(&self) -> Option<&str>;
 
-    /// Orders a certificate for a name.
+    /// Creates the key of a new account. With an external account, also registers the account at the authority.
+    fn new_account(&self) -> BoxFuture<'_, Result<Secret, Failure>>;
+
+    /// Orders a certificate for these names, which replaces the certificate `replaces` (PEM) if there is one.
     fn place<'a>(
         &'a self,
         key: &'a Secret,
-        name: &'a HostName,
+        names: &'a [HostName],
+        replaces: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Placed, Failure>>;
+
+    /// When the authority suggests to renew a certificate (PEM). `None` if it makes no suggestions.
+    fn renewal_window<'a>(
+        &'a self,
+        key: &'a Secret,
+        chain_pem: &'a str,
+    ) -> BoxFuture<'a, Result<Option<RenewalWindow>, Failure>>;
 
     /// Reads the state of an order.
     fn look<'a>(&'a self, key: &'a Secret, url: &'a str) -> BoxFuture<'a, Result<Placed, Failure>>;
@@ -88,6 +99,9 @@ pub enum Record {
 pub struct Certificates {
     /// The authority. Without one, every attempt fails with that message.
     pub issuer: Option<Arc<dyn Issuer>>,
+    /// The public names of the installation itself, such as the platform domain with its wildcard. Each list becomes
+    /// one certificate.
+    pub own_names: Vec<Vec<HostName>>,
     /// Name of this node in leases.
     pub node: String,
     /// The supported challenges, the preferred one first.

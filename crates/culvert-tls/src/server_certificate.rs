@@ -115,6 +115,15 @@ pub fn expires_at(certificate: &CertificateDer<'_>) -> Option<Timestamp> {
     Some(Timestamp::from_unix_seconds(seconds))
 }
 
+/// Whether a certificate names another one as its issuer; false if one of them cannot be parsed.
+pub fn names_issuer(certificate: &CertificateDer<'_>, issuer: &CertificateDer<'_>) -> bool {
+    let read = |der| X509Certificate::from_der(der).map(|(_, parsed)| parsed);
+    match (read(certificate), read(issuer)) {
+        (Ok(certificate), Ok(issuer)) => certificate.issuer().as_raw() == issuer.subject().as_raw(),
+        _ => false,
+    }
+}
+
 /// A resolver with one certificate, which was selected by name before.
 #[derive(Debug)]
 pub struct Only(pub Arc<CertifiedKey>);

@@ -4,6 +4,7 @@
 //! The struct is the only list of keys. Flags, environment variables, the check for unknown keys and the reference
 //! page are generated from its schema. Only this module reads the environment.
 
+mod acme_dns;
 mod console;
 mod invalid;
 mod keys;
@@ -24,6 +25,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use acme_dns::*;
 pub use console::{Console, OpenId};
 pub use invalid::Invalid;
 pub use keys::{Key, LIVE, keys, reference};
@@ -137,6 +139,8 @@ impl Settings {
     fn check(&self) -> Result<(), Invalid> {
         self.bootstrap.check()?;
         self.acme.check()?;
+        self.acme.own_names(&self.edge.domain)?;
+        self.api.check()?;
         self.agents.check()?;
         self.edge.timeouts.check()?;
         self.limits.check()?;
@@ -154,6 +158,7 @@ impl Settings {
             ("agents.ssh_addr", &self.agents.ssh_addr),
             ("nodes.addr", &self.nodes.addr),
             ("metrics.addr", &self.metrics.addr),
+            ("api.tls.addr", &self.api.tls.addr),
         ] {
             if !(text.is_empty() && key != "api.addr") && text.parse::<SocketAddr>().is_err() {
                 let text = format!(
@@ -280,6 +285,11 @@ impl Settings {
         }
         if !shown.console.openid.client_secret.is_empty() {
             shown.console.openid.client_secret = "[secret]".into();
+        }
+        for secret in shown.acme.secrets() {
+            if !secret.is_empty() {
+                *secret = "[secret]".into();
+            }
         }
         let providers = &mut shown.oauth.providers;
         for provider in [

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use anyhow::Result;
-use arc_swap::ArcSwap;
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Refusal};
 use culvert_edge::{AgentCall, AgentIo, AgentRefused, Dial, Edge};
@@ -20,11 +19,10 @@ use culvert_tunnel::server::{
 };
 use culvert_tunnel::wire::{self, LabelledRequest, PatchRequest, ProxyHeader};
 use rustls::ServerConfig;
-use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
+use rustls::server::ResolvesServerCert;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::config::{Invalid, Settings};
+use crate::config::Settings;
 
 /// Authorizes agents. New sessions wait while the edge is overloaded; reconnects to an existing session do not.
 pub(crate) struct Waiting {
@@ -295,57 +293,17 @@ pub(crate) fn names(settings: &Settings, domain: &HostName) -> Vec<String> {
     names
 }
 
-/// The operator's certificate for the agent listener. It can be replaced while the server runs.
-#[derive(Debug)]
-pub(crate) struct OwnCertificate(ArcSwap<CertifiedKey>);
-
-impl ResolvesServerCert for OwnCertificate {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.load_full())
-    }
-}
-
-impl OwnCertificate {
-    /// Reads the certificate that the settings name, if any.
-    pub(crate) fn read(settings: &Settings) -> Result<Option<Arc<Self>>, Invalid> {
-        let key = certified_key(settings)?;
-        Ok(key.map(|key| Arc::new(Self(ArcSwap::new(key)))))
-    }
-
-    /// Uses another certificate from the next handshake on.
-    pub(crate) fn replace(&self, key: Arc<CertifiedKey>) {
-        self.0.store(key);
-    }
-}
-
-/// The certificate and key that the settings name.
-pub(crate) fn certified_key(settings: &Settings) -> Result<Option<Arc<CertifiedKey>>, Invalid> {
-    let (certificate, key) = (&settings.agents.cert_file, &settings.agents.key_file);
-    if certificate.is_empty() && key.is_empty() {
-        return Ok(None);
-    }
-    let unusable = |path: &str, why: String| {
-        Invalid(format!(
-            "the file `{path}` of `agents.cert_file` or `agents.key_file` cannot be used: {why}"
-        ))
-    };
-    let read = |path: &String| std::fs::read(path).map_err(|e| unusable(path, e.to_string()));
-    let mut pem = read(certificate)?;
-    if key != certificate && !key.is_empty() {
-        pem.push(b'\n');
-        pem.extend(read(key)?);
-    }
-    let (_, key) = culvert_tls::server_certificate::read_certificate(&pem)
-        .map_err(|fault| unusable(certificate, fault.chain()))?;
-    Ok(Some(key))
-}
-
-/// The TLS configuration for agents, for any server name.
-pub(crate) fn tls(certificate: Arc<dyn ResolvesServerCert>) -> Result<Arc<ServerConfig>> {
+/// The TLS configuration of a listener for agents or the API, with the protocols that it offers by ALPN.
+pub(crate) fn tls(
+    certificate: Arc<dyn ResolvesServerCert>,
+    protocols: &[&str],
+) -> Result<Arc<ServerConfig>> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
+    let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
         .with_no_client_auth()
         .with_cert_resolver(certificate);
+    let protocols = protocols.iter().map(|name| name.as_bytes().to_vec());
+    config.alpn_protocols = protocols.collect();
     Ok(Arc::new(config))
 }

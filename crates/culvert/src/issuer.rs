@@ -1,15 +1,19 @@
 //! Managed certificates: connects control's port for issuers to the ACME client, which sends its requests through the
 //! edge's client.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use culvert_base::net::HostName;
-use culvert_base::{BoxFuture, Fault, Secret};
+use culvert_base::{BoxFuture, Clock, Secret};
 use culvert_control::{Certificates, Issuer, Record};
+use culvert_dns::{DnsError, DnsWriter, LookupSettings};
 use culvert_edge::{Edge, PublicClient};
-use culvert_tls::acme::{Acme, AcmeSettings, ChallengeKind, DnsHook, Failure, Order};
+use culvert_tls::acme::{
+    Acme, AcmeSettings, ChallengeKind, DnsHook, ExternalAccount, Failure, Order, RenewalWindow,
+};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
@@ -22,10 +26,15 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 const SPREAD: Duration = Duration::from_secs(3);
 
 /// The certificate settings of a process with an edge.
-pub fn certificates(settings: &Settings, edge: &Edge) -> Result<Certificates> {
+pub fn certificates(
+    settings: &Settings,
+    edge: &Edge,
+    clock: Arc<dyn Clock>,
+) -> Result<Certificates> {
+    let own = [edge.http_addr(), edge.https_addr()].into_iter().flatten();
     let issuer = match settings.acme.directory_url.as_str() {
         "" => None,
-        url => Some(Arc::new(Client(client(settings, url, edge)?)) as Arc<dyn Issuer>),
+        url => Some(Arc::new(issuer(settings, url, own, clock)?) as Arc<dyn Issuer>),
     };
     let is_listening = |kind: &ChallengeKind| match kind {
         ChallengeKind::Http01 => !settings.edge.http_addr.is_empty(),
@@ -38,6 +47,7 @@ pub fn certificates(settings: &Settings, edge: &Edge) -> Result<Certificates> {
     let is_shared = !settings.database_url.is_empty();
     Ok(Certificates {
         issuer,
+        own_names: settings.acme.own_names(&settings.edge.domain)?,
         node: settings.node(),
         challenges,
         spread: if is_shared { SPREAD } else { Duration::ZERO },
@@ -45,76 +55,170 @@ pub fn certificates(settings: &Settings, edge: &Edge) -> Result<Certificates> {
     })
 }
 
-fn client(settings: &Settings, url: &str, edge: &Edge) -> Result<Acme> {
+fn issuer(
+    settings: &Settings,
+    url: &str,
+    own: impl Iterator<Item = SocketAddr>,
+    clock: Arc<dyn Clock>,
+) -> Result<Client> {
     let acme = &settings.acme;
-    let roots = match acme.extra_ca_file.as_str() {
-        "" => Vec::new(),
-        path => CertificateDer::pem_file_iter(path)
-            .and_then(Iterator::collect)
-            .map_err(|e| Invalid(format!("`acme.extra_ca_file` cannot be read: {e}")))?,
-    };
-    let dns_hook = match acme.dns_hook.as_str() {
-        "" => None,
-        path => {
-            // Without a directory, the path would be searched in `PATH`.
-            let program = std::path::absolute(path)?;
-            if !program.is_file() {
-                return Err(Invalid(format!("`acme.dns_hook` is not a file: `{path}`")).into());
-            }
-            // The hook must not receive the secrets in culvert's own settings.
-            let environment = config::environment();
-            let others = environment
-                .into_iter()
-                .filter(|(name, _)| !name.starts_with("CULVERT_"));
-            Some(DnsHook {
-                program,
-                environment: others.collect(),
-                limit: acme.dns_hook_timeout.0,
-            })
-        }
+    let client = Arc::new(public_client(settings, own)?);
+    let records = match (dns_writer(settings, &client, clock)?, dns_hook(acme)?) {
+        (Some(writer), _) => Some(Records::Writer(writer)),
+        (None, hook) => hook.map(Records::Hook),
     };
     let contact = Some(acme.contact.as_str()).filter(|contact| !contact.is_empty());
-    let networks = edge_settings(settings)?.allow_networks;
-    let own = [edge.http_addr(), edge.https_addr()].into_iter().flatten();
-    let client = PublicClient::new(&roots, CONNECT_WITHIN, &networks, own).map_err(with_causes)?;
     let settings = AcmeSettings {
         directory_url: url.to_owned(),
         contact: contact.map(|contact| match contact.contains(':') {
             true => contact.to_owned(),
             false => format!("mailto:{contact}"),
         }),
-        dns_hook,
+        external_account: acme
+            .external_account()
+            .map(|(key_id, hmac_key)| ExternalAccount { key_id, hmac_key }),
     };
-    Ok(Acme::new(settings, Arc::new(client)))
+    Ok(Client {
+        acme: Acme::new(settings, client),
+        records,
+    })
+}
+
+/// The client for certificate authorities and DNS providers.
+fn public_client(
+    settings: &Settings,
+    own: impl Iterator<Item = SocketAddr>,
+) -> Result<PublicClient> {
+    let roots = match settings.acme.extra_ca_file.as_str() {
+        "" => Vec::new(),
+        path => CertificateDer::pem_file_iter(path)
+            .and_then(Iterator::collect)
+            .map_err(|e| Invalid(format!("`acme.extra_ca_file` cannot be read: {e}")))?,
+    };
+    let networks = edge_settings(settings)?.allow_networks;
+    PublicClient::new(&roots, CONNECT_WITHIN, &networks, own).map_err(with_causes)
+}
+
+/// Writes records at the DNS provider of the settings, if they name one.
+fn dns_writer(
+    settings: &Settings,
+    client: &Arc<PublicClient>,
+    clock: Arc<dyn Clock>,
+) -> Result<Option<DnsWriter>> {
+    let Some(provider) = settings.acme.dns.provider()? else {
+        return Ok(None);
+    };
+    let guard = client.clone();
+    let lookup = LookupSettings {
+        resolvers: settings.acme.dns.resolvers()?,
+        nameservers: settings.acme.dns.nameservers()?,
+        propagation_timeout: settings.acme.dns.propagation_timeout.0,
+        may_ask: Arc::new(move |address| guard.may_reach(address)),
+    };
+    let fetch = client.clone();
+    Ok(Some(DnsWriter::new(provider, lookup, fetch, clock)?))
+}
+
+/// For `culvert doctor`: the writer of a server with these settings.
+pub(crate) fn dns_writer_alone(
+    settings: &Settings,
+    clock: Arc<dyn Clock>,
+) -> Result<Option<DnsWriter>> {
+    let client = Arc::new(public_client(settings, std::iter::empty())?);
+    dns_writer(settings, &client, clock)
+}
+
+/// The operator's program that writes records, if the settings name one.
+fn dns_hook(acme: &config::Acme) -> Result<Option<DnsHook>> {
+    let path = acme.dns_hook.as_str();
+    if path.is_empty() {
+        return Ok(None);
+    }
+    // Without a directory, the path would be searched in `PATH`.
+    let program = std::path::absolute(path)?;
+    if !program.is_file() {
+        return Err(Invalid(format!("`acme.dns_hook` is not a file: `{path}`")).into());
+    }
+    // The hook must not receive the secrets in culvert's own settings.
+    let environment = config::environment();
+    let others = environment
+        .into_iter()
+        .filter(|(name, _)| !name.starts_with("CULVERT_"));
+    Ok(Some(DnsHook {
+        program,
+        environment: others.collect(),
+        limit: acme.dns_hook_timeout.0,
+    }))
 }
 
 /// The ACME client as control's port.
 #[derive(Debug)]
-struct Client(Acme);
+struct Client {
+    acme: Acme,
+    records: Option<Records>,
+}
+
+/// What writes TXT records.
+#[derive(Debug)]
+enum Records {
+    Hook(DnsHook),
+    Writer(DnsWriter),
+}
+
+impl Records {
+    async fn change(&self, record: Record, name: &str, value: &str) -> Result<(), Failure> {
+        let failed = |error: DnsError| {
+            tracing::warn!("{error}");
+            // Users see the failure; what the provider says is only for the operator.
+            Failure::passing("the DNS provider of this installation failed; see the server log")
+        };
+        match (self, record) {
+            (Self::Hook(hook), Record::Add) => hook.run("add", name, value).await,
+            (Self::Hook(hook), Record::Remove) => hook.run("remove", name, value).await,
+            (Self::Writer(writer), Record::Add) => writer.add(name, value).await.map_err(failed),
+            (Self::Writer(writer), Record::Remove) => {
+                writer.remove(name, value).await.map_err(failed)
+            }
+        }
+    }
+}
 
 impl Issuer for Client {
     fn directory(&self) -> &str {
-        self.0.directory()
+        self.acme.directory()
     }
 
     fn writes_records(&self) -> bool {
-        self.0.dns_hook().is_some()
+        self.records.is_some()
     }
 
-    fn new_account_key(&self) -> Result<Secret, Fault> {
-        Acme::new_account_key()
+    fn external_account(&self) -> Option<&str> {
+        self.acme.external_account()
+    }
+
+    fn new_account(&self) -> BoxFuture<'_, Result<Secret, Failure>> {
+        Box::pin(self.acme.new_account())
     }
 
     fn place<'a>(
         &'a self,
         key: &'a Secret,
-        name: &'a HostName,
+        names: &'a [HostName],
+        replaces: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Order, Failure>> {
-        Box::pin(self.0.place(key, name))
+        Box::pin(self.acme.place(key, names, replaces))
+    }
+
+    fn renewal_window<'a>(
+        &'a self,
+        key: &'a Secret,
+        chain_pem: &'a str,
+    ) -> BoxFuture<'a, Result<Option<RenewalWindow>, Failure>> {
+        Box::pin(self.acme.renewal_window(key, chain_pem))
     }
 
     fn look<'a>(&'a self, key: &'a Secret, url: &'a str) -> BoxFuture<'a, Result<Order, Failure>> {
-        Box::pin(self.0.look(key, url))
+        Box::pin(self.acme.look(key, url))
     }
 
     fn ready<'a>(
@@ -123,7 +227,7 @@ impl Issuer for Client {
         url: &'a str,
         kind: ChallengeKind,
     ) -> BoxFuture<'a, Result<(), Failure>> {
-        Box::pin(self.0.ready(key, url, kind))
+        Box::pin(self.acme.ready(key, url, kind))
     }
 
     fn finalize<'a>(
@@ -132,7 +236,7 @@ impl Issuer for Client {
         url: &'a str,
         csr_der: &'a [u8],
     ) -> BoxFuture<'a, Result<(), Failure>> {
-        Box::pin(self.0.finalize(key, url, csr_der))
+        Box::pin(self.acme.finalize(key, url, csr_der))
     }
 
     fn certificate<'a>(
@@ -140,7 +244,7 @@ impl Issuer for Client {
         key: &'a Secret,
         url: &'a str,
     ) -> BoxFuture<'a, Result<String, Failure>> {
-        Box::pin(self.0.certificate(key, url))
+        Box::pin(self.acme.certificate(key, url))
     }
 
     fn record<'a>(
@@ -150,14 +254,10 @@ impl Issuer for Client {
         value: &'a str,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            let Some(hook) = self.0.dns_hook() else {
-                return Err(Failure::passing("this installation has no DNS hook"));
+            let Some(records) = &self.records else {
+                return Err(Failure::passing("this installation writes no DNS records"));
             };
-            let action = match record {
-                Record::Add => "add",
-                Record::Remove => "remove",
-            };
-            hook.run(action, name, value).await
+            records.change(record, name, value).await
         })
     }
 }

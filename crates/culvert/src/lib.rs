@@ -6,6 +6,7 @@
 pub mod agent;
 mod among_nodes;
 pub mod apply;
+mod certificate_file;
 pub mod cli;
 pub mod client;
 mod clouds;

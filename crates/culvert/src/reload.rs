@@ -1,13 +1,11 @@
 //! Reload: reads the settings and the files they name again, and applies those that can change at run time.
 
-use std::sync::Arc;
-
 use culvert_edge::Edge;
 use culvert_policy::{IpData, IpDatabases};
 use serde_json::Value;
 
+use crate::certificate_file::{self, CertificateFiles, SECTIONS};
 use crate::config::{Invalid, LIVE, Settings, keys};
-use crate::ingress::{self, OwnCertificate};
 use crate::server::{edge_settings, ip_data_files};
 use crate::telemetry;
 
@@ -17,8 +15,7 @@ pub struct Reload {
     settings: Settings,
     edge: Option<Edge>,
     ip_data: IpDatabases,
-    /// The certificate of the agent listener, if the operator configured one.
-    certificate: Option<Arc<OwnCertificate>>,
+    certificates: CertificateFiles,
 }
 
 impl Reload {
@@ -26,13 +23,13 @@ impl Reload {
         settings: Settings,
         edge: Option<Edge>,
         ip_data: IpDatabases,
-        certificate: Option<Arc<OwnCertificate>>,
+        certificates: CertificateFiles,
     ) -> Self {
         Self {
             settings,
             edge,
             ip_data,
-            certificate,
+            certificates,
         }
     }
 
@@ -43,7 +40,7 @@ impl Reload {
     /// If a setting is invalid, or a file that it names cannot be read. Then nothing has changed.
     pub fn apply(&mut self, settings: Settings) -> Result<Vec<String>, Invalid> {
         let edge_settings = edge_settings(&settings)?;
-        let certificate = ingress::certified_key(&settings)?;
+        let certificates = certificate_file::read(&settings)?;
         let ip_data =
             IpData::read(&ip_data_files(&settings)?).map_err(|fault| Invalid(fault.chain()))?;
         telemetry::reload(&settings.log)?;
@@ -56,11 +53,14 @@ impl Reload {
             edge.tell_missing_data();
         }
         let mut waiting = waiting(&self.settings, &settings);
-        match (&self.certificate, certificate) {
-            (Some(shown), Some(other)) => shown.replace(other),
-            (None, None) => {}
-            // Changing between a configured certificate and the installation's own needs a restart.
-            (Some(_), None) | (None, Some(_)) => waiting.push("agents.cert_file".to_owned()),
+        let files = self.certificates.iter().zip(certificates);
+        for ((shown, other), section) in files.zip(SECTIONS) {
+            match (shown, other) {
+                (Some(shown), Some(other)) => shown.replace(other),
+                (None, None) => {}
+                // Changing between a configured certificate and another one needs a restart.
+                (Some(_), None) | (None, Some(_)) => waiting.push(format!("{section}.cert_file")),
+            }
         }
         self.settings = settings;
         Ok(waiting)

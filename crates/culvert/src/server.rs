@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use culvert_api::Api;
+use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Clock, Fault, Secret, Supervisor};
 use culvert_control::{
     AgentSettings, ConsoleProvider, ConsoleSignIn, Control, EdgePort, LoginKeys, LoginSettings,
@@ -32,9 +33,10 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
 use crate::among_nodes::{self, Joined};
+use crate::certificate_file::{self, CertificateFiles};
 use crate::config::{self, Invalid, Role, Settings};
 use crate::data_dir_lock::DataDirLock;
-use crate::ingress::{self, OwnCertificate, ToAgents};
+use crate::ingress::{self, ToAgents};
 use crate::keys::{self, MasterKey};
 use crate::metrics::{self, samples, statistics};
 use crate::reload::Reload;
@@ -67,8 +69,9 @@ pub struct Server {
     ssh_addr: Option<SocketAddr>,
     nodes_addr: Option<SocketAddr>,
     metrics_addr: Option<SocketAddr>,
-    /// The operator's certificate for agents.
-    certificate: Option<Arc<OwnCertificate>>,
+    certificates: CertificateFiles,
+    /// The API over TLS.
+    api_tls_addr: Option<SocketAddr>,
     ip_data: IpDatabases,
     ca_file: PathBuf,
     master: MasterKey,
@@ -230,7 +233,8 @@ impl Server {
             limits: settings.limits.of_agents(),
         };
         let own_names = agent_settings.names.clone();
-        let certificate = OwnCertificate::read(&settings)?;
+        let control_domain = domain.clone();
+        let certificates = certificate_file::open(&settings)?;
         let (logins, entries) = logins(&settings, &master)?;
         let control = Control::open(Parts {
             ids,
@@ -258,7 +262,7 @@ impl Server {
             logins,
             console_sign_in: console_sign_in(&settings, clock.clone())?,
             certificates: match &edge {
-                Some(edge) => Some(issuer::certificates(&settings, edge)?),
+                Some(edge) => Some(issuer::certificates(&settings, edge, clock.clone())?),
                 None => None,
             },
             agents: bindings.clone().map(|bindings| (bindings, agent_settings)),
@@ -357,12 +361,12 @@ impl Server {
             if !settings.agents.addr.is_empty() {
                 let listener = listen("agents.addr", &settings.agents.addr, &inherited).await?;
                 agents_addr = Some(listener.local_addr()?);
-                let own = certificate.as_ref().map(|own| Arc::clone(own) as _);
+                let own = certificates[0].clone().map(|own| own as _);
                 let resolver = control
                     .agent_certificate(own)
                     .context("the agent ingress has no certificate")?;
                 let limits = settings.limits.agent_connections(legs);
-                let tls = ingress::tls(resolver)?;
+                let tls = ingress::tls(resolver, &[])?;
                 let ingress = Ingress::new(listener, tls, server.clone(), limits);
                 parts.agents.start("agents", |stop| ingress.run(stop));
             }
@@ -392,7 +396,7 @@ impl Server {
         });
         let keep = |stop| control.clone().keep_statistics(source, stop);
         parts.statistics.start("statistics", keep);
-        let (mut api_addr, mut metrics_addr) = (None, None);
+        let (mut api_addr, mut api_tls_addr, mut metrics_addr) = (None, None, None);
         let mut api_meters = None;
         if let Some(listener) = api_listener {
             api_addr = Some(listener.local_addr()?);
@@ -413,6 +417,26 @@ impl Server {
             )
             .map_err(with_causes)?;
             api_meters = Some(api.meters().clone());
+            if !settings.api.tls.addr.is_empty() {
+                let listener = listen("api.tls.addr", &settings.api.tls.addr, &inherited).await?;
+                api_tls_addr = Some(listener.local_addr()?);
+                let own = certificates[1].clone().map(|own| own as _);
+                let names = api_names(&given, &control_domain);
+                let certificate = control.api_certificate(own, names);
+                let renew_at = control.renew_api_certificate(&certificate).await;
+                let renew_at = renew_at.map_err(with_causes)?;
+                let tls = ingress::tls(certificate.clone(), &["h2", "http/1.1"])?;
+                let api = api.clone();
+                parts
+                    .api
+                    .start("api_tls", |stop| api.serve_tls(listener, tls, stop));
+                let keep = |stop| {
+                    control
+                        .clone()
+                        .keep_api_certificate(certificate, renew_at, stop)
+                };
+                parts.api.start("api_certificate", keep);
+            }
             parts.api.start("api", |stop| api.serve(listener, stop));
         }
         if !settings.metrics.addr.is_empty() {
@@ -452,6 +476,7 @@ impl Server {
         // A destination must not send to this server: each event would cause another one.
         let own = [
             api_addr,
+            api_tls_addr,
             metrics_addr,
             agents_addr,
             ssh_addr,
@@ -471,7 +496,8 @@ impl Server {
             ssh_addr,
             nodes_addr: among.local_addr,
             metrics_addr,
-            certificate,
+            certificates,
+            api_tls_addr,
             ip_data,
             ca_file,
             master,
@@ -500,7 +526,7 @@ impl Server {
             self.settings.clone(),
             edge,
             self.ip_data.clone(),
-            self.certificate.clone(),
+            self.certificates.clone(),
         )
     }
 
@@ -513,6 +539,22 @@ impl Server {
     pub fn ca_file(&self) -> PathBuf {
         self.ca_file.clone()
     }
+}
+
+/// Names of the API's certificate of the installation's own CA: the host of its public URL, and the names that agents
+/// may dial.
+fn api_names(settings: &Settings, domain: &HostName) -> Vec<String> {
+    let base_url = url::Url::parse(&settings.api.base_url).ok();
+    let host = base_url.and_then(|url| Some(url.host_str()?.to_owned()));
+    let bound = settings.api.tls.addr.parse::<SocketAddr>().ok();
+    let bound = bound.map(|at| at.ip()).filter(|ip| !ip.is_unspecified());
+    let mut names = ingress::names(settings, domain);
+    for name in host.into_iter().chain(bound.map(|ip| ip.to_string())) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 /// Creates the first account, user and API key if the store is empty.

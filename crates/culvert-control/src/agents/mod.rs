@@ -38,6 +38,7 @@ use tracing::{error, info, warn};
 use crate::agents::state::{AgentCertificates, Agents};
 use crate::control::Control;
 use crate::informer_cache::InformerCache;
+use crate::own_certificate::OwnCertificates;
 use crate::resource::model::Model;
 use crate::resource::model::agent_ingress::AgentIngress;
 use crate::resource::model::endpoint::Endpoint;
@@ -61,20 +62,26 @@ const STOP_TIME: Duration = Duration::from_secs(2);
 /// Limit of sessions that are ended concurrently.
 const ENDED_AT_ONCE: usize = 64;
 
-/// Presents issued certificates first, then the operator's, then the installation's.
+/// Presents issued certificates first, then the operator's, then public ones of the installation's names, then one of
+/// the installation's CA.
 #[derive(Debug)]
 struct Resolver {
     presented: Arc<AgentCertificates>,
+    public: Arc<OwnCertificates>,
     operators: Option<Arc<dyn ResolvesServerCert>>,
 }
 
 impl ResolvesServerCert for Resolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name().map(str::to_ascii_lowercase);
-        let issued = name.and_then(|name| self.presented.issued.load().get(&name).cloned());
+        let name = name.unwrap_or_default();
+        let issued = self.presented.issued.load().get(&name).cloned();
         issued.or_else(|| match &self.operators {
             Some(operators) => operators.resolve(hello),
-            None => self.presented.own.load_full(),
+            None => self
+                .public
+                .find(&name)
+                .or_else(|| self.presented.own.load_full()),
         })
     }
 }
@@ -132,7 +139,7 @@ impl Control {
     }
 
     /// Resolves the certificate for agents: the one issued for the ingress they connect to, else the
-    /// operator's, else one of the installation's authority.
+    /// operator's, else a public one of the name, else one of the installation's authority.
     pub fn agent_certificate(
         &self,
         operators: Option<Arc<dyn ResolvesServerCert>>,
@@ -140,6 +147,7 @@ impl Control {
         let presented = Arc::clone(&self.agents.as_ref()?.certificate);
         Some(Arc::new(Resolver {
             presented,
+            public: Arc::clone(&self.own_certificates),
             operators,
         }))
     }

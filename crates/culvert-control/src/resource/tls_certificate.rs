@@ -196,18 +196,22 @@ impl TlsCertificate {
         })
     }
 
-    /// A chain that an authority issued for `name` at `now`, for storage under `id`.
+    /// A chain that an authority issued for `names` at `now`, for storage under `id`.
     pub(crate) fn issued(
         seal: &Seal,
         entropy: &dyn Entropy,
         id: &str,
         certificate_pem: String,
         private_key_pem: &Secret,
-        name: &str,
+        names: &[&str],
         now: Timestamp,
     ) -> Result<Self, Error> {
         let mut issued = Self::read(seal, entropy, id, certificate_pem, private_key_pem)?;
-        if !issued.names.dns_names.iter().any(|one| one == name) {
+        let covered = &issued.names.dns_names;
+        if !names
+            .iter()
+            .all(|name| covered.iter().any(|one| one == name))
+        {
             return Err(certificate::unreadable("it does not cover the domain").into());
         }
         issued.issued_at = Some(now.whole_seconds());

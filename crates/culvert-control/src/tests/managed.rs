@@ -4,8 +4,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use culvert_base::{BoxFuture, Fault};
-use culvert_tls::acme::{Blame, Challenge, ChallengeKind, Failure, Order, OrderState};
+use culvert_base::BoxFuture;
+use culvert_tls::acme::{
+    Blame, Challenge, ChallengeKind, Failure, Order, OrderState, RenewalWindow,
+};
 use rcgen::{CertificateParams, CertificateSigningRequestParams, KeyPair};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -72,14 +74,27 @@ impl Issuer for Paper {
         false
     }
 
-    fn new_account_key(&self) -> Result<Secret, Fault> {
-        Ok(Secret::new("a key".into()))
+    fn external_account(&self) -> Option<&str> {
+        None
+    }
+
+    fn new_account(&self) -> BoxFuture<'_, Result<Secret, Failure>> {
+        Box::pin(async { Ok(Secret::new("a key".into())) })
+    }
+
+    fn renewal_window<'a>(
+        &'a self,
+        _: &'a Secret,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<Option<RenewalWindow>, Failure>> {
+        Box::pin(async { Ok(None) })
     }
 
     fn place<'a>(
         &'a self,
         key: &'a Secret,
-        _: &'a HostName,
+        _: &'a [HostName],
+        _: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Order, Failure>> {
         assert_eq!(key.reveal(), "a key");
         *self.state.lock().unwrap() = State::default();
@@ -154,6 +169,7 @@ impl Issuer for Paper {
 async fn house(paper: &Arc<Paper>) -> (House, JoinSet<()>) {
     let certificates = Certificates {
         issuer: Some(paper.clone()),
+        own_names: Vec::new(),
         node: "here".into(),
         challenges: vec![ChallengeKind::Http01],
         spread: Duration::ZERO,

@@ -2,7 +2,7 @@
 //!
 //! Each request uses a new connection and follows no redirects.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +44,11 @@ impl PublicClient {
         let dialer = Dialer::new(roots, connect, guard)
             .map_err(|error| Fault::new("reading root certificates", error))?;
         Ok(Self(dialer.to_public(own)))
+    }
+
+    /// Whether it may connect to an address. Metadata services are no exception.
+    pub fn may_reach(&self, address: IpAddr) -> bool {
+        self.0.guard().admits(&[SocketAddr::new(address, 0)])
     }
 }
 

@@ -308,6 +308,11 @@ impl Dialer {
         }
     }
 
+    /// The addresses that it connects to.
+    pub(crate) fn guard(&self) -> &AddressGuard {
+        &self.guard
+    }
+
     /// A new connection, TLS and all, within the connect deadline. Not to agents.
     pub(crate) async fn dial(&self, to: &Upstream) -> Result<UpWire, DialError> {
         self.dial_within(self.connect, to).await

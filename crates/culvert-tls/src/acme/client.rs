@@ -4,18 +4,20 @@ use std::fmt;
 use std::sync::Arc;
 
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use culvert_base::net::HostName;
-use culvert_base::{Fault, Secret};
+use culvert_base::{Secret, Timestamp};
 use instant_acme::{
-    Account, AuthorizationStatus, ChallengeStatus, ChallengeType, Error, Identifier, Key, NewOrder,
-    OrderStatus, Problem,
+    Account, AuthorizationStatus, CertificateIdentifier, ChallengeStatus, ChallengeType, Error,
+    ExternalAccountKey, Identifier, Key, NewAccount, NewOrder, OrderStatus, Problem,
 };
-use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use time::OffsetDateTime;
 use tokio::sync::Mutex;
 
 use super::https::{Fetch, Https};
-use super::{Blame, Challenge, ChallengeKind, DnsHook, Failure, Order, OrderState};
+use super::{Blame, Challenge, ChallengeKind, Failure, Order, OrderState, RenewalWindow};
 
 /// The certificate authority and the account's settings.
 #[derive(Clone, Debug)]
@@ -24,8 +26,17 @@ pub struct AcmeSettings {
     pub directory_url: String,
     /// Contact for messages of the authority, such as `mailto:ops@example.com`.
     pub contact: Option<String>,
-    /// The command that writes TXT records. Without it, wildcards get no certificates.
-    pub dns_hook: Option<DnsHook>,
+    /// The external account that a new account is bound to (RFC 8555 7.3.4), if the authority requires one.
+    pub external_account: Option<ExternalAccount>,
+}
+
+/// An account that the authority's operator gave to this installation.
+#[derive(Clone, Debug)]
+pub struct ExternalAccount {
+    /// The ID of its key.
+    pub key_id: String,
+    /// The key, base64url without padding.
+    pub hmac_key: Secret,
 }
 
 /// The client for one certificate authority.
@@ -59,24 +70,110 @@ impl Acme {
         &self.settings.directory_url
     }
 
-    /// The command that writes TXT records, if the operator configured one.
-    pub fn dns_hook(&self) -> Option<&DnsHook> {
-        self.settings.dns_hook.as_ref()
+    /// The ID of the external account's key, if accounts are bound to one.
+    pub fn external_account(&self) -> Option<&str> {
+        let external = self.settings.external_account.as_ref()?;
+        Some(&external.key_id)
     }
 
-    /// Generates a key for an account, as text to be stored.
-    pub fn new_account_key() -> Result<Secret, Fault> {
-        let (_, pkcs8) = Key::generate_pkcs8()
-            .map_err(|error| Fault::new("generating an ACME account key", error))?;
-        Ok(Secret::new(STANDARD.encode(pkcs8.secret_pkcs8_der())))
+    /// Creates the key of a new account, as text to be stored. An account without an external account is registered
+    /// later, when its key is first used. The library binds an account only when it creates the key itself, so with an
+    /// external account the authority has the key before the caller can store it.
+    pub async fn new_account(&self) -> Result<Secret, Failure> {
+        let Some(external) = &self.settings.external_account else {
+            let (_, pkcs8) = Key::generate_pkcs8().map_err(|error| self.failure(&error))?;
+            return Ok(Secret::new(STANDARD.encode(pkcs8.secret_pkcs8_der())));
+        };
+        let bound = self.bind(external).await;
+        bound.map_err(|error| self.failure(&error))
     }
 
-    /// Creates an order for a certificate with one name, which may be a wildcard.
-    pub async fn place(&self, key: &Secret, name: &HostName) -> Result<Order, Failure> {
-        self.with(key, move |account| async move {
-            let identifiers = [Identifier::Dns(name.to_string())];
-            let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
-            read(&account, &mut order).await
+    async fn bind(&self, external: &ExternalAccount) -> Result<Secret, Error> {
+        let contact: Vec<&str> = self.settings.contact.as_deref().into_iter().collect();
+        let account = NewAccount {
+            contact: &contact,
+            terms_of_service_agreed: true,
+            only_return_existing: false,
+        };
+        let hmac_key = URL_SAFE_NO_PAD
+            .decode(external.hmac_key.reveal())
+            .map_err(|_| Error::Str("an external account key in base64url"))?;
+        let key = ExternalAccountKey::new(external.key_id.clone(), &hmac_key);
+        let builder = Account::builder_with_http(Box::new(self.https.clone()));
+        let directory = self.settings.directory_url.clone();
+        let (_, credentials) = builder.create(&account, directory, Some(&key)).await?;
+        // The credentials reveal the key only in their stored form.
+        let stored = serde_json::to_value(&credentials).unwrap_or_default();
+        let pkcs8 = stored["key_pkcs8"].as_str();
+        let pkcs8 = pkcs8.and_then(|key| URL_SAFE_NO_PAD.decode(key).ok());
+        let pkcs8 = pkcs8.ok_or(Error::Str("a readable account key"))?;
+        Ok(Secret::new(STANDARD.encode(pkcs8)))
+    }
+
+    /// Creates an order for a certificate with these names, which may be wildcards. `replaces` is the chain of the
+    /// certificate that the new one replaces, PEM. An authority that does not know that one gets an order without it.
+    pub async fn place(
+        &self,
+        key: &Secret,
+        names: &[HostName],
+        replaces: Option<&str>,
+    ) -> Result<Order, Failure> {
+        let leaf = replaces.and_then(leaf);
+        self.with(key, |account| {
+            let leaf = leaf.as_ref();
+            async move {
+                let identifiers: Vec<Identifier> = names
+                    .iter()
+                    .map(|name| Identifier::Dns(name.to_string()))
+                    .collect();
+                let replaces = leaf.and_then(|leaf| CertificateIdentifier::try_from(leaf).ok());
+                if let Some(replaces) = replaces {
+                    let wanted = NewOrder::new(&identifiers).replaces(replaces);
+                    match account.new_order(&wanted).await {
+                        Ok(mut order) => return read(&account, &mut order).await,
+                        Err(Error::Api(problem)) if is_limit(&problem) => {
+                            return Err(Error::Api(problem));
+                        }
+                        Err(error) => tracing::debug!(%error, "ordering without `replaces`"),
+                    }
+                }
+                let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
+                read(&account, &mut order).await
+            }
+        })
+        .await
+    }
+
+    /// When the authority suggests to renew a certificate (PEM). `None` if it makes no suggestions.
+    pub async fn renewal_window(
+        &self,
+        key: &Secret,
+        chain_pem: &str,
+    ) -> Result<Option<RenewalWindow>, Failure> {
+        let leaf = leaf(chain_pem);
+        self.with(key, |account| {
+            let leaf = leaf.as_ref();
+            async move {
+                let Some(id) = leaf.and_then(|leaf| CertificateIdentifier::try_from(leaf).ok())
+                else {
+                    return Ok(None);
+                };
+                match account.renewal_info(&id).await {
+                    Ok((info, ask_after)) => {
+                        let at = |time: OffsetDateTime| {
+                            Timestamp::from_unix_seconds(time.unix_timestamp())
+                        };
+                        let window = info.suggested_window;
+                        Ok(Some(RenewalWindow {
+                            start: at(window.start),
+                            end: at(window.end),
+                            ask_after,
+                        }))
+                    }
+                    Err(Error::Unsupported(_)) => Ok(None),
+                    Err(error) => Err(error),
+                }
+            }
         })
         .await
     }
@@ -172,7 +269,11 @@ impl Acme {
         let builder = Account::builder_with_http(Box::new(self.https.clone()));
         let directory = self.settings.directory_url.clone();
         let key = (signer, PrivateKeyDer::Pkcs8(pkcs8));
-        let (account, _) = builder.create_from_key(key, directory).await?;
+        // An account that is bound to an external one was registered with its key.
+        let (account, _) = match self.settings.external_account {
+            Some(_) => builder.from_key(key, directory).await?,
+            None => builder.create_from_key(key, directory).await?,
+        };
         if let Some(contact) = &self.settings.contact {
             account.update_contacts(&[contact]).await?;
         }
@@ -275,6 +376,16 @@ fn short_type(problem: &Problem) -> &str {
     let name = problem.r#type.as_deref().unwrap_or_default();
     name.strip_prefix("urn:ietf:params:acme:error:")
         .unwrap_or(name)
+}
+
+/// The first certificate of a PEM text.
+fn leaf(chain_pem: &str) -> Option<CertificateDer<'static>> {
+    CertificateDer::from_pem_slice(chain_pem.as_bytes()).ok()
+}
+
+/// Whether the authority limits orders, so that another one must not follow immediately.
+fn is_limit(problem: &Problem) -> bool {
+    short_type(problem) == "rateLimited" || problem.status == Some(429)
 }
 
 fn is_unknown_account(error: &Error) -> bool {

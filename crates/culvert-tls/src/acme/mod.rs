@@ -9,7 +9,8 @@ mod https;
 use std::fmt;
 use std::time::Duration;
 
-pub use client::{Acme, AcmeSettings};
+pub use client::{Acme, AcmeSettings, ExternalAccount};
+use culvert_base::Timestamp;
 use culvert_base::net::HostName;
 pub use hook::DnsHook;
 pub use https::{Cause, Fetch};
@@ -85,6 +86,17 @@ pub struct Order {
     pub url: String,
     /// The state of the order.
     pub state: OrderState,
+}
+
+/// When an authority suggests to renew a certificate (RFC 9773).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RenewalWindow {
+    /// The start of the window.
+    pub start: Timestamp,
+    /// The end of the window.
+    pub end: Timestamp,
+    /// How long the suggestion is valid.
+    pub ask_after: Duration,
 }
 
 /// Who can correct a failure.

@@ -96,6 +96,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         let mut report = Report::default();
         storage::examine(&settings, &SystemClock, &mut report).await;
         certificates::examine(&settings, &SystemClock, &mut report);
+        certificates::examine_provider(&settings, &mut report).await;
         listeners::examine(&settings, &mut report).await;
         names::examine(&settings, &mut report).await;
         if matches.get_flag("json") {

@@ -5,9 +5,11 @@ use serde_json::Value;
 use super::Settings;
 
 /// Keys of [`Settings`] that a reload applies. The others need a restart.
-pub const LIVE: [&str; 26] = [
+pub const LIVE: [&str; 28] = [
     "agents.cert_file",
     "agents.key_file",
+    "api.tls.cert_file",
+    "api.tls.key_file",
     "edge.asn_database",
     "edge.body_bytes_max",
     "edge.certificates",

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use culvert_base::Secret;
+use culvert_base::net::HostName;
 use culvert_events::HeaderRules;
 use culvert_login::{LoginSettings, ProviderSettings};
 use culvert_tls::acme::ChallengeKind;
@@ -11,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Invalid;
+use super::acme_dns::AcmeDnsSettings;
 use super::span::{DAY, Span};
 
 /// A part of culvert that a process may run or leave to others.
@@ -41,6 +43,23 @@ pub struct Api {
     pub rate_limit_per_minute: u32,
     /// Networks whose `x-forwarded-proto` and `x-forwarded-host` headers are trusted.
     pub trusted_proxies: Vec<String>,
+    /// TLS of the API.
+    pub tls: ApiTls,
+}
+
+/// TLS of the API and the console.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ApiTls {
+    /// Listen address for HTTPS; empty to disable. Port 0 selects a free port. `api.addr` stays a
+    /// listener without TLS: keep it on a loopback address.
+    pub addr: String,
+    /// PEM file with the certificate chain. Empty: the public certificate for the name that the
+    /// client asked for (`acme.domain_certificate`, `acme.names`), otherwise a certificate of the
+    /// installation's own CA, whose certificate is `ca.pem` in `data_dir`.
+    pub cert_file: String,
+    /// PEM file with the private key of `api.tls.cert_file`.
+    pub key_file: String,
 }
 
 impl Default for Api {
@@ -50,7 +69,24 @@ impl Default for Api {
             base_url: String::new(),
             rate_limit_per_minute: 0,
             trusted_proxies: Vec::new(),
+            tls: ApiTls::default(),
         }
+    }
+}
+
+impl Api {
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        if self.tls.cert_file.is_empty() && !self.tls.key_file.is_empty() {
+            return Err(Invalid(
+                "`api.tls.key_file` requires `api.tls.cert_file`".into(),
+            ));
+        }
+        if self.tls.addr.is_empty() && !self.tls.cert_file.is_empty() {
+            return Err(Invalid(
+                "`api.tls.cert_file` requires `api.tls.addr`".into(),
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -332,7 +368,7 @@ impl Agents {
         }
         for name in &self.names {
             let is_address = name.parse::<std::net::IpAddr>().is_ok();
-            if !is_address && culvert_base::net::HostName::parse(name).is_err() {
+            if !is_address && HostName::parse(name).is_err() {
                 return Err(Invalid(format!(
                     "`agents.names` contains `{name}`, which is neither a host name nor an IP address"
                 )));
@@ -351,8 +387,8 @@ impl Agents {
         for address in &self.connect_addresses {
             let parts = address.rsplit_once(':');
             let is_place = parts.is_some_and(|(host, port)| {
-                let is_host = culvert_base::net::HostName::parse(host).is_ok()
-                    || host.parse::<std::net::Ipv4Addr>().is_ok();
+                let is_host =
+                    HostName::parse(host).is_ok() || host.parse::<std::net::Ipv4Addr>().is_ok();
                 is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
             });
             if !is_place {
@@ -429,6 +465,27 @@ pub struct Acme {
     /// First retry delay. The delay doubles after each failure, up to 1 h. Errors that need
     /// action by the domain owner start at 5× this delay, capped at 6 h.
     pub retry_after: Span,
+    /// Whether `edge.domain` and its subdomains get a public certificate, with a wildcard. Requires
+    /// `acme.dns.provider` or `acme.dns_hook`. The edge, the agent ingress and the API present it.
+    /// Until the CA has issued it, they present certificates of the installation's own CA.
+    pub domain_certificate: bool,
+    /// Other public names of this installation that get a certificate, such as those of the API or
+    /// the agent ingress outside of `edge.domain`.
+    pub names: Vec<String>,
+    /// External account that the account at the CA is bound to (RFC 8555 7.3.4).
+    pub external_account: ExternalAccountSettings,
+    /// Built-in DNS providers, which write TXT records for wildcards (dns-01).
+    pub dns: AcmeDnsSettings,
+}
+
+/// An external account at the CA.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExternalAccountSettings {
+    /// ID of the key that the CA gave out; empty if the CA requires none.
+    pub key_id: String,
+    /// The key, base64url. Secret: set it by environment variable.
+    pub hmac_key: String,
 }
 
 impl Default for Acme {
@@ -441,11 +498,54 @@ impl Default for Acme {
             dns_hook: String::new(),
             dns_hook_timeout: Span(Duration::from_secs(60)),
             retry_after: Span(Duration::from_secs(60)),
+            domain_certificate: false,
+            names: Vec::new(),
+            external_account: ExternalAccountSettings::default(),
+            dns: AcmeDnsSettings::default(),
         }
     }
 }
 
 impl Acme {
+    /// The installation's own public names. Each list becomes one certificate.
+    pub(crate) fn own_names(&self, domain: &str) -> Result<Vec<Vec<HostName>>, Invalid> {
+        let parse = |name: &str| {
+            HostName::parse(name).map_err(|error| {
+                Invalid(format!(
+                    "`acme.names` contains `{name}`, which is not a valid host name: {error}"
+                ))
+            })
+        };
+        let mut own = Vec::new();
+        if self.domain_certificate {
+            own.push(vec![parse(domain)?, parse(&format!("*.{domain}"))?]);
+        }
+        for name in &self.names {
+            let name = parse(name)?;
+            if name.is_wildcard() {
+                let text = format!("`acme.names` contains `{name}`; wildcards are not supported");
+                return Err(Invalid(text));
+            }
+            own.push(vec![name]);
+        }
+        own.dedup();
+        Ok(own)
+    }
+
+    /// The secrets, to be hidden.
+    pub(super) fn secrets(&mut self) -> impl Iterator<Item = &mut String> {
+        let hmac_key = &mut self.external_account.hmac_key;
+        self.dns.secrets().into_iter().chain([hmac_key])
+    }
+
+    /// The external account, if there is one: the ID of its key, and the key.
+    pub(crate) fn external_account(&self) -> Option<(String, Secret)> {
+        let ExternalAccountSettings { key_id, hmac_key } = &self.external_account;
+        // Authorities give keys out with and without padding.
+        let hmac_key = hmac_key.trim().trim_end_matches('=').to_owned();
+        (!key_id.is_empty()).then(|| (key_id.clone(), Secret::new(hmac_key)))
+    }
+
     /// The challenge types. Only types that a listener responds to are valid here.
     pub(crate) fn challenges(&self) -> Result<Vec<ChallengeKind>, Invalid> {
         let kind = |name: &String| match ChallengeKind::parse(name.trim()) {
@@ -473,6 +573,35 @@ impl Acme {
             return Err(Invalid(
                 "`acme.dns_hook_timeout` must be at most `3m`".into(),
             ));
+        }
+        self.dns.check()?;
+        if !self.dns.provider.is_empty() && !self.dns_hook.is_empty() {
+            return Err(Invalid(
+                "`acme.dns.provider` and `acme.dns_hook` must not be set together".into(),
+            ));
+        }
+        if self.external_account.key_id.is_empty() != self.external_account.hmac_key.is_empty() {
+            return Err(Invalid(
+                "`acme.external_account.key_id` and `acme.external_account.hmac_key` must be set together"
+                    .into(),
+            ));
+        }
+        let needs = |key: &str, what: &str| Err(Invalid(format!("`{key}` requires {what}")));
+        if self.directory_url.is_empty() {
+            for (key, is_set) in [
+                ("acme.domain_certificate", self.domain_certificate),
+                ("acme.names", !self.names.is_empty()),
+            ] {
+                if is_set {
+                    return needs(key, "`acme.directory_url`");
+                }
+            }
+        }
+        if self.domain_certificate && self.dns.provider.is_empty() && self.dns_hook.is_empty() {
+            return needs(
+                "acme.domain_certificate",
+                "`acme.dns.provider` or `acme.dns_hook`",
+            );
         }
         self.challenges().map(drop)
     }

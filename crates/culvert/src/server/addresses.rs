@@ -14,6 +14,11 @@ impl Server {
             .unwrap_or_default()
     }
 
+    /// The address of the API over TLS.
+    pub fn api_tls_addr(&self) -> Option<SocketAddr> {
+        self.api_tls_addr
+    }
+
     /// The address for plain HTTP.
     pub fn http_addr(&self) -> Option<SocketAddr> {
         self.parts.edge.as_ref()?.http_addr()
@@ -48,6 +53,7 @@ impl Server {
     pub fn unused(&self, inherited: &Inherited) -> Vec<SocketAddr> {
         let wanted = [
             self.api_addr,
+            self.api_tls_addr,
             self.agents_addr,
             self.ssh_addr,
             self.nodes_addr,
@@ -71,8 +77,12 @@ impl Server {
     pub fn ready_line(&self) -> String {
         let mut line = String::from("culvert ready");
         let api = self.api_addr.map(|address| format!("http://{address}"));
+        let api_tls = self
+            .api_tls_addr
+            .map(|address| format!("https://{address}"));
         let parts = [
             ("api", api),
+            ("api", api_tls),
             ("http", self.http_addr().map(|address| address.to_string())),
             (
                 "https",

@@ -17,6 +17,7 @@ use crate::audit;
 use crate::control::Control;
 use crate::event_kinds::Verb;
 use crate::ports::{Certificates, Issuer, Record};
+use crate::reconcile::acme::halt::Halt;
 use crate::reconcile::acme::holder::Holder;
 use crate::reconcile::acme::order::{self, ChallengeResponse, Lease, NOTHING};
 use crate::reconcile::acme::{Asker, Due, Order, due_for, wait_after};
@@ -41,52 +42,18 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(30);
 const LOOK_AFTER: Duration = Duration::from_millis(200);
 const LOOK_AFTER_MAX: Duration = Duration::from_secs(5);
 
-/// Why an attempt stops.
-#[derive(Debug)]
-enum Halt {
-    /// Another node or the owner of the domain changed the order or the domain first.
-    Overtaken,
-    /// The authority, the edge or the DNS failed.
-    Failed {
-        failure: Failure,
-        /// Whether the order cannot continue.
-        is_over: bool,
-    },
-    Faulted(Fault),
-}
-
-impl From<Fault> for Halt {
-    fn from(fault: Fault) -> Self {
-        Self::Faulted(fault)
-    }
-}
-
-impl From<Failure> for Halt {
-    fn from(failure: Failure) -> Self {
-        Self::Failed {
-            is_over: failure.blame != Blame::Passing,
-            failure,
-        }
-    }
-}
-
-impl From<CommitError> for Halt {
-    fn from(error: CommitError) -> Self {
-        match error {
-            CommitError::Stale | CommitError::Duplicate { .. } => Self::Overtaken,
-            CommitError::Fault(fault) => Self::Faulted(fault),
-            other => Self::Faulted(Fault::new("storing a step of an order", other)),
-        }
-    }
-}
-
 /// An order that this process holds the lease of.
 struct ClaimedOrder {
     document: Document,
     order: Order,
-    name: HostName,
-    /// The name at which a wildcard's challenge records are published.
+    /// The names of the certificate.
+    names: Vec<HostName>,
+    /// The name at which challenge records are published.
     target: Option<String>,
+    /// Whether DNS records may be written for these names, although they are no wildcards.
+    is_own: bool,
+    /// The chain of the certificate to renew, PEM.
+    replaces: Option<String>,
     key_type: KeyType,
     /// The revision of the last commit.
     revision: i64,
@@ -141,7 +108,7 @@ impl Control {
         self.certificate_meters.failed.up();
         warn!(
             domain.id = domain_id,
-            domain = %claim.name,
+            domain = claim.described(),
             attempt = claim.order.attempts.saturating_add(1),
             %failure,
             "certificate request failed"
@@ -220,9 +187,12 @@ impl Control {
                 (Changes::insert(document.clone(), NOTHING), document, order)
             }
         };
-        let name = HostName::parse(domain.name())
-            .map_err(|error| Fault::new(format!("reading the name of {domain_id}"), error))?;
-        let target = domain.challenge_target().map(str::to_owned);
+        let names: Result<Vec<_>, _> = domain.names().into_iter().map(HostName::parse).collect();
+        let names =
+            names.map_err(|error| Fault::new(format!("reading the name of {domain_id}"), error))?;
+        let target = domain.challenge_record();
+        let is_own = domain.ty().is_none();
+        let replaces = domain.chain_pem(self).await?;
         let changes = if is_begun {
             changes
         } else {
@@ -234,8 +204,10 @@ impl Control {
         Ok(Some(ClaimedOrder {
             document: claimed,
             order,
-            name,
+            names,
             target,
+            is_own,
+            replaces,
             key_type,
             revision,
         }))
@@ -321,7 +293,8 @@ impl Control {
             }
         }
         let certificate_key = new_key(claim.key_type).await?;
-        let placed = issuer.place(key, &claim.name).await?;
+        let replaces = claim.replaces.as_deref();
+        let placed = issuer.place(key, &claim.names, replaces).await?;
         claim.order.url = Some(placed.url.clone());
         claim.order.sealed_key = Some(self.seal.seal(
             &*self.entropy,
@@ -395,7 +368,8 @@ impl Control {
     fn request(&self, claim: &ClaimedOrder) -> Result<Vec<u8>, Halt> {
         let failed = |error| Fault::new("requesting a certificate", error);
         let key = KeyPair::from_pem(self.certificate_key(claim)?.reveal()).map_err(failed)?;
-        let mut params = CertificateParams::new(vec![claim.name.to_string()]).map_err(failed)?;
+        let names: Vec<String> = claim.names.iter().map(ToString::to_string).collect();
+        let mut params = CertificateParams::new(names).map_err(failed)?;
         params.distinguished_name = DistinguishedName::new();
         let request = params.serialize_request(&key).map_err(failed)?;
         Ok(request.der().to_vec())
@@ -434,6 +408,7 @@ impl Control {
             let now = self.clock.now();
             let ty = &tls_certificate::TYPE;
             let id = self.ids.next(&*self.clock, &*self.entropy);
+            let own_ty = domain.ty();
             let head = Head {
                 id: ty.stored_id_of(id),
                 kind: ty.kind.to_owned(),
@@ -445,10 +420,11 @@ impl Control {
             let certificate = TlsCertificate::issued(
                 &self.seal,
                 &*self.entropy,
-                &head.id,
+                // Names of the installation keep their certificate in their own document.
+                own_ty.map_or(&document.head.id, |_| &head.id),
                 chain.to_owned(),
                 &key,
-                domain.name(),
+                &domain.names(),
                 now,
             );
             let certificate = match certificate {
@@ -457,27 +433,36 @@ impl Control {
                 Err(Error::Faulted(fault)) => return Err(fault.into()),
             };
             let renews_at = certificate.renews_at();
-            domain.take_issued(head.id.clone(), renews_at);
-            let issued = Document {
-                body: stored::write(&certificate)?,
-                head,
-                keys: Vec::new(),
-                refs: Vec::new(),
-                topics: Vec::new(),
-            };
-            domain.write(&mut document)?;
             document.head.updated_at = now.whole_seconds();
-            let created = self.told_of_itself(ty, Verb::Created, &issued)?;
-            let updated = self.told_of_itself(domain.ty(), Verb::Updated, &document)?;
-            let changes = Changes::insert(issued, created)
-                .and(Changes::replace(document, updated))
-                .and(Changes::remove(claim.document.head.clone(), NOTHING));
+            let changes = match (own_ty, &mut domain) {
+                (_, Holder::Own(own)) => {
+                    own.take_issued(certificate, renews_at);
+                    domain.write(&mut document)?;
+                    Changes::replace(document, NOTHING)
+                }
+                (Some(own_ty), _) => {
+                    domain.take_issued(head.id.clone(), renews_at);
+                    let issued = Document {
+                        body: stored::write(&certificate)?,
+                        head,
+                        keys: Vec::new(),
+                        refs: Vec::new(),
+                        topics: Vec::new(),
+                    };
+                    domain.write(&mut document)?;
+                    let created = self.told_of_itself(ty, Verb::Created, &issued)?;
+                    let updated = self.told_of_itself(own_ty, Verb::Updated, &document)?;
+                    Changes::insert(issued, created).and(Changes::replace(document, updated))
+                }
+                (None, _) => return Err(Halt::Overtaken),
+            };
+            let changes = changes.and(Changes::remove(claim.document.head.clone(), NOTHING));
             match self.store.commit(changes).await {
                 Ok(_) => {
                     self.certificate_meters.issued.up();
                     info!(
                         domain.id = domain_id,
-                        domain = %claim.name,
+                        domain = claim.described(),
                         renews_at = %renews_at,
                         "certificate issued"
                     );
@@ -611,15 +596,18 @@ fn kinds_for(
     issuer: &dyn Issuer,
     claim: &ClaimedOrder,
 ) -> Result<Vec<ChallengeKind>, Failure> {
-    if claim.name.is_wildcard() {
+    if claim.names.iter().any(HostName::is_wildcard) {
         if !issuer.writes_records() {
             return Err(Failure::passing(
-                "a wildcard requires a DNS record, and this installation has no `acme.dns_hook`",
+                "a wildcard requires a DNS record, and this installation has neither `acme.dns.provider` nor `acme.dns_hook`",
             ));
         }
         return Ok(vec![ChallengeKind::Dns01]);
     }
     let mut kinds = certificates.challenges.clone();
+    if claim.is_own && issuer.writes_records() {
+        kinds.push(ChallengeKind::Dns01);
+    }
     if kinds.is_empty() {
         return Err(Failure::passing(
             "this installation has no listener that can respond to challenges",
@@ -628,6 +616,14 @@ fn kinds_for(
     let turn = usize::try_from(claim.order.attempts).unwrap_or(0) % kinds.len();
     kinds.rotate_left(turn);
     Ok(kinds)
+}
+
+impl ClaimedOrder {
+    /// The names, for the log.
+    fn described(&self) -> String {
+        let names: Vec<&str> = self.names.iter().map(|name| &**name).collect();
+        names.join(", ")
+    }
 }
 
 async fn new_key(key_type: KeyType) -> Result<Secret, Fault> {

@@ -1,34 +1,44 @@
-//! The resources that certificates are managed for: reserved domains and agent ingresses.
+//! What certificates are managed for: reserved domains, agent ingresses, and the installation's own names.
 
 use culvert_base::{Fault, Timestamp, id};
 use culvert_store::Document;
 
 use crate::control::Control;
 use crate::management::Managed;
+use crate::own_certificate::{self, OwnCertificate};
 use crate::resource::model::Model;
 use crate::resource::model::agent_ingress::AgentIngress;
 use crate::resource::model::management::Management;
 use crate::resource::model::reserved_domain::ReservedDomain;
+use crate::resource::model::tls_certificate::TlsCertificate;
 use crate::resource::resource_type::ResourceType;
 use crate::resource::{agent_ingress, reserved_domain};
 use crate::stored;
 
 /// The resources whose certificates can be managed.
-pub(super) static TYPES: [&ResourceType; 2] = [&reserved_domain::TYPE, &agent_ingress::TYPE];
+static TYPES: [&ResourceType; 2] = [&reserved_domain::TYPE, &agent_ingress::TYPE];
+/// The stored kinds whose certificates can be managed.
+pub(super) static KINDS: [&str; 3] = [
+    ReservedDomain::KIND,
+    AgentIngress::KIND,
+    own_certificate::KIND,
+];
 
 /// A resource with a name and, optionally, a policy for its certificate.
 #[derive(Debug)]
 pub(super) enum Holder {
     Domain(ReservedDomain),
     Ingress(AgentIngress),
+    /// Names of the installation itself. Their certificate is in the same document.
+    Own(OwnCertificate),
 }
 
 impl Holder {
     pub(super) fn read(document: &Document) -> Result<Self, Fault> {
-        if document.head.kind == AgentIngress::KIND {
-            stored::read(document).map(Self::Ingress)
-        } else {
-            stored::read(document).map(Self::Domain)
+        match document.head.kind.as_str() {
+            AgentIngress::KIND => stored::read(document).map(Self::Ingress),
+            own_certificate::KIND => stored::read(document).map(Self::Own),
+            _ => stored::read(document).map(Self::Domain),
         }
     }
 
@@ -38,10 +48,13 @@ impl Holder {
         id: &str,
     ) -> Result<Option<(Document, Self)>, Fault> {
         let prefix = id::split(id).map_or("", |(prefix, _)| prefix);
-        let Some(ty) = TYPES.iter().find(|ty| ty.id_prefix == prefix) else {
-            return Ok(None);
+        let ty = TYPES.iter().find(|ty| ty.id_prefix == prefix);
+        let kind = match ty {
+            Some(ty) => ty.kind,
+            None if prefix == own_certificate::PREFIX => own_certificate::KIND,
+            None => return Ok(None),
         };
-        let Some(document) = control.store.get(ty.kind, id).await? else {
+        let Some(document) = control.store.get(kind, id).await? else {
             return Ok(None);
         };
         let holder = Self::read(&document)?;
@@ -49,32 +62,56 @@ impl Holder {
         Ok(is_managed.then_some((document, holder)))
     }
 
-    pub(super) fn ty(&self) -> &'static ResourceType {
+    /// The resource's type; `None` for names of the installation, which are no resource.
+    pub(super) fn ty(&self) -> Option<&'static ResourceType> {
         match self {
-            Self::Domain(_) => &reserved_domain::TYPE,
-            Self::Ingress(_) => &agent_ingress::TYPE,
+            Self::Domain(_) => Some(&reserved_domain::TYPE),
+            Self::Ingress(_) => Some(&agent_ingress::TYPE),
+            Self::Own(_) => None,
         }
     }
 
-    pub(super) fn name(&self) -> &str {
+    /// The names of its certificate.
+    pub(super) fn names(&self) -> Vec<&str> {
         match self {
-            Self::Domain(domain) => domain.name(),
-            Self::Ingress(ingress) => ingress.name(),
+            Self::Domain(domain) => vec![domain.name()],
+            Self::Ingress(ingress) => vec![ingress.name()],
+            Self::Own(own) => own.names.iter().map(String::as_str).collect(),
         }
     }
 
-    /// The CNAME target at which challenge records of a wildcard are published.
-    pub(super) fn challenge_target(&self) -> Option<&str> {
+    /// The name at which challenge records are published: for wildcards of accounts the CNAME target.
+    pub(super) fn challenge_record(&self) -> Option<String> {
         match self {
-            Self::Domain(domain) => domain.challenge_target(),
+            Self::Domain(domain) => domain.challenge_target().map(str::to_owned),
             Self::Ingress(_) => None,
+            Self::Own(own) => Some(own.challenge_record()),
         }
+    }
+
+    /// The chain of the certificate in use, PEM.
+    pub(super) async fn chain_pem(&self, control: &Control) -> Result<Option<String>, Fault> {
+        let id = match self {
+            Self::Domain(domain) => domain.certificate_id.as_deref(),
+            Self::Ingress(ingress) => ingress.certificate_id.as_deref(),
+            Self::Own(own) => {
+                let issued = own.issued.as_ref();
+                return Ok(issued.map(|issued| issued.certificate_pem.clone()));
+            }
+        };
+        let Some(id) = id else { return Ok(None) };
+        let Some(document) = control.store.get(TlsCertificate::KIND, id).await? else {
+            return Ok(None);
+        };
+        let certificate: TlsCertificate = stored::read(&document)?;
+        Ok(Some(certificate.certificate_pem))
     }
 
     pub(super) fn management(&self) -> Option<&Management> {
         match self {
             Self::Domain(domain) => domain.management(),
             Self::Ingress(ingress) => ingress.management(),
+            Self::Own(own) => Some(&own.management),
         }
     }
 
@@ -82,6 +119,7 @@ impl Holder {
         match self {
             Self::Domain(domain) => domain.management_mut(),
             Self::Ingress(ingress) => ingress.management_mut(),
+            Self::Own(own) => Some(&mut own.management),
         }
     }
 
@@ -90,6 +128,8 @@ impl Holder {
         match self {
             Self::Domain(domain) => domain.take_issued(certificate_id, renews_at),
             Self::Ingress(ingress) => ingress.take_issued(certificate_id, renews_at),
+            // It keeps the certificate itself.
+            Self::Own(_) => {}
         }
     }
 
@@ -98,6 +138,7 @@ impl Holder {
         (document.body, document.refs) = match self {
             Self::Domain(domain) => (stored::write(domain)?, domain.refs()),
             Self::Ingress(ingress) => (stored::write(ingress)?, ingress.refs()),
+            Self::Own(own) => (stored::write(own)?, Vec::new()),
         };
         Ok(())
     }

@@ -1,5 +1,6 @@
-//! Obtains and renews certificates for managed domains (reserved domains and those of agent ingresses). They
-//! are renewed at two thirds of their lifetime.
+//! Obtains and renews certificates for managed domains (reserved domains and those of agent ingresses) and for the
+//! installation's own names. They are renewed at two thirds of their lifetime, or when the authority suggests it
+//! (module `renewal`).
 //!
 //! Each domain has at most one order, stored as a separate document. The order holds the state that the
 //! next step needs: the authority's URL of the order, the encrypted private key of the certificate, and the
@@ -17,8 +18,10 @@
 //! an update of its domain (contract: events 5.4).
 
 mod attempt;
+mod halt;
 mod holder;
 mod order;
+mod renewal;
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -37,6 +40,7 @@ use tracing::error;
 use crate::control::Control;
 use crate::ports::CertificateMeters;
 use crate::reconcile::acme::holder::Holder;
+use crate::reconcile::acme::renewal::Renewals;
 use crate::resource::model::management::Management;
 use crate::stored;
 
@@ -88,6 +92,8 @@ impl Control {
             return cancel.cancelled().await;
         };
         let since = self.clock.now();
+        let mut are_names_kept = false;
+        let mut renewals = Renewals::default();
         let mut revision = self.store.watch();
         let mut attempts: JoinSet<()> = JoinSet::new();
         let mut busy: HashMap<Id, String> = HashMap::new();
@@ -100,6 +106,15 @@ impl Control {
                 directory: certificates.directory(),
             };
             let mut wake = PASS_EVERY;
+            if !are_names_kept && !self.store.is_read_only() {
+                match self.keep_own_names(&certificates.own_names).await {
+                    Ok(()) => are_names_kept = true,
+                    Err(fault) => {
+                        error!(cause = %fault.chain(), "the names of public certificates were not stored; retrying later");
+                    }
+                }
+            }
+            self.ask_about_renewals(certificates, &mut renewals).await;
             let mut skipped = Vec::new();
             let has_ended = Notify::new();
             match self.due_domains(asker).await {
@@ -191,8 +206,8 @@ impl Control {
             Due::At(at) => next = Some(next.map_or(at, |next| next.min(at))),
         };
         let mut documents = Vec::new();
-        for ty in holder::TYPES {
-            documents.extend(self.store.all(ty.kind).await?);
+        for kind in holder::KINDS {
+            documents.extend(self.store.all(kind).await?);
         }
         for document in documents {
             let domain = match Holder::read(&document) {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::control::Control;
 use crate::ports::Issuer;
 use crate::reconcile::acme::Asker;
+use crate::reconcile::acme::halt::Halt;
 use crate::stored::{self, Format};
 
 pub(crate) const KIND: &str = "acme_order";
@@ -164,15 +165,19 @@ struct Account {
 }
 
 /// The key of the installation's account at an authority. It is stored before the authority receives it, so a
-/// crash in between cannot leave an account without a key.
-pub(super) async fn account_key(control: &Control, issuer: &dyn Issuer) -> Result<Secret, Fault> {
-    let directory = issuer.directory();
+/// crash in between cannot leave an account without a key; except for accounts that are bound to an external one.
+pub(super) async fn account_key(control: &Control, issuer: &dyn Issuer) -> Result<Secret, Halt> {
+    // Another external account has another account at the authority.
+    let directory = match issuer.external_account() {
+        Some(key_id) => format!("{} {key_id}", issuer.directory()),
+        None => issuer.directory().to_owned(),
+    };
     // If two nodes run this concurrently, one creates it and the other reads it.
     for _ in 0..2 {
-        let found = control.store.find(ACCOUNT_KIND, ACCOUNT_KEY, directory);
+        let found = control.store.find(ACCOUNT_KIND, ACCOUNT_KEY, &directory);
         if let Some(document) = found.await? {
             let account: Account = stored::read(&document)?;
-            return control.seal.open(&document.head.id, &account.sealed_key);
+            return Ok(control.seal.open(&document.head.id, &account.sealed_key)?);
         }
         let id = IdMaker::next(&control.ids, &*control.clock, &*control.entropy);
         let head = Head {
@@ -183,7 +188,7 @@ pub(super) async fn account_key(control: &Control, issuer: &dyn Issuer) -> Resul
             created_at: id.at(),
             updated_at: id.at(),
         };
-        let key = issuer.new_account_key()?;
+        let key = issuer.new_account().await?;
         let sealed_key = control
             .seal
             .seal(&*control.entropy, &head.id, key.reveal())?;
@@ -193,7 +198,7 @@ pub(super) async fn account_key(control: &Control, issuer: &dyn Issuer) -> Resul
                 sealed_key,
             })?,
             head,
-            keys: vec![Key::new(ACCOUNT_KEY, directory)],
+            keys: vec![Key::new(ACCOUNT_KEY, &*directory)],
             refs: Vec::new(),
             topics: Vec::new(),
         };
@@ -203,8 +208,8 @@ pub(super) async fn account_key(control: &Control, issuer: &dyn Issuer) -> Resul
             .await
         {
             Ok(_) | Err(CommitError::Duplicate { .. }) => {}
-            Err(error) => return Err(Fault::new("storing the ACME account key", error)),
+            Err(error) => return Err(Fault::new("storing the ACME account key", error).into()),
         }
     }
-    Err(Fault::bare("reading the new ACME account key"))
+    Err(Fault::bare("reading the new ACME account key").into())
 }

@@ -1,14 +1,18 @@
 //! The certificate files that settings name.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::{Clock, Timestamp};
+use culvert_base::{Clock, SystemClock, Timestamp};
 use culvert_tls::server_certificate::{expires_at, read_certificate};
 use rustls_pki_types::CertificateDer;
 
 use super::Report;
 use crate::config::Settings;
+use crate::issuer;
 
+/// Time limit of the DNS provider.
+const PROVIDER_WITHIN: Duration = Duration::from_secs(40);
 /// The remaining validity below which a certificate needs attention.
 const RENEW_WITHIN: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
@@ -18,14 +22,48 @@ pub(super) fn examine(settings: &Settings, clock: &dyn Clock, report: &mut Repor
         let pem = read(path, report);
         examine_pair("edge.certificates", path, pem, now, report);
     }
-    if !settings.agents.cert_file.is_empty() {
-        let (chain, key) = (&settings.agents.cert_file, &settings.agents.key_file);
+    let (agents, api) = (&settings.agents, &settings.api.tls);
+    for (setting, chain, key) in [
+        ("agents.cert_file", &agents.cert_file, &agents.key_file),
+        ("api.tls.cert_file", &api.cert_file, &api.key_file),
+    ] {
+        if chain.is_empty() {
+            continue;
+        }
         let pem = read(chain, report).and_then(|mut pem| {
-            pem.push(b'\n');
-            pem.extend(read(key, report)?);
+            if !key.is_empty() {
+                pem.push(b'\n');
+                pem.extend(read(key, report)?);
+            }
             Some(pem)
         });
-        examine_pair("agents.cert_file", chain, pem, now, report);
+        examine_pair(setting, chain, pem, now, report);
+    }
+}
+
+/// The provider that writes records for DNS challenges: its credentials, its zone, and the zone's name servers.
+pub(super) async fn examine_provider(settings: &Settings, report: &mut Report) {
+    let name = format!("_acme-challenge.{}", settings.edge.domain);
+    let found = match issuer::dns_writer_alone(settings, Arc::new(SystemClock)) {
+        Ok(None) => return,
+        Ok(Some(writer)) => {
+            match tokio::time::timeout(PROVIDER_WITHIN, writer.check(&name)).await {
+                Ok(found) => found.map_err(|error| error.to_string()),
+                Err(_) => Err(format!(
+                    "`acme.dns.provider` did not respond within {} s",
+                    PROVIDER_WITHIN.as_secs()
+                )),
+            }
+        }
+        Err(error) => Err(format!("{error:#}")),
+    };
+    match found {
+        Ok(found) => report.ok("certificates", format!("`acme.dns.provider`: {found}")),
+        Err(why) => report.fail(
+            "certificates",
+            why,
+            "check the settings of `acme.dns`, the credentials, and that port 53 and the API of the provider can be reached from here",
+        ),
     }
 }
 

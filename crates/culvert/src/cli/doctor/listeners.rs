@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use culvert_tls::server_certificate::{expires_at, names_issuer, read_certificate};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -26,8 +27,10 @@ enum Speaks {
     Http,
     /// TLS, with a certificate for `edge.domain`.
     Tls,
-    /// TLS with the operator's certificate, whose names may be any.
+    /// TLS with the operator's certificate for agents, whose names may be any.
     OtherTls,
+    /// TLS with the operator's certificate for the API.
+    OtherApiTls,
     Ssh,
     /// TLS with client certificates of nodes only.
     Nodes,
@@ -91,6 +94,13 @@ fn listeners(settings: &Settings) -> Vec<(&'static str, &str, Speaks)> {
     if has(Role::Api) {
         all.push(("api.addr", settings.api.addr.as_str(), Speaks::Api));
     }
+    if has(Role::Api) {
+        let speaks = match settings.api.tls.cert_file.is_empty() {
+            true => Speaks::Tls,
+            false => Speaks::OtherApiTls,
+        };
+        all.push(("api.tls.addr", &settings.api.tls.addr, speaks));
+    }
     if has(Role::Edge) {
         all.push(("edge.http_addr", &settings.edge.http_addr, Speaks::Http));
         all.push(("edge.https_addr", &settings.edge.https_addr, Speaks::Tls));
@@ -150,7 +160,9 @@ async fn ask(settings: &Settings, address: SocketAddr, speaks: Speaks) -> State 
             Ok((status, _)) => stranger(format!("`/readyz` responds with status {status}")),
             Err(why) => stranger(why),
         },
-        Speaks::Tls | Speaks::OtherTls => shake_hands(settings, stream, speaks).await,
+        Speaks::Tls | Speaks::OtherTls | Speaks::OtherApiTls => {
+            shake_hands(settings, stream, speaks).await
+        }
     }
 }
 
@@ -179,14 +191,24 @@ fn could_listen(address: SocketAddr) -> State {
 /// installation's own.
 async fn shake_hands(settings: &Settings, stream: TcpStream, speaks: Speaks) -> State {
     let name = match speaks {
-        Speaks::OtherTls => operator_name(settings),
+        Speaks::OtherTls => operator_name(&settings.agents.cert_file, &settings.agents.key_file),
+        Speaks::OtherApiTls => {
+            operator_name(&settings.api.tls.cert_file, &settings.api.tls.key_file)
+        }
+        // A subdomain, because the certificate must have the wildcard.
+        _ if settings.acme.domain_certificate => Some(format!("doctor.{}", settings.edge.domain)),
         _ => None,
     };
     let name = name.unwrap_or_else(|| settings.edge.domain.clone());
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if let Ok(own) = CertificateDer::pem_file_iter(settings.data_dir.join("ca.pem")) {
-        roots.add_parsable_certificates(own.flatten());
+    let own: Vec<CertificateDer<'static>> =
+        CertificateDer::pem_file_iter(settings.data_dir.join("ca.pem"))
+            .map(|pem| pem.flatten().collect())
+            .unwrap_or_default();
+    roots.add_parsable_certificates(own.iter().cloned());
+    if let Ok(private) = CertificateDer::pem_file_iter(&settings.acme.extra_ca_file) {
+        roots.add_parsable_certificates(private.flatten());
     }
     let Ok(server) = ServerName::try_from(name.clone()) else {
         return State::Responds("accepts connections".into());
@@ -199,7 +221,21 @@ async fn shake_hands(settings: &Settings, stream: TcpStream, speaks: Speaks) -> 
         return State::Responds("accepts connections".into());
     };
     match TlsConnector::from(Arc::new(config)).connect(server, stream).await {
-        Ok(_) => State::Responds(format!("presents a valid certificate for `{name}`")),
+        Ok(stream) => {
+            let (_, session) = stream.get_ref();
+            let presented = session.peer_certificates().and_then(|chain| chain.first());
+            let is_own = presented.is_some_and(|leaf| own.iter().any(|ca| names_issuer(leaf, ca)));
+            if is_own && speaks == Speaks::Tls && settings.acme.domain_certificate {
+                return State::Unwell {
+                    text: format!("the certificate for `{name}` is of the installation's own CA"),
+                    mend: "wait until the public certificate is issued; if that fails, the log of the server says why"
+                        .into(),
+                };
+            }
+            let end = presented.and_then(expires_at);
+            let end = end.map_or_else(String::new, |end| format!(", until {end}"));
+            State::Responds(format!("presents a valid certificate for `{name}`{end}"))
+        }
         Err(error) => State::Unwell {
             text: format!("the TLS handshake for `{name}` failed: {error}"),
             mend: "if the certificate is the problem, reserve the domain with a certificate, set `edge.certificates`, \
@@ -209,12 +245,14 @@ async fn shake_hands(settings: &Settings, stream: TcpStream, speaks: Speaks) -> 
     }
 }
 
-/// The first host name of the operator's certificate for agents.
-fn operator_name(settings: &Settings) -> Option<String> {
-    let mut pem = std::fs::read(&settings.agents.cert_file).ok()?;
-    pem.push(b'\n');
-    pem.extend(std::fs::read(&settings.agents.key_file).ok()?);
-    let (names, _) = culvert_tls::server_certificate::read_certificate(&pem).ok()?;
+/// The first host name of an operator's certificate.
+fn operator_name(certificate: &str, key: &str) -> Option<String> {
+    let mut pem = std::fs::read(certificate).ok()?;
+    if !key.is_empty() {
+        pem.push(b'\n');
+        pem.extend(std::fs::read(key).ok()?);
+    }
+    let (names, _) = read_certificate(&pem).ok()?;
     // A wildcard covers any label.
     Some(names.first()?.to_string().replace('*', "doctor"))
 }
