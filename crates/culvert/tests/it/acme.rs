@@ -30,7 +30,7 @@ use crate::kill::Process;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until `look` returns a value.
-async fn patiently<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn patiently<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look().await {
@@ -45,7 +45,7 @@ async fn patiently<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
 }
 
 /// An unused port outside of the ephemeral range and the pool of TCP endpoints.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let entropy: &dyn Entropy = &OsEntropy;
     loop {
         let [a, b] = entropy.bytes();
@@ -70,13 +70,15 @@ struct Zone {
 }
 
 /// An ACME server that is not running yet, and its DNS server.
-struct Authority {
+pub struct Authority {
     folder: tempfile::TempDir,
     port: u16,
     management: u16,
     root: CertificateDer<'static>,
     zone: Arc<Mutex<Zone>>,
-    resolver: SocketAddr,
+    pub resolver: SocketAddr,
+    /// An external account that it requires: the ID and the key.
+    pub external: Option<(String, String)>,
     running: Option<Child>,
     _tasks: JoinSet<()>,
 }
@@ -89,7 +91,7 @@ impl Drop for Authority {
 
 impl Authority {
     /// `None`, reported as ignored, if pebble is not installed.
-    async fn prepare() -> Option<Self> {
+    pub async fn prepare() -> Option<Self> {
         let known = Command::new("pebble")
             .arg("-h")
             .stdout(Stdio::null())
@@ -117,27 +119,28 @@ impl Authority {
             root: certificate.der().clone(),
             zone,
             resolver,
+            external: None,
             running: None,
             _tasks: tasks,
         })
     }
 
-    fn file(&self, name: &str) -> String {
+    pub fn file(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().unwrap().to_owned()
     }
 
-    fn directory(&self) -> String {
+    pub fn directory(&self) -> String {
         format!("https://127.0.0.1:{}/dir", self.port)
     }
 
     /// Adds names with the address of this machine.
-    fn point_here(&self, names: &[&str]) {
+    pub fn point_here(&self, names: &[&str]) {
         let names = names.iter().map(|name| (*name).to_owned());
         self.zone.lock().unwrap().here.extend(names);
     }
 
     /// Configures a server to use it.
-    fn configure(&self, settings: &mut Settings) {
+    pub fn configure(&self, settings: &mut Settings) {
         settings.acme.directory_url = self.directory();
         settings.acme.contact = "ops@culvert.example".into();
         settings.acme.extra_ca_file = self.file("cert.pem");
@@ -146,8 +149,11 @@ impl Authority {
 
     /// Starts it and waits until it accepts connections. It validates names at these ports, and issues certificates
     /// that are valid for `seconds`.
-    async fn start(&mut self, http: u16, tls: u16, seconds: u32) {
+    pub async fn start(&mut self, http: u16, tls: u16, seconds: u32) {
+        let keys = self.external.clone().map(|(id, key)| (id, json!(key)));
         let config = json!({"pebble": {
+            "externalAccountBindingRequired": keys.is_some(),
+            "externalAccountMACKeys": serde_json::Map::from_iter(keys),
             "listenAddress": format!("127.0.0.1:{}", self.port),
             "managementListenAddress": format!("127.0.0.1:{}", self.management),
             "certificate": self.file("cert.pem"),
@@ -187,14 +193,14 @@ impl Authority {
             .unwrap()
     }
 
-    fn stop(&mut self) {
+    pub fn stop(&mut self) {
         if let Some(mut child) = self.running.take() {
             child.kill().unwrap();
             child.wait().unwrap();
         }
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         std::fs::read_to_string(self.file("log")).unwrap()
     }
 
@@ -210,7 +216,7 @@ impl Authority {
     }
 
     /// The root certificate that clients must trust.
-    async fn trust(&self) -> CertificateDer<'static> {
+    pub async fn trust(&self) -> CertificateDer<'static> {
         let answer = self.ask("/roots/0").await.unwrap();
         let (_, pem) = answer.split_once("\r\n\r\n").unwrap();
         CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
@@ -313,7 +319,7 @@ async fn connect(
 }
 
 /// The certificate that is presented for a name, if it is trusted.
-async fn presented(
+pub async fn presented(
     address: SocketAddr,
     name: &str,
     root: &CertificateDer<'static>,

@@ -171,6 +171,7 @@ pub struct Harness {
     pub client: Client,
     pub token: String,
     pub api: String,
+    pub api_tls: Option<SocketAddr>,
     pub http: SocketAddr,
     pub https: SocketAddr,
     pub agents: SocketAddr,
@@ -251,6 +252,7 @@ impl Harness {
             None => settings.bootstrap.api_key.clone(),
         };
         let api = server.api_url();
+        let api_tls = server.api_tls_addr();
         let (http, https) = (server.http_addr().unwrap(), server.https_addr().unwrap());
         let agents = server.agents_addr().unwrap();
         let ssh = server.ssh_addr().unwrap();
@@ -265,6 +267,7 @@ impl Harness {
             client,
             token,
             api,
+            api_tls,
             http,
             https,
             agents,
