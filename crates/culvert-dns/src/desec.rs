@@ -44,18 +44,17 @@ impl Desec {
         let path = format!("{sets}{}/TXT/", encoded(subname));
         let answer = self.call(Method::GET, &path, None, api).await?;
         let before = match answer.status {
-            404 => Vec::new(),
-            _ => values_of(&judge(&answer)?),
+            404 => Value::Null,
+            _ => judge(&answer)?,
         };
-        let after = change.of(before.clone(), value);
-        if after == before {
+        let values = values_of(&before);
+        let records = change.of(values.clone(), &format!("\"{value}\""));
+        if records == values {
             return Ok(());
         }
-        let records: Vec<String> = after.iter().map(|value| format!("\"{value}\"")).collect();
+        let ttl = before["ttl"].as_u64().unwrap_or(domain.ttl);
         // A set without records is deleted.
-        let set = json!([{
-            "subname": subname, "type": "TXT", "ttl": domain.ttl, "records": records,
-        }]);
+        let set = json!([{"subname": subname, "type": "TXT", "ttl": ttl, "records": records}]);
         judge(&self.call(Method::PATCH, &sets, Some(&set), api).await?).map(drop)
     }
 
@@ -91,13 +90,11 @@ impl Desec {
     }
 }
 
-/// The values of a set of records.
+/// The values of a set of records, as they are written.
 fn values_of(set: &Value) -> Vec<String> {
     let records = set["records"].as_array().into_iter().flatten();
     let texts = records.filter_map(Value::as_str);
-    texts
-        .map(|text| text.trim_matches('"').to_owned())
-        .collect()
+    texts.map(str::to_owned).collect()
 }
 
 fn judge(answer: &Answer) -> Result<Value, DnsError> {

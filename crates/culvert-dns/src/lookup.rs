@@ -18,6 +18,8 @@ use crate::error::DnsError;
 
 /// Maximum length of a chain of aliases.
 const ALIASES_MAX: usize = 8;
+/// A label that no record has, to recognise wildcards.
+const UNUSED_LABEL: &str = "_culvert-no-such-name";
 /// Maximum number of servers of a zone that are asked.
 const SERVERS_MAX: usize = 8;
 /// Time limit of one query.
@@ -83,23 +85,33 @@ impl Lookup {
         Ok(Self { settings, resolver })
     }
 
-    /// The end of the chain of aliases that begins with a name.
+    /// The end of the chain of aliases that begins with a name. An alias that a wildcard of the zone gives to every name
+    /// does not count: a record of the name itself replaces it.
     pub(crate) async fn follow(&self, name: &str) -> Result<String, DnsError> {
         let mut name = name.trim_end_matches('.').to_ascii_lowercase();
         for _ in 0..ALIASES_MAX {
-            let found = find(&self.resolver, &name, RecordType::CNAME).await?;
-            let alias = found.into_iter().find_map(|(owner, data)| match data {
-                RData::CNAME(target) if owner == name => Some(plain(&target.0)),
-                _ => None,
-            });
-            match alias {
-                Some(target) => name = target,
-                None => return Ok(name),
+            let Some(target) = self.alias(&name).await? else {
+                return Ok(name);
+            };
+            let parent = name.split_once('.').map_or("", |(_, parent)| parent);
+            let sibling = format!("{UNUSED_LABEL}.{parent}");
+            if self.alias(&sibling).await?.as_ref() == Some(&target) {
+                return Ok(name);
             }
+            name = target;
         }
         Err(DnsError::new(format_args!(
             "more than {ALIASES_MAX} CNAME records lead to `{name}`"
         )))
+    }
+
+    /// The name that this one is an alias of.
+    async fn alias(&self, name: &str) -> Result<Option<String>, DnsError> {
+        let found = find(&self.resolver, name, RecordType::CNAME).await?;
+        Ok(found.into_iter().find_map(|(owner, data)| match data {
+            RData::CNAME(target) if owner == name => Some(plain(&target.0)),
+            _ => None,
+        }))
     }
 
     /// The zone of a name, as one server sees it.

@@ -28,6 +28,7 @@ pub struct Route53 {
 /// A set of TXT records.
 struct RecordSet {
     ttl: u32,
+    /// As they are written, with quotation marks.
     values: Vec<String>,
 }
 
@@ -44,7 +45,7 @@ impl Route53 {
     ) -> Result<(), DnsError> {
         let (zone_id, _) = self.zone(name, api).await?;
         let before = self.record_set(&zone_id, name, api).await?;
-        let after = change.of(before.values.clone(), value);
+        let after = change.of(before.values.clone(), &format!("\"{value}\""));
         if after == before.values {
             return Ok(());
         }
@@ -54,7 +55,7 @@ impl Route53 {
             false => (
                 "UPSERT",
                 RecordSet {
-                    ttl: TTL,
+                    ttl: before.ttl,
                     values: after,
                 },
             ),
@@ -64,7 +65,7 @@ impl Route53 {
             .iter()
             .map(|value| {
                 let value = escaped(value);
-                format!("<ResourceRecord><Value>&quot;{value}&quot;</Value></ResourceRecord>")
+                format!("<ResourceRecord><Value>{value}</Value></ResourceRecord>")
             })
             .collect();
         let body = format!(
@@ -135,10 +136,7 @@ impl Route53 {
             ttl: set
                 .and_then(|set| element(set, "TTL")?.parse().ok())
                 .unwrap_or(TTL),
-            values: values
-                .into_iter()
-                .map(|value| unescaped(value).trim_matches('"').to_owned())
-                .collect(),
+            values: values.into_iter().map(unescaped).collect(),
         })
     }
 

@@ -82,7 +82,7 @@ impl Server {
             .map(|address| format!("https://{address}"));
         let parts = [
             ("api", api),
-            ("api", api_tls),
+            ("api-tls", api_tls),
             ("http", self.http_addr().map(|address| address.to_string())),
             (
                 "https",

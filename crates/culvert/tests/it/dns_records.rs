@@ -149,8 +149,7 @@ impl Fetch for Nothing {
 
 #[tokio::test]
 async fn bind_takes_signed_updates_and_follows_aliases() {
-    let aliases =
-        "_acme-challenge.other CNAME there.far.example.\nloop CNAME loop2\nloop2 CNAME loop";
+    let aliases = "_acme-challenge.other CNAME there.far.example.\n*.wild CNAME there.far.example.\nloop CNAME loop2\nloop2 CNAME loop";
     let zones = [("near.example", aliases), ("far.example", "")];
     let Some(bind) = Bind::start(&zones).await else {
         return;
@@ -175,6 +174,14 @@ async fn bind_takes_signed_updates_and_follows_aliases() {
     assert_eq!(bind.texts("there.far.example").await, ["value"]);
     writer.remove(alias, "value").await.unwrap();
     assert!(bind.texts("there.far.example").await.is_empty());
+
+    // A wildcard makes every name an alias; a record of the name itself replaces that.
+    let below = "_acme-challenge.wild.near.example";
+    writer.add(below, "value").await.unwrap();
+    assert_eq!(bind.texts(below).await, ["value"]);
+    assert!(bind.texts("there.far.example").await.is_empty());
+    writer.remove(below, "value").await.unwrap();
+    assert!(bind.texts(below).await.is_empty());
 
     let why = writer.add("loop.near.example", "value").await.unwrap_err();
     assert!(why.to_string().contains("CNAME"), "{why}");
@@ -410,6 +417,9 @@ async fn cloudflare_takes_records() {
     assert!(!why.contains("stolen"), "{why}");
 }
 
+/// A TXT record of two strings.
+const OTHERS: &str = r#""first part" "second part""#;
+
 /// deSEC: one domain, and the set of TXT records of one name.
 fn desec(call: &Request<Bytes>, records: &mut Vec<Value>) -> (u16, Value) {
     if header(call, "authorization") != "Token the-token" {
@@ -453,7 +463,8 @@ async fn desec_takes_records() {
     };
     let peer = Arc::new(Peer {
         answer: desec,
-        records: Mutex::default(),
+        // A record of others, in two parts, which stays as it is.
+        records: Mutex::new(vec![json!({"ttl": 7200, "records": [OTHERS]})]),
     });
     let provider = |token: &str| {
         Provider::Desec(Desec {
@@ -468,12 +479,16 @@ async fn desec_takes_records() {
         writer.add(name, value).await.unwrap();
     }
     let set = peer.records.lock().unwrap()[0].clone();
-    assert_eq!(set["records"], json!(["\"one\"", "\"two\""]));
+    assert_eq!(set["records"], json!([OTHERS, "\"one\"", "\"two\""]));
     assert_eq!(set["subname"], "_acme-challenge.a");
     writer.remove(name, "one").await.unwrap();
     writer.remove(name, "two").await.unwrap();
     writer.remove(name, "two").await.unwrap();
-    assert!(peer.records.lock().unwrap().is_empty());
+    let set = peer.records.lock().unwrap()[0].clone();
+    assert_eq!(
+        (&set["records"], &set["ttl"]),
+        (&json!([OTHERS]), &json!(7200))
+    );
     let why = writer.add("_acme-challenge.far.example", "v").await;
     assert!(why.unwrap_err().to_string().contains("no domain"));
     let why = through(&peer, &bind, provider("stolen"))

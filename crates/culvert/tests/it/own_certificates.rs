@@ -1,6 +1,8 @@
 //! Public certificates for the installation's own names, from pebble with BIND as its DNS: for the edge, the agent
 //! listener and the API. Until they are issued, the installation's own CA issues.
 
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,7 +25,8 @@ use tokio_rustls::TlsConnector;
 
 use crate::acme::{Authority, free_port, patiently, presented};
 use crate::dns_records::{Bind, KEY, KEY_NAME};
-use crate::harness::{Backend, Harness};
+use crate::harness::{Backend, Harness, binary};
+use crate::kill::Process;
 
 const DOMAIN: &str = "platform.example";
 
@@ -178,6 +181,37 @@ async fn ask(culvert: &Harness, root: &CertificateDer<'static>, request: &str) -
     let mut answer = Vec::new();
     drop(stream.read_to_end(&mut answer).await);
     String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Writes a new certificate with its key to `path`.
+fn renew(path: &Path) -> CertificateDer<'static> {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["api.files.example".to_owned()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    std::fs::write(path, certificate.pem() + &key.serialize_pem()).unwrap();
+    certificate.der().clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hang_up_reads_the_certificate_file_of_the_api() {
+    let folder = tempfile::tempdir().unwrap();
+    let pem = folder.path().join("api.pem");
+    let first = renew(&pem);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    let (text, path) = (address.to_string(), pem.to_str().unwrap());
+    let flags = ["--api-tls-addr", &text, "--api-tls-cert-file", path];
+    let data = folder.path().join("data");
+    let culvert = Process::start_as(binary(), &data, "", &flags);
+    let name = "api.files.example";
+    assert_eq!(presented(address, name, &first).await, Some(first.clone()));
+    let second = renew(&pem);
+    culvert.signal("HUP");
+    patiently("the new certificate", async || {
+        presented(address, name, &second).await
+    })
+    .await;
+    assert!(presented(address, name, &first).await.is_none());
+    assert_eq!(culvert.terminate(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
