@@ -53,7 +53,7 @@ pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Admiss
             .and_then(|tls| tls.tls_policy.as_ref());
         // A request comes to an internal endpoint over a handshake that its policy had no part in. One that
         // asks for client certificates is not served so.
-        let is_fulfilled = match endpoint.is_internal {
+        let is_fulfilled = match endpoint.is_internal() {
             true => !tls_policy.asks_for_certificates(),
             false => {
                 down.conn.info.tls.get().is_none()

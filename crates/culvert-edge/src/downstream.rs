@@ -11,7 +11,9 @@ use culvert_policy::host::ConnContext;
 use crate::census::{CensusEntry, CensusLimit};
 use crate::conn_state::ConnState;
 use crate::edge_context::EdgeContext;
-use crate::snapshot::group::Group;
+use crate::snapshot::group::{Group, Member};
+use crate::snapshot::live::Live;
+use crate::upstream::agent::Dial;
 use crate::upstream::connector::Connector;
 use crate::upstream::pool::Pool;
 
@@ -27,9 +29,37 @@ pub(crate) struct Downstream {
     pub(crate) conn: Arc<ConnState>,
     /// The endpoints of the server name for which TLS was terminated, if any.
     pub(crate) tls_group: OnceLock<Arc<Group>>,
+    /// What it is bound to, if a Kubernetes operator brings it.
+    pub(crate) bound: OnceLock<Bound>,
     /// Idle streams to agents between this client's requests. An agent knows the client of a stream, so
     /// requests of other clients must not use it.
     to_agents: Mutex<Vec<Arc<Pool>>>,
+}
+
+/// The address that a connection of a Kubernetes operator is for.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) operator_id: String,
+    pub(crate) account: Arc<str>,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl Bound {
+    /// The endpoints at the address now, and the next of them. `None` if the operator is gone or binds none.
+    pub(crate) fn find<'l>(
+        &self,
+        live: &'l Live,
+        agents: Option<&dyn Dial>,
+    ) -> Option<(&'l Arc<Group>, &'l Arc<Member>)> {
+        let operator = live.operators.get(&self.operator_id)?;
+        if operator.account != self.account {
+            return None;
+        }
+        let group = live.kubernetes(&self.account, &self.host, self.port)?;
+        let member = group.pick_bound_by(&self.operator_id, agents)?;
+        Some((group, member))
+    }
 }
 
 impl Downstream {
@@ -82,6 +112,7 @@ impl Downstream {
             edge,
             conn,
             tls_group: OnceLock::new(),
+            bound: OnceLock::new(),
             to_agents: Mutex::new(Vec::new()),
         })
     }

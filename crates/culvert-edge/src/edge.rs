@@ -52,6 +52,7 @@ pub struct Edge {
     listeners: Arc<Mutex<Vec<(TcpListener, Kind)>>>,
     http_addr: Option<SocketAddr>,
     https_addr: Option<SocketAddr>,
+    kubernetes_addr: Option<SocketAddr>,
 }
 
 /// State that only configuration changes use.
@@ -77,10 +78,15 @@ impl Edge {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Fault> {
         let mut listeners = Vec::new();
-        let mut bound = [None, None];
+        let mut bound = [None, None, None];
         let wanted = [
             ("edge.http_addr", settings.http_addr, Kind::Http),
             ("edge.https_addr", settings.https_addr, Kind::Tls),
+            (
+                "kubernetes.addr",
+                settings.kubernetes_addr,
+                Kind::Kubernetes,
+            ),
         ];
         for ((setting, address, kind), bound) in wanted.into_iter().zip(&mut bound) {
             let Some(address) = address else { continue };
@@ -94,12 +100,12 @@ impl Edge {
             );
             listeners.push((listener, kind));
         }
-        let [http_addr, https_addr] = bound;
+        let [http_addr, https_addr, kubernetes_addr] = bound;
         let dialer = settings.dialer()?;
         let files = settings.files()?;
         let alone = || SharedCounts::new(Arc::clone(&clock), &*settings.entropy);
         let counts = settings.counts.clone().unwrap_or_else(alone);
-        let own = [http_addr, https_addr].into_iter().flatten().collect();
+        let own = bound.into_iter().flatten().collect();
         let network = Arc::new(Network::new(dialer, own));
         let lanes = Lanes::start(settings.threads)?;
         let rules = ArcSwap::from_pointee(settings.rules());
@@ -141,6 +147,7 @@ impl Edge {
             agents: settings.agents,
             missing_data: AtomicU64::new(0),
             files: ArcSwap::from_pointee(files),
+            kubernetes_host: settings.kubernetes_host,
             supervisor: settings.supervisor,
             lanes,
             accepting: CancellationToken::new(),
@@ -158,6 +165,7 @@ impl Edge {
             listeners: Arc::new(Mutex::new(listeners)),
             http_addr,
             https_addr,
+            kubernetes_addr,
         })
     }
 
@@ -169,6 +177,11 @@ impl Edge {
     /// The address of the TLS listener.
     pub fn https_addr(&self) -> Option<SocketAddr> {
         self.https_addr
+    }
+
+    /// The address of the listener for Kubernetes operators.
+    pub fn kubernetes_addr(&self) -> Option<SocketAddr> {
+        self.kubernetes_addr
     }
 
     /// The state that its connections share.
@@ -389,6 +402,7 @@ fn listen(shared: &Arc<EdgeContext>, listener: TcpListener, kind: Kind, stop: Ca
         Kind::Http => "edge.http",
         Kind::Tls => "edge.https",
         Kind::Tcp(_) => "edge.tcp",
+        Kind::Kubernetes => "edge.kubernetes",
     };
     let accepting = listener::accept(Arc::clone(shared), listener, kind, stop.clone());
     let is_stopping = move || stop.is_cancelled();

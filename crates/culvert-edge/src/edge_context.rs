@@ -45,6 +45,8 @@ pub(crate) struct EdgeContext {
     pub(crate) agents: Option<Arc<dyn Dial>>,
     /// Certificates of the operator's files.
     pub(crate) files: ArcSwap<Hosts<Arc<ServerCertificate>>>,
+    /// The host whose certificate Kubernetes operators see that name none.
+    pub(crate) kubernetes_host: String,
     /// Turns of TLS handshakes.
     pub(crate) handshakes: HandshakeLimiter,
     /// Connections whose PROXY header is being read.

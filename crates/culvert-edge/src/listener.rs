@@ -12,7 +12,7 @@ use culvert_tls::server_certificate::Alpn;
 use culvert_tls::tls_policy::TlsPolicy;
 use rustls::ServerConfig;
 use rustls::server::danger::ClientCertVerifier;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -23,11 +23,12 @@ use crate::downstream::Downstream;
 use crate::edge_context::EdgeContext;
 use crate::http::{server, streams};
 use crate::inherited::Inherited;
+use crate::kubernetes;
 use crate::overload::{Level, TURN_WHEN_TIGHT};
 use crate::proxy::{self, Ends, Header};
 use crate::rules::Kind;
-use crate::snapshot::group::Group;
-use crate::socket::{self, Counted, Replay, Wire};
+use crate::snapshot::group::{Group, Member};
+use crate::socket::{self, Carrier, Counted, Replay, Wire};
 use crate::tcp;
 
 /// The pause after a failed accept, for example without free file descriptors.
@@ -154,11 +155,15 @@ fn serve(edge: &Arc<EdgeContext>, tcp: TcpStream, ends: Ends, kind: Kind) {
     }
     socket::probe(&tcp);
     socket::keep_little(&tcp);
-    let socket = Counted::new(tcp, Arc::clone(&down.conn));
+    let counted = |tcp| Counted::new(Carrier::Tcp(tcp), Arc::clone(&down.conn));
     match kind {
-        Kind::Http => edge.state.track(server::http1(Wire::Plain(socket), down)),
-        Kind::Tls => edge.state.track(secure(socket, down)),
-        Kind::Tcp(port) => edge.state.track(raw(socket, down, port)),
+        Kind::Http => {
+            let wire = Wire::Plain(counted(tcp));
+            edge.state.track(server::http1(wire, down));
+        }
+        Kind::Tls => edge.state.track(secure(counted(tcp), down)),
+        Kind::Tcp(port) => edge.state.track(raw(counted(tcp), down, port)),
+        Kind::Kubernetes => edge.state.track(kubernetes::serve(tcp, down)),
     }
 }
 
@@ -173,14 +178,20 @@ async fn raw(socket: Counted, down: Arc<Downstream>, port: u16) {
             return;
         }
         let name = group.host().to_owned();
-        Box::pin(pass(socket, Vec::new(), &name, &group, &down)).await;
+        let member = Arc::clone(group.pick(down.edge.agents()));
+        Box::pin(pass(socket, Vec::new(), &name, member, &down)).await;
     }
 }
 
 /// Forwards a connection of a TCP or TLS endpoint, through further endpoints if policies say so, and decrypted if one of
 /// them terminates its TLS. `ahead` was read from it.
-async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: &Arc<Downstream>) {
-    let mut member = Arc::clone(group.pick(down.edge.agents()));
+pub(crate) async fn pass(
+    socket: Counted,
+    ahead: Vec<u8>,
+    name: &str,
+    mut member: Arc<Member>,
+    down: &Arc<Downstream>,
+) {
     down.conn.served_by(&member.id);
     let mut timeouts = member.endpoint.timeouts;
     let mut tls_policy: Option<Arc<TlsPolicy>> = None;
@@ -223,12 +234,12 @@ async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: 
 ///
 /// A session that is resumed carries the certificate that the client showed when it began. `clients` verifies
 /// it again, because it may have expired since (RFC 8446 section 4.6.1).
-async fn shake(
+pub(crate) async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
     config: Arc<ServerConfig>,
     clients: Option<&Arc<dyn ClientCertVerifier>>,
-    socket: Replay,
+    socket: S,
     down: &Arc<Downstream>,
-) -> Option<TlsStream<Replay>> {
+) -> Option<TlsStream<S>> {
     let turn_timeout = match down.edge.state.level() < Level::Tight {
         true => down.conn.rules.limits.handshake,
         false => TURN_WHEN_TIGHT,
@@ -278,7 +289,8 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
             down.conn.block();
             return;
         }
-        Box::pin(pass(socket, ahead, name, group, &down)).await;
+        let member = Arc::clone(group.pick(down.edge.agents()));
+        Box::pin(pass(socket, ahead, name, member, &down)).await;
         return;
     }
     drop(live);
@@ -363,7 +375,7 @@ async fn terminate(
 }
 
 /// Reads a whole ClientHello: its bytes, and the name it asks for.
-async fn read_hello(socket: &mut Counted) -> Option<(Vec<u8>, Option<String>)> {
+pub(crate) async fn read_hello(socket: &mut Counted) -> Option<(Vec<u8>, Option<String>)> {
     let mut bytes = Vec::with_capacity(2048);
     loop {
         if socket.read_buf(&mut bytes).await.ok()? == 0 {

@@ -16,6 +16,8 @@ pub(crate) enum Kind {
     Tls,
     /// Raw TCP for the endpoint of this public port.
     Tcp(u16),
+    /// TLS of Kubernetes operators, which name an endpoint after the handshake.
+    Kubernetes,
 }
 
 /// The peers whose connections begin with a PROXY header. Other peers are clients themselves, and no header is
@@ -30,6 +32,8 @@ pub struct ProxyProtocol {
     pub https: bool,
     /// Whether this applies to the ports of TCP endpoints.
     pub tcp: bool,
+    /// Whether this applies to the listener for Kubernetes operators.
+    pub kubernetes: bool,
 }
 
 /// The rules of a connection, as of its accept.
@@ -55,6 +59,7 @@ impl Rules {
             Kind::Http => announced.http,
             Kind::Tls => announced.https,
             Kind::Tcp(_) => announced.tcp,
+            Kind::Kubernetes => announced.kubernetes,
         };
         is_on && announced.from.iter().any(|network| network.contains(&peer))
     }

@@ -33,6 +33,10 @@ pub struct Settings {
     pub http_addr: Option<SocketAddr>,
     /// Where TLS is accepted; nowhere if `None`.
     pub https_addr: Option<SocketAddr>,
+    /// Where Kubernetes operators connect; nowhere if `None`.
+    pub kubernetes_addr: Option<SocketAddr>,
+    /// The host whose certificate operators see that name none, or one without a certificate.
+    pub kubernetes_host: String,
     /// Sockets used where they listen on an address that is wanted.
     pub inherited: Inherited,
     /// The address on which the ports of TCP endpoints are opened.
@@ -101,6 +105,8 @@ impl Default for Settings {
         Self {
             http_addr: None,
             https_addr: None,
+            kubernetes_addr: None,
+            kubernetes_host: String::new(),
             inherited: Inherited::default(),
             tcp_bind_ip: Ipv4Addr::UNSPECIFIED.into(),
             trusted_proxies: Vec::new(),

@@ -10,6 +10,7 @@ use culvert_http::slow_reader::UNSENT_BYTES;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 
 use crate::conn_state::ConnState;
 
@@ -40,19 +41,36 @@ pub(crate) fn keep_little(tcp: &TcpStream) {
     let _ = (tcp, UNSENT_BYTES);
 }
 
-/// A client's TCP socket. Counts its bytes. Its drop is the end of the connection, and records the time.
+/// What carries a client's bytes.
+#[derive(Debug)]
+pub(crate) enum Carrier {
+    Tcp(TcpStream),
+    /// The TLS of a Kubernetes operator. Only the bytes of its client are counted.
+    Operator(Box<TlsStream<TcpStream>>),
+}
+
+impl Carrier {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Tcp(tcp) => tcp,
+            Self::Operator(stream) => stream.get_ref().0,
+        }
+    }
+}
+
+/// A client's socket. Counts its bytes. Its drop is the end of the connection, and records the time.
 #[derive(Debug)]
 pub(crate) struct Counted {
-    tcp: TcpStream,
+    carrier: Carrier,
     conn: Arc<ConnState>,
     read: u64,
     written: u64,
 }
 
 impl Counted {
-    pub(crate) fn new(tcp: TcpStream, conn: Arc<ConnState>) -> Self {
+    pub(crate) fn new(carrier: Carrier, conn: Arc<ConnState>) -> Self {
         Self {
-            tcp,
+            carrier,
             conn,
             read: 0,
             written: 0,
@@ -61,7 +79,7 @@ impl Counted {
 
     /// Makes it close with a reset, which may lose data that was sent.
     pub(crate) fn reset(&self) {
-        let linger = SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
+        let linger = SockRef::from(self.carrier.tcp()).set_linger(Some(Duration::ZERO));
         if let Err(error) = linger {
             tracing::debug!(%error, "cannot set SO_LINGER; closing the connection normally");
         }
@@ -85,6 +103,21 @@ impl Drop for Counted {
     }
 }
 
+macro_rules! on_carrier {
+    ($counted:expr, $io:ident => $call:expr) => {
+        match &mut $counted.carrier {
+            Carrier::Tcp(tcp) => {
+                let $io = Pin::new(tcp);
+                $call
+            }
+            Carrier::Operator(stream) => {
+                let $io = Pin::new(stream.as_mut());
+                $call
+            }
+        }
+    };
+}
+
 impl AsyncRead for Counted {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -92,7 +125,7 @@ impl AsyncRead for Counted {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let result = Pin::new(&mut self.tcp).poll_read(cx, buf);
+        let result = on_carrier!(self, io => io.poll_read(cx, buf));
         let bytes = buf.filled().len() - before;
         if bytes > 0 {
             self.read = self.read.saturating_add(bytes as u64);
@@ -108,7 +141,7 @@ impl AsyncWrite for Counted {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.tcp).poll_write(cx, bytes);
+        let result = on_carrier!(self, io => io.poll_write(cx, bytes));
         self.wrote(result)
     }
 
@@ -117,7 +150,7 @@ impl AsyncWrite for Counted {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.tcp).poll_write_vectored(cx, slices);
+        let result = on_carrier!(self, io => io.poll_write_vectored(cx, slices));
         self.wrote(result)
     }
 
@@ -126,11 +159,11 @@ impl AsyncWrite for Counted {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_flush(cx)
+        on_carrier!(self, io => io.poll_flush(cx))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_shutdown(cx)
+        on_carrier!(self, io => io.poll_shutdown(cx))
     }
 }
 
@@ -208,7 +241,7 @@ impl AsyncWrite for Replay {
 #[derive(Debug)]
 pub(crate) enum Wire {
     Plain(Counted),
-    Tls(Box<tokio_rustls::server::TlsStream<Replay>>),
+    Tls(Box<TlsStream<Replay>>),
 }
 
 impl Wire {

@@ -47,3 +47,11 @@ pub fn common_name(name: &X509Name<'_>) -> Option<String> {
     let last = name.iter_common_name().last()?;
     Some(last.as_str().map(str::to_owned).unwrap_or_default())
 }
+
+/// The last common name of a certificate, and its public key. `None` if it does not parse or has no name.
+pub fn name_and_key(der: &[u8]) -> Option<(String, Vec<u8>)> {
+    let (_, parsed) = X509Certificate::from_der(der).ok()?;
+    let name = common_name(parsed.subject())?;
+    let key = parsed.public_key().subject_public_key.data.to_vec();
+    Some((name, key))
+}

@@ -11,7 +11,7 @@ use culvert_policy::reply;
 use http::header::{HOST, HeaderValue, LOCATION};
 use http::{Method, Response, StatusCode, request};
 
-use crate::downstream::Downstream;
+use crate::downstream::{Bound, Downstream};
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::snapshot::group::{Group, Member};
@@ -40,6 +40,9 @@ pub(super) fn route(
     }
     let authority = Authority::of(&parts.uri, host).map_err(|_| Problem::Authority)?;
     let live = down.edge.live.load();
+    if let Some(bound) = down.bound.get() {
+        return bound_route(exchange, parts, &authority, bound, &live);
+    }
     let tls = down.conn.info.tls.get();
     let (table, scheme) = if tls.is_some() {
         (&live.https, "https")
@@ -85,13 +88,48 @@ pub(super) fn route(
         exchange.recording.blocked();
         return Err(Problem::Restricted);
     }
-    let value = match host {
-        Some(value) => value.clone(),
-        None => HeaderValue::from_str(authority.text).map_err(|_| Problem::Authority)?,
-    };
     let member = Arc::clone(group.pick(down.edge.agents()));
     exchange.served_by(&member);
-    Ok(Route::Endpoint(member, value))
+    Ok(Route::Endpoint(member, host_value(host, &authority)?))
+}
+
+/// The authority of a request as a header value.
+fn host_value(
+    host: Option<&HeaderValue>,
+    authority: &Authority<'_>,
+) -> Result<HeaderValue, Problem> {
+    match host {
+        Some(value) => Ok(value.clone()),
+        None => HeaderValue::from_str(authority.text).map_err(|_| Problem::Authority),
+    }
+}
+
+/// The route of a request that comes through a Kubernetes operator. The connection names the endpoint; in a cluster
+/// its host has several names.
+fn bound_route(
+    exchange: &mut HttpExchange,
+    parts: &request::Parts,
+    authority: &Authority<'_>,
+    bound: &Bound,
+    live: &Live,
+) -> Result<Route, Problem> {
+    let down = Arc::clone(exchange.down());
+    if parts.uri.scheme_str().is_some_and(|named| named != "http") {
+        return Err(Problem::malformed(
+            "the scheme is not that of the connection",
+        ));
+    }
+    let Some((group, member)) = bound.find(live, down.edge.agents()) else {
+        return Err(Problem::UnknownHost);
+    };
+    exchange.attribute(group, parts, authority);
+    exchange.served_by(member);
+    if !group.admits(down.conn.info.client.ip()) {
+        exchange.recording.blocked();
+        return Err(Problem::Restricted);
+    }
+    let value = host_value(parts.headers.get(HOST), authority)?;
+    Ok(Route::Endpoint(Arc::clone(member), value))
 }
 
 /// Whether a connection to one name may carry requests for another: both have the same account and
@@ -144,16 +182,20 @@ fn merge_slashes(down: &Downstream, parts: &mut request::Parts) -> Result<(), Pr
         return Ok(());
     }
     let live = down.edge.live.load();
-    let authority = Authority::of(&parts.uri, parts.headers.get(HOST));
-    let group = authority.ok().and_then(|authority| {
-        let tables = match down.conn.info.tls.get() {
-            Some(_) => [&live.https, &live.https],
-            None => [&live.http, &live.https],
-        };
-        tables
-            .into_iter()
-            .find_map(|table| table.find(&authority.host))
-    });
+    let group = match down.bound.get() {
+        Some(bound) => live.kubernetes(&bound.account, &bound.host, bound.port),
+        None => {
+            let authority = Authority::of(&parts.uri, parts.headers.get(HOST));
+            let tables = match down.conn.info.tls.get() {
+                Some(_) => [&live.https, &live.https],
+                None => [&live.http, &live.https],
+            };
+            authority.ok().and_then(|authority| {
+                let mut tables = tables.into_iter();
+                tables.find_map(|table| table.find(&authority.host))
+            })
+        }
+    };
     if group.is_some_and(|group| !group.merges_slashes()) {
         return Ok(());
     }

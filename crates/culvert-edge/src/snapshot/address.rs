@@ -5,7 +5,7 @@ use std::sync::Arc;
 use culvert_base::net::HostName;
 use culvert_policy::scheme::Scheme;
 
-use crate::snapshot::endpoint::Endpoint;
+use crate::snapshot::endpoint::{Endpoint, Reach};
 
 /// Where an endpoint is found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -14,17 +14,19 @@ pub(super) enum EndpointAddress {
     Port(u16),
     Host(Scheme, HostName),
     Internal(Arc<str>, Scheme, HostName, u16),
+    /// By what Kubernetes operators name: a host and a port.
+    Kubernetes(Arc<str>, HostName, u16),
 }
 
 impl EndpointAddress {
     pub(super) fn of(endpoint: &Endpoint) -> Self {
         let host = endpoint.host.clone();
-        match endpoint.scheme {
-            scheme if endpoint.is_internal => {
-                Self::Internal(Arc::clone(&endpoint.account), scheme, host, endpoint.port)
-            }
-            Scheme::Tcp => Self::Port(endpoint.port),
-            scheme => Self::Host(scheme, host),
+        let account = || Arc::clone(&endpoint.account);
+        match (&endpoint.reach, endpoint.scheme) {
+            (Reach::Internal, scheme) => Self::Internal(account(), scheme, host, endpoint.port),
+            (Reach::Kubernetes(_), _) => Self::Kubernetes(account(), host, endpoint.port),
+            (Reach::Public, Scheme::Tcp) => Self::Port(endpoint.port),
+            (Reach::Public, scheme) => Self::Host(scheme, host),
         }
     }
 }

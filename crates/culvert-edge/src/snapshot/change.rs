@@ -6,6 +6,7 @@ use culvert_tls::acme::Challenge;
 
 use crate::snapshot::endpoint::Endpoint;
 use crate::snapshot::input::{NamedCertificate, Snapshot};
+use crate::snapshot::operators::Operators;
 
 /// What a snapshot has otherwise than the one before.
 #[derive(Default)]
@@ -13,6 +14,7 @@ pub struct Change {
     pub(super) put: Vec<Endpoint>,
     pub(super) removed: Vec<String>,
     pub(super) challenges: Option<Vec<Challenge>>,
+    pub(super) operators: Option<Operators>,
     pub(super) certificates: Option<(Vec<NamedCertificate>, Vec<NamedCertificate>)>,
 }
 
@@ -40,6 +42,11 @@ impl Change {
     /// Takes the challenges of a snapshot in the place of those before.
     pub fn challenges(&mut self, challenges: Vec<Challenge>) {
         self.challenges = Some(challenges);
+    }
+
+    /// Takes the Kubernetes operators of a snapshot in the place of those before.
+    pub fn operators(&mut self, operators: Operators) {
+        self.operators = Some(operators);
     }
 
     /// Takes the certificates of a snapshot in the place of those before.

@@ -18,6 +18,7 @@ use crate::snapshot::endpoint::{Endpoint, Restriction};
 use crate::snapshot::group::{Group, Member};
 use crate::snapshot::input::{NamedCertificate, Snapshot};
 use crate::snapshot::live::Live;
+use crate::snapshot::operators::OperatorTable;
 use crate::upstream::pool::Pool;
 use crate::upstream::url::Upstream;
 
@@ -43,6 +44,7 @@ impl SnapshotCompiler {
         let mut live = Live::default();
         self.present(&mut live, snapshot.certificates, snapshot.fallback)?;
         live.logins = snapshot.logins;
+        live.operators = OperatorTable::compile(snapshot.operators)?;
         live.answers = Arc::new(Answers::of(snapshot.challenges, &mut self.prepared));
 
         let before = std::mem::take(&mut self.pools);
@@ -80,6 +82,9 @@ impl SnapshotCompiler {
         }
         if let Some(challenges) = change.challenges {
             live.answers = Arc::new(Answers::of(challenges, &mut self.prepared));
+        }
+        if let Some(operators) = change.operators {
+            live.operators = OperatorTable::compile(operators)?;
         }
         let mut touched: HashSet<EndpointAddress> = HashSet::new();
         let mut released = Vec::new();

@@ -20,11 +20,11 @@ pub struct Endpoint {
     pub account: Arc<str>,
     /// Its scheme.
     pub scheme: Scheme,
-    /// Whether only policies of its account's endpoints reach it.
-    pub is_internal: bool,
+    /// Who reaches it.
+    pub reach: Reach,
     /// Its host; a wildcard covers names of any depth below it.
     pub host: HostName,
-    /// The public port of a TCP endpoint, or the port of an internal one; nominal for the others.
+    /// The public port of a TCP endpoint, or the port of one that is not public; nominal for the others.
     pub port: u16,
     /// Where its traffic goes; `None` if the policy responds to all of it.
     pub upstream: Option<Upstream>,
@@ -36,14 +36,38 @@ pub struct Endpoint {
     pub timeouts: Timeouts,
 }
 
+/// Who reaches an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Everyone, at its public address.
+    Public,
+    /// Policies of its account's endpoints.
+    Internal,
+    /// The Kubernetes operators of its account with these ids.
+    Kubernetes(Arc<[String]>),
+}
+
 impl Endpoint {
+    /// Whether only policies of its account's endpoints reach it.
+    pub(crate) fn is_internal(&self) -> bool {
+        self.reach == Reach::Internal
+    }
+
+    /// Whether a Kubernetes operator of its account may reach it.
+    pub(crate) fn is_bound_by(&self, operator_id: &str) -> bool {
+        match &self.reach {
+            Reach::Kubernetes(operators) => operators.iter().any(|id| id == operator_id),
+            Reach::Public | Reach::Internal => false,
+        }
+    }
+
     /// Its properties for policies.
     pub(crate) fn info(&self) -> EndpointInfo<'_> {
         EndpointInfo {
             id: &self.id,
             account: &self.account,
             scheme: self.scheme,
-            is_internal: self.is_internal,
+            is_internal: self.is_internal(),
             host: &self.host,
             port: self.port,
             merge_slashes: self.merge_slashes,

@@ -75,8 +75,11 @@ impl Member {
         }
     }
 
-    /// Whether `other` has the same policy.
+    /// Whether `other` has the same policy and is reached by the same clients.
     fn is_like(&self, other: &Self) -> bool {
+        if self.endpoint.reach != other.endpoint.reach {
+            return false;
+        }
         match (&self.endpoint.policy, &other.endpoint.policy) {
             (None, None) => true,
             (Some(own), Some(others)) => Arc::ptr_eq(own, others),
@@ -193,6 +196,28 @@ impl Group {
     /// One of its endpoints, for decisions before one is picked.
     pub(crate) fn first(&self) -> &Arc<Member> {
         &self.first
+    }
+
+    /// The next endpoint in turn of those that a Kubernetes operator binds, as [`Self::pick`] selects it.
+    pub(crate) fn pick_bound_by(
+        &self,
+        operator_id: &str,
+        agents: Option<&dyn Dial>,
+    ) -> Option<&Arc<Member>> {
+        let bound: Vec<&Arc<Member>> = self
+            .members()
+            .filter(|member| member.endpoint.is_bound_by(operator_id))
+            .collect();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let at = |step: usize| {
+            bound
+                .get(turn.wrapping_add(step) % bound.len().max(1))
+                .copied()
+        };
+        (0..bound.len())
+            .filter_map(at)
+            .find(|member| !member.is_away(agents))
+            .or_else(|| at(0))
     }
 
     /// The next endpoint in turn. Those with a disconnected agent or an upstream that was recently unreachable are

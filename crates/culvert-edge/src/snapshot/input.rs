@@ -10,6 +10,7 @@ use rustls::sign::CertifiedKey;
 
 use crate::snapshot::change::Change;
 use crate::snapshot::endpoint::{Endpoint, Restriction};
+use crate::snapshot::operators::Operators;
 
 /// A certificate with its key, and the names it is presented for.
 pub(super) type NamedCertificate = (Vec<HostName>, Arc<CertifiedKey>);
@@ -23,6 +24,7 @@ pub struct Snapshot {
     pub(super) fallback: Vec<NamedCertificate>,
     pub(super) challenges: Vec<Challenge>,
     pub(super) logins: Option<Arc<Logins>>,
+    pub(super) operators: Operators,
 }
 
 impl Snapshot {
@@ -123,6 +125,13 @@ impl SnapshotBuilder {
         self
     }
 
+    /// Says which Kubernetes operators may connect.
+    #[must_use]
+    pub fn operators(mut self, operators: Operators) -> Self {
+        self.0.operators = operators;
+        self
+    }
+
     /// The snapshot.
     pub fn build(self) -> Snapshot {
         self.0
@@ -138,6 +147,7 @@ impl Snapshot {
         self.endpoints.retain(|endpoint| stays(&endpoint.id));
         self.endpoints.extend(change.put);
         self.challenges = change.challenges.unwrap_or(self.challenges);
+        self.operators = change.operators.unwrap_or(self.operators);
         if let Some((certificates, fallback)) = change.certificates {
             (self.certificates, self.fallback) = (certificates, fallback);
         }

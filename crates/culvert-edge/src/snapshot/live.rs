@@ -11,6 +11,7 @@ use crate::route::Hosts;
 use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::data_readers::DataReaders;
 use crate::snapshot::group::Group;
+use crate::snapshot::operators::OperatorTable;
 use crate::table::Table;
 
 /// A snapshot in use.
@@ -24,6 +25,9 @@ pub(crate) struct Live {
     pub(crate) tcp: Table<u16, Arc<Group>>,
     /// Internal endpoints, which are names of their account.
     internal: Table<(Arc<str>, Scheme, u16), Hosts<Arc<Group>>>,
+    /// Endpoints that only Kubernetes operators of their account reach.
+    kubernetes: Table<(Arc<str>, Arc<str>, u16), Arc<Group>>,
+    pub(crate) operators: Arc<OperatorTable>,
     pub(crate) certificates: Hosts<Arc<ServerCertificate>>,
     pub(crate) fallback: Hosts<Arc<ServerCertificate>>,
     pub(crate) answers: Arc<Answers>,
@@ -56,6 +60,14 @@ impl Live {
                 }
                 return;
             }
+            EndpointAddress::Kubernetes(account, host, port) => {
+                let key = (Arc::clone(account), Arc::from(&**host), *port);
+                match group {
+                    Some(group) => self.kubernetes.insert(key, group),
+                    None => self.kubernetes.remove(&key),
+                }
+                return;
+            }
             EndpointAddress::Host(Scheme::Http, host) => (&mut self.http, host),
             EndpointAddress::Host(Scheme::Https, host) => (&mut self.https, host),
             EndpointAddress::Host(_, host) => (&mut self.tls, host),
@@ -76,5 +88,16 @@ impl Live {
     ) -> Option<&Arc<Group>> {
         let hosts = self.internal.get(&(Arc::clone(account), scheme, port))?;
         hosts.find(host)
+    }
+
+    /// The endpoints at an address in the clusters of an account.
+    pub(crate) fn kubernetes(
+        &self,
+        account: &Arc<str>,
+        host: &str,
+        port: u16,
+    ) -> Option<&Arc<Group>> {
+        let key = (Arc::clone(account), Arc::from(host), port);
+        self.kubernetes.get(&key)
     }
 }

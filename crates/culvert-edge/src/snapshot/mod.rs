@@ -11,3 +11,4 @@ pub(crate) mod endpoint;
 pub(crate) mod group;
 pub(crate) mod input;
 pub(crate) mod live;
+pub(crate) mod operators;

@@ -372,7 +372,7 @@ async fn an_internal_endpoint_does_not_drop_what_the_one_before_it_asks_for() {
         &inner,
         &Resources::default(),
     );
-    inner.is_internal = true;
+    inner.reach = crate::Reach::Internal;
     let snapshot = Snapshot::builder().endpoint(outer).endpoint(inner);
     rig.edge
         .publish(snapshot.certificate(names, key).build())

@@ -19,7 +19,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Edge, Endpoint, Limits, Settings, Snapshot, SnapshotBuilder, Timeouts, Upstream};
+use crate::{
+    Edge, Endpoint, Limits, Reach, Settings, Snapshot, SnapshotBuilder, Timeouts, Upstream,
+};
 
 /// Only a broken test takes this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -159,6 +161,14 @@ impl Rig {
     }
 }
 
+/// Hosts that end in `.internal` are internal.
+pub(crate) fn reach(host: &str) -> Reach {
+    match host.ends_with(".internal") {
+        true => Reach::Internal,
+        false => Reach::Public,
+    }
+}
+
 pub(crate) fn endpoint(
     scheme: Scheme,
     host: &str,
@@ -170,7 +180,7 @@ pub(crate) fn endpoint(
         id: "ep_1".into(),
         account: "ac_1".into(),
         scheme,
-        is_internal: host.ends_with(".internal"),
+        reach: reach(host),
         host: HostName::parse(host).unwrap(),
         port,
         upstream: Some(Upstream::parse(upstream, protocol).unwrap()),

@@ -22,7 +22,7 @@ pub(super) fn named(
         policy => governed(scheme, upstream, policy),
     };
     endpoint.host = HostName::parse(host).unwrap();
-    endpoint.is_internal = host.ends_with(".internal");
+    endpoint.reach = reach(host);
     endpoint.port = port;
     endpoint
 }

@@ -25,6 +25,7 @@ mod limits;
 mod logins;
 mod malformed;
 mod mutual;
+mod operators;
 mod overloaded;
 mod paths;
 mod policies;

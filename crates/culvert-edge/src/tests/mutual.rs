@@ -9,8 +9,8 @@ use culvert_policy::Scheme;
 use culvert_policy::{Resources, Source};
 use culvert_tls::tls_policy::Authorities;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, SanType,
-    SerialNumber,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, SanType, SerialNumber,
 };
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
@@ -35,7 +35,7 @@ pub(super) struct Ca {
 /// A leaf: certificate and key.
 #[derive(Clone)]
 pub(super) struct Leaf {
-    der: CertificateDer<'static>,
+    pub(super) der: CertificateDer<'static>,
     pub(super) pem: String,
     pub(super) key: String,
 }
@@ -105,6 +105,23 @@ impl Ca {
         made.pem() + &key.serialize_pem()
     }
 
+    /// A client certificate with this common name.
+    pub(super) fn client(&self, common_name: &str) -> Leaf {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params
+            .distinguished_name
+            .push(DnType::CommonName, common_name);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        let made = params.signed_by(&key, &self.issuer).unwrap();
+        Leaf {
+            der: made.der().clone(),
+            pem: made.pem(),
+            key: key.serialize_pem(),
+        }
+    }
+
     pub(super) fn leaf(&self, name: &str) -> Leaf {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.serial_number = Some(SerialNumber::from_slice(&[0x0A, 0xBC]));
@@ -142,6 +159,18 @@ pub(super) async fn shake(
     client: Option<&Leaf>,
     versions: &[&'static SupportedProtocolVersion],
 ) -> std::io::Result<TlsStream<TcpStream>> {
+    let tcp = TcpStream::connect(rig.edge.https_addr().unwrap()).await?;
+    shake_over(tcp, root, name, client, versions).await
+}
+
+/// A handshake over a connection.
+pub(super) async fn shake_over(
+    tcp: TcpStream,
+    root: &CertificateDer<'static>,
+    name: &str,
+    client: Option<&Leaf>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(root.clone()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -159,7 +188,6 @@ pub(super) async fn shake(
                 .unwrap()
         }
     };
-    let tcp = TcpStream::connect(rig.edge.https_addr().unwrap()).await?;
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     soon("a handshake", connector.connect(name, tcp)).await

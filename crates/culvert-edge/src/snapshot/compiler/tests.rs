@@ -5,6 +5,7 @@ use culvert_policy::scheme::Scheme;
 
 use super::*;
 use crate::rules::Timeouts;
+use crate::snapshot::endpoint::Reach;
 
 /// The result of a look-up of each of `places`: IDs of the endpoints, and the pools of their upstreams.
 fn found(
@@ -19,6 +20,7 @@ fn found(
         EndpointAddress::Internal(account, scheme, host, port) => {
             live.internal(account, *scheme, host, *port)
         }
+        EndpointAddress::Kubernetes(account, host, port) => live.kubernetes(account, host, *port),
     };
     let found = places.iter().filter_map(|(name, place)| {
         let group = group(place)?;
@@ -33,7 +35,11 @@ fn found(
 /// An endpoint with this id, whose address and upstream come from `n`.
 fn endpoint(id: usize, n: usize) -> Endpoint {
     let scheme = Scheme::ALL[n % 4];
-    let is_internal = n.is_multiple_of(3);
+    let reach = match n {
+        n if n.is_multiple_of(3) => Reach::Internal,
+        n if n.is_multiple_of(7) => Reach::Kubernetes(Arc::new([format!("k8sop_{}", n % 2)])),
+        _ => Reach::Public,
+    };
     let host = match n % 5 {
         0 => "*.a.example".to_owned(),
         _ => format!("h{}.a.example", n % 7),
@@ -44,7 +50,7 @@ fn endpoint(id: usize, n: usize) -> Endpoint {
         id: format!("ep_{id:02}"),
         account: format!("ac_{}", n % 2).into(),
         scheme,
-        is_internal,
+        reach,
         host: HostName::parse(&host).unwrap(),
         port: u16::try_from(1_000 + n % 6).unwrap(),
         upstream: (!n.is_multiple_of(11)).then(|| {

@@ -1,0 +1,480 @@
+//! Kubernetes operators: what reaches the endpoints that they bind, and that nothing else does (contract: agent
+//! protocol, Kubernetes bindings).
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::net::HostName;
+use culvert_base::{IpSet, Prefix, Verdict};
+use culvert_policy::Scheme;
+use culvert_tls::peer;
+use rustls_pki_types::CertificateDer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::client::TlsStream;
+
+use super::harness::*;
+use super::mutual::{BOTH, Ca, Leaf, shake_over};
+use crate::{
+    Endpoint, Limits, Operator, Operators, Reach, Restriction, Settings, Snapshot, SnapshotBuilder,
+};
+
+const INGRESS: &str = "ingress.example";
+
+/// An edge with a listener for operators, and the authority of their certificates.
+struct Installation {
+    rig: Rig,
+    ca: Ca,
+    /// The certificate that the listener presents.
+    names: Vec<HostName>,
+    key: Arc<rustls::sign::CertifiedKey>,
+    root: CertificateDer<'static>,
+}
+
+impl Installation {
+    async fn start(limits: Limits) -> Self {
+        let (names, key, root) = certificate(&[INGRESS]);
+        let rig = Rig::with(Settings {
+            kubernetes_addr: Some((Ipv4Addr::LOCALHOST, 0).into()),
+            kubernetes_host: INGRESS.to_owned(),
+            limits,
+            ..settings()
+        });
+        Self {
+            rig: rig.await,
+            ca: Ca::new("operators"),
+            names,
+            key,
+            root,
+        }
+    }
+
+    fn snapshot(&self, operators: Vec<Operator>) -> SnapshotBuilder {
+        Snapshot::builder()
+            .certificate(self.names.clone(), Arc::clone(&self.key))
+            .operators(Operators {
+                authority: Some(self.ca.root().clone()),
+                operators,
+            })
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.rig.edge.kubernetes_addr().unwrap()
+    }
+
+    async fn dial(&self, leaf: Option<&Leaf>) -> std::io::Result<TlsStream<TcpStream>> {
+        let tcp = TcpStream::connect(self.address()).await?;
+        shake_over(tcp, &self.root, INGRESS, leaf, &BOTH).await
+    }
+
+    /// Names an address. Returns the connection and the response.
+    async fn bind(
+        &self,
+        leaf: &Leaf,
+        host: &str,
+        port: i64,
+    ) -> std::io::Result<(TlsStream<TcpStream>, Response)> {
+        let mut stream = self.dial(Some(leaf)).await?;
+        stream.write_all(&request(host, port)).await?;
+        let response = Response::read(&mut stream).await?;
+        Ok((stream, response))
+    }
+}
+
+fn limits() -> Limits {
+    settings().limits
+}
+
+fn operator(id: &str, account: &str, leaf: &Leaf) -> Operator {
+    Operator {
+        id: id.to_owned(),
+        account: account.into(),
+        key: peer::name_and_key(&leaf.der).unwrap().1,
+    }
+}
+
+fn bound(id: &str, scheme: Scheme, host: &str, port: u16, upstream: &str, by: &[&str]) -> Endpoint {
+    let mut endpoint = endpoint(scheme, host, port, upstream, "");
+    endpoint.id = id.to_owned();
+    endpoint.reach = Reach::Kubernetes(by.iter().map(|id| (*id).to_owned()).collect());
+    endpoint
+}
+
+/// A request message, built by hand: host, port, and a pod identity.
+fn request(host: &str, port: i64) -> Vec<u8> {
+    let mut message = vec![0x0A, u8::try_from(host.len()).unwrap()];
+    message.extend(host.as_bytes());
+    message.push(0x10);
+    let mut rest = port.cast_unsigned();
+    loop {
+        let low = u8::try_from(rest & 0x7F).unwrap();
+        rest >>= 7;
+        message.push(if rest == 0 { low } else { low | 0x80 });
+        if rest == 0 {
+            break;
+        }
+    }
+    message.extend(b"\x1A\x08\x12\x01p\x1A\x03web");
+    let mut framed = u16::try_from(message.len()).unwrap().to_le_bytes().to_vec();
+    framed.extend(message);
+    framed
+}
+
+/// A response message: its text fields.
+#[derive(Debug, Default, PartialEq)]
+struct Response {
+    endpoint_id: String,
+    proto: String,
+    error_code: String,
+    error_message: String,
+}
+
+impl Response {
+    async fn read(stream: &mut TlsStream<TcpStream>) -> std::io::Result<Self> {
+        let mut message = vec![0; stream.read_u16_le().await?.into()];
+        stream.read_exact(&mut message).await?;
+        let mut response = Self::default();
+        let mut rest = &*message;
+        while let [tag, length, more @ ..] = rest {
+            let (text, after) = more.split_at(usize::from(*length));
+            let text = String::from_utf8(text.to_vec()).unwrap();
+            match tag {
+                0x0A => response.endpoint_id = text,
+                0x12 => response.proto = text,
+                0x1A => response.error_code = text,
+                0x22 => response.error_message = text,
+                other => panic!("field {other}"),
+            }
+            rest = after;
+        }
+        Ok(response)
+    }
+}
+
+#[tokio::test]
+async fn an_operator_reaches_the_endpoints_that_it_binds() {
+    let mut house = Installation::start(limits()).await;
+    let http = hello(&mut house.rig.tasks).await;
+    let echo = origin(&mut house.rig.tasks, |mut client| async move {
+        while client.more().await {
+            let read = std::mem::take(&mut client.read);
+            client.send(read).await;
+        }
+    })
+    .await;
+    let leaf = house.ca.client("k8sop_1");
+    let tcp = format!("tcp://{echo}");
+    let snapshot = house.snapshot(vec![operator("k8sop_1", "ac_1", &leaf)]);
+    let url = format!("http://{http}");
+    let by = ["k8sop_1"];
+    let snapshot = snapshot
+        .endpoint(bound("ep_h", Scheme::Http, "shop.web", 80, &url, &by))
+        .endpoint(bound("ep_t", Scheme::Tcp, "db.web", 5432, &tcp, &by))
+        .endpoint(bound("ep_s", Scheme::Tls, "safe.web", 443, &tcp, &by));
+    house.rig.edge.publish(snapshot.build()).await;
+
+    let (stream, response) = house.bind(&leaf, "Shop.Web", 80).await.unwrap();
+    let (id, proto) = (&*response.endpoint_id, &*response.proto);
+    assert_eq!((id, proto, &*response.error_code), ("ep_h", "http", ""));
+    let mut client = Client::new(stream);
+    // Clients in the cluster have several names for a service.
+    for host in ["shop.web", "shop", "shop.web.svc.cluster.local:80"] {
+        client
+            .send(format!("GET /a HTTP/1.1\r\nHost: {host}\r\n\r\n"))
+            .await;
+        assert_eq!(client.answer("GET").await.text(), "hello", "{host}");
+    }
+    drop(client);
+    let events = house.rig.recorder.events(4).await;
+    let told = of(&events, HTTP);
+    let object = &told[0]["object"];
+    assert_eq!(object["url"], "http://shop.web/a", "{object}");
+    assert_eq!(object["conn"]["client_ip"], "127.0.0.1");
+    assert_eq!(object["conn"]["server_name"], "shop.web");
+    assert!(object["conn"]["server_port"].as_u64().unwrap() > 0);
+    assert_eq!(
+        object["conn"]["tls"]["cipher_suite"],
+        serde_json::Value::Null
+    );
+    assert_eq!(
+        told[2]["object"]["url"],
+        "http://shop.web.svc.cluster.local:80/a"
+    );
+
+    let (mut stream, response) = house.bind(&leaf, "db.web", 5432).await.unwrap();
+    assert_eq!((&*response.endpoint_id, &*response.proto), ("ep_t", "tcp"));
+    stream.write_all(b"select 1").await.unwrap();
+    let mut answer = [0; 8];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"select 1");
+    drop(stream);
+    let events = house.rig.recorder.events(5).await;
+    let told = of(&events, TCP);
+    let object = &told.last().unwrap()["object"];
+    assert_eq!(object["conn"]["bytes_in"], 8, "{object}");
+    assert_eq!(object["conn"]["bytes_out"], 8);
+    assert_eq!(object["conn"]["server_name"], "db.web");
+
+    // The TLS of the client goes through.
+    let (mut stream, response) = house.bind(&leaf, "safe.web", 443).await.unwrap();
+    assert_eq!((&*response.endpoint_id, &*response.proto), ("ep_s", "tls"));
+    let hello = client_hello("safe.web");
+    stream.write_all(&hello).await.unwrap();
+    let mut back = vec![0; hello.len()];
+    stream.read_exact(&mut back).await.unwrap();
+    assert_eq!(back, hello);
+}
+
+/// The first bytes of a TLS client.
+fn client_hello(name: &str) -> Vec<u8> {
+    let (_, _, root) = certificate(&[name]);
+    let name = rustls_pki_types::ServerName::try_from(name.to_owned()).unwrap();
+    let config = Arc::new(tls_config(&root, "http/1.1"));
+    let mut client = rustls::ClientConnection::new(config, name).unwrap();
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).unwrap();
+    hello
+}
+
+#[tokio::test]
+async fn nothing_else_reaches_a_bound_endpoint() {
+    let mut house = Installation::start(limits()).await;
+    let url = format!("http://{}", hello(&mut house.rig.tasks).await);
+    let ours = house.ca.client("k8sop_1");
+    let other = house.ca.client("k8sop_2");
+    let foreign = house.ca.client("k8sop_3");
+    let snapshot = house.snapshot(vec![
+        operator("k8sop_1", "ac_1", &ours),
+        operator("k8sop_2", "ac_1", &other),
+        operator("k8sop_3", "ac_2", &foreign),
+    ]);
+    let mut internal = endpoint(Scheme::Http, "a.internal", 80, &url, "");
+    internal.id = "ep_i".into();
+    let mut public = endpoint(Scheme::Http, "app.example", 80, &url, "");
+    public.id = "ep_p".into();
+    let all = ["k8sop_1", "k8sop_3"];
+    let snapshot = snapshot
+        .endpoint(bound("ep_h", Scheme::Http, "shop.web", 80, &url, &all))
+        .endpoint(bound("ep_n", Scheme::Http, "none.web", 80, &url, &[]))
+        .endpoint(internal)
+        .endpoint(public);
+    house.rig.edge.publish(snapshot.build()).await;
+
+    // Certificates that are not those of an operator fail the handshake: in TLS 1.3 its client learns that with its
+    // first read.
+    let stranger = Ca::new("operators").client("k8sop_1");
+    let deleted = house.ca.client("k8sop_4");
+    let replaced = house.ca.client("k8sop_1");
+    for (leaf, alert) in [
+        (&stranger, "UnknownCA"),
+        (&deleted, "CertificateRevoked"),
+        (&replaced, "CertificateRevoked"),
+    ] {
+        let error = house.bind(leaf, "shop.web", 80).await.unwrap_err();
+        assert!(error.to_string().contains(alert), "{alert}: {error}");
+    }
+    let unnamed = match house.dial(None).await {
+        Ok(mut stream) => Response::read(&mut stream).await.unwrap_err(),
+        Err(error) => error,
+    };
+    assert!(
+        unnamed.to_string().contains("CertificateRequired"),
+        "{unnamed}"
+    );
+
+    // All others get one response.
+    let refused = Response {
+        error_code: "ERR_NGROK_3200".into(),
+        error_message:
+            "No endpoint that this Kubernetes operator binds is online at this host and port."
+                .into(),
+        ..Response::default()
+    };
+    for (leaf, host, port) in [
+        // It does not select the endpoint, is of another account, or no operator selects it.
+        (&other, "shop.web", 80),
+        (&foreign, "shop.web", 80),
+        (&ours, "none.web", 80),
+        (&ours, "shop.web", 81),
+        (&ours, "shop.web", 0),
+        (&ours, "shop.web", -1),
+        (&ours, "shop.web", 65_536 + 80),
+        (&ours, "shop.web", i64::MAX),
+        (&ours, "", 80),
+        (&ours, "*.web", 80),
+        (&ours, "shop.web.", 8080),
+        (&ours, "a\r\nb", 80),
+        (&ours, "app.example", 80),
+        (&ours, "a.internal", 80),
+    ] {
+        let (mut stream, response) = house.bind(leaf, host, port).await.unwrap();
+        assert_eq!(response, refused, "{host}:{port}");
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+    }
+    assert_eq!(house.rig.edge.meters().refused_bindings.get(), 14);
+    assert_eq!(house.rig.edge.meters().handshakes_failed.get(), 4);
+
+    // The public edge does not know the host.
+    let ask = "GET / HTTP/1.1\r\nHost: shop.web\r\nConnection: close\r\n\r\n";
+    assert_eq!(house.rig.ask(ask).await.status, 404);
+    let (_, response) = house.bind(&ours, "shop.web", 80).await.unwrap();
+    assert_eq!(response.endpoint_id, "ep_h");
+}
+
+#[tokio::test]
+async fn a_removed_operator_loses_its_next_request() {
+    let mut house = Installation::start(limits()).await;
+    let url = format!("http://{}", hello(&mut house.rig.tasks).await);
+    let leaf = house.ca.client("k8sop_1");
+    let bound = bound("ep_h", Scheme::Http, "shop.web", 80, &url, &["k8sop_1"]);
+    let operators = vec![operator("k8sop_1", "ac_1", &leaf)];
+    let whole = house.snapshot(operators.clone());
+    let whole = whole.endpoint(bound.clone()).build();
+    let unselected = Endpoint {
+        reach: Reach::Kubernetes(Arc::new([])),
+        ..bound.clone()
+    };
+    for after in [
+        house.snapshot(Vec::new()).endpoint(bound),
+        house.snapshot(operators).endpoint(unselected),
+    ] {
+        house.rig.edge.publish(whole.clone()).await;
+        let (stream, _) = house.bind(&leaf, "shop.web", 80).await.unwrap();
+        let mut client = Client::new(stream);
+        let ask = "GET / HTTP/1.1\r\nHost: shop.web\r\n\r\n";
+        client.send(ask).await;
+        assert_eq!(client.answer("GET").await.status, 200);
+        house.rig.edge.publish(after.build()).await;
+        client.send(ask).await;
+        let answer = client.answer("GET").await;
+        assert_eq!(
+            (answer.status, answer.header("ngrok-error-code")),
+            (404, Some("ERR_NGROK_3200"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn only_selected_members_of_a_pool_are_in_turn() {
+    let mut house = Installation::start(limits()).await;
+    let url = format!("http://{}", hello(&mut house.rig.tasks).await);
+    let leaf = house.ca.client("k8sop_1");
+    let mut snapshot = house.snapshot(vec![operator("k8sop_1", "ac_1", &leaf)]);
+    for (id, by) in [
+        ("ep_a", "k8sop_2"),
+        ("ep_b", "k8sop_1"),
+        ("ep_c", "k8sop_1"),
+    ] {
+        snapshot = snapshot.endpoint(bound(id, Scheme::Http, "shop.web", 80, &url, &[by]));
+    }
+    house.rig.edge.publish(snapshot.build()).await;
+    let mut seen = Vec::new();
+    for _ in 0..6 {
+        let (_, response) = house.bind(&leaf, "shop.web", 80).await.unwrap();
+        seen.push(response.endpoint_id);
+    }
+    seen.sort();
+    assert_eq!(seen, ["ep_b", "ep_b", "ep_b", "ep_c", "ep_c", "ep_c"]);
+}
+
+#[tokio::test]
+async fn an_ip_restriction_refuses_an_operator_and_is_told() {
+    let house = Installation::start(limits()).await;
+    let leaf = house.ca.client("k8sop_1");
+    let snapshot = house.snapshot(vec![operator("k8sop_1", "ac_1", &leaf)]);
+    let restriction = Restriction {
+        id: "ipx_1".into(),
+        account: "ac_1".into(),
+        enforced: true,
+        admitted: Arc::new(IpSet::of([(
+            Verdict::Allow,
+            Prefix::parse("192.0.2.0/24").unwrap(),
+        )])),
+    };
+    let upstream = "http://127.0.0.1:1";
+    let bound = bound("ep_h", Scheme::Http, "shop.web", 80, upstream, &["k8sop_1"]);
+    let snapshot = snapshot.endpoint(bound).restriction(restriction);
+    house.rig.edge.publish(snapshot.build()).await;
+    let (_, response) = house.bind(&leaf, "shop.web", 80).await.unwrap();
+    assert_eq!(response.error_code, "ERR_NGROK_3205");
+    let events = house.rig.recorder.events(1).await;
+    assert_eq!(
+        of(&events, TCP)[0]["object"]["ip_policy"]["decision"],
+        "block"
+    );
+}
+
+#[tokio::test]
+async fn attackers_are_cut_off_beside_honest_traffic() {
+    let mut house = Installation::start(Limits {
+        handshake: Duration::from_millis(400),
+        connections_per_source: 64,
+        ..limits()
+    })
+    .await;
+    let url = format!("http://{}", hello(&mut house.rig.tasks).await);
+    let leaf = house.ca.client("k8sop_1");
+    let snapshot = house.snapshot(vec![operator("k8sop_1", "ac_1", &leaf)]);
+    let bound = bound("ep_h", Scheme::Http, "shop.web", 80, &url, &["k8sop_1"]);
+    house
+        .rig
+        .edge
+        .publish(snapshot.endpoint(bound).build())
+        .await;
+    let (stream, _) = house.bind(&leaf, "shop.web", 80).await.unwrap();
+    let mut honest = Client::new(stream);
+
+    // Another source opens more connections than it may, and says nothing, or no TLS.
+    let mut silent = Vec::new();
+    for n in 0..200 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.9:0".parse().unwrap()).unwrap();
+        let mut tcp = socket.connect(house.address()).await.unwrap();
+        if n % 2 == 1 {
+            drop(tcp.write_all(&[n; 512]).await);
+        }
+        silent.push(tcp);
+    }
+    // With a good certificate: messages that never end, that are none, and that are too long for what follows.
+    let mut inside = Vec::new();
+    for begin in [
+        &b""[..],
+        b"\x01",
+        b"\xff\xff",
+        b"\x05\x00\x0a\xff\xff\xff\xff",
+    ] {
+        let mut stream = house.dial(Some(&leaf)).await.unwrap();
+        stream.write_all(begin).await.unwrap();
+        inside.push(stream);
+    }
+    for _ in 0..4 {
+        honest
+            .send("GET / HTTP/1.1\r\nHost: shop.web\r\n\r\n")
+            .await;
+        assert_eq!(honest.answer("GET").await.status, 200);
+        let (_, response) = house.bind(&leaf, "shop.web", 80).await.unwrap();
+        assert_eq!(response.endpoint_id, "ep_h");
+    }
+    for mut tcp in silent {
+        let read = soon(
+            "the end of a silent connection",
+            tcp.read_to_end(&mut Vec::new()),
+        );
+        drop(read.await);
+    }
+    for mut stream in inside {
+        let read = soon(
+            "the end of a slow message",
+            stream.read_to_end(&mut Vec::new()),
+        );
+        drop(read.await);
+    }
+    assert!(house.rig.edge.meters().refused_source.get() >= 136);
+    soon("one open connection", async {
+        while house.rig.edge.meters().connections.get() > 1 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
