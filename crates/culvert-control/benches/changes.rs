@@ -128,6 +128,7 @@ impl Node {
                 agent_minimum: Default::default(),
                 ip_data: Default::default(),
                 own_names: Vec::new(),
+                kubernetes_ingress: String::new(),
                 edge_domain: HostName::parse("culvert.localhost").unwrap(),
                 public_ports: Default::default(),
                 tcp_ports: 20_000..=20_002,

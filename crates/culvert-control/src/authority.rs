@@ -295,6 +295,19 @@ pub(crate) async fn sign_operator(
     Ok((certificate, also))
 }
 
+/// The certificate of the authority that signs those of Kubernetes operators; `None` before its first signature.
+pub(crate) async fn operators_certificate(
+    store: &Store,
+) -> Result<Option<CertificateDer<'static>>, Fault> {
+    let Some(document) = store.find(KIND, KEY, OPERATORS).await? else {
+        return Ok(None);
+    };
+    let stored: Stored = stored::read(&document)?;
+    let certificate = CertificateDer::from_pem_slice(stored.certificate_pem.as_bytes())
+        .map_err(|error| Fault::new("reading the CA of the Kubernetes operators", error))?;
+    Ok(Some(certificate))
+}
+
 /// The certificate of a stored authority, PEM, and its issuer.
 fn issuer(document: &Document, seal: &Seal) -> Result<(String, Issuer<'static, KeyPair>), Fault> {
     let failed = |error| Fault::new("reading the certificate authority", error);

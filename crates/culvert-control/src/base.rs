@@ -49,6 +49,8 @@ pub(crate) struct Base<'a> {
     /// Base of `uri` fields, without a trailing slash.
     pub(crate) uri: &'a str,
     pub(crate) ports: PublicPorts,
+    /// Where Kubernetes operators connect that have no own `ingress_endpoint`.
+    pub(crate) kubernetes_ingress: &'a str,
     /// The owner whose private fields are shown; `None` shows those of all owners.
     pub(crate) viewer: Option<&'a str>,
 }

@@ -175,6 +175,7 @@ impl Bootstrap<'_> {
         let base = Base {
             uri: self.base,
             ports: PublicPorts::default(),
+            kubernetes_ingress: "",
             viewer: None,
         };
         let view = ty.view_text(document, base)?;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use culvert_base::Fault;
 use culvert_base::net::HostName;
 use culvert_delivery::{Destination, DestinationIds, Replay, Source, Table, Target};
-use culvert_edge::{Change, Snapshot, SnapshotBuilder};
+use culvert_edge::{Change, Operator, Operators, Reach, Snapshot, SnapshotBuilder};
 use culvert_events::{Filter, Selection};
 use culvert_login::{Logins, Revoked, UserKey};
 use culvert_policy::Scheme;
@@ -25,9 +25,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
 use crate::agents::heartbeat;
-use crate::authority::Authority;
+use crate::authority::{self, Authority};
+use crate::base::Base;
 use crate::caller::Role;
 use crate::control::Control;
+use crate::endpoint_selector::{EndpointFacts, Selectors};
 use crate::informer_cache::InformerCache;
 use crate::own_certificate::{self, Certified};
 use crate::ports::EdgePort;
@@ -41,6 +43,7 @@ use crate::resource::model::event_subscription::EventSubscription;
 use crate::resource::model::ip_policy::IpPolicy;
 use crate::resource::model::ip_policy_rule::IpPolicyRule;
 use crate::resource::model::ip_restriction::IpRestriction;
+use crate::resource::model::kubernetes_operator::KubernetesOperator;
 use crate::resource::model::reserved_domain::ReservedDomain;
 use crate::resource::model::tls_certificate::TlsCertificate;
 use crate::resource::model::user::User;
@@ -75,6 +78,8 @@ struct ReconcileState {
     own_certificates: InformerCache<Option<Certified>>,
     ingresses: InformerCache<Document>,
     orders: InformerCache<Document>,
+    /// Kubernetes operators with what they select; `None` for one that binds nothing.
+    operators: InformerCache<Option<(Operator, Selectors)>>,
     subscriptions: InformerCache<Subscribed>,
     /// Whether each user may receive every event.
     users: InformerCache<bool>,
@@ -112,6 +117,7 @@ struct Due {
     endpoints: BTreeSet<String>,
     certificates: bool,
     challenges: bool,
+    operators: bool,
     /// Where agents are connected, for streams to other nodes.
     whereabouts: bool,
 }
@@ -135,6 +141,8 @@ struct Ready {
     certificate_host: Option<String>,
     /// The endpoint's ID and the run that its agent is connected to, for an agent's endpoint.
     served: Option<(String, String)>,
+    /// What selectors of Kubernetes operators see, if they may bind it.
+    facts: Option<EndpointFacts>,
 }
 
 impl ReconcileState {
@@ -146,6 +154,7 @@ impl ReconcileState {
             own_certificates: InformerCache::of(own_certificate::KIND),
             ingresses: InformerCache::of(AgentIngress::KIND),
             orders: InformerCache::of(acme::KIND),
+            operators: InformerCache::of(KubernetesOperator::KIND),
             subscriptions: InformerCache::of(EventSubscription::KIND),
             users: InformerCache::of(User::KIND),
             destinations: InformerCache::of(EventDestination::KIND),
@@ -164,6 +173,21 @@ impl ReconcileState {
             has_ends: false,
             snapshot_at: None,
         }
+    }
+}
+
+impl ReconcileState {
+    /// An endpoint for the edge, with the Kubernetes operators that select it.
+    fn bound(&self, ready: &Ready) -> culvert_edge::Endpoint {
+        let mut endpoint = ready.endpoint.clone();
+        if let Some(facts) = &ready.facts {
+            let operators = self.operators.made().flatten();
+            let selecting = operators.filter(|(operator, selectors)| {
+                operator.account == endpoint.account && selectors.select(facts)
+            });
+            endpoint.reach = Reach::Kubernetes(selecting.map(|(one, _)| one.id.clone()).collect());
+        }
+        endpoint
     }
 }
 
@@ -294,6 +318,7 @@ impl Control {
         self.read_endpoints(seen).await?;
         elsewhere.extend(self.elsewhere(seen).await?);
         self.find_runs(seen, &mut elsewhere).await?;
+        self.read_operators(seen).await?;
         for informer_cache in [&mut seen.domains, &mut seen.ingresses] {
             let changes = informer_cache
                 .refresh(&self.store, |document| document)
@@ -319,9 +344,14 @@ impl Control {
             .is_some_and(|before| before.read == restrictions.read);
         let is_whole = !(is_fresh && has_restrictions && seen.elsewhere == elsewhere);
         let due = &seen.due;
-        if !is_whole && due.endpoints.is_empty() && !due.certificates && !due.challenges {
+        let is_quiet = due.endpoints.is_empty() && !due.operators;
+        if !is_whole && is_quiet && !due.certificates && !due.challenges {
             return Ok(());
         }
+        let operators = match is_whole || due.operators {
+            true => Some(self.operators(seen).await?),
+            false => None,
+        };
         if let Some(nodes) = &self.nodes
             && (is_whole || due.whereabouts)
         {
@@ -356,7 +386,8 @@ impl Control {
         if is_whole {
             let mut snapshot = certificates
                 .unwrap_or_else(Snapshot::builder)
-                .logins(Arc::clone(&self.logins));
+                .logins(Arc::clone(&self.logins))
+                .operators(operators.unwrap_or_default());
             for restriction in &restrictions.endpoints {
                 snapshot = snapshot.restriction(restriction.clone());
             }
@@ -364,7 +395,7 @@ impl Control {
                 snapshot = snapshot.challenge(challenge);
             }
             for ready in seen.endpoints.made().flatten().filter(is_reached) {
-                snapshot = snapshot.endpoint(ready.endpoint.clone());
+                snapshot = snapshot.endpoint(seen.bound(ready));
             }
             let snapshot = snapshot.build();
             info!(
@@ -378,9 +409,12 @@ impl Control {
             for id in &seen.due.endpoints {
                 let ready = seen.endpoints.get(id).and_then(Option::as_ref);
                 match ready.filter(is_reached) {
-                    Some(ready) => change.put(ready.endpoint.clone()),
+                    Some(ready) => change.put(seen.bound(ready)),
                     None => change.remove(id.clone()),
                 }
+            }
+            if let Some(operators) = operators {
+                change.operators(operators);
             }
             if seen.due.challenges {
                 change.challenges(Self::challenges(seen.orders.made()));
@@ -480,6 +514,43 @@ impl Control {
             seen.due.endpoints.insert(id);
         }
         Ok(())
+    }
+
+    /// Reads the Kubernetes operators that have changed. The endpoints that they may bind are due again.
+    async fn read_operators(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
+        let read = |document: Document| {
+            let operator = stored::read::<KubernetesOperator>(&document);
+            let report = |fault: &Fault| error!(cause = %fault.chain(), "operator skipped");
+            operator.inspect_err(report).ok()?.compile(&document.head)
+        };
+        let changes = seen.operators.refresh(&self.store, read).await?;
+        for (id, before) in changes {
+            let now = seen.operators.get(&id).and_then(Option::as_ref);
+            let before = before.flatten();
+            let Some((operator, _)) = now.or(before.as_ref()) else {
+                continue;
+            };
+            seen.due.operators = true;
+            let offered = seen.endpoints.made().flatten().filter(|ready| {
+                ready.facts.is_some() && ready.endpoint.account == operator.account
+            });
+            let offered = offered.map(|ready| ready.endpoint.id.clone());
+            seen.due.endpoints.extend(offered);
+        }
+        Ok(())
+    }
+
+    /// The Kubernetes operators that may connect.
+    async fn operators(&self, seen: &ReconcileState) -> Result<Operators, Fault> {
+        let operators = seen.operators.made().flatten();
+        let operators: Vec<Operator> = operators.map(|(one, _)| one.clone()).collect();
+        if operators.is_empty() {
+            return Ok(Operators::default());
+        }
+        Ok(Operators {
+            authority: authority::operators_certificate(&self.store).await?,
+            operators,
+        })
     }
 
     /// A snapshot update with only the certificates in use.
@@ -707,7 +778,22 @@ fn ready(
     let host = endpoint
         .certificate_host(&settings.edge_domain)
         .filter(|_| ends_tls);
+    let base = Base {
+        uri: "",
+        ports: settings.public_ports,
+        kubernetes_ingress: "",
+        viewer: None,
+    };
+    let facts = match ready.reach {
+        Reach::Kubernetes(_) => {
+            let view = serde_json::to_value(endpoint.view(&document.head, base));
+            let view = view.map_err(|error| Fault::new("reading an endpoint", error))?;
+            EndpointFacts::of(&view)
+        }
+        Reach::Public | Reach::Internal => None,
+    };
     Ok(Ready {
+        facts,
         certificate_host: host.map(str::to_owned),
         endpoint: ready,
         served,

@@ -146,10 +146,11 @@ impl Control {
     }
 
     /// The base of views, with the public base of `uri` fields.
-    pub(crate) fn base<'a>(&self, uri: &'a str) -> Base<'a> {
+    pub(crate) fn base<'a>(&'a self, uri: &'a str) -> Base<'a> {
         Base {
             uri,
             ports: self.settings.public_ports,
+            kubernetes_ingress: &self.settings.kubernetes_ingress,
             viewer: None,
         }
     }

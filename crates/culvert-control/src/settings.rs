@@ -28,6 +28,9 @@ pub struct Settings {
     /// Names below the platform domain that the installation itself serves, in addition to the fixed ones
     /// (`connect.`, `api.`, `tcp.`).
     pub own_names: Vec<String>,
+    /// Address as `host:port` at which Kubernetes operators reach bound endpoints, unless they have their own
+    /// (`kubernetes.ingress_endpoint`). Empty if the installation accepts none.
+    pub kubernetes_ingress: String,
     /// The files and addresses that destinations may use (`destinations.*`).
     pub targets: TargetSettings,
     /// Public base of `uri` fields in events of the server itself, without a trailing slash.

@@ -452,6 +452,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
         pepper: Pepper::new(&master),
         settings: culvert_control::Settings {
             own_names: Vec::new(),
+            kubernetes_ingress: String::new(),
             edge_domain: HostName::parse("culvert.localhost").unwrap(),
             public_ports: Default::default(),
             tcp_ports: 20_000..=20_099,

@@ -2,16 +2,18 @@
 //! operations 5).
 //!
 //! Traffic passes the endpoint's policy to an upstream given as a URL; an endpoint needs at least one of the
-//! two. An internal endpoint receives traffic only from the policies of its account's other endpoints. The
-//! unsupported binding `kubernetes` is refused. Endpoints that agents serve have the same type, but callers
-//! can only read them ([`agent`]).
+//! two. An internal endpoint receives traffic only from the policies of its account's other endpoints, and one
+//! with the binding `kubernetes` only from Kubernetes operators of its account. Endpoints that agents serve have
+//! the same type, but callers can only read them ([`agent`]).
 
 mod address;
 pub(crate) mod agent;
 
+use std::sync::Arc;
+
 use culvert_base::net::HostName;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
-use culvert_edge::Upstream;
+use culvert_edge::{Reach, Upstream};
 use culvert_store::{Changes, Head, Store};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -56,8 +58,9 @@ pub(crate) struct Create {
     /// Traffic policy in YAML or JSON, as a string or an object. Returned as written to
     /// callers that may change the endpoint. Either this or `upstream_url` is required.
     traffic_policy: Given,
-    /// Binding of the endpoint: `public`, or `internal` for a host that ends in `.internal`. The
-    /// default depends on the host.
+    /// Binding of the endpoint: `public`, `internal` for a host that ends in `.internal`, or
+    /// `kubernetes` for a host `service.namespace` that Kubernetes operators of the account
+    /// bind. The default depends on the host.
     #[schemars(extend("items" = binding_schema(), "maxItems" = 1))]
     bindings: Vec<String>,
     /// Whether the endpoint shares its `url` with other endpoints that enable pooling.
@@ -91,7 +94,8 @@ pub(crate) struct Update {
     url: Option<String>,
     /// Traffic policy; empty for none. `[redacted]` keeps a secret in an otherwise unchanged rule.
     traffic_policy: Option<Given>,
-    /// Binding of the endpoint: `public` or `internal`. An empty list selects the default.
+    /// Binding of the endpoint: `public`, `internal` or `kubernetes`. An empty list selects the
+    /// default.
     #[schemars(extend("items" = binding_schema(), "maxItems" = 1))]
     bindings: Option<Vec<String>>,
     /// Whether the endpoint shares its `url` with other endpoints that enable pooling.
@@ -216,8 +220,12 @@ impl Resource for Endpoint {
         let held_before = self.held();
         let pooled_before = self.pooling_enabled;
         let mut also = Changes::default();
-        if let Some(url) = input.url {
-            let wanted = RequestedUrl::parse(&url)?;
+        if input.url.is_some() || input.bindings.is_some() {
+            let own = RequestedUrl::of(&self.address);
+            let wanted = match &input.url {
+                Some(url) => RequestedUrl::parse(url)?,
+                None => RequestedUrl::of(&self.address),
+            };
             if wanted.scheme != self.address.scheme {
                 return Err(Refusal::of(code::ENDPOINT_SCHEME_CHANGED).into());
             }
@@ -228,18 +236,22 @@ impl Resource for Endpoint {
                 )
                 .into());
             }
-            self.binding = binding(input.bindings.as_deref().unwrap_or_default(), &wanted)?;
+            let binding_before = self.binding;
+            self.binding = match (&input.bindings, binding_before) {
+                // The host does not tell it.
+                (None, Binding::Kubernetes) => Binding::Kubernetes,
+                (given, _) => binding(given.as_deref().unwrap_or_default(), &wanted)?,
+            };
             // Clients may repeat the URL, and an address that the endpoint holds itself is in no reservation.
-            if !(held_before.is_some() && wanted == RequestedUrl::of(&self.address)) {
+            let is_same_place = self.binding == binding_before
+                && (input.url.is_none() || held_before.is_some() && wanted == own);
+            if !is_same_place {
                 let settled = wanted.settle(cx, self.binding).await?;
                 self.address = settled.address;
                 self.domain_id = settled.domain_id;
                 self.tcp_addr_id = settled.tcp_addr_id;
                 also = settled.condition;
             }
-        }
-        if let Some(bindings) = &input.bindings {
-            self.binding = binding(bindings, &RequestedUrl::of(&self.address))?;
         }
         let had_upstream = self.upstream.is_some();
         if input.upstream_url.is_some() || input.upstream_protocol.is_some() {
@@ -281,7 +293,8 @@ impl Resource for Endpoint {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
 
-        if place_before != self.place(&head.account) {
+        let is_moved = place_before != self.place(&head.account);
+        if is_moved {
             also = also.and(address_lock::leave_all(cx, &[&head.id], &place_before).await?);
             if name_before != self.host_name(&head.account) {
                 also = also.and(host::leave(cx, &[&head.id], &name_before, None).await?);
@@ -290,7 +303,7 @@ impl Resource for Endpoint {
                 also = also.and(pool::release(cx, &address).await?);
             }
         }
-        if before != self.address || pooled_before != self.pooling_enabled {
+        if is_moved || before != self.address || pooled_before != self.pooling_enabled {
             also = also.and(address_lock::join(cx, self.want(cx, &head.id)).await?);
         }
         Ok(Draft {
@@ -382,10 +395,15 @@ impl Endpoint {
             id: head.id.clone(),
             account: head.account.as_str().into(),
             scheme,
-            is_internal: self.binding == Binding::Internal,
+            reach: match self.binding {
+                Binding::Public => Reach::Public,
+                Binding::Internal => Reach::Internal,
+                // The operators that select it are added where they are known.
+                Binding::Kubernetes => Reach::Kubernetes(Arc::new([])),
+            },
             host: HostName::parse(&self.address.host).map_err(|error| unusable(&error))?,
             port: match self.binding {
-                Binding::Internal => self.address.port,
+                Binding::Internal | Binding::Kubernetes => self.address.port,
                 Binding::Public => {
                     let port = self.address.scheme.public_port(ports);
                     port.unwrap_or(self.address.port)

@@ -7,7 +7,6 @@ use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA384_ASN1, ECDSA_P256_SHA512_ASN1, UnparsedPublicKey,
 };
 use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, code};
-use culvert_cel::{Env, Limits, Predicate, Resolver, Slot, Type, ValueRef};
 use culvert_store::{Changes, Head};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Deserialize;
@@ -22,6 +21,7 @@ use x509_parser::prelude::FromDer;
 use crate::authority::{self, ClientCertificate, P256_POINT_BYTES, P256Key};
 use crate::control::Control;
 use crate::cx::Cx;
+use crate::endpoint_selector::{EndpointFacts, Selectors};
 use crate::list::{self, Listed};
 use crate::listfilter::Field;
 use crate::operation::{Call, Method, ResponseSpec, Status};
@@ -31,13 +31,11 @@ use crate::resource::model::endpoint::Endpoint;
 use crate::resource::model::kubernetes_operator::{Deployment, FEATURES, KubernetesOperator, Text};
 use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Running, list_schema};
 use crate::stored::{self, Format};
-use crate::{Error, Parameter, input, page, service};
+use crate::{Error, Parameter, endpoint_selector, input, page, service};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<KubernetesOperator>();
 
 const DEFAULT_REGION: &str = "global";
-/// Limit of selectors of one operator.
-const SELECTORS_MAX: usize = 64;
 /// Longest certificate signing request, in bytes.
 const CSR_BYTES_MAX: usize = 16 << 10;
 
@@ -102,13 +100,14 @@ struct DeploymentUpdate {
 #[schemars(inline)]
 struct BindingInput {
     /// CEL expressions over `endpoint`; an endpoint that matches one of them is selected.
-    #[schemars(extend("maxItems" = SELECTORS_MAX))]
+    #[schemars(extend("maxItems" = endpoint_selector::SELECTORS_MAX))]
     endpoint_selectors: Option<Vec<String>>,
     /// PEM certificate signing request with an ECDSA P-256 key for the operator's client
     /// certificate.
     #[schemars(extend("maxLength" = CSR_BYTES_MAX))]
     csr: Option<String>,
-    /// Address as `host:port` that receives the traffic of bound endpoints.
+    /// Address as `host:port` that receives the traffic of bound endpoints. Empty: the
+    /// installation's, of the setting `kubernetes.ingress_endpoint`.
     #[schemars(length(max = 300))]
     ingress_endpoint: Option<String>,
 }
@@ -194,7 +193,7 @@ impl KubernetesOperator {
         };
         let binding = self.binding.get_or_insert_default();
         if let Some(selectors) = given.endpoint_selectors {
-            check_selectors(&selectors)?;
+            endpoint_selector::check(&selectors)?;
             binding.endpoint_selectors = selectors;
         }
         if let Some(endpoint) = given.ingress_endpoint {
@@ -261,6 +260,20 @@ fn check_ingress(given: &str) -> Result<(), Refusal> {
     ))
 }
 
+impl KubernetesOperator {
+    /// What the edge must know to accept its connections, and its selectors. `None` if it binds nothing.
+    pub(crate) fn compile(&self, head: &Head) -> Option<(culvert_edge::Operator, Selectors)> {
+        let binding = self.active_binding()?;
+        binding.certificate.as_ref()?;
+        let operator = culvert_edge::Operator {
+            id: head.id.clone(),
+            account: head.account.as_str().into(),
+            key: public_key(&binding.csr).ok()?.0.to_vec(),
+        };
+        Some((operator, Selectors::of(Some(binding))))
+    }
+}
+
 /// The public key of a certificate signing request with a valid signature.
 fn public_key(csr: &str) -> Result<P256Key, Refusal> {
     let bad = |why: &str| {
@@ -311,90 +324,6 @@ fn public_key(csr: &str) -> Result<P256Key, Refusal> {
     Ok(P256Key(point))
 }
 
-/// A field of an endpoint and its type.
-type Selectable = (&'static str, fn() -> Type);
-
-/// The fields of an endpoint that selectors can use.
-const SELECTED: &[Selectable] = &[
-    ("bindings", || Type::List(Box::new(Type::String))),
-    ("description", || Type::String),
-    ("host", || Type::String),
-    ("hostport", || Type::String),
-    ("id", || Type::String),
-    ("metadata", || Type::String),
-    ("name", || Type::String),
-    ("pooling_enabled", || Type::Bool),
-    ("port", || Type::Int),
-    ("proto", || Type::String),
-    ("public_url", || Type::String),
-    ("region", || Type::String),
-    ("scheme", || Type::String),
-    ("type", || Type::String),
-    ("url", || Type::String),
-];
-
-/// The values of an endpoint for selectors, in the order of [`SELECTED`].
-struct Facts(Vec<culvert_cel::Value>);
-
-impl Facts {
-    fn of(endpoint: &Value) -> Self {
-        let value = |name: &str| match &endpoint[name] {
-            Value::Bool(flag) => culvert_cel::Value::Bool(*flag),
-            Value::Number(number) => culvert_cel::Value::Int(number.as_i64().unwrap_or(0)),
-            Value::Array(items) => {
-                let texts = items.iter().filter_map(Value::as_str);
-                culvert_cel::Value::List(texts.map(culvert_cel::Value::from).collect())
-            }
-            other => culvert_cel::Value::from(other.as_str().unwrap_or_default()),
-        };
-        Self(SELECTED.iter().map(|(name, _)| value(name)).collect())
-    }
-}
-
-impl Resolver for Facts {
-    fn value(&self, slot: Slot) -> Option<ValueRef<'_>> {
-        self.0
-            .get(usize::from(slot))
-            .map(culvert_cel::Value::borrow)
-    }
-}
-
-fn selector(source: &str) -> Result<Predicate, culvert_cel::Error> {
-    let mut env = Env::new(Limits::FILTER);
-    for (slot, (name, of)) in (0..).zip(SELECTED) {
-        env = env.with_slot(&format!("endpoint.{name}"), slot, of());
-    }
-    env.compile_predicate(source)
-}
-
-fn check_selectors(sources: &[String]) -> Result<(), Refusal> {
-    if sources.len() > SELECTORS_MAX {
-        let why = format!("An operator may have at most {SELECTORS_MAX} endpoint selectors.");
-        return Err(Refusal::new(code::ENDPOINT_SELECTOR_INVALID, why));
-    }
-    for (index, source) in sources.iter().enumerate() {
-        selector(source).map_err(|error| {
-            Refusal::new(
-                code::ENDPOINT_SELECTOR_INVALID,
-                format!("`binding.endpoint_selectors[{index}]` is invalid: {error}."),
-            )
-        })?;
-    }
-    Ok(())
-}
-
-/// Whether an endpoint, as the API shows it, is bound to Kubernetes and matches one of `selectors`.
-fn is_bound(selectors: &[Predicate], endpoint: &Value) -> bool {
-    let bindings = endpoint["bindings"].as_array();
-    let is_offered = bindings.is_some_and(|names| names.iter().any(|name| name == "kubernetes"));
-    let facts = Facts::of(endpoint);
-    // A selector that fails to evaluate does not match.
-    is_offered
-        && selectors
-            .iter()
-            .any(|one| one.test(&facts).unwrap_or(false))
-}
-
 fn endpoints_schema(generator: &mut SchemaGenerator) -> schemars::Schema {
     list_schema::<Endpoint>(generator)
 }
@@ -415,13 +344,10 @@ fn run_list_bound_endpoints(control: &Control, call: Call) -> Running<'_> {
             return Err(Refusal::not_found().into());
         };
         let operator: KubernetesOperator = stored::read(&document)?;
-        let sources = operator.binding.map(|binding| binding.endpoint_selectors);
-        let selectors: Vec<Predicate> = sources
-            .iter()
-            .flatten()
-            .filter_map(|source| selector(source).ok())
-            .collect();
-        let having = |endpoint: &Value| is_bound(&selectors, endpoint);
+        let selectors = Selectors::of(operator.active_binding());
+        let having = |endpoint: &Value| {
+            EndpointFacts::of(endpoint).is_some_and(|facts| selectors.select(&facts))
+        };
         listed.uri = format!(
             "{}/{}/{}/bound_endpoints",
             cx.base,
@@ -439,8 +365,6 @@ mod tests {
     use rcgen::{
         CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519,
     };
-
-    use serde_json::json;
 
     use super::*;
 
@@ -482,37 +406,10 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_endpoint_is_bound_when_it_is_offered_and_selected() {
-        let bound = |source: &str, bindings: Value| {
-            let endpoint = json!({
-                "bindings": bindings, "url": "http://a.b", "port": 80, "metadata": "team=x",
-                "pooling_enabled": true,
-            });
-            is_bound(&[selector(source).unwrap()], &endpoint)
-        };
-        for (source, expected) in [
-            ("true", true),
-            ("false", false),
-            ("endpoint.url == 'http://a.b'", true),
-            ("endpoint.port > 80", false),
-            (
-                "endpoint.metadata.contains('team=x') && endpoint.pooling_enabled",
-                true,
-            ),
-            ("'kubernetes' in endpoint.bindings", true),
-        ] {
-            assert_eq!(bound(source, json!(["kubernetes"])), expected, "{source}");
-            assert!(!bound(source, json!(["public"])));
-        }
-        assert!(!is_bound(&[], &json!({"bindings": ["kubernetes"]})));
-    }
-
     proptest! {
         #[test]
         fn any_text_is_a_request_or_refused(text in "\\PC{0,200}") {
             drop(public_key(&text));
-            drop(check_selectors(std::slice::from_ref(&text)));
             drop(check_ingress(&text));
             let pem = format!("-----BEGIN CERTIFICATE REQUEST-----\n{text}\n-----END CERTIFICATE REQUEST-----\n");
             drop(public_key(&pem));

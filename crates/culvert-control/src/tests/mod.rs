@@ -181,6 +181,7 @@ impl House {
                 allow_public_calls: false,
                 ip_data: Default::default(),
                 own_names: Vec::new(),
+                kubernetes_ingress: "operators.culvert.example:8442".into(),
                 targets,
                 base_url: BASE.to_owned(),
                 agent_minimum: Some(AgentMinimum {

@@ -71,13 +71,14 @@ impl Address {
     }
 }
 
-/// The key that only one pool of endpoints can hold: https and tls share a port, and internal names are
-/// separate for each account.
+/// The key that only one pool of endpoints can hold: https and tls share a port, and names that are not public
+/// are separate for each account.
 pub(super) fn place_of(address: &Address, binding: Binding, account: &str) -> String {
     let Address { host, port, .. } = address;
     match binding {
         Binding::Public => format!("{port} {host}"),
         Binding::Internal => format!("{port} {host} {account}"),
+        Binding::Kubernetes => format!("{port} {host} {account} kubernetes"),
     }
 }
 
@@ -87,6 +88,7 @@ pub(super) fn name_of(address: &Address, binding: Binding, account: &str) -> Str
     let host = &address.host;
     match (binding, address.scheme) {
         (Binding::Internal, _) => format!("{host} {account}"),
+        (Binding::Kubernetes, _) => format!("{host} {account} kubernetes"),
         (Binding::Public, AddressScheme::Tcp) => address.hostport(),
         (Binding::Public, _) => host.clone(),
     }
@@ -179,6 +181,9 @@ impl RequestedUrl {
             }
             return Ok(self.settle_internal(cx)?);
         }
+        if binding == Binding::Kubernetes {
+            return Ok(self.settle_kubernetes(cx)?);
+        }
         let (scheme, settings) = (self.scheme, cx.settings);
         let name = scheme.name();
         let Some(usual) = scheme.port() else {
@@ -245,7 +250,6 @@ impl RequestedUrl {
 
     /// Chooses an internal address, which belongs to the account.
     fn settle_internal(self, cx: &Cx<'_>) -> Result<Settled, Refusal> {
-        let name = self.scheme.name();
         let host = match self.host {
             Some(host) => host.to_string(),
             None => format!("{}.{INTERNAL}", random_label(cx)),
@@ -256,30 +260,25 @@ impl RequestedUrl {
             );
             return Err(Refusal::new(code::ENDPOINT_FIELD_INVALID, why));
         }
-        let usual = self.scheme.port();
-        let port = self
-            .port
-            .or(usual)
-            .ok_or_else(|| Refusal::of(code::ENDPOINT_URL_WITHOUT_PORT))?;
-        let url = match self.port {
-            // As for public addresses, only http and https omit the default port.
-            Some(port) if self.scheme == AddressScheme::Tls || Some(port) != usual => {
-                format!("{name}://{host}:{port}")
-            }
-            _ => format!("{name}://{host}"),
+        Settled::private(self.scheme, host, self.port)
+    }
+
+    /// Chooses the address of a service in the clusters of the account.
+    fn settle_kubernetes(self, cx: &Cx<'_>) -> Result<Settled, Refusal> {
+        if cx.settings.kubernetes_ingress.is_empty() {
+            let why = "This installation accepts no Kubernetes operators: its setting `kubernetes.addr` is empty.";
+            return Err(Refusal::new(code::ENDPOINT_FIELD_INVALID, why));
+        }
+        let host = self.host.filter(|host| {
+            let mut labels = host.split('.');
+            let is_dns_name = host.bytes().all(|byte| !matches!(byte, b'*' | b'_'));
+            is_dns_name && labels.by_ref().count() == 2
+        });
+        let Some(host) = host else {
+            let why = "The host of an endpoint with the binding `kubernetes` must be `service.namespace`.";
+            return Err(Refusal::new(code::ENDPOINT_FIELD_INVALID, why));
         };
-        Ok(Settled {
-            address: Address {
-                scheme: self.scheme,
-                host,
-                port,
-                url,
-            },
-            domain_id: None,
-            tcp_addr_id: None,
-            taking: None,
-            condition: Changes::default(),
-        })
+        Settled::private(self.scheme, host.to_string(), self.port)
     }
 
     async fn settle_tcp(self, cx: &Cx<'_>) -> Result<Settled, Error> {
@@ -334,6 +333,36 @@ pub(super) struct Settled {
     pub(super) condition: Changes,
 }
 
+impl Settled {
+    /// An address that is not public, with any port.
+    fn private(scheme: AddressScheme, host: String, port: Option<u16>) -> Result<Self, Refusal> {
+        let name = scheme.name();
+        let usual = scheme.port();
+        let url = match port {
+            // As for public addresses, only http and https omit the default port.
+            Some(port) if scheme == AddressScheme::Tls || Some(port) != usual => {
+                format!("{name}://{host}:{port}")
+            }
+            _ => format!("{name}://{host}"),
+        };
+        let port = port
+            .or(usual)
+            .ok_or_else(|| Refusal::of(code::ENDPOINT_URL_WITHOUT_PORT))?;
+        Ok(Self {
+            address: Address {
+                scheme,
+                host,
+                port,
+                url,
+            },
+            domain_id: None,
+            tcp_addr_id: None,
+            taking: None,
+            condition: Changes::default(),
+        })
+    }
+}
+
 fn random_label(cx: &Cx<'_>) -> String {
     const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     cx.entropy.text(LETTERS, RANDOM_NAME_LENGTH)
@@ -365,10 +394,7 @@ pub(super) fn binding(given: &[String], wanted: &RequestedUrl) -> Result<Binding
         [name] if name == "kubernetes" && wanted.scheme == AddressScheme::Https => {
             Err(Refusal::of(code::KUBERNETES_SCHEME_UNSUPPORTED))
         }
-        [name] if name == "kubernetes" => Err(Refusal::new(
-            code::ENDPOINT_FIELD_INVALID,
-            "This version of culvert does not support endpoints with the binding `kubernetes`.",
-        )),
+        [name] if name == "kubernetes" => Ok(Binding::Kubernetes),
         [name] if name == "public" && is_internal => Err(Refusal::new(
             code::ENDPOINT_FIELD_INVALID,
             "A host that ends in `.internal` requires the binding `internal`.",

@@ -50,7 +50,7 @@ pub(crate) struct Endpoint {
 
 /// The bindings that an endpoint can have.
 pub(crate) fn binding_schema() -> Value {
-    json!({"type": "string", "enum": [Binding::Public.name(), Binding::Internal.name()]})
+    json!({"type": "string", "enum": Binding::NAMES})
 }
 
 /// The default of endpoints.
@@ -160,7 +160,10 @@ impl Model for Endpoint {
             description: &self.description,
             metadata: &self.metadata,
             url: &self.address.url,
-            public_url: base.ports.shown(&self.address.url),
+            public_url: match self.binding {
+                Binding::Public | Binding::Internal => base.ports.shown(&self.address.url),
+                Binding::Kubernetes => Cow::Borrowed(&self.address.url),
+            },
             kind: if served.is_some() {
                 "ephemeral"
             } else {
@@ -216,6 +219,7 @@ impl Model for Endpoint {
 pub(crate) enum Binding {
     Public,
     Internal,
+    Kubernetes,
 }
 
 /// The parts of a URL.
@@ -238,10 +242,17 @@ pub(crate) enum AddressScheme {
 }
 
 impl Binding {
+    pub(crate) const NAMES: [&'static str; 3] = [
+        Self::Public.name(),
+        Self::Internal.name(),
+        Self::Kubernetes.name(),
+    ];
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Public => "public",
             Self::Internal => "internal",
+            Self::Kubernetes => "kubernetes",
         }
     }
 }

@@ -13,7 +13,9 @@ use crate::stored::Format;
 
 /// The validity that a missing certificate shows.
 const NO_TIME: &str = "0001-01-01T00:00:00Z";
-pub(crate) const FEATURES: [&str; 3] = ["bindings", "gateway", "ingress"];
+/// The feature without which an operator binds no endpoints.
+pub(crate) const BINDINGS: &str = "bindings";
+pub(crate) const FEATURES: [&str; 3] = [BINDINGS, "gateway", "ingress"];
 /// The field of the operator's metadata that holds the UID of its namespace.
 pub(crate) const UID_IN_METADATA: &str = "namespace.uid";
 
@@ -52,7 +54,7 @@ pub(crate) struct Deployment {
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Binding {
     pub(crate) endpoint_selectors: Vec<String>,
-    /// `host:port`, or empty.
+    /// `host:port`; empty for the installation's.
     pub(crate) ingress_endpoint: String,
     /// The certificate signing request of the current certificate.
     pub(crate) csr: String,
@@ -86,6 +88,7 @@ pub(crate) struct View<'a> {
 pub(crate) struct BindingView<'a> {
     pub(crate) endpoint_selectors: &'a [String],
     pub(crate) cert: CertificateView<'a>,
+    /// Address that operators dial; the installation's if the operator has no own.
     pub(crate) ingress_endpoint: &'a str,
 }
 
@@ -123,7 +126,7 @@ impl Model for KubernetesOperator {
             enabled_features: &self.enabled_features,
             region: &self.region,
             deployment: &self.deployment,
-            binding: self.binding.as_ref().map(Binding::view),
+            binding: self.binding.as_ref().map(|binding| binding.view(base)),
         }
     }
 
@@ -147,8 +150,16 @@ impl Model for KubernetesOperator {
     }
 }
 
+impl KubernetesOperator {
+    /// Its binding, unless it has switched bindings off.
+    pub(crate) fn active_binding(&self) -> Option<&Binding> {
+        let is_on = self.enabled_features.iter().any(|name| name == BINDINGS);
+        self.binding.as_ref().filter(|_| is_on)
+    }
+}
+
 impl Binding {
-    pub(crate) fn view(&self) -> BindingView<'_> {
+    pub(crate) fn view<'a>(&'a self, base: Base<'a>) -> BindingView<'a> {
         let certificate = self.certificate.as_ref();
         let time = |of: fn(&ClientCertificate) -> Timestamp| {
             certificate.map_or_else(|| NO_TIME.to_owned(), |one| of(one).to_string())
@@ -160,7 +171,10 @@ impl Binding {
                 not_before: time(|certificate| certificate.not_before),
                 not_after: time(|certificate| certificate.not_after),
             },
-            ingress_endpoint: &self.ingress_endpoint,
+            ingress_endpoint: match self.ingress_endpoint.as_str() {
+                "" => base.kubernetes_ingress,
+                own => own,
+            },
         }
     }
 }
