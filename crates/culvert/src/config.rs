@@ -8,6 +8,7 @@ mod acme_dns;
 mod console;
 mod invalid;
 mod keys;
+mod kubernetes;
 mod limits;
 mod load;
 mod sections;
@@ -29,6 +30,7 @@ pub use acme_dns::*;
 pub use console::{Console, OpenId};
 pub use invalid::Invalid;
 pub use keys::{Key, LIVE, keys, reference};
+pub use kubernetes::Kubernetes;
 pub use limits::Limits;
 pub use load::{environment, load};
 pub use sections::*;
@@ -71,6 +73,8 @@ pub struct Settings {
     pub edge: EdgeSettings,
     /// The agent ingress.
     pub agents: Agents,
+    /// Bindings of Kubernetes operators.
+    pub kubernetes: Kubernetes,
     /// Limits for agents.
     pub limits: Limits,
     /// Connections between the nodes of the installation.
@@ -115,6 +119,7 @@ impl Default for Settings {
             api: Api::default(),
             edge: EdgeSettings::default(),
             agents: Agents::default(),
+            kubernetes: Kubernetes::default(),
             limits: Limits::default(),
             nodes: Nodes::default(),
             acme: Acme::default(),
@@ -142,6 +147,7 @@ impl Settings {
         self.acme.own_names(&self.edge.domain)?;
         self.api.check()?;
         self.agents.check()?;
+        self.kubernetes.check()?;
         self.edge.timeouts.check()?;
         self.limits.check()?;
         self.nodes.check()?;
@@ -156,6 +162,7 @@ impl Settings {
             ("edge.https_addr", &self.edge.https_addr),
             ("agents.addr", &self.agents.addr),
             ("agents.ssh_addr", &self.agents.ssh_addr),
+            ("kubernetes.addr", &self.kubernetes.addr),
             ("nodes.addr", &self.nodes.addr),
             ("metrics.addr", &self.metrics.addr),
             ("api.tls.addr", &self.api.tls.addr),

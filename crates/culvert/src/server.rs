@@ -210,6 +210,7 @@ impl Server {
                 let around = culvert_edge::Settings {
                     inherited: inherited.clone(),
                     write_delay: Some(Arc::new(delay)),
+                    kubernetes_host: settings.kubernetes.host(&domain),
                     agents: dial,
                     supervisor: supervisor.clone(),
                     ip_data: ip_data.clone(),
@@ -232,8 +233,11 @@ impl Server {
             names_kept: settings.agents.name_reservation.0,
             limits: settings.limits.of_agents(),
         };
-        let own_names = agent_settings.names.clone();
+        let mut own_names = agent_settings.names.clone();
+        own_names.push(settings.kubernetes.host(&domain));
         let control_domain = domain.clone();
+        let kubernetes_addr = edge.as_ref().and_then(Edge::kubernetes_addr);
+        let kubernetes_ingress = settings.kubernetes.ingress(&domain, kubernetes_addr);
         let certificates = certificate_file::open(&settings)?;
         let (logins, entries) = logins(&settings, &master)?;
         let control = Control::open(Parts {
@@ -251,6 +255,7 @@ impl Server {
                 allow_public_calls: settings.policy.http_request_public,
                 ip_data: ip_data.clone(),
                 own_names,
+                kubernetes_ingress,
                 targets,
                 base_url,
                 agent_minimum: settings.agents.minimum(),

@@ -125,7 +125,8 @@ pub struct EdgeSettings {
     /// `X-Forwarded-For`.
     pub underscore_headers: bool,
     /// Listeners that require a PROXY protocol header, version 1 or 2, on connections from
-    /// `edge.proxy_protocol_from`: any of `http`, `https`, `tcp`.
+    /// `edge.proxy_protocol_from`: any of `http`, `https`, `tcp`,
+    /// `kubernetes`.
     pub proxy_protocol: Vec<ProxiedListener>,
     /// Networks of the load balancers that send the PROXY protocol header. Headers from other
     /// addresses are not trusted.
@@ -261,6 +262,8 @@ pub enum ProxiedListener {
     Https,
     /// The ports of TCP endpoints.
     Tcp,
+    /// `kubernetes.addr`.
+    Kubernetes,
 }
 
 /// The agent ingress.

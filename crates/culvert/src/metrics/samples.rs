@@ -56,6 +56,11 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
             m.handshakes_failed.get(),
         ),
         counter(
+            "edge_refused_bindings",
+            "Connections of Kubernetes operators refused after the handshake",
+            m.refused_bindings.get(),
+        ),
+        counter(
             "edge_requests",
             "Requests with a valid head",
             m.requests.get(),

@@ -34,6 +34,11 @@ impl Server {
         self.agents_addr
     }
 
+    /// The address for Kubernetes operators.
+    pub fn kubernetes_addr(&self) -> Option<SocketAddr> {
+        self.parts.edge.as_ref()?.kubernetes_addr()
+    }
+
     /// The address for SSH clients.
     pub fn ssh_addr(&self) -> Option<SocketAddr> {
         self.ssh_addr
@@ -60,6 +65,7 @@ impl Server {
             self.metrics_addr,
             self.http_addr(),
             self.https_addr(),
+            self.kubernetes_addr(),
         ];
         let is_wanted = |address: &SocketAddr| {
             let port = address.port();
@@ -87,6 +93,10 @@ impl Server {
             (
                 "https",
                 self.https_addr().map(|address| address.to_string()),
+            ),
+            (
+                "kubernetes",
+                self.kubernetes_addr().map(|address| address.to_string()),
             ),
             (
                 "agents",

@@ -24,6 +24,7 @@ impl Server {
             ("api", self.api_addr),
             ("http", self.http_addr()),
             ("https", self.https_addr()),
+            ("kubernetes", self.kubernetes_addr()),
             ("agents", self.agents_addr),
             ("ssh", self.ssh_addr),
             ("nodes", self.nodes_addr),

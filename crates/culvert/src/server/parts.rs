@@ -71,6 +71,8 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
     Ok(culvert_edge::Settings {
         http_addr,
         https_addr,
+        kubernetes_addr: address(&settings.kubernetes.addr),
+        kubernetes_host: String::new(),
         tcp_bind_ip: http_addr
             .or(https_addr)
             .map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip()),
@@ -84,6 +86,7 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
             http: proxied(ProxiedListener::Http),
             https: proxied(ProxiedListener::Https),
             tcp: proxied(ProxiedListener::Tcp),
+            kubernetes: proxied(ProxiedListener::Kubernetes),
         },
         allow_private_upstreams: settings.edge.allow_private_upstreams,
         allow_networks: networks(

@@ -47,6 +47,7 @@ mod import_cycles;
 mod ip_restrictions;
 mod kept_events;
 mod kill;
+mod kubernetes;
 mod layers;
 mod lifecycle;
 mod list_filters;

@@ -104,6 +104,9 @@ fn listeners(settings: &Settings) -> Vec<(&'static str, &str, Speaks)> {
     if has(Role::Edge) {
         all.push(("edge.http_addr", &settings.edge.http_addr, Speaks::Http));
         all.push(("edge.https_addr", &settings.edge.https_addr, Speaks::Tls));
+        // Without a client certificate it says nothing.
+        let kubernetes = &settings.kubernetes.addr;
+        all.push(("kubernetes.addr", kubernetes, Speaks::Nodes));
     }
     if has(Role::Agents) {
         let speaks = match settings.agents.cert_file.is_empty() {
