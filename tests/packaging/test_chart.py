@@ -38,7 +38,10 @@ CASES = {
             },
         },
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-        "service": {"api": {"annotations": {"example.com/internal": "true"}}},
+        "service": {
+            "api": {"annotations": {"example.com/internal": "true"}},
+            "kubernetes": {"enabled": True},
+        },
     },
     # Everything that may be left out is, and everything that may be added is.
     "bare": {

@@ -116,6 +116,10 @@ spec:
           value: {{ printf "%d-%d" (int .first) (sub (add .first .count) 1) | quote }}
         {{- end }}
         {{- end }}
+        {{- if .Values.service.kubernetes.enabled }}
+        - name: CULVERT_KUBERNETES__ADDR
+          value: {{ printf "0.0.0.0:%d" (int .Values.service.kubernetes.port) }}
+        {{- end }}
         - name: CULVERT_SHUTDOWN__DRAIN
           value: {{ printf "%ds" (int .Values.termination.drainSeconds) }}
         {{- if .Values.database.existingSecret }}
@@ -149,6 +153,9 @@ spec:
         - { name: https, containerPort: 8443 }
         - { name: agents, containerPort: 8441 }
         - { name: ssh, containerPort: 2222 }
+        {{- if .Values.service.kubernetes.enabled }}
+        - { name: kubernetes, containerPort: {{ .Values.service.kubernetes.port }} }
+        {{- end }}
         - { name: nodes, containerPort: 8442 }
         - { name: api, containerPort: 8420 }
         - { name: metrics, containerPort: 9420 }
