@@ -38,8 +38,10 @@ pub(crate) async fn serve(tcp: TcpStream, down: Arc<Downstream>) {
     let deadline = Instant::now() + down.conn.rules.limits.handshake;
     // In a box: the task of a long connection keeps no room for its beginning.
     let upgraded = timeout_at(deadline, Box::pin(upgrade(tcp, &down)));
-    let Ok(Some((stream, member))) = upgraded.await else {
-        return;
+    let (stream, member) = match upgraded.await {
+        Ok(Some(upgraded)) => upgraded,
+        Ok(None) => return,
+        Err(_) => return down.edge.state.meters.handshakes_failed.up(),
     };
     let socket = Counted::new(Carrier::Operator(Box::new(stream)), Arc::clone(&down.conn));
     match member.endpoint.scheme {

@@ -35,8 +35,8 @@ pub struct Meters {
     pub unknown_names: Meter,
     /// TLS handshakes that failed or took too long.
     pub handshakes_failed: Meter,
-    /// Connections of Kubernetes operators that were refused after the handshake: their message was malformed or too
-    /// slow, or the operator binds no such endpoint.
+    /// Connections of Kubernetes operators that were refused after the handshake: their message was malformed, or the
+    /// operator binds no such endpoint.
     pub refused_bindings: Meter,
     /// Requests with a valid head.
     pub requests: Meter,

@@ -87,6 +87,10 @@ async fn an_operator_reaches_the_endpoints_that_it_selects() {
         let origin = Receiver::start().await;
         let upstream = format!("http://{}", origin.address);
         let endpoint = |url: &str, metadata: &str| {
+            let upstream = match url.starts_with("tcp:") {
+                true => "tcp://127.0.0.1:1",
+                false => &upstream,
+            };
             json!({
                 "url": url, "bindings": ["kubernetes"], "metadata": metadata,
                 "upstream_url": upstream,
