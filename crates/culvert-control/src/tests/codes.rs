@@ -545,7 +545,7 @@ async fn endpoints() {
         (with("bindings", json!(["internal"])), 18014),
         (with("bindings", json!(["kubernetes"])), 18018),
         (
-            json!({"url": "http://a.b", "bindings": ["kubernetes"], "upstream_url": upstream}),
+            json!({"url": "http://a.b.c", "bindings": ["kubernetes"], "upstream_url": upstream}),
             18014,
         ),
         (with("bindings", json!(["nope"])), 15005),

@@ -167,22 +167,70 @@ async fn a_signing_request_is_answered_by_a_certificate_of_the_operators_authori
 }
 
 #[tokio::test]
+async fn an_endpoint_changes_between_the_public_edge_and_clusters() {
+    let house = House::start().await;
+    let host = "x.culvert.localhost";
+    let body = json!({"url": format!("http://{host}"), "upstream_url": "http://127.0.0.1:9"});
+    let made = house.post("/endpoints", body).await.body();
+    let one = format!("/endpoints/{}", made["id"].as_str().unwrap());
+    // The host decides whether a binding fits.
+    let kubernetes = json!({"bindings": ["kubernetes"]});
+    assert_eq!(
+        house.patch(&one, kubernetes.clone()).await.code(),
+        Some(18014)
+    );
+    let moved = json!({"url": "http://x.web", "bindings": ["kubernetes"]});
+    let moved = house.patch(&one, moved).await.body();
+    assert_eq!(
+        (&moved["url"], &moved["domain"]),
+        (&json!("http://x.web"), &Value::Null)
+    );
+    // Its public name is free again, and it keeps its binding with another URL.
+    let body = json!({"url": format!("http://{host}"), "upstream_url": "http://127.0.0.1:9"});
+    house.post("/endpoints", body).await.body();
+    let renamed = house
+        .patch(&one, json!({"url": "http://y.web:81"}))
+        .await
+        .body();
+    assert_eq!(renamed["bindings"], json!(["kubernetes"]));
+    assert_eq!(
+        house.patch(&one, json!({"bindings": []})).await.code(),
+        Some(18023)
+    );
+    let back = json!({"url": format!("http://z.{host}"), "bindings": ["public"]});
+    let back = house.patch(&one, back).await.body();
+    assert_eq!(back["bindings"], json!(["public"]));
+}
+
+#[tokio::test]
 async fn bound_endpoints_are_those_offered_to_kubernetes() {
     let house = House::start().await;
     house
         .post("/endpoints", house.sample("endpoints", 1).await)
         .await
         .body();
-    let body = json!({"binding": {"endpoint_selectors": ["true"]}});
+    let offered = json!({
+        "url": "tcp://db.web:5432", "bindings": ["kubernetes"], "upstream_url": "tcp://127.0.0.1:9",
+    });
+    let offered = house.post("/endpoints", offered).await.body();
+    let body = json!({
+        "enabled_features": ["bindings"],
+        "binding": {"endpoint_selectors": ["endpoint.port == 5432"]},
+    });
     let made = house.post("/kubernetes_operators", body).await.body();
+    // It has no address of its own.
+    let ingress = &made["binding"]["ingress_endpoint"];
+    assert_eq!(ingress, "operators.culvert.example:8442");
     let one = format!("/kubernetes_operators/{}", made["id"].as_str().unwrap());
     let path = format!("{one}/bound_endpoints");
     let list = house.get(&path).await.body();
-    // Public endpoints are not bound, and there are no others yet.
     assert_eq!(
         list,
-        json!({"endpoints": [], "uri": format!("{BASE}{path}"), "next_page_uri": null})
+        json!({"endpoints": [offered], "uri": format!("{BASE}{path}"), "next_page_uri": null})
     );
+    let off = json!({"enabled_features": ["ingress"]});
+    house.patch(&one, off).await.body();
+    assert_eq!(house.get(&path).await.body()["endpoints"], json!([]));
     let absent = format!(
         "/kubernetes_operators/k8sop_{}/bound_endpoints",
         "0".repeat(27)
