@@ -3,8 +3,9 @@
 //! ```text
 //! GET    /                      to /console/, for a browser that opens it
 //! GET    /console/…             the console's files; its page for every other path
+//! GET    /console/ca.pem        the certificate of the installation's CA, for agents and clients to trust
 //! any    /console/sign-in…      see `console_sign_in`
-//! POST   /console/session       {"token": "…"} signs in: returns the session and sets its cookie
+//! POST   /console/session       {"token": "…"} or {"link": "…"} signs in: returns the session and sets its cookie
 //! GET    /console/session       the session
 //! DELETE /console/session       signs out
 //! any    /console/api/…         the management API, by cookie
@@ -49,7 +50,7 @@ const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-p
 /// The Content-Security-Policy: only own files and calls to the own origin, without inline code and frames.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; \
-                      frame-ancestors 'none'";
+                      frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
 const ANOTHER_ORIGIN: &str = "The console session can only be used by pages of the same origin.";
 /// Bytes of the body of a sign-in.
@@ -66,6 +67,8 @@ pub(crate) enum Located<'a> {
     /// The path of an API operation with cookie authentication.
     Api(&'a str),
     Session,
+    /// The certificate of the installation's CA. It is public: every server certificate is signed with it.
+    Ca,
     /// A step of a sign-in without an API key.
     SignIn(Step),
     /// The name of a file. Unknown names return the console's page.
@@ -89,6 +92,7 @@ pub(crate) fn locate(parts: &Parts) -> Located<'_> {
     match rest.strip_prefix("/api").filter(|api| api.starts_with('/')) {
         Some(api) => Located::Api(api),
         None if rest == "/session" => Located::Session,
+        None if rest == "/ca.pem" => Located::Ca,
         // The page of an invitation has the path to which it sends the token.
         None if rest == "/invitation" && parts.method == Method::GET => Located::File(""),
         None if Step::of(rest).is_some() => {
@@ -246,6 +250,24 @@ pub(crate) fn set_cookie(
 }
 
 impl Api {
+    /// The certificate of the installation's CA, as a file.
+    pub(crate) fn ca(&self, parts: &Parts) -> Result<Response<Body>, Problem> {
+        if parts.method != Method::GET {
+            return Err(Problem::wrong_method(GET));
+        }
+        let pem = self.control.ca_pem().as_bytes().to_vec();
+        let mut response = Response::new(Body::whole(pem.into()));
+        let headers = response.headers_mut();
+        for (name, value) in [
+            (CONTENT_TYPE, "application/x-pem-file"),
+            (CACHE_CONTROL, "no-cache"),
+            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        Ok(response)
+    }
+
     /// The session cookie of a request.
     pub(crate) fn session_cookie<'a>(&self, arrival: &Arrival<'a>) -> Option<&'a str> {
         let (name, _) = cookie_of(&self.base(arrival.parts, arrival.ends))?;
@@ -302,16 +324,21 @@ impl Api {
         let Some((name, attributes)) = cookie_of(base) else {
             return Err(needs_tls().into());
         };
-        let token = body.as_ref().and_then(|body| body.get("token")?.as_str());
-        let Some(token) = token else {
-            let why = "`token` must be the token of an API key.";
-            return Err(Refusal::new(code::BODY_FIELD_INVALID, why)
-                .with("field", "token")
-                .into());
-        };
-        let header = Secret::new(format!("Bearer {}", token.trim()));
+        let given = |name| body.as_ref().and_then(|body| body.get(name)?.as_str());
+        let (token, link) = (given("token"), given("link"));
         let beginning = async {
-            let caller = self.control.authenticate(Some(header.reveal())).await;
+            let caller = match (token, link) {
+                (Some(token), None) => {
+                    let header = Secret::new(format!("Bearer {}", token.trim()));
+                    self.control.authenticate(Some(header.reveal())).await
+                }
+                (None, Some(link)) => self.control.use_console_link(link).await,
+                _ => {
+                    let why = "`token` must be the token of an API key.";
+                    let refusal = Refusal::new(code::BODY_FIELD_INVALID, why);
+                    return Err(refusal.with("field", "token").into());
+                }
+            };
             let caller = caller.map_err(|error| self.failed(error.into(), arrival))?;
             let owner_id = caller.owner_id.clone();
             let Some(_place) = self.turnstile.enter_owner(entered, &owner_id).await else {

@@ -316,6 +316,7 @@ impl Api {
             Located::SignIn(step) => {
                 return self.console_sign_in(step, arrival).await.map_err(stranger);
             }
+            Located::Ca => return self.ca(parts).map_err(stranger),
             Located::Root => return Ok(console::redirect()),
             Located::File(name) => return console::file(parts, name).map_err(stranger),
         };

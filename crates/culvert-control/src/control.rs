@@ -14,6 +14,7 @@ use crate::agents::state::{AgentSettings, Agents};
 use crate::authority::Authority;
 use crate::base::Base;
 use crate::caller::{Caller, Role};
+use crate::console_link::ConsoleLink;
 use crate::console_provider::ConsoleSignIn;
 use crate::cx::Cx;
 use crate::key_uses::KeyUses;
@@ -78,6 +79,7 @@ pub struct Control {
     pub(crate) published: tokio::sync::watch::Sender<i64>,
     pub(crate) logins: Arc<Logins>,
     pub(crate) console_sign_in: Option<ConsoleSignIn>,
+    pub(crate) console_link: ConsoleLink,
     pub(crate) certificates: Option<Certificates>,
     pub(crate) certificate_meters: CertificateMeters,
     /// Public certificates of the installation's own names.

@@ -20,6 +20,7 @@ mod captured;
 mod captured_access;
 mod certificate;
 pub mod compile;
+mod console_link;
 mod console_provider;
 mod console_session;
 mod control;

@@ -8,6 +8,7 @@ use culvert_base::Fault;
 
 use crate::agents::state::Agents;
 use crate::authority::Authority;
+use crate::console_link::ConsoleLink;
 use crate::control::{Control, Parts};
 use crate::key_uses::KeyUses;
 use crate::keyed_mutex::KeyedMutex;
@@ -56,6 +57,7 @@ impl Control {
             published: tokio::sync::watch::Sender::new(0),
             logins: parts.logins,
             console_sign_in: parts.console_sign_in,
+            console_link: ConsoleLink::default(),
             certificates: parts.certificates,
             certificate_meters: CertificateMeters::default(),
             own_certificates: Arc::default(),

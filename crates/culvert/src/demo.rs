@@ -64,6 +64,7 @@ pub async fn run(once: bool) -> Result<()> {
         api: server.api_url(),
         http: server.http_addr().context("the demo requires plain HTTP")?,
         https: server.https_addr().context("the demo requires TLS")?,
+        console: server.console_url().context("the demo requires the API")?,
         ca: server.ca_file(),
         token: server
             .first_token()
@@ -106,6 +107,7 @@ struct Play {
     api: String,
     http: SocketAddr,
     https: SocketAddr,
+    console: String,
     ca: PathBuf,
     token: String,
     folder: PathBuf,
@@ -236,7 +238,11 @@ impl Play {
 
     fn say_what_next(&self) {
         let (http, https) = (self.http.port(), self.https.port());
-        heading("The server keeps running. In another terminal, try:");
+        heading(
+            "The server keeps running. Open its console; this link signs in once, within an hour:",
+        );
+        println!("   {}\n", self.console);
+        heading("Or in another terminal, try:");
         println!(
             "   curl --resolve hello.culvert.localhost:{http}:127.0.0.1 http://hello.culvert.localhost:{http}/"
         );

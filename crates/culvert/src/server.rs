@@ -64,6 +64,8 @@ pub struct Server {
     settings: Settings,
     parts: Running,
     first_token: Option<Secret>,
+    /// Signs in to the console once, if this start created the first key.
+    console_link: Option<Secret>,
     api_addr: Option<SocketAddr>,
     agents_addr: Option<SocketAddr>,
     ssh_addr: Option<SocketAddr>,
@@ -492,10 +494,13 @@ impl Server {
         delivery
             .net()
             .set_own_listeners(own.into_iter().flatten().collect());
+        let console_link = first_token.as_ref().filter(|_| api_addr.is_some());
+        let console_link = console_link.map(|token| control.make_console_link(token));
         let mut server = Self {
             settings: given,
             parts,
             first_token,
+            console_link,
             api_addr,
             agents_addr,
             ssh_addr,

@@ -72,3 +72,33 @@ async fn sessions_that_have_ended_leave_nothing_behind() {
     assert_eq!(stored().await, 0);
     house.control.sign_out(cookie.reveal()).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_link_signs_in_once_within_an_hour() {
+    let house = House::start().await;
+    let make = || house.control.make_console_link(&house.token);
+    let works = async |link: &Secret| house.control.use_console_link(link.reveal()).await.is_ok();
+
+    let link = make();
+    // A wrong secret does not use the link up.
+    assert!(!works(&Secret::new("x".to_owned())).await);
+    assert!(!works(&house.token).await);
+    let caller = house.control.use_console_link(link.reveal()).await.unwrap();
+    assert_eq!(caller.owner_id, house.admin.owner_id);
+    assert!(!works(&link).await, "a second use");
+
+    // A new link replaces the one before.
+    let (first, second) = (make(), make());
+    assert!(!works(&first).await);
+    assert!(works(&second).await);
+
+    let late = make();
+    house.clock.advance(60 * MINUTE);
+    assert!(!works(&late).await);
+
+    // It is not a token of the API, nor a cookie.
+    let link = make();
+    let header = format!("Bearer {}", link.reveal());
+    assert!(house.control.authenticate(Some(&header)).await.is_err());
+    assert!(!is_valid(&house, &link).await);
+}

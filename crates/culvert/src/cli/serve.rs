@@ -52,7 +52,11 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         if let Some(console) = server.console_url()
             && std::io::stdout().is_terminal()
         {
-            println!("console: {console}");
+            let once = match server.console_url_signs_in() {
+                true => " (this link signs in once, within an hour)",
+                false => "",
+            };
+            println!("console: {console}{once}");
         }
         notify_supervisor();
 

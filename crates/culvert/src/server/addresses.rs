@@ -117,12 +117,23 @@ impl Server {
         line
     }
 
-    /// The URL of the console for a browser on this machine.
+    /// The URL of the console for a browser on this machine. After the start that created the first key, it is a link
+    /// that signs in once.
     pub fn console_url(&self) -> Option<String> {
         let port = self.api_addr?.port();
-        Some(match &self.settings.api.base_url {
+        let page = match &self.settings.api.base_url {
             base if !base.is_empty() => format!("{}/console/", base.trim_end_matches('/')),
             _ => format!("http://localhost:{port}/console/"),
+        };
+        Some(match &self.console_link {
+            // Browsers do not send what follows `#`.
+            Some(secret) => format!("{page}#sign-in={}", secret.reveal()),
+            None => page,
         })
+    }
+
+    /// Whether the URL of the console signs in.
+    pub fn console_url_signs_in(&self) -> bool {
+        self.console_link.is_some()
     }
 }

@@ -1,0 +1,67 @@
+//! The link that opens the console once without a token to paste: for the person who has just started a new server.
+//!
+//! A link exists only in the process that printed it. It represents a key, and is valid until it is used, another one
+//! is made, or an hour has passed.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use culvert_base::{Ksuid, Refusal, Secret, Timestamp, code};
+
+use crate::Error;
+use crate::caller::Caller;
+use crate::control::Control;
+use crate::token;
+
+/// How long an unused link is valid.
+const VALID_FOR: Duration = Duration::from_secs(3_600);
+
+/// The unused link of this process, if there is one.
+#[derive(Debug, Default)]
+pub(crate) struct ConsoleLink(Mutex<Option<Unused>>);
+
+impl ConsoleLink {
+    fn lock(&self) -> MutexGuard<'_, Option<Unused>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+struct Unused {
+    digest: String,
+    until: Timestamp,
+    /// The token of the key that the link represents.
+    key: Secret,
+}
+
+impl Control {
+    /// Makes a link that signs in once with the key of this token, and returns the link's secret. An unused link before
+    /// it becomes invalid.
+    pub fn make_console_link(&self, key: &Secret) -> Secret {
+        let id: Ksuid = self.ids.next(&*self.clock, &*self.entropy);
+        let secret = token::mint(id, &*self.entropy);
+        let link = Unused {
+            digest: self.pepper.digest(secret.reveal()),
+            until: self.clock.now().plus(VALID_FOR),
+            key: key.clone(),
+        };
+        *self.console_link.lock() = Some(link);
+        secret
+    }
+
+    /// The caller of an unused link, which becomes invalid.
+    ///
+    /// # Errors
+    ///
+    /// 203 if the link is not valid, and those of [`Control::authenticate`] for its key.
+    pub async fn use_console_link(&self, secret: &str) -> Result<Caller, Error> {
+        let is_it = |link: &mut Unused| self.pepper.recognises(Some(&link.digest), secret);
+        let taken = self.console_link.lock().take_if(is_it);
+        let Some(link) = taken.filter(|link| self.clock.now() < link.until) else {
+            let why = "The sign-in link was used before, or has expired. Sign in with a token.";
+            return Err(Refusal::new(code::API_KEY_INVALID, why).into());
+        };
+        let header = Secret::new(format!("Bearer {}", link.key.reveal()));
+        self.authenticate(Some(header.reveal())).await
+    }
+}
