@@ -75,7 +75,7 @@ test('a key that is not an admin\'s sees no nodes', async () => {
   await other.page.goto(`${base}/console/nodes`);
   await other.page.getByLabel('Token of an API key').fill(key.body.token);
   await other.page.getByRole('button', { name: 'Sign in' }).click();
-  await other.page.getByText('Your key may not do this').waitFor();
+  await other.page.getByText('You may not do this').waitFor();
   await other.page.goto(`${base}/console/`);
   await other.page.getByRole('row', { name: new RegExp(`stats${run}`) }).waitFor();
   assert.deepEqual(other.faults, []);

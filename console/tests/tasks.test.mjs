@@ -152,7 +152,7 @@ test('an agent is connected by a command that holds its new token', async () => 
   await go('/connect');
   await page.getByRole('button', { name: 'Create a credential' }).click();
   await page.getByText('The commands below have it.').waitFor();
-  await page.getByText(/^CULVERT_AUTHTOKEN=\S{20,} culvert http 3000/).waitFor();
+  await page.getByText(/^CULVERT_AUTHTOKEN=\S{20,} culvert http 3000/m).waitFor();
 });
 
 test('a change is seen live on the audit page', async () => {
@@ -163,6 +163,30 @@ test('a change is seen live on the audit page', async () => {
   await page.getByRole('option', { name: new RegExp(`API key created.*audited ${run}`) }).click();
   await page.getByRole('dialog', { name: 'Event' }).getByRole('link', { name: 'Open the object' }).click();
   await page.getByRole('heading', { name: `audited ${run}`, level: 1 }).waitFor();
+});
+
+test('the endpoint of a host is found, with the reason', async () => {
+  const made = await api(page, 'POST', '/endpoints', { url: `http://*.which${run}.culvert.localhost`, upstream_url: service.url });
+  assert.equal(made.status, 201, made.body.msg);
+  await go('/endpoints');
+  await page.getByText('Which endpoint serves a host?').click();
+  await box('Host or URL').fill(`http://a.b.which${run}.culvert.localhost:8080/path`);
+  await page.getByRole('button', { name: 'Find' }).click();
+  await page.getByText('this is the closest wildcard').waitFor();
+  await page.getByRole('link', { name: `http://*.which${run}.culvert.localhost` }).first().waitFor();
+  await box('Host or URL').fill('nobody.example.com');
+  await page.getByRole('button', { name: 'Find' }).click();
+  await page.getByText(/No endpoint serves/).waitFor();
+});
+
+test('a change is shown with the value before and after it', async () => {
+  const { body: made } = await api(page, 'POST', '/vaults', { name: `diff-${run}`, description: 'old words' });
+  await api(page, 'PATCH', `/vaults/${made.id}`, { description: 'new words' });
+  await go(`/audit?view=kept&object=${made.id}`);
+  await page.getByRole('option', { name: /Vault updated/ }).click();
+  const row = page.getByRole('dialog', { name: 'Event' }).getByRole('row', { name: /description/ });
+  await row.waitFor();
+  assert.match(await row.innerText(), /old words[\s\S]*new words/);
 });
 
 test('the palette goes to pages and to objects, by keyboard alone', async () => {

@@ -2,6 +2,7 @@ import { useQuery } from '@tanstack/react-query';
 import { call } from '@/api/http';
 import { type JsonObject, text } from '@/api/json';
 import { useModel } from '@/api/document';
+import { ActionButton } from '@/resources/actions';
 import { LinkButton } from '@/ui/link-button';
 import { Section, Tag } from '@/ui/page';
 import { Failure, Loading } from '@/ui/states';
@@ -34,9 +35,11 @@ export default function KeyExtra({ object }: { object: JsonObject }) {
   const end = text(set?.expires_at);
   const previous = text(set?.previous_token_expires_at);
   const used = text(set?.last_used_at);
+  const remove = resource?.below.find((one) => one.command === 'delete-restrictions');
+  const isRestricted = Boolean(set?.role) || scopes.length > 0 || networks.length > 0 || end !== '';
   const edit = update ? <LinkButton size="xs" variant="default" to="/$collection/$id/do/$action" params={{ collection: 'api_keys', id, action: update.command }}>Change restrictions</LinkButton> : null;
   return (
-    <Section title="Restrictions and use" actions={edit}>
+    <Section title="Restrictions and use" actions={<>{resource && remove && isRestricted ? <ActionButton resource={resource} operation={remove} id={id} label="Remove restrictions" danger /> : null}{edit}</>}>
       {answer.isPending ? <Loading /> : null}
       {answer.error ? <Failure error={answer.error} /> : null}
       {set ? (

@@ -1,15 +1,31 @@
 import { useQuery } from '@tanstack/react-query';
-import { api, body } from '@/api/client';
 import { useModel } from '@/api/document';
-import type { JsonObject } from '@/api/json';
+import { type JsonObject, refId } from '@/api/json';
 import { SubjectCharts } from '@/charts/subject-charts';
 import { ActionButton } from '@/resources/actions';
+import { listAt } from '@/resources/queries';
 import { ResourceTable } from '@/resources/table';
 import { Section } from '@/ui/page';
 import { Failure, Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 
 const LABELS: Record<string, string> = { stop: 'Stop', restart: 'Restart', 'update-agent': 'Update' };
+
+/** Pages of endpoints that are read at most. */
+const PAGES_MAX = 20;
+
+/** The endpoints of an agent. The API has no filter for it, so all endpoints of agents are read. */
+async function endpointsOf(id: string, signal: AbortSignal): Promise<JsonObject[]> {
+  const found: JsonObject[] = [];
+  let before: string | undefined;
+  for (let page = 0; page < PAGES_MAX; page += 1) {
+    const { objects, next } = await listAt('/endpoints', 'endpoints', { filter: 'obj.type == "agent"', before }, 100, signal);
+    found.push(...objects.filter(({ tunnel_session: session }) => refId(session) === id));
+    if (!next) break;
+    before = next;
+  }
+  return found;
+}
 
 /** What a connected agent serves, and the buttons that stop, restart and update it. */
 export default function AgentExtra({ object }: { object: JsonObject }) {
@@ -19,7 +35,7 @@ export default function AgentExtra({ object }: { object: JsonObject }) {
   const id = String(object.id);
   const served = useQuery({
     queryKey: ['endpoints', 'of agent', id],
-    queryFn: async ({ signal }) => body(await api.GET('/endpoints', { params: { query: { limit: 100 } }, signal })).endpoints.filter((one) => one.tunnel_session?.id === id),
+    queryFn: ({ signal }) => endpointsOf(id, signal),
     refetchInterval: 5000,
   });
   return (
@@ -33,7 +49,7 @@ export default function AgentExtra({ object }: { object: JsonObject }) {
         {served.isPending ? <Loading /> : null}
         {served.error ? <Failure error={served.error} /> : null}
         {served.data?.length === 0 ? <p className={ui.dim}>This agent serves nothing now.</p> : null}
-        {endpoints && served.data?.length ? <ResourceTable resource={endpoints} objects={served.data as unknown as JsonObject[]} label="Endpoints of this agent" /> : null}
+        {endpoints && served.data?.length ? <ResourceTable resource={endpoints} objects={served.data} label="Endpoints of this agent" /> : null}
       </Section>
       <SubjectCharts subject="agent" id={id} />
     </>

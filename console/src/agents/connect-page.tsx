@@ -1,25 +1,41 @@
 import { Button, Select, Tabs, TextInput } from '@mantine/core';
-import { useMutation, useQueryClient } from '@tanstack/react-query';
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import { api, body } from '@/api/client';
+import { nodesQuery } from '@/nodes/queries';
+import { useSession } from '@/session/session';
 import { CopyBlock } from '@/ui/copy';
 import { Page, Section } from '@/ui/page';
 import { Failure } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { commandsFor } from './snippets';
 
+/** The last part of an address: its port. */
+const portOf = (address: string | undefined): string | undefined => /:(\d+)$/.exec(address ?? '')?.[1];
+
+/** The ports where this installation accepts agents and SSH. Only admins see addresses; others get the usual ones. */
+function useListeners(): { agents: string; ssh: string } {
+  const isAdmin = useSession()?.role === 'admin';
+  const { data } = useQuery({ ...nodesQuery, enabled: isAdmin });
+  const found = data?.nodes.find((node) => node.is_online && node.addresses.agents)?.addresses;
+  return { agents: portOf(found?.agents) ?? '8441', ssh: portOf(found?.ssh) ?? '2222' };
+}
+
 /** From nothing to a service online: a credential, then the command for the machine where the service runs. */
 export default function ConnectPage() {
   const [port, setPort] = useState('3000');
   const [kind, setKind] = useState('http');
-  const [server, setServer] = useState(`${location.hostname}:8441`);
+  const [typed, setServer] = useState<string>();
+  const listeners = useListeners();
+  const server = typed ?? `${location.hostname}:${listeners.agents}`;
   const client = useQueryClient();
   const create = useMutation({
     mutationFn: async () => body(await api.POST('/credentials', { body: { description: 'made in the console' } })),
     onSuccess: () => client.invalidateQueries({ queryKey: ['credentials'] }),
   });
   const token = create.data?.token ?? undefined;
+  const commands = commandsFor({ token, port, kind, server, sshPort: listeners.ssh, origin: location.origin });
   return (
     <Page title="Connect an agent" text="An agent runs beside a service, dials out to this server and brings the service online. It needs no open port.">
       <Section title="1. A token for the agent">
@@ -46,9 +62,9 @@ export default function ConnectPage() {
       <Section title="3. Run it where the service runs">
         <Tabs defaultValue="culvert" keepMounted={false}>
           <Tabs.List aria-label="Kind of agent">
-            {commandsFor({ token, port, kind, server }).map(({ id, label }) => <Tabs.Tab key={id} value={id}>{label}</Tabs.Tab>)}
+            {commands.map(({ id, label }) => <Tabs.Tab key={id} value={id}>{label}</Tabs.Tab>)}
           </Tabs.List>
-          {commandsFor({ token, port, kind, server }).map(({ id, text, command }) => (
+          {commands.map(({ id, text, command }) => (
             <Tabs.Panel key={id} value={id} pt="sm"><p className={ui.hint}>{text}</p><CopyBlock value={command} label="the command" /></Tabs.Panel>
           ))}
         </Tabs>

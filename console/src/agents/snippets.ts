@@ -3,6 +3,10 @@ interface Wanted {
   port: string;
   kind: string;
   server: string;
+  /** The port of the server for SSH. */
+  sshPort: string;
+  /** Where the console is. */
+  origin: string;
 }
 
 interface Snippet {
@@ -13,20 +17,20 @@ interface Snippet {
 }
 
 /** The commands that connect an agent, for each kind of agent. */
-export function commandsFor({ token, port, kind, server }: Wanted): Snippet[] {
+export function commandsFor({ token, port, kind, server, sshPort, origin }: Wanted): Snippet[] {
   const key = token ?? '<token>';
   const host = server.replace(/:\d+$/, '');
   const listener = `${kind === 'tls' ? 'tls' : kind}_endpoint`;
   const target = kind === 'http' ? `http://127.0.0.1:${port}` : `tcp://127.0.0.1:${port}`;
-  const sshPort = kind === 'http' || kind === 'tls' ? '443' : '0';
+  const bound = kind === 'http' || kind === 'tls' ? '443' : '0';
   return [
     {
-      id: 'culvert', label: 'culvert', text: 'The same binary as the server. ca.pem is in the data directory of the server.',
-      command: `CULVERT_AUTHTOKEN=${key} culvert ${kind} ${port} --server ${server} --ca ca.pem`,
+      id: 'culvert', label: 'culvert', text: 'The same binary as the server. The first line gets the certificate authority of this installation.',
+      command: `curl -fsSo ca.pem ${origin}/console/ca.pem\nCULVERT_AUTHTOKEN=${key} culvert ${kind} ${port} --server ${server} --ca ca.pem`,
     },
     {
       id: 'ssh', label: 'ssh', text: 'No agent at all: a stock OpenSSH client. Register its public key first, with the first line.',
-      command: `culvert api ssh_credentials create --public-key "$(cat ~/.ssh/id_ed25519.pub)"\nssh -p 2222 -R ${sshPort}:localhost:${port} v2@${host} ${kind}`,
+      command: `culvert api ssh_credentials create --public-key "$(cat ~/.ssh/id_ed25519.pub)"\nssh -p ${sshPort} -R ${bound}:localhost:${port} v2@${host} ${kind}`,
     },
     {
       id: 'python', label: 'Python', text: 'The published library, inside your program.',

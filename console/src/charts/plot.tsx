@@ -24,25 +24,30 @@ const HEIGHT = 150;
 const MARKS = 4;
 const DAY = 86_400;
 
-/** A path over all values; a gap begins a new piece. A single value has a short line of its own. */
-function path(values: (number | null)[], top: number): string {
+/** A path over all values, where a gap begins a new piece; and the values with a gap on both sides, as dots. */
+function paths(values: (number | null)[], top: number): { line: string; dots: string } {
   const width = WIDTH / Math.max(1, values.length - 1);
-  let drawn = '';
+  const has = (index: number) => typeof values[index] === 'number';
+  let line = '';
+  let dots = '';
   values.forEach((value, index) => {
     if (value === null) return;
-    const x = index * width;
-    const y = (HEIGHT - (Math.min(value, top) / top) * HEIGHT).toFixed(1);
-    const before = index > 0 ? values[index - 1] : null;
-    drawn += before === null || before === undefined ? `M${x.toFixed(1)} ${y}h1` : `L${x.toFixed(1)} ${y}`;
+    const at = `${(index * width).toFixed(1)} ${(HEIGHT - (Math.min(value, top) / top) * HEIGHT).toFixed(1)}`;
+    if (has(index - 1)) line += `L${at}`;
+    else if (has(index + 1)) line += `M${at}`;
+    else dots += `M${at}h0.01`;
   });
-  return drawn;
+  return { line, dots };
 }
 
 const Lines = memo(function Lines({ lines, top, count }: { lines: Line[]; top: number; count: number }) {
   return (
     <>
       {Array.from({ length: count }, (_, index) => <line key={index} x1="0" x2={WIDTH} y1={(index / count) * HEIGHT} y2={(index / count) * HEIGHT} className={css.grid} />)}
-      {lines.map(({ label, color, values }) => <path key={label} d={path(values, top)} data-color={color} />)}
+      {lines.map(({ label, color, values }) => {
+        const { line, dots } = paths(values, top);
+        return <g key={label}><path d={line} data-color={color} />{dots ? <path d={dots} data-color={color} className={css.dots} /> : null}</g>;
+      })}
     </>
   );
 });

@@ -4,17 +4,18 @@ import { useModel } from '@/api/document';
 import { type JsonObject, text } from '@/api/json';
 import { ActionButton } from '@/resources/actions';
 import { CopyBlock } from '@/ui/copy';
-import { Section, Tag } from '@/ui/page';
+import { Prose, Section, Tag } from '@/ui/page';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
-import { domainState } from './status';
+import { STEPS, domainState } from './status';
 
 /** The DNS records that a domain needs, how its certificate is, and the button that tries again. */
 export default function DomainExtra({ object }: { object: JsonObject }) {
   const client = useQueryClient();
   const resource = useModel().resources.get('reserved_domains');
   const retry = resource?.below.find((one) => one.command === 'retry-certificate-management');
-  const { tone, word, why, retriesAt, renewsAt } = domainState(object);
+  const stop = resource?.below.find((one) => one.command === 'delete-certificate-management-policy');
+  const { tone, word, why, retriesAt, renewsAt, failed } = domainState(object);
   const busy = word === 'Being issued' || word === 'Not issued' || word === 'Waiting';
   useEffect(() => {
     if (!busy) return undefined;
@@ -25,13 +26,25 @@ export default function DomainExtra({ object }: { object: JsonObject }) {
   const cname = text(object.cname_target);
   const challenge = text(object.acme_challenge_cname_target);
   const records = [cname ? `${domain}. CNAME ${cname}.` : '', challenge ? `_acme-challenge.${domain.replace('*.', '')}. CNAME ${challenge}.` : ''].filter(Boolean);
+  const buttons = resource && object.certificate_management_policy ? (
+    <>
+      {stop ? <ActionButton resource={resource} operation={stop} id={String(object.id)} label="Stop managing" danger /> : null}
+      {retry ? <ActionButton resource={resource} operation={retry} id={String(object.id)} label="Try again now" /> : null}
+    </>
+  ) : null;
   return (
     <div className={ui.columns}>
-      <Section title="Certificate" actions={retry && resource && object.certificate_management_policy ? <ActionButton resource={resource} operation={retry} id={String(object.id)} label="Try again now" /> : null}>
-        <p role="status"><Tag tone={tone}>{word}</Tag> {why}</p>
+      <Section title="Certificate" actions={buttons}>
+        <p role="status"><Tag tone={tone}>{word}</Tag> {why ? <Prose text={why} /> : null}</p>
         {retriesAt ? <p className={ui.dim}>The next attempt is at <Time value={retriesAt} />.</p> : null}
         {renewsAt ? <p className={ui.dim}>It is renewed at <Time value={renewsAt} />.</p> : null}
-        {word === 'Not issued' ? <p>Check that the records beside this are at your DNS provider, and that port 80 of this server is reached from outside.</p> : null}
+        {failed === undefined ? null : (
+          <ol className={ui.items}>
+            {STEPS.slice(0, failed + 1).map(({ title, todo }, step) => (
+              <li key={title}><Tag tone={step === failed ? 'bad' : 'ok'}>{step === failed ? 'Fails' : 'Done'}</Tag> {title}{step === failed ? <p>{todo}</p> : null}</li>
+            ))}
+          </ol>
+        )}
         {word === "The platform's" ? <p className={ui.dim}>The certificate of the installation is presented for this name.</p> : null}
       </Section>
       {records.length > 0 ? (

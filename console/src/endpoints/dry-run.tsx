@@ -1,8 +1,9 @@
-import { Button, SegmentedControl } from '@mantine/core';
+import { Button } from '@mantine/core';
 import { useMutation } from '@tanstack/react-query';
 import { lazy, Suspense, useState } from 'react';
 import { call } from '@/api/http';
 import type { JsonObject } from '@/api/json';
+import { Choice } from '@/ui/choice';
 import { Section } from '@/ui/page';
 import { Empty, Failure, Loading } from '@/ui/states';
 import { Time } from '@/ui/time';
@@ -61,6 +62,8 @@ function outcome({ matches, ended_by: end, rules }: Past): string {
   return `${end.certain ? 'ends' : 'may end'} with ${end.action}`;
 }
 
+const KINDS = [{ value: 'policy', label: 'Traffic policy' }, { value: 'filter', label: 'Filter' }];
+
 /** Evaluates a policy or a filter against the recent requests of an endpoint. */
 export function DryRun({ id, policy }: { id: string; policy: string }) {
   const [kind, setKind] = useState('policy');
@@ -76,7 +79,7 @@ export function DryRun({ id, policy }: { id: string; policy: string }) {
     <Section title="Dry run">
       <div className={ui.stack}>
         <p className={ui.hint}>Evaluates conditions against the most recent kept requests. No action runs, and nothing is saved.</p>
-        <SegmentedControl aria-label="What to evaluate" value={kind} onChange={setKind} data={[{ value: 'policy', label: 'Traffic policy' }, { value: 'filter', label: 'Filter' }]} />
+        <Choice label="What to evaluate" value={kind} onChange={setKind} options={KINDS} />
         <Suspense fallback={<Loading />}>
           {isPolicy
             ? <CodeEditor key="policy" label="Traffic policy to try" language="policy" value={source.policy} onChange={(next) => setSource((now) => ({ ...now, policy: next }))} />

@@ -6,7 +6,7 @@ import { useModel } from '@/api/document';
 import { refId, text } from '@/api/json';
 import { eventTitle } from '@/api/words';
 import { nameOf } from '@/resources/names';
-import { clock } from '@/ui/time';
+import { RowTime } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import { withheldQuery } from './kept';
 import { KeptPage } from './kept-page';
@@ -28,7 +28,7 @@ function who({ principal }: LiveEvent): string {
 function row(event: LiveEvent) {
   return (
     <>
-      <span>{clock(event.event_timestamp)}</span>
+      <RowTime value={event.event_timestamp} />
       <span>{eventTitle(event.event_type)}</span>
       <span>{who(event)}</span>
       <span>{nameOf(event.object)}</span>

@@ -1,27 +1,20 @@
 import { Tabs } from '@mantine/core';
 import { Link } from '@tanstack/react-router';
-import { type Json, type JsonObject, isObject, refId, text } from '@/api/json';
+import { type JsonObject, isObject, text } from '@/api/json';
 import { eventTitle } from '@/api/words';
 import { pathOf } from '@/resources/names';
 import { Value } from '@/resources/value';
 import { CopyBlock, CopyButton } from '@/ui/copy';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
+import { Changes } from './changes';
+import { flat } from './flat';
 import type { KeptEvent } from './kept';
 import { Messages, SendAgain } from './messages';
 import type { LiveEvent } from './tail';
 
 function quoted(value: string): string {
   return `'${value.replaceAll("'", String.raw`'\''`)}'`;
-}
-
-/** The fields under the names that filters and subscriptions use, without those that are null. */
-function flat(object: JsonObject, prefix: string): [string, Json][] {
-  return Object.entries(object).flatMap(([key, value]): [string, Json][] => {
-    const name = prefix ? `${prefix}.${key}` : key;
-    if (value === null) return [];
-    return isObject(value) && !refId(value) ? flat(value, name) : [[name, value]];
-  });
 }
 
 /** The request of an event as a line of curl. */
@@ -34,17 +27,34 @@ function curlOf(object: JsonObject): string | undefined {
   return [`curl -X ${text(request.method).toUpperCase()} ${quoted(text(request.url.raw))}`, ...headers].join(' \\\n  ');
 }
 
+const RESPONSES: Record<string, string> = { 2: 'ok', 4: 'warn', 5: 'bad' };
+
+/** A request in one line: what was asked for, and what came of it. */
+function RequestLine({ object }: { object: JsonObject }) {
+  const http = isObject(object.http) ? object.http : {};
+  const request = isObject(http.request) ? http.request : {};
+  const status = text(isObject(http.response) ? http.response.status_code : '');
+  return (
+    <div className={ui.idline}>
+      <span className={ui.tag} data-tone={RESPONSES[status[0] ?? ''] ?? 'quiet'}>{status || 'no response'}</span>
+      <code>{text(request.method).toUpperCase()} {text(isObject(request.url) ? request.url.raw : '')}</code>
+    </div>
+  );
+}
+
 export function EventDetail({ event }: { event: LiveEvent & Partial<KeptEvent> }) {
   const { n: _, endpoint, audit, ...whole } = event;
   const json = JSON.stringify(whole, null, 2);
   const id = text(event.object.id);
   const path = id ? pathOf(id) : undefined;
   const curl = curlOf(event.object);
+  const isUpdate = event.event_type.includes('_updated');
   const isRequest = event.event_type.startsWith('http_request_complete');
   return (
     <div className={ui.stack}>
       <div>
         <strong>{eventTitle(event.event_type)}</strong> <code>{event.event_type}</code>
+        {isRequest ? <RequestLine object={event.object} /> : null}
         <div className={ui.dim}><Time value={event.event_timestamp} /></div>
         <span className={ui.idline}><code>{event.event_id}</code><CopyButton value={event.event_id} label="Copy the event id" /></span>
       </div>
@@ -56,14 +66,16 @@ export function EventDetail({ event }: { event: LiveEvent & Partial<KeptEvent> }
         </dl>
       ) : null}
       {path && !event.event_type.includes('_deleted') ? <Link to={path}>Open the object</Link> : null}
-      <Tabs defaultValue="fields" keepMounted={false}>
+      <Tabs defaultValue={isUpdate ? 'changes' : 'fields'} keepMounted={false}>
         <Tabs.List aria-label="Views of the event">
+          {isUpdate ? <Tabs.Tab value="changes">Changes</Tabs.Tab> : null}
           <Tabs.Tab value="fields">Fields</Tabs.Tab>
           <Tabs.Tab value="json">As delivered</Tabs.Tab>
           {curl ? <Tabs.Tab value="curl">As curl</Tabs.Tab> : null}
           {isRequest ? <Tabs.Tab value="messages">Bodies</Tabs.Tab> : null}
           {isRequest ? <Tabs.Tab value="again">Send again</Tabs.Tab> : null}
         </Tabs.List>
+        {isUpdate ? <Tabs.Panel value="changes" pt="sm"><Changes event={event} /></Tabs.Panel> : null}
         <Tabs.Panel value="fields" pt="sm">
           <dl className={ui.pairs}>
             {[...flat(event.principal ?? {}, 'principal'), ...flat(event.object, '')].map(([name, value]) => [

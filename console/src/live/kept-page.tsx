@@ -3,6 +3,7 @@ import { useQuery } from '@tanstack/react-query';
 import { type FormEvent, type ReactNode, lazy, Suspense, useMemo, useState } from 'react';
 import { Page } from '@/ui/page';
 import { Empty, Failure, Loading } from '@/ui/states';
+import { isToday } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import { EventDetail } from './event-detail';
 import { type KeptEvent, type KeptSearch, keptQuery } from './kept';
@@ -72,7 +73,7 @@ export function KeptPage({ title, text, views, search, onSearch, kinds, all, obj
         <Empty title={next ? 'Nothing found so far' : 'No kept event matches'} text={next ? 'The search looked at as many events as one page may.' : 'Widen the range of time or change the filter.'} />
       ) : null}
       {events.length > 0 ? (
-        <div className={css.box} data-kind={heads.length}>
+        <div className={css.box} data-kind={heads.length} data-dated={!isToday(rising[0]?.event_timestamp ?? '')}>
           <div className={css.head} aria-hidden="true">{heads.map((head) => <span key={head}>{head}</span>)}</div>
           <LiveList label={title} events={rising} selected={selected?.event_id} onSelect={(event) => setSelected(event as KeptEvent)} onAway={stay} row={row} />
         </div>

@@ -3,6 +3,7 @@ import { type ReactNode, useMemo, useState } from 'react';
 import { Icon } from '@/ui/icons';
 import { Page, Tag } from '@/ui/page';
 import { Empty, Failure } from '@/ui/states';
+import { clock } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import { EventDetail } from './event-detail';
 import { LiveList } from './live-list';
@@ -60,6 +61,7 @@ export function LivePage({ title, text, tail, views, tools, heads, row, keep, em
         <Tag tone={paused ? 'warn' : state.tone}>{paused ? 'Paused' : state.word}</Tag>
         <span className={ui.dim}>{events.length.toLocaleString()} shown</span>
         {tail.dropped > 0 ? <Tag tone="warn">{tail.dropped.toLocaleString()} dropped</Tag> : null}
+        {tail.gap ? <Tag tone="warn">Interrupted from {clock(tail.gap.from.toISOString())} to {clock(tail.gap.to.toISOString())}: see Kept</Tag> : null}
         {newer > 0 ? <span className={ui.dim}>{newer.toLocaleString()} newer</span> : null}
         <span className={css.space} />
         <Button size="xs" variant="default" leftSection={<Icon name={paused ? 'play' : 'pause'} size={14} />} onClick={pause}>{paused ? 'Go on' : 'Pause'}</Button>

@@ -1,9 +1,10 @@
-import { Button, SegmentedControl, Textarea, TextInput } from '@mantine/core';
+import { Button, Textarea, TextInput } from '@mantine/core';
 import { useMutation, useQuery } from '@tanstack/react-query';
 import { type FormEvent, useState } from 'react';
 import { call } from '@/api/http';
 import { type JsonObject, isObject, text } from '@/api/json';
 import { type Field, type Message, MessageView } from '@/inspect/message-view';
+import { Choice } from '@/ui/choice';
 import { CopyButton } from '@/ui/copy';
 import { Empty, Failure, Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
@@ -122,6 +123,8 @@ export function SendAgain({ id, object }: { id: string; object: JsonObject }) {
   return <SendForm id={id} object={object} captured={found.data?.request ?? null} />;
 }
 
+const WHERE = [{ value: 'edge', label: 'Through the policy' }, { value: 'upstream', label: 'Directly to the upstream' }];
+
 function SendForm({ id, object, captured }: { id: string; object: JsonObject; captured: CapturedRequest | null }) {
   const [to, setTo] = useState('edge');
   const [original] = useState(() => draftOf(object, captured));
@@ -145,7 +148,7 @@ function SendForm({ id, object, captured }: { id: string; object: JsonObject; ca
   return (
     <form className={ui.stack} onSubmit={submit} aria-label="Send again">
       <p className={ui.hint}>{captured ? 'The request is sent as it was captured, without redacted fields.' : 'The request was not captured: header values are in lower case, and the body is unknown.'}</p>
-      <SegmentedControl aria-label="Where to" value={to} onChange={setTo} data={[{ value: 'edge', label: 'Through the policy' }, { value: 'upstream', label: 'Directly to the upstream' }]} />
+      <Choice label="Where to" value={to} onChange={setTo} options={WHERE} />
       {draft ? (
         <>
           <div className={ui.row}>

@@ -2,7 +2,7 @@ import { Button, Select } from '@mantine/core';
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { type ReactNode, lazy, Suspense, useState } from 'react';
 import { type Json, isObject, text } from '@/api/json';
-import { clock } from '@/ui/time';
+import { RowTime } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import { KeptPage } from './kept-page';
 import { LivePage } from './live-page';
@@ -36,7 +36,7 @@ function row({ event_type, event_timestamp, object }: LiveEvent) {
   const query = text(at(object, 'http', 'request', 'url', 'query'));
   return (
     <>
-      <span>{clock(event_timestamp)}</span>
+      <RowTime value={event_timestamp} />
       <span className={css.method}>{http ? text(at(object, 'http', 'request', 'method')) : 'tcp'}</span>
       <span>{text(at(object, 'conn', 'server_name'))}</span>
       <span>{http ? text(at(object, 'http', 'request', 'url', 'path')) + (query && `?${query}`) : `from ${text(at(object, 'conn', 'client_ip'))}`}</span>

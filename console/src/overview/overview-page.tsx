@@ -1,8 +1,8 @@
 import { useQuery } from '@tanstack/react-query';
 import { Link, useNavigate, useSearch } from '@tanstack/react-router';
-import { useCallback, useState } from 'react';
+import { useCallback, useEffect, useState } from 'react';
 import { useModel } from '@/api/document';
-import { rangeOf } from '@/charts/queries';
+import { rangeOf, statisticsQuery } from '@/charts/queries';
 import { text } from '@/api/json';
 import HealthCell from '@/events/health-cell';
 import { nameOf } from '@/resources/names';
@@ -83,6 +83,12 @@ export default function OverviewPage() {
     localStorage.setItem(SEEN, '1');
     setSeen(true);
   }, []);
+  // A person may come after the first request, or with another browser.
+  const counted = useQuery({ ...statisticsQuery('account', undefined, '30d'), enabled: !seen }).data?.total.traffic;
+  const isCounted = (counted?.requests ?? 0) > 0;
+  useEffect(() => {
+    if (isCounted) onRequest();
+  }, [isCounted, onRequest]);
   const search = useSearch({ from: '/' });
   const navigate = useNavigate();
   const endpoints = useList('endpoints').data?.objects;

@@ -30,6 +30,7 @@ const SubscriptionExtra = lazy(() => import('@/events/subscription-extra'));
 const AgentsExtra = lazy(() => import('@/agents/agents-extra'));
 const AgentExtra = lazy(() => import('@/agents/agent-extra'));
 const EndpointExtra = lazy(() => import('@/endpoints/endpoint-extra'));
+const WhichEndpoint = lazy(() => import('@/endpoints/which-endpoint'));
 const DomainExtra = lazy(() => import('@/domains/domain-extra'));
 const DomainStatus = lazy(() => import('@/domains/status-cell'));
 const CertificateExpiry = lazy(() => import('@/domains/expiry-cell'));
@@ -43,13 +44,15 @@ export const CUSTOM: Record<string, Custom> = {
   endpoints: {
     fields: ['type', 'bindings'],
     columns: [{ label: 'Served by', Cell: AgentOfEndpoint }, { label: 'Requests a second', Cell: EndpointRate }],
+    ListExtra: WhichEndpoint,
     DetailExtra: EndpointExtra,
+    handled: ['dry-run'],
     dangerous: true,
     empty: { title: 'No endpoints yet', text: 'An endpoint is a public address and what is behind it.', command: 'culvert http 3000' },
   },
   api_keys: {
     DetailExtra: KeyExtra,
-    handled: ['get-restrictions', 'update-restrictions'],
+    handled: ['get-restrictions', 'update-restrictions', 'delete-restrictions'],
     dangerous: true,
     empty: { title: 'No API keys', command: 'culvert api api_keys create --description deploys' },
   },
@@ -83,7 +86,7 @@ export const CUSTOM: Record<string, Custom> = {
     fields: ['cname_target'],
     columns: [{ label: 'Certificate', Cell: DomainStatus }],
     DetailExtra: DomainExtra,
-    handled: ['retry-certificate-management'],
+    handled: ['retry-certificate-management', 'delete-certificate-management-policy'],
     dangerous: true,
     empty: { title: 'No domains yet', text: 'A domain of your own gets a certificate by itself.', command: 'culvert api reserved_domains create --domain app.example.com' },
   },

@@ -1,7 +1,9 @@
 import { useQuery } from '@tanstack/react-query';
 import { Link, Outlet, useParams } from '@tanstack/react-router';
 import { Suspense } from 'react';
-import { titleOf } from '@/api/words';
+import { type Json, type JsonObject, isObject } from '@/api/json';
+import type { Resource } from '@/api/model';
+import { humanize, titleOf } from '@/api/words';
 import { CopyButton } from '@/ui/copy';
 import { Icon } from '@/ui/icons';
 import { LinkButton } from '@/ui/link-button';
@@ -16,6 +18,22 @@ import { nameOf } from './names';
 import { objectQuery } from './queries';
 import { useResource } from './use-resource';
 import { Fields } from './value';
+
+function isUnset(value: Json | undefined): boolean {
+  return value === null || value === '' || (Array.isArray(value) && value.length === 0)
+    || (isObject(value) && Object.values(value).every(isUnset));
+}
+
+/** All fields that are set, and the names of the others. */
+function Details({ resource, object }: { resource: Resource; object: JsonObject }) {
+  const unset = Object.keys(object).filter((key) => isUnset(object[key]) && key !== 'token');
+  return (
+    <Section title="Details">
+      <Fields value={object} schema={resource.item} skip={['id', 'uri', 'token', ...unset]} />
+      {unset.length > 0 ? <p className={ui.hint}>Not set: {unset.map(humanize).join(', ')}</p> : null}
+    </Section>
+  );
+}
 
 export default function DetailPage() {
   const { collection, id } = useParams({ from: '/$collection/$id' });
@@ -38,7 +56,7 @@ export default function DetailPage() {
   return (
     <Page title={nameOf(object)} text={idLine} actions={actions} above={above}>
       {DetailExtra ? <Suspense fallback={<Loading />}><DetailExtra object={object} /></Suspense> : null}
-      <Section title="Details"><Fields value={object} schema={resource.item} skip={['id', 'uri', 'token']} /></Section>
+      <Details resource={resource} object={object} />
       <Below resource={resource} id={id} handled={handled} />
       <Suspense fallback={null}><Outlet /></Suspense>
     </Page>

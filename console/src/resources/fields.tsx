@@ -57,6 +57,8 @@ interface Common {
   description: React.ReactNode;
   error: string | undefined;
   withAsterisk: boolean;
+  /** Whether it has the focus when the form opens. */
+  'data-autofocus': true | undefined;
 }
 
 /** One field of a form, drawn from its schema. */
@@ -68,6 +70,7 @@ export function Field(props: FieldProps) {
     description: schema.description ? <Prose text={schema.description} /> : undefined,
     error: messageAt(error, path),
     withAsterisk: required,
+    'data-autofocus': first || undefined,
   };
   if (name === 'traffic_policy') return <CodeField {...{ path, value, onChange, common }} language="policy" />;
   if (name === 'filter') return <CodeField {...{ path, value, onChange, common }} language="cel" />;
@@ -97,7 +100,7 @@ export function Field(props: FieldProps) {
   if (LONG.test(name) || (schema.maxLength ?? 0) > 2048) {
     return <Textarea {...common} value={text(value)} autosize minRows={name === 'metadata' ? 1 : 4} maxRows={14} onChange={(event) => set(event.currentTarget.value)} />;
   }
-  return <TextInput {...common} data-autofocus={first || undefined} value={text(value)} onChange={(event) => set(event.currentTarget.value)} />;
+  return <TextInput {...common} value={text(value)} onChange={(event) => set(event.currentTarget.value)} />;
 }
 
 function ListField({ name, path, schema, value, onChange, error, common }: FieldProps & { common: Common }) {
@@ -167,7 +170,7 @@ function ChoiceField({ path, schema, onChange, error, common, object }: FieldPro
     <fieldset className={ui.fieldset}>
       <legend>{common.label}</legend>
       <div className={ui.stack}>
-        <Select label="Kind" description={common.description} error={common.error} withAsterisk data={data} searchable value={kind ?? null} placeholder="Choose one" allowDeselect={false}
+        <Select label="Kind" openOnFocus={false} data-autofocus={common['data-autofocus']} description={common.description} error={common.error} withAsterisk data={data} searchable value={kind ?? null} placeholder="Choose one" allowDeselect={false}
           onChange={(next) => onChange(path, next ? { [next]: {} } : undefined)} />
         {kind && chosen ? (
           <>

@@ -11,6 +11,7 @@ interface Common {
   description: React.ReactNode;
   error: string | undefined;
   withAsterisk: boolean;
+  'data-autofocus'?: true | undefined;
   collection: string;
   onChange: (value: Json | undefined) => void;
 }
@@ -31,7 +32,7 @@ export function ReferenceField({ collection, onChange, ...props }: Props) {
   const pasted = collectionOf(search) === collection ? [search] : [];
   const others = [...new Set([...chosen, ...pasted])].filter((id) => !offered.some(({ value }) => value === id));
   const data = [...offered, ...others.map((id) => ({ value: id, label: id }))];
-  const shared = { label: props.label, description: props.description, error: props.error, withAsterisk: props.withAsterisk, searchable: true, clearable: true, searchValue: search, onSearchChange: setSearch, nothingFoundMessage: 'None' };
+  const shared = { label: props.label, description: props.description, error: props.error, withAsterisk: props.withAsterisk, 'data-autofocus': props['data-autofocus'], openOnFocus: false, searchable: true, clearable: true, searchValue: search, onSearchChange: setSearch, nothingFoundMessage: 'None' };
   if (!resource) return <TextInput label={props.label} value={chosen.join(',')} onChange={(event) => onChange(event.currentTarget.value)} />;
   return props.many
     ? <MultiSelect {...shared} data={data} value={props.values} onChange={onChange} />

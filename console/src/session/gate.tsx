@@ -1,6 +1,7 @@
 import { useQuery, useQueryClient } from '@tanstack/react-query';
 import { type ReactNode, useEffect, useRef, useState } from 'react';
 import { onSessionEnd } from '@/api/http';
+import { viewer } from '@/live/viewer';
 import { Failure, Loading } from '@/ui/states';
 import { sessionQuery } from './session';
 import { SignIn } from './sign-in';
@@ -27,6 +28,7 @@ export function SessionGate({ children }: { children: ReactNode }) {
   useEffect(() => {
     onSessionEnd.call = () => client.setQueryData(sessionQuery.queryKey, null);
   }, [client]);
+  viewer.owner = session.data ? `${session.data.owner_id} ${session.data.key_id ?? ''}` : '';
   if (here && !entered) setEntered(true);
 
   if (session.isPending) return <div className={css.screen}><Loading /></div>;

@@ -1,7 +1,7 @@
 import { queryOptions, useQuery } from '@tanstack/react-query';
-import { LostServerError } from '@/api/error';
 import { errorOf } from '@/api/http';
-import { connection } from '@/api/connection';
+import { ask } from './ask';
+import { secretOfLink, refusedLink } from './link';
 
 export interface Session {
   /** Nothing for a person who signed in without a key. */
@@ -13,15 +13,14 @@ export interface Session {
   expires_at: string;
 }
 
-const HEADERS = { 'content-type': 'application/json', 'x-culvert-console': '1' };
-
-async function ask(method: string, body?: string, path = '/console/session'): Promise<Response> {
-  try {
-    return await fetch(path, { method, headers: HEADERS, ...(body === undefined ? {} : { body }) });
-  } catch {
-    connection.lose();
-    throw new LostServerError();
-  }
+/** Signs in with the link that opened the page, if one did. */
+async function signInByLink(): Promise<Session | null> {
+  const link = secretOfLink();
+  if (!link) return null;
+  const response = await ask('POST', JSON.stringify({ link }));
+  if (response.ok) return (await response.json()) as Session;
+  refusedLink.message = (await errorOf(response)).message;
+  return null;
 }
 
 /** Who is signed in; `null` for nobody. */
@@ -30,7 +29,7 @@ export const sessionQuery = queryOptions<Session | null>({
   staleTime: Infinity,
   queryFn: async () => {
     const response = await ask('GET');
-    if (response.status === 401) return null;
+    if (response.status === 401) return signInByLink();
     if (!response.ok) throw await errorOf(response);
     return (await response.json()) as Session;
   },

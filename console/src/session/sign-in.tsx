@@ -5,6 +5,7 @@ import { ApiError } from '@/api/error';
 import { CopyBlock } from '@/ui/copy';
 import { Codes } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
+import { refusedLink } from './link';
 import { providerQuery, sessionQuery, signIn } from './session';
 import css from './sign-in.module.css';
 
@@ -60,6 +61,7 @@ export function SignIn({ again = false }: { again?: boolean }) {
       <img src="/console/assets/icon.svg" width="44" height="44" alt="" />
       <h1>{again ? 'Sign in again' : 'Sign in to culvert'}</h1>
       {again ? <p className={ui.dim}>Your session ended. Sign in and go on where you were.</p> : null}
+      {refusedLink.message ? <p role="alert" className="field-error">{refusedLink.message}</p> : null}
       <ProviderSignIn />
       <PasswordInput label="Token of an API key" value={token} onChange={(event) => setToken(event.currentTarget.value)}
         autoComplete="current-password" data-autofocus error={message} visibilityToggleButtonProps={{ 'aria-label': 'Show the token' }} />

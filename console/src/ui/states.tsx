@@ -36,15 +36,20 @@ export function Empty({ title, text, command, action }: EmptyProps) {
   );
 }
 
+/** A message as a sentence, so that another one can follow. */
+function whole(message: string): string {
+  return /[.!?]$/.test(message) ? message : `${message}.`;
+}
+
 function explain(error: Error): { title: string; text: string } {
   if (error instanceof LostServerError) {
     return { title: 'The server does not answer', text: 'The page goes on by itself when it is back.' };
   }
   if (error instanceof ApiError) {
     if (error.status === 403) {
-      return { title: 'Your key may not do this', text: `${error.message} An admin can do it, or give you an admin's key.` };
+      return { title: 'You may not do this', text: `${whole(error.message)} An admin can do it, or give you the right.` };
     }
-    if (error.status === 404) return { title: 'It is not there', text: `${error.message} It may have been deleted.` };
+    if (error.status === 404) return { title: 'It is not there', text: `${whole(error.message)} It may have been deleted: the audit log says by whom.` };
     if (error.status >= 500) return { title: 'The server could not do this', text: error.message };
     return { title: 'The server refused this', text: error.message };
   }

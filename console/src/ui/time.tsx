@@ -26,7 +26,23 @@ export function Time({ value, relative = false }: { value: string; relative?: bo
   );
 }
 
-/** Hours to milliseconds, for rows of a live list. */
+const DAY = new Intl.DateTimeFormat(undefined, { day: 'numeric', month: 'short' });
+
+/** Hours to milliseconds, for rows of a list. */
 export function clock(value: string): string {
   return CLOCK.format(new Date(value));
+}
+
+export function isToday(value: string): boolean {
+  return new Date(value).toDateString() === new Date().toDateString();
+}
+
+/** The time of a row: with its day if that is not today. A narrow page leaves out the milliseconds. */
+export function RowTime({ value }: { value: string }) {
+  const [whole, part] = clock(value).split('.');
+  return (
+    <time dateTime={value} title={new Date(value).toISOString().replace('T', ' ').replace('Z', ' UTC')}>
+      {isToday(value) ? '' : `${DAY.format(new Date(value))} `}{whole}<span className={css.part}>.{part}</span>
+    </time>
+  );
 }

@@ -2,7 +2,7 @@
 
 use crate::File;
 
-pub(crate) static FILES: [File; 27] = [
+pub(crate) static FILES: [File; 28] = [
     File::new(
         "agent/agent.html",
         "text/html; charset=utf-8",
@@ -87,6 +87,11 @@ pub(crate) static FILES: [File; 27] = [
         "assets/icon.svg",
         "image/svg+xml",
         include_bytes!("../dist/assets/icon.svg"),
+    ),
+    File::new(
+        "assets/levels.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/levels.js"),
     ),
     File::new(
         "assets/live.js",

@@ -1,1 +1,1 @@
-import{J as e,T as t}from"./shared.js";import{mt as n}from"./vendor.js";var r=n();function i(){return(0,r.jsx)(`div`,{className:e.toolbar,children:(0,r.jsx)(t,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{i as default};
+import{Q as e,k as t}from"./shared.js";import{pt as n}from"./vendor.js";var r=n();function i(){return(0,r.jsx)(`div`,{className:e.toolbar,children:(0,r.jsx)(t,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{i as default};

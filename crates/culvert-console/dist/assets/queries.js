@@ -1,1 +1,1 @@
-import{g as e}from"./vendor.js";import{h as t,m as n}from"./shared.js";var r=[{label:`No overload`,tone:`ok`},{label:`Busy`,tone:`quiet`},{label:`Tight`,tone:`warn`},{label:`Full`,tone:`bad`}],i=e({queryKey:[`nodes`],queryFn:async({signal:e})=>t(await n.GET(`/nodes`,{signal:e})),refetchInterval:5e3});export{r as n,i as t};
+import{g as e}from"./vendor.js";import{_ as t,g as n}from"./shared.js";var r=e({queryKey:[`nodes`],queryFn:async({signal:e})=>t(await n.GET(`/nodes`,{signal:e})),refetchInterval:5e3});export{r as t};
