@@ -35,7 +35,7 @@ export default function ListPage() {
   const resource = useResource(collection);
   const search = useSearch({ from: '/$collection/_list' });
   const navigate = useNavigate();
-  const list = useQuery({ ...listQuery(resource, search), refetchInterval: resource.create ? false : 5000 });
+  const list = useQuery({ ...listQuery(resource, search), refetchInterval: search.before ? false : 5000 });
   const custom = customOf(resource.name);
   const title = titleOf(resource.name);
   const apply = (filter: string) => void navigate({ to: '/$collection', params: { collection }, search: { filter: filter || undefined } });
