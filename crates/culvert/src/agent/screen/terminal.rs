@@ -96,8 +96,18 @@ pub(crate) fn size() -> (u16, u16) {
 pub(crate) fn frame(lines: &[Line], has_color: bool) -> io::Result<Vec<u8>> {
     let mut out = Vec::new();
     queue!(out, BeginSynchronizedUpdate)?;
-    for (row, line) in (0..).zip(lines) {
-        queue!(out, cursor::MoveTo(0, row))?;
+    if lines.is_empty() {
+        queue!(out, cursor::MoveTo(0, 0), Clear(ClearType::FromCursorDown))?;
+    }
+    for (row, line) in (0u16..).zip(lines) {
+        // Cleared before it is drawn: behind a full line, the cursor is still on its last column. With the last line
+        // goes what is below it.
+        let is_last = usize::from(row) + 1 == lines.len();
+        let old = match is_last {
+            true => ClearType::FromCursorDown,
+            false => ClearType::UntilNewLine,
+        };
+        queue!(out, cursor::MoveTo(0, row), Clear(old))?;
         for (style, text) in line {
             let is_styled = begin(&mut out, *style, has_color)?;
             queue!(out, Print(text))?;
@@ -106,15 +116,8 @@ pub(crate) fn frame(lines: &[Line], has_color: bool) -> io::Result<Vec<u8>> {
                 queue!(out, SetAttribute(Attribute::Reset))?;
             }
         }
-        queue!(out, Clear(ClearType::UntilNewLine))?;
     }
-    let rows = u16::try_from(lines.len()).unwrap_or(u16::MAX);
-    queue!(
-        out,
-        cursor::MoveTo(0, rows),
-        Clear(ClearType::FromCursorDown),
-        EndSynchronizedUpdate
-    )?;
+    queue!(out, EndSynchronizedUpdate)?;
     Ok(out)
 }
 
@@ -148,4 +151,22 @@ pub(crate) fn draw(frame: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(frame)?;
     out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Style, frame};
+
+    #[test]
+    fn nothing_is_cleared_behind_a_line() {
+        let line = |text: &str| vec![(Style::Plain, text.to_owned())];
+        let bytes = frame(&[line("first"), line("second"), line("third")], true).unwrap();
+        let drawn = String::from_utf8(bytes).unwrap();
+        for text in ["first", "second", "third"] {
+            let (_, behind) = drawn.split_once(text).unwrap();
+            let next = behind.split("\x1b[").nth(1).unwrap();
+            assert!(!next.starts_with('K') && !next.starts_with('J'), "{drawn:?}");
+        }
+        assert!(drawn.find("\x1b[J").unwrap() < drawn.find("third").unwrap());
+    }
 }
