@@ -1,4 +1,5 @@
-import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from '@tanstack/react-router';
+import { useQueryClient } from '@tanstack/react-query';
+import { type ErrorComponentProps, createRootRoute, createRoute, createRouter, lazyRouteComponent } from '@tanstack/react-router';
 import { Shell } from './shell/shell';
 import { Failure, Loading } from './ui/states';
 import { NotFound } from './shell/not-found';
@@ -40,6 +41,16 @@ const detail = createRoute({ getParentRoute: () => collection, path: '/$id', com
 const edit = createRoute({ getParentRoute: () => detail, path: '/edit', component: lazyRouteComponent(() => import('./resources/edit-panel')) });
 const action = createRoute({ getParentRoute: () => detail, path: '/do/$action', component: lazyRouteComponent(() => import('./resources/action-panel')) });
 
+/** A page that failed as a whole: without the server's document or the person's rights, there is nothing to draw. */
+function Broken({ error, reset }: ErrorComponentProps) {
+  const client = useQueryClient();
+  const retry = () => {
+    void client.resetQueries({ predicate: ({ state }) => state.status === 'error' });
+    reset();
+  };
+  return <Failure error={error instanceof Error ? error : new Error(String(error))} retry={retry} />;
+}
+
 export const router = createRouter({
   basepath: '/console',
   routeTree: root.addChildren([
@@ -48,7 +59,7 @@ export const router = createRouter({
   ]),
   defaultPreload: 'intent',
   defaultPendingComponent: Loading,
-  defaultErrorComponent: ({ error, reset }) => <Failure error={error instanceof Error ? error : new Error(String(error))} retry={reset} />,
+  defaultErrorComponent: Broken,
   defaultNotFoundComponent: NotFound,
 });
 

@@ -66,6 +66,22 @@ test('a refusal for a lack of rights is told with its code and request', async (
   await context.close();
 });
 
+test('a store that is away is told on every page, which goes on by itself', async () => {
+  const { page, context } = await open(browser, { expected: [/status of (401|503)/] });
+  await signIn(page);
+  const body = { status_code: 503, msg: 'The database is not available.', details: { operation_id: 'op_test' } };
+  for (const path of ['/', '/endpoints', '/audit', '/nodes']) {
+    await context.route('**/console/api/**', (route) => route.fulfill({ status: 503, json: body }));
+    await page.goto(`${base}/console${path}`);
+    await page.getByRole('heading', { name: 'The server could not do this' }).first().waitFor();
+    await page.getByText('The database is not available.').first().waitFor();
+    await context.unroute('**/console/api/**');
+    await page.getByRole('heading', { level: 1 }).waitFor();
+    await page.getByText('The database is not available.').first().waitFor({ state: 'detached' });
+  }
+  await context.close();
+});
+
 test('the demo prints a link that signs in once', { skip: !process.env.CULVERT_PROGRAM }, async () => {
   const demo = spawn(process.env.CULVERT_PROGRAM, ['demo'], { stdio: ['ignore', 'pipe', 'ignore'] });
   try {

@@ -1,5 +1,5 @@
 import { Button } from '@mantine/core';
-import type { ReactNode } from 'react';
+import { type ReactNode, useEffect, useRef } from 'react';
 import { ApiError, LostServerError } from '@/api/error';
 import { CopyBlock, CopyButton } from './copy';
 import css from './ui.module.css';
@@ -56,14 +56,28 @@ function explain(error: Error): { title: string; text: string } {
   return { title: 'This page failed', text: error.message };
 }
 
+const AGAIN_MS = 5000;
+
 /** What went wrong, with the code and the request id that the server's log has too. */
 export function Failure({ error, retry }: { error: Error; retry?: (() => void) | undefined }) {
   const { title, text } = explain(error);
+  // What the server cannot do now, such as reading a store that is away, it may do soon.
+  const mayPass = error instanceof ApiError && error.status >= 500;
+  const latest = useRef(retry);
+  useEffect(() => {
+    latest.current = retry;
+  });
+  useEffect(() => {
+    if (!mayPass) return undefined;
+    const timer = setInterval(() => latest.current?.(), AGAIN_MS);
+    return () => clearInterval(timer);
+  }, [mayPass]);
   return (
     <div className={css.failure} role="alert">
       <h2>{title}</h2>
       <p>{text}</p>
       {error instanceof ApiError ? <Codes error={error} /> : null}
+      {retry && mayPass ? <p className={css.dim}>The page tries again every five seconds.</p> : null}
       {retry ? <Button variant="default" size="xs" onClick={retry}>Try again</Button> : null}
     </div>
   );
