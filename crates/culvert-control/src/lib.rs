@@ -1,7 +1,7 @@
 //! The control plane: resources, permissions, and the inputs of the other planes.
 //!
 //! Control decides who may do what ([`caller`]), defines the form and rules of each resource
-//! ([`resource`](mod@resource)), and compiles stored documents into the inputs of the other planes
+//! (`resource`), and compiles stored documents into the inputs of the other planes
 //! ([`compile`]). It makes all decisions of the management API but contains none of its HTTP. It makes no
 //! outgoing calls, so no write waits for another system.
 

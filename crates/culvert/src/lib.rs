@@ -4,12 +4,12 @@
 //! It is a library only so that integration tests can run the server in their process.
 
 pub mod agent;
-mod among_nodes;
 pub mod apply;
 mod certificate_file;
 pub mod cli;
 pub mod client;
 mod clouds;
+mod cluster;
 pub mod config;
 pub mod data_dir_lock;
 pub mod demo;

@@ -32,8 +32,8 @@ use culvert_tunnel::server::{AgentAuthorizer, Bindings, Ingress};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
-use crate::among_nodes::{self, Joined};
 use crate::certificate_file::{self, CertificateFiles};
+use crate::cluster::{self, Membership};
 use crate::config::{self, Invalid, Role, Settings};
 use crate::data_dir_lock::DataDirLock;
 use crate::ingress::{self, ToAgents};
@@ -154,7 +154,7 @@ impl Server {
             let listener = listen("api.addr", &settings.api.addr, &inherited).await?;
             if settings.api.base_url.is_empty() {
                 let bound = listener.local_addr()?;
-                let reached = among_nodes::advertised(bound, &settings.database_url);
+                let reached = cluster::advertised(bound, &settings.database_url);
                 base_url = format!("http://{reached}");
             }
             api_listener = Some(listener);
@@ -189,17 +189,18 @@ impl Server {
         let is_dialled = !settings.agents.addr.is_empty() || !settings.agents.ssh_addr.is_empty();
         let takes_agents = has(Role::Agents) && is_dialled;
         let bindings = takes_agents.then(Arc::<Bindings>::default);
-        let mut among = Joined::default();
+        let mut membership = Membership::default();
         let asks_agents = takes_agents || has(Role::Edge) || has(Role::Api);
         if !settings.database_url.is_empty() && asks_agents {
             let identity = culvert_control::node_identity(&store, &seal, &*clock, &*entropy);
             let (identity, renew_at) = identity.await.map_err(with_causes)?;
-            among = Joined::new(&settings, identity, renew_at, takes_agents, &inherited).await?;
+            membership =
+                Membership::new(&settings, identity, renew_at, takes_agents, &inherited).await?;
         }
-        let dial = (bindings.is_some() || among.nodes.is_some()).then(|| {
+        let dial = (bindings.is_some() || membership.nodes.is_some()).then(|| {
             let to_agents = ToAgents {
                 here: bindings.clone(),
-                elsewhere: among.nodes.clone(),
+                elsewhere: membership.nodes.clone(),
             };
             Arc::new(to_agents) as Arc<dyn Dial>
         });
@@ -231,7 +232,7 @@ impl Server {
             region: settings.region.clone(),
             names: ingress::names(&given, &domain),
             is_alone: settings.database_url.is_empty(),
-            address: among.address.clone(),
+            address: membership.address.clone(),
             names_kept: settings.agents.name_reservation.0,
             limits: settings.limits.of_agents(),
         };
@@ -273,7 +274,7 @@ impl Server {
                 None => None,
             },
             agents: bindings.clone().map(|bindings| (bindings, agent_settings)),
-            nodes: among.nodes.clone(),
+            nodes: membership.nodes.clone(),
             statistics: Statistics::new(
                 queue.clone(),
                 settings.node(),
@@ -305,9 +306,9 @@ impl Server {
         let supervision = parts.supervision.clone();
         let run = |stop| delivery.clone().run(stop);
         parts.delivery_tasks.start("delivery", run);
-        if let Some(nodes) = &among.nodes {
+        if let Some(nodes) = &membership.nodes {
             parts.control.start("nodes", |stop| nodes.clone().run(stop));
-            let keep = |stop| control.clone().keep_identity(among.renew_at, stop);
+            let keep = |stop| control.clone().keep_identity(membership.renew_at, stop);
             parts.control.start("node_identity", keep);
         }
         let run = |stop| control.clone().run(stop);
@@ -338,7 +339,7 @@ impl Server {
         let (mut agents_addr, mut ssh_addr, mut tunnel) = (None, None, None);
         if let Some(bindings) = bindings {
             control.begin_agents().await.map_err(with_causes)?;
-            if let (Some(listener), Some(nodes)) = (among.listener.take(), &among.nodes) {
+            if let (Some(listener), Some(nodes)) = (membership.listener.take(), &membership.nodes) {
                 let ingress =
                     NodeIngress::new(listener, nodes.clone(), bindings.clone(), control.clone());
                 let drain = settings.shutdown.drain.0.min(BROUGHT_DRAIN);
@@ -451,10 +452,10 @@ impl Server {
             metrics_addr = Some(listener.local_addr()?);
             let (delivery, edge) = (delivery.clone(), edge.clone());
             let control = control.clone();
-            let nodes = among.nodes.clone();
+            let nodes = membership.nodes.clone();
             let read = move || {
                 let mut rows = samples::delivery(&delivery);
-                rows.extend(nodes.iter().flat_map(|nodes| among_nodes::samples(nodes)));
+                rows.extend(nodes.iter().flat_map(|nodes| cluster::samples(nodes)));
                 if shares_counts {
                     rows.extend(rate_exchange::samples(&counts));
                 }
@@ -487,7 +488,7 @@ impl Server {
             metrics_addr,
             agents_addr,
             ssh_addr,
-            among.local_addr,
+            membership.local_addr,
             edge.as_ref().and_then(Edge::http_addr),
             edge.as_ref().and_then(Edge::https_addr),
         ];
@@ -504,7 +505,7 @@ impl Server {
             api_addr,
             agents_addr,
             ssh_addr,
-            nodes_addr: among.local_addr,
+            nodes_addr: membership.local_addr,
             metrics_addr,
             certificates,
             api_tls_addr,
@@ -513,7 +514,7 @@ impl Server {
             master,
             _lock: lock,
         };
-        server.describe(control, delivery, among.nodes.clone(), started_at);
+        server.describe(control, delivery, membership.nodes.clone(), started_at);
         Ok(server)
     }
 

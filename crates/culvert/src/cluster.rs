@@ -14,9 +14,9 @@ use crate::metrics::Sample;
 use crate::metrics::samples::{counter, gauge};
 use crate::server::listen;
 
-/// The state of a process whose installation may have other nodes.
+/// The membership of this process in an installation that may have other nodes.
 #[derive(Debug, Default)]
-pub(crate) struct Joined {
+pub(crate) struct Membership {
     /// Connections to the other nodes.
     pub(crate) nodes: Option<Arc<Nodes>>,
     /// When to renew the certificate.
@@ -28,7 +28,7 @@ pub(crate) struct Joined {
     pub(crate) address: String,
 }
 
-impl Joined {
+impl Membership {
     /// Binds the listener if `takes_agents`.
     pub(crate) async fn new(
         settings: &Settings,
@@ -38,7 +38,7 @@ impl Joined {
         inherited: &Inherited,
     ) -> Result<Self> {
         let nodes = Nodes::new(identity).context("configuring TLS with other nodes")?;
-        let mut joined = Self {
+        let mut membership = Self {
             nodes: Some(Arc::new(nodes)),
             renew_at,
             ..Self::default()
@@ -46,14 +46,14 @@ impl Joined {
         if takes_agents && !settings.nodes.addr.is_empty() {
             let listener = listen("nodes.addr", &settings.nodes.addr, inherited).await?;
             let bound = listener.local_addr()?;
-            joined.address = match settings.nodes.advertised_addr.as_str() {
+            membership.address = match settings.nodes.advertised_addr.as_str() {
                 "" => advertised(bound, &settings.database_url).to_string(),
                 given => given.to_owned(),
             };
-            joined.local_addr = Some(bound);
-            joined.listener = Some(listener);
+            membership.local_addr = Some(bound);
+            membership.listener = Some(listener);
         }
-        Ok(joined)
+        Ok(membership)
     }
 }
 
@@ -114,13 +114,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_of_an_address_can_be_dialled() {
-        let told = |bound: &str, url| advertised(bound.parse().unwrap(), url).to_string();
-        assert_eq!(told("10.0.0.7:8442", ""), "10.0.0.7:8442");
+    fn other_nodes_can_reach_the_advertised_address() {
+        let address = |bound: &str, url| advertised(bound.parse().unwrap(), url).to_string();
+        assert_eq!(address("10.0.0.7:8442", ""), "10.0.0.7:8442");
         let near = "postgres://u:p@127.0.0.1:5432/d";
-        assert_eq!(told("0.0.0.0:8442", near), "127.0.0.1:8442");
+        assert_eq!(address("0.0.0.0:8442", near), "127.0.0.1:8442");
         assert_eq!(
-            told("0.0.0.0:8442", "postgres:///d?host=/run"),
+            address("0.0.0.0:8442", "postgres:///d?host=/run"),
             "127.0.0.1:8442"
         );
     }
