@@ -203,7 +203,8 @@ impl ConnectionHandler {
             return Err(Refusal::of(code::SSH_FORWARD_MISSING));
         };
         let announced = self.announced_port.map_or(forward.port, u32::from);
-        self.step(Step::Serving(forward.host.clone(), announced)).await;
+        self.step(Step::Serving(forward.host.clone(), announced))
+            .await;
         let mut wanted = wanted(request)?;
         wanted.tcp_port = self.announced_port;
         let binding = agent.bind(&wanted).await?;

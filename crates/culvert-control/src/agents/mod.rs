@@ -569,7 +569,7 @@ impl AgentAuthorizer for Control {
     fn next_tcp_port<'a>(&'a self, grant: &'a SessionGrant) -> BoxFuture<'a, Option<u16>> {
         Box::pin(async {
             let port = self.next_tcp_port(&grant.session_id).await;
-            // The request for the endpoint says what is wrong.
+            // The request for the endpoint reports the error.
             port.unwrap_or_default()
         })
     }

@@ -576,7 +576,7 @@ pub(super) async fn what_may_not_be_served_is_refused_with_its_code() {
     assert_eq!(alone.unwrap_err(), 334);
 }
 
-/// SSH clients are told a port before their command says what they want.
+/// SSH clients get a port before their command is known.
 #[tokio::test]
 async fn a_tcp_endpoint_gets_the_port_that_was_announced() {
     let open = Open::start().await;

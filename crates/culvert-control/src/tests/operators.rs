@@ -218,7 +218,7 @@ async fn bound_endpoints_are_those_offered_to_kubernetes() {
         "binding": {"endpoint_selectors": ["endpoint.port == 5432"]},
     });
     let made = house.post("/kubernetes_operators", body).await.body();
-    // It has no address of its own.
+    // It has no own address.
     let ingress = &made["binding"]["ingress_endpoint"];
     assert_eq!(ingress, "operators.culvert.example:8442");
     let one = format!("/kubernetes_operators/{}", made["id"].as_str().unwrap());

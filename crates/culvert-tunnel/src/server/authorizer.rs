@@ -18,7 +18,7 @@ pub trait AgentAuthorizer: Send + Sync {
     fn authorize(&self, hello: AgentAuthRequest) -> BoxFuture<'_, Result<SessionGrant, Refusal>>;
 
     /// The port that the next TCP endpoint of the session will probably get; `None` if none is available. SSH clients
-    /// are told a port before their command says what they want.
+    /// get a port before their command is known.
     fn next_tcp_port<'a>(&'a self, grant: &'a SessionGrant) -> BoxFuture<'a, Option<u16>>;
 
     /// Grants an endpoint. Traffic may arrive as soon as this returns.

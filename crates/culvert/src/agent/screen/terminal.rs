@@ -101,7 +101,7 @@ pub(crate) fn frame(lines: &[Line], has_color: bool) -> io::Result<Vec<u8>> {
     }
     for (row, line) in (0u16..).zip(lines) {
         // Cleared before it is drawn: behind a full line, the cursor is still on its last column. With the last line
-        // goes what is below it.
+        // goes the part below it.
         let is_last = usize::from(row) + 1 == lines.len();
         let old = match is_last {
             true => ClearType::FromCursorDown,
@@ -165,7 +165,10 @@ mod tests {
         for text in ["first", "second", "third"] {
             let (_, behind) = drawn.split_once(text).unwrap();
             let next = behind.split("\x1b[").nth(1).unwrap();
-            assert!(!next.starts_with('K') && !next.starts_with('J'), "{drawn:?}");
+            assert!(
+                !next.starts_with('K') && !next.starts_with('J'),
+                "{drawn:?}"
+            );
         }
         assert!(drawn.find("\x1b[J").unwrap() < drawn.find("third").unwrap());
     }
