@@ -356,8 +356,8 @@ tunnels:
         assert_eq!(
             check(text, &[]).unwrap(),
             [
-                "web https http://localhost:8080",
-                "db tcp tcp://localhost:5432"
+                "db tcp tcp://localhost:5432",
+                "web https http://localhost:8080"
             ]
         );
         assert!(read.endpoints.iter().all(|endpoint| !endpoint.is_inspected));
