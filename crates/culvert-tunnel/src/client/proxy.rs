@@ -348,7 +348,7 @@ mod tests {
                 socket.read_exact(&mut offered).await.unwrap();
                 assert!(offered.contains(&2));
                 socket.write_all(&[5, 2]).await.unwrap();
-                let wanted = b"\x01\x06us er\x04p@ss";
+                let wanted = b"\x01\x05us er\x04p@ss";
                 let mut login = vec![0; wanted.len()];
                 socket.read_exact(&mut login).await.unwrap();
                 assert_eq!(login, wanted);
