@@ -72,7 +72,10 @@ impl Control {
         let mut due = Vec::new();
         for kind in holder::KINDS {
             for document in self.store.all(kind).await? {
-                let domain = Holder::read(&document)?;
+                // The scan for due work reports documents that cannot be read.
+                let Ok(domain) = Holder::read(&document) else {
+                    continue;
+                };
                 let id = document.head.id;
                 let has_certificate = domain
                     .management()
