@@ -44,7 +44,7 @@ pub(crate) struct OwnCertificate {
     pub(crate) names: Vec<String>,
     pub(crate) management: Management,
     /// The certificate in use. Its key is encrypted for the ID of this document.
-    pub(crate) issued: Option<TlsCertificate>,
+    pub(crate) issued: Option<Box<TlsCertificate>>,
 }
 
 /// Names with a certificate.
@@ -78,7 +78,7 @@ impl OwnCertificates {
 impl OwnCertificate {
     /// Installs an issued certificate until it is renewed.
     pub(crate) fn take_issued(&mut self, certificate: TlsCertificate, renews_at: Timestamp) {
-        self.issued = Some(certificate);
+        self.issued = Some(Box::new(certificate));
         self.management.renews_at = Some(renews_at);
         self.management.job = None;
     }
