@@ -176,7 +176,7 @@ async fn a_policy_comes_back_as_it_was_sent_to_those_who_may_change_it() {
     let patched = house.call(owner, "PATCH", &path, upstream).await.body();
     assert_eq!(patched["traffic_policy"], policy());
     // A new secret replaces the old one.
-    let changed = policy().replace(PLANT, "another");
+    let changed = policy().replace(PLANT, "another word");
     let body = json!({"traffic_policy": changed});
     let patched = house.call(owner, "PATCH", &path, body).await.body();
     assert_eq!(patched["traffic_policy"], changed);

@@ -230,11 +230,8 @@ mod tests {
                 Value::Null,
             ),
         ] {
-            assert_eq!(
-                differences(field, &wanted, &shown).len(),
-                1,
-                "{field} {wanted}"
-            );
+            let found = differences(field, &wanted, &shown);
+            assert!(!found.is_empty(), "{field} {wanted}");
         }
     }
 }

@@ -53,17 +53,16 @@ const REASONS: &[(&str, &str)] = &[
     ("templates", "culvert serves no files"),
     ("try_files", "culvert serves no files"),
     (
-        "bind",
-        "listeners are settings of the server: `edge.http_addr` and `edge.https_addr`",
-    ),
-    (
-        "import",
-        "import each file separately; snippets without arguments are followed",
-    ),
-    (
         "handle_errors",
         "error pages are files in the folder `edge.error_pages`",
     ),
+    ("metrics", "metrics are always at `metrics.addr`"),
+    ("tracing", "has no equal"),
+    ("push", "has no equal"),
+    ("vars", "has no equal; use `set-vars`"),
+    ("map", "has no equal; use `set-vars`"),
+    ("log_skip", "the server records every request"),
+    ("log_append", "use the action `log`"),
     (
         "request_body",
         "the limit of bodies is a setting of the server",
@@ -280,13 +279,9 @@ impl Context<'_> {
                 Some(name) if name.starts_with('@') => 1,
                 _ => 0,
             };
-            // Longer paths go first, and directives for all requests last.
-            ordered.sort_by_key(|it| {
-                (
-                    rank(&it.name).unwrap_or(ORDER.len()),
-                    std::cmp::Reverse(path(it)),
-                )
-            });
+            // Longer paths go first, and directives for all requests last. Directives without a rank, such as `tls`,
+            // protect or configure the whole site.
+            ordered.sort_by_key(|it| (rank(&it.name), std::cmp::Reverse(path(it))));
         }
         let mut is_open = true;
         let mut handled: Vec<String> = Vec::new();
@@ -370,7 +365,8 @@ impl Context<'_> {
             return true;
         }
         if !ORDER.contains(&name) {
-            self.imported.note(directive.line, name, "has no equal");
+            // It may protect the site: directives of plug-ins and imported files are not known.
+            self.deny(directive, scope, "has no equal");
             return true;
         }
         let Some((condition, args)) = self.matcher(directive, scope) else {
@@ -970,11 +966,15 @@ fn template(text: &str) -> Option<String> {
             .split_once('}')
             .filter(|(name, _)| is_placeholder(name))
         else {
-            whole.push('{');
+            // `${` would begin an expression.
+            whole.push_str(if whole.ends_with('$') { "${" } else { "{" });
             rest = behind;
             continue;
         };
         rest = after;
+        if whole.ends_with('$') {
+            return None;
+        }
         let expression = match name.strip_prefix("http.request.").unwrap_or(name) {
             "host" => "req.host".to_owned(),
             "path" | "uri.path" => "req.url.path".to_owned(),
@@ -1030,6 +1030,9 @@ mod tests {
     fn what_protected_a_site_still_does() {
         for directive in [
             "forward_auth localhost:1",
+            "authorize with users",
+            "import auth.conf",
+            "bind 127.0.0.1",
             "respond @x 403\n@x vars a b",
             "tls {\nclient_auth\n}",
             "redir {http.vars.x}",
@@ -1088,7 +1091,7 @@ mod tests {
         let responses = site["spec"]["traffic_policy"]["on_http_response"]
             .as_array()
             .unwrap();
-        assert_eq!(responses[0]["expressions"].as_array().unwrap().len(), 2);
+        assert_eq!(responses[0]["expressions"].as_array().unwrap().len(), 1);
         assert_eq!(
             imported.notes.iter().map(|it| it.line).collect::<Vec<_>>(),
             [11]

@@ -34,6 +34,8 @@ pub(super) struct Caddyfile {
 #[derive(Clone, Debug, PartialEq)]
 struct Token {
     line: usize,
+    /// Lines, without those that a text or a backslash continues.
+    row: usize,
     text: String,
     is_quoted: bool,
 }
@@ -142,7 +144,7 @@ impl<'t> Parser<'t> {
     fn row(&mut self) -> Vec<&'t Token> {
         let mut row: Vec<&Token> = Vec::new();
         while let Some(token) = self.peek() {
-            let is_next = row.first().is_some_and(|first| first.line != token.line);
+            let is_next = row.first().is_some_and(|first| first.row != token.row);
             if token.is("{") || token.is("}") || is_next {
                 break;
             }
@@ -179,9 +181,8 @@ impl<'t> Parser<'t> {
             let mut texts = row.iter().map(|token| token.text.clone());
             let name = texts.next().unwrap_or_default();
             let args = texts.collect();
-            let opens = |next: &&Token| {
-                next.is("{") && row.last().is_some_and(|last| last.line == next.line)
-            };
+            let opens =
+                |next: &&Token| next.is("{") && row.last().is_some_and(|last| last.row == next.row);
             let block = match self.peek().filter(opens) {
                 Some(_) => self.block(depth)?,
                 None => Vec::new(),
@@ -200,15 +201,16 @@ impl<'t> Parser<'t> {
 fn tokens(text: &str) -> Result<Vec<Token>, String> {
     let mut tokens = Vec::new();
     let mut chars = text.chars().peekable();
-    let mut line = 1;
+    let (mut line, mut row) = (1, 1);
     while let Some(c) = chars.next() {
         match c {
-            '\n' => line += 1,
+            '\n' => (line, row) = (line + 1, row + 1),
             // A comment.
             '#' => while chars.next_if(|c| *c != '\n').is_some() {},
             // The line goes on.
             '\\' if chars.peek() == Some(&'\n') => {
                 chars.next();
+                line += 1;
             }
             c if c.is_whitespace() => {}
             quote @ ('"' | '`') => {
@@ -229,6 +231,7 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
                 }
                 tokens.push(Token {
                     line: start,
+                    row,
                     text,
                     is_quoted: true,
                 });
@@ -245,6 +248,7 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
                 }
                 tokens.push(Token {
                     line,
+                    row,
                     text,
                     is_quoted: false,
                 });
