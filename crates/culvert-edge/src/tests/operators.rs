@@ -456,19 +456,14 @@ async fn attackers_are_cut_off_beside_honest_traffic() {
         let (_, response) = house.bind(&leaf, "shop.web", 80).await.unwrap();
         assert_eq!(response.endpoint_id, "ep_h");
     }
+    let mut rest = Vec::new();
     for mut tcp in silent {
-        let read = soon(
-            "the end of a silent connection",
-            tcp.read_to_end(&mut Vec::new()),
-        );
-        drop(read.await);
+        let read = tcp.read_to_end(&mut rest);
+        drop(soon("the end of a silent connection", read).await);
     }
     for mut stream in inside {
-        let read = soon(
-            "the end of a slow message",
-            stream.read_to_end(&mut Vec::new()),
-        );
-        drop(read.await);
+        let read = stream.read_to_end(&mut rest);
+        drop(soon("the end of a slow message", read).await);
     }
     assert!(house.rig.edge.meters().refused_source.get() >= 136);
     soon("one open connection", async {

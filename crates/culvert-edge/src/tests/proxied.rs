@@ -31,6 +31,7 @@ pub(super) fn behind(from: &str) -> Settings {
             http: true,
             https: true,
             tcp: true,
+            kubernetes: true,
         },
         ..settings()
     }
