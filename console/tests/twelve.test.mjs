@@ -95,7 +95,7 @@ task('see who deleted an object', async (click) => {
 
 task('redrive dead letters', async (click) => {
   const made = await api(page, 'POST', '/event_destinations', { format: 'json', description: `letters ${run}`, target: { file: { path: `twelve${run}.ndjson` } } });
-  // What makes a file refuse events for good is not in a test's hands, so the letter is; the redrive is real.
+  // No test can make a file refuse events, so the letter is made up; the redrive is real.
   const letter = { id: '7', class: 'audit', attempts: 3, first_at: '2026-01-01T00:00:00Z', buried_at: '2026-01-01T00:01:00Z', reason: { class: 'permanent', code: '422', text: 'It was refused.' }, events: [{ event_id: 'ev_1' }] };
   await page.route(`**/${made.body.id}/dead_letters?*`, (route) => route.fulfill({ json: { dead_letters: [letter], next_page_uri: null } }));
   await click(nav('Events'));

@@ -100,8 +100,8 @@ pub(crate) fn frame(lines: &[Line], has_color: bool) -> io::Result<Vec<u8>> {
         queue!(out, cursor::MoveTo(0, 0), Clear(ClearType::FromCursorDown))?;
     }
     for (row, line) in (0u16..).zip(lines) {
-        // Cleared before it is drawn: behind a full line, the cursor is still on its last column. With the last line
-        // goes the part below it.
+        // Cleared before it is drawn: behind a full line, the cursor is still on its last column. The last line also
+        // clears the rows below.
         let is_last = usize::from(row) + 1 == lines.len();
         let old = match is_last {
             true => ClearType::FromCursorDown,
