@@ -13,6 +13,7 @@ What happens with a block depends on its language:
           a traffic policy (`on_tcp_connect`, `on_http_request`, …): the server must accept it for an endpoint
           (`POLICY_NAMES` holds `NAME=ID` pairs: what the ids in the text are on that server)
   toml    a settings file: `culvert config check` must accept it
+  none    a figure
 
 HTML comments, which readers do not see, say more:
 
@@ -152,7 +153,7 @@ def script_of(document, blocks, last, folder):
             script.append(f"policy_is_accepted {name}\n")
         elif block.language == "toml":
             script.append(f"culvert config check --config {name} > {name}.out\n")
-        else:
+        elif block.language:
             sys.exit(f"{document}:{block.line}: no rule says how this block is tested")
     checks(last, "end")
     return "".join(script), expected, skipped, elsewhere

@@ -18,10 +18,13 @@ const SHARED: &[&str] = &[
     "context",
     "envelope",
     "ip_rules",
+    "output",
+    "prompt",
     "record_stream",
     "resource_type",
     "row",
     "settings",
+    "table",
     "target_type",
     "verdict",
 ];
