@@ -5,6 +5,7 @@ import { launch, open, signIn } from './browser.mjs';
 
 test('the first page is under 250 KB', async (t) => {
   const browser = await launch();
+  t.after(() => browser.close());
   const { page } = await open(browser);
   const bodies = [];
   page.on('response', (response) => {
@@ -15,5 +16,4 @@ test('the first page is under 250 KB', async (t) => {
   const bytes = (await Promise.all(bodies)).reduce((sum, body) => sum + gzipSync(body).length, 0);
   t.diagnostic(`${bytes} bytes under gzip, ${bodies.length} files`);
   assert.ok(bytes > 100_000 && bytes < 250_000, `${bytes} bytes`);
-  await browser.close();
 });
