@@ -12,7 +12,7 @@ use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_
 use http_body::SizeHint;
 use memchr::memchr;
 
-use crate::http1::head::{self, field_line, is_field_byte};
+use crate::http1::head::{self, are_field_bytes, field_line};
 use crate::http1::write_buffer::WriteBuffer;
 
 /// Longest trailer section, in bytes.
@@ -430,8 +430,7 @@ fn chunk_size(line: &[u8], may_pad: bool) -> Result<u64, &'static str> {
     if digits.is_empty() || digits.len() > CHUNK_DIGITS_MAX {
         return Err("a chunk size has not 1 to 16 digits");
     }
-    if extension.len() > CHUNK_EXTENSION_BYTES_MAX || !extension.iter().copied().all(is_field_byte)
-    {
+    if extension.len() > CHUNK_EXTENSION_BYTES_MAX || !are_field_bytes(extension) {
         return Err("a chunk extension is not acceptable");
     }
     let mut size = 0u64;

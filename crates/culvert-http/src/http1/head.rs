@@ -131,7 +131,7 @@ pub fn status_line(line: &[u8]) -> Result<StatusLine, &'static str> {
         _ => return Err(NO_STATUS),
     };
     let (status, reason) = rest.split_at_checked(3).ok_or(NO_STATUS)?;
-    if !matches!(reason.first(), None | Some(b' ')) || !reason.iter().copied().all(is_field_byte) {
+    if !matches!(reason.first(), None | Some(b' ')) || !are_field_bytes(reason) {
         return Err(NO_STATUS);
     }
     let status = StatusCode::from_bytes(status).map_err(|_| NO_STATUS)?;
@@ -265,7 +265,7 @@ pub fn field_line(line: &[u8]) -> Result<(&[u8], &[u8]), &'static str> {
     if name.is_empty() || !name.iter().copied().all(is_token) {
         return Err(NO_NAME);
     }
-    if !value.iter().copied().all(is_field_byte) {
+    if !are_field_bytes(value) {
         return Err(NO_VALUE);
     }
     Ok((name, value))
@@ -312,6 +312,29 @@ pub(crate) fn is_token(byte: u8) -> bool {
     TOKEN[usize::from(byte)]
 }
 
+/// Whether all bytes may be in a field value (RFC 9110 5.5).
+pub(crate) fn are_field_bytes(bytes: &[u8]) -> bool {
+    // Eight bytes at a time: few values have a tab, and only those are checked byte by byte.
+    let mut words = bytes.chunks_exact(8);
+    let is_plain = |word: [u8; 8]| !has_control(u64::from_le_bytes(word));
+    let are_plain = match bytes.last_chunk::<8>() {
+        // The last word overlaps the one before.
+        Some(last) => words.all(|word| word.try_into().is_ok_and(is_plain)) && is_plain(*last),
+        None => false,
+    };
+    are_plain || bytes.iter().copied().all(is_field_byte)
+}
+
+/// Whether one of eight bytes is below 0x20 or is 0x7F.
+fn has_control(word: u64) -> bool {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    const HIGH: u64 = ONES << 7;
+    let delete = word ^ (ONES * 0x7F);
+    let below = word.wrapping_sub(ONES * 0x20) & !word;
+    let zero = delete.wrapping_sub(ONES) & !delete;
+    (below | zero) & HIGH != 0
+}
+
 /// Whether a byte may be in a field value (RFC 9110 5.5).
 pub(crate) fn is_field_byte(byte: u8) -> bool {
     (byte >= 0x20 && byte != 0x7F) || byte == b'\t'
@@ -320,6 +343,33 @@ pub(crate) fn is_field_byte(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_byte_of_a_value_counts_wherever_it_stands() {
+        for length in 0..40 {
+            for at in 0..length {
+                for byte in 0..=u8::MAX {
+                    let mut value = vec![b'a'; length];
+                    value[at] = byte;
+                    let expected = byte == b'\t' || byte > 0x7F || (0x20..0x7F).contains(&byte);
+                    assert_eq!(
+                        are_field_bytes(&value),
+                        expected,
+                        "{byte} at {at} of {length}"
+                    );
+                    // Beside a byte that needs a closer look.
+                    value[length - 1 - at] = b'\t';
+                    let expected = expected || at == length - 1 - at;
+                    assert_eq!(
+                        are_field_bytes(&value),
+                        expected,
+                        "{byte} at {at} of {length}"
+                    );
+                }
+            }
+        }
+        assert!(are_field_bytes(b""));
+    }
 
     #[test]
     fn a_head_ends_behind_its_first_empty_line() {
