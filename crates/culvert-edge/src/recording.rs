@@ -153,6 +153,11 @@ impl Recording {
         self.event.request_tap().map(Arc::clone)
     }
 
+    /// Whether the response is captured.
+    pub(crate) fn has_capture(&self) -> bool {
+        self.event.has_capture()
+    }
+
     /// Copies a frame of the response, if the response is captured.
     pub(crate) fn copy_sent(&mut self, frame: &Frame<Bytes>) {
         if !self.event.has_capture() {

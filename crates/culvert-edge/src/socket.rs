@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use culvert_http::slow_reader::UNSENT_BYTES;
@@ -13,6 +13,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
 use crate::conn_state::ConnState;
+use crate::relay::RelayEnd;
+use crate::splice::Pipe;
 
 /// TCP keep-alive: idle time, interval and number of probes. A peer that has vanished is detected within two
 /// minutes, so silence needs no other limit.
@@ -50,6 +52,16 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
+    /// The socket whose bytes are the client's, which the kernel may move. Below the TLS of an operator there is none:
+    /// the bytes of that socket are encrypted.
+    fn spliceable(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Tcp(tcp) => Some(tcp),
+            Self::Operator(_) => None,
+        }
+    }
+
+    /// The socket itself, for its options.
     fn tcp(&self) -> &TcpStream {
         match self {
             Self::Tcp(tcp) => tcp,
@@ -82,6 +94,13 @@ impl Counted {
         let linger = SockRef::from(self.carrier.tcp()).set_linger(Some(Duration::ZERO));
         if let Err(error) = linger {
             tracing::debug!(%error, "cannot set SO_LINGER; closing the connection normally");
+        }
+    }
+
+    fn received(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.read = self.read.saturating_add(bytes as u64);
+            self.conn.counters.set_bytes_in(self.read);
         }
     }
 
@@ -126,11 +145,7 @@ impl AsyncRead for Counted {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let result = on_carrier!(self, io => io.poll_read(cx, buf));
-        let bytes = buf.filled().len() - before;
-        if bytes > 0 {
-            self.read = self.read.saturating_add(bytes as u64);
-            self.conn.counters.set_bytes_in(self.read);
-        }
+        self.received(buf.filled().len() - before);
         result
     }
 }
@@ -166,6 +181,37 @@ impl AsyncWrite for Counted {
         on_carrier!(self, io => io.poll_shutdown(cx))
     }
 }
+
+impl RelayEnd for Counted {
+    fn is_socket(&self) -> bool {
+        self.carrier.spliceable().is_some()
+    }
+
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: &mut Pipe,
+        bytes_max: usize,
+    ) -> Poll<io::Result<usize>> {
+        let Some(tcp) = self.carrier.spliceable() else {
+            return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
+        };
+        let bytes = ready!(pipe.poll_fill(cx, tcp, bytes_max))?;
+        self.received(bytes);
+        Poll::Ready(Ok(bytes))
+    }
+
+    fn poll_empty(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+        let Some(tcp) = self.carrier.spliceable() else {
+            return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
+        };
+        let result = pipe.poll_empty(cx, tcp);
+        self.wrote(result)
+    }
+}
+
+/// A decrypted stream is no socket.
+impl RelayEnd for TlsStream<Replay> {}
 
 /// A socket that first returns bytes that were read ahead.
 #[derive(Debug)]
@@ -250,6 +296,25 @@ impl Wire {
         match self {
             Self::Plain(socket) => socket.reset(),
             Self::Tls(stream) => stream.get_ref().0.socket.reset(),
+        }
+    }
+}
+
+impl Wire {
+    /// Whether its bytes are those of a socket, so that the kernel may move them.
+    pub(crate) fn is_socket(&self) -> bool {
+        matches!(self, Self::Plain(socket) if socket.is_socket())
+    }
+
+    /// Sends bytes of a pipe. Only for sockets.
+    pub(crate) fn poll_empty(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: &mut Pipe,
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Plain(socket) => socket.poll_empty(cx, pipe),
+            Self::Tls(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
 }

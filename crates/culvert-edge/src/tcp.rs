@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker, ready};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use culvert_base::BoxFuture;
 use culvert_http::slow_reader::SlowReader;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
@@ -20,8 +20,10 @@ use crate::edge_state::Phase;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::Http1Server;
 use crate::http2::stream::Tunnelled;
+use crate::relay::{Relay, RelayEnd};
 use crate::rules::Timeouts;
 use crate::snapshot::group::Member;
+use crate::splice::Pipe;
 use crate::upstream::agent::refusal;
 use crate::upstream::pool::Pool;
 use crate::upstream::url::{DialError, UpWire};
@@ -44,7 +46,7 @@ pub(crate) async fn endpoint<S>(
     timeouts: Timeouts,
     down: &Arc<Downstream>,
 ) where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: RelayEnd,
 {
     let limit = timeouts.connect.unwrap_or(down.conn.rules.limits.connect);
     let pools: Vec<Arc<Pool>> = member
@@ -264,6 +266,28 @@ impl AsyncWrite for RetryingUpstream {
     }
 }
 
+impl RelayEnd for RetryingUpstream {
+    fn is_socket(&self) -> bool {
+        match &self.state {
+            UpstreamState::Connected(wire) => self.retry.is_none() && wire.is_socket(),
+            UpstreamState::Connecting(_) => false,
+        }
+    }
+
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: &mut Pipe,
+        bytes_max: usize,
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_wire(cx))?.poll_fill(cx, pipe, bytes_max)
+    }
+
+    fn poll_empty(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+        ready!(self.poll_wire(cx))?.poll_empty(cx, pipe)
+    }
+}
+
 /// Relays an upgraded connection. The client has sent `early` before the 101.
 pub(crate) async fn tunnel(
     client: &mut Http1Server,
@@ -320,8 +344,8 @@ async fn relay<A, B>(
     down: &Arc<Downstream>,
     mut count: RelayCount<'_>,
 ) where
-    A: AsyncRead + AsyncWrite + Unpin,
-    B: AsyncRead + AsyncWrite + Unpin,
+    A: RelayEnd,
+    B: RelayEnd,
 {
     let limits = &down.conn.rules.limits;
     let idle = timeouts.idle.unwrap_or(limits.tunnel_idle);
@@ -344,8 +368,8 @@ async fn pass<A, B>(
     mut moved: impl FnMut() -> u64,
     mut is_cut: impl FnMut(&Waker) -> bool,
 ) where
-    A: AsyncRead + AsyncWrite + Unpin,
-    B: AsyncRead + AsyncWrite + Unpin,
+    A: RelayEnd,
+    B: RelayEnd,
 {
     let mut alarm = Alarm::default();
     let mut seen = moved();
@@ -360,9 +384,9 @@ async fn pass<A, B>(
         is_half: Arc::default(),
     };
     let is_half = Arc::clone(&client.is_half);
-    let mut copy = pin!(copy_bidirectional(&mut client, upstream));
+    let mut copy = Relay::default();
     let relayed = poll_fn(|cx| {
-        if is_cut(cx.waker()) || copy.as_mut().poll(cx).is_ready() {
+        if is_cut(cx.waker()) || copy.poll(cx, &mut client, upstream).is_ready() {
             return Poll::Ready(());
         }
         let bytes = moved();
@@ -413,7 +437,47 @@ impl<T: AsyncRead + Unpin> AsyncRead for PacedClient<'_, T> {
     }
 }
 
+impl<T: RelayEnd> RelayEnd for PacedClient<'_, T> {
+    fn is_socket(&self) -> bool {
+        self.io.is_socket()
+    }
+
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: &mut Pipe,
+        bytes_max: usize,
+    ) -> Poll<io::Result<usize>> {
+        let result = self.io.poll_fill(cx, pipe, bytes_max);
+        if let Poll::Ready(Ok(0) | Err(_)) = result {
+            self.is_half.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn poll_empty(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+        let wrote = self.io.poll_empty(cx, pipe);
+        self.wrote(cx, wrote)
+    }
+}
+
 impl<T: AsyncWrite + Unpin> PacedClient<'_, T> {
+    /// Notes what the client has taken, or waits for it.
+    fn wrote(
+        &mut self,
+        cx: &mut Context<'_>,
+        result: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        match result {
+            Poll::Ready(Ok(bytes)) => {
+                self.taken = self.taken.saturating_add(bytes as u64);
+                Poll::Ready(Ok(bytes))
+            }
+            Poll::Pending => self.waits(cx),
+            failed => failed,
+        }
+    }
+
     /// Waits for the client to read, or fails if it is too slow.
     fn waits<R>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<R>> {
         let waits = self
@@ -437,14 +501,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for PacedClient<'_, T> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match Pin::new(&mut *self.io).poll_write(cx, bytes) {
-            Poll::Ready(Ok(bytes)) => {
-                self.taken = self.taken.saturating_add(bytes as u64);
-                Poll::Ready(Ok(bytes))
-            }
-            Poll::Pending => self.waits(cx),
-            failed => failed,
-        }
+        let wrote = Pin::new(&mut *self.io).poll_write(cx, bytes);
+        self.wrote(cx, wrote)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -468,6 +526,11 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for PacedClient<'_, T> {
         Pin::new(&mut *self.io).poll_shutdown(cx)
     }
 }
+
+/// A stream of HTTP/2 is no socket.
+impl RelayEnd for Tunnelled {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> RelayEnd for CountedUpstream<T> {}
 
 /// Bytes that a relay has moved, by direction.
 #[derive(Default)]

@@ -19,6 +19,7 @@ use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::upgrade::Tunnel;
 use crate::http1::client::Http1ClientError;
+use crate::splice::Pipe;
 use crate::upstream::pool::{Http2Stream, Lease, OnBecoming};
 
 /// Why a response's body is incomplete. The client sees a reset, never a clean end.
@@ -123,6 +124,40 @@ impl ResponseBody {
             // The client has sent something meanwhile.
             self.silent = None;
         }
+    }
+
+    /// Bytes that the kernel can move from the upstream's socket: all that are missing. 0 if an event or a policy needs
+    /// them.
+    pub(crate) fn movable(&self) -> u64 {
+        let is_seen = self
+            .exchange
+            .as_ref()
+            .is_none_or(|exchange| exchange.recording.has_capture());
+        match &self.source {
+            Source::Http1(lease) if !is_seen => lease.movable(),
+            _ => 0,
+        }
+    }
+
+    /// Moves some of these bytes into a pipe, which is empty. If it moves none, the body must be
+    /// [polled](Body::poll_frame), which says why.
+    pub(crate) fn poll_move(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> usize {
+        let Source::Http1(lease) = &mut self.source else {
+            return 0;
+        };
+        let Poll::Ready(Ok(bytes)) = lease.poll_move(cx, pipe) else {
+            return 0;
+        };
+        if bytes > 0 {
+            self.silent = None;
+            if let Some(exchange) = &mut self.exchange {
+                exchange.sent(bytes, false);
+            }
+        }
+        if self.source.is_ended() {
+            self.source.end();
+        }
+        bytes
     }
 
     /// The exchange, unless it goes on as a tunnel.

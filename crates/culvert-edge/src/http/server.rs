@@ -24,11 +24,16 @@ use crate::http::response_body::ResponseBody;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::{Http1Body, Http1Server, Next};
 use crate::socket::Wire;
+use crate::splice::Pipe;
 use crate::tcp;
 
 /// How much of an unread request is read, and for how long, so that the response is not lost.
 const DISCARDED_BYTES_MAX: usize = 64 << 10;
 pub(super) const CLOSES_WITHIN: Duration = Duration::from_secs(2);
+/// Fewest bytes of a body that the kernel moves: for less, a pipe is not worth its calls.
+const MOVED_BYTES_MIN: u64 = 128 << 10;
+/// Most bytes to move before other tasks get their turn.
+const TURN_BYTES_MAX: u64 = 2 << 20;
 
 /// Serves HTTP/1 until the connection ends.
 ///
@@ -141,9 +146,9 @@ async fn answer(
         exchange.recording.head(out.len() - before);
     }
     drop(head);
-    let mut body = Some(body);
+    let (mut body, mut pipe) = (Some(body), None);
     let sent = poll_fn(|cx| {
-        match poll_send(cx, client, out, &mut sending, &mut body) {
+        match poll_send(cx, client, out, &mut sending, &mut body, &mut pipe) {
             Poll::Ready(Ok(())) => return Poll::Ready(After::Next),
             Poll::Ready(Err(Unsent)) => return Poll::Ready(After::Close),
             Poll::Pending => down.conn.driver.register(cx.waker()),
@@ -191,8 +196,10 @@ fn poll_send(
     out: &mut WriteBuffer,
     sending: &mut BodyWriter,
     body: &mut Option<ResponseBody>,
+    pipe: &mut Option<Pipe>,
 ) -> Poll<Result<(), Unsent>> {
     while let Some(source) = body {
+        ready!(poll_move(cx, client, out, sending, source, pipe))?;
         if source.is_end_stream() {
             *body = None;
             sending.end(None, out).map_err(|_| Unsent)?;
@@ -223,6 +230,47 @@ fn poll_send(
         }
     }
     client.poll_write(cx, out).map_err(|_| Unsent)
+}
+
+/// Lets the kernel move what has arrived of a long body to the client. Afterwards the pipe is empty, or the client is
+/// awaited.
+fn poll_move(
+    cx: &mut Context<'_>,
+    client: &Http1Server,
+    out: &mut WriteBuffer,
+    sending: &mut BodyWriter,
+    source: &mut ResponseBody,
+    pipe: &mut Option<Pipe>,
+) -> Poll<Result<(), Unsent>> {
+    if pipe.is_none() {
+        let has_length = matches!(sending, BodyWriter::Length(_));
+        if !has_length || source.movable() < MOVED_BYTES_MIN || !client.is_socket() {
+            return Poll::Ready(Ok(()));
+        }
+        // The head, and what was read with it.
+        ready!(client.poll_write(cx, out)).map_err(|_| Unsent)?;
+        *pipe = Pipe::take();
+    }
+    let mut moved = 0;
+    while let Some(open) = pipe {
+        ready!(client.poll_empty(cx, open)).map_err(|_| Unsent)?;
+        if moved >= TURN_BYTES_MAX {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let bytes = match source.movable() {
+            0 => 0,
+            _ => source.poll_move(cx, open),
+        };
+        if bytes > 0 {
+            moved += bytes as u64;
+            sending.passed(bytes as u64).map_err(|_| Unsent)?;
+        } else if let Some(open) = pipe.take() {
+            open.give_back();
+            client.caught_up();
+        }
+    }
+    Poll::Ready(Ok(()))
 }
 
 /// Waits without buffers until the next request begins. False if there is none.

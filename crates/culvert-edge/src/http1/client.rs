@@ -18,6 +18,8 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::http::request_body::{RequestBody, UploadError};
 use crate::http1::read_buffer::ReadBuffer;
 use crate::http1::write;
+use crate::relay::RelayEnd;
+use crate::splice::Pipe;
 use crate::upstream::url::UpWire;
 
 /// Initial size of a read.
@@ -118,6 +120,31 @@ impl Http1Client {
                 return Poll::Ready(Some(Err(Http1ClientError::Ended)));
             }
         }
+    }
+
+    /// Bytes of the response's body that the kernel can move to another socket: all that are missing, if nothing else is
+    /// to be done with this connection meanwhile. 0 if there are none.
+    pub(crate) fn movable(&self) -> u64 {
+        let is_free = self.wire.is_socket()
+            && self.upload.is_none()
+            && self.outbox.is_empty()
+            && self.inbox.is_empty();
+        match is_free {
+            true => self.reader.left().unwrap_or(0),
+            false => 0,
+        }
+    }
+
+    /// Moves some of these bytes into a pipe, which is empty. 0 means that the connection has ended.
+    pub(crate) fn poll_move(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: &mut Pipe,
+    ) -> Poll<io::Result<usize>> {
+        let bytes_max = usize::try_from(self.movable()).unwrap_or(usize::MAX);
+        let bytes = ready!(self.wire.poll_fill(cx, pipe, bytes_max))?;
+        self.reader.passed(bytes as u64);
+        Poll::Ready(Ok(bytes))
     }
 
     /// Whether the response was read completely.

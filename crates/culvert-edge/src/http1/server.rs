@@ -27,7 +27,9 @@ use crate::conn_state::ConnState;
 use crate::http1::read_buffer::ReadBuffer;
 use crate::http1::write;
 use crate::http1_state::{Broken, Http1Turn};
+use crate::relay::RelayEnd;
 use crate::socket::Wire;
+use crate::splice::Pipe;
 
 /// Initial size of a read.
 const READ_BYTES_MIN: usize = 4 << 10;
@@ -205,13 +207,34 @@ impl Http1Server {
         let wrote = conn.poll_out(cx, |wire, cx, written| {
             write::poll_empty(out, wire, cx, written)
         });
-        if wrote.is_ready() && conn.reader.is_waiting() {
-            let (_, taken) = conn.state.counters.bytes();
-            let write_limit = conn.write_limit;
-            let now = Instant::now().into_std();
-            conn.reader.caught_up(taken, write_limit, now);
+        if wrote.is_ready() {
+            conn.caught_up();
         }
         wrote
+    }
+
+    /// Nothing waits for the client to read any more.
+    pub(crate) fn caught_up(&self) {
+        lock(&self.0).caught_up();
+    }
+
+    /// Whether the kernel may move bytes to its socket.
+    pub(crate) fn is_socket(&self) -> bool {
+        lock(&self.0).wire.is_socket()
+    }
+
+    /// Writes all bytes of a pipe.
+    pub(crate) fn poll_empty(&self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<()>> {
+        if pipe.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        lock(&self.0).poll_out(cx, |wire, cx, written| {
+            while !pipe.is_empty() {
+                let bytes = ready!(wire.poll_empty(cx, pipe))?;
+                *written = written.saturating_add(bytes as u64);
+            }
+            Poll::Ready(Ok(()))
+        })
     }
 
     /// The response is written.
@@ -298,6 +321,15 @@ impl Http1Server {
 }
 
 impl Conn {
+    /// Nothing waits for the client to read any more.
+    fn caught_up(&mut self) {
+        if self.reader.is_waiting() {
+            let (_, taken) = self.state.counters.bytes();
+            let now = Instant::now().into_std();
+            self.reader.caught_up(taken, self.write_limit, now);
+        }
+    }
+
     /// The idle timeout.
     fn idle(&self) -> Duration {
         self.state.rules.limits.idle
@@ -479,6 +511,9 @@ impl AsyncWrite for Http1Server {
         Pin::new(&mut lock(&self.0).wire).poll_shutdown(cx)
     }
 }
+
+/// An upgraded connection.
+impl RelayEnd for Http1Server {}
 
 impl Drop for Conn {
     fn drop(&mut self) {

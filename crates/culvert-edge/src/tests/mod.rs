@@ -30,6 +30,7 @@ mod overloaded;
 mod paths;
 mod policies;
 mod proxied;
+mod relays;
 mod restricted;
 mod rfc6455;
 mod secure;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use culvert_base::net::HostName;
@@ -19,7 +19,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::proxy::{self, Ends};
+use crate::relay::RelayEnd;
 use crate::socket;
+use crate::splice::Pipe;
 use crate::upstream::agent::{AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion};
 use crate::upstream::guard::{AddressGuard, is_private};
 
@@ -411,6 +413,15 @@ trait Carried: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Carried for T {}
 
 impl UpWire {
+    /// Counts received bytes.
+    fn count(&self, bytes: usize) {
+        if bytes > 0 {
+            let received = self.received.load(Ordering::Relaxed);
+            let received = received.saturating_add(bytes as u64);
+            self.received.store(received, Ordering::Relaxed);
+        }
+    }
+
     /// A stream to the service behind an agent, for the connection from `client` to `server`, whose TLS
     /// was ended here or was not. With `in_turn`, waits until an agent has room.
     pub(crate) async fn to_agent(
@@ -515,11 +526,7 @@ impl AsyncRead for UpWire {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let result = on_stream!(self.as_mut(), io => io.poll_read(cx, buf));
-        let bytes = (buf.filled().len() - before) as u64;
-        if bytes > 0 {
-            let received = self.received.load(Ordering::Relaxed).saturating_add(bytes);
-            self.received.store(received, Ordering::Relaxed);
-        }
+        self.count(buf.filled().len() - before);
         result
     }
 }
@@ -556,6 +563,33 @@ impl AsyncWrite for UpWire {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         on_stream!(self, io => io.poll_shutdown(cx))
+    }
+}
+
+impl RelayEnd for UpWire {
+    fn is_socket(&self) -> bool {
+        matches!(self.stream, Stream::Plain(_))
+    }
+
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: &mut Pipe,
+        bytes_max: usize,
+    ) -> Poll<io::Result<usize>> {
+        let Stream::Plain(socket) = &self.stream else {
+            return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
+        };
+        let bytes = ready!(pipe.poll_fill(cx, socket, bytes_max))?;
+        self.count(bytes);
+        Poll::Ready(Ok(bytes))
+    }
+
+    fn poll_empty(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+        let Stream::Plain(socket) = &self.stream else {
+            return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
+        };
+        pipe.poll_empty(cx, socket)
     }
 }
 

@@ -300,6 +300,26 @@ impl BodyReader {
         }
     }
 
+    /// Bytes that are missing of a body with a length.
+    pub fn left(&self) -> Option<u64> {
+        match &self.form {
+            Form::Length(left) => Some(*left),
+            Form::Ended | Form::Close | Form::Chunks(_) => None,
+        }
+    }
+
+    /// The next bytes of a body with a length went another way than through a buffer.
+    pub fn passed(&mut self, bytes: u64) {
+        if let Form::Length(left) = &mut self.form {
+            let bytes = bytes.min(*left);
+            self.bytes = self.bytes.saturating_add(bytes);
+            *left -= bytes;
+            if *left == 0 {
+                self.form = Form::Ended;
+            }
+        }
+    }
+
     /// Bytes of content so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -520,6 +540,21 @@ impl BodyWriter {
             Self::Close => out.push(data, b""),
         }
         Ok(())
+    }
+
+    /// The next bytes of a body with a length went another way than through a buffer.
+    ///
+    /// # Errors
+    ///
+    /// When they exceed the declared length, or the body has none.
+    pub fn passed(&mut self, bytes: u64) -> Result<(), WrongLength> {
+        match self {
+            Self::Length(left) => {
+                *left = left.checked_sub(bytes).ok_or(WrongLength)?;
+                Ok(())
+            }
+            Self::None | Self::Chunks { .. } | Self::Close => Err(WrongLength),
+        }
     }
 
     /// Writes the end of the body.

@@ -102,6 +102,18 @@ impl ResponseReader {
         }
     }
 
+    /// Bytes that are missing of a body with a length.
+    pub fn left(&self) -> Option<u64> {
+        self.payload.as_ref().and_then(BodyReader::left)
+    }
+
+    /// The next bytes of a body with a length went another way than through a buffer.
+    pub fn passed(&mut self, bytes: u64) {
+        if let Some(payload) = &mut self.payload {
+            payload.passed(bytes);
+        }
+    }
+
     /// The server has closed the connection. Returns whether the response is complete.
     pub fn close(&mut self) -> bool {
         self.keeps_alive = false;

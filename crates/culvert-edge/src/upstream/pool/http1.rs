@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,6 +18,7 @@ use super::{Failure, Pool, SHARDS};
 use crate::http::request_body::RequestBody;
 use crate::http1::client::{Http1Client, Http1ClientError};
 use crate::lanes;
+use crate::splice::Pipe;
 use crate::upstream::connector::Connector;
 use crate::upstream::url::UpWire;
 
@@ -221,6 +223,20 @@ impl Lease {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Http1ClientError>>> {
         self.link.connection.poll_frame(cx)
+    }
+
+    /// See [`Http1Client::movable`].
+    pub(crate) fn movable(&self) -> u64 {
+        self.link.connection.movable()
+    }
+
+    /// See [`Http1Client::poll_move`].
+    pub(crate) fn poll_move(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: &mut Pipe,
+    ) -> Poll<io::Result<usize>> {
+        self.link.connection.poll_move(cx, pipe)
     }
 
     /// Whether the response's body has been read completely.
