@@ -43,8 +43,8 @@ async fn each_bound_holds() {
 /// How far above a limit the test sends: by one, or by more if a second message would free some capacity.
 fn step(what: &str) -> usize {
     let per_second = match what {
-        "HTTP/2: streams reset at once" => limits::RESETS.1,
-        "HTTP/2: frames without progress at once" => limits::IDLE_FRAMES.1,
+        "HTTP/2: resets in one burst" => limits::RESETS.1,
+        "HTTP/2: frames without progress in one burst" => limits::IDLE_FRAMES.1,
         _ => 0,
     };
     1 + per_second as usize
@@ -227,7 +227,7 @@ fn http2(what: &str, n: usize) -> Vec<u8> {
             });
             streams.collect()
         }
-        "streams reset at once" => {
+        "resets in one burst" => {
             let turns = 0..u32::try_from(n).unwrap();
             let cancel = Reason::CANCEL.0.to_be_bytes();
             let resets = turns.flat_map(|turn| {
@@ -240,7 +240,7 @@ fn http2(what: &str, n: usize) -> Vec<u8> {
             resets.collect()
         }
         // SETTINGS frames came before, and two PINGs follow.
-        "frames without progress at once" => frame(0xB0, 0, 0, &[]).repeat(n - 3),
+        "frames without progress in one burst" => frame(0xB0, 0, 0, &[]).repeat(n - 3),
         "field sections of the open requests of a connection" => {
             let (requests, target) = (10, "/".len());
             let each = n / requests;
