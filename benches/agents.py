@@ -42,7 +42,7 @@ def write(path, text, mode=0o600):
 
 
 def start(run, command, **kwargs):
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **kwargs)
+    process = subprocess.Popen([*run.within, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **kwargs)
     run.processes.append(process)
     return process
 
@@ -89,22 +89,25 @@ def certificate(folder):
             "-keypbe", "PBE-SHA1-3DES", "-certpbe", "PBE-SHA1-3DES", "-macalg", "sha1")
 
 
-def rathole(run, origin):
+def rathole(run, origin, is_tls=True):
     path = program("rathole")
     if not path:
         return print("  passed over: rathole is not here")
-    certificate(run.folder)
     control, port = free_port(), free_port()
-    common = '[{side}.transport]\ntype = "tls"\n[{side}.transport.tls]\n{tls}\n[{side}.services.web]\ntoken = "measured"\n{service}\n'
+    common = '[{side}.services.web]\ntoken = "measured"\n{service}\n'
+    if is_tls:
+        certificate(run.folder)
+        common = '[{side}.transport]\ntype = "tls"\n[{side}.transport.tls]\n{tls}\n' + common
     server = f'[server]\nbind_addr = "127.0.0.1:{control}"\n' + common.format(
         side="server", tls=f'pkcs12 = "{run.folder}/peer.p12"\npkcs12_password = "peer"', service=f'bind_addr = "127.0.0.1:{port}"')
     client = f'[client]\nremote_addr = "127.0.0.1:{control}"\n' + common.format(
         side="client", tls=f'trusted_root = "{run.folder}/peer-ca.pem"\nhostname = "localhost"', service=f'local_addr = "127.0.0.1:{origin}"')
-    processes = [start(run, [path, "--server", write(f"{run.folder}/server.toml", server)])]
+    name = "tls" if is_tls else "plain"
+    processes = [start(run, [path, "--server", write(f"{run.folder}/server-{name}.toml", server)])]
     wait_for(control)
-    processes.append(start(run, [path, "--client", write(f"{run.folder}/client.toml", client)]))
+    processes.append(start(run, [path, "--client", write(f"{run.folder}/client-{name}.toml", client)]))
     wait_for(port)
-    return Rival("rathole, TLS", processes, port)
+    return Rival("rathole, TLS" if is_tls else "rathole, plain", processes, port)
 
 
 def bore(run, origin):
@@ -156,15 +159,21 @@ def serve(run, **settings):
 
 def online(run, host, origin, *flags):
     """culvert's own agent."""
+    process, url = agent(run, "http", "--url", f"http://{host}", *flags, str(origin))
+    if not url.startswith("http://"):
+        sys.exit("culvert's agent did not come online")
+    return process
+
+
+def agent(run, *arguments):
+    """culvert's own agent and the URL of its endpoint."""
     token = run.api("POST", "/credentials", {})["token"]
     env = dict(os.environ, CULVERT_SERVER="localhost:" + run.addresses["agents"].rsplit(":", 1)[1], CULVERT_AUTHTOKEN=token,
                CULVERT_CA_FILE=f"{run.folder}/data/ca.pem")
-    process = subprocess.Popen([run.binary, "http", "--url", f"http://{host}", *flags, str(origin)], stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL, text=True, env=env, cwd=run.folder)
+    process = subprocess.Popen([*run.within, run.binary, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                               env=env, cwd=run.folder)
     run.processes.append(process)
-    if not process.stdout.readline().startswith("http://"):
-        sys.exit("culvert's agent did not come online")
-    return process
+    return process, process.stdout.readline().strip()
 
 
 def origin_of(run):
