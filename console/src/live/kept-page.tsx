@@ -30,6 +30,8 @@ interface Props {
   row: (event: LiveEvent) => ReactNode;
 }
 
+const LOOK_AGAIN_MS = 2000;
+
 const stay = () => {};
 
 /** A page that searches kept events: a filter, a range of time, and pages from the newest to the oldest. */
@@ -37,7 +39,11 @@ export function KeptPage({ title, text, views, search, onSearch, kinds, all, obj
   const [draft, setDraft] = useState<KeptSearch>({ ...search, cursor: undefined });
   const [selected, setSelected] = useState<KeptEvent>();
   const types = useMemo(() => (search.type ? [search.type] : all), [search.type, all]);
-  const found = useQuery(keptQuery(types, search));
+  const found = useQuery({
+    ...keptQuery(types, search),
+    // An event is kept about a second after its request, so a page without any looks again.
+    refetchInterval: ({ state }) => (search.cursor || state.data?.events.length ? false : LOOK_AGAIN_MS),
+  });
   const events = found.data?.events ?? [];
   const rising = useMemo(() => events.toReversed(), [events]);
   const next = found.data?.next;
@@ -65,7 +71,7 @@ export function KeptPage({ title, text, views, search, onSearch, kinds, all, obj
         {time('to', 'To')}
         {field('object', object)}
         {hasActor ? field('actor', 'User or bot ID') : null}
-        <Button type="submit" variant="default" loading={found.isFetching}>Search</Button>
+        <Button type="submit" variant="default" loading={found.isLoading || found.isPlaceholderData}>Search</Button>
       </form>
       {found.error ? <Failure error={found.error} retry={() => void found.refetch()} /> : null}
       {found.isPending ? <Loading /> : null}
