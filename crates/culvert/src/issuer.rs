@@ -64,7 +64,7 @@ fn issuer(
     let acme = &settings.acme;
     let client = Arc::new(public_client(settings, own)?);
     let records = match (dns_writer(settings, &client, clock)?, dns_hook(acme)?) {
-        (Some(writer), _) => Some(Records::Writer(writer)),
+        (Some(writer), _) => Some(Records::Writer(Box::new(writer))),
         (None, hook) => hook.map(Records::Hook),
     };
     let contact = Some(acme.contact.as_str()).filter(|contact| !contact.is_empty());
@@ -162,7 +162,7 @@ struct Client {
 #[derive(Debug)]
 enum Records {
     Hook(DnsHook),
-    Writer(DnsWriter),
+    Writer(Box<DnsWriter>),
 }
 
 impl Records {

@@ -240,7 +240,8 @@ impl Run<'_> {
         };
         let made = self.call(Method::POST, &path, Some(spec)).await;
         if let (Err(_), Some((path, _))) = (&made, &token_file) {
-            let _ = std::fs::remove_file(path);
+            // The file is empty: if it stays, the next run says that it exists.
+            drop(std::fs::remove_file(path));
         }
         let mut view = made?;
         if let Some((path, mut file)) = token_file {

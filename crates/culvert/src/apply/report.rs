@@ -1,7 +1,5 @@
 //! Plans and results as people and programs read them.
 
-use std::fmt::Write;
-
 use serde_json::{Value, json};
 
 use super::compare::Difference;
@@ -83,15 +81,14 @@ pub fn as_text(plan: &Plan) -> String {
             .filter(|change| change.action == action)
             .count()
     };
-    let _ = writeln!(
-        text,
-        "{} to create, {} to update, {} to replace, {} to delete, {} unchanged",
+    text.push_str(&format!(
+        "{} to create, {} to update, {} to replace, {} to delete, {} unchanged\n",
         count(Action::Create),
         count(Action::Update),
         count(Action::Replace),
         count(Action::Delete),
         count(Action::Keep),
-    );
+    ));
     text
 }
 

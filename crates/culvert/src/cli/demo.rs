@@ -24,5 +24,5 @@ fn arguments(command: Command) -> Command {
 }
 
 fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
-    Box::pin(async move { Ok(crate::demo::run(matches.get_flag("once")).await?) })
+    Box::pin(async move { Ok(Box::pin(crate::demo::run(matches.get_flag("once"))).await?) })
 }

@@ -217,10 +217,13 @@ fn of_toml_value(value: &Spanned<DeValue<'_>>, line: &dyn Fn(usize) -> usize) ->
     }
 }
 
+/// A list or table that is being read: its line, its content so far, and the key whose value is next, with its line.
+type Unfinished = (usize, Tree, Option<(usize, String)>);
+
 /// Reads YAML without aliases and tags.
 pub(super) fn read_yaml(text: &str) -> Result<Table, String> {
     let mut parser = Parser::new_from_str(text);
-    let mut stack: Vec<(usize, Tree, Option<(usize, String)>)> = Vec::new();
+    let mut stack: Vec<Unfinished> = Vec::new();
     let mut root = None;
     loop {
         let (event, span) = match parser.next() {

@@ -503,8 +503,8 @@ struct Agents(Vec<std::process::Child>);
 impl Drop for Agents {
     fn drop(&mut self) {
         for agent in &mut self.0 {
-            let _ = agent.kill();
-            let _ = agent.wait();
+            drop(agent.kill());
+            drop(agent.wait());
         }
     }
 }

@@ -1,0 +1,153 @@
+//! Pipes on Linux.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use rustix::process::{Resource, getrlimit};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use super::Pipe;
+
+/// Most pipes of the process, and how many files it may open for each of them.
+const PIPES_MAX: u64 = 256;
+const FILES_PER_PIPE: u64 = 64;
+/// Most pipes that a thread keeps for its next relays.
+const KEPT_MAX: usize = 8;
+/// Bytes that a pipe holds, if the system allows it.
+const PIPE_BYTES: usize = 256 << 10;
+
+static OPEN: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static KEPT: RefCell<Vec<Ends>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The two ends of a pipe.
+#[derive(Debug)]
+pub(super) struct Ends {
+    read: OwnedFd,
+    write: OwnedFd,
+    _counted: Counted,
+}
+
+/// The place of a pipe among those of the process.
+#[derive(Debug)]
+struct Counted;
+
+/// Most pipes under the limit of open files.
+fn pipes_max() -> u64 {
+    static MAX: OnceLock<u64> = OnceLock::new();
+    *MAX.get_or_init(|| {
+        let files = getrlimit(Resource::Nofile).current;
+        files.map_or(PIPES_MAX, |files| PIPES_MAX.min(files / FILES_PER_PIPE))
+    })
+}
+
+impl Counted {
+    fn take() -> Option<Self> {
+        let fits = |open: u64| (open < pipes_max()).then_some(open + 1);
+        let taken = OPEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        taken.is_ok().then_some(Self)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Ends {
+    fn open() -> Option<Self> {
+        let counted = Counted::take()?;
+        let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
+        let (read, write) = pipe_with(flags).ok()?;
+        // A smaller pipe works as well.
+        let _smaller = fcntl_setpipe_size(&write, PIPE_BYTES);
+        Some(Self {
+            read,
+            write,
+            _counted: counted,
+        })
+    }
+}
+
+impl Pipe {
+    /// An empty pipe, if there is one.
+    pub(crate) fn take() -> Option<Self> {
+        let kept = KEPT.with_borrow_mut(Vec::pop);
+        let ends = kept.or_else(Ends::open)?;
+        Some(Self { ends, bytes: 0 })
+    }
+
+    /// Keeps it for the next relay of this thread.
+    pub(crate) fn give_back(self) {
+        KEPT.with_borrow_mut(|kept| {
+            if self.is_empty() && kept.len() < KEPT_MAX {
+                kept.push(self.ends);
+            }
+        });
+    }
+
+    /// Moves up to `bytes_max` bytes that have arrived at a socket into the pipe, which is empty. 0 means the end.
+    pub(crate) fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        socket: &TcpStream,
+        bytes_max: usize,
+    ) -> Poll<io::Result<usize>> {
+        let bytes_max = bytes_max.min(PIPE_BYTES);
+        loop {
+            std::task::ready!(socket.poll_read_ready(cx))?;
+            let moved = socket.try_io(Interest::READABLE, || {
+                let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+                let moved = splice(socket, None, &self.ends.write, None, bytes_max, flags);
+                moved.map_err(io::Error::from)
+            });
+            match moved {
+                Err(error) if is_again(&error) => {}
+                Ok(bytes) => {
+                    self.bytes = bytes;
+                    return Poll::Ready(Ok(bytes));
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// Moves bytes out of the pipe, which is not empty, to a socket.
+    pub(crate) fn poll_empty(
+        &mut self,
+        cx: &mut Context<'_>,
+        socket: &TcpStream,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            std::task::ready!(socket.poll_write_ready(cx))?;
+            let moved = socket.try_io(Interest::WRITABLE, || {
+                let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+                let moved = splice(&self.ends.read, None, socket, None, self.bytes, flags);
+                moved.map_err(io::Error::from)
+            });
+            match moved {
+                Err(error) if is_again(&error) => {}
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(bytes) => {
+                    self.bytes = self.bytes.saturating_sub(bytes);
+                    return Poll::Ready(Ok(bytes));
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+fn is_again(error: &io::Error) -> bool {
+    let kind = error.kind();
+    kind == io::ErrorKind::WouldBlock || kind == io::ErrorKind::Interrupted
+}
