@@ -156,7 +156,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// The version, with the commit if the build names one, and the platform: `0.1.0 (1a2b3c4d5e6f, x86_64-linux-musl)`.
+/// The version, with the commit if the build names one, and the platform: `0.2.0 (1a2b3c4d5e6f, x86_64-linux-musl)`.
 fn version() -> String {
     let libc = if cfg!(target_env = "musl") {
         "musl"
