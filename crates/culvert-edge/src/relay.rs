@@ -249,6 +249,12 @@ impl Direction {
                 if let Some(pipe) = self.pipe.take() {
                     pipe.give_back();
                 }
+                // These bytes can only be copied.
+                if let Poll::Ready(Err(error)) = &ended
+                    && error.kind() == io::ErrorKind::Unsupported
+                {
+                    return self.poll_copied(cx, from, to);
+                }
                 if ended.is_pending() && self.is_unflushed {
                     ready!(Pin::new(to).poll_flush(cx))?;
                     self.is_unflushed = false;

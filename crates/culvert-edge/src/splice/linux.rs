@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +10,7 @@ use std::task::{Context, Poll};
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use rustix::process::{Resource, getrlimit};
+use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -96,6 +98,9 @@ impl Pipe {
     }
 
     /// Moves up to `bytes_max` bytes that have arrived at a socket into the pipe, which is empty. 0 means the end.
+    ///
+    /// Fails with [`Unsupported`](io::ErrorKind::Unsupported) if there are bytes that only a read returns: the kernel
+    /// moves none across TCP's urgent mark.
     pub(crate) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -108,7 +113,16 @@ impl Pipe {
             let moved = socket.try_io(Interest::READABLE, || {
                 let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
                 let moved = splice(socket, None, &self.ends.write, None, bytes_max, flags);
-                moved.map_err(io::Error::from)
+                let moved = moved.map_err(io::Error::from);
+                let is_none = match &moved {
+                    Ok(bytes) => *bytes == 0,
+                    Err(error) => is_again(error),
+                };
+                let mut byte = [MaybeUninit::uninit()];
+                if is_none && SockRef::from(socket).peek(&mut byte).is_ok_and(|n| n > 0) {
+                    return Err(io::ErrorKind::Unsupported.into());
+                }
+                moved
             });
             match moved {
                 Err(error) if is_again(&error) => {}

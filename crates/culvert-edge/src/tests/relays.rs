@@ -271,6 +271,40 @@ async fn an_idle_connection_ends_after_fast_bytes() {
     assert!(matches!(ended, Ok(0) | Err(_)));
 }
 
+/// The kernel moves no bytes across TCP's urgent mark, and says at the end that there are none behind it.
+#[tokio::test]
+async fn bytes_behind_urgent_data_arrive() {
+    for is_closed in [false, true] {
+        let mut tasks = JoinSet::new();
+        let (origin, mut origins) = handed(&mut tasks).await;
+        let (_rig, at) = relayed(settings(), origin).await;
+        let (mut client, mut upstream) = pair(at, &mut origins).await;
+        let (fast, behind) = (bytes(3, LONG), bytes(4, 5000));
+        let expected = [fast.clone(), behind.clone()].concat();
+        tasks.spawn(async move {
+            client.write_all(&fast).await.unwrap();
+            let urgent = socket2::SockRef::from(&client);
+            while urgent.send_out_of_band(b"!").is_err() {
+                client.writable().await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            client.write_all(&behind).await.unwrap();
+            if is_closed {
+                client.shutdown().await.unwrap();
+            }
+            std::future::pending::<()>().await;
+        });
+        let mut all = vec![0; expected.len()];
+        soon("all bytes", upstream.read_exact(&mut all))
+            .await
+            .unwrap();
+        assert!(all == expected);
+        if is_closed {
+            assert_eq!(soon("the end", upstream.read(&mut [0])).await.unwrap(), 0);
+        }
+    }
+}
+
 /// An HTTP origin: `/short` has a few bytes; `/long` has many; `/cut` ends in their middle; `/chunks` has no length.
 async fn bodies(tasks: &mut JoinSet<()>) -> SocketAddr {
     origin(tasks, |mut client| async move {
