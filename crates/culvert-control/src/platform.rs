@@ -24,6 +24,16 @@ const LABELS: [&str; 9] = [
 /// The label under which authorities look up the proof of domain ownership.
 const CHALLENGE: &str = "_acme-challenge";
 
+/// Whether a name outside of the platform's domain, or a name that a wildcard covers, is one of the installation's.
+/// Only admins reserve it.
+pub(crate) fn is_own_elsewhere(settings: &Settings, name: &HostName) -> bool {
+    let base = name.strip_prefix("*.").unwrap_or(name);
+    let own = settings.own_names.iter();
+    own.filter_map(|own| HostName::parse(own).ok())
+        .filter(|own| !own.is_within(&settings.edge_domain))
+        .any(|own| *own == *base || name.is_wildcard() && own.is_within(base))
+}
+
 /// Whether a name, or a name that a wildcard covers, belongs to the installation: the names above, the host
 /// of the management API, and the names that agents connect to.
 pub(crate) fn is_own(settings: &Settings, name: &HostName) -> bool {

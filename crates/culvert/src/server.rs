@@ -238,6 +238,7 @@ impl Server {
         };
         let mut own_names = agent_settings.names.clone();
         own_names.push(settings.kubernetes.host(&domain));
+        own_names.extend(settings.acme.names.iter().cloned());
         let control_domain = domain.clone();
         let kubernetes_addr = edge.as_ref().and_then(Edge::kubernetes_addr);
         let kubernetes_ingress = settings.kubernetes.ingress(&domain, kubernetes_addr);

@@ -112,6 +112,9 @@ struct BindingInput {
     ingress_endpoint: Option<String>,
 }
 
+const NOT_YOURS: &str =
+    "Only the owner of a Kubernetes operator and admins can change or delete it.";
+
 impl Resource for KubernetesOperator {
     const DOC: &'static str = "Kubernetes operators: registered operators of Kubernetes clusters.";
     const SILENT: Option<&'static str> =
@@ -162,6 +165,7 @@ impl Resource for KubernetesOperator {
         head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
+        cx.caller.may_change_of(&self.principal_id, NOT_YOURS)?;
         if let Some(features) = input.enabled_features {
             self.enabled_features = check_features(&features)?;
         }
@@ -177,6 +181,11 @@ impl Resource for KubernetesOperator {
             also,
             ..Draft::of(self)
         })
+    }
+
+    async fn before_removal(&self, cx: &Cx<'_>, _head: &Head) -> Result<Changes, Error> {
+        cx.caller.may_change_of(&self.principal_id, NOT_YOURS)?;
+        Ok(Changes::default())
     }
 }
 
@@ -210,6 +219,8 @@ impl KubernetesOperator {
         if csr == binding.csr && binding.certificate.as_ref().is_some_and(is_good) {
             return Ok(Changes::default());
         }
+        // The certificate would outlive the key, and have none of its restrictions.
+        cx.caller.may_make_credentials()?;
         let (certificate, also) = authority::sign_operator(cx, &key, id).await?;
         binding.csr = csr;
         binding.certificate = Some(certificate);

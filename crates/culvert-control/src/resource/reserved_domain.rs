@@ -11,6 +11,7 @@ use culvert_store::{AuditEvent, Changes, Document, Head, Key};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::caller::Role;
 use crate::control::Control;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
@@ -123,7 +124,10 @@ impl Resource for ReservedDomain {
         let edge_domain = &cx.settings.edge_domain;
         let name = name(&input.domain, edge_domain)?;
         let is_platform = name.is_within(edge_domain);
-        if platform::is_own(cx.settings, &name) {
+        let is_admin = cx.caller.role == Role::Admin;
+        if platform::is_own(cx.settings, &name)
+            || !is_admin && platform::is_own_elsewhere(cx.settings, &name)
+        {
             let why = format!("The name `{name}` belongs to the installation.");
             return Err(Refusal::new(code::DOMAIN_RESERVED_BY_ANOTHER, why).into());
         }

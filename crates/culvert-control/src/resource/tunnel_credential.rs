@@ -101,10 +101,14 @@ impl Resource for TunnelCredential {
 
     async fn update(
         mut self,
-        _cx: &Cx<'_>,
+        cx: &Cx<'_>,
         _head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
+        if input.acl.as_ref().is_some_and(|acl| *acl != self.acl) {
+            // Another ACL is another credential.
+            cx.caller.may_make_credentials()?;
+        }
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
         self.acl = input.acl.unwrap_or(self.acl);

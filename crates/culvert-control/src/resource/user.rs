@@ -127,6 +127,9 @@ impl Resource for User {
                 let why = "The user has not accepted its invitation.";
                 return Err(Refusal::new(code::BODY_FIELD_INVALID, why).into());
             }
+            if active && !self.active {
+                cx.caller.may_invite()?;
+            }
             self.active = active;
             if !active {
                 // An open invitation would activate the user again.

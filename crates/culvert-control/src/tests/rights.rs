@@ -112,7 +112,10 @@ impl Rule {
                 Object::AboutKeys => Some(Self::Admins(630, 635)),
                 Object::OfOwner | Object::Ownerless => Some(Self::Write),
             },
-            ("endpoints" | "vaults" | "vault_secrets", "update" | "delete")
+            (
+                "endpoints" | "kubernetes_operators" | "vaults" | "vault_secrets",
+                "update" | "delete",
+            )
             | ("endpoints", "dry_run")
             | ("tunnel_sessions", "stop" | "restart" | "update_agent") => Some(Self::Owned),
             (
