@@ -30,7 +30,7 @@ sign_in_config! {
         #[serde(default)]
         client_id: Option<String>,
         /// Client secret of your application; set together with `client_id`. Supports `${…}`. Encrypted
-        /// at rest and never returned.
+        /// at rest.
         #[serde(default)]
         client_secret: Option<String>,
         /// Additional scopes. Not supported with the operator's application.

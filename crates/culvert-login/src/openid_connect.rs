@@ -27,7 +27,7 @@ sign_in_config! {
         issuer_url: String,
         /// Client ID of your application. Supports `${…}`.
         client_id: String,
-        /// Client secret of your application. Supports `${…}`. Encrypted at rest and never returned.
+        /// Client secret of your application. Supports `${…}`. Encrypted at rest.
         client_secret: String,
         /// Scopes in addition to `openid`; default `profile` and `email`. Most providers issue a
         /// refresh token for `offline_access`.

@@ -28,7 +28,7 @@ const PASSWORD_CHARS_MAX: usize = 128;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "basic-auth",
-    doc: "Requires HTTP Basic authentication (RFC 7617); other requests get 401. The upstream receives the header. Credentials are encrypted at rest and never returned.",
+    doc: "Requires HTTP Basic authentication (RFC 7617); other requests get 401. The upstream receives the header. Credentials are encrypted at rest.",
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     secrets: &["credentials"],

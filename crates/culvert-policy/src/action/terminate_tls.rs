@@ -51,7 +51,7 @@ struct Config {
     /// PEM certificate chain to present, leaf first; default: the certificate of the host. Supports
     /// `${…}`.
     server_certificate: Option<String>,
-    /// PEM private key of the certificate. Supports `${…}`. Encrypted at rest and never returned.
+    /// PEM private key of the certificate. Supports `${…}`. Encrypted at rest.
     server_private_key: Option<String>,
     /// CAs to verify client certificates: PEM or IDs of certificate authorities. Supports `${…}`.
     mutual_tls_certificate_authorities: Option<Vec<String>>,

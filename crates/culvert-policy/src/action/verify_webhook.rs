@@ -73,7 +73,7 @@ struct Config {
     #[schemars(schema_with = "providers")]
     provider: String,
     /// Signing secret as shown by the provider; two comma-separated secrets for `box`; the public
-    /// key for `sendgrid`. Supports `${…}`. Encrypted at rest and never returned.
+    /// key for `sendgrid`. Supports `${…}`. Encrypted at rest.
     #[serde(default)]
     secret: Option<String>,
     /// Whether other clients are rejected; default true.

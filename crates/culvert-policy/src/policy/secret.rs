@@ -44,6 +44,16 @@ impl Source {
         )
     }
 
+    /// Whether all keys of the text are phases, so that it is a policy and not another document.
+    pub fn has_only_phases(&self) -> bool {
+        match &self.root {
+            Node::Object(entries) => entries
+                .iter()
+                .all(|(name, _)| Phase::ALL.iter().any(|phase| phase.name() == name.as_str())),
+            _ => false,
+        }
+    }
+
     /// Replaces each `[redacted]` in this text by the secret in `before`: in rules that are otherwise equal,
     /// or if both texts have exactly one secret of that kind.
     ///
@@ -73,6 +83,11 @@ impl Source {
         for phase in Phase::ALL {
             // Rules that differ only in their secrets are matched in order.
             let mut same_before: Vec<Value> = Vec::new();
+            let mut copy = root.clone();
+            let all_plain: Vec<Value> = rules_of(&mut copy, phase)
+                .into_iter()
+                .map(|rule| without_secrets(rule, actions))
+                .collect();
             for rule in rules_of(&mut root, phase) {
                 let plain = without_secrets(rule, actions);
                 let nth = same_before.iter().filter(|node| **node == plain).count();
@@ -80,22 +95,25 @@ impl Source {
                     .into_iter()
                     .filter(|old| without_secrets(old, actions) == plain)
                     .collect();
-                same_before.push(plain);
+                // If one of several was added or removed, the order does not say which.
+                let n_now = all_plain.iter().filter(|node| **node == plain).count();
+                let is_unclear = n_now != same.len() && have_other_secrets(&mut same, actions);
                 let nth = nth.min(same.len().saturating_sub(1));
                 let mut theirs = Vec::new();
                 if let Some(same) = same.get_mut(nth) {
                     secrets(same, actions, &mut |text| theirs.push(text.value.clone()));
                 }
+                same_before.push(plain);
                 let mut theirs = theirs.into_iter();
                 secrets(rule, actions, &mut |text| {
                     let secret = theirs.next().or_else(|| only.clone());
                     if text.value == REDACTED {
                         match secret {
-                            Some(secret) => {
+                            Some(secret) if !is_unclear => {
                                 places.push(text.at.clone().map(|at| (at, secret.clone())));
                                 text.value = secret;
                             }
-                            None => is_known = false,
+                            _ => is_known = false,
                         }
                     }
                 });
@@ -129,6 +147,17 @@ fn replace(text: &str, mut parts: Vec<(Range<usize>, String)>) -> String {
         text.replace_range(at, &Value::String(value).to_string());
     }
     text
+}
+
+/// Whether the secrets of these rules differ.
+fn have_other_secrets(rules: &mut [&mut Node], known: Actions) -> bool {
+    let mut all = rules.iter_mut().map(|rule| {
+        let mut found = Vec::new();
+        secrets(rule, known, &mut |text| found.push(text.value.clone()));
+        found
+    });
+    let first = all.next();
+    all.any(|other| Some(&other) != first.as_ref())
 }
 
 fn without_secrets(rule: &Node, known: Actions) -> Value {
@@ -198,9 +227,11 @@ fn secrets_of(kind: &ActionType, action: &mut Node, look: &mut dyn FnMut(&mut Te
         if let Some(value) = entry(config, field) {
             // A value that is only an expression is not a secret, but refers to one.
             value.texts(&mut |text| {
-                let is_expression = text.value.starts_with("${")
-                    && text.value.ends_with('}')
-                    && !text.value.trim_start_matches("${").contains("${");
+                // One with braces inside may be a text that begins and ends with expressions.
+                let inner = text.value.strip_prefix("${");
+                let inner = inner.and_then(|inner| inner.strip_suffix('}'));
+                let is_expression =
+                    inner.is_some_and(|inner| !inner.contains("${") && !inner.contains('}'));
                 if !is_expression {
                     look(text);
                 }
