@@ -55,8 +55,11 @@ fn is_same(path: &str, wanted: &Value, shown: &Value) -> bool {
         return is_same_policy(wanted, shown);
     }
     // The secrets of a destination are not shown.
-    if path.starts_with("target.") && is_hidden(shown) {
-        return true;
+    if let Some(field) = path.strip_prefix("target.")
+        && is_hidden(shown)
+    {
+        // A type of target that is not shown is not that of the destination.
+        return field.contains('.') || !matches!((wanted, shown), (Value::Object(_), Value::Null));
     }
     match (wanted, shown) {
         (Value::String(a), Value::String(b)) => a == b || spelled(path, a) == spelled(path, b),

@@ -435,6 +435,10 @@ pub(super) fn look(
     known: &HashMap<(&'static str, String), Value>,
     reference: &Reference,
 ) -> Option<String> {
+    // Policies have secrets, which must not reach a field that others read.
+    if reference.field == "traffic_policy" {
+        return None;
+    }
     let view = known.get(&(reference.kind, reference.name.clone()))?;
     match view.get(&reference.field)? {
         Value::String(text) => Some(text.clone()),
@@ -518,9 +522,18 @@ impl Change {
                 difference.before = policy_text(&difference.before);
                 difference.after = policy_text(&difference.after);
             }
+            let mut has_secret = false;
             for secret in &manifest.secrets {
-                mask(&mut difference.before, secret);
-                mask(&mut difference.after, secret);
+                // In JSON text, the secret is escaped.
+                let escaped = Value::String(secret.clone()).to_string();
+                for form in [secret.as_str(), escaped.trim_matches('"')] {
+                    mask(&mut difference.before, form);
+                    has_secret |= mask(&mut difference.after, form);
+                }
+            }
+            if has_secret {
+                // The value before may have an older secret.
+                difference.before = hidden(&difference.before);
             }
             self.differences.push(difference);
         }
@@ -545,6 +558,8 @@ fn policy_text(policy: &Value) -> Value {
         return text.into();
     }
     match culvert_policy::Source::read(&text, culvert_login::ACTIONS) {
+        // Another document that was named by mistake.
+        Ok(source) if !source.has_only_phases() => HIDDEN.into(),
         Ok(source) => {
             let text = source.redacted().unwrap_or(text);
             // Policies from mappings are JSON on one line.
@@ -556,11 +571,16 @@ fn policy_text(policy: &Value) -> Value {
     }
 }
 
-fn mask(value: &mut Value, secret: &str) {
+/// Hides a secret in all texts. Returns whether it was in one.
+fn mask(value: &mut Value, secret: &str) -> bool {
+    let any = |found: bool, value: &mut Value| mask(value, secret) || found;
     match value {
-        Value::String(text) if text.contains(secret) => *text = text.replace(secret, HIDDEN),
-        Value::Array(items) => items.iter_mut().for_each(|item| mask(item, secret)),
-        Value::Object(entries) => entries.values_mut().for_each(|value| mask(value, secret)),
-        _ => {}
+        Value::String(text) if text.contains(secret) => {
+            *text = text.replace(secret, HIDDEN);
+            true
+        }
+        Value::Array(items) => items.iter_mut().fold(false, any),
+        Value::Object(entries) => entries.values_mut().fold(false, any),
+        _ => false,
     }
 }

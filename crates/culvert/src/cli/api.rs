@@ -97,6 +97,16 @@ pub struct Target {
     other: Option<String>,
 }
 
+/// Whether a URL names this machine.
+fn is_loopback(url: &str) -> bool {
+    url::Url::parse(url).is_ok_and(|url| match url.host() {
+        Some(url::Host::Domain(name)) => name == "localhost",
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    })
+}
+
 impl Target {
     /// For the flags of [`with_client`]. A key that was saved for a URL is sent to no other URL.
     pub fn of(matches: &ArgMatches) -> Result<Self, Failure> {
@@ -135,7 +145,8 @@ impl Target {
             Some(_) if !is_saved => target.other = saved.api_url,
             _ => {}
         }
-        if target.token.is_none() {
+        // The first key of the server in this directory is for this machine alone.
+        if target.token.is_none() && is_loopback(&target.url) {
             let folder = environment
                 .remove("CULVERT_DATA_DIR")
                 .unwrap_or("./culvert-data".into());
