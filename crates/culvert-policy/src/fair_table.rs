@@ -436,7 +436,8 @@ mod tests {
         for source in 1_000..1_040 {
             ask(&mut table, source.into(), source, 1);
         }
-        assert!(ask(&mut table, 2_000, 2_000, 1) > 5);
+        // Forty sources share few counts, at random. An unshared count is very unlikely.
+        assert!(ask(&mut table, 2_000, 2_000, 1) > 1);
         assert_eq!(ask(&mut table, 50, 50, 1), 2, "those with a place keep it");
         assert!(!table.is_over(10));
         assert!(table.is_over(11));
