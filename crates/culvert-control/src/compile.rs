@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use culvert_base::Fault;
@@ -57,6 +58,8 @@ use crate::{event_kinds, login, replay, stored};
 
 /// Longest time between two passes: certificates become due without a commit.
 const PASS_EVERY: Duration = Duration::from_secs(60);
+/// Longest time until a failed pass is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Minimum and maximum pause between two passes.
 const PASS_APART: Duration = Duration::from_millis(1);
 const PASS_APART_MAX: Duration = Duration::from_millis(100);
@@ -201,15 +204,21 @@ impl Control {
         loop {
             revision.mark_unchanged();
             let began = Instant::now();
-            if let Err(fault) = self.pass(&mut authority, &mut seen).await {
-                error!(cause = %fault.chain(), "configuration failed to compile; keeping the last snapshot");
-            }
+            let compiled = self.pass(&mut authority, &mut seen).await;
+            self.has_failed.store(compiled.is_err(), Ordering::Relaxed);
+            let next = match compiled {
+                Ok(()) => PASS_EVERY,
+                Err(fault) => {
+                    error!(cause = %fault.chain(), "configuration failed to compile; keeping the last snapshot");
+                    RETRY_AFTER
+                }
+            };
             let last = began.elapsed();
             let apart = pause(std::mem::replace(&mut before, last), last);
             let woken = async {
                 tokio::time::sleep(apart).await;
                 // The sender lives in the store, which outlives this task.
-                drop(tokio::time::timeout(PASS_EVERY, revision.changed()).await);
+                drop(tokio::time::timeout(next, revision.changed()).await);
             };
             tokio::select! {
                 () = woken => {}

@@ -1,6 +1,7 @@
 //! The control plane of one process.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use culvert_base::{Clock, Entropy, IdMaker};
@@ -77,6 +78,8 @@ pub struct Control {
     pub(crate) edge: Option<Arc<dyn EdgePort>>,
     /// The edge of this process has applied at least this revision.
     pub(crate) published: tokio::sync::watch::Sender<i64>,
+    /// Whether the last attempt to compile the configuration failed.
+    pub(crate) has_failed: AtomicBool,
     pub(crate) logins: Arc<Logins>,
     pub(crate) console_sign_in: Option<ConsoleSignIn>,
     pub(crate) console_link: ConsoleLink,
@@ -115,6 +118,11 @@ impl Control {
         let reached = published.wait_for(|published| *published >= revision);
         let reached = tokio::time::timeout(within, reached).await;
         matches!(reached, Ok(Ok(_)))
+    }
+
+    /// Whether the last attempt to load the stored configuration failed. The log has the cause.
+    pub fn has_failed_to_load(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
     }
 
     /// The current time.

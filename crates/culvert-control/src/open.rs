@@ -2,6 +2,7 @@
 //! versions, and loads the IP restrictions before the first request.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use culvert_base::Fault;
@@ -55,6 +56,7 @@ impl Control {
             delivery: parts.delivery,
             edge: parts.edge,
             published: tokio::sync::watch::Sender::new(0),
+            has_failed: AtomicBool::new(false),
             logins: parts.logins,
             console_sign_in: parts.console_sign_in,
             console_link: ConsoleLink::default(),

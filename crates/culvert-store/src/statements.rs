@@ -194,9 +194,13 @@ pub(crate) mod state {
          ORDER BY r.from_id DESC LIMIT $4"
     );
     pub(crate) const COUNT_REFERRERS: &str = "SELECT count(*) FROM document_ref WHERE to_id = $1";
-    pub(crate) const ALL_OF_KIND: &str = document!("WHERE d.kind = $1 ORDER BY d.id");
     pub(crate) const CHANGED: &str =
         document!("WHERE d.kind = $1 AND d.revision > $2 ORDER BY d.revision");
+    /// The next documents behind a revision and an ID.
+    pub(crate) const NEXT_CHANGED: &str = document!(
+        "WHERE d.kind = $1 AND (d.revision, d.id) > ($2, $3) \
+         ORDER BY d.revision, d.id LIMIT $4"
+    );
     pub(crate) const SOME_CHANGED: &str = "SELECT revision, id, account, body FROM document \
          WHERE kind = $1 AND revision > $2 ORDER BY revision LIMIT $3";
     pub(crate) const CHANGED_AT: &str = "SELECT revision, id, account, body FROM document \
@@ -298,8 +302,8 @@ pub(crate) mod state {
         PAGE,
         PAGE_OF_REFERRERS,
         COUNT_REFERRERS,
-        ALL_OF_KIND,
         CHANGED,
+        NEXT_CHANGED,
         COUNT,
         IDS,
         ALL_AFTER,

@@ -27,6 +27,9 @@ use crate::store_url::StoreUrl;
 use crate::text_index::{self, Texts};
 use crate::writer::Writer;
 
+/// How many documents one read of many returns.
+const PAGE_LENGTH: usize = 1_000;
+
 /// A handle to documents and the outbox. Clones share the store.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -209,10 +212,25 @@ impl Store {
         }
     }
 
-    /// Every document of a kind written after a revision, in the order of writing.
+    /// Every document of a kind written after a revision, in the order of writing. It is read in pages, so that the
+    /// time limit of a read does not limit how many there are. A document that is written meanwhile may appear again,
+    /// later and with its new revision.
     pub async fn changed(&self, kind: &str, after: i64) -> Result<Vec<Document>, Fault> {
-        let arguments = [Arg::Text(kind), Arg::Int(after)];
-        self.documents(state::CHANGED, &arguments).await
+        let mut documents: Vec<Document> = Vec::new();
+        loop {
+            let (revision, id) = match documents.last() {
+                Some(last) => (last.head.revision, &*last.head.id),
+                None => (after, BEHIND_EVERY_ID),
+            };
+            let page = Arg::Int(i64::try_from(PAGE_LENGTH).unwrap_or(i64::MAX));
+            let arguments = [Arg::Text(kind), Arg::Int(revision), Arg::Text(id), page];
+            let next = self.documents(state::NEXT_CHANGED, &arguments).await?;
+            let is_last = next.len() < PAGE_LENGTH;
+            documents.extend(next);
+            if is_last {
+                return Ok(documents);
+            }
+        }
     }
 
     /// The latest revision known here, and the documents that commits after `since` touched.
@@ -264,7 +282,10 @@ impl Store {
 
     /// Every document of a kind, in the order of their ids.
     pub async fn all(&self, kind: &str) -> Result<Vec<Document>, Fault> {
-        self.documents(state::ALL_OF_KIND, &[Arg::Text(kind)]).await
+        let mut documents = self.changed(kind, 0).await?;
+        documents.sort_by(|a, b| (&a.head.id, b.head.revision).cmp(&(&b.head.id, a.head.revision)));
+        documents.dedup_by(|next, first| next.head.id == first.head.id);
+        Ok(documents)
     }
 
     /// Documents of every kind and account with ids above `id`, in the order of their ids.

@@ -55,7 +55,7 @@ use tasks::{Supervision, Tasks};
 
 /// Time limit for streams of other nodes to end, while new ones may still arrive.
 const BROUGHT_DRAIN: Duration = Duration::from_secs(3);
-/// Time limit for the edge's first snapshot before the server reports that it is ready.
+/// How long loading the stored configuration may fail before the server ends, and how often it logs that it is loading.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(30);
 
 /// A running server, whose listeners accept connections.
@@ -328,7 +328,7 @@ impl Server {
             parts.control.start("key_uses", keep);
         }
         if let Some(published) = &published {
-            published.wait_for_first().await?;
+            published.wait_for_first(&control).await?;
         }
         // Until now, connections waited in the backlog of the sockets.
         if let Some(edge) = edge.clone() {
@@ -607,13 +607,18 @@ impl Published {
         }
     }
 
-    async fn wait_for_first(&self) -> Result<()> {
+    /// Waits as long as it takes to load the stored configuration, if loading does not fail.
+    async fn wait_for_first(&self, control: &Control) -> Result<()> {
         let mut first = self.first.subscribe();
-        let waited =
-            tokio::time::timeout(FIRST_SNAPSHOT, first.wait_for(|published| *published)).await;
-        match waited {
-            Ok(Ok(_)) => Ok(()),
-            _ => bail!("the edge did not load the stored configuration; see the log"),
+        loop {
+            let published = first.wait_for(|published| *published);
+            match tokio::time::timeout(FIRST_SNAPSHOT, published).await {
+                Ok(Ok(_)) => return Ok(()),
+                Err(_) if !control.has_failed_to_load() => {
+                    tracing::info!("still loading the stored configuration");
+                }
+                _ => bail!("the edge did not load the stored configuration; see the log"),
+            }
         }
     }
 }

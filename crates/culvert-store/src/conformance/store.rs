@@ -26,6 +26,7 @@ on_both_engines!(
     what_is_refused_leaves_nothing,
     events_go_to_those_who_wanted_them_then,
     pages_are_newest_first,
+    many_documents_are_read_in_pages,
     many_at_once_keep_their_own_outcome,
     the_outbox_is_in_commit_order_over_two_nodes,
     many_lookups_at_once_each_get_their_own,
@@ -526,6 +527,26 @@ async fn pages_are_newest_first(place: &Place) {
         refs_to: None,
     };
     assert_eq!(store.page(&foreign).await.unwrap(), []);
+}
+
+/// More documents than one read returns, many of them of one commit.
+async fn many_documents_are_read_in_pages(place: &Place) {
+    let store = place.store().await;
+    let ids: Vec<String> = (0..2_300).rev().map(|n| format!("usr_{n:04}")).collect();
+    let mut revisions = Vec::new();
+    for some in ids.chunks(1_150) {
+        let inserts = some.iter().map(|id| insert(document("user", id)));
+        let all = inserts.fold(Changes::default(), Changes::and);
+        revisions.push(store.commit(all).await.unwrap());
+    }
+    let changed = store.changed("user", 0).await.unwrap();
+    assert!(changed.is_sorted_by_key(|one| one.head.revision));
+    assert_eq!(changed.len(), ids.len());
+    let all = store.all("user").await.unwrap();
+    let read: Vec<&str> = all.iter().map(|one| &*one.head.id).collect();
+    assert!(read.iter().copied().eq(ids.iter().rev().map(String::as_str)));
+    let later = store.changed("user", revisions[0]).await.unwrap();
+    assert_eq!(later.len(), 1_150);
 }
 
 async fn many_at_once_keep_their_own_outcome(place: &Place) {
