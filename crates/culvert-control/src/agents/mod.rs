@@ -15,10 +15,11 @@ mod events;
 mod failure_detector;
 pub(crate) mod heartbeat;
 mod options;
+mod reserved_names;
 pub(crate) mod state;
 mod traffic;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use crate::agents::reserved_names::ReservedNames;
 use crate::agents::state::{AgentCertificates, Agents};
 use crate::control::Control;
 use crate::informer_cache::InformerCache;
@@ -99,7 +101,7 @@ struct ReconcileState {
     /// Agent ingress domains and the certificates issued for them.
     ingresses: InformerCache<Option<(String, Option<String>)>>,
     /// Names reserved for owners whose agents may reconnect.
-    names: InformerCache<Option<host::ReservedName>>,
+    names: ReservedNames,
     /// Issued certificates in use, by ID. A certificate never changes under its ID.
     issued: BTreeMap<String, (String, Arc<CertifiedKey>)>,
     /// Names of the certificate, and when to renew it.
@@ -277,34 +279,11 @@ impl Control {
     /// Removes expired names, and the oldest names of an owner with more names than the endpoint limit.
     /// Otherwise an owner could fill the store by binding names and leaving them.
     async fn forget_names(&self, agents: &Agents, seen: &mut ReconcileState) -> Result<(), Fault> {
-        let names = &mut seen.names;
-        names
-            .refresh(&self.store, |document| host::kept(&document))
-            .await?;
-        let now = self.clock.now();
+        seen.names.refresh(&self.store).await?;
         let limits = &agents.settings.limits;
         let max = limits.endpoints_per_account.min(limits.endpoints_per_owner);
-        let mut counts: HashMap<&str, usize> = HashMap::new();
-        let mut over = Vec::new();
-        for one in names.made().flatten() {
-            if one.until <= now {
-                over.push(one.clone());
-            } else {
-                *counts.entry(&one.owner_id).or_default() += 1;
-            }
-        }
-        for (owner_id, count) in counts.into_iter().filter(|(_, count)| *count > max) {
-            let own = names
-                .made()
-                .flatten()
-                .filter(|one| one.owner_id == owner_id);
-            let mut own: Vec<_> = own.filter(|one| one.until > now).cloned().collect();
-            own.sort_by_key(|one| one.until);
-            own.truncate(count - max);
-            over.extend(own);
-        }
-        for one in over {
-            host::forget(&self.store, one).await?;
+        for name in seen.names.surplus(self.clock.now(), max) {
+            host::forget(&self.store, name).await?;
         }
         Ok(())
     }
@@ -504,7 +483,7 @@ impl ReconcileState {
             to_check: BTreeSet::new(),
             holders: InformerCache::of(Endpoint::KIND),
             ingresses: InformerCache::of(AgentIngress::KIND),
-            names: InformerCache::of(host::KIND),
+            names: ReservedNames::nothing(),
             issued: BTreeMap::new(),
             certificate: (Vec::new(), Timestamp::from_unix_seconds(0)),
             runs_at: None,

@@ -26,6 +26,17 @@ impl Open {
         Self::with(AGENTS).await
     }
 
+    /// Waits until the number of documents of a kind is as wanted.
+    pub(super) async fn until_count(&self, kind: &str, is_wanted: impl Fn(usize) -> bool) {
+        let mut commits = self.house.store.watch();
+        let counted = async {
+            while !is_wanted(self.house.store.count(kind).await.unwrap()) {
+                commits.changed().await.unwrap();
+            }
+        };
+        tokio::time::timeout(culvert_testing::PATIENCE, counted).await.unwrap();
+    }
+
     pub(super) async fn with(limits: AgentLimits) -> Self {
         let house = House::with(None, limits).await;
         house.control.begin_agents().await.unwrap();

@@ -464,12 +464,7 @@ async fn kept_names_have_a_limit() {
         open.house.clock.advance(Duration::from_secs(1));
     }
     let kind = host::KIND;
-    for _ in 0..6000 {
-        if open.house.store.count(kind).await.unwrap() <= 5 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    open.until_count(kind, |count| count <= 5).await;
     let names: Vec<String> = open
         .house
         .store
@@ -487,13 +482,7 @@ async fn kept_names_have_a_limit() {
     open.house.clock.advance(Duration::from_secs(181));
     let policy = open.house.ip_policy().await;
     assert!(!policy.is_empty(), "a commit wakes the keeper");
-    for _ in 0..6000 {
-        if open.house.store.count(kind).await.unwrap() == 0 {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("names stay reserved");
+    open.until_count(kind, |count| count == 0).await;
 }
 
 /// The wildcard of all internal names would keep every other owner from using one.
