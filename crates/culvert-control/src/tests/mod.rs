@@ -1,6 +1,7 @@
 //! Control over a real store in a temporary folder, with a manual clock and a seeded source of randomness.
 
 mod addresses;
+mod agent_runs;
 mod agents;
 mod authority;
 mod callers;
@@ -9,6 +10,7 @@ mod codes;
 mod compile;
 mod console;
 mod domains;
+mod endpoint_addresses;
 mod every_resource;
 mod hostile;
 mod ingresses;

@@ -1,6 +1,7 @@
 //! The edge from outside: raw clients, raw origins, and a check of every event.
 
 pub(crate) mod harness;
+mod header_names;
 
 mod agents;
 mod answers;

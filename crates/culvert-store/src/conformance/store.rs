@@ -544,7 +544,11 @@ async fn many_documents_are_read_in_pages(place: &Place) {
     assert_eq!(changed.len(), ids.len());
     let all = store.all("user").await.unwrap();
     let read: Vec<&str> = all.iter().map(|one| &*one.head.id).collect();
-    assert!(read.iter().copied().eq(ids.iter().rev().map(String::as_str)));
+    assert!(
+        read.iter()
+            .copied()
+            .eq(ids.iter().rev().map(String::as_str))
+    );
     let later = store.changed("user", revisions[0]).await.unwrap();
     assert_eq!(later.len(), 1_150);
 }
