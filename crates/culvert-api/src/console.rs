@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use culvert_base::{Class, Refusal, Secret, code};
 use culvert_console::File;
-use culvert_control::{CONSOLE_SESSION_MAX, ConsoleSession};
+use culvert_control::{CONSOLE_SESSION_MAX, ConsoleSession, LinkUse};
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING,
     CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, ETAG, IF_NONE_MATCH, LOCATION, ORIGIN,
@@ -327,25 +327,33 @@ impl Api {
         let given = |name| body.as_ref().and_then(|body| body.get(name)?.as_str());
         let (token, link) = (given("token"), given("link"));
         let beginning = async {
-            let caller = match (token, link) {
+            let authenticated = match (token, link) {
                 (Some(token), None) => {
                     let header = Secret::new(format!("Bearer {}", token.trim()));
-                    self.control.authenticate(Some(header.reveal())).await
+                    let caller = self.control.authenticate(Some(header.reveal())).await;
+                    caller.map(|caller| (caller, None))
                 }
-                (None, Some(link)) => self.control.use_console_link(link).await,
+                (None, Some(link)) => {
+                    let used = self.control.use_console_link(link).await;
+                    used.map(|(caller, link_use)| (caller, Some(link_use)))
+                }
                 _ => {
                     let why = "`token` must be the token of an API key.";
                     let refusal = Refusal::new(code::BODY_FIELD_INVALID, why);
                     return Err(refusal.with("field", "token").into());
                 }
             };
-            let caller = caller.map_err(|error| self.failed(error.into(), arrival))?;
+            let (caller, link_use) =
+                authenticated.map_err(|error| self.failed(error.into(), arrival))?;
             let owner_id = caller.owner_id.clone();
             let Some(_place) = self.turnstile.enter_owner(entered, &owner_id).await else {
                 return Err(self.full());
             };
             let begun = self.control.sign_in(caller, self.client(arrival)).await;
-            begun.map_err(|error| self.failed(error.into(), arrival))
+            let begun = begun.map_err(|error| self.failed(error.into(), arrival))?;
+            // A refused sign-in leaves the link valid.
+            link_use.into_iter().for_each(LinkUse::complete);
+            Ok(begun)
         };
         let begun = tokio::time::timeout_at(arrival.deadline, beginning).await;
         let (cookie, session) = begun

@@ -47,6 +47,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use hyper::body::Incoming;
 use ipnet::IpNet;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -87,7 +88,7 @@ pub struct Settings {
 /// Limits of the API.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Maximum number of connections; more wait in the backlog.
+    /// Maximum number of connections of all listeners together; more wait in the backlog.
     pub connections: usize,
     /// Maximum number of connections per source (/32, /64), except for trusted proxies; further ones are closed.
     pub connections_per_source: usize,
@@ -183,6 +184,8 @@ pub struct Api {
     failures: Option<Failures>,
     rolling: Option<Rolling>,
     sources: PerSource,
+    /// Places for connections, of all listeners together.
+    places: Arc<Semaphore>,
     followers: follow::Followers,
     stopping: CancellationToken,
     meters: Arc<Meters>,
@@ -218,6 +221,7 @@ impl Api {
             failures: Failures::new(limits.failed_authentications),
             rolling: limits.account_window.map(Rolling::new),
             sources: PerSource::default(),
+            places: Arc::new(Semaphore::new(limits.connections)),
             followers: follow::Followers::default(),
             stopping: CancellationToken::new(),
             meters: Arc::default(),

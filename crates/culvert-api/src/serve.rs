@@ -63,18 +63,27 @@ impl Api {
         let builder = builder();
         let mut connections = JoinSet::new();
         loop {
-            let room = connections.len() < self.settings.limits.connections;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 Some(ended) = connections.join_next() => self.ended(ended),
-                accepted = listener.accept(), if room => match accepted {
+                accepted = self.accept_from(&listener) => match accepted {
                     Ok((socket, from)) => {
+                        // Another listener may have taken the last place meanwhile.
+                        let place = Arc::clone(&self.places).acquire_owned();
+                        let place = tokio::select! {
+                            biased;
+                            () = stop.cancelled() => break,
+                            place = place => place,
+                        };
                         if let Some((ends, held)) = self.admit(&socket, from, tls.is_some()) {
                             let serving = Arc::clone(&self).accepted(
                                 builder.clone(), socket, tls.clone(), ends, held, stop.clone(),
                             );
-                            connections.spawn(serving);
+                            connections.spawn(async move {
+                                let _place = place;
+                                serving.await;
+                            });
                             self.meters.connections.fetch_add(1, Ordering::Relaxed);
                         }
                     }
@@ -103,6 +112,15 @@ impl Api {
             );
             connections.shutdown().await;
         }
+    }
+
+    /// Accepts a connection once there is a place for it. All listeners share the places.
+    async fn accept_from(
+        &self,
+        listener: &TcpListener,
+    ) -> std::io::Result<(TcpStream, SocketAddr)> {
+        drop(self.places.acquire().await);
+        listener.accept().await
     }
 
     fn admit(

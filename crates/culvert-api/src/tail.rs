@@ -157,18 +157,16 @@ impl Rights {
         })
     }
 
-    /// Whether the caller's key has expired.
+    /// Whether the caller's key, or its token, has expired.
     fn has_ended(&self) -> bool {
-        let restrictions = self.caller.restrictions.as_ref();
-        let end = restrictions.and_then(|restrictions| restrictions.expires_at);
-        end.is_some_and(|end| end <= self.control.now())
+        self.caller
+            .ends_at()
+            .is_some_and(|end| end <= self.control.now())
     }
 
     /// Time until the next check of a stream without events: until a comment is due or the key expires.
     pub(crate) fn check_in(&self) -> Duration {
-        let restrictions = self.caller.restrictions.as_ref();
-        let end = restrictions.and_then(|restrictions| restrictions.expires_at);
-        end.map_or(COMMENT_EVERY, |end| {
+        self.caller.ends_at().map_or(COMMENT_EVERY, |end| {
             end.since(self.control.now()).min(COMMENT_EVERY)
         })
     }

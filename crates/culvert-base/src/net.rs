@@ -35,6 +35,26 @@ pub enum NotAHostName {
     Address,
 }
 
+/// A URL or a similar text without the parts that may have a secret: user and password, query, and fragment. For error
+/// messages; the text need not be valid.
+pub fn without_secrets(url: &str) -> String {
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), url),
+    };
+    // An invalid password may have any character.
+    let (user, rest) = match rest.rsplit_once('@') {
+        Some((_, rest)) => ("…@", rest),
+        None => ("", rest),
+    };
+    let end = rest.find(['?', '#']);
+    let (rest, more) = match end {
+        Some(end) => (&rest[..end], "…"),
+        None => (rest, ""),
+    };
+    format!("{scheme}{user}{rest}{more}")
+}
+
 impl HostName {
     /// Normalises and validates a name.
     pub fn parse(text: &str) -> Result<Self, NotAHostName> {
@@ -125,6 +145,24 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_url_is_shown_without_its_secrets() {
+        for (url, shown) in [
+            ("http://a.example:80/x", "http://a.example:80/x"),
+            ("http://user:pass@a.example", "http://…@a.example"),
+            (
+                "http://user:p@ss/w:rd@a.example/x?t=s#f",
+                "http://…@a.example/x…",
+            ),
+            ("user:pass@a.example:80", "…@a.example:80"),
+            ("8080", "8080"),
+            ("https://a.example/#token", "https://a.example/…"),
+            ("", ""),
+        ] {
+            assert_eq!(without_secrets(url), shown);
+        }
+    }
 
     #[test]
     fn names() {

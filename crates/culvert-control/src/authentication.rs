@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use culvert_base::{Fault, Refusal, Secret, code};
+use culvert_base::{Fault, Refusal, Secret, Timestamp, code};
 use culvert_store::Head;
 use serde::Deserialize;
 
-use crate::caller::{Caller, Role};
+use crate::caller::{Caller, PresentedToken, Role};
 use crate::control::Control;
 use crate::key_restrictions::KeyRestrictions;
 use crate::resource::model::Model;
@@ -28,6 +28,36 @@ pub(crate) struct KeyOfCaller {
     pub(crate) previous: Option<PreviousToken>,
     #[serde(default)]
     pub(crate) restrictions: KeyRestrictions,
+}
+
+impl KeyOfCaller {
+    /// The tokens that work: that of the key, and the one before its last rotation until its end.
+    fn tokens(&self, now: Timestamp) -> Vec<PresentedToken> {
+        let token = |digest: &str, until| PresentedToken {
+            digest: digest.into(),
+            until,
+        };
+        let previous = self
+            .previous
+            .iter()
+            .filter(|previous| now < previous.until)
+            .map(|previous| token(&previous.digest, Some(previous.until)));
+        std::iter::once(token(&self.digest, None))
+            .chain(previous)
+            .collect()
+    }
+
+    /// The token with this digest, if it still works (203).
+    pub(crate) fn token(
+        &self,
+        digest: Option<&str>,
+        now: Timestamp,
+    ) -> Result<PresentedToken, Refusal> {
+        let mut valid = self.tokens(now).into_iter();
+        valid
+            .find(|valid| Some(&*valid.digest) == digest)
+            .ok_or_else(|| Refusal::of(code::API_KEY_INVALID))
+    }
 }
 
 /// The digest of a stored tunnel credential's token.
@@ -53,16 +83,19 @@ impl Control {
         let key_id = format!("{}_{body}", ApiKey::ID_PREFIX);
         let document = self.store.get(ApiKey::KIND, &key_id).await?;
         let key: Option<KeyOfCaller> = document.as_ref().map(stored::read).transpose()?;
-        let digest = key.as_ref().map(|key| key.digest.as_str());
-        let previous = key.as_ref().and_then(|key| key.previous.as_ref());
-        let previous = previous.filter(|previous| self.clock.now() < previous.until);
-        let is_previous = |previous: &PreviousToken| {
-            self.pepper
-                .recognises(Some(&previous.digest), token.reveal())
+        let valid = key.as_ref().map(|key| key.tokens(self.clock.now()));
+        let is_known = |digest: Option<&str>| self.pepper.recognises(digest, token.reveal());
+        let presented = match valid {
+            Some(valid) => valid
+                .into_iter()
+                .find(|valid| is_known(Some(&valid.digest))),
+            // An unknown key takes as long.
+            None => {
+                is_known(None);
+                None
+            }
         };
-        let is_known =
-            self.pepper.recognises(digest, token.reveal()) || previous.is_some_and(is_previous);
-        if !is_known {
+        let (Some(presented), Some(key), Some(document)) = (presented, key, document) else {
             let is_credential = self.is_credential(body, token.reveal()).await?;
             let code = if is_credential {
                 code::CREDENTIAL_NOT_API_KEY
@@ -70,11 +103,8 @@ impl Control {
                 code::API_KEY_INVALID
             };
             return Err(Refusal::of(code).into());
-        }
-        let (Some(key), Some(document)) = (key, document) else {
-            return Err(Refusal::of(code::API_KEY_INVALID).into());
         };
-        self.caller_of(key, document.head).await
+        self.caller_of(key, document.head, presented).await
     }
 
     /// The current rights of a caller, for work that outlives the call that started it. Codes 203, 205, 220,
@@ -87,14 +117,21 @@ impl Control {
         }
         let document = self.store.get(ApiKey::KIND, &caller.key_id).await?;
         let document = document.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
-        let key = stored::read(&document)?;
-        let now = self.caller_of(key, document.head).await?;
+        let key: KeyOfCaller = stored::read(&document)?;
+        let token = caller.token.as_ref().map(|token| &*token.digest);
+        let token = key.token(token, self.clock.now())?;
+        let now = self.caller_of(key, document.head, token).await?;
         self.admit(&now, address)?;
         Ok(now)
     }
 
     /// The current owner of an authenticated key. Codes 203, 205, 636 and 640.
-    pub(crate) async fn caller_of(&self, key: KeyOfCaller, head: Head) -> Result<Caller, Error> {
+    pub(crate) async fn caller_of(
+        &self,
+        key: KeyOfCaller,
+        head: Head,
+        token: PresentedToken,
+    ) -> Result<Caller, Error> {
         // An owner that was removed between the two reads took the key along.
         let standing = self.standings.of(&self.store, &key.owner_id).await?;
         let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
@@ -114,6 +151,7 @@ impl Control {
             subject: owner.subject,
             account: head.account,
             restrictions: (!key.restrictions.is_none()).then(|| Arc::new(key.restrictions)),
+            token: Some(token),
         })
     }
 

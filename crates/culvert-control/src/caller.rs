@@ -9,9 +9,9 @@
 //!
 //! The HTTP server limits failed attempts and decides whether `Basic` is accepted.
 
-use culvert_base::{Refusal, code};
 use std::sync::Arc;
 
+use culvert_base::{Refusal, Timestamp, code};
 use serde::Deserialize;
 
 use crate::key_restrictions::KeyRestrictions;
@@ -33,6 +33,17 @@ pub struct Caller {
     pub account: String,
     /// The restrictions of the key, if it has any.
     pub restrictions: Option<Arc<KeyRestrictions>>,
+    /// The token of the key that it came with. `None` for a caller without an API key.
+    pub token: Option<PresentedToken>,
+}
+
+/// The token that a caller came with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PresentedToken {
+    /// Its digest, as the key has it: `<pepper id>.<hex>`.
+    pub(crate) digest: Arc<str>,
+    /// When it stops to work, if the key has been rotated since.
+    pub(crate) until: Option<Timestamp>,
 }
 
 /// The two kinds of owner of a key.
@@ -78,6 +89,13 @@ impl Role {
 }
 
 impl Caller {
+    /// When its rights end: with the key, or with the token from before a rotation.
+    pub fn ends_at(&self) -> Option<Timestamp> {
+        let key = self.restrictions.as_ref().and_then(|key| key.expires_at);
+        let token = self.token.as_ref().and_then(|token| token.until);
+        key.into_iter().chain(token).min()
+    }
+
     /// Refuses a write of a read-only owner (635).
     pub fn may_write(&self) -> Result<(), Refusal> {
         match self.role {

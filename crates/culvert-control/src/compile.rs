@@ -25,12 +25,13 @@ use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
+use crate::active_operators::ActiveOperators;
 use crate::agents::heartbeat;
 use crate::authority::{self, Authority};
 use crate::base::Base;
 use crate::caller::Role;
 use crate::control::Control;
-use crate::endpoint_selector::{EndpointFacts, Selectors};
+use crate::endpoint_selector::EndpointFacts;
 use crate::informer_cache::InformerCache;
 use crate::own_certificate::{self, Certified};
 use crate::ports::EdgePort;
@@ -44,7 +45,6 @@ use crate::resource::model::event_subscription::EventSubscription;
 use crate::resource::model::ip_policy::IpPolicy;
 use crate::resource::model::ip_policy_rule::IpPolicyRule;
 use crate::resource::model::ip_restriction::IpRestriction;
-use crate::resource::model::kubernetes_operator::KubernetesOperator;
 use crate::resource::model::reserved_domain::ReservedDomain;
 use crate::resource::model::tls_certificate::TlsCertificate;
 use crate::resource::model::user::User;
@@ -81,8 +81,7 @@ struct ReconcileState {
     own_certificates: InformerCache<Option<Certified>>,
     ingresses: InformerCache<Document>,
     orders: InformerCache<Document>,
-    /// Kubernetes operators with what they select; `None` for one that binds nothing.
-    operators: InformerCache<Option<(Operator, Selectors)>>,
+    operators: ActiveOperators,
     subscriptions: InformerCache<Subscribed>,
     /// Whether each user may receive every event.
     users: InformerCache<bool>,
@@ -157,7 +156,7 @@ impl ReconcileState {
             own_certificates: InformerCache::of(own_certificate::KIND),
             ingresses: InformerCache::of(AgentIngress::KIND),
             orders: InformerCache::of(acme::KIND),
-            operators: InformerCache::of(KubernetesOperator::KIND),
+            operators: ActiveOperators::nothing(),
             subscriptions: InformerCache::of(EventSubscription::KIND),
             users: InformerCache::of(User::KIND),
             destinations: InformerCache::of(EventDestination::KIND),
@@ -184,11 +183,8 @@ impl ReconcileState {
     fn bound(&self, ready: &Ready) -> culvert_edge::Endpoint {
         let mut endpoint = ready.endpoint.clone();
         if let Some(facts) = &ready.facts {
-            let operators = self.operators.made().flatten();
-            let selecting = operators.filter(|(operator, selectors)| {
-                operator.account == endpoint.account && selectors.select(facts)
-            });
-            endpoint.reach = Reach::Kubernetes(selecting.map(|(one, _)| one.id.clone()).collect());
+            let selecting = self.operators.selecting(&endpoint.account, facts);
+            endpoint.reach = Reach::Kubernetes(selecting);
         }
         endpoint
     }
@@ -527,32 +523,22 @@ impl Control {
 
     /// Reads the Kubernetes operators that have changed. The endpoints that they may bind are due again.
     async fn read_operators(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
-        let read = |document: Document| {
-            let operator = stored::read::<KubernetesOperator>(&document);
-            let report = |fault: &Fault| error!(cause = %fault.chain(), "operator skipped");
-            operator.inspect_err(report).ok()?.compile(&document.head)
-        };
-        let changes = seen.operators.refresh(&self.store, read).await?;
-        for (id, before) in changes {
-            let now = seen.operators.get(&id).and_then(Option::as_ref);
-            let before = before.flatten();
-            let Some((operator, _)) = now.or(before.as_ref()) else {
-                continue;
-            };
-            seen.due.operators = true;
-            let offered = seen.endpoints.made().flatten().filter(|ready| {
-                ready.facts.is_some() && ready.endpoint.account == operator.account
-            });
-            let offered = offered.map(|ready| ready.endpoint.id.clone());
-            seen.due.endpoints.extend(offered);
+        let accounts = seen.operators.refresh(&self.store).await?;
+        if accounts.is_empty() {
+            return Ok(());
         }
+        seen.due.operators = true;
+        let offered = seen.endpoints.made().flatten();
+        let offered = offered
+            .filter(|ready| ready.facts.is_some() && accounts.contains(&ready.endpoint.account));
+        let offered = offered.map(|ready| ready.endpoint.id.clone());
+        seen.due.endpoints.extend(offered);
         Ok(())
     }
 
     /// The Kubernetes operators that may connect.
     async fn operators(&self, seen: &ReconcileState) -> Result<Operators, Fault> {
-        let operators = seen.operators.made().flatten();
-        let operators: Vec<Operator> = operators.map(|(one, _)| one.clone()).collect();
+        let operators: Vec<Operator> = seen.operators.all().cloned().collect();
         if operators.is_empty() {
             return Ok(Operators::default());
         }

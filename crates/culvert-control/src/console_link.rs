@@ -1,7 +1,7 @@
 //! The link that opens the console once without a token to paste: for the person who has just started a new server.
 //!
-//! A link exists only in the process that printed it. It represents a key, and is valid until it is used, another one
-//! is made, or an hour has passed.
+//! A link exists only in the process that printed it. It represents a key, and is valid until a person is signed in with
+//! it, another one is made, ten sign-ins with it were refused, or an hour has passed.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,6 +15,9 @@ use crate::token;
 
 /// How long an unused link is valid.
 const VALID_FOR: Duration = Duration::from_secs(3_600);
+
+/// How many sign-ins with the link may be refused.
+const TRIES_MAX: u32 = 10;
 
 /// The unused link of this process, if there is one.
 #[derive(Debug, Default)]
@@ -32,6 +35,36 @@ struct Unused {
     until: Timestamp,
     /// The token of the key that the link represents.
     key: Secret,
+    /// How many sign-ins with it were refused.
+    tries: u32,
+}
+
+/// A sign-in with the link. Meanwhile there is no other. If it is dropped without [`LinkUse::complete`], the link
+/// stays valid.
+#[derive(Debug)]
+pub struct LinkUse<'a> {
+    of: &'a ConsoleLink,
+    link: Option<Unused>,
+}
+
+impl LinkUse<'_> {
+    /// The person is signed in: the link becomes invalid.
+    pub fn complete(mut self) {
+        self.link = None;
+    }
+}
+
+impl Drop for LinkUse<'_> {
+    fn drop(&mut self) {
+        let Some(mut link) = self.link.take() else {
+            return;
+        };
+        link.tries += 1;
+        if link.tries < TRIES_MAX {
+            // A new link replaces it.
+            self.of.lock().get_or_insert(link);
+        }
+    }
 }
 
 impl Control {
@@ -44,17 +77,19 @@ impl Control {
             digest: self.pepper.digest(secret.reveal()),
             until: self.clock.now().plus(VALID_FOR),
             key: key.clone(),
+            tries: 0,
         };
         *self.console_link.lock() = Some(link);
         secret
     }
 
-    /// The caller of an unused link, which becomes invalid.
+    /// The caller of an unused link. The link becomes invalid when its use is complete, or when too many sign-ins with
+    /// it were refused.
     ///
     /// # Errors
     ///
     /// 203 if the link is not valid, and those of [`Control::authenticate`] for its key.
-    pub async fn use_console_link(&self, secret: &str) -> Result<Caller, Error> {
+    pub async fn use_console_link(&self, secret: &str) -> Result<(Caller, LinkUse<'_>), Error> {
         let is_it = |link: &mut Unused| self.pepper.recognises(Some(&link.digest), secret);
         let taken = self.console_link.lock().take_if(is_it);
         let Some(link) = taken.filter(|link| self.clock.now() < link.until) else {
@@ -62,6 +97,11 @@ impl Control {
             return Err(Refusal::new(code::API_KEY_INVALID, why).into());
         };
         let header = Secret::new(format!("Bearer {}", link.key.reveal()));
-        self.authenticate(Some(header.reveal())).await
+        let link_use = LinkUse {
+            of: &self.console_link,
+            link: Some(link),
+        };
+        let caller = self.authenticate(Some(header.reveal())).await?;
+        Ok((caller, link_use))
     }
 }

@@ -1,8 +1,9 @@
 //! Sessions of the web console: a browser cookie that represents an API key, or a person who signed in without one.
 //!
 //! The cookie is a token like a key's; the store keeps its digest. A session ends 30 minutes after its last
-//! request, 12 hours after its start, when its user signs out, and with its key. Session and key are read for
-//! every request, so an end takes effect on every node immediately.
+//! request, 12 hours after its start, when its user signs out, and with its key or the token that it began with: a
+//! rotation of the key ends both. Session and key are read for every request, so an end takes effect on every node
+//! immediately, and the session has the restrictions that the key has now.
 //!
 //! The sessions of a key or person are stored in one document, whose ID derives from theirs. So the number of keys
 //! and people limits the number of documents.
@@ -67,6 +68,9 @@ struct Session {
     /// Whether it represents a person rather than a key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     of_person: bool,
+    /// Digest of the token of the key that it began with. Sessions of keys from before this was recorded have ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    of_token: Option<String>,
 }
 
 impl Session {
@@ -75,6 +79,12 @@ impl Session {
         let last = Timestamp::from_unix_millis(self.began_at).plus(CONSOLE_SESSION_MAX);
         idle.min(last)
     }
+}
+
+/// When a session ends: with the rights of its caller at the latest.
+fn ends_at(session: &Session, caller: &Caller) -> Timestamp {
+    let session = session.expires_at();
+    caller.ends_at().map_or(session, |end| end.min(session))
 }
 
 /// The id of the document that holds the sessions of a key or person.
@@ -129,8 +139,9 @@ impl Control {
             began_at: now.unix_millis(),
             seen_at: now.unix_millis(),
             of_person,
+            of_token: caller.token.as_ref().map(|token| token.digest.to_string()),
         };
-        let expires_at = session.expires_at();
+        let expires_at = ends_at(&session, &caller);
         self.change(body, Some(&caller.account), |sessions| {
             let excess = (sessions.len() + 1).saturating_sub(SESSIONS_MAX);
             sessions.drain(..excess);
@@ -168,7 +179,9 @@ impl Control {
                 return Err(ended());
             };
             let key: KeyOfCaller = stored::read(&document)?;
-            self.caller_of(key, document.head).await?
+            let token = key.token(session.of_token.as_deref(), now);
+            let token = token.map_err(|_| ended())?;
+            self.caller_of(key, document.head, token).await?
         };
         self.admit(&caller, address)?;
         let seen_at = Timestamp::from_unix_millis(session.seen_at);
@@ -177,8 +190,8 @@ impl Control {
             false => session,
         };
         Ok(ConsoleSession {
+            expires_at: ends_at(&session, &caller),
             caller,
-            expires_at: session.expires_at(),
         })
     }
 

@@ -229,6 +229,7 @@ mod tests {
             subject: String::new(),
             account: "ac_1".to_owned(),
             restrictions: None,
+            token: None,
         };
         let of = |role, names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();

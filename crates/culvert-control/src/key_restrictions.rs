@@ -145,12 +145,19 @@ impl Caller {
     /// Refuses to invite a person or to give one more rights (643), unless the caller's key is unrestricted: people
     /// have no restrictions.
     pub(crate) fn may_invite(&self) -> Result<(), Refusal> {
-        if self.restrictions().is_within(&KeyRestrictions::default())
-            && KeyRestrictions::default().is_within(&self.restrictions())
-        {
+        self.must_be_unrestricted("A restricted API key cannot invite users or raise their role.")
+    }
+
+    /// Refuses to activate a person or bot (643), unless the caller's key is unrestricted: the keys and credentials of
+    /// that owner, which work again, do not have its restrictions.
+    pub(crate) fn may_activate(&self) -> Result<(), Refusal> {
+        self.must_be_unrestricted("A restricted API key cannot activate users.")
+    }
+
+    fn must_be_unrestricted(&self, why: &'static str) -> Result<(), Refusal> {
+        if self.restrictions().is_none() {
             return Ok(());
         }
-        let why = "A restricted API key cannot invite users or raise their role.";
         Err(Refusal::new(code::API_KEY_CANNOT_WIDEN, why))
     }
 

@@ -6,6 +6,7 @@
 //! outgoing calls, so no write waits for another system.
 
 mod acl;
+mod active_operators;
 mod address_lock;
 mod admission;
 mod agents;
@@ -89,7 +90,8 @@ pub use crate::agents::state::{AgentLimits, AgentSettings};
 pub use crate::audit_kinds::catalogue;
 pub use crate::base::PublicPorts;
 pub use crate::bootstrap::Bootstrap;
-pub use crate::caller::{Caller, OwnerKind, Role};
+pub use crate::caller::{Caller, OwnerKind, PresentedToken, Role};
+pub use crate::console_link::LinkUse;
 pub use crate::console_provider::ConsoleSignIn;
 pub use crate::console_session::{CONSOLE_SESSION_MAX, ConsoleSession};
 pub use crate::control::{Control, Parts};

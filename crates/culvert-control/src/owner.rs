@@ -38,7 +38,7 @@ impl Owner {
         }
     }
 
-    fn read(document: &Document) -> Result<Self, Fault> {
+    pub(crate) fn read(document: &Document) -> Result<Self, Fault> {
         if document.head.kind == User::KIND {
             let user: User = stored::read(document)?;
             Ok(Self {

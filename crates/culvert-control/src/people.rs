@@ -10,7 +10,7 @@ use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
 
 use crate::Error;
 use crate::audit;
-use crate::caller::{Caller, OwnerKind};
+use crate::caller::{Caller, OwnerKind, PresentedToken};
 use crate::console_session::ConsoleSession;
 use crate::control::Control;
 use crate::event_kinds::Verb;
@@ -69,7 +69,7 @@ impl Control {
             user.invitation = None;
             let caller = person(&document.head, &user);
             self.admit(&caller, address)?;
-            let (token, key_id, key) = self.first_key(&caller)?;
+            let (token, presented, key_id, key) = self.first_key(&caller)?;
             let written = Document {
                 body: stored::write(&user)?,
                 keys: user.keys(),
@@ -81,7 +81,11 @@ impl Control {
                 Err(CommitError::Fault(fault)) => return Err(fault.into()),
                 Err(_) => continue,
             }
-            let caller = Caller { key_id, ..caller };
+            let caller = Caller {
+                key_id,
+                token: Some(presented),
+                ..caller
+            };
             let (cookie, session) = self.sign_in(caller, address).await?;
             return Ok(Accepted {
                 token,
@@ -92,16 +96,24 @@ impl Control {
         Err(crate::service::overtaken())
     }
 
-    /// A first key for a person: its token, its ID, and the write that creates it.
-    fn first_key(&self, caller: &Caller) -> Result<(Secret, String, Changes), Error> {
+    /// A first key for a person: its token, also as a caller has it, its ID, and the write that creates it.
+    fn first_key(
+        &self,
+        caller: &Caller,
+    ) -> Result<(Secret, PresentedToken, String, Changes), Error> {
         let cx = self.cx(caller, &self.settings.base_url);
         let id = cx.new_id();
         let token = token::mint(id, cx.entropy);
         let description = "first key of a person, by its invitation".to_owned();
+        let digest = cx.pepper.digest(token.reveal());
+        let presented = PresentedToken {
+            digest: digest.as_str().into(),
+            until: None,
+        };
         let key = ApiKey {
             format: Format,
             owner_id: caller.owner_id.clone(),
-            digest: cx.pepper.digest(token.reveal()),
+            digest,
             description: Description::try_from(description)
                 .map_err(|error| Fault::new("describing a key", error))?,
             metadata: Metadata::default(),
@@ -127,7 +139,8 @@ impl Control {
         let view = api_key::TYPE.view_text(&document, cx.base)?;
         let event = audit::event(&cx, &api_key::TYPE, Verb::Created, &view)?;
         let key_id = document.head.id.clone();
-        Ok((token, key_id, Changes::insert(document, event)))
+        let changes = Changes::insert(document, event);
+        Ok((token, presented, key_id, changes))
     }
 }
 
@@ -141,5 +154,6 @@ pub(crate) fn person(head: &Head, user: &User) -> Caller {
         subject: user.email.clone(),
         account: head.account.clone(),
         restrictions: None,
+        token: None,
     }
 }

@@ -28,8 +28,7 @@ const CHALLENGE: &str = "_acme-challenge";
 /// Only admins reserve it.
 pub(crate) fn is_own_elsewhere(settings: &Settings, name: &HostName) -> bool {
     let base = name.strip_prefix("*.").unwrap_or(name);
-    let own = settings.own_names.iter();
-    own.filter_map(|own| HostName::parse(own).ok())
+    names(settings)
         .filter(|own| !own.is_within(&settings.edge_domain))
         .any(|own| *own == *base || name.is_wildcard() && own.is_within(base))
 }
@@ -49,10 +48,15 @@ pub(crate) fn is_own(settings: &Settings, name: &HostName) -> bool {
     if above.is_some_and(|above| above.split('.').any(|label| label == CHALLENGE)) {
         return true;
     }
-    let api = Url::parse(&settings.base_url).ok();
-    let api = api.as_ref().and_then(Url::host_str);
-    let own = settings.own_names.iter().map(String::as_str).chain(api);
-    own.filter_map(|own| HostName::parse(own).ok())
+    names(settings)
         .filter(|own| own.is_within(platform) && **own != *platform)
         .any(|own| *own == *base || name.is_wildcard() && own.is_within(base))
+}
+
+/// The configured names of the installation, and the host of the management API.
+fn names(settings: &Settings) -> impl Iterator<Item = HostName> {
+    let api = Url::parse(&settings.base_url).ok();
+    let api = api.as_ref().and_then(Url::host_str).map(str::to_owned);
+    let own = settings.own_names.iter().cloned().chain(api);
+    own.filter_map(|own| HostName::parse(&own).ok())
 }

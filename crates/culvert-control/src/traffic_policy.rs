@@ -30,7 +30,7 @@ use crate::resource::model::traffic_policy::StoredPolicy;
 use crate::resource::model::vault_secret::VaultSecret;
 use crate::resource::{ip_rules, reserved_domain, vault_secret};
 use crate::seal::Seal;
-use crate::{Error, Role, stored};
+use crate::{Caller, Error, Role, stored};
 
 /// Prefixes of the IDs that policies refer to.
 const IP_POLICY: &str = "ipp";
@@ -91,13 +91,16 @@ impl StoredPolicy {
             }
             None => None,
         };
+        let may_read = stored.is_none_or(|stored| stored.shows_secrets_to(cx.caller));
         let source = match (&before, stored) {
             // The redacted text came back unchanged: the policy stays as it was sent, byte for byte.
             (Some(before), Some(stored)) if stored.shown == text => {
                 Source::read(before.text(), ACTIONS)?
             }
-            _ => Source::read(text, ACTIONS)?.restored(before.as_ref())?,
+            _ if may_read => Source::read(text, ACTIONS)?.restored(before.as_ref())?,
+            _ => Source::read(text, ACTIONS)?.restored_in_place(before.as_ref())?,
         };
+        let is_restored = source.text() != text;
         let mut resources = Resources {
             logins: Some(LoginService::new(Arc::clone(cx.logins))),
             host: HostName::parse(host).ok(),
@@ -147,8 +150,21 @@ impl StoredPolicy {
                 shown: source.text().to_owned(),
                 sealed: None,
                 names,
+                secrets_by: String::new(),
             },
             Some(shown) => {
+                let caller = cx.caller;
+                let has_new = before
+                    .as_ref()
+                    .is_none_or(|before| !source.has_only_secrets_of(before));
+                let secrets_by = match stored {
+                    // Some of the secrets stay unknown to the caller.
+                    Some(stored) if is_restored && !may_read => stored.secrets_by.clone(),
+                    Some(stored) if !has_new && (is_restored || caller.role == Role::Admin) => {
+                        stored.secrets_by.clone()
+                    }
+                    _ => caller.owner_id.clone(),
+                };
                 let is_same = before.is_some_and(|before| before.text() == source.text());
                 // An unchanged policy stays equal in stored form, and keeps the counters of its actions.
                 let sealed = match stored.and_then(|stored| stored.sealed.clone()) {
@@ -159,10 +175,16 @@ impl StoredPolicy {
                     shown,
                     sealed: Some(sealed),
                     names,
+                    secrets_by,
                 }
             }
         };
         Ok((checked, condition))
+    }
+
+    /// Whether the caller may read the secrets: it wrote them, or is an admin. The caller may change the endpoint.
+    pub(crate) fn shows_secrets_to(&self, caller: &Caller) -> bool {
+        caller.role == Role::Admin || caller.owner_id == self.secrets_by
     }
 
     /// Stores the references of a policy that was stored before references were recorded. Returns whether any

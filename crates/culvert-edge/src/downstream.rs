@@ -40,20 +40,23 @@ pub(crate) struct Downstream {
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) operator_id: String,
+    /// The public key of the operator's certificate on this connection.
+    pub(crate) key: Vec<u8>,
     pub(crate) account: Arc<str>,
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
 impl Bound {
-    /// The endpoints at the address now, and the next of them. `None` if the operator is gone or binds none.
+    /// The endpoints at the address now, and the next of them. `None` if the operator is gone, has another key, or
+    /// binds none.
     pub(crate) fn find<'l>(
         &self,
         live: &'l Live,
         agents: Option<&dyn Dial>,
     ) -> Option<(&'l Arc<Group>, &'l Arc<Member>)> {
         let operator = live.operators.get(&self.operator_id)?;
-        if operator.account != self.account {
+        if operator.account != self.account || operator.key != self.key {
             return None;
         }
         let group = live.kubernetes(&self.account, &self.host, self.port)?;

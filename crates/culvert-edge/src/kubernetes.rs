@@ -142,6 +142,7 @@ fn find(
     let host = HostName::parse(&request.host).ok()?;
     let bound = Bound {
         operator_id: operator.id,
+        key: operator.key,
         account: operator.account,
         host: host.to_string(),
         port: u16::try_from(request.port).ok()?,

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use culvert_base::net::without_secrets;
 use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -42,8 +43,9 @@ impl Client {
     pub fn with_authorities(base: &str, token: String, pem: Option<&[u8]>) -> Result<Self> {
         let uri: http::Uri = base
             .parse()
-            .with_context(|| format!("`{base}` is not a URL"))?;
+            .with_context(|| format!("`{}` is not a URL", without_secrets(base)))?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
+            let base = without_secrets(base);
             bail!("`{base}` is not an http or https URL");
         }
         let provider = rustls::crypto::aws_lc_rs::default_provider();

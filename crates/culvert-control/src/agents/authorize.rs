@@ -182,6 +182,7 @@ impl Control {
             subject: owner.subject,
             account: document.head.account,
             restrictions: None,
+            token: None,
         })
     }
 

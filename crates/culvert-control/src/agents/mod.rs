@@ -522,6 +522,7 @@ impl TunnelSession {
             subject: self.principal_subject.clone(),
             account: account.to_owned(),
             restrictions: None,
+            token: None,
         }
     }
 }

@@ -19,8 +19,9 @@ use crate::resource::model::agent_ingress::AgentIngress;
 use crate::resource::model::management::Management;
 use crate::resource::reserved_domain;
 use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Running};
+use crate::settings::Settings;
 use crate::stored::{self, Format};
-use crate::{Caller, Error, Role, input};
+use crate::{Caller, Error, Role, input, platform};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<AgentIngress>();
 
@@ -85,7 +86,7 @@ impl Resource for AgentIngress {
     }
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
-        let domain = check_domain(&input.domain, &cx.settings.edge_domain)?;
+        let domain = check_domain(&input.domain, cx.settings)?;
         let policy = input.certificate_management_policy.as_ref();
         let key_type = policy.map(Policy::key_type).transpose()?;
         if let Some(covering) = reserved_domain::covering(cx, &domain).await?
@@ -172,7 +173,7 @@ impl AgentIngress {
 }
 
 /// Checks and normalises the domain.
-fn check_domain(given: &str, platform: &HostName) -> Result<HostName, Refusal> {
+fn check_domain(given: &str, settings: &Settings) -> Result<HostName, Refusal> {
     let host = HostName::parse(given).map_err(|why| {
         Refusal::new(
             code::INGRESS_DOMAIN_INVALID,
@@ -182,8 +183,14 @@ fn check_domain(given: &str, platform: &HostName) -> Result<HostName, Refusal> {
     if host.starts_with('*') || !host.contains('.') || host.contains('_') {
         return Err(Refusal::of(code::INGRESS_DOMAIN_INVALID));
     }
+    let platform = &settings.edge_domain;
     if host == *platform || host.is_within(platform) {
         return Err(Refusal::of(code::INGRESS_DOMAIN_OF_PLATFORM));
+    }
+    // Its certificate would replace that of the installation.
+    if platform::is_own_elsewhere(settings, &host) {
+        let why = format!("The name `{host}` belongs to the installation.");
+        return Err(Refusal::new(code::INGRESS_DOMAIN_OF_PLATFORM, why));
     }
     Ok(host)
 }

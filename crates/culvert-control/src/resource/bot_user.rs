@@ -10,10 +10,12 @@ use serde::Deserialize;
 use crate::cx::Cx;
 use crate::listfilter::Field;
 use crate::page::{self, LIMIT_MAX};
+use crate::resource::model::Model;
 use crate::resource::model::bot_user::{BotUser, Name};
+use crate::resource::model::kubernetes_operator::KubernetesOperator;
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
-use crate::resource::{api_key, ssh_public_key, tunnel_credential};
-use crate::stored::Format;
+use crate::resource::{api_key, kubernetes_operator, ssh_public_key, tunnel_credential};
+use crate::stored::{self, Format};
 use crate::{Caller, Error, Parameter, Role, input, service};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<BotUser>();
@@ -81,10 +83,13 @@ impl Resource for BotUser {
 
     async fn update(
         mut self,
-        _cx: &Cx<'_>,
+        cx: &Cx<'_>,
         _head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
+        if input.active == Some(true) && !self.active {
+            cx.caller.may_activate()?;
+        }
         if let Some(name) = input.name {
             self.name = not_empty(name)?;
         }
@@ -105,7 +110,7 @@ impl Resource for BotUser {
     }
 }
 
-/// Removes the keys and credentials of an owner, oldest first.
+/// Removes the keys, credentials and Kubernetes operators of an owner, oldest first.
 pub(crate) async fn owned_removal(cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
     let mut owned: Vec<(&ResourceType, Document)> = Vec::new();
     for ty in OWNED {
@@ -128,6 +133,12 @@ pub(crate) async fn owned_removal(cx: &Cx<'_>, head: &Head) -> Result<Changes, E
     }
     // Prefixes differ by kind; the ID bodies after them ascend with time.
     let age = |document: &Document| id::split(&document.head.id).map(|(_, body)| body.to_owned());
+    for document in cx.store.all(KubernetesOperator::KIND).await? {
+        let operator: KubernetesOperator = stored::read(&document)?;
+        if document.head.account == head.account && operator.principal_id == head.id {
+            owned.push((&kubernetes_operator::TYPE, document));
+        }
+    }
     owned.sort_by_cached_key(|(_, document)| age(document));
     owned
         .into_iter()

@@ -278,7 +278,11 @@ impl Resource for Endpoint {
         if !text.is_empty() {
             let (place, before) = (self.address.governed(goes_on), self.policy.as_ref());
             let checked = StoredPolicy::check(cx, &head.id, place, &text, before);
-            let (policy, named) = checked.await?;
+            let (mut policy, named) = checked.await?;
+            if let (None, Some(before)) = (&input.traffic_policy, before) {
+                // The caller did not send the secrets.
+                policy.secrets_by.clone_from(&before.secrets_by);
+            }
             self.policy = Some(policy);
             also = also.and(named);
         } else if input.traffic_policy.is_some() {
@@ -314,7 +318,7 @@ impl Resource for Endpoint {
 
     fn readable_secret(&self, cx: &Cx<'_>, head: &Head) -> Result<Option<Reveal>, Fault> {
         match &self.policy {
-            Some(policy) if policy.sealed.is_some() && self.shows_secrets_to(cx.caller) => {
+            Some(policy) if policy.sealed.is_some() && self.shows_secrets_to(policy, cx.caller) => {
                 let text = Value::from(&*policy.text(cx.seal, &head.id)?);
                 Ok(Some(Reveal {
                     pointer: "/traffic_policy".to_owned(),
@@ -339,15 +343,15 @@ impl Resource for Endpoint {
 }
 
 impl Endpoint {
-    /// Whether the caller may read the secrets of the policy: it may change the endpoint, and so has the rights of the
-    /// author of the policy. Policies of agents were not written through the API.
-    fn shows_secrets_to(&self, caller: &Caller) -> bool {
+    /// Whether the caller may read the secrets of the policy: it may change the endpoint, and it wrote the secrets or is
+    /// an admin. Policies of agents were not written through the API.
+    fn shows_secrets_to(&self, policy: &StoredPolicy, caller: &Caller) -> bool {
         const WRITE: Right = Right {
             role: Role::Member,
             scope: Some(Scope::EndpointsWrite),
         };
         let is_owner = caller.role == Role::Admin || caller.owner_id == self.principal_id;
-        self.served.is_none() && is_owner && caller.may(WRITE)
+        self.served.is_none() && is_owner && caller.may(WRITE) && policy.shows_secrets_to(caller)
     }
 
     /// Stores the references of a policy that was stored before references were recorded. Returns whether any

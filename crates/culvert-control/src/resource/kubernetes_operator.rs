@@ -166,6 +166,7 @@ impl Resource for KubernetesOperator {
         input: Update,
     ) -> Result<Draft<Self>, Error> {
         cx.caller.may_change_of(&self.principal_id, NOT_YOURS)?;
+        let reach = self.reach();
         if let Some(features) = input.enabled_features {
             self.enabled_features = check_features(&features)?;
         }
@@ -177,6 +178,10 @@ impl Resource for KubernetesOperator {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
         let also = self.bind(cx, &head.id, input.binding).await?;
+        if self.reach().is_some_and(|now| reach != Some(now)) {
+            // What a certificate opens is a credential, and it would outlive the key.
+            cx.caller.may_make_credentials()?;
+        }
         Ok(Draft {
             also,
             ..Draft::of(self)
@@ -190,6 +195,13 @@ impl Resource for KubernetesOperator {
 }
 
 impl KubernetesOperator {
+    /// The selectors of the endpoints that its certificate opens; `None` if it opens none.
+    fn reach(&self) -> Option<Vec<String>> {
+        let binding = self.active_binding()?;
+        binding.certificate.as_ref()?;
+        Some(binding.endpoint_selectors.clone())
+    }
+
     /// Sets the binding. Returns further changes to commit.
     async fn bind(
         &mut self,
@@ -273,7 +285,7 @@ fn check_ingress(given: &str) -> Result<(), Refusal> {
 
 impl KubernetesOperator {
     /// What the edge must know to accept its connections, and its selectors. `None` if it binds nothing.
-    pub(crate) fn compile(&self, head: &Head) -> Option<(culvert_edge::Operator, Selectors)> {
+    pub(crate) fn compile(&self, head: &Head) -> Option<CompiledOperator> {
         let binding = self.active_binding()?;
         binding.certificate.as_ref()?;
         let operator = culvert_edge::Operator {
@@ -281,8 +293,21 @@ impl KubernetesOperator {
             account: head.account.as_str().into(),
             key: public_key(&binding.csr).ok()?.0.to_vec(),
         };
-        Some((operator, Selectors::of(Some(binding))))
+        Some(CompiledOperator {
+            operator,
+            selectors: Selectors::of(Some(binding)),
+            owner_id: self.principal_id.clone(),
+        })
     }
+}
+
+/// A Kubernetes operator for the edge. It may connect while its owner is active.
+#[derive(Debug)]
+pub(crate) struct CompiledOperator {
+    pub(crate) operator: culvert_edge::Operator,
+    pub(crate) selectors: Selectors,
+    /// Owner of the key that created it.
+    pub(crate) owner_id: String,
 }
 
 /// The public key of a certificate signing request with a valid signature.

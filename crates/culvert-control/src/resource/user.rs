@@ -128,7 +128,7 @@ impl Resource for User {
                 return Err(Refusal::new(code::BODY_FIELD_INVALID, why).into());
             }
             if active && !self.active {
-                cx.caller.may_invite()?;
+                cx.caller.may_activate()?;
             }
             self.active = active;
             if !active {

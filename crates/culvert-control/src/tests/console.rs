@@ -73,32 +73,136 @@ async fn sessions_that_have_ended_leave_nothing_behind() {
     house.control.sign_out(cookie.reveal()).await.unwrap();
 }
 
+/// A session never lives longer than the token that it began with.
+#[tokio::test]
+async fn a_session_ends_with_its_token() {
+    let house = House::start().await;
+    let made = house.post("/api_keys", json!({})).await.body();
+    let path = format!("/api_keys/{}/rotate", made["id"].as_str().unwrap());
+    let begin = async |token: &Value| {
+        let caller = house.authenticate(token.as_str().unwrap()).await.unwrap();
+        let (cookie, session) = house.control.sign_in(caller.clone(), HERE).await.unwrap();
+        (caller, cookie, session)
+    };
+    let rotate = async |overlap: u32| {
+        let rotated = house.post(&path, json!({"overlap": overlap})).await;
+        rotated.body()["token"].clone()
+    };
+    let (caller, first, _) = begin(&made["token"]).await;
+    let second = rotate(50 * 60).await;
+    let (_, of_second, _) = begin(&second).await;
+    let end = house.clock.now().plus(50 * MINUTE).whole_seconds();
+    // A session that begins with the token before the rotation ends with it too.
+    let (_, late, session) = begin(&made["token"]).await;
+    assert!(session.expires_at <= end);
+    house.clock.advance(25 * MINUTE);
+    for cookie in [&first, &late, &of_second] {
+        assert!(is_valid(&house, cookie).await);
+    }
+    let shown = house.control.console_session(first.reveal(), HERE).await;
+    assert!(shown.unwrap().expires_at <= end);
+    let again = house.control.caller_again(&caller, HERE).await.unwrap();
+    assert!(again.ends_at().unwrap() <= end);
+    house.clock.advance(25 * MINUTE);
+    assert!(!is_valid(&house, &first).await);
+    assert!(!is_valid(&house, &late).await);
+    assert!(is_valid(&house, &of_second).await);
+    // Work that the token began ends with it too.
+    assert!(house.control.caller_again(&caller, HERE).await.is_err());
+
+    // Two rotations end the session of the token before them immediately.
+    let third = rotate(3_600).await;
+    let (_, of_third, _) = begin(&third).await;
+    let (caller, _, _) = begin(&rotate(3_600).await).await;
+    assert!(!is_valid(&house, &of_second).await);
+    assert!(is_valid(&house, &of_third).await);
+    rotate(0).await;
+    assert!(!is_valid(&house, &of_third).await);
+    assert!(house.control.caller_again(&caller, HERE).await.is_err());
+}
+
+#[tokio::test]
+async fn a_session_has_the_restrictions_and_the_end_of_its_key() {
+    let house = House::start().await;
+    let made = house.post("/api_keys", json!({})).await.body();
+    let token = made["token"].as_str().unwrap();
+    let caller = house.authenticate(token).await.unwrap();
+    let (cookie, _) = house.control.sign_in(caller, HERE).await.unwrap();
+    let path = format!("/api_keys/{}/restrictions", made["id"].as_str().unwrap());
+    let end = house.clock.now().plus(10 * MINUTE).whole_seconds();
+    let narrowed = json!({"role": "read_only", "expires_at": end.to_string()});
+    house.patch(&path, narrowed).await.body();
+    let session = house.control.console_session(cookie.reveal(), HERE).await;
+    let session = session.unwrap();
+    assert_eq!(session.expires_at, end);
+    assert_eq!(session.caller.role, Role::ReadOnly);
+    house
+        .patch(&path, json!({"networks": ["192.0.2.0/24"]}))
+        .await
+        .body();
+    assert!(!is_valid(&house, &cookie).await);
+    house.patch(&path, json!({"networks": []})).await.body();
+    assert!(is_valid(&house, &cookie).await);
+    house.clock.advance(10 * MINUTE);
+    assert!(!is_valid(&house, &cookie).await);
+}
+
 #[tokio::test]
 async fn a_link_signs_in_once_within_an_hour() {
     let house = House::start().await;
     let make = || house.control.make_console_link(&house.token);
-    let works = async |link: &Secret| house.control.use_console_link(link.reveal()).await.is_ok();
+    let works = async |link: &Secret| {
+        let used = house.control.use_console_link(link.reveal()).await;
+        used.map(|(caller, link_use)| {
+            link_use.complete();
+            caller
+        })
+    };
+    let is_used = async |link: &Secret| works(link).await.is_err();
 
     let link = make();
     // A wrong secret does not use the link up.
-    assert!(!works(&Secret::new("x".to_owned())).await);
-    assert!(!works(&house.token).await);
-    let caller = house.control.use_console_link(link.reveal()).await.unwrap();
+    assert!(is_used(&Secret::new("x".to_owned())).await);
+    assert!(is_used(&house.token).await);
+    let caller = works(&link).await.unwrap();
     assert_eq!(caller.owner_id, house.admin.owner_id);
-    assert!(!works(&link).await, "a second use");
+    assert!(is_used(&link).await, "a second use");
 
     // A new link replaces the one before.
     let (first, second) = (make(), make());
-    assert!(!works(&first).await);
-    assert!(works(&second).await);
+    assert!(is_used(&first).await);
+    assert!(works(&second).await.is_ok());
 
     let late = make();
     house.clock.advance(60 * MINUTE);
-    assert!(!works(&late).await);
+    assert!(is_used(&late).await);
 
     // It is not a token of the API, nor a cookie.
     let link = make();
     let header = format!("Bearer {}", link.reveal());
     assert!(house.control.authenticate(Some(&header)).await.is_err());
     assert!(!is_valid(&house, &link).await);
+}
+
+#[tokio::test]
+async fn a_refused_sign_in_leaves_the_link_valid_ten_times() {
+    let house = House::start().await;
+    let link = house.control.make_console_link(&house.token);
+    let begin = async || house.control.use_console_link(link.reveal()).await;
+    let (_, link_use) = begin().await.unwrap();
+    assert!(begin().await.is_err(), "a second use at the same time");
+    drop(link_use);
+    for _ in 1..10 {
+        drop(begin().await.unwrap());
+    }
+    assert!(begin().await.is_err());
+    // An abandoned use does not bring a replaced link back.
+    let first = house.control.make_console_link(&house.token);
+    let used = house.control.use_console_link(first.reveal()).await;
+    let second = house.control.make_console_link(&house.token);
+    drop(used);
+    let used = house.control.use_console_link(first.reveal()).await;
+    assert!(used.is_err());
+    let used = house.control.use_console_link(second.reveal()).await;
+    assert!(used.is_ok());
 }

@@ -22,6 +22,12 @@ pub(super) async fn codes_of_ingresses() {
         (json!({"domain": "192.0.2.1"}), 6704),
         (json!({"domain": "culvert.localhost"}), 6705),
         (json!({"domain": "a.culvert.localhost"}), 6705),
+        // A name of the settings, and the host of the management API.
+        (json!({"domain": "own.example"}), 6705),
+        (
+            json!({"domain": BASE.strip_prefix("http://").unwrap()}),
+            6705,
+        ),
         (json!({"domain": "connect.example.com"}), 6706),
         (
             json!({"domain": "b.example", "description": "x".repeat(256)}),

@@ -25,12 +25,14 @@ mod names;
 mod observed;
 mod operators;
 mod people;
+mod planted_errors;
 mod planted_secret;
 mod private;
 mod races;
 mod reencrypt;
 mod references;
 mod replays;
+mod restricted_effects;
 mod rights;
 mod schemas;
 mod ssh;
@@ -182,7 +184,7 @@ impl House {
                 allow_private_upstreams: true,
                 allow_public_calls: false,
                 ip_data: Default::default(),
-                own_names: Vec::new(),
+                own_names: vec!["own.example".to_owned()],
                 kubernetes_ingress: "operators.culvert.example:8442".into(),
                 targets,
                 base_url: BASE.to_owned(),
@@ -337,6 +339,7 @@ impl House {
             subject: email.to_owned(),
             account: account.to_owned(),
             restrictions: None,
+            token: None,
         }
     }
 

@@ -6,6 +6,7 @@ use rcgen::{CertificateParams, KeyPair};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::*;
+use crate::active_operators::ActiveOperators;
 
 fn csr() -> String {
     let key = KeyPair::generate().unwrap();
@@ -242,5 +243,55 @@ async fn bound_endpoints_are_those_offered_to_kubernetes() {
         (format!("{absent}?limit=0"), 233),
     ] {
         assert_eq!(house.get(&path).await.code(), Some(code), "{path}");
+    }
+}
+
+/// The certificate of an operator opens nothing once its owner is inactive or gone.
+#[tokio::test]
+async fn an_operator_connects_while_its_owner_is_active() {
+    let house = House::start().await;
+    let person = house.user("owner@x.example", Role::Member, true).await;
+    let bot = house.post("/bot_users", json!({"name": "b"})).await.body();
+    let key = house
+        .post("/api_keys", json!({"owner_id": bot["id"]}))
+        .await
+        .body();
+    let bot = house.authenticate(key["token"].as_str().unwrap()).await;
+    let mut operators = ActiveOperators::nothing();
+    for (owner, collection) in [(person, "users"), (bot.unwrap(), "bot_users")] {
+        let body = json!({
+            "enabled_features": ["bindings"],
+            "binding": {"csr": csr(), "endpoint_selectors": ["true"]},
+        });
+        let made = house
+            .call(&owner, "POST", "/kubernetes_operators", body)
+            .await
+            .body();
+        let mut active = async |is_changed: bool| {
+            let accounts = operators.refresh(&house.store).await.unwrap();
+            assert_eq!(!accounts.is_empty(), is_changed);
+            operators
+                .all()
+                .map(|one| one.id.clone())
+                .collect::<Vec<_>>()
+        };
+        let id = made["id"].as_str().unwrap().to_owned();
+        assert_eq!(active(true).await, [id.clone()]);
+        let path = format!("/{collection}/{}", owner.owner_id);
+        house.patch(&path, json!({"active": false})).await.body();
+        assert!(active(true).await.is_empty());
+        house.patch(&path, json!({"active": true})).await.body();
+        assert_eq!(active(true).await, [id.clone()]);
+        // Other changes of the owner change nothing.
+        let other = match collection {
+            "users" => json!({"role": "read_only"}),
+            _ => json!({"name": "c"}),
+        };
+        house.patch(&path, other).await.body();
+        assert_eq!(active(false).await, [id.clone()]);
+        assert_eq!(house.delete(&path).await, Answered::NoContent);
+        assert!(active(true).await.is_empty());
+        let gone = format!("/kubernetes_operators/{id}");
+        assert!(house.get(&gone).await.is_absent());
     }
 }

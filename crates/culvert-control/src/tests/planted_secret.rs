@@ -193,3 +193,66 @@ async fn a_policy_comes_back_as_it_was_sent_to_those_who_may_change_it() {
     assert_eq!(get(owner).await, "[redacted]");
     assert_eq!(get(admin).await, changed);
 }
+
+/// A secret that an admin writes into the policy of another's endpoint stays unknown to its owner, who may keep it and
+/// may replace it.
+#[tokio::test]
+async fn an_owner_does_not_read_a_secret_that_an_admin_wrote() {
+    let cast = Cast::start().await;
+    let house = &cast.house;
+    let [admin, owner] = [&cast.callers[0], &cast.callers[1]];
+    let policy = |issuer: &str, secret: &str| {
+        format!(
+            "on_http_request:\n- actions:\n  - type: openid-connect\n    config: {{issuer_url: 'https://{issuer}', client_id: c, client_secret: '{secret}'}}\n"
+        )
+    };
+    let body = json!({
+        "url": "https://planted.culvert.localhost", "upstream_url": "http://127.0.0.1:9",
+        "traffic_policy": policy("a.example", "a word of the owner"),
+    });
+    let made = house.call(owner, "POST", "/endpoints", body).await.body();
+    let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
+    let patch = async |caller: &Caller, body: Value| house.call(caller, "PATCH", &path, body).await;
+    let send =
+        async |caller: &Caller, text: &str| patch(caller, json!({ "traffic_policy": text })).await;
+    let get = async |caller: &Caller| {
+        let shown = house.call(caller, "GET", &path, Value::Null).await.body();
+        shown["traffic_policy"].as_str().unwrap().to_owned()
+    };
+    // An admin who changes another part, or sends what it read, does not become the author of the secret.
+    let whole = get(admin).await;
+    send(admin, &whole).await.body();
+    send(admin, &policy("b.example", "[redacted]")).await.body();
+    assert_eq!(get(owner).await, policy("b.example", "a word of the owner"));
+
+    send(admin, &policy("b.example", PLANT)).await.body();
+    let redacted = policy("b.example", "[redacted]").replace("'[redacted]'", "\"[redacted]\"");
+    assert_eq!(get(admin).await, policy("b.example", PLANT));
+    assert_eq!(get(owner).await, redacted);
+    // The owner changes other fields, and sends back what it read.
+    for body in [
+        json!({"description": "d"}),
+        json!({"traffic_policy": redacted}),
+        json!({"traffic_policy": format!("{redacted}on_http_response: []\n")}),
+        json!({"traffic_policy": redacted, "metadata": "m"}),
+    ] {
+        let patched = patch(owner, body.clone()).await;
+        assert!(!is_shown(&patched), "{body} {patched:?}");
+        patched.body();
+        assert!(!get(owner).await.contains(PLANT), "{body}");
+        assert!(get(admin).await.contains(PLANT), "{body}");
+    }
+    // A changed rule could send the secret to another server.
+    for text in [
+        policy("evil.example", "[redacted]"),
+        redacted.replacen("- actions:", "- name: x\n  actions:", 1),
+    ] {
+        let refused = send(owner, &text).await;
+        assert_eq!(refused.code(), Some(2204), "{text} {refused:?}");
+    }
+    assert!(get(admin).await.contains(PLANT));
+    // Its own secret is its own again.
+    let own = policy("c.example", "another word");
+    assert_eq!(send(owner, &own).await.body()["traffic_policy"], own);
+    assert_eq!(get(owner).await, own);
+}

@@ -9,7 +9,7 @@ use crate::tests::*;
 
 /// A step on the path to a value within a body.
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Property(String),
     Item,
     /// The value of any key.
@@ -17,7 +17,7 @@ enum Step {
 }
 
 /// A schema with its path from the body.
-type Place = (Vec<Step>, Map<String, Value>);
+pub(super) type Place = (Vec<Step>, Map<String, Value>);
 
 /// All schemas within `schema`, including itself, at every depth.
 fn places(schema: &Value, definitions: &Map<String, Value>, way: &[Step], out: &mut Vec<Place>) {
@@ -55,7 +55,7 @@ fn places(schema: &Value, definitions: &Map<String, Value>, way: &[Step], out: &
 }
 
 /// `base` with `value` at the end of the path.
-fn body(base: &Value, way: &[Step], value: Value) -> Value {
+pub(super) fn body(base: &Value, way: &[Step], value: Value) -> Value {
     let mut value = value;
     for step in way.iter().skip(1).rev() {
         value = match step {
@@ -137,7 +137,7 @@ fn violations(schema: &Map<String, Value>) -> Vec<(&'static str, Value)> {
     found
 }
 
-fn schema_of(spec: &BodySpec) -> Vec<Place> {
+pub(super) fn schema_of(spec: &BodySpec) -> Vec<Place> {
     let mut generator = schemars::generate::SchemaSettings::draft2020_12().into_generator();
     let schema = (spec.schema)(&mut generator).to_value();
     let definitions = generator.take_definitions(true);
@@ -147,7 +147,7 @@ fn schema_of(spec: &BodySpec) -> Vec<Place> {
 }
 
 /// A valid body for an operation, and its path with the IDs of existing objects.
-async fn valid(house: &House, operation: &Operation) -> (String, Value) {
+pub(super) async fn valid(house: &House, operation: &Operation) -> (String, Value) {
     let collection = format!("/{}", operation.collection);
     if operation.name == "create" {
         return (collection, house.sample(operation.collection, 9).await);

@@ -381,9 +381,12 @@ async fn a_removed_operator_loses_its_next_request() {
         reach: Reach::Kubernetes(Arc::new([])),
         ..bound.clone()
     };
+    // Its key was replaced, as after a loss.
+    let replaced = vec![operator("k8sop_1", "ac_1", &house.ca.client("k8sop_1"))];
     for after in [
-        house.snapshot(Vec::new()).endpoint(bound),
+        house.snapshot(Vec::new()).endpoint(bound.clone()),
         house.snapshot(operators).endpoint(unselected),
+        house.snapshot(replaced).endpoint(bound),
     ] {
         house.rig.edge.publish(whole.clone()).await;
         let (stream, _) = house.bind(&leaf, "shop.web", 80).await.unwrap();

@@ -60,6 +60,29 @@ impl Source {
     /// # Errors
     /// If a secret cannot be restored (2204).
     pub fn restored(self, before: Option<&Self>) -> Result<Self, Refusal> {
+        self.restored_in(before, true)
+    }
+
+    /// Like [`Source::restored`], but only in rules that are otherwise equal. For an author who may not read the
+    /// secrets: a changed rule could send them elsewhere.
+    ///
+    /// # Errors
+    /// If a secret cannot be restored (2204).
+    pub fn restored_in_place(self, before: Option<&Self>) -> Result<Self, Refusal> {
+        self.restored_in(before, false)
+    }
+
+    /// Whether all secrets of this text are secrets of `before` too.
+    pub fn has_only_secrets_of(&self, before: &Self) -> bool {
+        let values = |source: &Self| -> Vec<String> {
+            let secrets = all(&mut source.root.clone(), source.known);
+            secrets.into_iter().map(|(_, secret)| secret).collect()
+        };
+        let before = values(before);
+        values(self).iter().all(|secret| before.contains(secret))
+    }
+
+    fn restored_in(self, before: Option<&Self>, in_changed: bool) -> Result<Self, Refusal> {
         let actions = self.known;
         let mut root = self.root.clone();
         let wants = |rule: &mut Node| {
@@ -75,7 +98,7 @@ impl Source {
             all(&mut root, actions).as_slice(),
             all(&mut old, actions).as_slice(),
         ) {
-            ([(kind, _)], [(same, text)]) if kind == same => Some(text.clone()),
+            ([(kind, _)], [(same, text)]) if in_changed && kind == same => Some(text.clone()),
             _ => None,
         };
         let mut places = Vec::new();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use culvert_base::net::without_secrets;
 use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -93,7 +94,10 @@ impl Upstream {
         http2: bool,
         trust: &UpstreamTrust,
     ) -> Result<Self, String> {
-        let refuse = |why: &str| Err(format!("invalid upstream `{text}`: {why}"));
+        let refuse = |why: &str| {
+            let shown = without_secrets(text);
+            Err(format!("invalid upstream `{shown}`: {why}"))
+        };
         let default = if protocol.is_http() { "http" } else { "tcp" };
         let (scheme, rest) = text.split_once("://").unwrap_or((default, text));
         let Some(scheme) = SCHEMES.iter().find(|known| known.name == scheme) else {
@@ -247,6 +251,22 @@ mod tests {
         check("22", Protocol::Tcp, "tcp://localhost:22");
         check("[::1]:22", Protocol::Tcp, "tcp://[::1]:22");
         check("tcp://db:5432", Protocol::Tls, "tcp://db:5432");
+    }
+
+    #[test]
+    fn a_refusal_does_not_repeat_a_password() {
+        for text in [
+            "http://me:hush@a.example",
+            "http://me:hush@a.example/x?token=hush",
+            "ftp://me:hush@a.example:21",
+            "me:hush@a.example:80",
+            "http://a.example/?token=hush",
+            "tcp://me:hush@a.example:1",
+        ] {
+            let parsed = Upstream::parse(text, Protocol::Http, false, &UpstreamTrust::System);
+            let refused = parsed.unwrap_err();
+            assert!(!refused.contains("hush"), "{refused}");
+        }
     }
 
     #[test]

@@ -15,6 +15,10 @@ pub(crate) struct StoredPolicy {
     /// secrets. None of them can be deleted while it does.
     #[serde(default)]
     pub(crate) names: Vec<String>,
+    /// The caller's owner that wrote the secrets. Empty if the policy has none, or was stored before this was
+    /// recorded: then only admins may read them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) secrets_by: String,
 }
 
 impl StoredPolicy {

@@ -1,0 +1,96 @@
+//! The Kubernetes operators that may connect: those that bind endpoints and whose owners are active.
+//!
+//! An operator has a certificate that is valid for a year, so its owner is checked here and not only where the certificate
+//! was issued.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use culvert_base::Fault;
+use culvert_edge::Operator;
+use culvert_store::{Document, Store};
+use tracing::error;
+
+use crate::endpoint_selector::EndpointFacts;
+use crate::informer_cache::InformerCache;
+use crate::owner::Owner;
+use crate::resource::kubernetes_operator::CompiledOperator;
+use crate::resource::model::Model;
+use crate::resource::model::bot_user::BotUser;
+use crate::resource::model::kubernetes_operator::KubernetesOperator;
+use crate::resource::model::user::User;
+use crate::stored;
+
+/// The operators and whether their owners are active.
+#[derive(Debug)]
+pub(crate) struct ActiveOperators {
+    /// `None` for one that binds nothing.
+    operators: InformerCache<Option<CompiledOperator>>,
+    /// Whether each person and each bot is active.
+    owners: [InformerCache<bool>; 2],
+}
+
+impl ActiveOperators {
+    pub(crate) fn nothing() -> Self {
+        Self {
+            operators: InformerCache::of(KubernetesOperator::KIND),
+            owners: [
+                InformerCache::of(User::KIND),
+                InformerCache::of(BotUser::KIND),
+            ],
+        }
+    }
+
+    /// Reads what has changed. Returns the accounts whose operators are others now.
+    pub(crate) async fn refresh(&mut self, store: &Store) -> Result<BTreeSet<Arc<str>>, Fault> {
+        // An owner that cannot be read is not active.
+        let is_active = |document: Document| {
+            let owner = Owner::read(&document);
+            let report = |fault: &Fault| error!(cause = %fault.chain(), "owner skipped");
+            owner.inspect_err(report).is_ok_and(|owner| owner.active)
+        };
+        let compile = |document: Document| {
+            let operator = stored::read::<KubernetesOperator>(&document);
+            let report = |fault: &Fault| error!(cause = %fault.chain(), "operator skipped");
+            operator.inspect_err(report).ok()?.compile(&document.head)
+        };
+        let mut accounts = BTreeSet::new();
+        for cache in &mut self.owners {
+            for (id, before) in cache.refresh(store, is_active).await? {
+                if before != cache.get(&id).copied() {
+                    let operators = self.operators.made().flatten();
+                    let of_owner = operators.filter(|one| one.owner_id == id);
+                    accounts.extend(of_owner.map(|one| Arc::clone(&one.operator.account)));
+                }
+            }
+        }
+        for (id, before) in self.operators.refresh(store, compile).await? {
+            let now = self.operators.get(&id).and_then(Option::as_ref);
+            let before = before.flatten();
+            let either = now.or(before.as_ref());
+            accounts.extend(either.map(|one| Arc::clone(&one.operator.account)));
+        }
+        Ok(accounts)
+    }
+
+    /// The operators that may connect.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Operator> {
+        self.active().map(|one| &one.operator)
+    }
+
+    /// The IDs of the operators of an account that select an endpoint.
+    pub(crate) fn selecting(&self, account: &str, facts: &EndpointFacts) -> Arc<[String]> {
+        let selecting = self
+            .active()
+            .filter(|one| *one.operator.account == *account && one.selectors.select(facts));
+        selecting.map(|one| one.operator.id.clone()).collect()
+    }
+
+    fn active(&self) -> impl Iterator<Item = &CompiledOperator> {
+        let operators = self.operators.made().flatten();
+        operators.filter(|one| {
+            let mut owners = self.owners.iter();
+            owners.any(|owners| owners.get(&one.owner_id) == Some(&true))
+        })
+    }
+}
