@@ -182,11 +182,26 @@ pub(crate) fn known(name: &str) -> Result<(), Refusal> {
     if is_kind(name) || traffic_kinds().any(|kind| kind.name == name) {
         return Ok(());
     }
-    let name: String = name.chars().take(64).collect();
-    Err(Refusal::new(
+    Err(unknown(name, ""))
+}
+
+/// The refusal of an event type that does not exist. `more` follows the sentence's subject. A text that cannot be an event
+/// type is not repeated: it may be a secret in the wrong field.
+pub(crate) fn unknown(name: &str, more: &str) -> Refusal {
+    let (bare, version) = name.rsplit_once(".v").unwrap_or((name, "0"));
+    let is_name = name.len() <= 64
+        && bare
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+        && version.bytes().all(|byte| byte.is_ascii_digit());
+    let name = match is_name {
+        true => format!(" `{name}`"),
+        false => String::new(),
+    };
+    Refusal::new(
         code::EVENT_TYPE_UNKNOWN,
-        format!("The event type `{name}` does not exist."),
-    ))
+        format!("The event type{name} does not exist{more}."),
+    )
 }
 
 /// Refuses events about keys and credentials (630), unless the caller is an admin.

@@ -523,11 +523,7 @@ fn check_kinds(control: &Control, given: &[String]) -> Result<Vec<String>, Refus
                 ));
             }
         } else if !event_kinds::is_kind(name) {
-            let name: String = name.chars().take(64).collect();
-            return Err(Refusal::new(
-                code::EVENT_TYPE_UNKNOWN,
-                format!("The event type `{name}` does not exist."),
-            ));
+            return Err(event_kinds::unknown(name, ""));
         }
     }
     Ok(given.to_vec())

@@ -1,6 +1,7 @@
 //! Restricted keys and invitations over HTTP.
 
 use culvert_base::{Clock, SystemClock};
+use culvert_store::{AuditEvent, Changes, Document};
 
 use super::harness::{Harness, Wire, until};
 use super::*;
@@ -177,4 +178,46 @@ async fn without_a_provider_there_is_no_sign_in_at_one() {
         .ask("GET", "/console/sign-in", None, &[HOST], NO_BODY)
         .await;
     assert_eq!(answer.status, 404);
+}
+
+/// Every operation refuses a key that has expired, and one outside of its networks, before it does anything.
+#[tokio::test]
+async fn no_operation_runs_for_an_expired_key_or_one_outside_of_its_networks() {
+    let settings = Settings {
+        limits: Limits {
+            // One source fails more often than it may elsewhere.
+            failed_authentications: Rate {
+                per_second: 10_000,
+                burst: 10_000,
+            },
+            ..Limits::default()
+        },
+        ..Settings::default()
+    };
+    let harness = Harness::start(settings).await;
+    let (_, outside) = restricted(&harness, json!({"networks": ["192.0.2.0/24"]})).await;
+    let (id, expired) = restricted(&harness, json!({"expires_at": "2099-01-01T00:00:00Z"})).await;
+    let document = harness.store.get("api_key", &id).await.unwrap().unwrap();
+    let body = document.body.replace("2099-01-01", "2001-01-01");
+    assert_ne!(body, document.body);
+    let why = AuditEvent::Suppress { reason: "a test" };
+    let changes = Changes::replace(Document { body, ..document }, why);
+    harness.store.commit(changes).await.unwrap();
+    let before = harness.store.revision().await.unwrap();
+    for (token, expected) in [(&outside, (403, Some(641))), (&expired, (401, Some(640)))] {
+        for operation in operations() {
+            let mut wire = Wire::to(&harness).await;
+            let path = operation.path.replace("{id}", "ak_000000000000000000000000000");
+            let path = path.replace("{type}", "api_key_created.v0");
+            let body = match operation.body {
+                Some(_) => "{}",
+                None => NO_BODY,
+            };
+            let method = operation.method.as_str();
+            let answer = wire.ask(method, &path, Some(token), &[], body).await;
+            let about = format!("{method} {path} {answer:?}");
+            assert_eq!((answer.status, answer.code()), expected, "{about}");
+        }
+    }
+    assert_eq!(harness.store.revision().await.unwrap(), before);
 }

@@ -1,5 +1,7 @@
 //! Sessions of the console: who gets one, what it permits, and protection against other pages.
 
+use culvert_base::Secret;
+
 use super::harness::{Answer, Harness, Wire};
 use super::*;
 
@@ -358,4 +360,30 @@ async fn sign_ins_that_are_not_finished_leave_room_for_callers() {
     assert_eq!(answer.status, 200, "{answer:?}");
     let (_, answer) = begin(4097).await;
     assert_eq!((answer.status, answer.code()), (413, Some(212)));
+}
+
+/// A refused sign-in does not use the link up.
+#[tokio::test]
+async fn a_link_signs_in_after_a_refusal() {
+    let harness = Harness::start(Settings::default()).await;
+    let mut wire = Wire::to(&harness).await;
+    let token = Some(harness.token.as_str());
+    let made = wire.ask("POST", "/api_keys", token, &[], "{}").await;
+    let of_link = Secret::new(made.body["token"].as_str().unwrap().to_owned());
+    let link = harness.api.control.make_console_link(&of_link);
+    let path = format!("/api_keys/{}/restrictions", made.body["id"].as_str().unwrap());
+    let body = json!({"link": link.reveal()}).to_string();
+    let page = [HOST, ORIGIN, BY_CONSOLE];
+    for (networks, status) in [
+        (r#"{"networks":["192.0.2.0/24"]}"#, 403),
+        (r#"{"networks":[]}"#, 200),
+        (r#"{"networks":[]}"#, 401),
+    ] {
+        let set = wire.ask("PATCH", &path, token, &[], networks).await;
+        assert_eq!(set.status, 200, "{set:?}");
+        let answer = wire
+            .ask("POST", "/console/session", None, &page, &body)
+            .await;
+        assert_eq!(answer.status, status, "{answer:?}");
+    }
 }

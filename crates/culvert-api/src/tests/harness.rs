@@ -26,6 +26,7 @@ pub(super) struct Harness {
     pub(super) health: Arc<Fragile>,
     pub(super) meters: Arc<Meters>,
     pub(super) store: Store,
+    pub(super) api: Arc<Api>,
     serving: JoinSet<()>,
     _delivering: JoinSet<()>,
     _folder: tempfile::TempDir,
@@ -50,7 +51,7 @@ impl Harness {
         let stop = CancellationToken::new();
         let meters = api.meters().clone();
         let mut serving = JoinSet::new();
-        serving.spawn(api.serve(listener, stop.clone()));
+        serving.spawn(api.clone().serve(listener, stop.clone()));
         let mut delivering = JoinSet::new();
         delivering.spawn(delivery.run(CancellationToken::new()));
         delivering.spawn(compiling.run(CancellationToken::new()));
@@ -61,6 +62,7 @@ impl Harness {
             health,
             meters,
             store,
+            api,
             serving,
             _delivering: delivering,
             _folder: folder,
@@ -93,6 +95,15 @@ impl Harness {
             (answer.status == 403).then_some(())
         })
         .await;
+    }
+
+    /// Serves the API at another address too.
+    pub(super) async fn listen_again(&mut self) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = self.api.clone().serve(listener, self.stop.clone());
+        self.serving.spawn(serving);
+        address
     }
 
     /// Waits until the server has stopped.
@@ -137,9 +148,11 @@ pub(super) struct Wire(BufReader<TcpStream>);
 
 impl Wire {
     pub(super) async fn to(harness: &Harness) -> Self {
-        Self(BufReader::new(
-            TcpStream::connect(harness.address).await.unwrap(),
-        ))
+        Self::at(harness.address).await
+    }
+
+    pub(super) async fn at(address: SocketAddr) -> Self {
+        Self(BufReader::new(TcpStream::connect(address).await.unwrap()))
     }
 
     pub(super) async fn send(&mut self, text: impl AsRef<[u8]>) {

@@ -362,3 +362,34 @@ async fn no_operation_takes_ten_mebibytes() {
     assert_eq!((answer.status, answer.code()), (413, Some(212)));
     assert_eq!(harness.meters.failed.load(Ordering::Relaxed), 0);
 }
+
+/// The limit of connections is that of the process, whatever the number of its listeners.
+#[tokio::test]
+async fn all_listeners_share_the_limit_of_connections() {
+    let settings = Settings {
+        limits: Limits {
+            connections: 2,
+            ..Limits::default()
+        },
+        ..Settings::default()
+    };
+    let mut harness = Harness::start(settings).await;
+    let other = harness.listen_again().await;
+    let mut alive = async |wire: &mut Wire| {
+        let answer = wire.ask("GET", ALIVE_PATH, None, &[], NO_BODY).await;
+        answer.status == 200
+    };
+    let mut first = Wire::to(&harness).await;
+    let mut second = Wire::at(other).await;
+    assert!(alive(&mut first).await && alive(&mut second).await);
+    let mut late = Wire::at(other).await;
+    late.send(format!("GET {ALIVE_PATH} HTTP/1.1\r\nHost: a\r\n\r\n"))
+        .await;
+    for _ in 0..100 {
+        assert!(alive(&mut first).await && alive(&mut second).await);
+        assert_eq!(harness.meters.connections.load(Ordering::Relaxed), 2);
+    }
+    // The place of a connection to one listener goes to the other.
+    drop(first);
+    assert_eq!(late.answer().await.status, 200);
+}

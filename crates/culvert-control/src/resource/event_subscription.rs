@@ -186,14 +186,8 @@ impl Source {
                 return Err(at(Refusal::of(code::FILTER_NOT_TRAFFIC)));
             }
         } else {
-            let name: String = self.kind.chars().take(64).collect();
-            return Err(at(Refusal::new(
-                code::EVENT_TYPE_UNKNOWN,
-                format!(
-                    "The event type `{name}` does not exist; valid types: {}.",
-                    event_types().join(", ")
-                ),
-            )));
+            let valid = format!("; valid types: {}", event_types().join(", "));
+            return Err(at(event_kinds::unknown(&self.kind, &valid)));
         }
         Ok(self)
     }
@@ -228,8 +222,10 @@ pub(crate) fn is_private(document: &Document) -> Result<bool, Fault> {
 fn check_sources(given: Vec<SourceInput>) -> Result<Vec<Source>, Refusal> {
     let mut sources: Vec<Source> = Vec::new();
     for (index, input) in given.into_iter().enumerate() {
-        let kind: String = input.kind.chars().take(64).collect();
-        let place = format!("Source {} (`{kind}`): ", index + 1);
+        let place = match event_kinds::known(&input.kind) {
+            Ok(()) => format!("Source {} (`{}`): ", index + 1, input.kind),
+            Err(_) => format!("Source {}: ", index + 1),
+        };
         // Each type is known and listed once, which limits the list to the catalogue.
         let source = Source::from(input).check(&place)?;
         if sources.iter().any(|other| other.kind == source.kind) {

@@ -167,6 +167,7 @@ impl Resource for KubernetesOperator {
     ) -> Result<Draft<Self>, Error> {
         cx.caller.may_change_of(&self.principal_id, NOT_YOURS)?;
         let reach = self.reach();
+        let was_on = self.active_binding().is_some();
         if let Some(features) = input.enabled_features {
             self.enabled_features = check_features(&features)?;
         }
@@ -178,7 +179,11 @@ impl Resource for KubernetesOperator {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
         let also = self.bind(cx, &head.id, input.binding).await?;
-        if self.reach().is_some_and(|now| reach != Some(now)) {
+        let is_switched_on = !was_on && self.active_binding().is_some();
+        if self
+            .reach()
+            .is_some_and(|now| is_switched_on || reach != Some(now))
+        {
             // What a certificate opens is a credential, and it would outlive the key.
             cx.caller.may_make_credentials()?;
         }
@@ -195,9 +200,9 @@ impl Resource for KubernetesOperator {
 }
 
 impl KubernetesOperator {
-    /// The selectors of the endpoints that its certificate opens; `None` if it opens none.
+    /// The selectors of the endpoints that its certificate opens; `None` if it has none.
     fn reach(&self) -> Option<Vec<String>> {
-        let binding = self.active_binding()?;
+        let binding = self.binding.as_ref()?;
         binding.certificate.as_ref()?;
         Some(binding.endpoint_selectors.clone())
     }

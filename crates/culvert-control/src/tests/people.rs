@@ -199,6 +199,7 @@ async fn a_changed_role_and_a_removal_take_effect_at_once() {
     // A session of the person itself, without a key.
     let person = Caller {
         key_id: String::new(),
+        token: None,
         ..key().await.unwrap()
     };
     let (cookie, _) = house.control.sign_in(person.clone(), HERE).await.unwrap();

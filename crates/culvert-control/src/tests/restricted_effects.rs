@@ -215,7 +215,11 @@ async fn a_restricted_key_gives_no_right_that_outlives_it() {
                     for (id, now) in rights(&house).await {
                         let was = before.get(&id).unwrap_or(&Value::Null);
                         if !is_no_more(&id, was, &now, &own) {
-                            given.push(format!("{method} {path} {body}: {id} {answered:?}"));
+                            let what = format!("{answered:?}")
+                                .chars()
+                                .take(120)
+                                .collect::<String>();
+                            given.push(format!("{method} {path} {body}: {id} {what}"));
                         }
                     }
                     if !operation.path.contains("{id}") {
