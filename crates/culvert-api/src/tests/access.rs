@@ -207,7 +207,9 @@ async fn no_operation_runs_for_an_expired_key_or_one_outside_of_its_networks() {
     for (token, expected) in [(&outside, (403, Some(641))), (&expired, (401, Some(640)))] {
         for operation in operations() {
             let mut wire = Wire::to(&harness).await;
-            let path = operation.path.replace("{id}", "ak_000000000000000000000000000");
+            let path = operation
+                .path
+                .replace("{id}", "ak_000000000000000000000000000");
             let path = path.replace("{type}", "api_key_created.v0");
             let body = match operation.body {
                 Some(_) => "{}",

@@ -371,7 +371,10 @@ async fn a_link_signs_in_after_a_refusal() {
     let made = wire.ask("POST", "/api_keys", token, &[], "{}").await;
     let of_link = Secret::new(made.body["token"].as_str().unwrap().to_owned());
     let link = harness.api.control.make_console_link(&of_link);
-    let path = format!("/api_keys/{}/restrictions", made.body["id"].as_str().unwrap());
+    let path = format!(
+        "/api_keys/{}/restrictions",
+        made.body["id"].as_str().unwrap()
+    );
     let body = json!({"link": link.reveal()}).to_string();
     let page = [HOST, ORIGIN, BY_CONSOLE];
     for (networks, status) in [

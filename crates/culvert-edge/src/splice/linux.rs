@@ -1,13 +1,13 @@
 //! Pipes on Linux.
 
-use std::cell::RefCell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::task::{Context, Poll};
 
+use culvert_base::sync::lock;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use rustix::process::{Resource, getrlimit};
 use socket2::SockRef;
@@ -19,16 +19,15 @@ use super::Pipe;
 /// Most pipes of the process, and how many files it may open for each of them.
 const PIPES_MAX: u64 = 256;
 const FILES_PER_PIPE: u64 = 64;
-/// Most pipes that a thread keeps for its next relays.
-const KEPT_MAX: usize = 8;
+/// Most idle pipes that are kept for the next relays.
+const KEPT_MAX: usize = 64;
 /// Bytes that a pipe holds, if the system allows it.
 const PIPE_BYTES: usize = 256 << 10;
 
 static OPEN: AtomicU64 = AtomicU64::new(0);
 
-thread_local! {
-    static KEPT: RefCell<Vec<Ends>> = const { RefCell::new(Vec::new()) };
-}
+/// Idle pipes. All threads share them: those of an idle thread would count towards the limit, and help no other.
+static KEPT: Mutex<Vec<Ends>> = Mutex::new(Vec::new());
 
 /// The two ends of a pipe.
 #[derive(Debug)]
@@ -83,18 +82,17 @@ impl Ends {
 impl Pipe {
     /// An empty pipe, if there is one.
     pub(crate) fn take() -> Option<Self> {
-        let kept = KEPT.with_borrow_mut(Vec::pop);
+        let kept = lock(&KEPT).pop();
         let ends = kept.or_else(Ends::open)?;
         Some(Self { ends, bytes: 0 })
     }
 
-    /// Keeps it for the next relay of this thread.
+    /// Keeps it for the next relay.
     pub(crate) fn give_back(self) {
-        KEPT.with_borrow_mut(|kept| {
-            if self.is_empty() && kept.len() < KEPT_MAX {
-                kept.push(self.ends);
-            }
-        });
+        let mut kept = lock(&KEPT);
+        if self.is_empty() && kept.len() < KEPT_MAX {
+            kept.push(self.ends);
+        }
     }
 
     /// Moves up to `bytes_max` bytes that have arrived at a socket into the pipe, which is empty. 0 means the end.
@@ -164,4 +162,35 @@ impl Pipe {
 fn is_again(error: &io::Error) -> bool {
     let kind = error.kind();
     kind == io::ErrorKind::WouldBlock || kind == io::ErrorKind::Interrupted
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// A thread that becomes idle leaves its pipes to the others.
+    #[test]
+    fn idle_pipes_are_those_of_all_threads() {
+        let descriptors = |pipe: &Pipe| pipe.ends.read.as_raw_fd();
+        let given = std::thread::spawn(move || {
+            let pipe = Pipe::take().unwrap();
+            let kept = descriptors(&pipe);
+            pipe.give_back();
+            kept
+        });
+        let given = given.join().unwrap();
+        // Other tests may take it meanwhile, and give it back.
+        for _ in 0..10_000 {
+            let taken: Vec<Pipe> = (0..KEPT_MAX).map_while(|_| Pipe::take()).collect();
+            let is_there = taken.iter().any(|pipe| descriptors(pipe) == given);
+            taken.into_iter().for_each(Pipe::give_back);
+            if is_there {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        panic!("the pipe {given} is not kept");
+    }
 }

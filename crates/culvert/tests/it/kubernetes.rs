@@ -207,6 +207,54 @@ async fn an_operator_reaches_the_endpoints_that_it_selects() {
     }
 }
 
+/// The certificate of an operator opens the listener while its owner is active.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_of_an_inactive_or_deleted_bot_is_refused() {
+    let culvert = Harness::start_with(&crate::harness::Backend::Sqlite, |settings| {
+        settings.kubernetes.addr = "127.0.0.1:0".into();
+    })
+    .await;
+    let shop = json!({
+        "url": "http://shop.web", "bindings": ["kubernetes"], "upstream_url": "http://127.0.0.1:1",
+    });
+    let shop = culvert.create("endpoints", shop).await;
+    let bot = culvert.create("bot_users", json!({"name": "b"})).await;
+    let token = culvert.create("api_keys", json!({"owner_id": bot["id"]}));
+    let token = token.await["token"].as_str().unwrap().to_owned();
+    let key = KeyPair::generate().unwrap();
+    let csr = CertificateParams::default()
+        .serialize_request(&key)
+        .unwrap();
+    let body = json!({
+        "enabled_features": ["bindings"],
+        "binding": {"endpoint_selectors": ["true"], "csr": csr.pem().unwrap()},
+    });
+    let operator = culvert
+        .client_with(&token)
+        .expect(Method::POST, "/kubernetes_operators", Some(&body))
+        .await
+        .unwrap();
+    let forwarder = Forwarder::new(&culvert, &operator, &key);
+    let path = format!("/bot_users/{}", bot["id"].as_str().unwrap());
+    for active in [true, false, true] {
+        let body = json!({ "active": active });
+        culvert.call(Method::PATCH, &path, Some(body)).await;
+        eventually(
+            &format!("the bot is active: {active}"),
+            async || match active {
+                true => forwarder.reaches(&shop).await,
+                false => forwarder.dial().await.is_err(),
+            },
+        )
+        .await;
+    }
+    assert_eq!(culvert.call(Method::DELETE, &path, None).await.status, 204);
+    eventually("the bot is gone", async || forwarder.dial().await.is_err()).await;
+    let path = format!("/kubernetes_operators/{}", operator["id"].as_str().unwrap());
+    assert_eq!(culvert.call(Method::GET, &path, None).await.status, 404);
+    culvert.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_listener_no_endpoint_is_for_kubernetes() {
     let culvert = Harness::start(&crate::harness::Backend::Sqlite).await;

@@ -17,6 +17,7 @@ mod agent_sessions;
 mod agents;
 mod applied;
 mod apply;
+mod apply_secrets;
 mod audit_log;
 mod backup;
 mod captures;
