@@ -11,14 +11,12 @@ use culvert_edge::Operator;
 use culvert_store::{Document, Store};
 use tracing::error;
 
+use crate::active_owners::ActiveOwners;
 use crate::endpoint_selector::EndpointFacts;
 use crate::informer_cache::InformerCache;
-use crate::owner::Owner;
 use crate::resource::kubernetes_operator::CompiledOperator;
 use crate::resource::model::Model;
-use crate::resource::model::bot_user::BotUser;
 use crate::resource::model::kubernetes_operator::KubernetesOperator;
-use crate::resource::model::user::User;
 use crate::stored;
 
 /// The operators and whether their owners are active.
@@ -26,44 +24,30 @@ use crate::stored;
 pub(crate) struct ActiveOperators {
     /// `None` for one that binds nothing.
     operators: InformerCache<Option<CompiledOperator>>,
-    /// Whether each person and each bot is active.
-    owners: [InformerCache<bool>; 2],
+    owners: ActiveOwners,
 }
 
 impl ActiveOperators {
     pub(crate) fn nothing() -> Self {
         Self {
             operators: InformerCache::of(KubernetesOperator::KIND),
-            owners: [
-                InformerCache::of(User::KIND),
-                InformerCache::of(BotUser::KIND),
-            ],
+            owners: ActiveOwners::nothing(),
         }
     }
 
     /// Reads what has changed. Returns the accounts whose operators are others now.
     pub(crate) async fn refresh(&mut self, store: &Store) -> Result<BTreeSet<Arc<str>>, Fault> {
-        // An owner that cannot be read is not active.
-        let is_active = |document: Document| {
-            let owner = Owner::read(&document);
-            let report = |fault: &Fault| error!(cause = %fault.chain(), "owner skipped");
-            owner.inspect_err(report).is_ok_and(|owner| owner.active)
-        };
         let compile = |document: Document| {
             let operator = stored::read::<KubernetesOperator>(&document);
             let report = |fault: &Fault| error!(cause = %fault.chain(), "operator skipped");
             operator.inspect_err(report).ok()?.compile(&document.head)
         };
-        let mut accounts = BTreeSet::new();
-        for cache in &mut self.owners {
-            for (id, before) in cache.refresh(store, is_active).await? {
-                if before != cache.get(&id).copied() {
-                    let operators = self.operators.made().flatten();
-                    let of_owner = operators.filter(|one| one.owner_id == id);
-                    accounts.extend(of_owner.map(|one| Arc::clone(&one.operator.account)));
-                }
-            }
-        }
+        let owners = self.owners.refresh(store).await?;
+        let operators = self.operators.made().flatten();
+        let of_owners = operators.filter(|one| owners.contains(&one.owner_id));
+        let mut accounts: BTreeSet<Arc<str>> = of_owners
+            .map(|one| Arc::clone(&one.operator.account))
+            .collect();
         for (id, before) in self.operators.refresh(store, compile).await? {
             let now = self.operators.get(&id).and_then(Option::as_ref);
             let before = before.flatten();
@@ -88,9 +72,6 @@ impl ActiveOperators {
 
     fn active(&self) -> impl Iterator<Item = &CompiledOperator> {
         let operators = self.operators.made().flatten();
-        operators.filter(|one| {
-            let mut owners = self.owners.iter();
-            owners.any(|owners| owners.get(&one.owner_id) == Some(&true))
-        })
+        operators.filter(|one| self.owners.has(&one.owner_id))
     }
 }

@@ -7,6 +7,7 @@
 
 mod acl;
 mod active_operators;
+mod active_owners;
 mod address_lock;
 mod admission;
 mod agents;

@@ -16,6 +16,7 @@ use crate::{Error, stored};
 
 /// The end reason of a session whose credential was deleted.
 pub(crate) const CREDENTIAL_DELETED: &str = "credential deleted";
+pub(crate) const OWNER_INACTIVE: &str = "owner inactive";
 /// Time in which the end of a connection counts as the result of a command.
 const DONE_WITHIN: Duration = Duration::from_secs(60);
 

@@ -36,6 +36,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use crate::active_owners::ActiveOwners;
 use crate::agents::reserved_names::ReservedNames;
 use crate::agents::state::{AgentCertificates, Agents};
 use crate::control::Control;
@@ -92,6 +93,7 @@ impl ResolvesServerCert for Resolver {
 struct ReconcileState {
     credentials: InformerCache<()>,
     keys: InformerCache<()>,
+    owners: ActiveOwners,
     domains: InformerCache<()>,
     addresses: InformerCache<()>,
     /// Endpoints of agents of this run, with their reservations.
@@ -189,30 +191,40 @@ impl Control {
     async fn keep(&self, agents: &Agents, seen: &mut ReconcileState) -> Result<(), Fault> {
         // Read the sessions first. A session in this list then had its credential before the credentials are
         // read.
-        let mut revoked: Vec<(String, String)> = agents
+        let sessions: Vec<(String, String, String)> = agents
             .lock()
             .iter()
-            .map(|(id, live)| (id.clone(), live.credential_id.clone()))
+            .map(|(id, live)| {
+                (
+                    id.clone(),
+                    live.credential_id.clone(),
+                    live.owner_id.clone(),
+                )
+            })
             .collect();
         seen.credentials.refresh(&self.store, |_| ()).await?;
         seen.keys.refresh(&self.store, |_| ()).await?;
-        revoked.retain(|(_, credential_id)| !seen.knows(credential_id));
+        seen.owners.refresh(&self.store).await?;
         let mut dismissing = JoinSet::new();
-        for (id, _) in revoked {
+        for (id, credential_id, owner_id) in sessions {
+            let (why, refusal) = if !seen.knows(&credential_id) {
+                let refusal = Refusal::of(code::AGENT_CREDENTIAL_DELETED);
+                (commands::CREDENTIAL_DELETED, refusal)
+            } else if !seen.owners.has(&owner_id) {
+                let refusal = Refusal::of(code::OWNER_INACTIVE);
+                (commands::OWNER_INACTIVE, refusal)
+            } else {
+                continue;
+            };
             let bindings = Arc::clone(&agents.bindings);
             dismissing.spawn(async move {
-                let (why, refusal) = (
-                    commands::CREDENTIAL_DELETED,
-                    Refusal::of(code::AGENT_CREDENTIAL_DELETED),
-                );
                 let was_connected = bindings.dismiss(&id, why, &refusal).await;
-                (id, was_connected)
+                (id, was_connected, why)
             });
         }
-        for (id, was_connected) in dismissing.join_all().await {
+        for (id, was_connected, why) in dismissing.join_all().await {
             if !was_connected {
-                let reason = EndReason::Stopped(commands::CREDENTIAL_DELETED.into());
-                agents.leave(&id, Instant::now(), reason);
+                agents.leave(&id, Instant::now(), EndReason::Stopped(why.into()));
             }
         }
         if !seen.is_registered && !self.store.is_read_only() {
@@ -478,6 +490,7 @@ impl ReconcileState {
         Self {
             credentials: InformerCache::of(TunnelCredential::KIND),
             keys: InformerCache::of(SshPublicKey::KIND),
+            owners: ActiveOwners::nothing(),
             domains: InformerCache::of(ReservedDomain::KIND),
             addresses: InformerCache::of(ReservedAddr::KIND),
             to_check: BTreeSet::new(),

@@ -56,7 +56,8 @@ pub(crate) struct Create {
     #[schemars(extend("enum" = ["cloud"]))]
     kind: String,
     /// Traffic policy in YAML or JSON, as a string or an object. Returned as written to
-    /// callers that may change the endpoint. Either this or `upstream_url` is required.
+    /// admins, and to the owner of the endpoint if it wrote the secrets. Either this or
+    /// `upstream_url` is required.
     traffic_policy: Given,
     /// Binding of the endpoint: `public`, `internal` for a host that ends in `.internal`, or
     /// `kubernetes` for a host `service.namespace` that Kubernetes operators of the account

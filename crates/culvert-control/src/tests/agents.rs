@@ -772,6 +772,28 @@ pub(super) async fn a_deleted_credential_ends_its_sessions() {
     assert_eq!(open.authorize(hello(&token)).await.unwrap_err(), 107);
 }
 
+#[tokio::test]
+async fn an_inactive_owner_has_no_sessions() {
+    let open = Open::start().await;
+    let house = &open.house;
+    let bot = house.post("/bot_users", json!({"name": "b"})).await.body();
+    let body = json!({"owner_id": bot["id"]});
+    let made = house.post("/credentials", body).await.body();
+    let token = made["token"].as_str().unwrap();
+    let grant = open.authorize(hello(token)).await.unwrap();
+    open.bind(&grant, http("")).await.unwrap();
+    let path = format!("/bot_users/{}", bot["id"].as_str().unwrap());
+    let (_, seq) = house.told_after(0).await;
+    house.patch(&path, json!({"active": false})).await.body();
+    open.until_empty("tunnel_sessions").await;
+    open.until_empty("endpoints").await;
+    let (told, _) = house.told_after(seq).await;
+    assert_eq!(told[0]["event_type"], "agent_session_stop.v0");
+    assert_eq!(told[0]["object"]["error"], "owner inactive");
+    house.patch(&path, json!({"active": true})).await.body();
+    open.authorize(hello(token)).await.unwrap();
+}
+
 /// Events about an old agent contain a notice, and the references in events resolve.
 #[tokio::test]
 async fn events_of_old_agents_say_that_a_newer_one_is_needed() {

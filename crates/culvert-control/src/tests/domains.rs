@@ -435,3 +435,33 @@ pub(super) async fn endpoints_are_where_a_domain_of_the_account_is() {
     assert_eq!(kept["domain"], made[1]["domain"]);
     assert_eq!(house.delete(&path(&wild)).await.code(), Some(446));
 }
+
+/// The names that the installation has elsewhere are for admins to reserve: those of the settings, and the host of the
+/// management API.
+#[tokio::test]
+async fn only_admins_reserve_names_of_the_installation() {
+    let house = House::start().await;
+    let member = house.user("member@x.example", Role::Member, true).await;
+    for (name, is_own) in [
+        ("own.example", true),
+        ("OWN.example.", true),
+        ("*.example", true),
+        ("api.example", true),
+        ("a.own.example", false),
+        ("owned.example", false),
+    ] {
+        for (caller, may) in [(&member, !is_own), (&house.admin, true)] {
+            let body = json!({"domain": name});
+            let answered = house.call(caller, "POST", "/reserved_domains", body).await;
+            match answered {
+                Answered::Created(made) if may => {
+                    let path = format!("/reserved_domains/{}", made["id"].as_str().unwrap());
+                    assert_eq!(house.delete(&path).await, Answered::NoContent);
+                }
+                // No account has a whole top-level domain.
+                refused if name == "*.example" => assert!(refused.code().is_some()),
+                refused => assert_eq!((refused.code(), may), (Some(414), false), "{name}"),
+            }
+        }
+    }
+}

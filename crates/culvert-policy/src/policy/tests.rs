@@ -715,3 +715,68 @@ fn variables_that_nothing_fills_are_refused_when_a_policy_is_written() {
         );
     }
 }
+
+/// One of three rules that differ in their secrets alone was removed: the order does not say which.
+#[test]
+fn a_secret_is_not_restored_where_it_is_unclear() {
+    let rules = |secrets: &[&str]| {
+        let rule = |secret: &&str| {
+            format!(
+                "- actions: [{{type: verify-webhook, config: {{provider: github, secret: '{secret}'}}}}]\n"
+            )
+        };
+        let rules: String = secrets.iter().map(rule).collect();
+        Source::read(&format!("on_http_request:\n{rules}"), ACTIONS).unwrap()
+    };
+    let stored = rules(&["first", "second", "third"]);
+    for n in [1, 2, 4] {
+        let again = rules(&vec!["[redacted]"; n]);
+        let refused = again.restored(Some(&stored)).unwrap_err();
+        assert_eq!(refused.code.unwrap().number(), 2204, "{n}");
+    }
+    let restored = rules(&["[redacted]"; 3]).restored(Some(&stored)).unwrap();
+    for secret in ["first", "second", "third"] {
+        assert!(restored.text().contains(secret), "{secret}");
+    }
+}
+
+/// An author who may not read the secrets keeps them in rules that are otherwise equal.
+#[test]
+fn a_secret_stays_in_its_rule_for_an_author_who_may_not_read_it() {
+    let rule = |provider: &str, secret: &str| {
+        let text = format!(
+            "on_http_request:\n- actions: [{{type: verify-webhook, config: {{provider: {provider}, secret: '{secret}'}}}}]\n"
+        );
+        Source::read(&text, ACTIONS).unwrap()
+    };
+    let stored = rule("github", "hush");
+    let same = rule("github", "[redacted]").restored_in_place(Some(&stored));
+    assert!(same.unwrap().text().contains("hush"));
+    let changed = || rule("slack", "[redacted]");
+    assert!(changed().restored_in_place(Some(&stored)).is_err());
+    let restored = changed().restored(Some(&stored)).unwrap();
+    assert!(restored.text().contains("hush"));
+    // Whoever sends the secret knows it.
+    let known = rule("slack", "hush").restored_in_place(Some(&stored));
+    assert!(known.unwrap().has_only_secrets_of(&stored));
+    assert!(!rule("slack", "another").has_only_secrets_of(&stored));
+}
+
+/// Only a text that is one expression is shown.
+#[test]
+fn a_text_around_expressions_is_a_secret() {
+    for (text, is_secret) in [
+        ("${vars.x}", false),
+        ("${secrets.get('v', 's')}", false),
+        ("${vars.x}-hush-${vars.y}", true),
+        ("${vars.x} }hush${ x}", true),
+        ("hush", true),
+    ] {
+        let policy = format!(
+            "on_http_request:\n- actions: [{{type: verify-webhook, config: {{provider: github, secret: \"{text}\"}}}}]\n"
+        );
+        let source = Source::read(&policy, ACTIONS).unwrap();
+        let shown = source.redacted().unwrap_or(policy);
+        assert_eq!(!shown.contains(text), is_secret, "{shown}");
+    }
+}

@@ -148,6 +148,28 @@ mod tests {
 
     use super::*;
 
+    /// The secrets of a target are not shown; a type of target that is not shown is another.
+    #[test]
+    fn another_type_of_target_is_a_difference() {
+        for (path, wanted, shown, expected) in [
+            ("target.webhook", json!({"url": "x"}), Value::Null, false),
+            (
+                "target.webhook.headers",
+                json!({"a": "b"}),
+                json!("[redacted]"),
+                true,
+            ),
+            (
+                "target.datadog.api_key",
+                json!("hush"),
+                json!("[redacted]"),
+                true,
+            ),
+        ] {
+            assert_eq!(is_same(path, &wanted, &shown), expected, "{path}");
+        }
+    }
+
     #[test]
     fn other_spellings_are_no_difference() {
         for (field, wanted, shown) in [

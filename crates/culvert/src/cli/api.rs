@@ -535,3 +535,31 @@ fn takes(property: &Value) -> Takes {
         Takes::Json
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_urls_of_this_machine_get_its_first_key() {
+        for (url, expected) in [
+            ("http://127.0.0.1:8420", true),
+            ("http://127.9.9.9", true),
+            ("http://[::1]:8420", true),
+            ("https://localhost", true),
+            ("http://LOCALHOST:1", true),
+            ("http://localhost.evil.example", false),
+            ("http://127.0.0.1.evil.example", false),
+            ("http://127.0.0.1@evil.example", false),
+            ("http://evil.example/127.0.0.1", false),
+            ("http://evil.example#localhost", false),
+            ("http://0.0.0.0:8420", false),
+            ("http://192.0.2.1", false),
+            ("http://[::ffff:127.0.0.1]", false),
+            ("localhost:8420", false),
+            ("", false),
+        ] {
+            assert_eq!(is_loopback(url), expected, "{url}");
+        }
+    }
+}

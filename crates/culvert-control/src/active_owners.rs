@@ -1,0 +1,51 @@
+//! Which people and bots are active, for what was begun with their credentials and lasts: agent sessions and the
+//! certificates of Kubernetes operators.
+
+use std::collections::BTreeSet;
+
+use culvert_base::Fault;
+use culvert_store::{Document, Store};
+use tracing::error;
+
+use crate::informer_cache::InformerCache;
+use crate::owner::Owner;
+use crate::resource::model::Model;
+use crate::resource::model::bot_user::BotUser;
+use crate::resource::model::user::User;
+
+/// Whether each person and each bot is active.
+#[derive(Debug)]
+pub(crate) struct ActiveOwners([InformerCache<bool>; 2]);
+
+impl ActiveOwners {
+    pub(crate) fn nothing() -> Self {
+        Self([
+            InformerCache::of(User::KIND),
+            InformerCache::of(BotUser::KIND),
+        ])
+    }
+
+    /// Reads what has changed. Returns the owners that became active or inactive.
+    pub(crate) async fn refresh(&mut self, store: &Store) -> Result<BTreeSet<String>, Fault> {
+        // An owner that cannot be read is not active.
+        let is_active = |document: Document| {
+            let owner = Owner::read(&document);
+            let report = |fault: &Fault| error!(cause = %fault.chain(), "owner skipped");
+            owner.inspect_err(report).is_ok_and(|owner| owner.active)
+        };
+        let mut changed = BTreeSet::new();
+        for cache in &mut self.0 {
+            for (id, before) in cache.refresh(store, is_active).await? {
+                if before != cache.get(&id).copied() {
+                    changed.insert(id);
+                }
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Whether there is an active owner with this ID.
+    pub(crate) fn has(&self, id: &str) -> bool {
+        self.0.iter().any(|owners| owners.get(id) == Some(&true))
+    }
+}
