@@ -94,7 +94,7 @@ pub(crate) struct View<'a> {
     pub(crate) hostport: String,
     /// Empty for cloud endpoints.
     pub(crate) region: &'a str,
-    /// As it was sent, for callers that may change the endpoint. In lists, and for other callers, each
+    /// As it was sent, for admins, and for the owner if it wrote the secrets. In lists, and for other callers, each
     /// secret is `[redacted]`. The whole policy is `[redacted]` where the endpoint is another owner's
     /// and the caller is no admin: policies hold secrets in many places, such as the headers that they add.
     pub(crate) traffic_policy: &'a str,
