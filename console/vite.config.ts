@@ -28,9 +28,11 @@ export default defineConfig({
           groups: [
             { name: 'editor', test: EDITOR },
             { name: 'vendor', test: (id) => /node_modules\//.test(id) && !FORMS.test(id) && !VIRTUAL.test(id) },
-            { name: 'shared', test: /src\/(api|ui|session|theme)\/(?!code-editor)|src\/resources\/(names|queries|use-resource|value|columns|table|custom)|src\/live\/(tail|sse|use-tail)/ },
+            { name: 'shared', test: /src\/(api|ui|session|theme)\/(?!code-editor)|src\/resources\/(names|queries|use-resource|value|columns|custom)|src\/live\/(tail|sse|use-tail|entry|viewer)\.|src\/events\/(health-tag|health-cell|queries)\.|src\/shell\/not-found/ },
+            { name: 'charts', test: /src\/charts\// },
             { name: 'forms', test: (id) => FORMS.test(id) },
-            { name: 'live', test: /src\/live\/(traffic|audit|live-|event-|messages)|src\/inspect\/|@tanstack\/(react-)?virtual/ },
+            { name: 'virtual', test: VIRTUAL },
+            { name: 'live', test: /src\/live\/(traffic|audit|live-|event-|messages|kept-page|proof|raw-json|unlisted|changes)|src\/inspect\// },
             { name: 'events', test: /src\/events\/(destination|dead|replay|health\.tsx|subscription)/ },
             { name: 'access', test: /src\/access\/(key|user)/ },
             { name: 'resources', test: /src\/(resources|events|domains|endpoints|live)\// },

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { mkdirSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { after, before, test } from 'node:test';
+import { after, before, describe, test } from 'node:test';
 import { base, launch, open, settled, signIn } from '../tests/browser.mjs';
 import { MARKUP, seed } from '../tests/seed.mjs';
 import { upstream, visit } from '../tests/upstream.mjs';
@@ -20,7 +20,7 @@ before(async () => {
   const seeded = await seed(page, service.url);
   endpoint = seeded.endpoint;
   const model = await page.evaluate(async () => (await fetch('/openapi.json')).json());
-  routes = ['/', '/traffic', '/audit', '/connect', '/nodes', '/nonsense'];
+  routes = ['/', '/traffic', '/traffic?view=kept', '/audit', '/audit?view=kept', '/connect', '/nodes', '/nonsense'];
   for (const path of Object.keys(model.paths).filter((one) => one.endsWith('/{id}') && one.split('/{').length === 2)) {
     const collection = path.slice(1, -'/{id}'.length);
     const slug = collection.replaceAll('/', '.');
@@ -60,25 +60,29 @@ async function violations(page) {
   });
 }
 
-for (const [width, scheme] of [[1440, 'light'], [768, 'dark'], [360, 'light']]) {
-  test(`every page at ${width} pixels, ${scheme}`, { timeout: 600_000 }, async (t) => {
-    const { page, context, faults } = await open(browser, wanted(width, scheme));
-    await signIn(page);
-    for (const route of routes) {
-      await look(page, route);
-      const found = width === 360 ? [] : await violations(page);
-      const made = await page.evaluate(() => document.querySelectorAll('img[src="x"], main b > b').length);
-      const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-      if (shots) {
-        mkdirSync(shots, { recursive: true });
-        await page.screenshot({ path: `${shots}/${width}-${scheme}-${route.slice(1).replace(/_[A-Za-z0-9]{20,}/, '').replaceAll('/', '-') || 'overview'}.png` });
+const PAIRS = [1440, 768, 360].flatMap((width) => ['light', 'dark'].map((scheme) => [width, scheme]));
+
+describe('every page', { concurrency: 2 }, () => {
+  for (const [width, scheme] of PAIRS) {
+    test(`at ${width} pixels, ${scheme}`, { timeout: 900_000 }, async (t) => {
+      const { page, context, faults } = await open(browser, wanted(width, scheme));
+      await signIn(page);
+      for (const route of routes) {
+        await look(page, route);
+        const found = await violations(page);
+        const made = await page.evaluate(() => document.querySelectorAll('img[src="x"], main b > b').length);
+        const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+        if (shots) {
+          mkdirSync(shots, { recursive: true });
+          await page.screenshot({ path: `${shots}/${width}-${scheme}-${route.slice(1).replace(/_[A-Za-z0-9]{20,}/, '').replaceAll(/[/?=]/g, '-') || 'overview'}.png` });
+        }
+        if (found.length > 0) faults.push(`${route}: ${found.join('\n  ')}`);
+        if (made > 0) faults.push(`${route}: markup became elements`);
+        if (wide > 0) faults.push(`${route}: ${wide} pixels wider than the page`);
       }
-      if (found.length > 0) faults.push(`${route}: ${found.join('\n  ')}`);
-      if (made > 0) faults.push(`${route}: markup became elements`);
-      if (wide > 0) faults.push(`${route}: ${wide} pixels wider than the page`);
-    }
-    t.diagnostic(`${routes.length} routes`);
-    assert.deepEqual(faults, []);
-    await context.close();
-  });
-}
+      t.diagnostic(`${routes.length} routes`);
+      assert.deepEqual(faults, []);
+      await context.close();
+    });
+  }
+});

@@ -17,7 +17,7 @@ interface LiveSearch extends KeptSearch {
 const liveSearch = (search: Record<string, unknown>): LiveSearch => ({
   view: search.view === 'kept' ? 'kept' : undefined,
   filter: word(search.filter), type: word(search.type), from: word(search.from), to: word(search.to),
-  object: word(search.object), actor: word(search.actor), cursor: word(search.cursor),
+  object: word(search.object), actor: word(search.actor),
 });
 
 const overview = createRoute({ getParentRoute: () => root, path: '/', validateSearch: (search: Record<string, unknown>): { range?: string | undefined } => ({ range: word(search.range) }), component: lazyRouteComponent(() => import('./overview/overview-page')) });
@@ -32,7 +32,7 @@ const collection = createRoute({ getParentRoute: () => root, path: '/$collection
 const list = createRoute({
   getParentRoute: () => collection,
   id: '_list',
-  validateSearch: (search: Record<string, unknown>): ListSearch => ({ filter: word(search.filter), before: word(search.before) }),
+  validateSearch: (search: Record<string, unknown>): ListSearch => ({ filter: word(search.filter) }),
   component: lazyRouteComponent(() => import('./resources/list-page')),
 });
 const listIndex = createRoute({ getParentRoute: () => list, path: '/' });
@@ -58,6 +58,8 @@ export const router = createRouter({
     collection.addChildren([list.addChildren([listIndex, create]), detail.addChildren([edit, action])]),
   ]),
   defaultPreload: 'intent',
+  // Back in a long list, the same rows are in sight; a new page starts at its top.
+  scrollRestoration: true,
   defaultPendingComponent: Loading,
   defaultErrorComponent: Broken,
   defaultNotFoundComponent: NotFound,

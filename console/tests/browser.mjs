@@ -1,24 +1,47 @@
 // What every test needs: a browser, a page that notes everything that went wrong in it, and the API beside it.
+import { readFileSync } from 'node:fs';
+import { basename, join } from 'node:path';
 import { chromium } from 'playwright-core';
 
 export const base = process.env.CULVERT_CONSOLE_URL ?? 'http://127.0.0.1:5180';
 export const token = process.env.CULVERT_API_KEY;
 if (!token) throw new Error('Set CULVERT_API_KEY to the token of an admin key.');
 
+const OPTIONS = {
+  executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+  args: [
+    '--headless', '--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-background-networking',
+    '--disable-component-update', '--disable-sync',
+  ],
+};
+
+/** A browser that several processes use. */
+export function serve() {
+  return chromium.launchServer(OPTIONS);
+}
+
+/** The browser of the suite, or one of this process alone. */
 export function launch() {
-  return chromium.launch({
-    executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
-    args: [
-      '--headless', '--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-background-networking',
-      '--disable-component-update', '--disable-sync',
-    ],
+  return process.env.CULVERT_BROWSER ? chromium.connect(process.env.CULVERT_BROWSER) : chromium.launch(OPTIONS);
+}
+
+/** With `CULVERT_CONSOLE_DIST`, files of the console come from this folder: a change needs no new server. */
+async function fromFolder(context) {
+  const folder = process.env.CULVERT_CONSOLE_DIST;
+  if (!folder) return;
+  await context.route('**/console/assets/*', (route) => route.fulfill({ path: join(folder, 'assets', basename(new URL(route.request().url()).pathname)) }));
+  await context.route('**/console/**', async (route) => {
+    if (route.request().resourceType() !== 'document') return route.fallback();
+    const response = await route.fetch();
+    return route.fulfill({ response, body: readFileSync(join(folder, 'index.html')) });
   });
 }
 
 /** A page whose `faults` holds console errors, broken policies, failed requests and requests to other hosts. */
-export async function open(browser, { width = 1440, height = 900, scheme = 'light', expected = [] } = {}) {
+export async function open(browser, { width = 1440, height = 900, scheme = 'light', expected = [], at = base } = {}) {
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, reducedMotion: 'reduce' });
   context.setDefaultTimeout(60_000);
+  await fromFolder(context);
   const page = await context.newPage();
   const faults = [];
   const note = (text) => {
@@ -37,13 +60,13 @@ export async function open(browser, { width = 1440, height = 900, scheme = 'ligh
     if (why !== 'net::ERR_ABORTED') note(`failed: ${request.url()} ${why}`);
   });
   page.on('request', (request) => {
-    if (new URL(request.url()).origin !== new URL(base).origin && !request.url().startsWith('data:')) note(`elsewhere: ${request.url()}`);
+    if (new URL(request.url()).origin !== new URL(at).origin && !request.url().startsWith('data:')) note(`elsewhere: ${request.url()}`);
   });
   return { page, context, faults };
 }
 
-export async function signIn(page, path = '/console/', key = token) {
-  await page.goto(base + path);
+export async function signIn(page, path = '/console/', key = token, at = base) {
+  await page.goto(at + path);
   await page.getByLabel('Token of an API key').fill(key);
   await page.getByRole('button', { name: 'Sign in' }).click();
   await page.getByRole('main').and(page.locator('#main')).waitFor();

@@ -9,6 +9,13 @@ export interface Schema {
   items?: Schema;
   enum?: (string | number | null)[];
   anyOf?: Schema[];
+  oneOf?: Schema[];
+  const?: string | number;
+  default?: unknown;
+  /** Never shown again: an empty value of a change keeps what is stored. */
+  writeOnly?: boolean;
+  /** Needed by a creation, though a change may leave it out. */
+  'x-culvert-required'?: boolean;
   additionalProperties?: boolean | Schema;
   pattern?: string;
   minLength?: number;
@@ -42,7 +49,16 @@ export function resolve(schemas: Schemas, schema: Schema): Resolved {
       merged = { ...schemas[$ref.slice($ref.lastIndexOf('/') + 1)], ...rest };
     } else break;
   }
+  // An enumeration whose values have descriptions.
+  const values = merged.oneOf?.flatMap((one) => one.const ?? []);
+  if (values && values.length === merged.oneOf?.length) merged = { ...merged, enum: values, type: merged.type ?? 'string' };
   const all = typeof merged.type === 'string' ? [merged.type] : (merged.type ?? []);
   const types = all.filter((type) => type !== 'null');
   return { ...merged, types, nullable: nullable || types.length < all.length };
+}
+
+/** The fields of an object that a creation needs. */
+export function requiredOf(schema: Schema): Set<string> {
+  const marked = Object.entries(schema.properties ?? {}).filter(([, field]) => field['x-culvert-required']);
+  return new Set([...(schema.required ?? []), ...marked.map(([name]) => name)]);
 }

@@ -1,7 +1,6 @@
 import { Button } from '@mantine/core';
-import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useQuery } from '@tanstack/react-query';
 import type { EventDestinationHealth } from '../../generated/api';
-import { api, body } from '@/api/client';
 import { counted } from '@/api/words';
 import { Section } from '@/ui/page';
 import { Failure, Loading } from '@/ui/states';
@@ -9,13 +8,7 @@ import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import { HealthTag } from './health-tag';
 import { healthQuery } from './queries';
-
-/** Sends an event of type `test` now, once, and shows what became of it. */
-function TestResult({ test }: { test: { delivered: boolean; error: string | null } }) {
-  return test.delivered
-    ? <p className={ui.once} role="status">The destination took the test event.</p>
-    : <div className={ui.failure} role="alert"><h2>The destination did not take the test event</h2><p>{test.error}</p></div>;
-}
+import { TestResult, useTestEvent } from './test-event';
 
 function Figures({ health }: { health: EventDestinationHealth }) {
   const rows: [string, React.ReactNode][] = [
@@ -34,15 +27,10 @@ function Figures({ health }: { health: EventDestinationHealth }) {
 
 export function Health({ id }: { id: string }) {
   const health = useQuery(healthQuery(id));
-  const client = useQueryClient();
-  const test = useMutation({
-    mutationFn: async () => body(await api.POST('/event_destinations/{id}/test', { params: { path: { id } } })),
-    onSettled: () => client.invalidateQueries({ queryKey: healthQuery(id).queryKey }),
-  });
+  const test = useTestEvent(id);
   return (
     <Section title="Health" actions={<Button size="xs" variant="default" loading={test.isPending} onClick={() => test.mutate()}>Send a test event</Button>}>
-      {test.data ? <TestResult test={test.data} /> : null}
-      {test.error ? <Failure error={test.error} /> : null}
+      <TestResult test={test} />
       {health.isPending ? <Loading /> : null}
       {health.error ? <Failure error={health.error} /> : null}
       {health.data ? <Figures health={health.data} /> : null}

@@ -11,7 +11,9 @@ import ui from '@/ui/ui.module.css';
 import { withheldQuery } from './kept';
 import { KeptPage } from './kept-page';
 import { LivePage } from './live-page';
-import type { LiveEvent } from './tail';
+import type { LiveEvent } from './entry';
+import { ProofSection } from './proof-section';
+import { Unlisted } from './unlisted';
 import { useTail } from './use-tail';
 import { Views } from './views';
 
@@ -19,6 +21,7 @@ const HEADS = ['Time', 'What', 'Who', 'Object'];
 /** All types of the audit log that the person may read. */
 const ALL = ['audit'];
 const NONE: string[] = [];
+const SCOPE = 'Changes of the resources that have event types, and agent sessions, with who made them.';
 const TRAFFIC = new Set(['http_request_complete.v0', 'tcp_connection_closed.v0']);
 
 function who({ principal }: LiveEvent): string {
@@ -54,7 +57,7 @@ export default function AuditPage() {
   const kinds = useMemo(() => types.map((type) => ({ value: type, label: eventTitle(type) })), [types]);
   const views = <Views view={search.view} onView={(view) => void navigate({ to: '/audit', search: { view } })} />;
   return search.view === 'kept' ? (
-    <KeptPage title="Audit" text={`Every change of the configuration and every agent session in the audit log.${note}`} views={views} kinds={kinds} all={ALL} object="Object ID" hasActor row={row} heads={HEADS}
+    <KeptPage title="Audit" text={`${SCOPE}${note}`} views={views} kinds={kinds} all={ALL} object="Object ID" hasActor above={<><ProofSection /><Unlisted /></>} row={row} heads={HEADS}
       search={search} onSearch={(next) => void navigate({ to: '/audit', search: { ...next, view: 'kept' } })} />
   ) : <LiveAudit views={views} />;
 }
@@ -64,7 +67,7 @@ function LiveAudit({ views }: { views: ReactNode }) {
   const search = useSearch({ from: '/audit' });
   const navigate = useNavigate();
   const { types, note } = useAuditTypes();
-  const tail = useTail({ types: search.type ? [search.type] : ALL });
+  const tail = useTail({ types: search.type ? [search.type] : ALL, resumes: true });
   const wanted = search.filter?.toLowerCase();
   const matches = useCallback((event: LiveEvent) => !wanted || JSON.stringify(event).toLowerCase().includes(wanted), [wanted]);
   const go = (next: { filter?: string | undefined; type?: string | undefined }) => void navigate({ to: '/audit', search: next, replace: true });
@@ -76,7 +79,7 @@ function LiveAudit({ views }: { views: ReactNode }) {
     </div>
   );
   return (
-    <LivePage title="Audit" text={`Every change of the configuration and every agent session, with who made it, as it happens.${note}`} tail={tail} views={views} tools={tools} row={row}
+    <LivePage title="Audit" text={`${SCOPE} New ones appear as they happen.${note}`} tail={tail} views={views} tools={tools} row={row}
       keep={wanted ? matches : undefined} heads={HEADS}
       empty={{ title: 'Nothing has changed since you opened this page', text: 'Earlier changes are under “Kept”.', command: 'culvert events query --from 2026-01-01T00:00:00Z' }} />
   );

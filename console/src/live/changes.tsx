@@ -5,7 +5,7 @@ import { Value } from '@/resources/value';
 import { Failure, Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { flat } from './flat';
-import type { LiveEvent } from './tail';
+import type { LiveEvent } from './entry';
 
 /** Events of one object that are read to find the one before. Several may have the same time. */
 const LIMIT = 20;

@@ -9,9 +9,8 @@ import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import { Changes } from './changes';
 import { flat } from './flat';
-import type { KeptEvent } from './kept';
+import type { KeptEvent, LiveEvent } from './entry';
 import { Messages, SendAgain } from './messages';
-import type { LiveEvent } from './tail';
 
 function quoted(value: string): string {
   return `'${value.replaceAll("'", String.raw`'\''`)}'`;

@@ -1,14 +1,15 @@
 import { Button, Drawer, Select, TextInput } from '@mantine/core';
-import { useQuery } from '@tanstack/react-query';
+import { useInfiniteQuery } from '@tanstack/react-query';
 import { type FormEvent, type ReactNode, lazy, Suspense, useMemo, useState } from 'react';
+import { counted } from '@/api/words';
 import { Page } from '@/ui/page';
 import { Empty, Failure, Loading } from '@/ui/states';
 import { isToday } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import { EventDetail } from './event-detail';
-import { type KeptEvent, type KeptSearch, keptQuery } from './kept';
+import type { KeptEvent, LiveEvent } from './entry';
+import { type KeptSearch, keptQuery } from './kept';
 import { LiveList } from './live-list';
-import type { LiveEvent } from './tail';
 import css from './live.module.css';
 
 const CodeEditor = lazy(() => import('@/ui/code-editor'));
@@ -18,6 +19,8 @@ interface Props {
   text: string;
   /** The choice between live and kept events. */
   views: ReactNode;
+  /** Between the search and its results. */
+  above?: ReactNode;
   search: KeptSearch;
   onSearch: (search: KeptSearch) => void;
   kinds: { value: string; label: string }[];
@@ -35,18 +38,21 @@ const LOOK_AGAIN_MS = 2000;
 const stay = () => {};
 
 /** A page that searches kept events: a filter, a range of time, and pages from the newest to the oldest. */
-export function KeptPage({ title, text, views, search, onSearch, kinds, all, object, hasActor = false, heads, row }: Props) {
-  const [draft, setDraft] = useState<KeptSearch>({ ...search, cursor: undefined });
+export function KeptPage({ title, text, views, search, onSearch, kinds, all, object, above, hasActor = false, heads, row }: Props) {
+  const [draft, setDraft] = useState<KeptSearch>(search);
   const [selected, setSelected] = useState<KeptEvent>();
   const types = useMemo(() => (search.type ? [search.type] : all), [search.type, all]);
-  const found = useQuery({
+  const found = useInfiniteQuery({
     ...keptQuery(types, search),
     // An event is kept about a second after its request, so a page without any looks again.
-    refetchInterval: ({ state }) => (search.cursor || state.data?.events.length ? false : LOOK_AGAIN_MS),
+    refetchInterval: ({ state }) => (state.data?.pages.some(({ events }) => events.length > 0) ? false : LOOK_AGAIN_MS),
+    // Pages that are here stay as they are: events do not change.
+    staleTime: Infinity,
   });
-  const events = found.data?.events ?? [];
-  const rising = useMemo(() => events.toReversed(), [events]);
-  const next = found.data?.next;
+  const rising = useMemo(() => (found.data?.pages ?? []).flatMap(({ events }) => events).toReversed(), [found.data]);
+  const isEmpty = found.data !== undefined && rising.length === 0;
+  const { hasNextPage: hasMore, isFetchingNextPage: isLoadingMore, isFetchNextPageError: isStuck } = found;
+  const loadMore = () => void found.fetchNextPage({ cancelRefetch: false });
   const set = (change: KeptSearch) => setDraft((now) => ({ ...now, ...change }));
   const submit = (event: FormEvent) => {
     event.preventDefault();
@@ -73,21 +79,23 @@ export function KeptPage({ title, text, views, search, onSearch, kinds, all, obj
         {hasActor ? field('actor', 'User or bot ID') : null}
         <Button type="submit" variant="default" loading={found.isLoading || found.isPlaceholderData}>Search</Button>
       </form>
-      {found.error ? <Failure error={found.error} retry={() => void found.refetch()} /> : null}
+      {above}
+      {found.error ? <Failure error={found.error} retry={isStuck ? loadMore : () => void found.refetch()} /> : null}
       {found.isPending ? <Loading /> : null}
-      {found.data && events.length === 0 ? (
-        <Empty title={next ? 'Nothing found so far' : 'No kept event matches'} text={next ? 'The search looked at as many events as one page may.' : 'Widen the range of time or change the filter.'} />
+      {isEmpty ? (
+        <Empty title={hasMore ? 'Nothing found so far' : 'No kept event matches'} text={hasMore ? 'The search looked at as many events as one page may.' : 'Widen the range of time or change the filter.'} />
       ) : null}
-      {events.length > 0 ? (
+      {rising.length > 0 ? (
         <div className={css.box} data-kind={heads.length} data-dated={!isToday(rising[0]?.event_timestamp ?? '')}>
           <div className={css.head} aria-hidden="true">{heads.map((head) => <span key={head}>{head}</span>)}</div>
-          <LiveList label={title} events={rising} selected={selected?.event_id} onSelect={(event) => setSelected(event as KeptEvent)} onAway={stay} row={row} />
+          <LiveList label={title} events={rising} selected={selected?.event_id} onSelect={(event) => setSelected(event as KeptEvent)} onAway={stay} row={row}
+            onEnd={hasMore && !isLoadingMore && !isStuck ? loadMore : undefined} isWhole={!hasMore} />
         </div>
       ) : null}
       {found.data ? (
         <div className={ui.pager}>
-          <Button variant="default" size="xs" disabled={!search.cursor} onClick={() => onSearch({ ...search, cursor: undefined })}>Newest</Button>
-          <Button variant="default" size="xs" disabled={!next} onClick={() => onSearch({ ...search, cursor: next })}>{events.length > 0 ? 'Older' : 'Search further'}</Button>
+          <span className={ui.dim}>{hasMore ? `${counted(rising.length, 'event')} loaded. Older ones follow as you scroll.` : isEmpty ? '' : `All ${counted(rising.length, 'event')} that match are loaded.`}</span>
+          {hasMore ? <Button variant="default" size="xs" loading={isLoadingMore} onClick={loadMore}>{isEmpty ? 'Search further' : 'Older'}</Button> : null}
         </div>
       ) : null}
       <Drawer opened={selected !== undefined} onClose={() => setSelected(undefined)} title="Event" size="lg" withOverlay={false} trapFocus={false} closeOnClickOutside={false} returnFocus={false}>

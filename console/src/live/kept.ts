@@ -1,7 +1,7 @@
-import { keepPreviousData, queryOptions } from '@tanstack/react-query';
+import { infiniteQueryOptions, keepPreviousData, queryOptions } from '@tanstack/react-query';
 import { call } from '@/api/http';
-import { type Json, type JsonObject, isObject, text } from '@/api/json';
-import type { LiveEvent } from './tail';
+import { type Json, isObject } from '@/api/json';
+import { type KeptEvent, keptEvent } from './entry';
 
 /** What kept events are searched by, as in the page's address. */
 export interface KeptSearch {
@@ -11,21 +11,12 @@ export interface KeptSearch {
   to?: string | undefined;
   object?: string | undefined;
   actor?: string | undefined;
-  cursor?: string | undefined;
-}
-
-/** An event of the logs, with its place in them. */
-export interface KeptEvent extends LiveEvent {
-  endpoint: string | undefined;
-  audit: JsonObject | undefined;
 }
 
 export interface KeptPageData {
   /** The newest first. */
   events: KeptEvent[];
   next: string | undefined;
-  /** Types that were asked for, but only admins may read. */
-  withheld: string[];
 }
 
 const LIMIT = 100;
@@ -53,21 +44,25 @@ export function withheldQuery(log: 'audit' | 'traffic') {
 export function keptQuery(types: string[], search: KeptSearch) {
   const query = new URLSearchParams({ limit: String(LIMIT), type: types.join(',') });
   const given = {
-    filter: search.filter, from: instant(search.from), to: instant(search.to), object_id: search.object, actor_id: search.actor, cursor: search.cursor,
+    filter: search.filter, from: instant(search.from), to: instant(search.to), object_id: search.object, actor_id: search.actor,
   };
   for (const [name, value] of Object.entries(given)) if (value) query.set(name, value);
-  return queryOptions({
+  return infiniteQueryOptions({
     queryKey: ['events', 'kept', query.toString()],
     placeholderData: keepPreviousData,
-    queryFn: async ({ signal }): Promise<KeptPageData> => {
-      const page = await call('GET', `/events?${query}`, undefined, signal);
-      const entries = isObject(page) && Array.isArray(page.events) ? page.events.filter(isObject) : [];
-      const events = entries.map((entry, n) => ({
-        ...(entry.event as unknown as LiveEvent), n, endpoint: text(entry.endpoint_id) || undefined, audit: isObject(entry.audit) ? entry.audit : undefined,
-      }));
-      const uri = isObject(page) ? page.next_page_uri : null;
-      const next = typeof uri === 'string' ? (new URL(uri, location.origin).searchParams.get('cursor') ?? undefined) : undefined;
-      return { events, next, withheld: withheldOf(page) };
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page: KeptPageData) => page.next,
+    queryFn: async ({ pageParam, signal }): Promise<KeptPageData> => {
+      const asked = new URLSearchParams(query);
+      if (pageParam) asked.set('cursor', pageParam);
+      return pageOf(await call('GET', `/events?${asked}`, undefined, signal));
     },
   });
+}
+
+function pageOf(page: Json): KeptPageData {
+  const entries = isObject(page) && Array.isArray(page.events) ? page.events.filter(isObject) : [];
+  const uri = isObject(page) ? page.next_page_uri : null;
+  const next = typeof uri === 'string' ? (new URL(uri, location.origin).searchParams.get('cursor') ?? undefined) : undefined;
+  return { events: entries.map(keptEvent), next };
 }

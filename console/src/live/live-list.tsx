@@ -1,6 +1,6 @@
 import { useVirtualizer } from '@tanstack/react-virtual';
 import { type KeyboardEvent, type ReactNode, useEffect, useRef } from 'react';
-import type { LiveEvent } from './tail';
+import type { LiveEvent } from './entry';
 import css from './live.module.css';
 
 const ROW = 34;
@@ -13,12 +13,19 @@ interface Props {
   /** Whether the person reads further down, so that nothing may move. */
   onAway: (away: boolean) => void;
   row: (event: LiveEvent) => ReactNode;
+  /** Called when the last rows come into sight, if there are more. */
+  onEnd?: (() => void) | undefined;
+  /** Whether these are all events: their number is then known. */
+  isWhole?: boolean;
 }
 
+/** Rows before the end at which more are asked for. */
+const AHEAD = 60;
+
 /** Events, the newest on top. Only the rows that are seen are in the page. */
-export function LiveList({ label, events, selected, onSelect, onAway, row }: Props) {
+export function LiveList({ label, events, selected, onSelect, onAway, row, onEnd, isWhole = true }: Props) {
   const box = useRef<HTMLDivElement>(null);
-  const virtual = useVirtualizer({ count: events.length, getScrollElement: () => box.current, estimateSize: () => ROW, overscan: 12 });
+  const virtual = useVirtualizer({ count: events.length, getScrollElement: () => box.current, estimateSize: () => ROW, overscan: 20 });
   const last = events.length - 1;
   const at = events.findIndex((event) => event.event_id === selected);
   useEffect(() => {
@@ -26,6 +33,12 @@ export function LiveList({ label, events, selected, onSelect, onAway, row }: Pro
     // Only a new selection moves the list.
     // oxlint-disable-next-line react/exhaustive-deps
   }, [selected]);
+  const isNearEnd = onEnd !== undefined && (virtual.getVirtualItems().at(-1)?.index ?? 0) >= events.length - AHEAD;
+  useEffect(() => {
+    if (isNearEnd) onEnd?.();
+    // Each page that arrives asks again.
+    // oxlint-disable-next-line react/exhaustive-deps
+  }, [isNearEnd, events.length]);
   const onKey = (event: KeyboardEvent) => {
     const step = event.key === 'ArrowDown' ? -1 : event.key === 'ArrowUp' ? 1 : 0;
     if (step === 0) return;
@@ -40,8 +53,8 @@ export function LiveList({ label, events, selected, onSelect, onAway, row }: Pro
         {virtual.getVirtualItems().map(({ index, start }) => {
           const event = events[last - index];
           return event ? (
-            <div key={event.n} id={`event-${event.event_id}`} className={css.row} style={{ transform: `translateY(${start}px)` }} role="option" tabIndex={-1} aria-selected={event.event_id === selected}
-              aria-setsize={events.length} aria-posinset={index + 1} onClick={() => onSelect(event)} onKeyDown={onKey}>
+            <div key={event.event_id} id={`event-${event.event_id}`} className={css.row} style={{ transform: `translateY(${start}px)` }} role="option" tabIndex={-1} aria-selected={event.event_id === selected}
+              aria-setsize={isWhole ? events.length : -1} aria-posinset={index + 1} onClick={() => onSelect(event)} onKeyDown={onKey}>
               {row(event)}
             </div>
           ) : null;

@@ -1,5 +1,6 @@
 import { Button, Drawer } from '@mantine/core';
 import { type ReactNode, useMemo, useState } from 'react';
+import { counted } from '@/api/words';
 import { Icon } from '@/ui/icons';
 import { Page, Tag } from '@/ui/page';
 import { Empty, Failure } from '@/ui/states';
@@ -7,7 +8,8 @@ import { clock } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import { EventDetail } from './event-detail';
 import { LiveList } from './live-list';
-import type { LiveEvent, Tail, TailState } from './tail';
+import type { LiveEvent } from './entry';
+import type { Cut, Tail, TailState } from './tail';
 import css from './live.module.css';
 
 const STATES: Record<TailState, { tone: 'ok' | 'warn' | 'bad' | 'accent'; word: string }> = {
@@ -16,6 +18,17 @@ const STATES: Record<TailState, { tone: 'ok' | 'warn' | 'bad' | 'accent'; word: 
   waiting: { tone: 'warn', word: 'Connecting again' },
   refused: { tone: 'bad', word: 'Refused' },
 };
+
+const at = (date: Date) => clock(date.toISOString()).split('.')[0];
+
+/** The last interruption: since when, and whether the events of that time came after it. */
+function CutTag({ cut }: { cut: Cut }) {
+  const say = (tone: string, text: string) => <span role="status" className={css.cut} data-tone={tone}>{text}</span>;
+  if (!cut.to) return say('bad', `Cut off since ${at(cut.from)}`);
+  const span = `Cut off from ${at(cut.from)} to ${at(cut.to)}`;
+  if (cut.hasGap) return say('warn', cut.isKept ? `${span}. Events of that time are under “Kept”.` : `${span}. Events of that time are missing: this server keeps none.`);
+  return say('ok', `${span}, then resumed without a gap. ${counted(cut.recovered, 'event')} recovered.`);
+}
 
 interface Props {
   title: string;
@@ -61,7 +74,7 @@ export function LivePage({ title, text, tail, views, tools, heads, row, keep, em
         <Tag tone={paused ? 'warn' : state.tone}>{paused ? 'Paused' : state.word}</Tag>
         <span className={ui.dim}>{events.length.toLocaleString()} shown</span>
         {tail.dropped > 0 ? <Tag tone="warn">{tail.dropped.toLocaleString()} dropped</Tag> : null}
-        {tail.gap ? <Tag tone="warn">Interrupted from {clock(tail.gap.from.toISOString())} to {clock(tail.gap.to.toISOString())}: see Kept</Tag> : null}
+        {tail.cut ? <CutTag cut={tail.cut} /> : null}
         {newer > 0 ? <span className={ui.dim}>{newer.toLocaleString()} newer</span> : null}
         <span className={css.space} />
         <Button size="xs" variant="default" leftSection={<Icon name={paused ? 'play' : 'pause'} size={14} />} onClick={pause}>{paused ? 'Go on' : 'Pause'}</Button>

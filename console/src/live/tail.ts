@@ -1,23 +1,16 @@
 import { ApiError } from '@/api/error';
 import { API_PREFIX, consoleFetch, errorOf } from '@/api/http';
 import type { JsonObject } from '@/api/json';
+import { keptEvent, type LiveEvent } from './entry';
 import { type Message, messages } from './sse';
 import { viewer } from './viewer';
-
-export interface LiveEvent {
-  /** Counts up from 1 in the order of arrival. */
-  n: number;
-  event_id: string;
-  event_type: string;
-  event_timestamp: string;
-  principal: JsonObject | null;
-  object: JsonObject;
-}
 
 export interface TailOptions {
   types: string[];
   filter?: string | undefined;
   fields?: string[];
+  /** Whether the stream is one of kept events, which resumes after an interruption where it ended. */
+  resumes?: boolean;
   /** Called with each batch, before it is kept. */
   onEvents?: (events: LiveEvent[]) => void;
 }
@@ -27,9 +20,28 @@ export type TailState = 'connecting' | 'live' | 'waiting' | 'refused';
 const KEPT = 5000;
 const FLUSH_MS = 120;
 const AGAIN_MS = 2000;
+/** The server sends something at least every 15 seconds. */
+const SILENT_MS = 40_000;
+/** The server keeps no traffic, so that only a live stream is possible. */
+const NOT_KEPT = 'ERR_NGROK_5408';
+/** The server cannot read the ID behind which the stream was to resume. */
+const NO_CURSOR = 'ERR_NGROK_5407';
 
-/** What the tab that has the stream tells the others. */
-type Told = { state: TailState } | { batch: Message[] } | { ask: true };
+/** What the tab that has the stream tells the others. `at`: the server's time when it began. */
+type Told = { state: TailState; at?: number } | { batch: Message[] } | { ask: true };
+
+/** An interruption of the stream. */
+export interface Cut {
+  from: Date;
+  /** When the stream went on. */
+  to?: Date;
+  /** Events of the time of the interruption that came after it. */
+  recovered: number;
+  /** Whether events may be missing, because the stream could not resume where it ended. */
+  hasGap: boolean;
+  /** Whether the events of the gap can be searched for. */
+  isKept: boolean;
+}
 
 /**
  * Follows events of the server. Keeps the newest 5,000 and tells its watchers at most eight times a second, however many
@@ -44,28 +56,37 @@ export class Tail {
   dropped = 0;
   state: TailState = 'connecting';
   error: Error | undefined;
-  /** The last interruption, whose events are not in the list. */
-  gap: { from: Date; to: Date } | undefined;
+  /** The last interruption. */
+  cut: Cut | undefined;
   version = 0;
   readonly #options: TailOptions;
   readonly #stop = new AbortController();
   readonly #watchers = new Set<() => void>();
   #waiting: LiveEvent[] = [];
-  #lostAt: Date | undefined;
   #leads = false;
+  /** The ID behind which the stream resumes. */
+  #last: string | undefined;
+  /** The server's time when the stream went on. */
+  #resumedAt = 0;
+  #resumes: boolean;
+  #attempt: AbortController | undefined;
   #channel: BroadcastChannel | undefined;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(options: TailOptions) {
     this.#options = options;
+    this.#resumes = options.resumes ?? false;
   }
 
   start(): void {
+    addEventListener('offline', this.#interrupt);
     void this.#run();
   }
 
   close(): void {
+    removeEventListener('offline', this.#interrupt);
     this.#stop.abort();
+    this.#attempt?.abort();
     this.#channel?.close();
     clearTimeout(this.#timer);
   }
@@ -74,7 +95,7 @@ export class Tail {
     this.events = [];
     this.#waiting = [];
     this.dropped = 0;
-    this.gap = undefined;
+    this.cut = undefined;
     this.#tell();
   }
 
@@ -83,15 +104,22 @@ export class Tail {
     return () => this.#watchers.delete(watcher);
   };
 
-  async #run(): Promise<void> {
+  /** Ends a stream that may be dead without saying so. */
+  readonly #interrupt = (): void => this.#attempt?.abort();
+
+  #path(): string {
     const { types, filter, fields } = this.#options;
     const query = new URLSearchParams();
+    if (this.#resumes) query.set('follow', 'true');
     if (types.length > 0) query.set('type', types.join(','));
     if (filter) query.set('filter', filter);
-    if (fields) query.set('fields', fields.join(','));
-    const path = `${API_PREFIX}/events/tail?${query}`;
+    if (fields && !this.#resumes) query.set('fields', fields.join(','));
+    return `${API_PREFIX}/events${this.#resumes ? '' : '/tail'}?${query}`;
+  }
+
+  async #run(): Promise<void> {
     // Both are missing only where the page is not secure; there is no session then either.
-    const name = `culvert ${viewer.owner} ${path}`;
+    const name = `culvert ${viewer.owner} ${this.#path()}`;
     const channel = new BroadcastChannel(name);
     this.#channel = channel;
     channel.addEventListener('message', ({ data }: MessageEvent<Told>) => {
@@ -101,23 +129,25 @@ export class Tail {
     this.#say({ ask: true });
     const lead = async () => {
       this.#leads = true;
-      await this.#follow(path);
+      await this.#follow();
     };
     await navigator.locks.request(name, { signal: this.#stop.signal }, lead).catch(() => {});
   }
 
-  async #follow(path: string): Promise<void> {
+  async #follow(): Promise<void> {
     while (!this.#stop.signal.aborted) {
       try {
-        const response = await consoleFetch(path, { signal: this.#stop.signal });
-        if (!response.ok || !response.body) throw await errorOf(response);
-        this.#set('live');
-        for await (const batch of messages(response.body)) {
-          this.#say({ batch });
-          this.#take(batch);
-        }
+        await this.#read();
       } catch (error) {
         if (this.#stop.signal.aborted) return;
+        if (error instanceof ApiError && error.code === NOT_KEPT && this.#resumes) {
+          this.#resumes = false;
+          continue;
+        }
+        if (error instanceof ApiError && error.code === NO_CURSOR && this.#last !== undefined) {
+          this.#last = undefined;
+          continue;
+        }
         if (error instanceof ApiError && error.status >= 400 && error.status < 500 && error.status !== 401 && error.status !== 429) {
           this.error = error;
           this.#set('refused');
@@ -129,10 +159,32 @@ export class Tail {
     }
   }
 
+  /** Reads one stream to its end. */
+  async #read(): Promise<void> {
+    const attempt = new AbortController();
+    this.#attempt = attempt;
+    let watchdog = setTimeout(() => attempt.abort(), SILENT_MS);
+    try {
+      const headers: Record<string, string> = this.#last === undefined ? {} : { 'last-event-id': this.#last };
+      const response = await consoleFetch(this.#path(), { signal: attempt.signal, headers });
+      if (!response.ok || !response.body) throw await errorOf(response);
+      this.#set('live', Date.parse(response.headers.get('date') ?? '') || Date.now());
+      for await (const batch of messages(response.body)) {
+        clearTimeout(watchdog);
+        watchdog = setTimeout(() => attempt.abort(), SILENT_MS);
+        if (batch.length === 0) continue;
+        this.#say({ batch });
+        this.#take(batch);
+      }
+    } finally {
+      clearTimeout(watchdog);
+    }
+  }
+
   /** Another tab has the stream. */
   #hear(told: Told): void {
     if ('batch' in told) this.#take(told.batch);
-    else if ('state' in told && told.state !== 'refused') this.#set(told.state);
+    else if ('state' in told && told.state !== 'refused') this.#set(told.state, told.at);
   }
 
   #say(told: Told): void {
@@ -141,11 +193,20 @@ export class Tail {
 
   #take(batch: Message[]): void {
     const fresh: LiveEvent[] = [];
-    for (const { event, data } of batch) {
-      const value = JSON.parse(data) as LiveEvent & { lost?: number };
-      if (event === 'lost') this.dropped += value.lost ?? 0;
-      else fresh.push({ ...value, n: (this.total += 1) });
+    for (const { event, data, id } of batch) {
+      if (id !== undefined) this.#last = id;
+      if (data === '') continue;
+      const value = JSON.parse(data) as JsonObject & { lost?: number };
+      if (event === 'lost') {
+        this.dropped += value.lost ?? 0;
+        continue;
+      }
+      // Kept events come with their place in the logs, others alone.
+      const one = 'event' in value ? keptEvent(value, (this.total += 1)) : { ...(value as unknown as LiveEvent), n: (this.total += 1) };
+      if (this.cut?.to && Date.parse(one.event_timestamp) < this.#resumedAt) this.cut.recovered += 1;
+      fresh.push(one);
     }
+    if (fresh.length === 0 && this.dropped === 0) return;
     this.#options.onEvents?.(fresh);
     this.#waiting = this.#waiting.concat(fresh).slice(-KEPT);
     this.#timer ??= setTimeout(() => this.#flush(), FLUSH_MS);
@@ -158,13 +219,13 @@ export class Tail {
     this.#tell();
   }
 
-  #set(state: TailState): void {
-    if (state === 'waiting' && this.state === 'live') this.#lostAt = new Date();
-    if (state === 'live' && this.#lostAt) {
-      this.gap = { from: this.#lostAt, to: new Date() };
-      this.#lostAt = undefined;
+  #set(state: TailState, at?: number): void {
+    if (state === 'waiting' && this.state === 'live') this.cut = { from: new Date(), recovered: 0, hasGap: false, isKept: true };
+    if (state === 'live' && this.cut && !this.cut.to) {
+      this.#resumedAt = at ?? Date.now();
+      this.cut = { ...this.cut, to: new Date(), hasGap: this.#last === undefined, isKept: this.#resumes || !this.#options.resumes };
     }
-    if (this.#leads) this.#say({ state });
+    if (this.#leads) this.#say(at === undefined ? { state } : { state, at });
     this.state = state;
     this.#tell();
   }

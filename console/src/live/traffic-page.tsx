@@ -6,7 +6,7 @@ import { RowTime } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import { KeptPage } from './kept-page';
 import { LivePage } from './live-page';
-import type { LiveEvent } from './tail';
+import type { LiveEvent } from './entry';
 import { useTail } from './use-tail';
 import { Views } from './views';
 import css from './live.module.css';
@@ -62,7 +62,7 @@ function LiveTraffic({ views }: { views: ReactNode }) {
   const search = useSearch({ from: '/traffic' });
   const navigate = useNavigate();
   const [draft, setDraft] = useState(search.filter ?? '');
-  const tail = useTail({ types: search.type ? [search.type] : ALL, filter: search.filter });
+  const tail = useTail({ types: search.type ? [search.type] : ALL, filter: search.filter, resumes: true });
   const go = (filter: string, type = search.type) => void navigate({ to: '/traffic', search: { filter: filter.trim() || undefined, type } });
   const tools = (
     <form className={ui.toolbar} role="search" onSubmit={(event) => { event.preventDefault(); go(draft); }}>
@@ -78,6 +78,6 @@ function LiveTraffic({ views }: { views: ReactNode }) {
   return (
     <LivePage title="Traffic" text="Requests and connections as they end, on all nodes." tail={tail} views={views} tools={tools} row={row}
       heads={HEADS}
-      empty={{ title: 'Nothing has passed since you opened this page', text: 'A request to any endpoint appears here within a second.', command: 'culvert events tail --type http_request_complete.v0' }} />
+      empty={{ title: 'Nothing has passed since you opened this page', text: 'A request to any endpoint appears here within two seconds.', command: 'culvert events tail --type http_request_complete.v0' }} />
   );
 }

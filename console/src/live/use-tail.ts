@@ -2,12 +2,12 @@ import { useEffect, useMemo, useSyncExternalStore } from 'react';
 import { Tail, type TailOptions } from './tail';
 
 /** Follows events for as long as the component is there. */
-export function useTail({ types, filter, fields, onEvents }: TailOptions): Tail {
+export function useTail({ types, filter, fields, resumes, onEvents }: TailOptions): Tail {
   const kinds = types.join(',');
   const wanted = fields?.join(',');
   const tail = useMemo(
-    () => new Tail({ types: kinds ? kinds.split(',') : [], filter, ...(wanted ? { fields: wanted.split(',') } : {}), ...(onEvents ? { onEvents } : {}) }),
-    [kinds, filter, wanted, onEvents],
+    () => new Tail({ types: kinds ? kinds.split(',') : [], filter, ...(wanted ? { fields: wanted.split(',') } : {}), ...(resumes ? { resumes } : {}), ...(onEvents ? { onEvents } : {}) }),
+    [kinds, filter, wanted, resumes, onEvents],
   );
   useEffect(() => {
     tail.start();

@@ -10,6 +10,7 @@ import { Empty, Failure, Loading } from '@/ui/states';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import { LEVELS } from './levels';
+import { LostNodes } from './lost-nodes';
 import { nodesQuery } from './queries';
 
 const ENGINES: Record<string, string> = { sqlite: 'SQLite', postgres: 'PostgreSQL' };
@@ -50,6 +51,7 @@ export default function NodesPage() {
       {nodes.isPending ? <Loading /> : null}
       {nodes.error ? <Failure error={nodes.error} retry={() => void nodes.refetch()} /> : null}
       {nodes.data && list.length === 0 ? <Empty title="No node has described itself yet" text="Each does so within seconds of its start." /> : null}
+      <LostNodes nodes={list} />
       {list.map((node) => (
         <Section key={node.name} title={node.name}>
           <div className={ui.columns}>

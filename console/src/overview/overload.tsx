@@ -1,10 +1,18 @@
 import { useQuery } from '@tanstack/react-query';
 import { Link } from '@tanstack/react-router';
+import { LostNodes } from '@/nodes/lost-nodes';
 import { nodesQuery } from '@/nodes/queries';
 import { useSession } from '@/session/session';
 import { Tag } from '@/ui/page';
 import { LEVELS } from '@/nodes/levels';
 import css from './overview.module.css';
+
+/** The nodes that do not report any more. Admins only. */
+export function LostNodesOfAll() {
+  const isAdmin = useSession()?.role === 'admin';
+  const { data } = useQuery({ ...nodesQuery, enabled: isAdmin });
+  return data ? <LostNodes nodes={data.nodes} /> : null;
+}
 
 /** The nodes that are online, and the highest overload level. Admins only. */
 export function Nodes() {

@@ -12,7 +12,7 @@ import { Failure } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { Checklist } from './checklist';
 import { LiveRates } from './live-rates';
-import { Nodes } from './overload';
+import { LostNodesOfAll, Nodes } from './overload';
 import { TrafficStatistics } from './traffic-statistics';
 import css from './overview.module.css';
 
@@ -95,6 +95,7 @@ export default function OverviewPage() {
   const agents = useList('tunnel_sessions').data?.objects;
   return (
     <Page title="Overview">
+      <LostNodesOfAll />
       {endpoints && !seen ? <Checklist endpoints={endpoints} agents={agents?.length ?? 0} seen={seen} /> : null}
       <div className={css.counts}>{COUNTED.map((one) => <Count key={one.name} {...one} />)}<Nodes /></div>
       <LiveRates onRequest={onRequest} />

@@ -1,6 +1,6 @@
 import type { JsonObject } from '@/api/json';
 import { isObject } from '@/api/json';
-import type { LiveEvent } from '@/live/tail';
+import type { LiveEvent } from '@/live/entry';
 
 export const SECONDS = 60;
 

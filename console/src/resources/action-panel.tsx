@@ -12,7 +12,7 @@ export default function ActionPanel() {
   const resource = useResource(collection);
   const navigate = useNavigate();
   const operation = resource.below.find((one) => one.command === action);
-  const back = () => void navigate({ to: '/$collection/$id', params: { collection, id } });
+  const back = () => void navigate({ to: '/$collection/$id', params: { collection, id }, resetScroll: false });
   // What is changed begins with what it is.
   const read = operation?.method === 'PATCH' ? resource.below.find((one) => one.method === 'GET' && one.path === operation.path) : undefined;
   const before = useQuery({

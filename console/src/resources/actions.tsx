@@ -74,6 +74,6 @@ export function Actions({ resource, object, handled }: { resource: Resource; obj
   const there = ({ path }: Operation) => object[path.split('/')[3] ?? ''] !== null;
   const shown = resource.below.filter((one) => there(one) && one.method !== 'GET' && !handled.includes(one.command) && !/\{(?!id\})/.test(one.path));
   return shown.map((operation) => (hasFields(operation)
-    ? <LinkButton key={operation.id} variant="default" to="/$collection/$id/do/$action" params={{ collection: resource.slug, id, action: operation.command }}>{sentence(operation)}</LinkButton>
+    ? <LinkButton key={operation.id} variant="default" to="/$collection/$id/do/$action" params={{ collection: resource.slug, id, action: operation.command }} resetScroll={false}>{sentence(operation)}</LinkButton>
     : <ActionButton key={operation.id} resource={resource} operation={operation} id={id} />));
 }

@@ -10,10 +10,11 @@ export default function CreatePanel() {
   const resource = useResource(collection);
   const navigate = useNavigate();
   if (!resource.create) return null;
-  const { defaults } = customOf(resource.name);
+  const { defaults, CreatePanel: Own } = customOf(resource.name);
+  if (Own) return <Own />;
   return (
     <FormPanel resource={resource} operation={resource.create} title={`Create ${article(nounOf(resource.name))}`} verb="Create" {...(defaults ? { defaults } : {})}
-      onClose={() => void navigate({ to: '/$collection', params: { collection }, search })}
+      onClose={() => void navigate({ to: '/$collection', params: { collection }, search, resetScroll: false })}
       onDone={(made) => void navigate(made?.id
         ? { to: '/$collection/$id', params: { collection, id: String(made.id) } }
         : { to: '/$collection', params: { collection }, search: {} })} />

@@ -19,12 +19,16 @@ export interface Custom {
   handled?: string[];
   /** A new object begins with these values. */
   defaults?: JsonObject;
+  /** Instead of the form that is drawn from the OpenAPI document. */
+  CreatePanel?: ComponentType;
+  EditPanel?: ComponentType<{ object: JsonObject }>;
   empty?: { title: string; text?: string; command?: string };
   /** Deleting asks for the name to be typed. */
   dangerous?: boolean;
 }
 
 const DestinationExtra = lazy(() => import('@/events/destination-extra'));
+const DestinationWizard = lazy(() => import('@/events/destination-wizard'));
 const DestinationHealth = lazy(() => import('@/events/health-cell'));
 const SubscriptionExtra = lazy(() => import('@/events/subscription-extra'));
 const AgentsExtra = lazy(() => import('@/agents/agents-extra'));
@@ -61,7 +65,8 @@ export const CUSTOM: Record<string, Custom> = {
     columns: [{ label: 'Health', Cell: DestinationHealth }],
     DetailExtra: DestinationExtra,
     handled: ['get-health', 'list-dead-letters', 'redrive', 'replay', 'get-replay', 'test'],
-    defaults: { format: 'json' },
+    CreatePanel: DestinationWizard,
+    EditPanel: DestinationWizard,
     dangerous: true,
     empty: {
       title: 'No destinations yet',

@@ -48,7 +48,7 @@ export default function DetailPage() {
   const actions = (
     <>
       <Actions resource={resource} object={object} handled={handled} />
-      {resource.update ? <LinkButton variant="default" to="/$collection/$id/edit" params={{ collection, id }}>Edit</LinkButton> : null}
+      {resource.update ? <LinkButton variant="default" to="/$collection/$id/edit" params={{ collection, id }} resetScroll={false}>Edit</LinkButton> : null}
       {resource.remove ? <DeleteButton resource={resource} operation={resource.remove} object={object} /> : null}
     </>
   );

@@ -1,5 +1,6 @@
 import { useQuery } from '@tanstack/react-query';
 import { useNavigate, useParams } from '@tanstack/react-router';
+import { customOf } from './custom';
 import { nameOf } from './names';
 import { FormPanel } from './form-panel';
 import { objectQuery } from './queries';
@@ -10,8 +11,10 @@ export default function EditPanel() {
   const resource = useResource(collection);
   const navigate = useNavigate();
   const object = useQuery(objectQuery(resource.name, id));
-  const back = () => void navigate({ to: '/$collection/$id', params: { collection, id } });
+  const back = () => void navigate({ to: '/$collection/$id', params: { collection, id }, resetScroll: false });
   if (!resource.update || !object.data) return null;
+  const { EditPanel: Own } = customOf(resource.name);
+  if (Own) return <Own object={object.data} />;
   return (
     <FormPanel resource={resource} operation={resource.update} title={`Edit ${nameOf(object.data)}`} verb="Save" object={object.data} id={id} onClose={back} onDone={back} />
   );

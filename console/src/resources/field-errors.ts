@@ -24,7 +24,13 @@ export function fieldError(error: Error | null, fields: string[]): FieldError | 
   return word ? { field: word, message } : undefined;
 }
 
-/** The message for the field at this path, or for one below it that has no place of its own. */
-export function messageAt(error: FieldError | undefined, path: (string | number)[]): string | undefined {
-  return error && error.field === path.join('.') ? error.message : undefined;
+/** The message for the field at this path. */
+export function messageAt(errors: readonly FieldError[], path: (string | number)[]): string | undefined {
+  const at = path.join('.');
+  // A message names a field of a target without the objects between.
+  const isBelow = (field: string) => {
+    const [top, kind, name] = field.split('.');
+    return name !== undefined && path.length > 3 && path[0] === top && path[1] === kind && path.at(-1) === name;
+  };
+  return errors.find(({ field }) => field === at || isBelow(field))?.message;
 }

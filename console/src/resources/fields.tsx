@@ -1,8 +1,8 @@
 import { ActionIcon, Button, MultiSelect, NumberInput, PasswordInput, Select, TagsInput, Textarea, TextInput } from '@mantine/core';
-import { lazy, Suspense } from 'react';
+import { createContext, lazy, Suspense, useContext } from 'react';
 import { useModel } from '@/api/document';
 import { type Json, type JsonObject, isObject, text } from '@/api/json';
-import { type Resolved, type Schema, resolve } from '@/api/schema';
+import { type Resolved, type Schema, requiredOf, resolve } from '@/api/schema';
 import { humanize } from '@/api/words';
 import { Icon } from '@/ui/icons';
 import { Prose } from '@/ui/page';
@@ -27,12 +27,16 @@ export interface FieldProps {
   required: boolean;
   /** Has the focus when the form opens. */
   first?: boolean;
-  error: FieldError | undefined;
+  errors: readonly FieldError[];
   onChange: SetValue;
 }
 
 const SECRET = /password|secret(_access)?(_key)?$|^value$|^token$|client_secret/;
-const LONG = /pem$|^metadata$|public_key$|private_key$/;
+/** Whether the form changes an object: its stored secrets are then kept unless new ones are given. */
+export const ChangeContext = createContext(false);
+const KEPT = 'A value is stored. Leave this empty to keep it.';
+
+const LONG = /pem$|^creds$|^metadata$|public_key$|private_key$/;
 
 const strings = (value: Json | undefined): string[] => (Array.isArray(value) ? value.map(text) : []);
 
@@ -63,19 +67,21 @@ interface Common {
 
 /** One field of a form, drawn from its schema. */
 export function Field(props: FieldProps) {
-  const { name, label, path, schema, value, required, first, error, onChange } = props;
+  const { name, label, path, schema, value, required, first, errors, onChange } = props;
+  const isChange = useContext(ChangeContext);
   const set = (next: Json | undefined) => onChange(path, next);
   const common: Common = {
     label: label ?? humanize(name),
     description: schema.description ? <Prose text={schema.description} /> : undefined,
-    error: messageAt(error, path),
+    error: messageAt(errors, path),
     withAsterisk: required,
     'data-autofocus': first || undefined,
   };
+  const placeholder = schema.writeOnly && isChange ? KEPT : undefined;
   if (name === 'traffic_policy') return <CodeField {...{ path, value, onChange, common }} language="policy" />;
   if (name === 'filter') return <CodeField {...{ path, value, onChange, common }} language="cel" />;
   if (name === 'fields' && path.includes('sources')) return <FieldPicker {...common} value={value} onChange={set} />;
-  if (schema.types.includes('array')) return <ListField {...props} common={common} />;
+  if (schema.types.includes('array')) return <ListField {...props} common={common} placeholder={placeholder} />;
   if (schema.types.includes('object') && !schema.types.includes('string')) return <ObjectField {...props} common={common} />;
   if (schema.types.includes('boolean')) {
     const data = [{ value: 'true', label: 'Yes' }, { value: 'false', label: 'No' }];
@@ -93,17 +99,17 @@ export function Field(props: FieldProps) {
   }
   const collection = collectionIn(schema.pattern);
   if (collection) return <ReferenceField {...common} collection={collection} value={text(value)} onChange={set} />;
-  if (SECRET.test(name)) {
-    return <PasswordInput {...common} value={text(value)} onChange={(event) => set(event.currentTarget.value)} autoComplete="new-password"
+  if (SECRET.test(name) || (schema.writeOnly && !LONG.test(name))) {
+    return <PasswordInput {...common} placeholder={placeholder} value={text(value)} onChange={(event) => set(event.currentTarget.value)} autoComplete="new-password"
       visibilityToggleButtonProps={{ 'aria-label': `Show ${common.label}` }} />;
   }
   if (LONG.test(name) || (schema.maxLength ?? 0) > 2048) {
-    return <Textarea {...common} value={text(value)} autosize minRows={name === 'metadata' ? 1 : 4} maxRows={14} onChange={(event) => set(event.currentTarget.value)} />;
+    return <Textarea {...common} placeholder={placeholder} value={text(value)} autosize minRows={name === 'metadata' ? 1 : 4} maxRows={14} onChange={(event) => set(event.currentTarget.value)} />;
   }
   return <TextInput {...common} value={text(value)} onChange={(event) => set(event.currentTarget.value)} />;
 }
 
-function ListField({ name, path, schema, value, onChange, error, common }: FieldProps & { common: Common }) {
+function ListField({ name, path, schema, value, onChange, errors, common, placeholder }: FieldProps & { common: Common; placeholder: string | undefined }) {
   const model = useModel();
   const inner = resolve(model.schemas, schema.items ?? {});
   const set = (next: Json | undefined) => onChange(path, next);
@@ -119,7 +125,7 @@ function ListField({ name, path, schema, value, onChange, error, common }: Field
           {list.map((one, index) => (
             <div key={index} className={ui.row}>
               <div className={ui.stack}>
-                <ObjectFields path={[...path, index]} schema={inner} value={isObject(one) ? one : {}} error={error} onChange={onChange} />
+                <ObjectFields path={[...path, index]} schema={inner} value={isObject(one) ? one : {}} errors={errors} onChange={onChange} />
               </div>
               <ActionIcon variant="subtle" color="gray" aria-label={`Remove ${humanize(name)} ${index + 1}`} onClick={() => set(list.filter((_, other) => other !== index))}>
                 <Icon name="close" size={14} />
@@ -135,11 +141,11 @@ function ListField({ name, path, schema, value, onChange, error, common }: Field
   if (choices) return <MultiSelect {...common} data={choices} searchable clearable value={strings(value)} onChange={set} />;
   const collection = collectionIn(inner.pattern);
   if (collection) return <ReferenceField {...common} collection={collection} many values={strings(value)} onChange={set} />;
-  return <TagsInput {...common} value={strings(value)} onChange={set} splitChars={[',', '\n']} acceptValueOnBlur placeholder="Type and press Enter" />;
+  return <TagsInput {...common} value={strings(value)} onChange={set} splitChars={[',', '\n']} acceptValueOnBlur placeholder={placeholder ?? 'Type and press Enter'} />;
 }
 
 function ObjectField(props: FieldProps & { common: Common }) {
-  const { path, schema, value, onChange, error, required, common } = props;
+  const { path, schema, value, onChange, errors, required, common } = props;
   const kinds = Object.keys(schema.properties ?? {});
   if (kinds.length === 0) return <MapField {...common} value={isObject(value) ? value : {}} onChange={(next) => onChange(path, next)} />;
   const object = isObject(value) ? value : undefined;
@@ -152,7 +158,7 @@ function ObjectField(props: FieldProps & { common: Common }) {
       {common.error ? <p role="alert" className="field-error">{common.error}</p> : null}
       {open ? (
         <div className={ui.stack}>
-          <ObjectFields path={path} schema={schema} value={object ?? {}} error={error} onChange={onChange} />
+          <ObjectFields path={path} schema={schema} value={object ?? {}} errors={errors} onChange={onChange} />
           {required ? null : <div><Button size="xs" variant="default" onClick={() => onChange(path, undefined)}>Leave it out</Button></div>}
         </div>
       ) : <Button size="xs" variant="default" leftSection={<Icon name="plus" size={14} />} onClick={() => onChange(path, {})}>{`Set ${common.label.toLowerCase()}`}</Button>}
@@ -161,7 +167,7 @@ function ObjectField(props: FieldProps & { common: Common }) {
 }
 
 /** An object that has exactly one of its members: first which, then what is in it. */
-function ChoiceField({ path, schema, onChange, error, common, object }: FieldProps & { common: Common; object: JsonObject | undefined }) {
+function ChoiceField({ path, schema, onChange, errors, common, object }: FieldProps & { common: Common; object: JsonObject | undefined }) {
   const model = useModel();
   const kind = Object.keys(object ?? {}).find((key) => isObject(object?.[key]));
   const chosen = kind ? schema.properties?.[kind] : undefined;
@@ -170,12 +176,12 @@ function ChoiceField({ path, schema, onChange, error, common, object }: FieldPro
     <fieldset className={ui.fieldset}>
       <legend>{common.label}</legend>
       <div className={ui.stack}>
-        <Select label="Kind" openOnFocus={false} data-autofocus={common['data-autofocus']} description={common.description} error={common.error} withAsterisk data={data} searchable value={kind ?? null} placeholder="Choose one" allowDeselect={false}
+        <Select label={path.length > 1 ? `Kind of ${common.label.toLowerCase()}` : 'Kind'} openOnFocus={false} data-autofocus={common['data-autofocus']} description={common.description} error={common.error} withAsterisk data={data} searchable value={kind ?? null} placeholder="Choose one" allowDeselect={false}
           onChange={(next) => onChange(path, next ? { [next]: {} } : undefined)} />
         {kind && chosen ? (
           <>
             <p className={ui.hint}><Prose text={chosen.description ?? ''} /></p>
-            <ObjectFields path={[...path, kind]} schema={resolve(model.schemas, chosen)} value={object?.[kind] as JsonObject} error={error} onChange={onChange} />
+            <ObjectFields path={[...path, kind]} schema={resolve(model.schemas, chosen)} value={object?.[kind] as JsonObject} errors={errors} onChange={onChange} />
           </>
         ) : null}
       </div>
@@ -187,38 +193,43 @@ interface ObjectFieldsProps {
   path: Path;
   schema: Resolved;
   value: JsonObject;
-  error: FieldError | undefined;
+  errors: readonly FieldError[];
   onChange: SetValue;
 }
 
 const FEW = 6;
 const ORDER = ['name', 'url', 'domain', 'upstream_url', 'traffic_policy', 'target', 'destination_ids', 'sources'];
 
-function rank(key: string, schema: Resolved): number {
+function rank(key: string, required: ReadonlySet<string>): number {
   if (key === 'metadata') return 300;
   if (key === 'description') return 150;
   if (ORDER.includes(key)) return ORDER.indexOf(key);
-  return schema.required?.includes(key) ? 100 : 200;
+  return required.has(key) ? 100 : 200;
 }
 
 /** All fields of an object: the telling ones first, what is optional behind them. */
-export function ObjectFields({ path, schema, value, error, onChange }: ObjectFieldsProps) {
+export function ObjectFields({ path, schema, value, errors, onChange }: ObjectFieldsProps) {
   const model = useModel();
+  const isChange = useContext(ChangeContext);
   const entries: [string, Schema][] = Object.entries(schema.properties ?? {}).filter(([key, field]) => !(path.length === 0 && key === 'id') && field.type !== 'null');
-  entries.sort(([a], [b]) => rank(a, schema) - rank(b, schema));
+  const required = requiredOf(schema);
+  entries.sort(([a], [b]) => rank(a, required) - rank(b, required));
   const draw = ([key, field]: [string, Schema], index: number) => (
     <Field key={key} name={key} path={[...path, key]} schema={resolve(model.schemas, field)} value={value[key]} first={path.length === 0 && index === 0}
-      required={schema.required?.includes(key) ?? false} error={error} onChange={onChange} />
+      required={required.has(key) && !(isChange && field.writeOnly)} errors={errors} onChange={onChange} />
   );
-  const rare = path.length === 0 && entries.length > FEW ? entries.filter(([key]) => rank(key, schema) >= 200) : [];
+  // What is needed is in sight; of a target with nothing that is needed, everything.
+  const folds = path.length === 0 ? entries.length > FEW : path[0] === 'target' && path.length === 2 && required.size > 0;
+  const rare = folds ? entries.filter(([key]) => rank(key, required) >= 200) : [];
   const often = entries.filter((entry) => !rare.includes(entry));
-  const needed = rare.some(([key]) => (value[key] !== undefined && value[key] !== '') || error?.field.split('.')[0] === key);
+  const here = (key: string) => [...path, key].join('.');
+  const needed = rare.some(([key]) => (value[key] !== undefined && value[key] !== '') || errors.some(({ field }) => `${field}.`.startsWith(`${here(key)}.`)));
   return (
     <>
       {often.map(draw)}
       {rare.length > 0 ? (
         <details className={ui.commands} open={needed || undefined}>
-          <summary>{`${rare.length} more fields`}</summary>
+          <summary>{rare.length === 1 ? '1 more field' : `${rare.length} more fields`}</summary>
           <div className={ui.stack}>{rare.map((entry) => draw(entry, 1))}</div>
         </details>
       ) : null}

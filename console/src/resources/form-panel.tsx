@@ -10,8 +10,8 @@ import { Codes } from '@/ui/states';
 import { announce } from '@/ui/toast';
 import ui from '@/ui/ui.module.css';
 import { CommandsOf } from './commands-of';
-import { fieldError } from './field-errors';
-import { ObjectFields } from './fields';
+import { type FieldError, fieldError } from './field-errors';
+import { ChangeContext, ObjectFields } from './fields';
 import { bodyOf, initialValues, withValue } from './form-values';
 import { ShownOnce, secretsIn } from './shown-once';
 
@@ -28,6 +28,8 @@ interface Props {
   onClose: () => void;
   onDone: (answer: JsonObject | undefined) => void;
 }
+
+const NONE: FieldError[] = [];
 
 /** A form in a panel at the side, drawn from the body that its operation takes. */
 export function FormPanel({ resource, operation, title, verb, object, id, defaults, onClose, onDone }: Props) {
@@ -58,7 +60,9 @@ export function FormPanel({ resource, operation, title, verb, object, id, defaul
     <Drawer opened onClose={created ? () => onDone(created) : onClose} title={title} size="lg" closeOnClickOutside={false}>
       {created ? <ShownOnce object={created} onDone={() => onDone(created)} /> : (
         <form onSubmit={submit} className={ui.stack} noValidate>
-          {schema ? <ObjectFields path={[]} schema={schema} value={values} error={problem} onChange={(at, value) => setValues((now) => withValue(now, at, value))} /> : null}
+          <ChangeContext value={before !== undefined}>
+            {schema ? <ObjectFields path={[]} schema={schema} value={values} errors={problem ? [problem] : NONE} onChange={(at, value) => setValues((now) => withValue(now, at, value))} /> : null}
+          </ChangeContext>
           {send.error ? (
             <div className={ui.failure} role="alert">
               <p>{send.error.message}</p>

@@ -31,13 +31,16 @@ function fitting(schemas: Schemas, schema: Resolved, value: Json): Json {
   return Object.fromEntries(kept);
 }
 
-/** Without what was left empty. */
-export function pruned(value: Json): Json | undefined {
-  if (value === null || value === '') return undefined;
+/**
+ * Without what was left empty. A text that was empty before stays: some secrets are shown as an empty text, and a change
+ * that leaves them out would remove them.
+ */
+export function pruned(value: Json, before?: Json): Json | undefined {
+  if (value === null || (value === '' && before !== '')) return undefined;
   if (Array.isArray(value)) return value.flatMap((one) => pruned(one) ?? []);
   if (!isObject(value)) return value;
   return Object.fromEntries(Object.entries(value).flatMap(([key, one]) => {
-    const kept = pruned(one);
+    const kept = pruned(one, isObject(before) ? before[key] : undefined);
     return kept === undefined ? [] : [[key, kept] as const];
   }));
 }
@@ -49,7 +52,7 @@ export function bodyOf(values: JsonObject, before: JsonObject | undefined): Json
   const cleared = Object.entries(before).flatMap(([key, value]) => (typeof value === 'string' && value !== '' && !(key in values) ? [[key, ''] as const] : []));
   return Object.fromEntries([...cleared, ...Object.entries(values).flatMap(([key, value]) => {
     if (JSON.stringify(value) === JSON.stringify(before[key])) return [];
-    if (isObject(value)) return [[key, pruned(value) ?? {}] as [string, Json]];
+    if (isObject(value)) return [[key, pruned(value, before[key]) ?? {}] as [string, Json]];
     return value === null && before[key] === undefined ? [] : [[key, value ?? ''] as [string, Json]];
   })]);
 }

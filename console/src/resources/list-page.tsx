@@ -1,5 +1,4 @@
 import { Button, TextInput } from '@mantine/core';
-import { useQuery } from '@tanstack/react-query';
 import { Outlet, useNavigate, useParams, useSearch } from '@tanstack/react-router';
 import { type FormEvent, Suspense, useState } from 'react';
 import { ApiError } from '@/api/error';
@@ -10,8 +9,9 @@ import { Page, Prose } from '@/ui/page';
 import { Empty, Failure, Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { customOf } from './custom';
-import { listQuery } from './queries';
+import { PAGE } from './queries';
 import { ResourceTable } from './table';
+import { type More, useList } from './use-list';
 import { useResource } from './use-resource';
 
 /** The filter of a list: a condition in CEL on `obj`, kept in the page's address. */
@@ -30,41 +30,47 @@ function Filter({ value, error, onApply }: { value: string; error: string | unde
   );
 }
 
+/** How much of the list is here. The button is for who does not scroll. */
+function ListEnd({ count, noun, more }: { count: number; noun: string; more: More }) {
+  return (
+    <div className={ui.pager}>
+      <span className={ui.dim}>{more.has ? `${count.toLocaleString()} ${noun} loaded. Older ones follow as you scroll.` : `All ${count.toLocaleString()} ${noun} are loaded.`}</span>
+      {more.has ? <Button variant="default" size="xs" loading={more.isLoading} onClick={more.load}>Older</Button> : null}
+      {more.error ? <Failure error={more.error} retry={more.load} /> : null}
+    </div>
+  );
+}
+
 export default function ListPage() {
   const { collection } = useParams({ from: '/$collection' });
   const resource = useResource(collection);
   const search = useSearch({ from: '/$collection/_list' });
   const navigate = useNavigate();
-  const list = useQuery({ ...listQuery(resource, search), refetchInterval: search.before ? false : 5000 });
+  const list = useList(resource, search.filter);
   const custom = customOf(resource.name);
   const title = titleOf(resource.name);
   const apply = (filter: string) => void navigate({ to: '/$collection', params: { collection }, search: { filter: filter || undefined } });
   const filterError = list.error instanceof ApiError && list.error.code === 'ERR_NGROK_250' ? list.error : undefined;
   const create = resource.create ? (
-    <LinkButton to="/$collection/new" params={{ collection }} search={search} leftSection={<Icon name="plus" size={16} />}>
+    <LinkButton to="/$collection/new" params={{ collection }} search={search} resetScroll={false} leftSection={<Icon name="plus" size={16} />}>
       Create {article(nounOf(resource.name))}
     </LinkButton>
   ) : null;
-  const objects = list.data?.objects ?? [];
-  const empty = list.data && objects.length === 0;
+  const objects = list.objects ?? [];
+  const empty = list.objects && objects.length === 0;
   return (
     <Page title={title} text={<Prose text={resource.description} />} actions={create}>
       {custom.ListExtra ? <Suspense fallback={null}><custom.ListExtra /></Suspense> : null}
       {resource.filterable && (search.filter || !empty) ? <Filter key={search.filter ?? ''} value={search.filter ?? ''} error={filterError?.message} onApply={apply} /> : null}
       {list.isPending ? <Loading /> : null}
-      {list.error && !filterError ? <Failure error={list.error} retry={() => void list.refetch()} /> : null}
+      {list.error && !filterError ? <Failure error={list.error} retry={list.retry} /> : null}
       {empty && search.filter ? <Empty title="Nothing matches this filter" action={<Button variant="default" onClick={() => apply('')}>Clear the filter</Button>} /> : null}
       {empty && !search.filter ? (
         <Empty title={custom.empty?.title ?? `No ${pluralOf(resource.name)} yet`}
           text={custom.empty?.text} command={custom.empty?.command ?? (resource.create ? `culvert api ${resource.name} create --help` : undefined)} action={create} />
       ) : null}
-      {objects.length > 0 ? <ResourceTable resource={resource} objects={objects} label={title} /> : null}
-      {list.data?.next || search.before ? (
-        <div className={ui.pager}>
-          <LinkButton variant="default" size="xs" to="/$collection" params={{ collection }} search={{ filter: search.filter }} disabled={!search.before}>Newest</LinkButton>
-          <LinkButton variant="default" size="xs" to="/$collection" params={{ collection }} search={{ filter: search.filter, before: list.data?.next }} disabled={!list.data?.next}>Older</LinkButton>
-        </div>
-      ) : null}
+      {objects.length > 0 ? <ResourceTable resource={resource} objects={objects} label={title} more={list.more} /> : null}
+      {objects.length > PAGE || list.more.has ? <ListEnd count={objects.length} noun={pluralOf(resource.name)} more={list.more} /> : null}
       <Suspense fallback={null}><Outlet /></Suspense>
     </Page>
   );

@@ -63,11 +63,8 @@ export function Shell() {
   const first = useRef(true);
   useHotkeys([['mod+K', () => setPalette(true)]], []);
   useEffect(() => {
-    // A new page starts at its top, and a screen reader with its heading.
-    if (!first.current) {
-      window.scrollTo(0, 0);
-      main.current?.focus({ preventScroll: true });
-    }
+    // On a new page, a screen reader starts with its heading.
+    if (!first.current) main.current?.focus({ preventScroll: true });
     first.current = false;
     // oxlint-disable-next-line react/exhaustive-effect-dependencies
   }, [page]);

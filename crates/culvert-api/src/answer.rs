@@ -9,8 +9,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::HeaderValue;
-use http_body::{Frame, SizeHint};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderValue, Response};
+use http_body::{Body as _, Frame, SizeHint};
 
 use crate::pace::Busy;
 
@@ -58,6 +59,15 @@ impl Body {
     pub(crate) fn hold(&mut self, busy: Busy) {
         self.busy = Some(busy);
     }
+}
+
+/// The response to `HEAD`: that to `GET` with the length of its body instead of the body.
+pub(crate) fn without_body(response: Response<Body>) -> Response<Body> {
+    let (mut parts, body) = response.into_parts();
+    if let Some(length) = body.size_hint().exact().filter(|length| *length > 0) {
+        parts.headers.insert(CONTENT_LENGTH, length.into());
+    }
+    Response::from_parts(parts, Body::empty())
 }
 
 impl fmt::Debug for Body {

@@ -56,7 +56,7 @@ const ANOTHER_ORIGIN: &str = "The console session can only be used by pages of t
 /// Bytes of the body of a sign-in.
 pub(crate) const SIGN_IN_BYTES_MAX: usize = 4 << 10;
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
-const GET: HeaderValue = HeaderValue::from_static("GET");
+const GET_HEAD: HeaderValue = HeaderValue::from_static("GET, HEAD");
 
 /// The meaning of a path to the console.
 pub(crate) enum Located<'a> {
@@ -79,6 +79,14 @@ pub(crate) enum Located<'a> {
 pub(crate) fn has(path: &str) -> bool {
     path.strip_prefix(PREFIX)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Whether a path of the console has `HEAD` beside `GET`: all but those of API operations, sessions and sign-ins.
+pub(crate) fn serves_head(path: &str) -> bool {
+    let is_file = |rest: &str| {
+        rest != "/session" && !rest.starts_with("/api/") && !rest.starts_with("/sign-in")
+    };
+    has(path) && path.strip_prefix(PREFIX).is_some_and(is_file)
 }
 
 pub(crate) fn locate(parts: &Parts) -> Located<'_> {
@@ -122,7 +130,7 @@ pub(crate) fn redirect() -> Response<Body> {
 /// Returns a file of the console, or its page.
 pub(crate) fn file(parts: &Parts, name: &str) -> Result<Response<Body>, Problem> {
     if parts.method != Method::GET {
-        return Err(Problem::wrong_method(GET));
+        return Err(Problem::wrong_method(GET_HEAD));
     }
     if parts.uri.path() == PREFIX {
         return Ok(redirect());
@@ -253,7 +261,7 @@ impl Api {
     /// The certificate of the installation's CA, as a file.
     pub(crate) fn ca(&self, parts: &Parts) -> Result<Response<Body>, Problem> {
         if parts.method != Method::GET {
-            return Err(Problem::wrong_method(GET));
+            return Err(Problem::wrong_method(GET_HEAD));
         }
         let pem = self.control.ca_pem().as_bytes().to_vec();
         let mut response = Response::new(Body::whole(pem.into()));

@@ -1,7 +1,7 @@
 //! Following the kept events as server-sent events: `GET /events?follow=true&…`.
 //!
 //! Each message has the id behind which the stream resumes (`Last-Event-ID`), so a reader who reconnects misses
-//! nothing that is kept. The logs are searched again after commits and every half second. A slow reader
+//! nothing that is kept. The opening and each comment have one too, for readers of a stream without messages. The logs are searched again after commits and every half second. A slow reader
 //! delays only its own messages: the next search for it starts after it has received the results of the last one.
 //! Permissions are checked before each message, and soon after each commit.
 //!
@@ -162,7 +162,7 @@ impl Reader {
     /// caller may no longer follow.
     async fn next(&mut self) -> Option<Bytes> {
         if std::mem::take(&mut self.is_new) {
-            return Some(Bytes::from_static(OPENING.as_bytes()));
+            return Some(self.comment(OPENING));
         }
         loop {
             if let Some((id, line)) = self.waiting.pop_front() {
@@ -174,7 +174,7 @@ impl Reader {
             self.comments_at = self.comments_at.min(Instant::now() + ends_in);
             if self.comments_at <= Instant::now() {
                 self.comments_at = Instant::now() + COMMENT_EVERY;
-                let comment = Bytes::from_static(COMMENT.as_bytes());
+                let comment = self.comment(COMMENT);
                 return self.rights.hold().await.then_some(comment);
             }
             let next = self.searches_at.min(self.comments_at);
@@ -194,6 +194,14 @@ impl Reader {
                 return None;
             }
             self.search().await?;
+        }
+    }
+
+    /// A comment with the ID behind which a reader that has no message yet resumes.
+    fn comment(&self, text: &'static str) -> Bytes {
+        match self.followed.position() {
+            Some(id) => format!("id: {id}\n{text}").into(),
+            None => Bytes::from_static(text.as_bytes()),
         }
     }
 

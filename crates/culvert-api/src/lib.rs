@@ -238,7 +238,11 @@ impl Api {
     async fn answer(&self, request: Request<Incoming>, ends: Ends) -> Response<Body> {
         let operation_id = format!("op_{}", self.ids.next(&*self.clock, &*self.entropy));
         let deadline = Instant::now() + self.settings.limits.request;
-        let (parts, mut body) = request.into_parts();
+        let (mut parts, mut body) = request.into_parts();
+        let is_head = parts.method == Method::HEAD && serves_head(parts.uri.path());
+        if is_head {
+            parts.method = Method::GET;
+        }
         let arrival = Arrival {
             parts: &parts,
             body: &mut body,
@@ -271,6 +275,9 @@ impl Api {
             if is_own || !console::has(parts.uri.path()) {
                 cors::admit(headers, origin.clone(), is_own);
             }
+        }
+        if is_head {
+            response = answer::without_body(response);
         }
         response
     }
@@ -549,6 +556,12 @@ fn json(status: StatusCode, body: Bytes, secret: bool) -> Response<Body> {
 /// Rounds up to whole seconds.
 fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+/// Whether a path has `HEAD` beside `GET`: the root, the console's files, documents and health. Operations of the API
+/// have none.
+fn serves_head(path: &str) -> bool {
+    matches!(path, "/" | OPENAPI_PATH | ALIVE_PATH | READY_PATH) || console::serves_head(path)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::File;
 
-pub(crate) static FILES: [File; 28] = [
+pub(crate) static FILES: [File; 30] = [
     File::new(
         "agent/agent.html",
         "text/html; charset=utf-8",
@@ -54,6 +54,11 @@ pub(crate) static FILES: [File; 28] = [
         include_bytes!("../dist/assets/app.js"),
     ),
     File::new(
+        "assets/charts.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/charts.js"),
+    ),
+    File::new(
         "assets/code-editor.js",
         "text/javascript; charset=utf-8",
         include_bytes!("../dist/assets/code-editor.js"),
@@ -89,14 +94,14 @@ pub(crate) static FILES: [File; 28] = [
         include_bytes!("../dist/assets/icon.svg"),
     ),
     File::new(
-        "assets/levels.js",
-        "text/javascript; charset=utf-8",
-        include_bytes!("../dist/assets/levels.js"),
-    ),
-    File::new(
         "assets/live.js",
         "text/javascript; charset=utf-8",
         include_bytes!("../dist/assets/live.js"),
+    ),
+    File::new(
+        "assets/lost-nodes.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/lost-nodes.js"),
     ),
     File::new(
         "assets/nodes-page.js",
@@ -137,6 +142,11 @@ pub(crate) static FILES: [File; 28] = [
         "assets/vendor.js",
         "text/javascript; charset=utf-8",
         include_bytes!("../dist/assets/vendor.js"),
+    ),
+    File::new(
+        "assets/virtual.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/virtual.js"),
     ),
     File::new(
         "index.html",

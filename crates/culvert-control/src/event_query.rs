@@ -239,6 +239,14 @@ pub struct Followed {
     query: EventQuery,
 }
 
+impl Followed {
+    /// The message ID behind which the stream continues after the messages so far; `None` before the first search
+    /// of a stream that begins at a time.
+    pub fn position(&self) -> Option<String> {
+        self.query.from.as_ref().map(Cursor::to_string)
+    }
+}
+
 /// A message of a stream: its ID, and an event with its positions as one line of JSON.
 pub type Message = (String, String);
 

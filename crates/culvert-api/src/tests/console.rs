@@ -294,6 +294,42 @@ async fn a_browser_gets_the_page_and_a_program_gets_json() {
     assert_eq!(answer.status, 405);
 }
 
+/// `HEAD` has the headers of `GET` and no body.
+#[tokio::test]
+async fn files_have_head_beside_get() {
+    let harness = Harness::start(Settings::default()).await;
+    let html = "Accept: text/html";
+    for path in [
+        "/",
+        "/console",
+        "/console/",
+        "/console/endpoints",
+        "/console/assets/app.js",
+        "/console/assets/none.js",
+        "/console/ca.pem",
+        crate::OPENAPI_PATH,
+        crate::ALIVE_PATH,
+        crate::READY_PATH,
+    ] {
+        let mut wire = Wire::to(&harness).await;
+        let head = wire.ask("HEAD", path, None, &[html], NO_BODY).await;
+        let mut other = Wire::to(&harness).await;
+        let get = other.open_with("GET", path, html).await;
+        assert_eq!(head.status, get.status, "{path}");
+        for name in ["content-type", "content-length", "etag", "location"] {
+            assert_eq!(head.header(name), get.header(name), "{path}: {name}");
+        }
+        // No body followed the head.
+        let next = wire.ask("GET", crate::ALIVE_PATH, None, &[], NO_BODY).await;
+        assert_eq!(next.status, 200, "{path}");
+    }
+    let mut wire = Wire::to(&harness).await;
+    for path in ["/api_keys", "/console/api/api_keys", "/console/session"] {
+        let answer = wire.ask("HEAD", path, None, &[], NO_BODY).await;
+        assert!(answer.status >= 400, "{path}: {answer:?}");
+    }
+}
+
 /// A blocked IP address gets no session, and cannot end or extend one.
 #[tokio::test]
 async fn a_blocked_address_has_nothing_to_do_with_sessions() {

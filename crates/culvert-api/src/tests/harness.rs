@@ -203,10 +203,14 @@ impl Wire {
     /// Sends a request and reads only the head of its response.
     pub(super) async fn open(&mut self, method: &str, path: &str, token: Option<&str>) -> Answer {
         let token = token.unwrap_or_default();
-        self.send(format!(
-            "{method} {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\r\n"
-        ))
-        .await;
+        let header = format!("Authorization: Bearer {token}");
+        self.open_with(method, path, &header).await
+    }
+
+    /// The same with another header.
+    pub(super) async fn open_with(&mut self, method: &str, path: &str, header: &str) -> Answer {
+        let text = format!("{method} {path} HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\n");
+        self.send(text).await;
         tokio::time::timeout(PATIENCE, self.read_head())
             .await
             .unwrap()

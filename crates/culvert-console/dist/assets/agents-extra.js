@@ -1,1 +1,1 @@
-import{Q as e,k as t}from"./shared.js";import{pt as n}from"./vendor.js";var r=n();function i(){return(0,r.jsx)(`div`,{className:e.toolbar,children:(0,r.jsx)(t,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{i as default};
+import{R as e,lt as t}from"./shared.js";import{ht as n}from"./vendor.js";var r=n();function i(){return(0,r.jsx)(`div`,{className:t.toolbar,children:(0,r.jsx)(e,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{i as default};

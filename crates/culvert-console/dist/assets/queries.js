@@ -1,1 +1,1 @@
-import{g as e}from"./vendor.js";import{_ as t,g as n}from"./shared.js";var r=e({queryKey:[`nodes`],queryFn:async({signal:e})=>t(await n.GET(`/nodes`,{signal:e})),refetchInterval:5e3});export{r as t};
+import{v as e}from"./vendor.js";import{C as t,w as n}from"./shared.js";var r=e({queryKey:[`nodes`],queryFn:async({signal:e})=>n(await t.GET(`/nodes`,{signal:e})),refetchInterval:5e3});export{r as t};

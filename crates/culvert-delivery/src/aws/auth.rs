@@ -12,7 +12,7 @@ use culvert_aws::Keys;
 /// AWS authentication: exactly one of the two.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "AwsAuth")]
+#[schemars(rename = "AwsAuth", extend("maxProperties" = 1))]
 pub(crate) struct Auth {
     /// A role that the server assumes with its own credentials and your account ID as the external
     /// ID.
@@ -29,6 +29,7 @@ pub(crate) struct Auth {
 struct Role {
     /// ARN of the IAM role. Its trust policy should require the external ID.
     #[serde(default)]
+    #[schemars(extend("x-culvert-required" = true))]
     role_arn: Option<String>,
 }
 
@@ -38,9 +39,11 @@ struct Role {
 struct Creds {
     /// Access key ID.
     #[serde(default)]
+    #[schemars(extend("x-culvert-required" = true))]
     aws_access_key_id: Option<String>,
     /// Secret access key. Write-only.
     #[serde(default)]
+    #[schemars(extend("writeOnly" = true, "x-culvert-required" = true))]
     aws_secret_access_key: Option<String>,
 }
 

@@ -56,21 +56,27 @@ pub static TYPE: TargetType = TargetType {
 struct Config {
     /// Tenant: its ID or one of its domains.
     #[serde(default)]
+    #[schemars(extend("x-culvert-required" = true))]
     tenant_id: Option<String>,
     /// ID of the application registered in the tenant.
     #[serde(default)]
+    #[schemars(extend("x-culvert-required" = true))]
     client_id: Option<String>,
     /// Client secret of the application. Write-only.
     #[serde(default)]
+    #[schemars(extend("writeOnly" = true, "x-culvert-required" = true))]
     client_secret: Option<String>,
     /// Data collection endpoint: an `https` URL with only a host.
     #[serde(default)]
+    #[schemars(extend("x-culvert-required" = true))]
     logs_ingestion_uri: Option<String>,
     /// Immutable ID of the data collection rule: `dcr-` and 32 hexadecimal digits.
     #[serde(default)]
+    #[schemars(extend("x-culvert-required" = true))]
     data_collection_rule_id: Option<String>,
     /// Stream name of the rule, such as `Custom-Events`.
     #[serde(default)]
+    #[schemars(extend("x-culvert-required" = true))]
     data_collection_stream_name: Option<String>,
 }
 

@@ -65,10 +65,12 @@ pub static TYPE: TargetType = TargetType {
 struct Config {
     /// AWS authentication.
     #[serde(default)]
+    #[schemars(extend("x-culvert-required" = true))]
     auth: Option<Auth>,
     /// ARN of the log group: `arn:aws:logs:<region>:<account>:log-group:<name>`. The group must
     /// exist; log streams are created in it.
     #[serde(default)]
+    #[schemars(extend("x-culvert-required" = true))]
     log_group_arn: Option<String>,
 }
 

@@ -66,6 +66,7 @@ pub static TYPE: TargetType = TargetType {
 struct Config {
     /// API key of the organisation. Required, write-only.
     #[serde(default)]
+    #[schemars(extend("writeOnly" = true, "x-culvert-required" = true))]
     api_key: Option<String>,
     /// Tags of the logs, as comma-separated `name:value` pairs.
     #[serde(default)]

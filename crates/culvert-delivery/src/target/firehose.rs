@@ -52,9 +52,11 @@ pub static TYPE: TargetType = TargetType {
 struct Config {
     /// AWS authentication.
     #[serde(default)]
+    #[schemars(extend("x-culvert-required" = true))]
     auth: Option<Auth>,
     /// ARN of the delivery stream: `arn:aws:firehose:<region>:<account>:deliverystream/<name>`.
     #[serde(default)]
+    #[schemars(extend("x-culvert-required" = true))]
     delivery_stream_arn: Option<String>,
 }
 

@@ -97,6 +97,7 @@ struct Sasl {
     username: String,
     /// Password of the user. Write-only.
     #[serde(default)]
+    #[schemars(extend("writeOnly" = true, "x-culvert-required" = true))]
     password: Option<String>,
 }
 

@@ -54,9 +54,11 @@ pub static TYPE: TargetType = TargetType {
 struct Config {
     /// AWS authentication.
     #[serde(default)]
+    #[schemars(extend("x-culvert-required" = true))]
     auth: Option<Auth>,
     /// ARN of the data stream: `arn:aws:kinesis:<region>:<account>:stream/<name>`.
     #[serde(default)]
+    #[schemars(extend("x-culvert-required" = true))]
     stream_arn: Option<String>,
 }
 

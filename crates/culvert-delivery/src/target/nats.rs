@@ -108,18 +108,22 @@ struct Config {
 struct Credentials {
     /// A token.
     #[serde(default)]
+    #[schemars(extend("writeOnly" = true))]
     token: Option<String>,
     /// User name; requires `password`.
     #[serde(default)]
     user: Option<String>,
     /// The user's password.
     #[serde(default)]
+    #[schemars(extend("writeOnly" = true))]
     password: Option<String>,
     /// Seed of a user's nkey, `SU…`.
     #[serde(default)]
+    #[schemars(extend("writeOnly" = true))]
     nkey_seed: Option<String>,
     /// Text of a credentials file: a user's JWT and seed.
     #[serde(default)]
+    #[schemars(extend("writeOnly" = true))]
     creds: Option<String>,
 }
 

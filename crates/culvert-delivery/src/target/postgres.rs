@@ -88,6 +88,7 @@ struct Config {
     user: String,
     /// Password of the user. Write-only.
     #[serde(default)]
+    #[schemars(extend("writeOnly" = true))]
     password: Option<String>,
     /// Table name with an optional schema. Default: `culvert_events`.
     #[serde(default)]

@@ -87,6 +87,7 @@ struct Config {
     user: String,
     /// Password of the user. Write-only.
     #[serde(default)]
+    #[schemars(extend("writeOnly" = true))]
     password: Option<String>,
     /// Name of an existing exchange. Default: `amq.topic`. Empty for the default exchange, which
     /// uses the routing key as the queue name.

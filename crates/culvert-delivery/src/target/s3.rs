@@ -83,9 +83,11 @@ pub static TYPE: TargetType = TargetType {
 struct Config {
     /// AWS authentication.
     #[serde(default)]
+    #[schemars(extend("x-culvert-required" = true))]
     auth: Option<Auth>,
     /// ARN of the bucket: `arn:aws:s3:::<name>`. The region is detected.
     #[serde(default)]
+    #[schemars(extend("x-culvert-required" = true))]
     bucket_arn: Option<String>,
     /// Prefix of object names, such as `events/`. Default: empty.
     #[serde(default)]

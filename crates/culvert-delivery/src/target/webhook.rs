@@ -64,6 +64,7 @@ struct Config {
     /// them sign. If none is given, one is generated and returned only in the response to the
     /// creation. Otherwise write-only.
     #[serde(default)]
+    #[schemars(extend("writeOnly" = true))]
     secrets: Option<Vec<String>>,
     /// Up to 10 additional request headers. Their values are write-only.
     #[serde(default)]

@@ -1,0 +1,83 @@
+import { useQuery } from '@tanstack/react-query';
+import { Link } from '@tanstack/react-router';
+import { useMemo } from 'react';
+import { useModel, useModelIfThere } from '@/api/document';
+import { type JsonObject, refId, text } from '@/api/json';
+import type { Model, Resource } from '@/api/model';
+import { pluralOf } from '@/api/words';
+import { nameOf } from '@/resources/names';
+import { listAt } from '@/resources/queries';
+import { Section } from '@/ui/page';
+import { Failure, Loading } from '@/ui/states';
+import { Time } from '@/ui/time';
+import ui from '@/ui/ui.module.css';
+
+/** Resources whose events are called otherwise. */
+const EVENTS: Record<string, string> = {
+  credentials: 'tunnel_credential', ssh_credentials: 'ssh_public_key', reserved_addrs: 'tcp_address', reserved_domains: 'domain', vault_secrets: 'secret',
+  tunnel_sessions: 'agent_session',
+};
+const DAY_MS = 86_400_000;
+const MOST = 20;
+
+/** Resources that can be changed and whose changes have no event types. */
+export function withoutEvents({ resources, eventTypes }: Model): Resource[] {
+  const hasEvents = (name: string) => {
+    const noun = EVENTS[name] ?? name.replace(/ies$/, 'y').replace(/s$/, '');
+    return eventTypes.some((type) => type.startsWith(`${noun}_`) && /_(created|updated|deleted|start|stop)\.v\d+$/.test(type));
+  };
+  return [...resources.values()].filter((one) => (one.create ?? one.update ?? one.remove) && !hasEvents(one.name));
+}
+
+/** A sentence about them. */
+export function listOf(resources: Resource[]): string {
+  const names = resources.map(({ name }) => pluralOf(name)).toSorted();
+  return names.length < 2 ? names.join('') : `${names.slice(0, -1).join(', ')} and ${names.at(-1) ?? ''}`;
+}
+
+async function latest(resource: Resource, signal: AbortSignal): Promise<JsonObject[]> {
+  const since = new Date(Date.now() - DAY_MS).toISOString();
+  const { objects } = await listAt(`/${resource.name}`, resource.listKey, { filter: `timestamp(obj.updated_at) > timestamp("${since}")` }, 100, signal);
+  return objects.toSorted((a, b) => text(b.updated_at).localeCompare(text(a.updated_at))).slice(0, MOST);
+}
+
+/** What the objects themselves say of changes that have no events: when, not what, and by whom they were created. */
+export function Unlisted() {
+  const readable = useModel().resources;
+  const model = useModelIfThere();
+  const all = useMemo(() => (model ? withoutEvents(model) : []), [model]);
+  const dated = all.some(({ name }) => name === 'endpoints') ? readable.get('endpoints') : undefined;
+  const found = useQuery({
+    queryKey: ['endpoints', 'latest'],
+    enabled: dated !== undefined,
+    queryFn: ({ signal }) => (dated ? latest(dated, signal) : Promise.resolve([])),
+    refetchInterval: 10_000,
+  });
+  if (all.length === 0) return null;
+  return (
+    <Section title="Changes that are not in the audit log">
+      <p className={ui.hint}>There are no event types for {listOf(all)}. Their changes are not recorded. An endpoint keeps only the time of its last change and its owner; a deleted one leaves no trace.</p>
+      {found.isPending && dated ? <Loading /> : null}
+      {found.error ? <Failure error={found.error} retry={() => void found.refetch()} /> : null}
+      {found.data && found.data.length === 0 ? <p className={ui.dim}>No endpoint was created or changed in the last 24 hours.</p> : null}
+      {found.data && found.data.length > 0 ? (
+        <div className={ui.tableBox} role="region" aria-label="Endpoints that were changed last" tabIndex={0}>
+          <table className={ui.table}>
+            <thead><tr><th scope="col">Endpoint, changed in the last 24 hours</th><th scope="col">Last change</th><th scope="col">Created</th><th scope="col">Owner</th><th scope="col">Metadata</th></tr></thead>
+            <tbody>
+              {found.data.map((object) => (
+                <tr key={text(object.id)}>
+                  <td><Link className={ui.strong} to="/$collection/$id" params={{ collection: 'endpoints', id: text(object.id) }}>{nameOf(object)}</Link></td>
+                  <td data-label="Last change"><Time value={text(object.updated_at)} relative /></td>
+                  <td data-label="Created"><Time value={text(object.created_at)} relative /></td>
+                  <td data-label="Owner">{refId(object.principal) ?? '–'}</td>
+                  <td data-label="Metadata"><div>{text(object.metadata).slice(0, 80) || '–'}</div></td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      ) : null}
+    </Section>
+  );
+}

@@ -1,0 +1,36 @@
+// Runs the suite with one browser for all files: two files at a time, and those that measure alone at the end.
+import { spawn } from 'node:child_process';
+import { readdirSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { serve } from './browser.mjs';
+
+const WORKERS = 2;
+/** They measure the browser or the server, so nothing else may run. */
+const ALONE = ['speed.test.mjs'];
+
+const here = fileURLToPath(new URL('.', import.meta.url));
+const wanted = process.argv.slice(2);
+const files = readdirSync(here).filter((name) => name.endsWith('.test.mjs') && (wanted.length === 0 || wanted.some((part) => name.includes(part))));
+// The longest begin first.
+const FIRST = ['twelve', 'states', 'tasks', 'agent', 'access', 'proof', 'wizard'];
+const place = (name) => (FIRST.findIndex((part) => name.startsWith(part)) + 1 || FIRST.length + 1);
+files.sort((a, b) => place(a) - place(b));
+
+const browser = await serve();
+const run = (names, workers) => new Promise((resolve) => {
+  if (names.length === 0) return resolve(0);
+  const started = performance.now();
+  const child = spawn(process.execPath, ['--test', `--test-concurrency=${workers}`, ...names.map((name) => here + name)], {
+    stdio: 'inherit', env: { ...process.env, CULVERT_BROWSER: browser.wsEndpoint() },
+  });
+  child.once('exit', (code) => {
+    console.log(`# ${names.length} files, ${workers} at a time: ${((performance.now() - started) / 1000).toFixed(1)} s`);
+    resolve(code ?? 1);
+  });
+});
+const codes = [
+  await run(files.filter((name) => !ALONE.includes(name)), WORKERS),
+  await run(files.filter((name) => ALONE.includes(name)), 1),
+];
+await browser.close();
+process.exitCode = Math.max(...codes);

@@ -1,0 +1,145 @@
+// Servers of a test alone: started, killed and started again on the same ports, on SQLite or on a PostgreSQL database.
+import { spawn, execFileSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { randomBytes } from 'node:crypto';
+import { createServer, connect } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+
+export const program = process.env.CULVERT_PROGRAM;
+export const postgres = process.env.CULVERT_TEST_POSTGRES_URL;
+const FREE = '127.0.0.1:0';
+
+/** The environment without settings of culvert. */
+const environment = () => Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('CULVERT_')));
+
+/** What a command of culvert prints. */
+export function culvert(...command) {
+  return execFileSync(program, command, { env: environment() }).toString();
+}
+
+/** A server; `options` are further flags. */
+export class Server {
+  #options;
+  #child;
+  #addresses = {};
+
+  constructor(folder, options = []) {
+    this.folder = folder;
+    this.#options = options;
+  }
+
+  static async start(options = [], folder = mkdtempSync(join(tmpdir(), 'culvert-test-'))) {
+    const server = new Server(folder, options);
+    await server.start();
+    return server;
+  }
+
+  /** Starts it, or starts it again with the addresses that it had. */
+  async start() {
+    const flags = ['api', 'edge-http', 'edge-https', 'agents', 'agents-ssh', 'metrics', ...(this.#options.includes('--database-url') ? ['nodes'] : [])].flatMap((name) => [`--${name}-addr`, this.#addresses[name] ?? FREE]);
+    this.#child = spawn(program, ['serve', '--data-dir', join(this.folder, 'data'), ...flags, ...this.#options], { env: environment(), cwd: this.folder, stdio: ['ignore', 'pipe', 'ignore'] });
+    let ready;
+    for await (const line of createInterface({ input: this.#child.stdout })) {
+      if (!line.startsWith('culvert ready')) continue;
+      ready = Object.fromEntries(line.split(' ').slice(2).map((part) => part.split('=')));
+      break;
+    }
+    if (!ready) throw new Error('the server did not start');
+    this.#child.stdout.resume();
+    const { port } = new URL(ready.api);
+    this.#addresses = { api: `127.0.0.1:${port}`, 'edge-http': ready.http };
+    // Without TLS the session's cookie is set on a loopback name alone.
+    this.url = `http://localhost:${port}`;
+    this.token ??= readFileSync(join(this.folder, 'data/bootstrap-key'), 'utf8').trim();
+  }
+
+  /** A call of the management API with a key. */
+  async call(method, path, body) {
+    const response = await fetch(`http://${this.#addresses.api}${path}`, {
+      method, headers: { authorization: `Bearer ${this.token}`, 'content-type': 'application/json' }, ...(body ? { body: JSON.stringify(body) } : {}),
+    });
+    const text = await response.text();
+    return { status: response.status, body: text ? JSON.parse(text) : null };
+  }
+
+  async make(collection, body) {
+    const { status, body: made } = await this.call('POST', `/${collection}`, body);
+    if (status !== 201) throw new Error(`${collection}: ${status} ${made.msg}`);
+    return made;
+  }
+
+  /** Ends it as a crash does. */
+  async kill() {
+    await this.#end('SIGKILL');
+  }
+
+  async stop() {
+    await this.#end('SIGINT');
+  }
+
+  async #end(signal) {
+    const child = this.#child;
+    if (!child || child.exitCode !== null || child.signalCode !== null) return;
+    const ended = new Promise((resolve) => { child.once('exit', resolve); });
+    child.kill(signal);
+    await ended;
+  }
+
+  async remove() {
+    await this.kill();
+    rmSync(this.folder, { recursive: true, force: true });
+  }
+}
+
+/** A database at the PostgreSQL server of the tests, behind a relay that can be cut. */
+export class Database {
+  #sockets = new Set();
+  #relay;
+  #port;
+
+  static async create() {
+    const database = new Database();
+    database.name = `console_${randomBytes(6).toString('hex')}`;
+    execFileSync('psql', ['-q', postgres, '-c', `create database ${database.name}`]);
+    await database.connect();
+    const keys = mkdtempSync(join(tmpdir(), 'culvert-key-'));
+    database.key = join(keys, 'key');
+    writeFileSync(database.key, `${randomBytes(32).toString('hex')}\n`, { mode: 0o600 });
+    return database;
+  }
+
+  get url() {
+    const url = new URL(postgres);
+    url.host = `127.0.0.1:${this.#port}`;
+    url.pathname = `/${this.name}`;
+    return url.href;
+  }
+
+  /** Lets connections through. */
+  async connect() {
+    const { hostname, port } = new URL(postgres);
+    this.#relay = createServer((incoming) => {
+      const outgoing = connect(Number(port || 5432), hostname);
+      for (const socket of [incoming, outgoing]) {
+        this.#sockets.add(socket);
+        socket.on('error', () => {}).on('close', () => { this.#sockets.delete(socket); incoming.destroy(); outgoing.destroy(); });
+      }
+      incoming.pipe(outgoing).pipe(incoming);
+    });
+    await new Promise((resolve) => { this.#relay.listen(this.#port ?? 0, '127.0.0.1', resolve); });
+    this.#port = this.#relay.address().port;
+  }
+
+  /** Ends all connections, and refuses others. */
+  cut() {
+    this.#relay.close();
+    for (const socket of this.#sockets) socket.destroy();
+  }
+
+  drop() {
+    this.cut();
+    execFileSync('psql', ['-q', postgres, '-c', `drop database ${this.name} with (force)`]);
+  }
+}

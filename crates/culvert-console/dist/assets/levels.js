@@ -1,1 +1,0 @@
-var e=[{label:`No overload`,tone:`ok`},{label:`Busy`,tone:`quiet`},{label:`Tight`,tone:`warn`},{label:`Full`,tone:`bad`}];export{e as t};
