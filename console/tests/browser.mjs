@@ -7,6 +7,9 @@ export const base = process.env.CULVERT_CONSOLE_URL ?? 'http://127.0.0.1:5180';
 export const token = process.env.CULVERT_API_KEY;
 if (!token) throw new Error('Set CULVERT_API_KEY to the token of an admin key.');
 
+/** A test fails after this: a busy machine is slow, and a condition that holds is seen as soon as it does. */
+const PATIENCE_MS = Number(process.env.PATIENCE_MS ?? 60_000);
+
 const OPTIONS = {
   executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
   args: [
@@ -40,7 +43,7 @@ async function fromFolder(context) {
 /** A page whose `faults` holds console errors, broken policies, failed requests and requests to other hosts. */
 export async function open(browser, { width = 1440, height = 900, scheme = 'light', expected = [], at = base } = {}) {
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, reducedMotion: 'reduce' });
-  context.setDefaultTimeout(60_000);
+  context.setDefaultTimeout(PATIENCE_MS);
   await fromFolder(context);
   const page = await context.newPage();
   const faults = [];

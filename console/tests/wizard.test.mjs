@@ -43,7 +43,7 @@ before(async () => {
   });
   await new Promise((resolve) => { receiver.listen(0, '127.0.0.1', resolve); });
   server = await Server.start(['--destinations-allow-plain-http', 'true', '--destinations-allow-networks', '127.0.0.1/32']);
-  ({ page, faults } = await open(browser, { expected: [/status of 40[01]/], at: server.url }));
+  ({ page, faults } = await open(browser, { expected: [/status of 40[014]/], at: server.url }));
   await signIn(page, '/console/event_destinations', server.token, server.url);
 });
 after(async () => {
@@ -157,7 +157,12 @@ test('a webhook gets a test event, its answer is shown, and a change keeps its s
   await page.getByText('vault_created.v0').waitFor();
 
   await page.getByRole('link', { name: 'Edit' }).click();
+  // Secrets go to no other address.
   await field('URL').fill(`${url}/moved`);
+  await panel().getByRole('button', { name: 'Save' }).click();
+  await panel().getByRole('alert').getByText(/send its secrets again/).waitFor();
+  await field('URL').fill(url);
+  await fill('Mode', 'batch');
   await panel().getByRole('button', { name: 'Save' }).click();
   await panel().getByRole('button', { name: 'Send a test event' }).click();
   await panel().getByText('The destination took the test event.').waitFor();

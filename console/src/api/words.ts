@@ -1,4 +1,4 @@
-const CAPITALS = new Set(['acl', 'acme', 'api', 'arn', 'asn', 'ca', 'cel', 'cidr', 'cname', 'dns', 'http', 'id', 'ids', 'ip', 'ips', 'json', 'os', 'pem', 'sasl', 'ssh', 'tcp', 'tls', 'uri', 'url', 'urls']);
+const CAPITALS = new Set(['acl', 'acme', 'api', 'arn', 'asn', 'aws', 'ca', 'cel', 'cidr', 'cname', 'dns', 'http', 'id', 'ids', 'ip', 'ips', 'json', 'os', 'pem', 'sasl', 'ssh', 'tcp', 'tls', 'uri', 'url', 'urls']);
 const SPELLED: Record<string, string> = {
   ids: 'IDs', ips: 'IPs', urls: 'URLs', addr: 'address', addrs: 'addresses', nats: 'NATS', otlp: 'OpenTelemetry', s3: 'Amazon S3',
   cloudwatch: 'Amazon CloudWatch', firehose: 'Amazon Data Firehose', kinesis: 'Amazon Kinesis', kafka: 'Kafka', datadog: 'Datadog',

@@ -1,9 +1,8 @@
 import { Button, Drawer, MultiSelect, TextInput } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { useNavigate } from '@tanstack/react-router';
-import { type FormEvent, useMemo, useState } from 'react';
+import { type FormEvent, useEffect, useMemo, useRef, useState } from 'react';
 import { useModel } from '@/api/document';
-import { ApiError } from '@/api/error';
 import { call } from '@/api/http';
 import { type JsonObject, isObject, text } from '@/api/json';
 import type { Operation } from '@/api/model';
@@ -13,11 +12,12 @@ import { problemsOf } from '@/resources/checks';
 import { CommandsOf } from '@/resources/commands-of';
 import { type FieldError, fieldError } from '@/resources/field-errors';
 import { ChangeContext, ObjectFields } from '@/resources/fields';
+import { FormError } from '@/resources/form-error';
 import { bodyOf, initialValues, withValue } from '@/resources/form-values';
 import { ShownOnce, secretsIn } from '@/resources/shown-once';
 import { useResource } from '@/resources/use-resource';
 import { Prose } from '@/ui/page';
-import { Codes, Failure } from '@/ui/states';
+import { Failure } from '@/ui/states';
 import { announce } from '@/ui/toast';
 import ui from '@/ui/ui.module.css';
 import { TestResult, useTestEvent } from './test-event';
@@ -85,7 +85,15 @@ function Settings({ kind, operation, object, onBack, onMade }: SettingsProps) {
   const before = useMemo(() => (schema && object ? initialValues(model.schemas, schema, object) : undefined), [model, schema, object]);
   const [values, setValues] = useState<JsonObject>(before ?? { format: 'json', target: { [kind]: {} } });
   const [kinds, setKinds] = useState<string[]>([]);
+  const [attempts, setAttempts] = useState(0);
   const [problems, setProblems] = useState(NONE);
+  const form = useRef<HTMLFormElement>(null);
+  useEffect(() => {
+    // The first field that is wrong comes into sight.
+    if (problems.length > 0) form.current?.querySelector<HTMLElement>('[aria-invalid="true"]')?.focus();
+    // Only a new attempt moves the page.
+    // oxlint-disable-next-line react/exhaustive-deps
+  }, [attempts]);
   const body = bodyOf(values, before);
   const path = operation.path.replace('{id}', encodeURIComponent(id ?? ''));
   const send = useMutation({
@@ -114,13 +122,14 @@ function Settings({ kind, operation, object, onBack, onMade }: SettingsProps) {
     const found = problemsOf(model.schemas, target, isObject(values.target) ? (values.target[kind] ?? {}) : {}, object !== undefined, ['target', kind])
       .concat(problemsOf(model.schemas, { ...schema, properties: { description: schema.properties?.description ?? {}, metadata: schema.properties?.metadata ?? {} }, required: [] }, values, false));
     setProblems(found);
+    setAttempts((now) => now + 1);
     if (found.length === 0) send.mutate();
   };
   const own = isObject(values.target) && isObject(values.target[kind]) ? values.target[kind] : {};
   const subscribes = !object && model.resources.get('event_subscriptions')?.create;
   return (
-    <form onSubmit={submit} className={ui.stack} noValidate aria-label={`Settings of ${humanize(kind)}`}>
-      <p className={ui.hint}><Prose text={target.description ?? ''} /></p>
+    <form ref={form} onSubmit={submit} className={ui.stack} noValidate aria-label={`Settings of ${humanize(kind)}`}>
+      <p className={ui.hint}><Prose text={target.description ?? ''} />{object ? ' Secrets that you leave empty are kept, unless the address changes: then the server asks for them again.' : ''}</p>
       <ChangeContext value={object !== undefined}>
         <ObjectFields path={['target', kind]} schema={target} value={own} errors={errors} onChange={change} />
         <ObjectFields path={[]} schema={{ ...schema, properties: { description: schema.properties?.description ?? {}, metadata: schema.properties?.metadata ?? {} } }} value={values} errors={errors} onChange={change} />
@@ -130,12 +139,7 @@ function Settings({ kind, operation, object, onBack, onMade }: SettingsProps) {
           data={model.eventTypes.map((type) => ({ value: type, label: eventTitle(type) }))} value={kinds} onChange={setKinds} />
       ) : null}
       {problems.length > 0 ? <p className="field-error" role="alert">{problems.length === 1 ? 'One field needs your attention.' : `${problems.length} fields need your attention.`}</p> : null}
-      {send.error ? (
-        <div className={ui.failure} role="alert">
-          <p>{send.error.message}</p>
-          {send.error instanceof ApiError ? <Codes error={send.error} /> : null}
-        </div>
-      ) : null}
+      <FormError error={send.error} />
       <CommandsOf collection={COLLECTION} operation={operation} path={path} id={id} body={body} />
       <div className={ui.formFoot}>
         <Button variant="default" onClick={onBack}>{object ? 'Cancel' : 'Back'}</Button>

@@ -19,6 +19,8 @@ const EVENTS: Record<string, string> = {
 };
 const DAY_MS = 86_400_000;
 const MOST = 20;
+/** Pages of a hundred endpoints that are read at most. */
+const PAGES_MAX = 10;
 
 /** Resources that can be changed and whose changes have no event types. */
 export function withoutEvents({ resources, eventTypes }: Model): Resource[] {
@@ -35,10 +37,24 @@ export function listOf(resources: Resource[]): string {
   return names.length < 2 ? names.join('') : `${names.slice(0, -1).join(', ')} and ${names.at(-1) ?? ''}`;
 }
 
-async function latest(resource: Resource, signal: AbortSignal): Promise<JsonObject[]> {
+interface Latest {
+  changed: JsonObject[];
+  /** Whether there are more endpoints than were read. The API has no filter for `updated_at`. */
+  isPart: boolean;
+}
+
+async function latest(resource: Resource, signal: AbortSignal): Promise<Latest> {
   const since = new Date(Date.now() - DAY_MS).toISOString();
-  const { objects } = await listAt(`/${resource.name}`, resource.listKey, { filter: `timestamp(obj.updated_at) > timestamp("${since}")` }, 100, signal);
-  return objects.toSorted((a, b) => text(b.updated_at).localeCompare(text(a.updated_at))).slice(0, MOST);
+  const found: JsonObject[] = [];
+  let before: string | undefined;
+  for (let page = 0; page < PAGES_MAX; page += 1) {
+    // oxlint-disable-next-line no-await-in-loop
+    const { objects, next } = await listAt(`/${resource.name}`, resource.listKey, { before }, 100, signal);
+    found.push(...objects.filter((object) => text(object.updated_at) > since));
+    before = next;
+    if (!next) break;
+  }
+  return { changed: found.toSorted((a, b) => text(b.updated_at).localeCompare(text(a.updated_at))).slice(0, MOST), isPart: before !== undefined };
 }
 
 /** What the objects themselves say of changes that have no events: when, not what, and by whom they were created. */
@@ -50,8 +66,8 @@ export function Unlisted() {
   const found = useQuery({
     queryKey: ['endpoints', 'latest'],
     enabled: dated !== undefined,
-    queryFn: ({ signal }) => (dated ? latest(dated, signal) : Promise.resolve([])),
-    refetchInterval: 10_000,
+    queryFn: ({ signal }) => (dated ? latest(dated, signal) : Promise.resolve(undefined)),
+    refetchInterval: 30_000,
   });
   if (all.length === 0) return null;
   return (
@@ -59,13 +75,14 @@ export function Unlisted() {
       <p className={ui.hint}>There are no event types for {listOf(all)}. Their changes are not recorded. An endpoint keeps only the time of its last change and its owner; a deleted one leaves no trace.</p>
       {found.isPending && dated ? <Loading /> : null}
       {found.error ? <Failure error={found.error} retry={() => void found.refetch()} /> : null}
-      {found.data && found.data.length === 0 ? <p className={ui.dim}>No endpoint was created or changed in the last 24 hours.</p> : null}
-      {found.data && found.data.length > 0 ? (
+      {found.data?.isPart ? <p className={ui.dim}>There are more than {PAGES_MAX * 100} endpoints: only the newest are searched for changes.</p> : null}
+      {found.data && found.data.changed.length === 0 ? <p className={ui.dim}>No endpoint was created or changed in the last 24 hours.</p> : null}
+      {found.data && found.data.changed.length > 0 ? (
         <div className={ui.tableBox} role="region" aria-label="Endpoints that were changed last" tabIndex={0}>
           <table className={ui.table}>
             <thead><tr><th scope="col">Endpoint, changed in the last 24 hours</th><th scope="col">Last change</th><th scope="col">Created</th><th scope="col">Owner</th><th scope="col">Metadata</th></tr></thead>
             <tbody>
-              {found.data.map((object) => (
+              {found.data.changed.map((object) => (
                 <tr key={text(object.id)}>
                   <td><Link className={ui.strong} to="/$collection/$id" params={{ collection: 'endpoints', id: text(object.id) }}>{nameOf(object)}</Link></td>
                   <td data-label="Last change"><Time value={text(object.updated_at)} relative /></td>

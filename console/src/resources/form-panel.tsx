@@ -5,12 +5,11 @@ import { useModel } from '@/api/document';
 import { call } from '@/api/http';
 import { type JsonObject, isObject } from '@/api/json';
 import type { Operation, Resource } from '@/api/model';
-import { ApiError } from '@/api/error';
-import { Codes } from '@/ui/states';
 import { announce } from '@/ui/toast';
 import ui from '@/ui/ui.module.css';
 import { CommandsOf } from './commands-of';
 import { type FieldError, fieldError } from './field-errors';
+import { FormError } from './form-error';
 import { ChangeContext, ObjectFields } from './fields';
 import { bodyOf, initialValues, withValue } from './form-values';
 import { ShownOnce, secretsIn } from './shown-once';
@@ -63,12 +62,7 @@ export function FormPanel({ resource, operation, title, verb, object, id, defaul
           <ChangeContext value={before !== undefined}>
             {schema ? <ObjectFields path={[]} schema={schema} value={values} errors={problem ? [problem] : NONE} onChange={(at, value) => setValues((now) => withValue(now, at, value))} /> : null}
           </ChangeContext>
-          {send.error ? (
-            <div className={ui.failure} role="alert">
-              <p>{send.error.message}</p>
-              {send.error instanceof ApiError ? <Codes error={send.error} /> : null}
-            </div>
-          ) : null}
+          <FormError error={send.error} />
           <CommandsOf collection={resource.name} operation={operation} path={path} id={id} body={body} />
           <div className={ui.formFoot}>
             <Button variant="default" onClick={onClose}>Cancel</Button>

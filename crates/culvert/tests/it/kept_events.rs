@@ -301,7 +301,11 @@ async fn a_server_without_retention_has_no_traffic_and_says_so() {
 }
 
 /// A stream of events that is read line by line.
-pub struct Stream(BufReader<TcpStream>);
+pub struct Stream {
+    socket: BufReader<TcpStream>,
+    /// The ID behind which it resumes before its first message.
+    start: String,
+}
 
 impl Stream {
     pub async fn open(culvert: &Harness, query: &str, last: Option<&str>) -> Self {
@@ -318,9 +322,19 @@ impl Stream {
             "GET /events?follow=true{query} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n{last}\r\n"
         );
         socket.write_all(request.as_bytes()).await.unwrap();
-        let mut stream = Self(BufReader::new(socket));
-        while stream.line().await != ": following" {}
-        stream
+        let mut stream = Self {
+            socket: BufReader::new(socket),
+            start: String::new(),
+        };
+        loop {
+            let line = stream.line().await;
+            if line == ": following" {
+                return stream;
+            }
+            if let Some(id) = line.strip_prefix("id: ") {
+                stream.start = id.to_owned();
+            }
+        }
     }
 
     async fn line(&mut self) -> String {
@@ -330,7 +344,7 @@ impl Stream {
     /// The next line; `None` after the end of the stream.
     pub async fn try_line(&mut self) -> Option<String> {
         let mut line = String::new();
-        let reading = self.0.read_line(&mut line);
+        let reading = self.socket.read_line(&mut line);
         let read = tokio::time::timeout(culvert_testing::PATIENCE, reading);
         let n_bytes = read.await.unwrap().unwrap();
         // The last chunk of a response is empty.
@@ -350,6 +364,21 @@ impl Stream {
             }
         }
     }
+}
+
+/// A reader whose stream broke before its first message misses nothing: the opening has an ID.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_without_messages_resumes_where_it_began() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let types = "&type=vault_created.v0";
+    let stream = Stream::open(&culvert, types, None).await;
+    let start = stream.start.clone();
+    drop(stream);
+    culvert.create("vaults", json!({"name": "between"})).await;
+    let mut stream = Stream::open(&culvert, types, Some(&start)).await;
+    let (_, message) = stream.next().await;
+    assert_eq!(message["event"]["object"]["name"], "between");
+    culvert.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
