@@ -185,12 +185,14 @@ where
             }
             state.reading = state.mux.wants_input();
             let (reading, ended) = (state.reading, state.mux.ending().is_some());
+            let has_more = state.mux.has_output();
             let mut due = state.mux.deadline();
             if state.queued > state.granted {
                 state.wake_queued();
                 due = due.into_iter().chain(state.mux.room_grows_at()).min();
             }
-            state.driver = Some(cx.waker().clone());
+            // What happens from here on wakes this task.
+            state.set_driver(cx.waker());
             let wakers = state.take_wakers();
             drop(state);
             wake(wakers);
@@ -198,6 +200,7 @@ where
                 return Poll::Ready(());
             }
 
+            let waiting = self.out.remaining();
             let written = self.poll_write(cx);
             let read = if reading {
                 self.poll_read(cx, idle)
@@ -208,17 +211,17 @@ where
                 self.lose((!self.has_ended).then(|| why_lost(error)));
                 return Poll::Ready(());
             }
-            if written.is_ready() || !self.out.has_remaining() {
+            if !self.out.has_remaining() {
                 *stalled_since = None;
-            } else {
-                stalled_since.get_or_insert(now);
+            } else if self.out.remaining() < waiting || stalled_since.is_none() {
+                *stalled_since = Some(now);
             }
             let stalled = stalled_since.map(|since| since + self.stall);
             if stalled.is_some_and(|at| at <= now) {
                 self.lose(Some("the peer did not read in time".to_owned()));
                 return Poll::Ready(());
             }
-            if written.is_ready() || read.is_ready() {
+            if read.is_ready() || written.is_ready() && has_more {
                 continue;
             }
             timer.set(stalled.into_iter().chain(due).min());
@@ -233,18 +236,22 @@ where
         Poll::Pending
     }
 
-    /// Ready when data was written.
+    /// Ready when everything was written and flushed.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.out.has_remaining() {
-            if self.wants_flush {
-                ready!(Pin::new(&mut self.socket).poll_flush(cx))?;
-                self.wants_flush = false;
-            }
-            return Poll::Pending;
+        while self.out.has_remaining() {
+            ready!(self.poll_write_once(cx))?;
         }
-        let mut slices = [IoSlice::new(&[]); SLICES];
-        let count = self.out.chunks_vectored(&mut slices);
+        if self.wants_flush {
+            ready!(Pin::new(&mut self.socket).poll_flush(cx))?;
+            self.wants_flush = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_write_once(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let written = if self.socket.is_write_vectored() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = self.out.chunks_vectored(&mut slices);
             ready!(Pin::new(&mut self.socket).poll_write_vectored(cx, &slices[..count]))?
         } else {
             ready!(Pin::new(&mut self.socket).poll_write(cx, self.out.chunk()))?
@@ -318,10 +325,8 @@ where
     }
 
     fn poll_goodbye(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while self.out.has_remaining() {
-            if ready!(self.poll_write(cx)).is_err() {
-                return Poll::Ready(());
-            }
+        if ready!(self.poll_write(cx)).is_err() {
+            return Poll::Ready(());
         }
         match ready!(Pin::new(&mut self.socket).poll_shutdown(cx)) {
             Ok(()) | Err(_) => Poll::Ready(()),

@@ -152,6 +152,14 @@ impl State {
         }
     }
 
+    /// Has the driver woken when there is work for it.
+    pub(super) fn set_driver(&mut self, waker: &Waker) {
+        match &mut self.driver {
+            Some(driver) => driver.clone_from(waker),
+            None => self.driver = Some(waker.clone()),
+        }
+    }
+
     pub(super) fn driver_has_work(&self) -> bool {
         self.mux.has_output() || self.mux.wants_input() != self.reading
     }
