@@ -13,11 +13,13 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use culvert_http::http1::head::{field_line, request_line};
 use culvert_mux::ErrorCode;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, TlsEnd};
 use super::exchanges::{Exchanges, ReplayError};
 use super::tap::{About, Tap};
 use super::upstream::CONNECT_TIME;
@@ -124,67 +126,91 @@ pub(crate) async fn forward(
 }
 
 async fn forward_to(
-    mut stream: Stream,
+    stream: Stream,
     endpoint: &Endpoint,
     tap: &mut Option<Tap>,
     draining: CancellationToken,
     held: &Held,
 ) -> Result<(), Unreached> {
-    let mut first = Bytes::new();
     // Only HTTP connections have a point at which no request is open.
     let draining = endpoint.protocol.is_http().then_some(draining);
-    let mut socket = match endpoint.upstream.connect().await {
+    let socket = match endpoint.upstream.connect().await {
         Ok(socket) => socket,
         Err(error) => return Err(Unreached(error, Some(stream))),
     };
     match (&endpoint.tls_end, endpoint.upstream.tls()) {
-        (None, None) => carry(stream, first, socket, tap.take(), draining, held).await,
-        (None, Some((connector, name))) => {
-            if endpoint.proxied {
-                // The service reads the PROXY header before its TLS handshake.
-                match take_proxy_header(&mut stream, &mut first).await {
-                    Ok(header) => {
-                        if let Err(error) = socket.write_all(&header).await {
-                            return Err(Unreached(error, Some(stream)));
-                        }
-                    }
-                    Err(error) => return Err(Unreached(error, Some(stream))),
+        (None, None) => carry(stream, Bytes::new(), socket, tap.take(), draining, held).await,
+        // In boxes, so that other connections keep no room for TLS.
+        (None, Some(tls)) => {
+            let forwarding = encrypted(stream, endpoint, socket, tls, tap, draining, held);
+            Box::pin(forwarding).await
+        }
+        (Some(end), tls) => Box::pin(decrypted(stream, endpoint, socket, end, tls)).await,
+    }
+}
+
+/// Forwards to a service with TLS.
+async fn encrypted(
+    mut stream: Stream,
+    endpoint: &Endpoint,
+    mut socket: TcpStream,
+    (connector, name): &(TlsConnector, ServerName<'static>),
+    tap: &mut Option<Tap>,
+    draining: Option<CancellationToken>,
+    held: &Held,
+) -> Result<(), Unreached> {
+    let mut first = Bytes::new();
+    if endpoint.proxied {
+        // The service reads the PROXY header before its TLS handshake.
+        match take_proxy_header(&mut stream, &mut first).await {
+            Ok(header) => {
+                if let Err(error) = socket.write_all(&header).await {
+                    return Err(Unreached(error, Some(stream)));
                 }
             }
-            let handshake = connector.connect(name.clone(), socket);
-            let greeted = tokio::time::timeout(CONNECT_TIME, handshake).await;
-            match greeted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-                Ok(socket) => carry(stream, first, socket, tap.take(), draining, held).await,
-                Err(error) => Err(Unreached(error, Some(stream))),
-            }
-        }
-        (Some(end), tls) => {
-            let mut ahead = Bytes::new();
-            if endpoint.proxied {
-                ahead = match take_proxy_header(&mut stream, &mut first).await {
-                    Ok(header) => header,
-                    Err(error) => return Err(Unreached(error, Some(stream))),
-                };
-            }
-            let clear = end.acceptor().accept(Rest { first, stream });
-            let Ok(Ok(mut clear)) = tokio::time::timeout(CONNECT_TIME, clear).await else {
-                // A client that does not speak TLS is not an error of the agent.
-                return Ok(());
-            };
-            if let Err(error) = socket.write_all(&ahead).await {
-                return Err(Unreached(error, None));
-            }
-            let copied = match tls {
-                None => tokio::io::copy_bidirectional(&mut clear, &mut socket).await,
-                Some((connector, name)) => match connector.connect(name.clone(), socket).await {
-                    Ok(mut socket) => tokio::io::copy_bidirectional(&mut clear, &mut socket).await,
-                    Err(error) => return Err(Unreached(error, None)),
-                },
-            };
-            // Both ends notice that a connection broke.
-            copied.map(drop).or(Ok(()))
+            Err(error) => return Err(Unreached(error, Some(stream))),
         }
     }
+    let handshake = connector.connect(name.clone(), socket);
+    let greeted = tokio::time::timeout(CONNECT_TIME, handshake).await;
+    match greeted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        Ok(socket) => carry(stream, first, socket, tap.take(), draining, held).await,
+        Err(error) => Err(Unreached(error, Some(stream))),
+    }
+}
+
+/// Terminates the client's TLS, and forwards to a service with TLS or without.
+async fn decrypted(
+    mut stream: Stream,
+    endpoint: &Endpoint,
+    mut socket: TcpStream,
+    end: &TlsEnd,
+    tls: Option<&(TlsConnector, ServerName<'static>)>,
+) -> Result<(), Unreached> {
+    let (mut first, mut ahead) = (Bytes::new(), Bytes::new());
+    if endpoint.proxied {
+        ahead = match take_proxy_header(&mut stream, &mut first).await {
+            Ok(header) => header,
+            Err(error) => return Err(Unreached(error, Some(stream))),
+        };
+    }
+    let clear = end.acceptor().accept(Rest { first, stream });
+    let Ok(Ok(mut clear)) = tokio::time::timeout(CONNECT_TIME, clear).await else {
+        // A client that does not speak TLS is not an error of the agent.
+        return Ok(());
+    };
+    if let Err(error) = socket.write_all(&ahead).await {
+        return Err(Unreached(error, None));
+    }
+    let copied = match tls {
+        None => tokio::io::copy_bidirectional(&mut clear, &mut socket).await,
+        Some((connector, name)) => match connector.connect(name.clone(), socket).await {
+            Ok(mut socket) => tokio::io::copy_bidirectional(&mut clear, &mut socket).await,
+            Err(error) => return Err(Unreached(error, None)),
+        },
+    };
+    // Both ends notice that a connection broke.
+    copied.map(drop).or(Ok(()))
 }
 
 /// Removes the PROXY protocol header from the front of a connection: version 1 is a line, version 2 has a

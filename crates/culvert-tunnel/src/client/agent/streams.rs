@@ -34,6 +34,19 @@ impl Agent {
                 self.proxy(stream, draining).await;
                 Done::Nothing
             }
+            // In a box, so that connections of clients keep no room for it.
+            kind => Box::pin(self.obey(kind, stream, draining)).await,
+        }
+    }
+
+    /// Takes a stream that is no connection of a client to its end.
+    async fn obey(
+        &self,
+        kind: Option<StreamType>,
+        mut stream: Stream,
+        draining: CancellationToken,
+    ) -> Done {
+        match kind {
             Some(StreamType::HEARTBEAT) => {
                 tokio::select! {
                     () = session::echo(stream) => {}
