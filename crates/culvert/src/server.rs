@@ -376,7 +376,9 @@ impl Server {
                     .context("the agent ingress has no certificate")?;
                 let limits = settings.limits.agent_connections(legs);
                 let tls = ingress::tls(resolver, &[])?;
-                let ingress = Ingress::new(listener, tls, server.clone(), limits);
+                let threads = edge.clone();
+                let ingress = Ingress::new(listener, tls, server.clone(), limits)
+                    .on_threads(move || threads.as_ref()?.thread_for_agent());
                 parts.agents.start("agents", |stop| ingress.run(stop));
             }
             if !settings.agents.ssh_addr.is_empty() {

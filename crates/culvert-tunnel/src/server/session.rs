@@ -9,6 +9,7 @@ use std::time::Duration;
 use culvert_base::{Refusal, Secret, code};
 use culvert_mux::{Ending, ErrorCode, Limits, OURS_STREAMS_MAX, Side};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -146,17 +147,22 @@ impl Server {
         &self.bindings
     }
 
-    /// Serves one connection to its end. `permit` counts it as unauthenticated.
+    /// Serves one connection to its end. Its bytes are moved on the runtime `thread`. `permit` counts it as
+    /// unauthenticated.
     pub(crate) async fn serve<S>(
         self: &Arc<Self>,
         socket: S,
+        thread: &Handle,
         origin: Origin,
         permit: UnauthenticatedPermit,
         stop: CancellationToken,
     ) where
-        S: AsyncRead + AsyncWrite + Unpin,
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let (session, driver) = driver::connect(socket, Side::Server, Limits::unauthenticated());
+        // Ends the driver if this future is dropped.
+        let mut driving = JoinSet::new();
+        driving.spawn_on(async { drop(driver.run().await) }, thread);
         let connection = Connection {
             server: Arc::clone(self),
             origin,
@@ -164,10 +170,8 @@ impl Server {
             beat_at: Mutex::new(Instant::now()),
             end_reason: Arc::default(),
         };
-        let conversation = async {
-            Arc::new(connection).converse(permit, stop).await;
-        };
-        tokio::join!(driver.run(), conversation);
+        Arc::new(connection).converse(permit, stop).await;
+        while driving.join_next().await.is_some() {}
     }
 }
 
