@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use config::{Config, Environment, File, FileFormat};
+use config::{Config, ConfigError, Environment, File, FileFormat};
 use serde_json::Value;
 
 use super::{Invalid, Key, Settings, keys};
@@ -49,7 +49,8 @@ pub fn load(
                 path.display()
             )));
         }
-        builder = builder.add_source(File::from(path.as_path()).format(FileFormat::Toml));
+        let text = read(path)?;
+        builder = builder.add_source(File::from_str(&text, FileFormat::Toml));
     }
     let ours: HashMap<String, String> = environment
         .iter()
@@ -75,21 +76,31 @@ pub fn load(
         } else {
             builder.set_override(name, value.as_str())
         };
-        builder =
-            set.map_err(|e| Invalid(format!("invalid value for the setting `{name}`: {e}")))?;
+        builder = set.map_err(|e| {
+            let why = without_values(&e);
+            Invalid(format!("invalid value for the setting `{name}`: {why}"))
+        })?;
     }
-    let config = builder
-        .build()
-        .map_err(|e| Invalid(format!("cannot read the configuration: {e}")))?;
+    let config = builder.build().map_err(|e| {
+        Invalid(format!(
+            "cannot read the configuration: {}",
+            without_values(&e)
+        ))
+    })?;
 
-    let given: BTreeMap<String, Value> = config
-        .clone()
-        .try_deserialize()
-        .map_err(|e| Invalid(format!("cannot read the configuration: {e}")))?;
+    let given: BTreeMap<String, Value> = config.clone().try_deserialize().map_err(|e| {
+        Invalid(format!(
+            "cannot read the configuration: {}",
+            without_values(&e)
+        ))
+    })?;
     refuse_unknown(&given, &keys)?;
-    let mut settings: Settings = config
-        .try_deserialize()
-        .map_err(|e| Invalid(format!("the configuration is invalid: {e}")))?;
+    let mut settings: Settings = config.try_deserialize().map_err(|e| {
+        Invalid(format!(
+            "the configuration is invalid: {}",
+            without_values(&e)
+        ))
+    })?;
     // An empty variable for a list parses as one empty item.
     for list in [
         &mut settings.api.trusted_proxies,
@@ -107,6 +118,41 @@ pub fn load(
     }
     settings.check()?;
     Ok(settings)
+}
+
+/// The text of a configuration file, which is TOML. The error names the line and does not repeat it: it may have a secret.
+fn read(path: &Path) -> Result<String, Invalid> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Invalid(format!(
+            "cannot read the configuration file `{shown}`: {error}"
+        ))
+    })?;
+    if let Err(error) = toml::from_str::<toml::Table>(&text) {
+        let start = error.span().map_or(0, |span| span.start);
+        let before = text.get(..start).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        let why = error.message();
+        return Err(Invalid(format!("`{shown}`, line {line}: {why}")));
+    }
+    Ok(text)
+}
+
+/// An error without the value that has the wrong type.
+fn without_values(error: &ConfigError) -> String {
+    let key = |key: &Option<String>| match key {
+        Some(key) => format!(" for key `{key}`"),
+        None => String::new(),
+    };
+    match error {
+        ConfigError::Type {
+            expected, key: at, ..
+        } => format!("invalid type, expected {expected}{}", key(at)),
+        ConfigError::At { error, key: at, .. } => {
+            format!("{}{}", without_values(error), key(at))
+        }
+        other => other.to_string(),
+    }
 }
 
 fn refuse_unknown(given: &BTreeMap<String, Value>, keys: &[Key]) -> Result<(), Invalid> {

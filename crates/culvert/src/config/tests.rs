@@ -143,3 +143,33 @@ fn every_live_key_is_a_key() {
         assert!(keys.iter().any(|key| key == live), "{live}");
     }
 }
+
+/// A wrong line may have a secret, and so may a value of a wrong type.
+#[test]
+fn an_invalid_configuration_is_refused_without_its_values() {
+    const PLANT: &str = "planted-5f1c9e";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("culvert.toml");
+    for (text, line) in [
+        (
+            format!("[bootstrap]\napi_key = \"{PLANT}\n"),
+            Some("line 2"),
+        ),
+        (
+            format!("[bootstrap]\n\napi_key = {PLANT}\n"),
+            Some("line 3"),
+        ),
+        (
+            format!("a = 1\ndatabase_url = \"x:{PLANT}@y\" z\n"),
+            Some("line 2"),
+        ),
+        (format!("[edge]\nconnections_max = \"{PLANT}\"\n"), None),
+        (format!("edge = \"{PLANT}\"\n"), None),
+        (format!("[edge]\ntcp_ports = [\"{PLANT}\"]\n"), None),
+    ] {
+        std::fs::write(&path, &text).unwrap();
+        let Invalid(why) = load(Some(&path), &HashMap::new(), &[]).unwrap_err();
+        assert!(!why.contains(PLANT), "{text}: {why}");
+        assert!(line.is_none_or(|line| why.contains(line)), "{text}: {why}");
+    }
+}

@@ -219,13 +219,13 @@ async fn no_import_prints_a_secret() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     let caddy = format!(
-        "{{\n\temail me@example.com\n\tacme_dns cloudflare {PLANT}\n}}\nhttp://app.culvert.localhost {{\n\tbasic_auth {{\n\t\tme {PLANT}\n\t}}\n\treverse_proxy http://me:{PLANT}@127.0.0.1:1 {{\n\t\theader_up Authorization \"Bearer {PLANT}\"\n\t}}\n\ttls {PLANT}.pem {PLANT}.key\n\theader X-Key {PLANT}\n\trespond /in {PLANT} {PLANT}\n\tforward_auth me:{PLANT}@127.0.0.1:2 {{\n\t\turi /?token={PLANT}\n\t}}\n}}\n"
+        "{{\n\temail me@example.com\n\tacme_dns cloudflare {PLANT}\n}}\nhttp://app.culvert.localhost {{\n\tbasic_auth {{\n\t\tme {PLANT}\n\t}}\n\treverse_proxy http://me:{PLANT}@127.0.0.1:1 {{\n\t\theader_up Authorization \"Bearer {PLANT}\"\n\t}}\n\theader X-Key {PLANT}\n\trespond /in {PLANT}\n\tforward_auth me:{PLANT}@127.0.0.1:2 {{\n\t\turi /?token={PLANT}\n\t}}\n}}\n"
     );
     let frp = format!(
         "serverAddr = \"culvert.localhost\"\nauth.token = \"{PLANT}\"\n\n[[proxies]]\nname = \"web\"\ntype = \"http\"\nlocalPort = 1\nsubdomain = \"frp\"\nhttpUser = \"me\"\nhttpPassword = \"{PLANT}\"\nrequestHeaders.set.authorization = \"{PLANT}\"\nsecretKey = \"{PLANT}\"\n\n[[proxies]]\nname = \"s\"\ntype = \"stcp\"\nlocalPort = 2\nsecretKey = \"{PLANT}\"\n"
     );
     let cloudflared = format!(
-        "tunnel: abc\ncredentials-file: /{PLANT}.json\ntoken: {PLANT}\ningress:\n  - hostname: cf.culvert.localhost\n    service: http://me:{PLANT}@127.0.0.1:1\n  - hostname: b.culvert.localhost\n    service: {PLANT}://a\n    originRequest:\n      httpHostHeader: {PLANT}:x\n  - service: http_status:404\n"
+        "tunnel: abc\ntoken: {PLANT}\ningress:\n  - hostname: cf.culvert.localhost\n    service: http://me:{PLANT}@127.0.0.1:1\n  - service: http_status:404\n"
     );
     for (name, text) in [
         ("Caddyfile", &caddy),
