@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Response, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 
 use crate::pace::Busy;
@@ -64,7 +64,8 @@ impl Body {
 /// The response to `HEAD`: that to `GET` with the length of its body instead of the body.
 pub(crate) fn without_body(response: Response<Body>) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
-    if let Some(length) = body.size_hint().exact().filter(|length| *length > 0) {
+    let length = body.size_hint().exact();
+    if let Some(length) = length.filter(|_| parts.status != StatusCode::NOT_MODIFIED) {
         parts.headers.insert(CONTENT_LENGTH, length.into());
     }
     Response::from_parts(parts, Body::empty())
