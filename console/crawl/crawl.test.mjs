@@ -9,6 +9,7 @@ import { MARKUP, seed } from '../tests/seed.mjs';
 import { upstream, visit } from '../tests/upstream.mjs';
 
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+/** A folder for pictures, and a pattern for the routes that are visited. */
 const shots = process.env.SCREENSHOTS;
 let browser, service, routes, endpoint;
 
@@ -30,6 +31,7 @@ before(async () => {
     if (id) routes.push(`/${slug}/${id}`);
     if (id && model.paths[path].patch) routes.push(`/${slug}/${id}/edit`);
   }
+  if (process.env.ROUTES) routes = routes.filter((route) => new RegExp(process.env.ROUTES).test(route));
   await context.close();
 });
 after(async () => {

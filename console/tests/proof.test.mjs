@@ -55,6 +55,7 @@ test('an intact log is proved, exported, and changes are found where they are', 
   assert.ok(exported.split('\n').length > N_VAULTS);
 
   // A wrong head is refused at its field; that of another log is a broken log.
+  await section.getByText('Compare with a recorded head').click();
   await section.getByLabel('Recorded head').fill('12:zz');
   await section.getByText('A head is a position, a colon, and 64 hexadecimal digits.').waitFor();
   await section.getByLabel('Recorded head').fill(`7:${createHash('sha256').update('other').digest('hex')}`);

@@ -43,7 +43,7 @@ export function nounOf(resource: string): string {
 }
 
 function lowered(title: string): string {
-  return /^[A-Z][a-z ]/.test(title) ? title.charAt(0).toLowerCase() + title.slice(1) : title;
+  return /^(?!Kubernetes)[A-Z][a-z ]/.test(title) ? title.charAt(0).toLowerCase() + title.slice(1) : title;
 }
 
 /** Several objects of the resource, in the middle of a sentence. */

@@ -57,7 +57,7 @@ export default function AuditPage() {
   const kinds = useMemo(() => types.map((type) => ({ value: type, label: eventTitle(type) })), [types]);
   const views = <Views view={search.view} onView={(view) => void navigate({ to: '/audit', search: { view } })} />;
   return search.view === 'kept' ? (
-    <KeptPage title="Audit" text={`${SCOPE}${note}`} views={views} kinds={kinds} all={ALL} object="Object ID" hasActor above={<><ProofSection /><Unlisted /></>} row={row} heads={HEADS}
+    <KeptPage title="Audit" text={`${SCOPE}${note}`} views={views} kinds={kinds} all={ALL} object="Object ID" hasActor above={<ProofSection />} below={<Unlisted />} row={row} heads={HEADS}
       search={search} onSearch={(next) => void navigate({ to: '/audit', search: { ...next, view: 'kept' } })} />
   ) : <LiveAudit views={views} />;
 }

@@ -19,8 +19,9 @@ interface Props {
   text: string;
   /** The choice between live and kept events. */
   views: ReactNode;
-  /** Between the search and its results. */
+  /** Between the search and its results, and behind them. */
   above?: ReactNode;
+  below?: ReactNode;
   search: KeptSearch;
   onSearch: (search: KeptSearch) => void;
   kinds: { value: string; label: string }[];
@@ -38,7 +39,7 @@ const LOOK_AGAIN_MS = 2000;
 const stay = () => {};
 
 /** A page that searches kept events: a filter, a range of time, and pages from the newest to the oldest. */
-export function KeptPage({ title, text, views, search, onSearch, kinds, all, object, above, hasActor = false, heads, row }: Props) {
+export function KeptPage({ title, text, views, search, onSearch, kinds, all, object, above, below, hasActor = false, heads, row }: Props) {
   const [draft, setDraft] = useState<KeptSearch>(search);
   const [selected, setSelected] = useState<KeptEvent>();
   const types = useMemo(() => (search.type ? [search.type] : all), [search.type, all]);
@@ -98,6 +99,7 @@ export function KeptPage({ title, text, views, search, onSearch, kinds, all, obj
           {hasMore ? <Button variant="default" size="xs" loading={isLoadingMore} onClick={loadMore}>{isEmpty ? 'Search further' : 'Older'}</Button> : null}
         </div>
       ) : null}
+      {below}
       <Drawer opened={selected !== undefined} onClose={() => setSelected(undefined)} title="Event" size="lg" withOverlay={false} trapFocus={false} closeOnClickOutside={false} returnFocus={false}>
         {selected ? <EventDetail event={selected} /> : null}
       </Drawer>

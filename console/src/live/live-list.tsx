@@ -1,5 +1,5 @@
 import { useVirtualizer } from '@tanstack/react-virtual';
-import { type KeyboardEvent, type ReactNode, useEffect, useRef } from 'react';
+import { type CSSProperties, type KeyboardEvent, type ReactNode, useEffect, useRef } from 'react';
 import type { LiveEvent } from './entry';
 import css from './live.module.css';
 
@@ -47,7 +47,7 @@ export function LiveList({ label, events, selected, onSelect, onAway, row, onEnd
     if (next) onSelect(next);
   };
   return (
-    <div ref={box} className={css.list} role="listbox" aria-label={label} tabIndex={0} onKeyDown={onKey} aria-activedescendant={selected && at >= 0 ? `event-${selected}` : undefined}
+    <div ref={box} className={css.list} style={{ '--rows': `${events.length * ROW}px` } as CSSProperties} role="listbox" aria-label={label} tabIndex={0} onKeyDown={onKey} aria-activedescendant={selected && at >= 0 ? `event-${selected}` : undefined}
       onScroll={(event) => onAway(event.currentTarget.scrollTop > ROW)}>
       <div style={{ height: virtual.getTotalSize() }} className={css.inner} role="presentation">
         {virtual.getVirtualItems().map(({ index, start }) => {

@@ -103,8 +103,11 @@ export function ProofSection() {
   return (
     <Section title="Proof of completeness" actions={actions}>
       <p className={ui.hint}>Your browser reads the whole log and computes every hash again. The hashes have no key: only a head that was recorded elsewhere shows that the log was truncated or regenerated.</p>
-      <TextInput label="Recorded head" description="Position and hash, as an earlier verification or the server's log shows them. Empty: the head that this browser verified last." placeholder="1204:6354e0ec…" value={given}
-        onChange={(event) => setGiven(event.currentTarget.value)} error={isWrong ? 'A head is a position, a colon, and 64 hexadecimal digits.' : undefined} />
+      <details className={ui.commands}>
+        <summary>Compare with a recorded head</summary>
+        <TextInput label="Recorded head" description="Position and hash, as an earlier verification or the server's log shows them. Empty: the head that this browser verified last." placeholder="1204:6354e0ec…" value={given}
+          onChange={(event) => setGiven(event.currentTarget.value)} error={isWrong ? 'A head is a position, a colon, and 64 hexadecimal digits.' : undefined} />
+      </details>
       {error ? <Failure error={error} /> : null}
       {proof ? <Result proof={proof} recorded={against.recorded} seen={against.seen} /> : null}
     </Section>

@@ -79,7 +79,7 @@ export function Unlisted() {
       {found.data && found.data.changed.length === 0 ? <p className={ui.dim}>No endpoint was created or changed in the last 24 hours.</p> : null}
       {found.data && found.data.changed.length > 0 ? (
         <div className={ui.tableBox} role="region" aria-label="Endpoints that were changed last" tabIndex={0}>
-          <table className={ui.table}>
+          <table className={ui.table} data-long="true">
             <thead><tr><th scope="col">Endpoint, changed in the last 24 hours</th><th scope="col">Last change</th><th scope="col">Created</th><th scope="col">Owner</th><th scope="col">Metadata</th></tr></thead>
             <tbody>
               {found.data.changed.map((object) => (

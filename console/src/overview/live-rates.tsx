@@ -48,7 +48,7 @@ export function LiveRates({ onRequest }: { onRequest: () => void }) {
         <div><b>{requests === 0 ? '–' : `${((errors / requests) * 100).toFixed(1)} %`}</b><span>server errors</span></div>
         <div>{tail.state === 'live' ? <Tag tone="ok">Live</Tag> : <Tag tone="warn">Connecting</Tag>}{tail.dropped > 0 ? <span>{tail.dropped} dropped</span> : null}</div>
       </div>
-      <Chart series={series} />
+      {series.some((second) => second.requests > 0) ? <Chart series={series} /> : <p className={css.quiet}>No request in the last 60 seconds.</p>}
       <p className={css.axis}><span>60 seconds ago</span><span>now</span></p>
     </Section>
   );
