@@ -6,7 +6,7 @@ import { useModel } from '@/api/document';
 import { call } from '@/api/http';
 import { type JsonObject, isObject, text } from '@/api/json';
 import type { Operation } from '@/api/model';
-import { resolve } from '@/api/schema';
+import { type Schema, type Schemas, resolve } from '@/api/schema';
 import { eventTitle, humanize } from '@/api/words';
 import { problemsOf } from '@/resources/checks';
 import { CommandsOf } from '@/resources/commands-of';
@@ -62,6 +62,14 @@ interface Made {
   object: JsonObject;
   /** The subscription that was to be created with it, if that failed. */
   error: Error | undefined;
+}
+
+/** Whether a target has fields whose values are never shown again. */
+function hasSecretFields(schemas: Schemas, schema: Schema): boolean {
+  return Object.entries(schema.properties ?? {}).some(([name, raw]) => {
+    const field = resolve(schemas, raw);
+    return field.writeOnly === true || name === 'headers' || hasSecretFields(schemas, field);
+  });
 }
 
 interface SettingsProps {
@@ -129,7 +137,7 @@ function Settings({ kind, operation, object, onBack, onMade }: SettingsProps) {
   const subscribes = !object && model.resources.get('event_subscriptions')?.create;
   return (
     <form ref={form} onSubmit={submit} className={ui.stack} noValidate aria-label={`Settings of ${humanize(kind)}`}>
-      <p className={ui.hint}><Prose text={target.description ?? ''} />{object ? ' Secrets that you leave empty are kept, unless the address changes: then the server asks for them again.' : ''}</p>
+      <p className={ui.hint}><Prose text={target.description ?? ''} />{object && hasSecretFields(model.schemas, target) ? ' Secrets that you leave empty are kept, unless the address changes: then the server asks for them again.' : ''}</p>
       <ChangeContext value={object !== undefined}>
         <ObjectFields path={['target', kind]} schema={target} value={own} errors={errors} onChange={change} />
         <ObjectFields path={[]} schema={{ ...schema, properties: { description: schema.properties?.description ?? {}, metadata: schema.properties?.metadata ?? {} } }} value={values} errors={errors} onChange={change} />
