@@ -26,7 +26,7 @@ use crate::inherited::Inherited;
 use crate::kubernetes;
 use crate::overload::{Level, TURN_WHEN_TIGHT};
 use crate::proxy::{self, Ends, Header};
-use crate::rules::Kind;
+use crate::rules::{Kind, Timeouts};
 use crate::snapshot::group::{Group, Member};
 use crate::socket::{self, Carrier, Counted, Replay, Wire};
 use crate::tcp;
@@ -211,9 +211,28 @@ pub(crate) async fn pass(
         }
         hops += 1;
     }
-    let Some(tls_policy) = tls_policy else {
-        return tcp::endpoint(socket, &ahead, &member, timeouts, down).await;
-    };
+    match tls_policy {
+        None => tcp::endpoint(socket, ahead, &member, timeouts, down).await,
+        // In a box, so that other connections keep no room for it.
+        Some(tls_policy) => {
+            Box::pin(decrypted(
+                socket, ahead, name, &member, timeouts, tls_policy, down,
+            ))
+            .await;
+        }
+    }
+}
+
+/// Terminates the TLS of a connection to a TLS endpoint under its policy, and forwards the rest.
+async fn decrypted(
+    socket: Counted,
+    ahead: Vec<u8>,
+    name: &str,
+    member: &Member,
+    timeouts: Timeouts,
+    tls_policy: Arc<TlsPolicy>,
+    down: &Arc<Downstream>,
+) {
     let own = down.edge.certificate(&down.edge.live.load(), name);
     let presented = tls_policy.present(own.as_ref().map(|own| &own.key), Alpn::None);
     let Some(presented) = presented else {
@@ -224,8 +243,8 @@ pub(crate) async fn pass(
     let config = Arc::clone(&presented.config);
     let clients = presented.clients.as_ref();
     let handshake = shake(config, clients, Replay::new(ahead, socket), down);
-    match tokio::time::timeout_at(deadline, handshake).await {
-        Ok(Some(stream)) => tcp::endpoint(stream, &[], &member, timeouts, down).await,
+    match tokio::time::timeout_at(deadline, Box::pin(handshake)).await {
+        Ok(Some(stream)) => tcp::endpoint(stream, Vec::new(), member, timeouts, down).await,
         _ => down.edge.state.meters.handshakes_failed.up(),
     }
 }

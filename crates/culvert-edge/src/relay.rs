@@ -2,13 +2,15 @@
 //!
 //! An idle relay holds no buffer: bytes are read into one that all relays of a thread share, and written immediately. Only
 //! what the other side does not take is kept, and then nothing more is read. While bytes flow fast between two sockets
-//! the kernel moves them ([`Pipe`]).
+//! the kernel moves them ([`Pipe`]). Bytes of an agent are in memory already, and are written from there.
 
 use std::cell::RefCell;
-use std::io;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::splice::Pipe;
@@ -17,6 +19,9 @@ use crate::splice::Pipe;
 const READ_BYTES_MIN: usize = 8 << 10;
 /// Size of a read while bytes flow fast.
 const READ_BYTES_MAX: usize = 64 << 10;
+/// Most bytes, and pieces, that are taken from memory for one write.
+const PIECES_BYTES_MAX: usize = 128 << 10;
+const PIECES_MAX: usize = 16;
 /// Most bytes to move before other tasks get their turn.
 const TURN_BYTES_MAX: usize = 2 << 20;
 
@@ -26,6 +31,16 @@ thread_local! {
 
 /// One side of a relay.
 pub(crate) trait RelayEnd: AsyncRead + AsyncWrite + Unpin {
+    /// Whether the bytes that arrive are in memory, so that [`RelayEnd::poll_piece`] reads them.
+    fn has_pieces(&self) -> bool {
+        false
+    }
+
+    /// Reads at most `bytes_max` bytes without copying them. Empty at the end, and then again.
+    fn poll_piece(&mut self, _cx: &mut Context<'_>, _bytes_max: usize) -> Poll<io::Result<Bytes>> {
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+
     /// Whether its bytes are those of a socket, so that the kernel may move them.
     fn is_socket(&self) -> bool {
         false
@@ -74,9 +89,8 @@ impl Relay {
 /// One direction of a relay.
 #[derive(Debug)]
 struct Direction {
-    /// Bytes that were read and that the other side has not taken; the first `at` of them it has.
-    rest: Vec<u8>,
-    at: usize,
+    /// Bytes that were read and that the other side has not taken.
+    rest: VecDeque<Bytes>,
     read_bytes: usize,
     pipe: Option<Pipe>,
     is_unflushed: bool,
@@ -95,8 +109,7 @@ enum Phase {
 impl Default for Direction {
     fn default() -> Self {
         Self {
-            rest: Vec::new(),
-            at: 0,
+            rest: VecDeque::new(),
             read_bytes: READ_BYTES_MIN,
             pipe: None,
             is_unflushed: false,
@@ -118,9 +131,12 @@ impl Direction {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            let read = match self.pipe.is_some() {
-                true => self.poll_spliced(cx, from, to),
-                false => self.poll_copied(cx, from, to),
+            let read = if self.pipe.is_some() {
+                self.poll_spliced(cx, from, to)
+            } else if from.has_pieces() {
+                self.poll_passed(cx, from, to)
+            } else {
+                self.poll_copied(cx, from, to)
             };
             match read {
                 Poll::Ready(Ok(0)) => self.phase = Phase::Flushing,
@@ -154,77 +170,159 @@ impl Direction {
                 return Poll::Ready(Err(io::ErrorKind::ResourceBusy.into()));
             };
             shared.resize(READ_BYTES_MAX, 0);
-            let room = shared.get_mut(..self.read_bytes).unwrap_or_default();
+            let most = self.read_bytes.min(READ_BYTES_MAX);
+            let room = shared.get_mut(..most).unwrap_or_default();
             let mut buf = ReadBuf::new(room);
             if Pin::new(&mut *from).poll_read(cx, &mut buf)?.is_pending() {
                 return Poll::Pending;
             }
-            self.write(cx, buf.filled(), to)
+            let read = buf.filled();
+            let taken = match self.write(cx, read, to) {
+                Ok(taken) => taken,
+                Err(error) => return Poll::Ready(Err(error)),
+            };
+            if let Some(rest) = read.get(taken..).filter(|rest| !rest.is_empty()) {
+                self.rest.push_back(Bytes::copy_from_slice(rest));
+            }
+            Poll::Ready(Ok(read.len()))
         });
         match copied {
-            Poll::Pending => {
-                if self.is_unflushed {
-                    ready!(Pin::new(to).poll_flush(cx))?;
-                    self.is_unflushed = false;
-                }
-                Poll::Pending
-            }
+            Poll::Pending => self.poll_idle(cx, to),
             copied => copied.map_ok(|bytes| {
-                self.adapt(bytes, from.is_socket() && to.is_socket());
+                self.adapt(bytes, READ_BYTES_MAX, from.is_socket() && to.is_socket());
                 bytes
             }),
         }
     }
 
+    /// There is nothing to read: flushes what was written.
+    fn poll_idle(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &mut impl RelayEnd,
+    ) -> Poll<io::Result<usize>> {
+        if self.is_unflushed {
+            ready!(Pin::new(to).poll_flush(cx))?;
+            self.is_unflushed = false;
+        }
+        Poll::Pending
+    }
+
+    /// As [`Direction::poll_copied`], with bytes that are in memory: several pieces in one write.
+    fn poll_passed(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut impl RelayEnd,
+        to: &mut impl RelayEnd,
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_rest(cx, to))?;
+        let most = self.read_bytes;
+        let mut first = match from.poll_piece(cx, most) {
+            Poll::Pending => return self.poll_idle(cx, to),
+            Poll::Ready(first) => first?,
+        };
+        let mut bytes = first.len();
+        let mut is_drained = false;
+        // The end and errors show again with the next read.
+        let mut next = |left: usize| match from.poll_piece(cx, left) {
+            Poll::Ready(piece) => piece.ok().filter(|piece| !piece.is_empty()),
+            Poll::Pending => {
+                is_drained = true;
+                None
+            }
+        };
+        if bytes == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        match Some(most - bytes)
+            .filter(|left| *left > 0)
+            .and_then(&mut next)
+        {
+            None => {
+                let taken = self.write(cx, &first, to)?;
+                first.advance(taken);
+                self.rest
+                    .extend(Some(first).filter(|rest| !rest.is_empty()));
+            }
+            Some(second) => {
+                bytes += second.len();
+                self.rest.extend([first, second]);
+                while bytes < most
+                    && self.rest.len() < PIECES_MAX
+                    && let Some(piece) = next(most - bytes)
+                {
+                    bytes += piece.len();
+                    self.rest.push_back(piece);
+                }
+                // What is left is written later.
+                let _later = self.poll_rest(cx, to)?;
+            }
+        }
+        self.adapt(bytes, PIECES_BYTES_MAX, false);
+        if is_drained && self.rest.is_empty() {
+            // The task is woken when more arrives.
+            return self.poll_idle(cx, to);
+        }
+        Poll::Ready(Ok(bytes))
+    }
+
     /// Chooses how the next bytes are moved, after a read of `bytes`.
-    fn adapt(&mut self, bytes: usize, are_sockets: bool) {
+    fn adapt(&mut self, bytes: usize, bytes_max: usize, are_sockets: bool) {
         if !self.rest.is_empty() {
             // The other side is slow.
             self.read_bytes = READ_BYTES_MIN;
-        } else if bytes == READ_BYTES_MAX && are_sockets {
+        } else if bytes == bytes_max && are_sockets {
             self.pipe = Pipe::take();
         } else if bytes == self.read_bytes {
-            self.read_bytes = (bytes * 2).min(READ_BYTES_MAX);
+            self.read_bytes = (bytes * 2).min(bytes_max);
         }
     }
 
-    /// Writes bytes, and keeps those that the other side does not take.
+    /// Writes bytes until the other side takes no more. Returns how many it has taken.
     fn write(
         &mut self,
         cx: &mut Context<'_>,
         bytes: &[u8],
         to: &mut impl RelayEnd,
-    ) -> Poll<io::Result<usize>> {
-        let mut left = bytes;
-        while !left.is_empty() {
+    ) -> io::Result<usize> {
+        let mut taken = 0;
+        while let Some(left) = bytes.get(taken..).filter(|left| !left.is_empty()) {
             match Pin::new(&mut *to).poll_write(cx, left)? {
-                Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(count) => {
-                    left = left.get(count..).unwrap_or_default();
+                    taken += count;
                     self.is_unflushed = true;
                 }
-                Poll::Pending => {
-                    self.rest = left.to_vec();
-                    self.at = 0;
-                    break;
-                }
+                Poll::Pending => break,
             }
         }
-        Poll::Ready(Ok(bytes.len()))
+        Ok(taken)
     }
 
     /// Writes what was kept.
     fn poll_rest(&mut self, cx: &mut Context<'_>, to: &mut impl RelayEnd) -> Poll<io::Result<()>> {
-        while let Some(left) = self.rest.get(self.at..).filter(|left| !left.is_empty()) {
-            let count = ready!(Pin::new(&mut *to).poll_write(cx, left))?;
+        while !self.rest.is_empty() {
+            let mut slices = [IoSlice::new(&[]); PIECES_MAX];
+            for (slice, piece) in slices.iter_mut().zip(&self.rest) {
+                *slice = IoSlice::new(piece);
+            }
+            let slices = slices.get(..self.rest.len()).unwrap_or(&slices);
+            let mut count = ready!(Pin::new(&mut *to).poll_write_vectored(cx, slices))?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.at += count;
             self.is_unflushed = true;
+            while let Some(first) = self.rest.front_mut() {
+                if first.len() > count {
+                    first.advance(count);
+                    break;
+                }
+                count -= first.len();
+                self.rest.pop_front();
+            }
         }
-        self.rest = Vec::new();
-        self.at = 0;
+        // It holds no memory until the other side is slow again.
+        self.rest = VecDeque::new();
         Poll::Ready(Ok(()))
     }
 

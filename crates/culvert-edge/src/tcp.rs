@@ -1,13 +1,14 @@
 //! Relays bytes in both directions: TCP endpoints, TLS passed through, upgraded connections.
 
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use culvert_base::BoxFuture;
 use culvert_http::slow_reader::SlowReader;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -41,13 +42,30 @@ const HALF_CLOSED_MAX: Duration = Duration::from_secs(3600);
 /// endpoints of the address are tried.
 pub(crate) async fn endpoint<S>(
     mut socket: S,
-    ahead: &[u8],
+    ahead: Vec<u8>,
     member: &Member,
     timeouts: Timeouts,
     down: &Arc<Downstream>,
 ) where
     S: RelayEnd,
 {
+    // In a box, so that a connection keeps no room for it while bytes pass.
+    let connecting = Box::pin(reach(ahead, member, timeouts, down));
+    let Some(mut wire) = connecting.await else {
+        return;
+    };
+    let counted = [Arc::clone(member.counters(&down.conn.edge))];
+    let count = RelayCount::of_connection(&counted);
+    relay(&mut socket, &mut wire, timeouts, down, count).await;
+}
+
+/// Connects to the upstream of an endpoint, and sends it what was read.
+async fn reach(
+    ahead: Vec<u8>,
+    member: &Member,
+    timeouts: Timeouts,
+    down: &Arc<Downstream>,
+) -> Option<RetryingUpstream> {
     let limit = timeouts.connect.unwrap_or(down.conn.rules.limits.connect);
     let pools: Vec<Arc<Pool>> = member
         .pool
@@ -56,19 +74,14 @@ pub(crate) async fn endpoint<S>(
         .cloned()
         .collect();
     member.wait_for_agent(down.edge.agents()).await;
-    let Some(wire) = connected(&pools, &member.endpoint.id, limit, down).await else {
-        return;
-    };
+    let wire = connected(&pools, &member.endpoint.id, limit, down).await?;
     let is_agents = |pool: &Arc<Pool>| pool.upstream().agents_endpoint().is_some();
     let mut wire = match pools.iter().any(is_agents) {
         true => RetryingUpstream::new(wire, pools, member, limit, down),
         false => RetryingUpstream::fixed(wire),
     };
-    if wire.write_all(ahead).await.is_ok() {
-        let counted = [Arc::clone(member.counters(&down.conn.edge))];
-        let count = RelayCount::of_connection(&counted);
-        relay(&mut socket, &mut wire, timeouts, down, count).await;
-    }
+    wire.write_all(&ahead).await.ok()?;
+    Some(wire)
 }
 
 /// A connection to the first upstream that accepts one. If all reachable agents are busy, waits for the first.
@@ -104,11 +117,10 @@ async fn connected(
 /// bytes are kept until the first byte of the upstream.
 struct RetryingUpstream {
     state: UpstreamState,
-    /// The bytes sent to the upstream; `None` if it cannot start again.
-    sent: Option<Vec<u8>>,
     /// Whether the client has closed its side.
     is_shut: bool,
-    retry: Option<RetryPlan>,
+    /// `None` if it cannot start again.
+    retry: Option<Box<RetryPlan>>,
 }
 
 enum UpstreamState {
@@ -118,6 +130,8 @@ enum UpstreamState {
 
 /// How to start again.
 struct RetryPlan {
+    /// The bytes sent to the upstream.
+    sent: Vec<u8>,
     pools: Vec<Arc<Pool>>,
     endpoint: String,
     limit: Duration,
@@ -135,6 +149,7 @@ impl RetryingUpstream {
         down: &Arc<Downstream>,
     ) -> Self {
         let retry = RetryPlan {
+            sent: Vec::new(),
             pools,
             endpoint: member.endpoint.id.to_string(),
             limit,
@@ -144,16 +159,14 @@ impl RetryingUpstream {
         };
         Self {
             state: UpstreamState::Connected(wire),
-            sent: Some(Vec::new()),
             is_shut: false,
-            retry: Some(retry),
+            retry: Some(Box::new(retry)),
         }
     }
 
     fn fixed(wire: UpWire) -> Self {
         Self {
             state: UpstreamState::Connected(wire),
-            sent: None,
             is_shut: false,
             retry: None,
         }
@@ -161,19 +174,21 @@ impl RetryingUpstream {
 
     /// Stops keeping bytes: it cannot start again.
     fn settle(&mut self) {
-        (self.sent, self.retry) = (None, None);
+        self.retry = None;
     }
 
     fn keep(&mut self, bytes: &[u8]) {
-        match &mut self.sent {
-            Some(sent) if sent.len() + bytes.len() <= KEPT_BYTES_MAX => sent.extend(bytes),
+        match &mut self.retry {
+            Some(retry) if retry.sent.len() + bytes.len() <= KEPT_BYTES_MAX => {
+                retry.sent.extend(bytes);
+            }
             _ => self.settle(),
         }
     }
 
     /// Starts again at another agent, if possible.
     fn retry_elsewhere(&mut self) -> bool {
-        let (Some(sent), Some(retry)) = (&self.sent, &mut self.retry) else {
+        let Some(retry) = &mut self.retry else {
             return false;
         };
         if Instant::now() >= retry.until {
@@ -185,7 +200,7 @@ impl RetryingUpstream {
         let (pools, endpoint) = (retry.pools.clone(), retry.endpoint.clone());
         let (limit, down, pause) = (retry.limit, Arc::clone(&retry.down), retry.pause);
         retry.pause = pause * 2;
-        let (sent, is_shut) = (sent.clone(), self.is_shut);
+        let (sent, is_shut) = (retry.sent.clone(), self.is_shut);
         self.state = UpstreamState::Connecting(Box::pin(async move {
             tokio::time::sleep(pause).await;
             let mut wire = connected(&pools, &endpoint, limit, &down).await?;
@@ -267,6 +282,26 @@ impl AsyncWrite for RetryingUpstream {
 }
 
 impl RelayEnd for RetryingUpstream {
+    fn has_pieces(&self) -> bool {
+        match &self.state {
+            UpstreamState::Connected(wire) => wire.has_pieces(),
+            UpstreamState::Connecting(_) => true,
+        }
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Poll<io::Result<Bytes>> {
+        loop {
+            let wire = ready!(self.poll_wire(cx))?;
+            match ready!(wire.poll_piece(cx, bytes_max)) {
+                Err(error) if refusal(&error).is_some() && self.retry_elsewhere() => {}
+                read => {
+                    self.settle();
+                    return Poll::Ready(read);
+                }
+            }
+        }
+    }
+
     fn is_socket(&self) -> bool {
         match &self.state {
             UpstreamState::Connected(wire) => self.retry.is_none() && wire.is_socket(),
@@ -503,6 +538,19 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for PacedClient<'_, T> {
     ) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut *self.io).poll_write(cx, bytes);
         self.wrote(cx, wrote)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut *self.io).poll_write_vectored(cx, slices);
+        self.wrote(cx, wrote)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

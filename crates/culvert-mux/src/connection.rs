@@ -254,16 +254,46 @@ impl Connection {
         self.accepted.pop_front()
     }
 
-    /// Reads at most `max` bytes of a stream. `max` must not be zero.
+    /// Reads at most `max` bytes of a stream, as far as they are in one piece. `max` must not be zero.
     pub fn read(&mut self, id: StreamId, max: usize, now: Instant) -> Result<Read, Broken> {
+        self.read_pieces(id, max, now, None)
+    }
+
+    /// As [`Connection::read`]. Pieces after the first go into `more`.
+    pub fn read_all(
+        &mut self,
+        id: StreamId,
+        max: usize,
+        now: Instant,
+        more: &mut Vec<Bytes>,
+    ) -> Result<Read, Broken> {
+        self.read_pieces(id, max, now, Some(more))
+    }
+
+    fn read_pieces(
+        &mut self,
+        id: StreamId,
+        max: usize,
+        now: Instant,
+        more: Option<&mut Vec<Bytes>>,
+    ) -> Result<Read, Broken> {
         let stream = self.streams.get_mut(&id).ok_or(Broken::Gone)?;
-        let Some(bytes) = stream.unread.pop(max) else {
+        let Some(first) = stream.unread.pop(max) else {
             return nothing_to_read(stream, self.ending.is_some());
         };
-        stream.taken(bytes.len(), now);
-        self.held -= bytes.len();
+        let mut length = first.len();
+        if let Some(more) = more {
+            while length < max
+                && let Some(piece) = stream.unread.pop(max - length)
+            {
+                length += piece.len();
+                more.push(piece);
+            }
+        }
+        stream.taken(length, now);
+        self.held -= length;
         self.credit(id);
-        Ok(Read::Data(bytes))
+        Ok(Read::Data(first))
     }
 
     /// Reads into a buffer. Returns the number of bytes, which is zero at the end, or `None` to wait.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use anyhow::Result;
+use bytes::Bytes;
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Refusal};
 use culvert_edge::{AgentCall, AgentIo, AgentRefused, Dial, Edge};
@@ -93,6 +94,15 @@ struct Carried {
 }
 
 impl AgentIo for Carried {
+    fn poll_read_bytes(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes_max: usize,
+    ) -> Poll<io::Result<Bytes>> {
+        let read = self.stream.poll_read_bytes(cx, bytes_max);
+        read.map_err(agent_error)
+    }
+
     /// Streams through another node are not kept for reuse: that node could not use them for its own clients, and
     /// this node does not learn immediately when an endpoint goes offline there.
     fn rest(&mut self) -> bool {

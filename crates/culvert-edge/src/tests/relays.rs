@@ -3,15 +3,19 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use culvert_base::BoxFuture;
 use culvert_policy::Scheme;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::harness::*;
 use super::limits::free_port;
-use crate::{Limits, Settings, Snapshot};
+use crate::{
+    AgentCall, AgentIo, AgentRefused, Clients, Dial, Endpoint, Limits, Protocol, Settings,
+    Snapshot, Upstream,
+};
 
 /// More than the buffers of both sockets, so that either side waits for the other.
 const LONG: usize = 24 << 20;
@@ -435,4 +439,81 @@ async fn a_slow_reader_gets_every_byte_of_a_long_body() {
     assert!(body == bytes(8, LONG));
     client.send(ask("/short")).await;
     assert_eq!(client.answer("GET").await.body, b"hello");
+}
+
+/// Bytes that an agent may send ahead: several pieces.
+const AGENT_BYTES: usize = 256 << 10;
+
+/// Gives the test the other end of each stream to an agent.
+#[derive(Debug)]
+struct Agents(mpsc::Sender<DuplexStream>);
+
+impl Dial for Agents {
+    fn dial(&self, _: &AgentCall<'_>) -> Result<Box<dyn AgentIo>, AgentRefused> {
+        let (near, far) = tokio::io::duplex(AGENT_BYTES);
+        self.0.try_send(far).expect("one stream");
+        Ok(Box::new(near))
+    }
+
+    fn dial_in_turn<'a>(
+        &'a self,
+        call: AgentCall<'a>,
+    ) -> BoxFuture<'a, Result<Box<dyn AgentIo>, AgentRefused>> {
+        Box::pin(async move { self.dial(&call) })
+    }
+
+    fn is_online(&self, _: &str) -> bool {
+        true
+    }
+}
+
+/// Pieces in memory are written together, and what the client does not take is kept in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn pieces_of_an_agent_arrive_in_order_at_a_slow_client_and_so_does_the_end() {
+    let (send, mut streams) = mpsc::channel(1);
+    let rig = Rig::with(Settings {
+        agents: Some(std::sync::Arc::new(Agents(send))),
+        ..settings()
+    })
+    .await;
+    let port = free_port().await;
+    let agents = Upstream::agent("ep_1", Scheme::Tcp, Protocol::Http1, None, Clients::Apart);
+    let endpoint = Endpoint {
+        upstream: Some(agents),
+        ..endpoint(Scheme::Tcp, "x", port, "tcp://127.0.0.1:1", "")
+    };
+    let snapshot = Snapshot::builder().endpoint(endpoint).build();
+    rig.edge.publish(snapshot).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    let at = SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, port));
+    let mut client = socket.connect(at).await.unwrap();
+    client.write_all(b"!").await.unwrap();
+    let mut agent = soon("a stream", streams.recv()).await.unwrap();
+    assert_eq!(agent.read_u8().await.unwrap(), b'!');
+    let down = bytes(5, LONG);
+    let sent = down.clone();
+    let mut sending = JoinSet::new();
+    sending.spawn(async move {
+        // Large and small writes take turns.
+        for (number, part) in sent.chunks(1 << 20).enumerate() {
+            let step = if number % 2 == 0 { part.len() } else { 3_001 };
+            for piece in part.chunks(step) {
+                agent.write_all(piece).await.unwrap();
+            }
+        }
+        agent.shutdown().await.unwrap();
+        agent
+    });
+    let mut all = Vec::new();
+    let mut room = vec![0; 10_007];
+    loop {
+        match soon("bytes", client.read(&mut room)).await.unwrap() {
+            0 => break,
+            read => all.extend_from_slice(&room[..read]),
+        }
+        tokio::task::yield_now().await;
+    }
+    assert!(all == down, "{} bytes of {}", all.len(), down.len());
+    drop(sending.join_all().await);
 }

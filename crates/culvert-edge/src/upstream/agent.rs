@@ -3,11 +3,18 @@
 //! The edge names an endpoint and a client, and gets a stream. It does not know the transport.
 
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
+use bytes::{Bytes, BytesMut};
 use culvert_base::BoxFuture;
 use culvert_policy::Scheme;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Most bytes of a read that copies.
+const COPIED_BYTES_MAX: usize = 16 << 10;
 
 /// A version of the PROXY protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +44,15 @@ pub struct AgentCall<'a> {
 /// Reading from a refused stream returns an error with an [`AgentRefused`]: the agent was busy, or is not connected
 /// to the node that was asked.
 pub trait AgentIo: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {
+    /// Reads at most `bytes_max` bytes, without copying them if they are in memory. Empty at the end, and then again.
+    fn poll_read_bytes(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes_max: usize,
+    ) -> Poll<io::Result<Bytes>> {
+        poll_read_copy(self, cx, bytes_max)
+    }
+
     /// Marks it as idle: no data is in flight. It may be closed if streams run short. `false` if it cannot be used
     /// again.
     fn rest(&mut self) -> bool {
@@ -52,6 +68,20 @@ pub trait AgentIo: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {
     fn end(&mut self) {}
 }
 
+/// Reads at most `bytes_max` bytes into a buffer that belongs to them.
+pub(crate) fn poll_read_copy(
+    io: &mut (impl AsyncRead + Unpin + ?Sized),
+    cx: &mut Context<'_>,
+    bytes_max: usize,
+) -> Poll<io::Result<Bytes>> {
+    let mut bytes = BytesMut::zeroed(bytes_max.min(COPIED_BYTES_MAX));
+    let mut buf = ReadBuf::new(&mut bytes);
+    ready!(Pin::new(io).poll_read(cx, &mut buf))?;
+    let length = buf.filled().len();
+    bytes.truncate(length);
+    Poll::Ready(Ok(bytes.freeze()))
+}
+
 /// Why a stream was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AgentRefused {
@@ -64,7 +94,7 @@ pub enum AgentRefused {
 }
 
 /// The refusal in an error of a stream, if there is one. The agent has then used nothing of the stream.
-pub(crate) fn refusal(error: &std::io::Error) -> Option<AgentRefused> {
+pub(crate) fn refusal(error: &io::Error) -> Option<AgentRefused> {
     error.get_ref()?.downcast_ref().copied()
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use culvert_base::net::HostName;
 use culvert_base::{Refusal, code};
 use culvert_policy::Scheme;
@@ -22,7 +23,9 @@ use crate::proxy::{self, Ends};
 use crate::relay::RelayEnd;
 use crate::socket;
 use crate::splice::Pipe;
-use crate::upstream::agent::{AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion};
+use crate::upstream::agent::{
+    AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion, poll_read_copy,
+};
 use crate::upstream::guard::{AddressGuard, is_private};
 
 /// Most addresses of a name that are tried.
@@ -567,6 +570,19 @@ impl AsyncWrite for UpWire {
 }
 
 impl RelayEnd for UpWire {
+    fn has_pieces(&self) -> bool {
+        matches!(self.stream, Stream::Agent(_))
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Poll<io::Result<Bytes>> {
+        let Stream::Agent(stream) = &mut self.stream else {
+            return poll_read_copy(self, cx, bytes_max);
+        };
+        let piece = ready!(stream.poll_read_bytes(cx, bytes_max))?;
+        self.count(piece.len());
+        Poll::Ready(Ok(piece))
+    }
+
     fn is_socket(&self) -> bool {
         matches!(self.stream, Stream::Plain(_))
     }

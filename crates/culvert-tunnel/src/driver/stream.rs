@@ -38,8 +38,17 @@ impl Stream {
 
     /// Reads at most `max` bytes, without a copy if they arrived in one piece. Empty at the end.
     pub fn poll_read_bytes(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
+        let read = |mux: &mut Connection, id| mux.read(id, max.max(1), Instant::now());
+        self.poll_dequeue(cx, read)
+    }
+
+    fn poll_dequeue(
+        &mut self,
+        cx: &mut Context<'_>,
+        read: impl FnOnce(&mut Connection, StreamId) -> Result<Read, Broken>,
+    ) -> Poll<io::Result<Bytes>> {
         let mut state = self.shared.lock();
-        match state.mux.read(self.id, max.max(1), Instant::now()) {
+        match read(&mut state.mux, self.id) {
             Ok(Read::Data(bytes)) => {
                 state.release_and_wake_driver();
                 Poll::Ready(Ok(bytes))
@@ -151,8 +160,13 @@ impl AsyncRead for Stream {
             return Poll::Ready(Ok(()));
         }
         // Copied after the lock is released.
-        let bytes = ready!(self.poll_read_bytes(cx, buf.remaining()))?;
-        buf.put_slice(&bytes);
+        let mut more = Vec::new();
+        let max = buf.remaining();
+        let read = |mux: &mut Connection, id| mux.read_all(id, max, Instant::now(), &mut more);
+        buf.put_slice(&ready!(self.poll_dequeue(cx, read))?);
+        for piece in more {
+            buf.put_slice(&piece);
+        }
         Poll::Ready(Ok(()))
     }
 }

@@ -153,3 +153,26 @@ fn a_peer_of_our_own_is_granted_a_larger_window_at_once() {
         }]
     );
 }
+
+#[test]
+fn several_pieces_are_read_at_once_up_to_the_limit_and_give_their_credit_back() {
+    let mut pair = Pair::server();
+    let stream = pair.open(b"x");
+    let piece = vec![1; 40 << 10];
+    for _ in 0..4 {
+        pair.send(&[data(2, &piece)]);
+    }
+    let (mut more, max) = (Vec::new(), 150 << 10);
+    let read = pair.here.read_all(stream, max, pair.now, &mut more);
+    pair.here.check();
+    assert_eq!(read, Ok(Read::Data(piece.into())));
+    let length: usize = more.iter().map(Bytes::len).sum();
+    assert_eq!(length, max - (40 << 10));
+    assert_eq!(pair.here.held_bytes(), 10 << 10);
+    let increment = 150 << 10;
+    let id = id(2);
+    assert_eq!(pair.frames(), [Frame::WndInc { id, increment }]);
+    assert_eq!(pair.drain(stream).len(), 10 << 10);
+    let read = pair.here.read_all(stream, max, pair.now, &mut more);
+    assert_eq!(read, Ok(Read::Wait));
+}
