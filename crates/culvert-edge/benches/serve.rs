@@ -1,0 +1,133 @@
+//! An edge with one endpoint for `benches/instructions`: no store, no API, and an event of each request that is filtered and
+//! written to memory. So it is built in a minute, and what it does is the path of a request.
+//!
+//! `serve UPSTREAM HOST` serves `http://HOST` and `https://HOST` until its input ends. It prints both addresses. With
+//! `captured` behind them, it writes events.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a program for measurements: its caller reads what it prints, and sees its panics"
+)]
+
+use std::io::Read;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+
+use culvert_base::net::HostName;
+use culvert_base::{OsEntropy, SystemClock};
+use culvert_edge::{Edge, Endpoint, Reach, Settings, Snapshot, Timeouts, Upstream};
+use culvert_events::{
+    Capture, EventIds, Filter, HTTP_REQUEST_COMPLETE, Kind, Record, Recorder, Selection, encode,
+};
+use culvert_policy::Scheme;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::PrivateKeyDer;
+use tokio_util::sync::CancellationToken;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Where the written events start again.
+const EVENT_BYTES_MAX: usize = 512 << 10;
+
+/// Filters and writes events, as the recorder of a server does.
+#[derive(Debug)]
+struct Writer {
+    is_on: bool,
+    filter: Filter,
+    selection: Selection,
+    written: Mutex<(EventIds, Vec<u8>)>,
+}
+
+impl Recorder for Writer {
+    fn capture(&self, kind: &'static Kind) -> Capture {
+        match self.is_on && *kind == HTTP_REQUEST_COMPLETE {
+            true => Capture::all(kind),
+            false => Capture::NONE,
+        }
+    }
+
+    fn offer(&self, record: Record) {
+        if !self.filter.matches(&record).unwrap() {
+            return;
+        }
+        let (ids, out) = &mut *self.written.lock().unwrap();
+        if out.len() > EVENT_BYTES_MAX {
+            out.clear();
+        }
+        let id = ids.next(record.at());
+        let truncated = encode::event(&record, &self.selection, &id, out);
+        assert!(!truncated.headers && !truncated.url);
+    }
+}
+
+fn endpoint(scheme: Scheme, port: u16, host: &HostName, upstream: &str) -> Endpoint {
+    Endpoint {
+        id: "ep_1".into(),
+        account: "ac_1".into(),
+        scheme,
+        reach: Reach::Public,
+        host: host.clone(),
+        port,
+        upstream: Some(Upstream::parse(upstream, "").unwrap()),
+        policy: None,
+        merge_slashes: true,
+        timeouts: Timeouts::default(),
+    }
+}
+
+fn certificate(host: &HostName) -> Arc<CertifiedKey> {
+    let made = rcgen::generate_simple_self_signed([host.to_string()]).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).unwrap();
+    Arc::new(CertifiedKey::new(vec![made.cert.der().clone()], key))
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [upstream, host, rest @ ..] = &words[..] else {
+        // `cargo test` and `cargo bench` start it without arguments.
+        println!("usage: serve UPSTREAM HOST [captured]");
+        return;
+    };
+    if upstream.starts_with('-') {
+        return;
+    }
+    let host = HostName::parse(host).unwrap();
+    let recorder = Writer {
+        is_on: rest.first().is_some_and(|word| word == "captured"),
+        filter: Filter::compile(&HTTP_REQUEST_COMPLETE, "ev.conn.server_port > 0").unwrap(),
+        selection: Selection::all(&HTTP_REQUEST_COMPLETE),
+        written: Mutex::new((EventIds::new(Arc::new(OsEntropy)), Vec::new())),
+    };
+    let settings = Settings {
+        http_addr: Some((Ipv4Addr::LOCALHOST, 0).into()),
+        https_addr: Some((Ipv4Addr::LOCALHOST, 0).into()),
+        threads: 1,
+        ..Settings::default()
+    };
+    let snapshot = Snapshot::builder()
+        .endpoint(endpoint(Scheme::Http, 80, &host, upstream))
+        .endpoint(endpoint(Scheme::Https, 443, &host, upstream))
+        .certificate([host.clone()], certificate(&host))
+        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let cancel = CancellationToken::new();
+    let ended = cancel.clone();
+    std::thread::spawn(move || {
+        drop(std::io::stdin().read_to_end(&mut Vec::new()));
+        ended.cancel();
+    });
+    runtime.block_on(async {
+        let edge = Edge::bind(settings, Arc::new(recorder), Arc::new(SystemClock));
+        let edge = edge.await.unwrap();
+        edge.publish(snapshot).await;
+        println!("{}", edge.http_addr().unwrap());
+        println!("{}", edge.https_addr().unwrap());
+        edge.run(cancel).await;
+    });
+}
