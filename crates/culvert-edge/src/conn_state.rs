@@ -231,10 +231,10 @@ impl ConnState {
     }
 
     /// No request is open any more.
-    pub(crate) fn idles(&self) {
+    pub(crate) fn idles(&self, now: Instant) {
         if self.idle_since.load(Ordering::Relaxed) == 0 {
-            let millis =
-                u64::try_from(self.info.started().elapsed().as_millis()).unwrap_or(u64::MAX);
+            let since = now.saturating_duration_since(self.info.started());
+            let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
             self.idle_since
                 .store(millis.saturating_add(1), Ordering::Relaxed);
         }

@@ -22,7 +22,7 @@ use culvert_policy::capture::RequestTap;
 use culvert_policy::conn::ConnInfo;
 use culvert_policy::event::EventDraft;
 use culvert_policy::policy::conn_state::PolicyConnState;
-use http::header::{HOST, HeaderMap, USER_AGENT};
+use http::header::{HOST, HeaderMap, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode, request};
 use http_body::Frame;
 
@@ -91,12 +91,12 @@ impl Recording {
     }
 
     /// Starts the record with the request. Without this there is no event.
-    pub(crate) fn start(
+    pub(crate) fn start<'x>(
         &mut self,
         edge: &EdgeState,
         (account, endpoint): (&Arc<str>, &Arc<str>),
         (info, server_name): (&ConnInfo, &str),
-        (parts, authority): (&request::Parts, &Authority<'_>),
+        (request, authority): (RecordedRequest<'_, impl FieldLines<'x>>, &'x Authority<'_>),
         rules: &HeaderRules,
     ) {
         let capture = edge.recorder.capture(&HTTP_REQUEST_COMPLETE);
@@ -124,13 +124,13 @@ impl Recording {
             }
         }
         let scheme = if tls.is_some() { "https" } else { "http" };
-        set_method(&mut record, &parts.method);
-        set_url(&mut record, parts, scheme, authority, rules);
-        if let Some(agent) = parts.headers.get(USER_AGENT) {
-            record.set_bytes(event_slots::http::USER_AGENT, agent.as_bytes());
+        set_method(&mut record, request.method);
+        set_url(&mut record, &request, scheme, authority, rules);
+        if let Some(agent) = request.user_agent {
+            record.set_bytes(event_slots::http::USER_AGENT, agent);
         }
         // HTTP/2 has its host outside the header fields; events have it among them.
-        let host = (!self.is_http1 && !parts.headers.contains_key(HOST))
+        let host = (!self.is_http1 && !request.has_host)
             .then(|| (&b"host"[..], authority.text.as_bytes()));
         let cookies = if self.is_http1 {
             Cookies::AsReceived
@@ -142,7 +142,7 @@ impl Recording {
                 event_slots::http::REQUEST_HEADERS,
                 rules,
                 cookies,
-                host.into_iter().chain(lines(&parts.headers)),
+                host.into_iter().chain(request.lines),
             );
         }
         self.event.record = Some(record);
@@ -249,16 +249,20 @@ impl Recording {
         received.map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
+    /// Copies the head of the response, if the response is captured.
+    pub(crate) fn capture_answer(&mut self, status: StatusCode, headers: &HeaderMap) {
+        self.event.capture_answer(status, headers);
+    }
+
     /// Records the final head of the response. The connection has handed out `handed_out` bytes before it.
-    pub(crate) fn answer(
+    pub(crate) fn answer<'x>(
         &mut self,
         edge: &EdgeState,
         status: StatusCode,
-        headers: &HeaderMap,
+        fields: impl FieldLines<'x>,
         rules: &HeaderRules,
         handed_out: u64,
     ) {
-        self.event.capture_answer(status, headers);
         let is_trimmed =
             self.event.wants(event_slots::http::RESPONSE_HEADERS) && self.is_trimmed(edge);
         let Some(record) = &mut self.event.record else {
@@ -270,7 +274,7 @@ impl Recording {
                 event_slots::http::RESPONSE_HEADERS,
                 rules,
                 Cookies::AsReceived,
-                lines(headers),
+                fields,
             );
         }
         if self.is_http1 {
@@ -447,7 +451,42 @@ impl ClosedConnection<'_> {
 }
 
 /// Field lines in wire order, names grouped as they are sent.
-fn lines(headers: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
+/// Names and values of header fields.
+pub(crate) trait FieldLines<'x>: Iterator<Item = (&'x [u8], &'x [u8])> {}
+
+impl<'x, I: Iterator<Item = (&'x [u8], &'x [u8])>> FieldLines<'x> for I {}
+
+/// The parts of a request that its event has.
+#[derive(Debug)]
+pub(crate) struct RecordedRequest<'x, L> {
+    pub(crate) method: &'x Method,
+    /// As received, which may be spelled differently from the forwarded one.
+    pub(crate) path: &'x str,
+    pub(crate) query: Option<&'x str>,
+    pub(crate) user_agent: Option<&'x [u8]>,
+    /// Whether `host` is among the fields.
+    pub(crate) has_host: bool,
+    pub(crate) lines: L,
+}
+
+/// The parts of a request with a map of its fields.
+pub(crate) fn recorded(parts: &request::Parts) -> RecordedRequest<'_, impl FieldLines<'_>> {
+    RecordedRequest {
+        method: &parts.method,
+        path: match parts.extensions.get::<Received>().map(Received::path) {
+            Some("") => "/",
+            Some(path) => path,
+            None => parts.uri.path(),
+        },
+        query: parts.uri.query(),
+        user_agent: parts.headers.get(USER_AGENT).map(HeaderValue::as_bytes),
+        has_host: parts.headers.contains_key(HOST),
+        lines: lines(&parts.headers),
+    }
+}
+
+/// The fields of a map.
+pub(crate) fn lines(headers: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     headers
         .iter()
         .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
@@ -479,20 +518,14 @@ fn set_method(record: &mut Record, method: &Method) {
     record.set(event_slots::http::METHOD, name);
 }
 
-fn set_url(
+fn set_url<L>(
     record: &mut Record,
-    parts: &request::Parts,
+    request: &RecordedRequest<'_, L>,
     scheme: &'static str,
     authority: &Authority<'_>,
     rules: &HeaderRules,
 ) {
-    // Events have the path as received, which may be spelled differently from the forwarded one.
-    let path = match parts.extensions.get::<Received>().map(Received::path) {
-        Some("") => "/",
-        Some(path) => path,
-        None => parts.uri.path(),
-    };
-    let query = parts.uri.query();
+    let (path, query) = (request.path, request.query);
     record.set(event_slots::http::URL_SCHEME, scheme);
     record.set(event_slots::http::URL_HOST, &authority.host);
     record.set(event_slots::http::URL_PATH, path);

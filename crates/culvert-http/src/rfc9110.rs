@@ -14,7 +14,7 @@ use http::{Response, StatusCode, request};
 use crate::coding::{self, Coding, NotDecoded};
 use crate::fields;
 use crate::http1::limits::INTERIMS_MAX;
-use crate::http1::tests::{requests, responses};
+use crate::http1::tests::{request_parts, requests, responses};
 use crate::http1::{BodyWriter, RequestReader, body_writer};
 use crate::http2::session::{Session, Step};
 use crate::http2::{frame, hpack};
@@ -27,7 +27,7 @@ fn over_http1(method: &str, fields: &[u8], step: usize) -> Option<request::Parts
     for piece in message.chunks(step) {
         buffer.extend_from_slice(piece);
         match reader.head(&mut buffer) {
-            Ok(Some(parts)) => return Some(*parts),
+            Ok(Some(head)) => return Some(*request_parts(head)),
             Ok(None) => {}
             Err(_) => return None,
         }

@@ -132,13 +132,15 @@ struct Parts<'t> {
     is_plain: bool,
 }
 
-/// Checks the target of a request line without normalising it.
+/// Checks the target of a request line without normalising it. Returns whether it is a path, perhaps with a query, in
+/// normal form.
 ///
 /// # Errors
 ///
 /// When its form or a character is invalid.
-pub fn check(target: &[u8], is_options: bool) -> Result<(), Wrong> {
-    split(target, is_options).map(drop)
+pub fn check(target: &[u8], is_options: bool) -> Result<bool, Wrong> {
+    let parts = split(target, is_options)?;
+    Ok(parts.is_plain && parts.path.first() == Some(&b'/') && parts.origin == 0)
 }
 
 fn split(target: &[u8], is_options: bool) -> Result<Parts<'_>, Wrong> {

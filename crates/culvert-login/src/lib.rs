@@ -241,6 +241,12 @@ impl Logins {
     }
 }
 
+/// Whether a request for this path and query may be one for [`forwarded_callback`].
+pub fn may_be_callback(target: &str) -> bool {
+    let path = target.split_once('?').map_or(target, |(path, _)| path);
+    path.ends_with(CENTRAL_CALLBACK)
+}
+
 /// Redirects a user from the common callback address to the endpoint where the sign-in began. `None` for other
 /// requests.
 pub fn forwarded_callback(

@@ -17,7 +17,7 @@ use crate::counting::ExchangeCount;
 use crate::downstream::Downstream;
 use crate::http::upload::{Cap, UploadPace};
 use crate::http1_state::Http1Turn;
-use crate::recording::Recording;
+use crate::recording::{FieldLines, RecordedRequest, Recording, lines};
 use crate::rules::Timeouts;
 use crate::snapshot::group::{Group, Member};
 
@@ -50,7 +50,7 @@ pub(crate) struct HttpExchange {
 
 impl HttpExchange {
     /// Begins the exchange of a client's request.
-    pub(crate) fn begin(down: Arc<Downstream>, version: Version) -> Self {
+    pub(crate) fn begin(down: Arc<Downstream>, version: Version) -> Box<Self> {
         let counters = &down.conn.counters;
         down.edge.state.meters.requests.up();
         counters.open.fetch_add(1, Ordering::AcqRel);
@@ -59,14 +59,15 @@ impl HttpExchange {
     }
 
     /// Begins the exchange of a policy's request, which makes no event.
-    pub(crate) fn call(down: Arc<Downstream>) -> Self {
+    pub(crate) fn call(down: Arc<Downstream>) -> Box<Self> {
         down.conn.counters.open.fetch_add(1, Ordering::AcqRel);
         Self::new(down, Version::HTTP_2, true)
     }
 
-    fn new(down: Arc<Downstream>, version: Version, is_call: bool) -> Self {
+    fn new(down: Arc<Downstream>, version: Version, is_call: bool) -> Box<Self> {
         let is_http1 = version != Version::HTTP_2;
-        Self {
+        // Boxed, because it passes through many futures, each of which would copy it.
+        Box::new(Self {
             is_http1,
             is_call,
             recording: Recording::new(is_http1),
@@ -79,7 +80,7 @@ impl HttpExchange {
             upload: None,
             alarm: down.conn.borrow_alarm(),
             down,
-        }
+        })
     }
 
     /// The connection of the exchange.
@@ -148,11 +149,11 @@ impl HttpExchange {
     }
 
     /// Attributes the exchange to the endpoints at its address and starts its record.
-    pub(crate) fn attribute(
+    pub(crate) fn attribute<'x>(
         &mut self,
         group: &Group,
-        parts: &request::Parts,
-        authority: &Authority<'_>,
+        request: RecordedRequest<'_, impl FieldLines<'x>>,
+        authority: &'x Authority<'_>,
     ) {
         let conn = &self.down.conn;
         let server_name = match conn.info.tls.get() {
@@ -162,7 +163,7 @@ impl HttpExchange {
         let (account, endpoint) = (group.account(), group.endpoint_id());
         conn.attribute(account, endpoint, server_name);
         let rules = &conn.rules.header_rules;
-        let (from, request) = ((&conn.info, server_name), (parts, authority));
+        let (from, request) = ((&conn.info, server_name), (request, authority));
         self.recording
             .start(&conn.edge, (account, endpoint), from, request, rules);
     }
@@ -225,11 +226,17 @@ impl HttpExchange {
 
     /// Records the final head of the response.
     pub(crate) fn answer(&mut self, status: StatusCode, headers: &HeaderMap) {
+        self.recording.capture_answer(status, headers);
+        self.answer_with(status, lines(headers));
+    }
+
+    /// Records the final head of a response that is not captured.
+    pub(crate) fn answer_with<'x>(&mut self, status: StatusCode, fields: impl FieldLines<'x>) {
         self.count.answer(status);
         let conn = &self.down.conn;
         let (rules, handed_out) = (&conn.rules.header_rules, conn.counters.handed_out());
         self.recording
-            .answer(&conn.edge, status, headers, rules, handed_out);
+            .answer(&conn.edge, status, fields, rules, handed_out);
     }
 
     /// Counts body bytes of the response.
@@ -250,7 +257,7 @@ impl HttpExchange {
     }
 
     /// The response was an upgrade, and the upgraded connection has ended.
-    pub(crate) fn tunnel_closed(mut self) {
+    pub(crate) fn tunnel_closed(mut self: Box<Self>) {
         let conn = &self.down.conn;
         self.recording
             .finish_capture(true, &conn.rules.header_rules);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use culvert_http::http1::{BodyLength, Violation};
+use culvert_http::http1::{BodyLength, FinalHead, Violation};
 use culvert_policy::policy::edits::Edits;
 use culvert_policy::problem::Problem;
 use http::header::HOST;
@@ -21,6 +21,7 @@ use crate::downstream::Downstream;
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::forward_request::ForwardRequest;
+use crate::http::plain_head::OutgoingHead;
 use crate::http::request_body::RequestBody;
 use crate::http::response::{Abandoned, PendingResponse};
 use crate::http::response_body::Source;
@@ -55,29 +56,46 @@ pub(super) async fn forward(
     }
     let member = Arc::clone(&request.member);
     let (head, body) = request.outgoing(exchange, wanted, edits);
+    let sent = send_to(exchange, &member, OutgoingHead::Parts(head), body).await?;
+    Ok(sent.and_then(|(head, source)| general(head, source)))
+}
+
+/// A response of an upstream, on the general path.
+pub(super) fn general(head: FinalHead, source: Source) -> Result<PendingResponse, Problem> {
+    let mut head = head.into_parts().map_err(|_| Problem::BadAnswer)?;
+    // The handshake of an upgrade is in the fields of the hop.
+    if head.status != StatusCode::SWITCHING_PROTOCOLS {
+        fields::to_client(&mut head.headers);
+    }
+    Ok(PendingResponse {
+        head,
+        source,
+        closes: false,
+    })
+}
+
+/// Sends a request to the upstream of an endpoint. A problem if there is no response.
+pub(super) async fn send_to(
+    exchange: &mut HttpExchange,
+    member: &Member,
+    head: OutgoingHead<'_>,
+    body: RequestBody,
+) -> Result<Result<UpstreamResponse, Problem>, Abandoned> {
     let Some(pool) = &member.pool else {
         return Ok(Err(Problem::Unhandled));
     };
     member.wait_for_agent(exchange.down().edge.agents()).await;
     let pool = exchange.down().pool(pool);
     let stand_ins = &member.stand_ins;
-    let forwarded = match pool.upstream().protocol() {
-        Protocol::Http1 => over_http1(&pool, stand_ins, exchange, head, body).await,
-        Protocol::Http2 => over_http2(&pool, stand_ins, exchange, head, body).await,
+    let forwarded = match (pool.upstream().protocol(), head) {
+        (Protocol::Http2, OutgoingHead::Parts(head)) => {
+            over_http2(&pool, stand_ins, exchange, head, body).await
+        }
+        (_, head) => over_http1(&pool, stand_ins, exchange, head, body).await,
     };
     let down = exchange.down();
     match (forwarded, down.conn.http1.broken()) {
-        (Ok((mut head, source)), _) => {
-            // The handshake of an upgrade is in the fields of the hop.
-            if head.status != StatusCode::SWITCHING_PROTOCOLS {
-                fields::to_client(&mut head.headers);
-            }
-            Ok(Ok(PendingResponse {
-                head,
-                source,
-                closes: false,
-            }))
-        }
+        (Ok(response), _) => Ok(Ok(response)),
         (Err(Failure::ClientTooSlow), _) => Ok(Err(client_too_slow(down))),
         (Err(_), None) if exchange.upload().is_some_and(UploadPace::is_too_slow) => {
             Ok(Err(client_too_slow(down)))
@@ -87,7 +105,7 @@ pub(super) async fn forward(
         (Err(_), None) if exchange.is_cut() => Err(Abandoned),
         (Err(_), Some(Broken::Refused(violation))) => Ok(Err(Problem::Violation(violation))),
         (Err(_), None) if exchange.is_over() => Ok(Err(Problem::Oversized)),
-        (Err(failure), None) => Ok(Err(problem_of(&failure, down, &member))),
+        (Err(failure), None) => Ok(Err(problem_of(&failure, down, member))),
     }
 }
 
@@ -115,7 +133,7 @@ fn problem_of(failure: &Failure, down: &Downstream, member: &Member) -> Problem 
 }
 
 /// The head of a response, and the source of its body.
-type UpstreamResponse = (response::Parts, Source);
+pub(super) type UpstreamResponse = (FinalHead, Source);
 
 /// Forwards over HTTP/1.1. If the upstream of `pool` is unreachable or closes without a response, the request
 /// goes to one of the `stand_ins`.
@@ -123,19 +141,21 @@ async fn over_http1(
     pool: &Arc<Pool>,
     stand_ins: &[Arc<Pool>],
     exchange: &mut HttpExchange,
-    mut head: Box<request::Parts>,
+    mut head: OutgoingHead<'_>,
     mut body: RequestBody,
 ) -> Result<UpstreamResponse, Failure> {
     let down = Arc::clone(exchange.down());
     let meters = &down.edge.state.meters;
-    if head.uri.authority().is_some() {
+    if let OutgoingHead::Parts(head) = &mut head
+        && head.uri.authority().is_some()
+    {
         let path = head.uri.path_and_query().cloned();
         head.uri = path
             .unwrap_or_else(|| PathAndQuery::from_static("/"))
             .into();
     }
-    let can_be_repeated = body.is_end_stream() && is_idempotent(&head.method);
-    let mut search = Search::new();
+    let can_be_repeated = body.is_end_stream() && is_idempotent(head.method());
+    let mut has_moved = false;
     if let Some(mut lease) = poll_fn(|cx| Poll::Ready(pool.reuse(cx))).await {
         exchange.recording.upstream(true);
         meters.upstream_reused.up();
@@ -145,13 +165,17 @@ async fn over_http1(
                 if can_be_repeated && is_lost(&error) =>
             {
                 meters.upstream_retries.up();
-                search.begin();
+                has_moved = true;
             }
             Sent::Failed(error, _) => return Err(error.into()),
             Sent::Stale if can_be_repeated => meters.upstream_retries.up(),
             Sent::Stale => return Err(Failure::Closed),
         }
         body = RequestBody::empty();
+    }
+    let mut search = Search::new();
+    if has_moved {
+        search.begin();
     }
     let is_agents = pool.upstream().agents_endpoint().is_some();
     let connect = exchange.connect_limit();
@@ -358,13 +382,13 @@ async fn over_http2(
                 if let (Some(becoming), Some(key)) = (becoming, &key) {
                     upgrade::accept(&mut parts, key);
                     let becoming = OnBecoming::new(becoming, link.stream);
-                    return Ok((parts, Source::Stream(becoming)));
+                    return Ok((FinalHead::Parts(parts), Source::Stream(becoming)));
                 }
                 let body = Source::Http2 {
                     body: incoming,
                     _stream: link.stream,
                 };
-                return Ok((parts, body));
+                return Ok((FinalHead::Parts(parts), body));
             }
             Err((_, Some(back))) if was_used && attempts == 1 && key.is_none() => {
                 down.edge.state.meters.upstream_retries.up();
@@ -395,7 +419,7 @@ async fn send(
     lease: &mut Lease,
     exchange: &mut HttpExchange,
     down: &Downstream,
-    head: &request::Parts,
+    head: &OutgoingHead<'_>,
     body: RequestBody,
 ) -> Result<Sent, Failure> {
     let takes_more = exchange.takes_interim();
@@ -460,8 +484,8 @@ async fn in_time<F: Future>(exchange: &mut HttpExchange, future: F) -> Result<F:
 }
 
 /// An HTTP/1 response. Its connection returns to the pool immediately if there is no body.
-fn take(head: response::Parts, lease: Lease) -> UpstreamResponse {
-    if !lease.is_spent() || head.status == StatusCode::SWITCHING_PROTOCOLS {
+fn take(head: FinalHead, lease: Lease) -> UpstreamResponse {
+    if !lease.is_spent() || head.status() == StatusCode::SWITCHING_PROTOCOLS {
         return (head, Source::Http1(lease));
     }
     lease.give_back();

@@ -35,6 +35,22 @@ pub(super) struct ForwardRequest {
     pub(super) is_call: bool,
 }
 
+/// The body of a client, who `may_pause` while sending it.
+pub(super) fn client_body(
+    exchange: &mut HttpExchange,
+    body: Upload,
+    may_pause: bool,
+) -> RequestBody {
+    let rules = &Arc::clone(&exchange.down().conn.rules);
+    let pace = exchange.watch_upload(may_pause);
+    let received = exchange.recording.count_received();
+    RequestBody::new(body, received, exchange.cap())
+        .cut(exchange.cut())
+        .underscores(Some(rules.underscore_headers))
+        .tapped(exchange.recording.request_tap())
+        .watched(Some(UploadWatch::new(pace, rules.limits.body_rate_over)))
+}
+
 impl ForwardRequest {
     /// Rejects requests that the edge forwards to no endpoint.
     pub(super) fn check(&self, wanted: &UpgradeRequest) -> Result<(), Problem> {
@@ -150,7 +166,6 @@ impl ForwardRequest {
             // The body comes from the operator's policy.
             return (parts, RequestBody::new(body, None, None).underscores(None));
         }
-        let rules = &Arc::clone(&exchange.down().conn.rules);
         // A gRPC call may pause: on HTTP/2 it occupies one stream of the upstream, while a request on HTTP/1
         // occupies a whole connection.
         let may_pause = parts.version == Version::HTTP_2
@@ -160,14 +175,7 @@ impl ForwardRequest {
                 .pool
                 .as_ref()
                 .is_some_and(|pool| pool.upstream().protocol() == Protocol::Http2);
-        let pace = exchange.watch_upload(may_pause);
-        let received = exchange.recording.count_received();
-        let body = RequestBody::new(body, received, exchange.cap())
-            .cut(exchange.cut())
-            .underscores(Some(rules.underscore_headers))
-            .tapped(exchange.recording.request_tap())
-            .watched(Some(UploadWatch::new(pace, rules.limits.body_rate_over)));
-        (parts, body)
+        (parts, client_body(exchange, body, may_pause))
     }
 
     /// Makes the client's request the edge's own, unless that is done.

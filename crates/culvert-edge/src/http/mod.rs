@@ -9,6 +9,8 @@ pub(crate) mod fields;
 pub(crate) mod forward;
 pub(crate) mod forward_request;
 pub(crate) mod pipeline;
+mod plain;
+pub(crate) mod plain_head;
 mod policy_chain;
 pub(crate) mod replay;
 pub(crate) mod request_body;

@@ -37,6 +37,7 @@ use crate::http::request_body::Upload;
 use crate::http::response::{PendingResponse, RequestTraits};
 use crate::http::send_response::send;
 use crate::http::upgrade::UpgradeRequest;
+use crate::recording::recorded;
 use crate::replay_state::{REPLAY_OF, ReplayState};
 use crate::snapshot::group::{Group, Member};
 
@@ -245,7 +246,7 @@ async fn exchange(
     }
     let traits = RequestTraits::of(&parts);
     let mut exchange = HttpExchange::begin(Arc::clone(down), Version::HTTP_2);
-    exchange.attribute(group, &parts, authority);
+    exchange.attribute(group, recorded(&parts), authority);
     exchange.recording.served_by(&member.id);
     if let Some(received) = exchange.recording.count_received() {
         received.store(request.body.len() as u64, Ordering::Relaxed);

@@ -16,6 +16,7 @@ use http::{Method, Response, StatusCode, Version, request, response};
 use crate::conn_state::ConnState;
 use crate::http::body_memory::NotBuffered;
 use crate::http::encoded::Encoded;
+use crate::http::plain_head::PlainRequest;
 use crate::http::response_body::Source;
 use crate::overload::Level;
 
@@ -129,6 +130,21 @@ impl RequestTraits {
             },
             authority: authority.cloned(),
             host: host.cloned(),
+            accept,
+        }
+    }
+
+    /// Those of a plain request on HTTP/1.1.
+    pub(super) fn of_plain(request: &PlainRequest) -> Self {
+        let value = |bytes: &[u8]| HeaderValue::from_bytes(bytes).ok();
+        let accept = request.accept().and_then(value);
+        let host = request.host().filter(|_| accept.is_some());
+        Self {
+            version: Version::HTTP_11,
+            is_head: *request.raw().method() == Method::HEAD,
+            keeps_alive: request.keeps_alive,
+            authority: None,
+            host: host.and_then(|host| value(host.as_bytes())),
             accept,
         }
     }

@@ -44,7 +44,7 @@ pub(crate) struct ResponseBody {
     /// Since when the upstream is silent, and the bytes that had come from the client then.
     silent: Option<(Instant, u64)>,
     /// `None` when the exchange goes on elsewhere: after an upgrade.
-    exchange: Option<HttpExchange>,
+    exchange: Option<Box<HttpExchange>>,
     /// What the connection, or the stream of it, becomes with this answer.
     tunnel: Option<Box<Tunnel>>,
 }
@@ -75,7 +75,7 @@ pub(crate) enum Source {
 }
 
 impl ResponseBody {
-    pub(crate) fn new(source: Source, exchange: HttpExchange) -> Self {
+    pub(crate) fn new(source: Source, exchange: Box<HttpExchange>) -> Self {
         Self {
             source,
             is_chunked: false,
@@ -162,7 +162,7 @@ impl ResponseBody {
 
     /// The exchange, unless it goes on as a tunnel.
     pub(crate) fn exchange(&mut self) -> Option<&mut HttpExchange> {
-        self.exchange.as_mut()
+        self.exchange.as_deref_mut()
     }
 
     /// Says that it will be sent in chunks.

@@ -14,6 +14,7 @@ use http::{Method, Response, StatusCode, request};
 use crate::downstream::{Bound, Downstream};
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
+use crate::recording::recorded;
 use crate::snapshot::group::{Group, Member};
 use crate::snapshot::live::Live;
 
@@ -61,7 +62,7 @@ pub(super) fn route(
             && let Some(group) = live.https.find(&authority.host)
             && !is_tls_elsewhere(down, parts)
         {
-            exchange.attribute(group, parts, &authority);
+            exchange.attribute(group, recorded(parts), &authority);
             exchange.served_by(group.first());
             if !group.admits(down.conn.info.client.ip()) {
                 exchange.recording.blocked();
@@ -77,12 +78,12 @@ pub(super) fn route(
         && !shares_rules(down, tls, group, &live, &authority.host)
     {
         if let Some(own) = down.tls_group.get() {
-            exchange.attribute(own, parts, &authority);
+            exchange.attribute(own, recorded(parts), &authority);
             exchange.served_by(own.first());
         }
         return Err(Problem::Misdirected);
     }
-    exchange.attribute(group, parts, &authority);
+    exchange.attribute(group, recorded(parts), &authority);
     if !group.admits(down.conn.info.client.ip()) {
         exchange.served_by(group.first());
         exchange.recording.blocked();
@@ -122,7 +123,7 @@ fn bound_route(
     let Some((group, member)) = bound.find(live, down.edge.agents()) else {
         return Err(Problem::UnknownHost);
     };
-    exchange.attribute(group, parts, authority);
+    exchange.attribute(group, recorded(parts), authority);
     exchange.served_by(member);
     if !group.admits(down.conn.info.client.ip()) {
         exchange.recording.blocked();

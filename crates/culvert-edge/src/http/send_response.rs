@@ -19,7 +19,7 @@ use crate::upstream::url::UpWire;
 
 /// Sends the response of a request, or switches protocols.
 pub(super) async fn finish(
-    exchange: HttpExchange,
+    exchange: Box<HttpExchange>,
     response: PendingResponse,
     wanted: UpgradeRequest,
     traits: &RequestTraits,
@@ -49,7 +49,7 @@ pub(super) async fn finish(
 
 /// Sends the edge's response to a problem.
 pub(super) fn refuse(
-    exchange: HttpExchange,
+    exchange: Box<HttpExchange>,
     problem: Problem,
     traits: &RequestTraits,
 ) -> Response<ResponseBody> {
@@ -59,7 +59,7 @@ pub(super) fn refuse(
 
 /// Sends a response to the client.
 pub(super) fn send(
-    exchange: HttpExchange,
+    exchange: Box<HttpExchange>,
     response: PendingResponse,
     traits: &RequestTraits,
 ) -> Response<ResponseBody> {
@@ -115,7 +115,7 @@ pub(super) fn send(
 /// Switches to WebSocket: passes the upstream's 101 on in the form of the client's protocol. The connection's
 /// driver does the rest.
 async fn switch(
-    mut exchange: HttpExchange,
+    mut exchange: Box<HttpExchange>,
     response: PendingResponse,
     key: &HeaderValue,
     traits: &RequestTraits,

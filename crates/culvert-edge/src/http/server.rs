@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use culvert_http::fields::has_token;
 use culvert_http::http1::head::write_response;
-use culvert_http::http1::{BodyWriter, WriteBuffer, body_writer};
+use culvert_http::http1::{BodyWriter, RequestHead, Violation, WriteBuffer};
 use culvert_policy::problem::Problem;
 use http::header::{CONNECTION, HeaderValue, TE};
 use http::{Method, Version, request};
@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use crate::downstream::Downstream;
 use crate::edge_state::Phase;
 use crate::http::pipeline;
+use crate::http::plain::{self, Http1Answer, NotPlain, PlainExchange};
 use crate::http::request_body::Upload;
 use crate::http::response::Abandoned;
 use crate::http::response_body::ResponseBody;
@@ -105,14 +106,24 @@ async fn answer(
     client: &Http1Server,
     down: &Arc<Downstream>,
     out: &mut WriteBuffer,
-    head: Box<request::Parts>,
+    head: RequestHead,
     body: Option<Http1Body>,
 ) -> After {
-    let version = head.version;
-    let with_trailers = has_token(&head.headers, &TE, b"trailers");
+    let is_head = *head.method() == Method::HEAD;
+    let (mut version, mut with_trailers) = (Version::HTTP_11, false);
+    let begun = match begin(client, down, head) {
+        Ok(begun) => begun,
+        Err(violation) => {
+            client.refuse(violation);
+            return After::Close;
+        }
+    };
+    if let Begun::General(head) = &begun {
+        version = head.version;
+        with_trailers = has_token(&head.headers, &TE, b"trailers");
+    }
     let body = body.map_or(Upload::None, |body| Upload::Http1(Box::new(body)));
-    let is_head = head.method == Method::HEAD;
-    let mut exchange = pin!(pipeline::serve(Arc::clone(down), head, body));
+    let mut exchange = pin!(begun.serve(down, body));
     let answered = poll_fn(|cx| {
         let answered = exchange.as_mut().poll(cx);
         for interim in down.conn.take_interim() {
@@ -129,8 +140,8 @@ async fn answer(
         }
         Poll::Pending
     });
-    let (head, mut body) = match answered.await {
-        Some(Ok(response)) => response.into_parts(),
+    let Http1Answer { head, mut body } = match answered.await {
+        Some(Ok(answer)) => answer,
         // The client has gone, or gets no response.
         Some(Err(Abandoned)) => return After::Close,
         None if down.conn.is_cut() => return After::Cut,
@@ -138,10 +149,10 @@ async fn answer(
     };
     let tunnel = body.take_tunnel();
     client.allow(body.write_limit());
-    let closes = head.headers.get(CONNECTION).is_some_and(|it| it == "close");
-    let mut sending = body_writer(&head, is_head, with_trailers && version == Version::HTTP_11);
+    let closes = head.closes();
     let before = out.len();
-    write_response(out.front(), version, &head);
+    let with_trailers = with_trailers && version == Version::HTTP_11;
+    let mut sending = head.write(out.front(), version, is_head, with_trailers);
     if let Some(exchange) = body.exchange() {
         exchange.recording.head(out.len() - before);
     }
@@ -181,6 +192,52 @@ async fn answer(
         After::Next
     } else {
         After::Close
+    }
+}
+
+/// A request that goes one of two paths.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "the common one is large, and is not allocated"
+)]
+enum Begun {
+    Plain(PlainExchange),
+    General(Box<request::Parts>),
+}
+
+/// Begins to serve a request.
+fn begin(
+    client: &Http1Server,
+    down: &Arc<Downstream>,
+    head: RequestHead,
+) -> Result<Begun, Violation> {
+    let head = match head {
+        RequestHead::Raw(raw) => match plain::begin(down, raw) {
+            Ok(exchange) => return Ok(Begun::Plain(exchange)),
+            Err(NotPlain {
+                raw,
+                is_likely_again,
+            }) => {
+                if is_likely_again {
+                    client.read_maps();
+                }
+                RequestHead::Raw(raw)
+            }
+        },
+        head => head,
+    };
+    head.into_parts().map(Begun::General)
+}
+
+impl Begun {
+    async fn serve(self, down: &Arc<Downstream>, body: Upload) -> Result<Http1Answer, Abandoned> {
+        match self {
+            Self::Plain(exchange) => exchange.serve(body).await,
+            Self::General(head) => {
+                let served = pipeline::serve(Arc::clone(down), head, body);
+                served.await.map(Http1Answer::from)
+            }
+        }
     }
 }
 

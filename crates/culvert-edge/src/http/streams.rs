@@ -181,7 +181,7 @@ impl Watch {
         }
         let is_idle = down.conn.counters.open.load(Ordering::Acquire) == 0;
         if is_idle {
-            down.conn.idles();
+            down.conn.idles(Instant::now());
         } else {
             self.idle_since = Instant::now();
             down.conn.works();

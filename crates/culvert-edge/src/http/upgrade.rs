@@ -42,7 +42,7 @@ pub(crate) struct Tunnel {
     pub(crate) upstream: UpWire,
     /// What the upstream sent behind its 101.
     pub(crate) early: Bytes,
-    pub(crate) exchange: HttpExchange,
+    pub(crate) exchange: Box<HttpExchange>,
 }
 
 /// Makes a stream's request the handshake it stands for.

@@ -9,12 +9,13 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use culvert_http::http1::{
-    BodyWriter, Part, ResponseHead, ResponseReader, WriteBuffer, WrongLength, write_request,
+    BodyWriter, FinalHead, Part, ResponseHead, ResponseReader, WriteBuffer, WrongLength,
 };
-use http::{Method, request, response};
+use http::{Method, response};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
 
+use crate::http::plain_head::OutgoingHead;
 use crate::http::request_body::{RequestBody, UploadError};
 use crate::http1::read_buffer::ReadBuffer;
 use crate::http1::write;
@@ -68,9 +69,12 @@ impl Http1Client {
     }
 
     /// Starts a request. The connection must be [free](Self::is_free).
-    pub(crate) fn start(&mut self, parts: &request::Parts, body: RequestBody) {
-        self.reader.expect(parts.method == Method::HEAD);
-        self.sending = write_request(&mut self.outbox, parts, body.size_hint().exact());
+    pub(crate) fn start(&mut self, head: &OutgoingHead<'_>, body: RequestBody) {
+        self.reader.expect(*head.method() == Method::HEAD);
+        if matches!(head, OutgoingHead::Plain { .. }) {
+            self.reader.keep_raw();
+        }
+        self.sending = head.write(&mut self.outbox, body.size_hint().exact());
         self.upload = (!body.is_end_stream() || self.sending != BodyWriter::None).then_some(body);
     }
 
@@ -79,12 +83,12 @@ impl Http1Client {
         &mut self,
         cx: &mut Context<'_>,
         mut inform: impl FnMut(response::Parts),
-    ) -> Poll<Result<response::Parts, Http1ClientError>> {
+    ) -> Poll<Result<FinalHead, Http1ClientError>> {
         self.poll_upload(cx)?;
         loop {
             let head = self.reader.head(self.inbox.bytes());
             match head.map_err(Http1ClientError::Malformed)? {
-                Some(ResponseHead::Final(parts)) => return Poll::Ready(Ok(parts)),
+                Some(ResponseHead::Final(head)) => return Poll::Ready(Ok(head)),
                 Some(ResponseHead::Interim(parts)) => {
                     inform(parts);
                     continue;

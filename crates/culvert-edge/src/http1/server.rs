@@ -14,10 +14,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::sync::lock;
-use culvert_http::http1::{Part, RequestReader, Violation, WriteBuffer, head};
+use culvert_http::http1::{Part, RequestHead, RequestReader, Violation, WriteBuffer, head};
 use culvert_http::slow_reader::SlowReader;
-use http::header::EXPECT;
-use http::{Version, request, response};
+use http::{Version, response};
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
@@ -46,7 +45,7 @@ pub(crate) struct Http1Server(Arc<Mutex<Conn>>);
 #[derive(Debug)]
 pub(crate) enum Next {
     /// A head, and a body if there is one.
-    Request(Box<request::Parts>, Option<Http1Body>),
+    Request(RequestHead, Option<Http1Body>),
     /// Nothing yet: the connection is idle.
     Rest,
     /// The connection ends: the client has closed it, timed out, or is refused.
@@ -117,21 +116,20 @@ impl Http1Server {
     /// Waits for the next request.
     pub(crate) fn poll_request(&self, cx: &mut Context<'_>) -> Poll<Next> {
         let mut conn = lock(&self.0);
-        let parts = match ready!(conn.poll_head(cx)) {
-            Ok(parts) => parts,
+        let head = match ready!(conn.poll_head(cx)) {
+            Ok(head) => head,
             Err(next) => return Poll::Ready(next),
         };
         let body = (!conn.reading.is_ended()).then(|| {
             conn.has_reader = true;
-            conn.owes_continue =
-                parts.version == Version::HTTP_11 && parts.headers.contains_key(EXPECT);
+            conn.owes_continue = head.expects_continue();
             Http1Body {
                 hint: conn.reading.payload().size_hint(),
                 conn: Arc::clone(&self.0),
                 is_ended: false,
             }
         });
-        Poll::Ready(Next::Request(parts, body))
+        Poll::Ready(Next::Request(head, body))
     }
 
     /// Sets the write timeout of the endpoint, or that of the settings.
@@ -242,10 +240,11 @@ impl Http1Server {
         let mut conn = lock(&self.0);
         conn.state.flushed();
         conn.has_served = true;
-        conn.since = Instant::now();
+        let now = Instant::now();
+        conn.since = now;
         conn.ahead = None;
         conn.state.http1.set_turn(Http1Turn::Client);
-        conn.state.idles();
+        conn.state.idles(now);
     }
 
     /// Skips the rest of an answered request. False if no other request can follow.
@@ -298,6 +297,18 @@ impl Http1Server {
         }
     }
 
+    /// Reads the fields of later heads into maps.
+    pub(crate) fn read_maps(&self) {
+        lock(&self.0).reading.read_maps();
+    }
+
+    /// Refuses the current request, whose exchange has not begun.
+    pub(crate) fn refuse(&self, violation: Violation) {
+        let mut conn = lock(&self.0);
+        conn.state.http1.set_turn(Http1Turn::Client);
+        conn.refuse(violation);
+    }
+
     /// Why the current request is refused, if it is.
     pub(crate) fn refused(&self) -> Option<Violation> {
         lock(&self.0).reading.refused()
@@ -336,7 +347,7 @@ impl Conn {
     }
 
     /// Waits for the head of the next request.
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<request::Parts>, Next>> {
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<RequestHead, Next>> {
         loop {
             if self.reading.refused().is_some() {
                 return Poll::Ready(Err(Next::Over));
@@ -347,10 +358,10 @@ impl Conn {
                     self.state.works();
                 }
                 match self.reading.head(self.inbox.bytes()) {
-                    Ok(Some(parts)) => {
+                    Ok(Some(head)) => {
                         self.state.http1.set_turn(Http1Turn::Edge);
                         self.state.http1.set_payload(0);
-                        return Poll::Ready(Ok(parts));
+                        return Poll::Ready(Ok(head));
                     }
                     Ok(None) => {}
                     Err(violation) => {

@@ -11,6 +11,7 @@ use crate::edge_state::EdgeState;
 use crate::snapshot::endpoint::{Endpoint, Restriction};
 use crate::upstream::agent::Dial;
 use crate::upstream::pool::Pool;
+use crate::upstream::url::Protocol;
 
 /// The endpoints at one address.
 #[derive(Debug)]
@@ -163,6 +164,17 @@ impl Group {
     /// Whether empty segments are removed from the paths of its requests.
     pub(crate) fn merges_slashes(&self) -> bool {
         self.members().any(|member| member.endpoint.merge_slashes)
+    }
+
+    /// Whether its requests need nothing but to be forwarded over HTTP/1: its endpoints have no policy, and clients no
+    /// restriction.
+    pub(crate) fn is_plain(&self) -> bool {
+        let is_plain = |member: &Arc<Member>| {
+            let pool = member.pool.as_ref();
+            member.endpoint.policy.is_none()
+                && pool.is_some_and(|pool| pool.upstream().protocol() == Protocol::Http1)
+        };
+        self.restriction.is_none() && self.members().all(is_plain)
     }
 
     /// The host of its address.

@@ -146,13 +146,15 @@ impl Pool {
         self.idle_max.store(idle_max, Ordering::Relaxed);
         self.sweep_http2();
         let mut cx = Context::from_waker(Waker::noop());
+        let now = Instant::now();
         for shard in &self.idle {
             let Ok(mut idle) = shard.try_lock() else {
                 continue;
             };
             idle.retain_mut(|link| {
                 link.connection.rest();
-                link.idle_since.elapsed() < IDLE_FOR && link.connection.is_free(&mut cx)
+                let since = *link.idle_since.get_or_insert(now);
+                now.saturating_duration_since(since) < IDLE_FOR && link.connection.is_free(&mut cx)
             });
             // The longest idle ones are first.
             let excess = idle.len().saturating_sub(idle_max);

@@ -128,6 +128,11 @@ impl BodyLength {
         self.is_chunked
     }
 
+    /// The value of `content-length`.
+    pub fn bytes(&self) -> Option<u64> {
+        self.length
+    }
+
     /// The body of a request.
     ///
     /// # Errors

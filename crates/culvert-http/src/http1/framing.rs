@@ -73,6 +73,8 @@ enum State {
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
     is_1_1: bool,
+    /// Whether the target is a path in normal form.
+    is_plain: bool,
     hosts: u8,
     body: BodyLength,
 }
@@ -109,6 +111,11 @@ impl Framing {
     /// Number of field lines.
     pub(crate) fn lines(&self) -> usize {
         self.section_lines
+    }
+
+    /// Whether the target of a complete head is a path in normal form.
+    pub(crate) fn has_plain_target(&self) -> bool {
+        self.head.is_plain
     }
 
     /// Whether the message is complete.
@@ -213,7 +220,7 @@ impl Framing {
         match self.state {
             State::Start if content.is_empty() => self.state = State::RequestLine,
             State::Start | State::RequestLine => {
-                self.head.is_1_1 = check_request_line(content)?;
+                (self.head.is_1_1, self.head.is_plain) = check_request_line(content)?;
                 self.state = State::Fields;
             }
             State::Fields if content.is_empty() => {
@@ -260,14 +267,15 @@ impl Head {
     }
 }
 
-/// Checks a request line. Returns whether the version is 1.1.
-fn check_request_line(line: &[u8]) -> Result<bool, Violation> {
+/// Checks a request line. Returns whether the version is 1.1, and whether the target is a path in normal form.
+fn check_request_line(line: &[u8]) -> Result<(bool, bool), Violation> {
     let line = head::request_line(line).map_err(Violation::Malformed)?;
     if line.method == b"CONNECT" {
         return Err(Violation::Method);
     }
-    target::check(line.target, line.method == b"OPTIONS").map_err(Violation::Malformed)?;
-    Ok(line.version == Version::HTTP_11)
+    let is_plain = target::check(line.target, line.method == b"OPTIONS");
+    let is_plain = is_plain.map_err(Violation::Malformed)?;
+    Ok((line.version == Version::HTTP_11, is_plain))
 }
 
 #[cfg(test)]

@@ -231,17 +231,22 @@ pub(crate) fn write_request(out: &mut Vec<u8>, parts: &request::Parts) {
 
 /// Writes the head of a response.
 pub fn write_response(out: &mut Vec<u8>, version: Version, head: &response::Parts) {
+    write_status_line(out, version, head.status);
+    write_fields(out, &head.headers);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes a status line.
+pub(crate) fn write_status_line(out: &mut Vec<u8>, version: Version, status: StatusCode) {
     out.extend_from_slice(if version == Version::HTTP_10 {
         b"HTTP/1.0 "
     } else {
         b"HTTP/1.1 "
     });
-    out.extend_from_slice(head.status.as_str().as_bytes());
+    out.extend_from_slice(status.as_str().as_bytes());
     out.put_u8(b' ');
-    let reason = head.status.canonical_reason().unwrap_or("");
+    let reason = status.canonical_reason().unwrap_or("");
     out.extend_from_slice(reason.as_bytes());
-    out.extend_from_slice(b"\r\n");
-    write_fields(out, &head.headers);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -262,13 +267,20 @@ pub(crate) fn write_fields(out: &mut Vec<u8>, headers: &HeaderMap) {
 /// When the line is malformed.
 pub fn field_line(line: &[u8]) -> Result<(&[u8], &[u8]), &'static str> {
     let (name, value) = split_field(line)?;
+    check_field(name, value)?;
+    Ok((name, value))
+}
+
+/// Checks the characters of a field.
+#[inline]
+pub(crate) fn check_field(name: &[u8], value: &[u8]) -> Result<(), &'static str> {
     if name.is_empty() || !name.iter().copied().all(is_token) {
         return Err(NO_NAME);
     }
     if !are_field_bytes(value) {
         return Err(NO_VALUE);
     }
-    Ok((name, value))
+    Ok(())
 }
 
 /// The same without a check of the characters.

@@ -9,14 +9,16 @@ mod body;
 pub mod follow;
 mod framing;
 pub mod head;
+mod raw;
 mod request;
 mod response;
 mod write_buffer;
 
 pub use body::{BodyLength, BodyReader, BodyWriter, Part, WrongLength};
 pub use framing::Violation;
-pub use request::{RequestReader, write_request};
-pub use response::{ResponseHead, ResponseReader, body_writer};
+pub use raw::{FieldSet, RAW_FIELDS_MAX, RawField, RawFields, RawRequest, RawResponse};
+pub use request::{RequestHead, RequestReader, end_request, write_request};
+pub use response::{FinalHead, ResponseHead, ResponseReader, body_writer};
 pub use write_buffer::WriteBuffer;
 
 pub(crate) use {

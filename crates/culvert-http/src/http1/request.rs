@@ -1,13 +1,55 @@
 //! Requests: read one after another, and written.
 
 use bytes::BytesMut;
-use http::header::CONTENT_LENGTH;
-use http::{Method, request};
+use http::header::{CONTENT_LENGTH, EXPECT};
+use http::{Method, Version, request};
 
 use crate::http1::body::{BodyReader, BodyWriter, Part};
 use crate::http1::framing::{Framing, Violation};
 use crate::http1::head;
+use crate::http1::raw::RawRequest;
 use crate::http1::write_buffer::WriteBuffer;
+
+/// The head of a request.
+#[derive(Debug)]
+pub enum RequestHead {
+    /// As received.
+    Raw(Box<RawRequest>),
+    /// With a map of its fields, and its target in normal form.
+    Parts(Box<request::Parts>),
+}
+
+impl RequestHead {
+    /// The head with a map of its fields.
+    ///
+    /// # Errors
+    ///
+    /// When the head is malformed.
+    pub fn into_parts(self) -> Result<Box<request::Parts>, Violation> {
+        match self {
+            Self::Raw(raw) => raw.parts().map_err(Violation::Malformed),
+            Self::Parts(parts) => Ok(parts),
+        }
+    }
+
+    /// Whether the client waits for 100 (Continue) (RFC 9110 10.1.1).
+    pub fn expects_continue(&self) -> bool {
+        match self {
+            Self::Raw(raw) => raw.fields().iter().any(|field| field.is("expect")),
+            Self::Parts(parts) => {
+                parts.version == Version::HTTP_11 && parts.headers.contains_key(EXPECT)
+            }
+        }
+    }
+
+    /// The method.
+    pub fn method(&self) -> &Method {
+        match self {
+            Self::Raw(raw) => raw.method(),
+            Self::Parts(parts) => &parts.method,
+        }
+    }
+}
 
 /// Reads the requests of one connection from a buffer.
 ///
@@ -18,6 +60,8 @@ pub struct RequestReader {
     framing: Framing,
     /// How many bytes at the front of the buffer were scanned and belong to an incomplete head.
     fed: usize,
+    /// Whether no head is kept as received.
+    reads_maps: bool,
 }
 
 impl RequestReader {
@@ -27,10 +71,7 @@ impl RequestReader {
     /// # Errors
     ///
     /// When the request is refused. The caller must respond with the violation's status and close the connection.
-    pub fn head(
-        &mut self,
-        buffer: &mut BytesMut,
-    ) -> Result<Option<Box<request::Parts>>, Violation> {
+    pub fn head(&mut self, buffer: &mut BytesMut) -> Result<Option<RequestHead>, Violation> {
         let rest = buffer.get(self.fed..).unwrap_or_default();
         self.fed += self.framing.feed_head(rest);
         if let Some(violation) = self.framing.refused() {
@@ -40,11 +81,19 @@ impl RequestReader {
             return Ok(None);
         }
         let head = buffer.split_to(std::mem::take(&mut self.fed)).freeze();
-        let parts = head::request(&head, self.framing.lines());
-        parts.map(Some).map_err(|what| {
-            self.refuse(Violation::Malformed(what));
-            Violation::Malformed(what)
-        })
+        if !self.reads_maps
+            && self.framing.has_plain_target()
+            && let Some(raw) = RawRequest::of(&head)
+        {
+            return Ok(Some(RequestHead::Raw(Box::new(raw))));
+        }
+        match head::request(&head, self.framing.lines()) {
+            Ok(parts) => Ok(Some(RequestHead::Parts(parts))),
+            Err(what) => {
+                self.refuse(Violation::Malformed(what));
+                Err(Violation::Malformed(what))
+            }
+        }
     }
 
     /// Takes the next part of the body off the front of `buffer`. Call it after [`head`](Self::head) returned the head.
@@ -64,7 +113,15 @@ impl RequestReader {
 
     /// Starts the next message. The response to the last one is complete, and so is its body.
     pub fn next_message(&mut self) {
-        *self = Self::default();
+        *self = Self {
+            reads_maps: self.reads_maps,
+            ..Self::default()
+        };
+    }
+
+    /// Reads the fields of all later heads into maps, because those of this one are needed so.
+    pub fn read_maps(&mut self) {
+        self.reads_maps = true;
     }
 
     /// Whether `buffer` has bytes that were not scanned for a head.
@@ -110,10 +167,20 @@ pub fn write_request(
     head::write_request(out, parts);
     let announced = parts.headers.get(CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
+    end_request(out, &parts.method, announced, body_bytes)
+}
+
+/// Writes the field that frames the body of a request, unless its length was `announced`, and the end of the head.
+pub fn end_request(
+    out: &mut Vec<u8>,
+    method: &Method,
+    announced: Option<u64>,
+    body_bytes: Option<u64>,
+) -> BodyWriter {
     let sending = match announced.or(body_bytes) {
         // RFC 9110 8.6: the length of an empty body is sent only if the method usually has one.
         Some(0) if announced.is_none() => {
-            if [Method::POST, Method::PUT, Method::PATCH].contains(&parts.method) {
+            if [Method::POST, Method::PUT, Method::PATCH].contains(method) {
                 out.extend_from_slice(b"content-length: 0\r\n");
             }
             BodyWriter::None

@@ -8,6 +8,7 @@ use http_body::SizeHint;
 use crate::fields::has_token;
 use crate::http1::body::{BodyLength, BodyReader, BodyWriter, Part};
 use crate::http1::head;
+use crate::http1::raw::RawResponse;
 
 /// Longest head of a response, in bytes.
 pub const RESPONSE_HEAD_BYTES_MAX: usize = 96 << 10;
@@ -28,6 +29,7 @@ pub struct ResponseReader {
     is_head: bool,
     interims: u32,
     keeps_alive: bool,
+    keeps_raw: bool,
 }
 
 /// The head of a response.
@@ -36,7 +38,38 @@ pub enum ResponseHead {
     /// An interim response (RFC 9110 15.2). Another head follows.
     Interim(response::Parts),
     /// The final response, or 101 (Switching Protocols).
-    Final(response::Parts),
+    Final(FinalHead),
+}
+
+/// The head of a final response.
+#[derive(Debug)]
+pub enum FinalHead {
+    /// As received.
+    Raw(Box<RawResponse>),
+    /// With a map of its fields.
+    Parts(response::Parts),
+}
+
+impl FinalHead {
+    /// The status.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Raw(raw) => raw.status(),
+            Self::Parts(parts) => parts.status,
+        }
+    }
+
+    /// The head with a map of its fields.
+    ///
+    /// # Errors
+    ///
+    /// When the head is malformed. The text names the defect.
+    pub fn into_parts(self) -> Result<response::Parts, &'static str> {
+        match self {
+            Self::Raw(raw) => raw.parts(),
+            Self::Parts(parts) => Ok(parts),
+        }
+    }
 }
 
 impl Default for ResponseReader {
@@ -47,6 +80,7 @@ impl Default for ResponseReader {
             is_head: false,
             interims: 0,
             keeps_alive: true,
+            keeps_raw: false,
         }
     }
 }
@@ -57,6 +91,13 @@ impl ResponseReader {
         self.is_head = is_head;
         self.payload = None;
         self.interims = 0;
+        self.keeps_raw = false;
+    }
+
+    /// Keeps the head of this response as received, if it is in the usual form. Reading its fields into a map later costs
+    /// more than doing so at first.
+    pub fn keep_raw(&mut self) {
+        self.keeps_raw = true;
     }
 
     /// Takes the next head off the front of `buffer`; `None` while it is incomplete.
@@ -76,6 +117,13 @@ impl ResponseReader {
             return Err(TOO_LONG);
         }
         let head = buffer.split_to(end).freeze();
+        if self.keeps_raw
+            && let Some(raw) = RawResponse::of(&head)
+        {
+            self.payload = Some(raw.body(self.is_head)?);
+            self.keeps_alive &= !raw.closes();
+            return Ok(Some(ResponseHead::Final(FinalHead::Raw(Box::new(raw)))));
+        }
         let parts = head::response(&head, lines, RESPONSE_FIELDS_MAX)?;
         if parts.status.is_informational() && parts.status != StatusCode::SWITCHING_PROTOCOLS {
             self.interims += 1;
@@ -87,7 +135,7 @@ impl ResponseReader {
         let length = BodyLength::of(&parts.headers)?;
         self.payload = Some(length.of_response(parts.status, self.is_head)?);
         self.keeps_alive &= keeps_alive(&parts);
-        Ok(Some(ResponseHead::Final(parts)))
+        Ok(Some(ResponseHead::Final(FinalHead::Parts(parts))))
     }
 
     /// Takes the next part of the body off the front of `buffer`.

@@ -42,6 +42,56 @@ fn pieces<'a>(bytes: &'a [u8], cuts: Cuts<'a>) -> impl Iterator<Item = &'a [u8]>
     })
 }
 
+/// A head as it is written, with its lines in order: several fields of a name stay in theirs.
+fn sorted_lines(write: impl FnOnce(&mut Vec<u8>)) -> Vec<Vec<u8>> {
+    let mut out = Vec::new();
+    write(&mut out);
+    let mut lines: Vec<Vec<u8>> = out.split(|b| *b == b'\n').map(<[u8]>::to_vec).collect();
+    lines.sort_by(|a, b| {
+        let name = |line: &[u8]| line.split(|b| *b == b':').next().unwrap().to_vec();
+        name(a).cmp(&name(b))
+    });
+    lines
+}
+
+/// The head with its map. A head that was kept as received is written as its map is.
+pub(crate) fn request_parts(head: RequestHead) -> Box<http::request::Parts> {
+    if let RequestHead::Raw(raw) = &head {
+        let parts = raw.parts().unwrap();
+        assert_eq!(raw.target(), parts.uri.to_string());
+        assert_eq!(
+            (raw.method(), Version::HTTP_11),
+            (&parts.method, parts.version)
+        );
+        let as_received = sorted_lines(|out| {
+            raw.write_line(out);
+            raw.fields().write(out, FieldSet::default());
+        });
+        assert_eq!(
+            as_received,
+            sorted_lines(|out| head::write_request(out, &parts))
+        );
+    }
+    head.into_parts().unwrap()
+}
+
+/// The same of a response.
+fn response_parts(head: FinalHead) -> http::response::Parts {
+    if let FinalHead::Raw(raw) = &head {
+        let parts = raw.parts().unwrap();
+        assert_eq!(raw.status(), parts.status);
+        assert_eq!(Ok(raw.length()), BodyLength::of(&parts.headers));
+        let as_received = sorted_lines(|out| {
+            raw.write_line(out);
+            raw.fields().write(out, FieldSet::default());
+            out.extend_from_slice(b"\r\n");
+        });
+        let of_map = sorted_lines(|out| head::write_response(out, Version::HTTP_11, &parts));
+        assert_eq!(as_received, of_map);
+    }
+    head.into_parts().unwrap()
+}
+
 /// The requests of a connection, and the violation that ended it.
 pub(crate) fn requests(bytes: &[u8], cuts: Cuts<'_>) -> (Vec<Message>, Option<Violation>) {
     let (mut reader, mut buffer) = (RequestReader::default(), BytesMut::new());
@@ -52,7 +102,8 @@ pub(crate) fn requests(bytes: &[u8], cuts: Cuts<'_>) -> (Vec<Message>, Option<Vi
         loop {
             if !is_in_body {
                 match reader.head(&mut buffer) {
-                    Ok(Some(parts)) => {
+                    Ok(Some(head)) => {
+                        let parts = request_parts(head);
                         let fields = texts(&parts.headers);
                         messages.push(Message {
                             head: format!("{} {} {fields:?}", parts.method, parts.uri),
@@ -102,12 +153,13 @@ pub(crate) fn responses(
                     return (messages, Some("behind the last"));
                 };
                 reader.expect(is_head);
+                reader.keep_raw();
                 is_open = true;
             }
             if !is_in_body {
                 let (parts, is_final) = match reader.head(&mut buffer) {
                     Ok(Some(ResponseHead::Interim(parts))) => (parts, false),
-                    Ok(Some(ResponseHead::Final(parts))) => (parts, true),
+                    Ok(Some(ResponseHead::Final(head))) => (response_parts(head), true),
                     Ok(None) => break,
                     Err(what) => return (messages, Some(what)),
                 };

@@ -10,11 +10,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{request, response};
+use culvert_http::http1::FinalHead;
+use http::response;
 use http_body::{Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::{Failure, Pool, SHARDS};
+use crate::http::plain_head::OutgoingHead;
 use crate::http::request_body::RequestBody;
 use crate::http1::client::{Http1Client, Http1ClientError};
 use crate::lanes;
@@ -32,7 +34,8 @@ pub(super) struct Http1 {
     pub(super) connection: Http1Client,
     has_served: bool,
     received: Arc<AtomicU64>,
-    pub(super) idle_since: Instant,
+    /// When a sweep first saw it idle. Nothing reads the clock for each request.
+    pub(super) idle_since: Option<Instant>,
     /// Number of handovers since it was last idle.
     handovers: u8,
 }
@@ -48,7 +51,7 @@ pub(crate) struct Lease {
 #[derive(Debug)]
 pub(crate) enum Sent {
     /// A response arrived.
-    Answered(response::Parts),
+    Answered(FinalHead),
     /// The connection was already closed and nothing was received, so the request can be sent again.
     Stale,
     /// The exchange failed.
@@ -118,7 +121,7 @@ impl Pool {
             has_served: false,
             received: wire.received(),
             connection: Http1Client::new(wire),
-            idle_since: Instant::now(),
+            idle_since: None,
             handovers: 0,
         });
         Lease {
@@ -145,7 +148,7 @@ impl Pool {
     }
 
     fn put(&self, mut link: Box<Http1>) {
-        link.idle_since = Instant::now();
+        link.idle_since = None;
         link.handovers = 0;
         for shard in self.shards() {
             if let Ok(mut idle) = shard.try_lock() {
@@ -196,7 +199,7 @@ impl Lease {
     /// Sends a request and waits for the head of its response. Interim responses go to `inform`.
     pub(crate) async fn send(
         &mut self,
-        head: &request::Parts,
+        head: &OutgoingHead<'_>,
         body: RequestBody,
         mut inform: impl FnMut(response::Parts),
     ) -> Sent {

@@ -1,0 +1,234 @@
+//! The path of a plain request ([`plain_head`](crate::http::plain_head)) on HTTP/1 to an endpoint without a policy.
+//!
+//! It has the steps of the [pipeline](crate::http::pipeline) that can apply to such a request. Where another step might,
+//! [`begin`] returns the head before anything has happened, and the pipeline serves it.
+
+use std::sync::Arc;
+
+use culvert_http::authority::Authority;
+use culvert_http::http1::head::write_response;
+use culvert_http::http1::{BodyWriter, FinalHead, RawRequest, body_writer};
+use culvert_policy::problem::Problem;
+use culvert_policy::reply;
+use http::header::CONNECTION;
+use http::{Method, Response, StatusCode, Version, response};
+
+use crate::downstream::Downstream;
+use crate::http::exchange::HttpExchange;
+use crate::http::forward::{general, send_to};
+use crate::http::forward_request::client_body;
+use crate::http::plain_head::{OutgoingHead, PlainRequest, PlainResponse};
+use crate::http::request_body::{RequestBody, Upload};
+use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
+use crate::http::response_body::{ResponseBody, Source};
+use crate::http::send_response::{refuse, send};
+use crate::overload::Level;
+use crate::recording::RecordedRequest;
+use crate::snapshot::group::{Group, Member};
+use crate::snapshot::live::Live;
+
+/// Paths below it may be for the edge.
+const WELL_KNOWN: &str = "/.well-known/";
+
+/// An exchange that has begun.
+pub(crate) struct PlainExchange {
+    exchange: Box<HttpExchange>,
+    request: PlainRequest,
+    member: Arc<Member>,
+}
+
+/// A response to a client on HTTP/1.
+pub(crate) struct Http1Answer {
+    pub(crate) head: AnswerHead,
+    pub(crate) body: ResponseBody,
+}
+
+/// The head of a response.
+pub(crate) enum AnswerHead {
+    Plain(PlainResponse),
+    Parts(response::Parts),
+}
+
+/// A request that takes the general path.
+pub(crate) struct NotPlain {
+    pub(crate) raw: Box<RawRequest>,
+    /// Whether the next request of the connection probably takes it too: because of the endpoint, not the head.
+    pub(crate) is_likely_again: bool,
+}
+
+/// Begins the exchange of a request, if it takes this path.
+pub(crate) fn begin(
+    down: &Arc<Downstream>,
+    raw: Box<RawRequest>,
+) -> Result<PlainExchange, NotPlain> {
+    let request = match PlainRequest::of(raw, down.conn.info.is_trusted) {
+        Ok(request) => request,
+        Err(raw) => {
+            return Err(NotPlain {
+                raw,
+                is_likely_again: false,
+            });
+        }
+    };
+    let live = down.edge.live.load();
+    let target = request.raw().target();
+    let Some((group, authority)) = find(down, &live, &request, target) else {
+        return Err(NotPlain {
+            raw: request.into_raw(),
+            is_likely_again: true,
+        });
+    };
+    let mut exchange = HttpExchange::begin(Arc::clone(down), Version::HTTP_11);
+    let (path, query) = match target.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (target, None),
+    };
+    let fields = request.raw().fields().iter();
+    let recorded = RecordedRequest {
+        method: request.raw().method(),
+        path,
+        query,
+        user_agent: request.user_agent(),
+        has_host: true,
+        lines: fields.map(|field| (field.name, field.value)),
+    };
+    exchange.attribute(group, recorded, &authority);
+    let member = Arc::clone(group.pick(down.edge.agents()));
+    exchange.served_by(&member);
+    Ok(PlainExchange {
+        exchange,
+        request,
+        member,
+    })
+}
+
+/// The endpoints that a request is for, unless a step of the general path may apply to it.
+fn find<'x>(
+    down: &Downstream,
+    live: &'x Live,
+    request: &'x PlainRequest,
+    target: &str,
+) -> Option<(&'x Arc<Group>, Authority<'x>)> {
+    let is_other = down.bound.get().is_some()
+        || culvert_login::may_be_callback(target)
+        || target.starts_with(WELL_KNOWN)
+        || down.edge.state.level() == Level::Full;
+    if is_other {
+        return None;
+    }
+    let authority = Authority::parse(request.host()?).ok()?;
+    let table = match down.conn.info.tls.get() {
+        Some(_) if down.conn.info.sni() != authority.host => return None,
+        Some(_) => &live.https,
+        None => &live.http,
+    };
+    let group = table.find(&authority.host)?;
+    group.is_plain().then_some((group, authority))
+}
+
+impl PlainExchange {
+    /// Serves the request.
+    pub(crate) async fn serve(self, body: Upload) -> Result<Http1Answer, Abandoned> {
+        let Self {
+            mut exchange,
+            request,
+            member,
+        } = self;
+        let down = Arc::clone(exchange.down());
+        if body.size_hint().lower() > down.conn.rules.limits.body_bytes {
+            let traits = RequestTraits::of_plain(&request);
+            return Ok(refuse(exchange, Problem::Oversized, &traits).into());
+        }
+        exchange.reached(member.endpoint.timeouts);
+        let body = match body {
+            Upload::None => RequestBody::empty(),
+            body => client_body(&mut exchange, body, false),
+        };
+        let head = OutgoingHead::Plain {
+            request: &request,
+            client: down.conn.info.client_value(),
+            scheme: match down.conn.info.tls.get() {
+                Some(_) => "https",
+                None => "http",
+            },
+        };
+        let sent = send_to(&mut exchange, &member, head, body).await?;
+        let is_head = *request.raw().method() == Method::HEAD;
+        let response = match sent {
+            Ok((FinalHead::Raw(raw), source)) if !is_head => {
+                let date = || reply::date(&down.conn.info);
+                match PlainResponse::of(raw, date) {
+                    Ok(head) => return Ok(answer(exchange, &request, head, source)),
+                    Err(raw) => general(FinalHead::Raw(raw), source),
+                }
+            }
+            Ok((head, source)) => general(head, source),
+            Err(problem) => Err(problem),
+        };
+        let traits = RequestTraits::of_plain(&request);
+        let problem = |problem| PendingResponse::of(problem, &traits, &down.conn);
+        let response = match response.unwrap_or_else(problem) {
+            response if response.head.status == StatusCode::SWITCHING_PROTOCOLS => {
+                problem(Problem::BadAnswer)
+            }
+            response => response,
+        };
+        Ok(send(exchange, response, &traits).into())
+    }
+}
+
+/// Sends a plain response.
+fn answer(
+    mut exchange: Box<HttpExchange>,
+    request: &PlainRequest,
+    mut head: PlainResponse,
+    source: Source,
+) -> Http1Answer {
+    head.closes = !request.keeps_alive || exchange.down().edge.state.is_closing();
+    exchange.answer_with(head.status(), head.fields());
+    Http1Answer {
+        head: AnswerHead::Plain(head),
+        body: ResponseBody::new(source, exchange),
+    }
+}
+
+impl From<Response<ResponseBody>> for Http1Answer {
+    fn from(response: Response<ResponseBody>) -> Self {
+        let (head, body) = response.into_parts();
+        Self {
+            head: AnswerHead::Parts(head),
+            body,
+        }
+    }
+}
+
+impl AnswerHead {
+    /// Whether the connection to the client closes after it.
+    pub(crate) fn closes(&self) -> bool {
+        match self {
+            Self::Plain(head) => head.closes,
+            Self::Parts(head) => head.headers.get(CONNECTION).is_some_and(|it| it == "close"),
+        }
+    }
+
+    /// Writes it, and returns the writer for the body. `is_head` if the request's method was HEAD, `with_trailers` if the
+    /// client accepts trailers.
+    pub(crate) fn write(
+        &self,
+        out: &mut Vec<u8>,
+        version: Version,
+        is_head: bool,
+        with_trailers: bool,
+    ) -> BodyWriter {
+        match self {
+            Self::Plain(head) => {
+                head.write(out);
+                BodyWriter::Length(head.length)
+            }
+            Self::Parts(head) => {
+                write_response(out, version, head);
+                body_writer(head, is_head, with_trailers)
+            }
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Heads that pass almost as received: their lines are copied, without a map of their fields.
+//!
+//! Most requests and responses of endpoints without a policy have such heads. A head with a field that needs more than to
+//! be removed is not plain; it is read into a map and takes the general path, which has the same results
+//! ([`fields`](crate::http::fields)).
+
+use culvert_http::fields::is_of_one_hop;
+use culvert_http::http1::{
+    BodyWriter, FieldSet, RawField, RawRequest, RawResponse, WriteBuffer, end_request,
+    write_request,
+};
+use culvert_policy::problem::ERROR_CODE_NAME;
+use http::header::HeaderValue;
+use http::{Method, StatusCode, request};
+
+use crate::http::fields::says_who_calls;
+use crate::replay_state::REPLAY_OF;
+
+/// Longest name that is compared with the names of the edge.
+const NAME_BYTES_MAX: usize = 32;
+
+/// A request that is sent as received, except for fields of the hop and forwarding fields.
+#[derive(Debug)]
+pub(crate) struct PlainRequest {
+    raw: Box<RawRequest>,
+    /// Fields that are not sent.
+    without: FieldSet,
+    host: usize,
+    accept: Option<usize>,
+    user_agent: Option<usize>,
+    length: Option<u64>,
+    /// Whether the client keeps the connection open.
+    pub(crate) keeps_alive: bool,
+}
+
+/// What becomes of a field of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Sent,
+    Removed,
+    /// It needs the general path.
+    Unusual,
+}
+
+/// A name in lower case, if it is short, and consists of letters, digits and `-`.
+fn lower<'b>(name: &[u8], room: &'b mut [u8; NAME_BYTES_MAX]) -> Option<&'b str> {
+    let room = room.get_mut(..name.len())?;
+    room.copy_from_slice(name);
+    room.make_ascii_lowercase();
+    std::str::from_utf8(room).ok()
+}
+
+fn is_plain(name: &[u8]) -> bool {
+    const PLAIN: [bool; 256] = {
+        let mut table = [false; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            table[byte] = (byte as u8).is_ascii_alphanumeric() || byte as u8 == b'-';
+            byte += 1;
+        }
+        table
+    };
+    name.iter().all(|byte| PLAIN[usize::from(*byte)])
+}
+
+/// Whether a name may be one that the edge interprets: by its length, which is cheaper to compare.
+fn may_be_ours(name: &[u8]) -> bool {
+    match name.len() {
+        2 | 4..=7 | 9 | 10 | 14 | 16..=19 => true,
+        length => length >= 12 && matches!(name.first(), Some(b'x' | b'X')),
+    }
+}
+
+impl PlainRequest {
+    /// The request, if it is plain. A peer that is `trusted` may send forwarding fields, which are continued.
+    pub(crate) fn of(raw: Box<RawRequest>, trusted: bool) -> Result<Self, Box<RawRequest>> {
+        let mut without = FieldSet::default();
+        let (mut host, mut accept, mut user_agent) = (None, None, None);
+        let (mut length, mut keeps_alive) = (None, true);
+        let mut is_plain_head = *raw.method() != Method::TRACE && raw.method().as_str() != "PRI";
+        for (position, field) in raw.fields().iter().enumerate() {
+            let fate = if !is_plain(field.name) {
+                Fate::Unusual
+            } else if !may_be_ours(field.name) {
+                Fate::Sent
+            } else if field.is("host") {
+                host = Some(position);
+                Fate::Sent
+            } else if field.is("accept") {
+                accept = accept.or(Some(position));
+                Fate::Sent
+            } else if field.is("user-agent") {
+                user_agent = user_agent.or(Some(position));
+                Fate::Sent
+            } else if field.is("connection") {
+                connection(field, &mut keeps_alive)
+            } else if field.is("content-length") {
+                length = plain_number(field.value);
+                match length {
+                    Some(_) => Fate::Sent,
+                    None => Fate::Unusual,
+                }
+            } else {
+                other(field, trusted)
+            };
+            match fate {
+                Fate::Sent => {}
+                Fate::Removed => without.add(position),
+                Fate::Unusual => {
+                    is_plain_head = false;
+                    break;
+                }
+            }
+        }
+        match host {
+            Some(host) if is_plain_head => Ok(Self {
+                raw,
+                without,
+                host,
+                accept,
+                user_agent,
+                length,
+                keeps_alive,
+            }),
+            _ => Err(raw),
+        }
+    }
+
+    /// The head as received.
+    pub(crate) fn raw(&self) -> &RawRequest {
+        &self.raw
+    }
+
+    pub(crate) fn into_raw(self) -> Box<RawRequest> {
+        self.raw
+    }
+
+    fn value(&self, position: Option<usize>) -> Option<&[u8]> {
+        Some(self.raw.fields().get(position?)?.value)
+    }
+
+    /// The value of its `host` field, if it is text.
+    pub(crate) fn host(&self) -> Option<&str> {
+        std::str::from_utf8(self.value(Some(self.host))?).ok()
+    }
+
+    /// The value of its first `accept` field.
+    pub(crate) fn accept(&self) -> Option<&[u8]> {
+        self.value(self.accept)
+    }
+
+    /// The value of its first `user-agent` field.
+    pub(crate) fn user_agent(&self) -> Option<&[u8]> {
+        self.value(self.user_agent)
+    }
+}
+
+/// A number without leading zeros, which some servers read as octal.
+fn plain_number(digits: &[u8]) -> Option<u64> {
+    let is_padded = digits.len() > 1 && digits.starts_with(b"0");
+    let digits = std::str::from_utf8(digits).ok().filter(|_| !is_padded)?;
+    digits.parse().ok()
+}
+
+/// A `connection` field: the usual options name no other field.
+fn connection(field: RawField<'_>, keeps_alive: &mut bool) -> Fate {
+    if field.value.eq_ignore_ascii_case(b"keep-alive") {
+        Fate::Removed
+    } else if field.value.eq_ignore_ascii_case(b"close") {
+        *keeps_alive = false;
+        Fate::Removed
+    } else {
+        Fate::Unusual
+    }
+}
+
+/// A field that the callers have no rule for.
+fn other(field: RawField<'_>, trusted: bool) -> Fate {
+    let mut room = [0; NAME_BYTES_MAX];
+    let Some(name) = lower(field.name, &mut room) else {
+        // Forwarding fields have a common beginning, so a long name may be one.
+        return match field.name.get(..12) {
+            Some(start) if start.eq_ignore_ascii_case(b"x-forwarded-") => Fate::Unusual,
+            _ => Fate::Sent,
+        };
+    };
+    match name {
+        "expect" | "te" | "transfer-encoding" | "upgrade" => Fate::Unusual,
+        _ if name == REPLAY_OF.as_str() => Fate::Unusual,
+        _ if is_of_one_hop(name) => Fate::Removed,
+        _ if says_who_calls(name) => match trusted {
+            true => Fate::Unusual,
+            false => Fate::Removed,
+        },
+        _ => Fate::Sent,
+    }
+}
+
+/// The head of a request to an upstream.
+#[derive(Debug)]
+pub(crate) enum OutgoingHead<'x> {
+    Parts(Box<request::Parts>),
+    Plain {
+        request: &'x PlainRequest,
+        /// The values of forwarding fields.
+        client: HeaderValue,
+        scheme: &'static str,
+    },
+}
+
+impl OutgoingHead<'_> {
+    /// The method.
+    pub(crate) fn method(&self) -> &Method {
+        match self {
+            Self::Parts(parts) => &parts.method,
+            Self::Plain { request, .. } => request.raw.method(),
+        }
+    }
+
+    /// Writes it, and returns the writer for the body, which has `body_bytes` if that is known.
+    pub(crate) fn write(&self, out: &mut WriteBuffer, body_bytes: Option<u64>) -> BodyWriter {
+        match self {
+            Self::Parts(parts) => write_request(out, parts, body_bytes),
+            Self::Plain {
+                request,
+                client,
+                scheme,
+            } => {
+                let out = out.front();
+                request.raw.write_line(out);
+                request.raw.fields().write(out, request.without);
+                let host = request.value(Some(request.host)).unwrap_or_default();
+                for part in [
+                    b"x-forwarded-for: ",
+                    client.as_bytes(),
+                    b"\r\nx-forwarded-proto: ",
+                    scheme.as_bytes(),
+                    b"\r\nx-forwarded-host: ",
+                    host,
+                    b"\r\n",
+                ] {
+                    out.extend_from_slice(part);
+                }
+                end_request(out, request.raw.method(), request.length, body_bytes)
+            }
+        }
+    }
+}
+
+/// A response that is sent as received, except for fields of the hop.
+#[derive(Debug)]
+pub(crate) struct PlainResponse {
+    raw: Box<RawResponse>,
+    without: FieldSet,
+    /// The length of its body.
+    pub(crate) length: u64,
+    /// Added if it has none.
+    date: Option<HeaderValue>,
+    /// Whether the connection to the client closes after it.
+    pub(crate) closes: bool,
+}
+
+impl PlainResponse {
+    /// The response to a request that is not HEAD, if it is plain: with a body of known length. `date` is for one without.
+    pub(crate) fn of(
+        raw: Box<RawResponse>,
+        date: impl FnOnce() -> HeaderValue,
+    ) -> Result<Self, Box<RawResponse>> {
+        let has_none = [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&raw.status());
+        let length = match raw.length().bytes() {
+            Some(length) if !has_none => length,
+            _ => return Err(raw),
+        };
+        let (mut without, mut has_date) = (FieldSet::default(), false);
+        for (position, field) in raw.fields().iter().enumerate() {
+            has_date |= field.is("date");
+            if !may_be_ours(field.name) {
+                continue;
+            }
+            let mut room = [0; NAME_BYTES_MAX];
+            if let Some(name) = lower(field.name, &mut room)
+                && (is_of_one_hop(name) || name == ERROR_CODE_NAME)
+            {
+                without.add(position);
+            }
+        }
+        Ok(Self {
+            raw,
+            without,
+            length,
+            date: (!has_date).then(date),
+            closes: false,
+        })
+    }
+
+    /// The status.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.raw.status()
+    }
+
+    /// The fields as they are sent.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let raw = self.raw.fields().iter().enumerate();
+        let sent = raw
+            .filter(|(position, _)| !self.without.has(*position))
+            .map(|(_, field)| (field.name, field.value));
+        let date = self.date.iter();
+        let date = date.map(|date| (&b"date"[..], date.as_bytes()));
+        let close = self.closes.then_some((&b"connection"[..], &b"close"[..]));
+        sent.chain(date).chain(close)
+    }
+
+    /// Writes it.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        self.raw.write_line(out);
+        self.raw.fields().write(out, self.without);
+        if let Some(date) = &self.date {
+            out.extend_from_slice(b"date: ");
+            out.extend_from_slice(date.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+        if self.closes {
+            out.extend_from_slice(b"connection: close\r\n");
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests;

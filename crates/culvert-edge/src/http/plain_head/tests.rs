@@ -1,0 +1,279 @@
+//! A plain head is sent as the general path would send it.
+
+use bytes::BytesMut;
+use culvert_base::{Clock, SystemClock};
+use culvert_http::http1::head::write_response;
+use culvert_http::http1::{FinalHead, RequestHead, RequestReader, ResponseHead, ResponseReader};
+use culvert_policy::conn::ConnInfo;
+use http::Version;
+use http::header::{DATE, HOST};
+use proptest::prelude::*;
+
+use super::*;
+use crate::http::fields::{strip_mixed_up, to_client, to_upstream};
+
+/// Lines in the order of their names; several of one name stay in theirs.
+fn lines(mut out: WriteBuffer) -> Vec<String> {
+    let text = String::from_utf8(std::mem::take(out.front())).unwrap();
+    let (first, fields) = text.split_once("\r\n").unwrap();
+    let mut fields: Vec<String> = fields.split("\r\n").map(String::from).collect();
+    fields.sort_by(|a, b| a.split(':').next().cmp(&b.split(':').next()));
+    fields.insert(0, first.to_owned());
+    fields
+}
+
+fn info(trusted: bool) -> ConnInfo {
+    let address = "127.0.0.1:1".parse().unwrap();
+    ConnInfo::new(address, address, trusted, SystemClock.now())
+}
+
+/// The request as sent on the plain path, if it is plain, and on the general path; `None` if it is refused.
+fn request(text: &str, trusted: bool) -> Option<(Option<Vec<String>>, Vec<String>)> {
+    let head = || {
+        let mut buffer = BytesMut::from(text);
+        RequestReader::default().head(&mut buffer).ok().flatten()
+    };
+    let info = info(trusted);
+    let plain = match head()? {
+        RequestHead::Raw(raw) => PlainRequest::of(raw, trusted).ok().map(|request| {
+            let mut out = WriteBuffer::default();
+            let head = OutgoingHead::Plain {
+                request: &request,
+                client: info.client_value(),
+                scheme: "http",
+            };
+            head.write(&mut out, Some(0));
+            lines(out)
+        }),
+        RequestHead::Parts(_) => None,
+    };
+    let mut parts = head()?.into_parts().unwrap();
+    strip_mixed_up(&mut parts.headers, false);
+    let host = parts.headers.get(HOST)?.clone();
+    to_upstream(&mut parts.headers, &info, host);
+    let mut out = WriteBuffer::default();
+    OutgoingHead::Parts(parts).write(&mut out, Some(0));
+    Some((plain, lines(out)))
+}
+
+/// The same of a response.
+fn response(text: &str) -> Option<(Option<Vec<String>>, Vec<String>)> {
+    let head = || {
+        let (mut buffer, mut reader) = (BytesMut::from(text), ResponseReader::default());
+        reader.expect(false);
+        reader.keep_raw();
+        match reader.head(&mut buffer) {
+            Ok(Some(ResponseHead::Final(head))) => Some(head),
+            _ => None,
+        }
+    };
+    let date = || HeaderValue::from_static("now");
+    let plain = match head()? {
+        FinalHead::Raw(raw) => PlainResponse::of(raw, date).ok().map(|response| {
+            let mut out = WriteBuffer::default();
+            response.write(out.front());
+            let sent = lines(out);
+            let mut told: Vec<String> = response
+                .fields()
+                .map(|(name, value)| {
+                    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+                    format!("{name}: {}", String::from_utf8_lossy(value))
+                })
+                .collect();
+            told.sort();
+            let mut fields: Vec<String> = sent.iter().skip(1).cloned().collect();
+            fields.retain(|line| !line.is_empty());
+            fields.sort();
+            assert_eq!(told, fields);
+            sent
+        }),
+        FinalHead::Parts(_) => None,
+    };
+    let mut parts = head()?.into_parts().unwrap();
+    to_client(&mut parts.headers);
+    if !parts.headers.contains_key(DATE) {
+        parts.headers.insert(DATE, date());
+    }
+    let mut out = WriteBuffer::default();
+    write_response(out.front(), Version::HTTP_11, &parts);
+    Some((plain, lines(out)))
+}
+
+const NAMES: [&str; 42] = [
+    "accept",
+    "Accept-Encoding",
+    "authorization",
+    "cache-control",
+    "close",
+    "Connection",
+    "connection",
+    "content-length",
+    "Content-Type",
+    "cookie",
+    "Culvert-Replay-Of",
+    "Date",
+    "expect",
+    "forwarded",
+    "host2",
+    "keep-alive",
+    "KEEP-ALIVE",
+    "ngrok-error-code",
+    "proxy-authenticate",
+    "Proxy-Authorization",
+    "proxy-connection",
+    "set-cookie",
+    "te",
+    "TE",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+    "x",
+    "X-Custom",
+    "x-forwarded-for",
+    "X-Forwarded-Host",
+    "x-forwarded-proto",
+    "X-Forwarded-A-Name-That-Is-Longer-Than-Others",
+    "x-real-ip",
+    "X-Real-IP",
+    "x_custom",
+    "x.custom",
+    "X-Forwarded",
+    "close2",
+    "a-name-that-is-longer-than-all-others-of-the-edge",
+    "Sec-WebSocket-Key",
+];
+const VALUES: [&str; 14] = [
+    "",
+    "a",
+    "close",
+    "Keep-Alive",
+    "keep-alive, x-custom",
+    "x-custom",
+    "trailers",
+    "5",
+    "0",
+    "007",
+    "chunked",
+    "a  b",
+    "websocket",
+    "100-continue",
+];
+
+fn fields() -> impl Strategy<Value = String> {
+    let field = (
+        prop::sample::select(&NAMES[..]),
+        prop::sample::select(&VALUES[..]),
+        prop::sample::select(&[": ", ": ", ": ", ": ", ":", ":  "][..]),
+    );
+    let fields = prop::collection::vec(field, 0..6);
+    fields.prop_map(|fields| {
+        let lines = fields
+            .iter()
+            .map(|(name, value, colon)| format!("{name}{colon}{value}\r\n"));
+        lines.collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn plain_requests_are_sent_as_on_the_general_path(
+        method in prop::sample::select(&["GET", "POST", "OPTIONS", "TRACE", "Odd"][..]),
+        target in prop::sample::select(&["/", "/a/b?c=d", "/a//b", "/%61", "/a.b", "*", "http://h/a"][..]),
+        before in fields(),
+        after in fields(),
+        trusted in any::<bool>(),
+    ) {
+        let text = format!("{method} {target} HTTP/1.1\r\n{before}Host: h\r\n{after}\r\n");
+        if let Some((Some(plain), general)) = request(&text, trusted) {
+            prop_assert_eq!(plain, general, "{}", text);
+        }
+    }
+
+    #[test]
+    fn plain_responses_are_sent_as_on_the_general_path(
+        status in prop::sample::select(&["200 OK", "200", "404 Nothing", "204 A", "304 B", "101 C", "599 D"][..]),
+        fields in fields(),
+    ) {
+        let text = format!("HTTP/1.1 {status}\r\n{fields}\r\n");
+        if let Some((Some(plain), general)) = response(&text) {
+            prop_assert_eq!(plain, general, "{}", text);
+        }
+    }
+}
+
+#[test]
+fn usual_heads_are_plain_and_others_are_not() {
+    let is_plain = |fields: &str, trusted: bool| {
+        let text = format!("GET /a HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+        request(&text, trusted).unwrap().0.is_some()
+    };
+    for fields in [
+        "",
+        "Accept: */*\r\nUser-Agent: a\r\nCookie: a=b\r\n",
+        "Connection: keep-alive\r\n",
+        "connection: close\r\n",
+        "X-Forwarded-For: 1.2.3.4\r\n",
+        "Content-Length: 5\r\n",
+    ] {
+        assert!(is_plain(fields, false), "{fields}");
+    }
+    for fields in [
+        "Connection: upgrade\r\n",
+        "Upgrade: websocket\r\n",
+        "TE: trailers\r\n",
+        "Expect: 100-continue\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Content-Length: 05\r\n",
+        "A_B: c\r\n",
+        "A:b\r\n",
+        "Culvert-Replay-Of: a\r\n",
+    ] {
+        assert!(!is_plain(fields, false), "{fields}");
+    }
+    assert!(!is_plain("X-Forwarded-For: 1.2.3.4\r\n", true));
+    for (text, is_plain) in [
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nServer: a\r\n\r\n",
+            true,
+        ),
+        ("HTTP/1.1 200 OK\r\nServer: a\r\n\r\n", false),
+        (
+            "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n",
+            false,
+        ),
+        ("HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n", false),
+    ] {
+        assert_eq!(response(text).unwrap().0.is_some(), is_plain, "{text}");
+    }
+}
+
+#[test]
+fn names_that_the_edge_interprets_are_looked_at() {
+    for name in [
+        "close",
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "transfer-encoding",
+        "upgrade",
+        "expect",
+        "host",
+        "accept",
+        "user-agent",
+        "content-length",
+        "forwarded",
+        "x-real-ip",
+        "x-forwarded-for",
+        REPLAY_OF.as_str(),
+        ERROR_CODE_NAME,
+    ] {
+        assert!(may_be_ours(name.as_bytes()), "{name}");
+        assert!(name.len() <= NAME_BYTES_MAX, "{name}");
+    }
+}

@@ -1,0 +1,346 @@
+//! Heads as received: the bytes, and where the fields are in them. Such a head is forwarded by copying its lines, without
+//! a map of its fields.
+//!
+//! Only heads in the usual form are kept so: HTTP/1.1, at most [`RAW_FIELDS_MAX`] fields, one space behind each colon and
+//! none at the end of a line, and a target that needs no normalisation. All others are read into maps.
+
+use bytes::Bytes;
+use http::{Method, StatusCode, Version, request, response};
+use memchr::memchr;
+
+use crate::http1::body::{BodyLength, BodyReader};
+use crate::http1::head;
+
+/// Most fields of a head that is kept as received.
+pub const RAW_FIELDS_MAX: usize = 32;
+
+const END: &[u8] = b"\r\n";
+
+/// Where a field line is in a head.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    start: u16,
+    colon: u16,
+    /// The end of the value.
+    end: u16,
+}
+
+/// A field of a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawField<'h> {
+    /// In the case as received.
+    pub name: &'h [u8],
+    /// Without surrounding whitespace.
+    pub value: &'h [u8],
+}
+
+impl RawField<'_> {
+    /// Whether it has this name, which is in lower case.
+    #[inline]
+    pub fn is(&self, name: &str) -> bool {
+        self.name.len() == name.len() && self.name.eq_ignore_ascii_case(name.as_bytes())
+    }
+}
+
+/// A set of fields of a head, by their position.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FieldSet(u32);
+
+impl FieldSet {
+    /// Adds the field at a position.
+    #[inline]
+    pub fn add(&mut self, position: usize) {
+        self.0 |= 1 << (position % RAW_FIELDS_MAX);
+    }
+
+    /// Whether it has the field at a position.
+    #[inline]
+    pub fn has(self, position: usize) -> bool {
+        self.0 >> (position % RAW_FIELDS_MAX) & 1 == 1
+    }
+}
+
+/// The field lines of a head.
+#[derive(Clone, Debug)]
+pub struct RawFields {
+    bytes: Bytes,
+    places: [Place; RAW_FIELDS_MAX],
+    count: usize,
+    /// Where the first line begins, and where the last ends.
+    start: usize,
+    end: usize,
+}
+
+impl RawFields {
+    /// The lines of a complete head from `start` on; `None` if one is not in the usual form. Their characters are not
+    /// checked.
+    fn find(bytes: &Bytes, start: usize) -> Option<Self> {
+        let all: &[u8] = bytes;
+        // All places are in 16 bits.
+        u16::try_from(all.len()).ok()?;
+        let mut places = [Place::default(); RAW_FIELDS_MAX];
+        let (mut count, mut at) = (0, start);
+        loop {
+            let rest = all.get(at..)?;
+            if rest == END {
+                break;
+            }
+            let line = rest.get(..memchr(b'\n', rest)?)?.strip_suffix(b"\r")?;
+            let colon = memchr(b':', line)?;
+            let value = line.get(colon + 1..)?.strip_prefix(b" ")?;
+            let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+            if is_blank(value.first()) || is_blank(value.last()) || is_blank(line.first()) {
+                return None;
+            }
+            let end = at + line.len();
+            *places.get_mut(count)? = Place {
+                start: at as u16,
+                colon: (at + colon) as u16,
+                end: end as u16,
+            };
+            count += 1;
+            at = end + END.len();
+        }
+        Some(Self {
+            bytes: bytes.clone(),
+            places,
+            count,
+            start,
+            end: at,
+        })
+    }
+
+    fn places(&self) -> &[Place] {
+        self.places.get(..self.count).unwrap_or_default()
+    }
+
+    /// The fields in their order.
+    #[inline]
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = RawField<'_>> {
+        let part = |start: usize, end: usize| self.bytes.get(start..end).unwrap_or_default();
+        self.places().iter().map(move |place| RawField {
+            name: part(usize::from(place.start), usize::from(place.colon)),
+            value: part(usize::from(place.colon) + 2, usize::from(place.end)),
+        })
+    }
+
+    /// The field at a position.
+    pub fn get(&self, position: usize) -> Option<RawField<'_>> {
+        self.iter().nth(position)
+    }
+
+    /// Writes the field lines except for those in `without`, with names in lower case.
+    pub fn write(&self, out: &mut Vec<u8>, without: FieldSet) {
+        // Lines that follow each other are copied together.
+        let (mut start, mut first) = (self.start, 0);
+        for (position, place) in self.places().iter().enumerate() {
+            if without.has(position) {
+                self.write_lines(out, start..usize::from(place.start), first..position);
+                (start, first) = (usize::from(place.end) + END.len(), position + 1);
+            }
+        }
+        self.write_lines(out, start..self.end, first..self.count);
+    }
+
+    fn write_lines(
+        &self,
+        out: &mut Vec<u8>,
+        bytes: std::ops::Range<usize>,
+        lines: std::ops::Range<usize>,
+    ) {
+        let start = bytes.start;
+        let before = out.len();
+        out.extend_from_slice(self.bytes.get(bytes).unwrap_or_default());
+        let copied = out.get_mut(before..).unwrap_or_default();
+        for place in self.places().get(lines).unwrap_or_default() {
+            let name = usize::from(place.start) - start..usize::from(place.colon) - start;
+            if let Some(name) = copied.get_mut(name) {
+                make_lower(name);
+            }
+        }
+    }
+}
+
+/// Makes the letters of a name lower case, eight bytes at a time.
+fn make_lower(name: &mut [u8]) {
+    let length = name.len();
+    if length < 8 {
+        name.make_ascii_lowercase();
+        return;
+    }
+    let mut at = 0;
+    while at < length {
+        // The last eight bytes may have been in the step before, which changes nothing.
+        let start = at.min(length - 8);
+        if let Some(bytes) = name.get_mut(start..).and_then(<[u8]>::first_chunk_mut::<8>) {
+            *bytes = lower(u64::from_le_bytes(*bytes)).to_le_bytes();
+        }
+        at += 8;
+    }
+}
+
+/// Eight bytes with their letters in lower case.
+fn lower(word: u64) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    const HIGH: u64 = ONES << 7;
+    // Without their high bits, so that no sum reaches the next byte.
+    let low = word & !HIGH;
+    let from_a = low + ONES * (0x80 - b'A' as u64);
+    let beyond_z = low + ONES * (0x7F - b'Z' as u64);
+    let letters = from_a & !beyond_z & !word & HIGH;
+    word | (letters >> 2)
+}
+
+/// The head of a request as received.
+#[derive(Debug)]
+pub struct RawRequest {
+    method: Method,
+    /// Where the target is.
+    target: (usize, usize),
+    fields: RawFields,
+}
+
+impl RawRequest {
+    /// A head that was checked and whose target is in normal form; `None` if it is not in the usual form.
+    pub(crate) fn of(head: &Bytes) -> Option<Self> {
+        let line_end = memchr(b'\n', head)?;
+        let line = head.get(..line_end)?.strip_suffix(b" HTTP/1.1\r")?;
+        let blank = memchr(b' ', line)?;
+        Some(Self {
+            method: Method::from_bytes(line.get(..blank)?).ok()?,
+            target: (blank + 1, line.len()),
+            fields: RawFields::find(head, line_end + 1)?,
+        })
+    }
+
+    /// The method.
+    pub fn method(&self) -> &Method {
+        &self.method
+    }
+
+    /// Path and query, in normal form.
+    pub fn target(&self) -> &str {
+        let (start, end) = self.target;
+        let target = self.fields.bytes.get(start..end).unwrap_or_default();
+        // A checked target is ASCII.
+        std::str::from_utf8(target).unwrap_or_default()
+    }
+
+    /// The fields.
+    pub fn fields(&self) -> &RawFields {
+        &self.fields
+    }
+
+    /// The head with a map of its fields.
+    ///
+    /// # Errors
+    ///
+    /// When the head is malformed.
+    pub fn parts(&self) -> Result<Box<request::Parts>, &'static str> {
+        head::request(&self.fields.bytes, self.fields.count)
+    }
+
+    /// Writes the request line.
+    pub fn write_line(&self, out: &mut Vec<u8>) {
+        let line = self.fields.start;
+        out.extend_from_slice(self.fields.bytes.get(..line).unwrap_or_default());
+    }
+}
+
+/// The head of a final response as received.
+#[derive(Debug)]
+pub struct RawResponse {
+    status: StatusCode,
+    length: BodyLength,
+    closes: bool,
+    fields: RawFields,
+}
+
+impl RawResponse {
+    /// A complete head; `None` if it is not in the usual form, or malformed.
+    pub(crate) fn of(head: &Bytes) -> Option<Self> {
+        let line_end = memchr(b'\n', head)?;
+        let line = head::status_line(head.get(..line_end)?.strip_suffix(b"\r")?).ok()?;
+        if line.version != Version::HTTP_11 || line.status.is_informational() {
+            return None;
+        }
+        let fields = RawFields::find(head, line_end + 1)?;
+        let (mut length, mut closes) = (BodyLength::default(), false);
+        for field in fields.iter() {
+            head::check_field(field.name, field.value).ok()?;
+            length.note(field.name, field.value).ok()?;
+            if field.is("connection") {
+                closes |= field.value.eq_ignore_ascii_case(b"close");
+                if !closes && !field.value.eq_ignore_ascii_case(b"keep-alive") {
+                    return None;
+                }
+            }
+        }
+        Some(Self {
+            status: line.status,
+            length,
+            closes,
+            fields,
+        })
+    }
+
+    /// The status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The fields.
+    pub fn fields(&self) -> &RawFields {
+        &self.fields
+    }
+
+    /// The length of the body that the fields say.
+    pub fn length(&self) -> BodyLength {
+        self.length
+    }
+
+    /// Whether the server closes the connection after it.
+    pub(crate) fn closes(&self) -> bool {
+        self.closes
+    }
+
+    /// The reader of the body. `is_head` if the request's method was HEAD.
+    pub(crate) fn body(&self, is_head: bool) -> Result<BodyReader, &'static str> {
+        self.length.of_response(self.status, is_head)
+    }
+
+    /// The head with a map of its fields.
+    ///
+    /// # Errors
+    ///
+    /// When the head is malformed.
+    pub fn parts(&self) -> Result<response::Parts, &'static str> {
+        let count = self.fields.count;
+        head::response(&self.fields.bytes, count, count)
+    }
+
+    /// Writes the status line.
+    pub fn write_line(&self, out: &mut Vec<u8>) {
+        head::write_status_line(out, Version::HTTP_11, self.status);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_become_lower_case_wherever_they_stand() {
+        for length in 0..20 {
+            for at in 0..length {
+                for byte in 0..=u8::MAX {
+                    let mut name = vec![b'Q'; length];
+                    name[at] = byte;
+                    let expected = name.to_ascii_lowercase();
+                    make_lower(&mut name);
+                    assert_eq!(name, expected, "{byte} at {at} of {length}");
+                }
+            }
+        }
+    }
+}
