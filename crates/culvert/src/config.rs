@@ -4,13 +4,19 @@
 //! The struct is the only list of keys. Flags, environment variables, the check for unknown keys and the reference
 //! page are generated from its schema. Only this module reads the environment.
 
+mod acme;
 mod acme_dns;
+mod agents;
+mod api;
 mod console;
+mod edge;
+mod events;
 mod invalid;
 mod keys;
 mod kubernetes;
 mod limits;
 mod load;
+mod policy;
 mod sections;
 mod span;
 mod statistics;
@@ -26,13 +32,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use acme::*;
 pub use acme_dns::*;
+pub use agents::*;
+pub use api::*;
 pub use console::{Console, OpenId};
+pub use edge::*;
+pub use events::*;
 pub use invalid::Invalid;
 pub use keys::{Key, LIVE, keys, reference};
 pub use kubernetes::Kubernetes;
 pub use limits::Limits;
 pub use load::{environment, load};
+pub use policy::*;
 pub use sections::*;
 pub use span::Span;
 pub use statistics::Statistics;
