@@ -9,10 +9,10 @@ use culvert_mux::{Limits, Side};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::interface::{self, Interface};
 use super::proxy::Proxy;
 use crate::driver::{self, Driver, Session};
 use crate::socket::Socket;
@@ -29,6 +29,7 @@ pub struct Dialing {
     name: ServerName<'static>,
     tls: TlsConnector,
     proxy: Option<Proxy>,
+    interface: Option<Interface>,
     timeout: Duration,
 }
 
@@ -71,6 +72,7 @@ impl Dialing {
             name,
             tls: TlsConnector::from(Arc::new(client_config(roots))),
             proxy: None,
+            interface: None,
             timeout: CONNECT_TIME,
         })
     }
@@ -79,6 +81,12 @@ impl Dialing {
     #[must_use]
     pub fn through(self, proxy: Option<Proxy>) -> Self {
         Self { proxy, ..self }
+    }
+
+    /// Connects from this interface of the machine.
+    #[must_use]
+    pub fn from_interface(self, interface: Option<Interface>) -> Self {
+        Self { interface, ..self }
     }
 
     /// Sets the timeout of the TCP connection and the TLS handshake together.
@@ -95,9 +103,10 @@ impl Dialing {
     /// Connects. No data moves until the driver runs.
     pub(crate) async fn dial(&self) -> io::Result<(Session, Driver<TlsStream<Socket>>)> {
         let connecting = async {
+            let interface = self.interface.as_ref();
             let socket = match &self.proxy {
-                Some(proxy) => proxy.connect(&self.address).await?,
-                None => TcpStream::connect(&self.address).await?,
+                Some(proxy) => proxy.connect(&self.address, interface).await?,
+                None => interface::connect(interface, &self.address).await?,
             };
             let socket = Socket::new(socket)?;
             self.tls.connect(self.name.clone(), socket).await

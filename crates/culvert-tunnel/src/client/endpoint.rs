@@ -171,6 +171,13 @@ impl Endpoint {
         })
     }
 
+    /// Sets the traffic policy, as `traffic-policy-file` does.
+    pub fn set_policy(&mut self, policy: String) {
+        if let Some(opts) = self.request.opts.as_object_mut() {
+            opts.insert("TrafficPolicy".into(), policy.into());
+        }
+    }
+
     /// A copy for another session of the agent, which shares the URL. `url` is the URL that the first session
     /// received, for endpoints that request none.
     #[must_use]

@@ -13,6 +13,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_socks::tcp::Socks5Stream;
 
+use super::interface::{self, Interface};
+
 /// Maximum size of a proxy's response.
 const RESPONSE_BYTES_MAX: usize = 16 << 10;
 
@@ -133,18 +135,25 @@ impl Proxy {
         &self.address
     }
 
-    /// Connects to `target`, a `host:port`, through the proxy.
-    pub(crate) async fn connect(&self, target: &str) -> io::Result<TcpStream> {
+    /// Connects to `target`, a `host:port`, through the proxy, from the interface if there is one.
+    pub(crate) async fn connect(
+        &self,
+        target: &str,
+        interface: Option<&Interface>,
+    ) -> io::Result<TcpStream> {
+        let socket = interface::connect(interface, &self.address).await?;
         let connected = match &self.kind {
             Kind::Http { authorization } => {
-                return self.connect_http(target, authorization.as_ref()).await;
+                return self
+                    .connect_http(socket, target, authorization.as_ref())
+                    .await;
             }
-            Kind::Socks5 { login: None } => Socks5Stream::connect(&self.address[..], target).await,
+            Kind::Socks5 { login: None } => Socks5Stream::connect_with_socket(socket, target).await,
             Kind::Socks5 {
                 login: Some((name, password)),
             } => {
-                let address = &self.address[..];
-                Socks5Stream::connect_with_password(address, target, name, password.reveal()).await
+                let password = password.reveal();
+                Socks5Stream::connect_with_password_and_socket(socket, target, name, password).await
             }
         };
         match connected {
@@ -159,10 +168,10 @@ impl Proxy {
 
     async fn connect_http(
         &self,
+        mut socket: TcpStream,
         target: &str,
         authorization: Option<&Secret>,
     ) -> io::Result<TcpStream> {
-        let mut socket = TcpStream::connect(&self.address).await?;
         let mut request = format!("CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n");
         if let Some(authorization) = authorization {
             let value = authorization.reveal();
@@ -322,11 +331,15 @@ mod tests {
             }
         };
         let dial = async {
-            let mut socket = proxy.connect("a.test:1").await.unwrap();
+            let mut socket = proxy.connect("a.test:1", None).await.unwrap();
             let mut after = [0; 5];
             socket.read_exact(&mut after).await.unwrap();
             assert_eq!(&after, b"after");
-            let error = proxy.connect("a.test:1").await.unwrap_err().to_string();
+            let error = proxy
+                .connect("a.test:1", None)
+                .await
+                .unwrap_err()
+                .to_string();
             assert!(error.ends_with("407 Who are you"), "{error}");
         };
         tokio::join!(serve, dial);
@@ -363,11 +376,15 @@ mod tests {
             }
         };
         let dial = async {
-            let mut socket = proxy.connect("a.test:1").await.unwrap();
+            let mut socket = proxy.connect("a.test:1", None).await.unwrap();
             let mut after = [0; 5];
             socket.read_exact(&mut after).await.unwrap();
             assert_eq!(&after, b"after");
-            let error = proxy.connect("a.test:1").await.unwrap_err().to_string();
+            let error = proxy
+                .connect("a.test:1", None)
+                .await
+                .unwrap_err()
+                .to_string();
             assert!(error.contains("refused the connection: "), "{error}");
             assert!(!error.contains("p@ss"), "{error}");
         };

@@ -8,7 +8,10 @@ use base64::engine::general_purpose::STANDARD;
 use culvert_tunnel::client::{
     Endpoint, FLAGS, Given, Protocol, TlsEnd, Upstream, UpstreamTrust, Wanted,
 };
+use http::Uri;
 use serde_json::{Map, Value, json};
+
+use super::policy_url;
 
 /// Fields that have another name than the flag that they set.
 const FIELDS: &[(&str, &str)] = &[
@@ -45,16 +48,12 @@ const FIELDS: &[(&str, &str)] = &[
 ];
 
 /// Fields without an equal, and why.
-const REFUSED: &[(&str, &str)] = &[
-    (
-        "labels",
-        "culvert has no edges; give the tunnel `proto` and `domain` or `url` instead of labels",
-    ),
-    (
-        "traffic_policy_url",
-        "the agent fetches no policies; download the file and use `traffic_policy_file`",
-    ),
-];
+const REFUSED: &[(&str, &str)] = &[(
+    "labels",
+    "culvert has no edges; instead of labels, give the tunnel the `proto` of the edge and its host as `domain`, and `pooling_enabled: true` if several agents have these labels",
+)];
+/// The field with the URL of a policy.
+pub(crate) const POLICY_URL: &str = "traffic_policy_url";
 
 /// A key that cannot be used as it is, and why: a sentence without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +109,8 @@ impl Files<'_> {
 #[derive(Debug)]
 pub(crate) struct Defined {
     pub(crate) endpoints: Vec<Endpoint>,
+    /// The URL of their policy.
+    pub(crate) policy_url: Option<Uri>,
     /// Values that differ from what they would mean elsewhere.
     pub(crate) notices: Vec<Finding>,
 }
@@ -131,6 +132,8 @@ pub(crate) fn read(body: &Value, files: Files<'_>) -> Result<Defined, Finding> {
         wanted: Wanted::default(),
         is_inspected: true,
         schemes: None,
+        policy_url: None,
+        policy_key: None,
         trust: UpstreamTrust::System,
         certificate: None,
         key: None,
@@ -199,6 +202,9 @@ struct Reading<'a> {
     wanted: Wanted,
     is_inspected: bool,
     schemes: Option<Schemes>,
+    policy_url: Option<Uri>,
+    /// The key that gave the policy.
+    policy_key: Option<String>,
     trust: UpstreamTrust,
     certificate: Option<Vec<u8>>,
     key: Option<Vec<u8>>,
@@ -226,6 +232,14 @@ impl Reading<'_> {
         if let Some((_, why)) = REFUSED.iter().find(|(name, _)| *name == path) {
             return Err(wrong((*why).to_owned()));
         }
+        if matches!(
+            path,
+            POLICY_URL | "traffic_policy" | "traffic_policy_file" | "policy" | "policy_file"
+        ) && let Some(other) = self.policy_key.replace(path.to_owned())
+        {
+            let why = format!("`{other}` and `{path}` are mutually exclusive");
+            return Err(wrong(why));
+        }
         match path {
             // Read before.
             "proto" | "addr" | "upstream.url" | "host_header" => Ok(()),
@@ -249,6 +263,16 @@ impl Reading<'_> {
                     _ => return Err(wrong("the value must be an object or a text".into())),
                 };
                 self.apply(path, "traffic-policy-file", &policy)
+            }
+            POLICY_URL => {
+                if matches!(self.files, Files::Inline) {
+                    let why = "only files may have this key; send the policy as `traffic_policy`";
+                    return Err(wrong(why.into()));
+                }
+                let url = value.as_str().ok_or("the value must be a URL".to_owned());
+                let url = url.and_then(policy_url::parse).map_err(wrong)?;
+                self.policy_url = Some(url);
+                Ok(())
             }
             "upstream.protocol" if *value == self.kind.as_str() && !self.kind.is_http() => Ok(()),
             "upstream.ca_file"
@@ -405,6 +429,7 @@ impl Reading<'_> {
         }
         Ok(Defined {
             endpoints,
+            policy_url: self.policy_url,
             notices: self.notices,
         })
     }
@@ -578,6 +603,11 @@ mod tests {
                 json!({"name": "a", "addr": 80, "labels": ["a=b"]}),
                 "labels",
                 "no edges",
+            ),
+            (
+                json!({"name": "a", "addr": 80, "traffic_policy_url": "https://a.test"}),
+                "traffic_policy_url",
+                "only files",
             ),
             (
                 json!({"name": "a", "addr": "file:///tmp"}),

@@ -8,8 +8,9 @@ use serde_json::{Map, Value};
 
 use super::definition::{self, Files, Finding};
 use super::identity::{Identity, read_text};
-use super::keys::{AgentPart, KEYS};
+use super::keys::{AgentPart, KEYS, NO_REVOCATION};
 use super::lines::Lines;
+use super::policy_url::PolicyUrl;
 use crate::config::Invalid;
 use crate::failure::Failure;
 
@@ -23,6 +24,8 @@ pub struct Read {
     pub identity: Identity,
     /// The selected endpoints.
     pub endpoints: Vec<Endpoint>,
+    /// Policies of the endpoints that are at a URL.
+    pub policies: Vec<PolicyUrl>,
 }
 
 /// The endpoints to start.
@@ -51,6 +54,7 @@ pub fn read(paths: &[PathBuf], selection: Selection<'_>) -> Result<Read, Failure
 fn parse(texts: &[(&Path, String)], selection: Selection<'_>) -> Result<Read, Failure> {
     let mut identity = Identity::default();
     let (mut known, mut endpoints) = (Vec::<String>::new(), Vec::new());
+    let mut policies = Vec::new();
     let mut records_nothing = false;
     let last = texts.last().map_or(Path::new(""), |(path, _)| path);
     for (path, text) in texts {
@@ -81,6 +85,15 @@ fn parse(texts: &[(&Path, String)], selection: Selection<'_>) -> Result<Read, Fa
                 for notice in &defined.notices {
                     identity.notices.push(file.shown(&path, notice));
                 }
+                if let Some(url) = &defined.policy_url {
+                    let key = Finding::new(definition::POLICY_URL, "");
+                    let place = file.shown(&path, &key).trim_end_matches(": ").to_owned();
+                    policies.extend((0..defined.endpoints.len()).map(|nth| PolicyUrl {
+                        endpoint: endpoints.len() + nth,
+                        place: place.clone(),
+                        url: url.clone(),
+                    }));
+                }
                 endpoints.extend(defined.endpoints);
             }
         }
@@ -109,6 +122,7 @@ fn parse(texts: &[(&Path, String)], selection: Selection<'_>) -> Result<Read, Fa
     Ok(Read {
         identity,
         endpoints,
+        policies,
     })
 }
 
@@ -171,6 +185,10 @@ impl File<'_> {
                 }
                 (_, false) => return Err(self.wrong(name, "unknown key")),
             }
+        }
+        if part.has_revocation_list && !part.ignores_revocation {
+            let path = if is_two { "crl_url" } else { "agent.crl_url" };
+            return Err(self.wrong(path, NO_REVOCATION));
         }
         Ok(part)
     }
@@ -369,6 +387,53 @@ tunnels:
             identity.notices,
             ["`agent.yml`: line 4: `region`: the key has no effect: the server decides the region"]
         );
+    }
+
+    #[test]
+    fn a_revocation_list_is_refused_unless_it_is_not_needed() {
+        let check = |text: &str| parsed(text, Selection::Check).map(|read| read.identity.notices);
+        for text in [
+            "version: 2\ncrl_url: http://a.test\n",
+            "version: 2\ncrl_url: http://a.test\ncrl_noverify: false\n",
+            "version: 2\ncrl_noverify: false\ncrl_url: http://a.test\n",
+        ] {
+            let error = check(text).unwrap_err();
+            assert!(error.contains("`crl_url`: the agent reads no"), "{error}");
+        }
+        let error = check("version: 3\nagent:\n  crl_url: http://a.test\n").unwrap_err();
+        assert!(error.contains("line 3: `agent.crl_url`: "), "{error}");
+        for text in [
+            "version: 2\ncrl_url: http://a.test\ncrl_noverify: true\n",
+            "version: 3\nagent:\n  crl_noverify: true\n  crl_url: http://a.test\n",
+        ] {
+            let notices = check(text).unwrap();
+            assert!(
+                notices.len() == 1 && notices[0].contains("has no effect"),
+                "{notices:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_policy_has_one_source() {
+        let file = |more: &str| {
+            let text = format!(
+                "version: 2\ntunnels:\n  a: {{addr: 80, proto: http, domain: a.test, {more}}}\n"
+            );
+            parsed(&text, Selection::All)
+        };
+        let read = file("schemes: [http, https], traffic_policy_url: 'https://b.test/p'").unwrap();
+        let shown: Vec<_> = read
+            .policies
+            .iter()
+            .map(|it| (it.endpoint, &it.place[..], it.url.to_string()))
+            .collect();
+        let place = "`agent.yml`: line 4: `tunnels.a.traffic_policy_url`";
+        let url = || "https://b.test/p".to_owned();
+        assert_eq!(shown, [(0, place, url()), (1, place, url())]);
+        let error = file("traffic_policy_url: 'https://b.test/p', traffic_policy: '{}'");
+        let error = error.map(|_| ()).unwrap_err();
+        assert!(error.contains("mutually exclusive"), "{error}");
     }
 
     #[test]

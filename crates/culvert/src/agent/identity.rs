@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::ArgMatches;
 use culvert_base::Secret;
-use culvert_tunnel::client::{Dialing, Endpoint, Heartbeat, Proxy};
+use culvert_tunnel::client::{Dialing, Endpoint, Heartbeat, Interface, Proxy};
 
 use super::log::LogPlan;
+use super::policy_url::PolicyUrl;
 use super::{INSPECT_ADDR, Inspect, Plan};
 use crate::client::read_token;
 use crate::config;
@@ -48,6 +49,8 @@ pub struct Identity {
     pub region: Option<String>,
     /// URL of the proxy, which takes precedence over the environment's.
     pub proxy: Option<String>,
+    /// Interface of connections to the server.
+    pub interface: Option<Interface>,
     /// Timeout of a connection to the server.
     pub connect_timeout: Option<Duration>,
     /// Interval of heartbeats.
@@ -113,6 +116,7 @@ impl Identity {
             has_screen: self.has_screen.or(other.has_screen),
             region: self.region.or(other.region),
             proxy: self.proxy.or(other.proxy),
+            interface: self.interface.or(other.interface),
             connect_timeout: self.connect_timeout.or(other.connect_timeout),
             heartbeat_interval: self.heartbeat_interval.or(other.heartbeat_interval),
             heartbeat_tolerance: self.heartbeat_tolerance.or(other.heartbeat_tolerance),
@@ -122,7 +126,7 @@ impl Identity {
     }
 
     /// The plan for `endpoints`. Missing settings are those that `culvert config` saved, or defaults.
-    pub fn plan(self, endpoints: Vec<Endpoint>) -> Result<Plan, Failure> {
+    pub fn plan(self, endpoints: Vec<Endpoint>, policies: Vec<PolicyUrl>) -> Result<Plan, Failure> {
         let mut identity = self;
         if identity.token.is_none() || identity.server.is_none() {
             identity.complete(Profile::load()?)?;
@@ -145,6 +149,7 @@ impl Identity {
                     authorities.as_deref(),
                     identity.proxy.as_deref(),
                 )?;
+                let dialing = dialing.from_interface(identity.interface.clone());
                 Ok(match identity.connect_timeout {
                     Some(timeout) => dialing.within(timeout),
                     None => dialing,
@@ -164,6 +169,7 @@ impl Identity {
             token,
             metadata: identity.metadata.unwrap_or_default(),
             endpoints,
+            policies,
             inspect: identity.inspect.unwrap_or(Inspect::Usual),
             log: identity.log,
             has_screen: identity.has_screen.unwrap_or(true),

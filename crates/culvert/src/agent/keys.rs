@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use culvert_base::Secret;
-use culvert_tunnel::client::Proxy;
+use culvert_tunnel::client::{Interface, Proxy};
 use serde_json::Value;
 
 use super::Inspect;
@@ -29,6 +29,10 @@ pub(super) struct AgentPart {
     pub(super) identity: Identity,
     /// Whether requests are not recorded for any endpoint.
     pub(super) records_nothing: bool,
+    /// Whether the file names a revocation list.
+    pub(super) has_revocation_list: bool,
+    /// Whether the file says that revocation lists are not needed.
+    pub(super) ignores_revocation: bool,
     /// Whether the agent's token came from `authtoken` or `authtoken_file`.
     has_token: bool,
 }
@@ -65,8 +69,9 @@ pub(super) static KEYS: &[AgentKey] = keys![
         part.set_token(Secret::new(token.map_err(|error| culvert_base::chain(error.as_ref()))?))
     };
     "connect_cas" => authorities;
-    "connect_interface" => |_, _, _| {
-        Err("the agent cannot choose an interface; use a route of the system".into())
+    "connect_interface" => |part, value, _| {
+        part.identity.interface = Some(Interface::parse(text(value)?)?);
+        Ok(None)
     };
     "connect_timeout" => |part, value, _| {
         part.identity.connect_timeout = Some(duration(value, 1..=300)?);
@@ -84,12 +89,14 @@ pub(super) static KEYS: &[AgentKey] = keys![
         "transparent" => Ok(None),
         _ => Ok(Some("the screen has the terminal's background")),
     };
-    "crl_noverify" => |_, value, _| match truth(value)? {
-        true => Ok(None),
-        false => Ok(Some("the agent reads no revocation lists")),
+    "crl_noverify" => |part, value, _| {
+        part.ignores_revocation = truth(value)?;
+        Ok((!part.ignores_revocation).then_some("the agent reads no revocation lists"))
     };
-    "crl_url" => |_, _, _| {
-        Err("the agent reads no revocation lists; remove the key to connect without one".into())
+    "crl_url" => |part, value, _| {
+        text(value)?;
+        part.has_revocation_list = true;
+        Ok(Some("the agent reads no revocation lists"))
     };
     "dns_resolver_ips" => |_, _, _| Ok(Some("the agent uses the resolver of the system"));
     "heartbeat_interval" => |part, value, _| {
@@ -167,6 +174,9 @@ pub(super) static KEYS: &[AgentKey] = keys![
         Ok(Some("the inspection page accepts only host names of this machine"))
     };
 ];
+
+/// Why a revocation list is refused: without it, the agent would accept certificates that the list excludes.
+pub(super) const NO_REVOCATION: &str = "the agent reads no revocation lists; to exclude a server's certificate, give `connect_cas` a CA that did not sign it, and remove the key or add `crl_noverify: true`";
 
 const NO_UPDATES: &str = "the agent does not update itself; use the package manager";
 

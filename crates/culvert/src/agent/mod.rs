@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::failure::Failure;
 use crate::memory;
 use log::{LogPlan, LogTo};
+use policy_url::PolicyUrl;
 use reporter::Reporter;
 use screen::{Problem, Screen, terminal};
 use sessions::Sessions;
@@ -30,6 +31,7 @@ mod keys;
 mod lines;
 pub mod log;
 pub mod plan;
+mod policy_url;
 mod reporter;
 mod screen;
 mod sessions;
@@ -52,6 +54,8 @@ pub struct Plan {
     pub metadata: String,
     /// The endpoints to create.
     pub endpoints: Vec<Endpoint>,
+    /// Policies of the endpoints that are fetched before the start.
+    pub policies: Vec<PolicyUrl>,
     /// Address of the inspection page.
     pub inspect: Inspect,
     /// The log.
@@ -78,12 +82,13 @@ pub enum Inspect {
 }
 
 /// Runs an agent until SIGINT or SIGTERM, or until the server ends its session.
-pub async fn run(plan: Plan) -> Result<(), Failure> {
+pub async fn run(mut plan: Plan) -> Result<(), Failure> {
     let has_screen = plan.has_screen && !plan.log.takes_the_terminal() && terminal::is_usable();
     plan.log.start(has_screen)?;
     for notice in &plan.notices {
         tracing::warn!("{notice}");
     }
+    policy_url::fetch_all(&plan.policies, &mut plan.endpoints).await?;
     let mut term = signal(SignalKind::terminate()).map_err(anyhow::Error::from)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(anyhow::Error::from)?;
     let page = listen(&plan.inspect).await?;

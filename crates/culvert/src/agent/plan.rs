@@ -8,6 +8,7 @@ use culvert_tunnel::client::{Endpoint, FLAGS, Given, Protocol, Upstream, Upstrea
 use super::definition::termination;
 use super::file::{self, Selection};
 use super::identity::{DEFAULT_SERVER, Identity, read, read_text};
+use super::policy_url::{self, PolicyUrl};
 use super::{INSPECT_ADDR, Plan};
 use crate::failure::Failure;
 
@@ -137,7 +138,10 @@ pub fn with_endpoint(command: Command, kind: Protocol) -> Command {
             Arg::new("traffic-policy-url")
                 .long("traffic-policy-url")
                 .value_name("URL")
-                .hide(true),
+                .conflicts_with("traffic-policy-file")
+                .help(
+                    "http or https URL of a Traffic Policy, which the agent fetches when it starts",
+                ),
         );
     let file = |name: &'static str, help: &'static str| {
         Arg::new(name)
@@ -188,20 +192,30 @@ pub fn with_endpoint(command: Command, kind: Protocol) -> Command {
 /// The plan of a command built with [`with_server`] and [`with_endpoint`].
 pub fn plan_of(matches: &ArgMatches, kind: Protocol) -> Result<Plan, Failure> {
     let endpoint = endpoint_of(matches, kind)?;
+    let policies = policy_of(matches)?;
     let mut given = Identity::of(matches)?;
     if let Some(paths) = matches.get_many::<PathBuf>("config") {
         let paths: Vec<PathBuf> = paths.cloned().collect();
         given = given.or(file::read(&paths, Selection::None)?.identity);
     }
-    given.plan(vec![endpoint])
+    given.plan(vec![endpoint], policies.into_iter().collect())
+}
+
+/// The URL of the endpoint's policy.
+fn policy_of(matches: &ArgMatches) -> Result<Option<PolicyUrl>, Failure> {
+    let Some(url) = matches.get_one::<String>("traffic-policy-url") else {
+        return Ok(None);
+    };
+    let place = "`--traffic-policy-url`".to_owned();
+    let url = policy_url::parse(url).map_err(|why| Failure::Usage(format!("{place}: {why}")))?;
+    Ok(Some(PolicyUrl {
+        endpoint: 0,
+        place,
+        url,
+    }))
 }
 
 fn endpoint_of(matches: &ArgMatches, kind: Protocol) -> Result<Endpoint, Failure> {
-    if matches.contains_id("traffic-policy-url") {
-        let why =
-            "the agent fetches no policies; download the file and use `--traffic-policy-file`";
-        return Err(Failure::Usage(why.into()));
-    }
     if matches.get_one("upstream-tls-verify") == Some(&false) {
         let why = "the agent always verifies a service with TLS; name its CA with `--upstream-ca`";
         return Err(Failure::Usage(why.into()));

@@ -1,7 +1,7 @@
-//! Carries a plan out: kind by kind, several objects in parallel. A failed object stops those that refer to it, and
-//! nothing is deleted after a failure; another run continues.
+//! Carries a plan out: kind by kind, several objects in parallel, with one request for each. A failed object stops those
+//! that refer to it, and nothing is deleted after a failure; another run continues.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,14 +13,12 @@ use futures_util::stream;
 use http::Method;
 use serde_json::{Map, Value};
 
+use super::PARALLEL;
 use super::compare::differences;
 use super::manifest::Manifest;
 use super::plan::{Action, Change, Plan, look};
 use super::reference::resolve;
 use crate::client::Client;
-
-/// Objects that are written in parallel.
-const PARALLEL: usize = 16;
 
 /// The result of one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,22 +95,42 @@ pub async fn execute(client: &Client, plan: &Plan, mut each: impl FnMut(&str)) -
         .enumerate()
         .filter(|(_, change)| change.action == Action::Delete);
     let deletions = deletions.filter_map(|(index, change)| Some((index, change.id.clone()?)));
+    let mut deletions: VecDeque<(usize, String)> = replaced.into_iter().chain(deletions).collect();
     let mut is_deleting = is_whole;
-    for (index, id) in replaced.into_iter().chain(deletions) {
-        let Some(change) = plan.changes.get(index) else {
-            continue;
-        };
-        let outcome = match is_deleting {
-            true => run.delete(change, &id).await,
-            false => Outcome::Skipped("nothing is deleted after a failure".to_owned()),
-        };
-        is_deleting &= matches!(outcome, Outcome::Done(_));
-        if change.action == Action::Delete || outcome != Outcome::Done(None) {
-            each(&change.said(&outcome));
-            if let Some(place) = outcomes.get_mut(index) {
-                *place = outcome;
+    let kind_of = |index: &usize| plan.changes.get(*index).map(|it| it.kind.collection);
+    // Objects of one kind in parallel; the next kind after them, because objects refer to others of earlier kinds.
+    while let Some((first, _)) = deletions.front() {
+        let kind = kind_of(first);
+        let others = deletions
+            .iter()
+            .position(|(index, _)| kind_of(index) != kind);
+        let group = deletions.drain(..others.unwrap_or(deletions.len()));
+        let group: Vec<(usize, String)> = group.collect();
+        let run = &run;
+        let mut running = stream::iter(group)
+            .map(|(index, id)| async move {
+                let outcome = match plan.changes.get(index) {
+                    Some(change) if is_deleting => run.delete(change, &id).await,
+                    _ => Outcome::Skipped("nothing is deleted after a failure".to_owned()),
+                };
+                (index, outcome)
+            })
+            .buffer_unordered(PARALLEL);
+        let mut is_deleted = true;
+        while let Some((index, outcome)) = running.next().await {
+            is_deleted &= matches!(outcome, Outcome::Done(_));
+            let Some(change) = plan.changes.get(index) else {
+                continue;
+            };
+            if change.action == Action::Delete || outcome != Outcome::Done(None) {
+                each(&change.said(&outcome));
+                if let Some(place) = outcomes.get_mut(index) {
+                    *place = outcome;
+                }
             }
         }
+        drop(running);
+        is_deleting &= is_deleted;
     }
     Results { outcomes }
 }

@@ -19,3 +19,5 @@ pub use report::{as_json, as_text};
 
 /// The key in the metadata of an object that holds its name and labels.
 const IDENTITY: &str = "culvert_apply";
+/// Requests in flight at the same time.
+const PARALLEL: usize = 16;

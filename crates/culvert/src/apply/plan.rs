@@ -4,10 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use anyhow::{Context, Result, anyhow, bail};
 use futures_util::future::try_join_all;
+use futures_util::stream;
+use futures_util::{StreamExt, TryStreamExt};
 use http::Method;
 use serde_json::{Map, Value, json};
 
 use super::IDENTITY;
+use super::PARALLEL;
 use super::compare::{Difference, HIDDEN, UNKNOWN, differences};
 use super::kinds::{Identity, KINDS, Kind, kind, shown_reference};
 use super::manifest::{Manifest, Selector};
@@ -204,25 +207,30 @@ impl Live {
 
 /// Finds the objects that manifests name by ID and that have no name yet.
 async fn adopt(client: &Client, manifests: &[Manifest], existing: &mut Existing) -> Result<()> {
+    let mut missing = Vec::new();
     for manifest in manifests {
         let key = (manifest.kind.collection, manifest.name.clone());
-        let Some(id) = manifest
-            .id
-            .as_ref()
-            .filter(|_| !existing.contains_key(&key))
-        else {
-            continue;
-        };
-        let encoded: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
-        let path = format!("/{}/{encoded}", key.0);
-        let view = client.expect(Method::GET, &path, None).await;
-        let view = view.with_context(|| format!("{}: reading `{id}`", manifest.place))?;
-        let live = Live {
-            id: id.clone(),
-            view,
-            labels: BTreeMap::new(),
-            revision: 0,
-        };
+        if let Some(id) = &manifest.id
+            && !existing.contains_key(&key)
+        {
+            let encoded: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
+            let path = format!("/{}/{encoded}", key.0);
+            let doing = format!("{}: reading `{id}`", manifest.place);
+            let id = id.clone();
+            missing.push(async move {
+                let view = client.expect(Method::GET, &path, None).await;
+                let live = Live {
+                    id,
+                    view: view.context(doing)?,
+                    labels: BTreeMap::new(),
+                    revision: 0,
+                };
+                anyhow::Ok((key, live))
+            });
+        }
+    }
+    let mut reading = stream::iter(missing).buffer_unordered(PARALLEL);
+    while let Some((key, live)) = reading.try_next().await? {
         existing.insert(key, vec![live]);
     }
     Ok(())
@@ -234,22 +242,30 @@ async fn read_policies(
     manifests: &[Manifest],
     existing: &mut Existing,
 ) -> Result<()> {
+    let mut hidden = Vec::new();
     for manifest in manifests
         .iter()
         .filter(|it| it.spec.contains_key("traffic_policy"))
     {
         let key = (manifest.kind.collection, manifest.name.clone());
-        let Some(live) = existing.get_mut(&key).and_then(|found| found.first_mut()) else {
-            continue;
-        };
-        if !live.view["traffic_policy"]
-            .as_str()
-            .is_some_and(|text| text.contains("[redacted]"))
+        let live = existing.get(&key).and_then(|found| found.first());
+        if let Some(live) = live
+            && live.view["traffic_policy"]
+                .as_str()
+                .is_some_and(|text| text.contains("[redacted]"))
         {
-            continue;
+            let path = format!("/{}/{}", key.0, live.id);
+            hidden.push(async move {
+                let view = client.expect(Method::GET, &path, None).await?;
+                anyhow::Ok((key, view))
+            });
         }
-        let path = format!("/{}/{}", manifest.kind.collection, live.id);
-        live.view = client.expect(Method::GET, &path, None).await?;
+    }
+    let mut reading = stream::iter(hidden).buffer_unordered(PARALLEL);
+    while let Some((key, view)) = reading.try_next().await? {
+        if let Some(live) = existing.get_mut(&key).and_then(|found| found.first_mut()) {
+            live.view = view;
+        }
     }
     Ok(())
 }

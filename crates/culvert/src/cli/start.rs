@@ -70,9 +70,11 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             Some(paths) => {
                 let paths: Vec<PathBuf> = paths.cloned().collect();
                 let file = file::read(&paths, selection)?;
-                given.or(file.identity).plan(file.endpoints)?
+                given
+                    .or(file.identity)
+                    .plan(file.endpoints, file.policies)?
             }
-            None => given.plan(Vec::new())?,
+            None => given.plan(Vec::new(), Vec::new())?,
         };
         crate::agent::run(plan).await
     })

@@ -507,7 +507,6 @@ impl Context<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::{Format, import};
-    use super::*;
 
     #[test]
     fn what_protected_a_site_still_does() {

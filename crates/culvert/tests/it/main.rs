@@ -41,6 +41,7 @@ mod event_search_rights;
 mod events_arrive;
 mod every_kind;
 mod full_disk;
+mod go_agent;
 mod growing;
 mod guides;
 mod harness;

@@ -27,10 +27,12 @@ const AGENT: &[(&str, &str, Fate)] = &[
     ("connect_cas", "host", Applied),
     ("connect_cas", "trusted", Applied),
     ("connect_cas", "ca.pem", Applied),
+    ("connect_interface", "eth0", Applied),
+    ("connect_interface", "192.0.2.7", Applied),
     (
         "connect_interface",
-        "eth0",
-        Refused("cannot choose an interface"),
+        "'eth0:80'",
+        Refused("neither an address"),
     ),
     ("connect_timeout", "30s", Applied),
     ("connect_timeout", "soon", Refused("must be a duration")),
@@ -159,10 +161,11 @@ const HTTP: &[(&str, &str, Fate)] = &[
     ("traffic_policy", "7", Refused("an object or a text")),
     ("traffic_policy_file", "policy.yml", Applied),
     ("traffic_policy_file", "missing.yml", Refused("missing.yml")),
+    ("traffic_policy_url", "https://a.test", Applied),
     (
         "traffic_policy_url",
-        "https://a.test",
-        Refused("fetches no policies"),
+        "policy.yml",
+        Refused("http or https URL"),
     ),
     ("upstream_tls_verify", "true", Applied),
     ("upstream_tls_verify", "false", Refused("always verifies")),
@@ -381,4 +384,76 @@ fn the_check_of_a_file_says_what_has_no_effect() {
     assert_eq!((code, &out[..], error.lines().count()), (78, "", 1));
     assert!(error.contains("line 4: `tunnels.web.labels`: "), "{error}");
     assert!(!error.contains("hidden"), "{error}");
+}
+
+/// Answers each request with a policy that makes the endpoint answer with this text.
+async fn policy_server(text: &str) -> (std::net::SocketAddr, tokio::task::JoinSet<()>) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let policy = format!(
+        "on_http_request:\n- actions:\n  - {{type: custom-response, config: {{body: {text}}}}}\n"
+    );
+    let response = format!(
+        "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{policy}",
+        policy.len()
+    );
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") && socket.read_buf(&mut head).await.unwrap() > 0 {}
+            socket.write_all(response.as_bytes()).await.unwrap();
+        }
+    });
+    (address, tasks)
+}
+
+/// The policy is fetched before the start, and the connection leaves from the interface.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_fetches_its_policy_and_connects_from_its_interface() {
+    use crate::harness::{Backend, Harness, eventually};
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let (policies, _serving) = policy_server("fetched").await;
+    let credential = culvert.create("credentials", serde_json::json!({})).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ngrok.yml");
+    let host = "fetched.culvert.localhost";
+    let text = format!(
+        "version: 2\nauthtoken: {}\nserver_addr: localhost:{}\nroot_cas: {}\nconnect_interface: 127.0.0.9\nweb_addr: false\ntunnels:\n  web: {{proto: http, addr: 9, schemes: [http], domain: {host}, traffic_policy_url: 'http://{policies}/policy.yml'}}\n",
+        credential["token"].as_str().unwrap(),
+        culvert.agents.port(),
+        culvert.settings.data_dir.join("ca.pem").display(),
+    );
+    std::fs::write(&path, &text).unwrap();
+    let start = || {
+        let mut command = tokio::process::Command::from(binary());
+        command
+            .args(["start", "--config"])
+            .arg(&path)
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped())
+            .kill_on_drop(true);
+        command
+    };
+    let agent = start().spawn().unwrap();
+    eventually("the policy answers", async || {
+        let response = culvert.get(host, "/").await;
+        response.status == 200 && response.text.ends_with("fetched")
+    })
+    .await;
+    let sessions = crate::agents::list(&culvert, "tunnel_sessions").await;
+    assert_eq!(sessions[0]["ip"], "127.0.0.9", "{sessions:?}");
+    drop(agent);
+    // Without its policy the agent does not start: the endpoint would be open.
+    std::fs::write(&path, text.replace(&policies.to_string(), "127.0.0.1:1")).unwrap();
+    let output = start().output().await.unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("line 8: `tunnels.web.traffic_policy_url`: cannot fetch"),
+        "{error}"
+    );
+    culvert.stop().await;
 }

@@ -540,7 +540,7 @@ async fn a_refusal_is_one_sentence_and_wrong_usage_another() {
         &["http", "8080", "--basic-auth", "nobody"],
         &["tls", "443", "--basic-auth", "a:b"],
         &["tls", "443", "--crt", "x"],
-        &["http", "8080", "--traffic-policy-url", "https://a.test"],
+        &["http", "8080", "--traffic-policy-url", "ftp://a.test"],
         &["http", "8080", "--upstream-tls-verify=false"],
         &["tls", "443", "--terminate-at", "agent"],
     ] {
