@@ -5,6 +5,7 @@ CULVERT_AGENTS   host:port of the ingress of agents
 CULVERT_CA       file with the authority of its certificate
 TOKEN            of a tunnel credential
 PROTO            http or tcp
+APP_PROTOCOL     of the service of an http endpoint; may be empty
 NAME             domain of an http endpoint
 UPSTREAM         host:port of the service
 """
@@ -26,6 +27,8 @@ async def run():
     endpoint = session.tcp_endpoint()
     if env["PROTO"] == "http":
         endpoint = session.http_endpoint().scheme("http").domain(env["NAME"])
+    if env["APP_PROTOCOL"]:
+        endpoint = endpoint.app_protocol(env["APP_PROTOCOL"])
     listener = await endpoint.listen_and_forward(env["PROTO"] + "://" + env["UPSTREAM"])
     print(listener.url(), flush=True)
     await asyncio.to_thread(sys.stdin.read)

@@ -83,7 +83,7 @@ fn root() -> PathBuf {
 /// What a client is to do.
 #[derive(Clone, Copy, Debug)]
 pub struct Order<'a> {
-    /// `http` or `tcp`.
+    /// `http` or `tcp`, or `http2` for an http endpoint whose service speaks HTTP/2.
     pub proto: &'a str,
     /// Domain of an http endpoint.
     pub name: &'a str,
@@ -184,9 +184,11 @@ pub async fn start(kind: Kind, culvert: &Harness, order: Order<'_>) -> Result<Ru
     if kind == Kind::Crate {
         return library(culvert, order).await;
     }
-    let Order {
-        proto, name, at, ..
-    } = order;
+    let Order { name, at, .. } = order;
+    let (proto, app_protocol) = match order.proto {
+        "http2" => ("http", "http2"),
+        proto => (proto, ""),
+    };
     let upstream = order.upstream.to_string();
     let at_name = format!("localhost:{}", at.port());
     let (mut command, signal, begins) = match kind {
@@ -217,6 +219,9 @@ pub async fn start(kind: Kind, culvert: &Harness, order: Order<'_>) -> Result<Ru
                     .args(["--url", &format!("http://{name}")])
                     .args(["--inspect-addr", "127.0.0.1:0"]);
             }
+            if !app_protocol.is_empty() {
+                command.args(["--upstream-protocol", app_protocol]);
+            }
             command
                 .args(["--session-metadata", "of the test"])
                 .env("CULVERT_DATA_DIR", &culvert.settings.data_dir)
@@ -241,6 +246,7 @@ pub async fn start(kind: Kind, culvert: &Harness, order: Order<'_>) -> Result<Ru
         .env("CULVERT_CA", culvert.settings.data_dir.join("ca.pem"))
         .env("TOKEN", order.token)
         .env("PROTO", proto)
+        .env("APP_PROTOCOL", app_protocol)
         .env("NAME", name)
         .env("UPSTREAM", &upstream)
         .stdin(Stdio::piped())
@@ -297,12 +303,16 @@ async fn library(culvert: &Harness, order: Order<'_>) -> Result<Running, String>
     let session = builder(culvert, road.address, order.token);
     let session = soon("a session", session.connect()).await;
     let mut session = session.map_err(code)?;
-    let upstream = format!("{}://{}", order.proto, order.upstream);
+    let proto = order.proto.trim_end_matches('2');
+    let upstream = format!("{proto}://{}", order.upstream);
     let upstream = upstream.parse().unwrap();
-    let (url, closing): (_, Pin<Box<dyn Future<Output = ()> + Send>>) = match order.proto {
+    let (url, closing): (_, Pin<Box<dyn Future<Output = ()> + Send>>) = match proto {
         "http" => {
             let mut endpoint = session.http_endpoint();
             endpoint.scheme(Scheme::HTTP).domain(order.name);
+            if order.proto == "http2" {
+                endpoint.app_protocol("http2");
+            }
             let tunnel = soon("an endpoint", endpoint.listen_and_forward(upstream)).await;
             let mut tunnel = tunnel.map_err(code)?;
             let url = tunnel.url().to_owned();

@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::agent_clients::{KINDS, Kind, Order, all_gone, start};
+use crate::agent_options::versioned;
 use crate::agents::{Road, Service, get, list, pattern, post, soon, sum};
 use crate::harness::{Harness, eventually};
 
@@ -24,6 +25,8 @@ struct Stage<'a> {
     port: u16,
     service: &'a Service,
     echo: SocketAddr,
+    /// Speaks HTTP/2 only.
+    versioned: SocketAddr,
     kind: Kind,
     folder: &'a Path,
 }
@@ -35,6 +38,7 @@ impl Stage<'_> {
             name: HOST,
             upstream: match proto {
                 "http" => self.service.address,
+                "http2" => self.versioned,
                 _ => self.echo,
             },
             at: self.kind.ingress(self.culvert),
@@ -110,6 +114,20 @@ async fn http(stage: &Stage<'_>) {
     client.close().await;
     all_gone(stage.culvert).await;
     assert_eq!(get(at, HOST, "/").await.0, 404);
+}
+
+/// A service that speaks HTTP/2 only gets HTTP/2. SSH has no such option.
+async fn http2(stage: &Stage<'_>) {
+    if stage.kind == Kind::Ssh {
+        return;
+    }
+    let token = stage.token(json!([])).await;
+    let client = start(stage.kind, stage.culvert, stage.order("http2", &token));
+    let client = client.await.unwrap();
+    let answer = get(stage.culvert.http, HOST, "/").await;
+    assert_eq!(answer, (200, b"HTTP/2.0".to_vec()));
+    client.close().await;
+    all_gone(stage.culvert).await;
 }
 
 /// 5 MB there and back, forty concurrent connections, and the end.
@@ -194,8 +212,9 @@ async fn an_acl(stage: &Stage<'_>) {
 
 type Scenario = for<'a> fn(&'a Stage<'a>) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-const SCENARIOS: [(&str, Scenario); 5] = [
+const SCENARIOS: [(&str, Scenario); 6] = [
     ("http", |stage| Box::pin(http(stage))),
+    ("http2", |stage| Box::pin(http2(stage))),
     ("tcp", |stage| Box::pin(tcp(stage))),
     ("comes back", |stage| Box::pin(comes_back(stage))),
     ("wrong token", |stage| Box::pin(a_wrong_token(stage))),
@@ -236,6 +255,7 @@ async fn does_what_it_can(kind: Kind) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let echo = listener.local_addr().unwrap();
     let mut tasks = JoinSet::new();
+    let versioned = versioned(&mut tasks).await;
     tasks.spawn(async move {
         let mut echoes = JoinSet::new();
         while let Ok((socket, _)) = listener.accept().await {
@@ -258,6 +278,7 @@ async fn does_what_it_can(kind: Kind) {
             port,
             service: &service,
             echo,
+            versioned,
             kind,
             folder: folder.path(),
         })

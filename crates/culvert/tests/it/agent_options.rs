@@ -302,7 +302,7 @@ async fn version(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, In
 }
 
 /// Responds with the HTTP version of the request.
-async fn versioned(tasks: &mut JoinSet<()>) -> SocketAddr {
+pub async fn versioned(tasks: &mut JoinSet<()>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     tasks.spawn(async move {
