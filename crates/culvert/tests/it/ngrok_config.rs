@@ -386,7 +386,7 @@ fn the_check_of_a_file_says_what_has_no_effect() {
     assert!(!error.contains("hidden"), "{error}");
 }
 
-/// Answers each request with a policy that makes the endpoint answer with this text.
+/// Serves a policy that makes the endpoint respond with this text.
 async fn policy_server(text: &str) -> (std::net::SocketAddr, tokio::task::JoinSet<()>) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -438,7 +438,7 @@ async fn an_agent_fetches_its_policy_and_connects_from_its_interface() {
         command
     };
     let agent = start().spawn().unwrap();
-    eventually("the policy answers", async || {
+    eventually("the policy responds", async || {
         let response = culvert.get(host, "/").await;
         response.status == 200 && response.text.ends_with("fetched")
     })
