@@ -341,7 +341,7 @@ async fn a_thousand_objects_need_a_thousand_writes() {
         objects.push(json!({"kind": "ip_policy_rules", "name": format!("r{n}"), "labels": {"all": "1"}, "spec": {"ip_policy_id": "${ip_policies/p}", "cidr": cidr, "action": "allow"}}));
         objects.push(json!({"kind": "endpoints", "name": format!("e{n}"), "labels": {"all": "1"}, "spec": {"url": format!("https://e{n}.culvert.localhost"), "traffic_policy": {"on_http_request": [{"actions": [{"type": "restrict-ips", "config": {"ip_policies": ["${ip_policies/p}"]}}, {"type": "custom-response", "config": {"body": "in"}}]}]}}}));
     }
-    let hidden = json!({"on_http_request": [{"actions": [{"type": "basic-auth", "config": {"credentials": ["me:long enough"]}}]}]});
+    let hidden = json!({"on_http_request": [{"actions": [{"type": "basic-auth", "config": {"credentials": ["me:long enough"]}}, {"type": "deny"}]}]});
     objects.push(json!({"kind": "endpoints", "name": "hidden", "labels": {"all": "1"}, "spec": {"url": "https://hidden.culvert.localhost", "traffic_policy": hidden}}));
     let all = Value::Array(objects).to_string();
     // Three kinds, of which two have 5 pages at the second run; then every kind is listed once for `--prune`.
