@@ -162,15 +162,14 @@ async fn tls_ends_at_the_agent_for_tls_endpoints_only() {
     bind(&session, "tls://end.culvert.localhost", "").await;
     // The client does not know the agent's certificate: it is the one that arrives.
     let at = culvert.https;
-    let ((header, stream), refused) = tokio::join!(
-        async {
-            let (header, stream) = accept(&session).await;
-            drop(acceptor.accept(stream).await);
-            (header, ())
-        },
-        tls(&culvert, at, "end.culvert.localhost"),
-    );
-    let () = stream;
+    let serving = async {
+        let (header, stream) = accept(&session).await;
+        // The client ends the handshake.
+        drop(acceptor.accept(stream).await);
+        header
+    };
+    let asking = tls(&culvert, at, "end.culvert.localhost");
+    let (header, refused) = soon("a handshake", async { tokio::join!(serving, asking) }).await;
     assert_eq!(
         (&header["Proto"], &header["PassthroughTLS"]),
         (&json!("tls"), &json!(true))
