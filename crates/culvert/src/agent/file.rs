@@ -428,7 +428,7 @@ tunnels:
             .iter()
             .map(|it| (it.endpoint, &it.place[..], it.url.to_string()))
             .collect();
-        let place = "`agent.yml`: line 4: `tunnels.a.traffic_policy_url`";
+        let place = "`agent.yml`: line 3: `tunnels.a.traffic_policy_url`";
         let url = || "https://b.test/p".to_owned();
         assert_eq!(shown, [(0, place, url()), (1, place, url())]);
         let error = file("traffic_policy_url: 'https://b.test/p', traffic_policy: '{}'");

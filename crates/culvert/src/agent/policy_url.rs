@@ -213,7 +213,7 @@ mod tests {
         for (text, why) in [
             ("policy.yml", "http or https"),
             ("/policy.yml", "http or https"),
-            ("file:///etc/passwd", "http or https"),
+            ("file:///etc/passwd", "invalid"),
             ("ftp://a.test/p", "http or https"),
             ("https://me:secret@a.test/p", "user or password"),
             ("https://a b", "invalid"),
