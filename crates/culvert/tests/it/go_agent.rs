@@ -180,7 +180,9 @@ async fn tls_ends_at_the_agent_for_tls_endpoints_only() {
     bind(&session, "https://end2.culvert.localhost", "").await;
     for (answer, expected) in [
         // What a TLS server says to plain bytes: the alert `unexpected_message`.
-        (&b"\x15\x03\x01\x00\x02\x02\x0a"[..], "ERR_NGROK_8012"),
+        (&b"\x15\x03\x01\x00\x02\x02\x0a"[..], "ERR_NGROK_3004"),
+        // The SDK, which closes the connection.
+        (b"", "ERR_NGROK_8012"),
         // What Go's HTTP server says instead.
         (
             b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n",
