@@ -19,7 +19,7 @@ use crate::splice::Pipe;
 const READ_BYTES_MIN: usize = 8 << 10;
 /// Size of a read while bytes flow fast.
 const READ_BYTES_MAX: usize = 64 << 10;
-/// Most bytes, and pieces, that are taken from memory for one write.
+/// Most bytes, and pieces in memory, of one write.
 const PIECES_BYTES_MAX: usize = 128 << 10;
 const PIECES_MAX: usize = 16;
 /// Most bytes to move before other tasks get their turn.
@@ -208,7 +208,7 @@ impl Direction {
         Poll::Pending
     }
 
-    /// As [`Direction::poll_copied`], with bytes that are in memory: several pieces in one write.
+    /// As [`Direction::poll_copied`], with bytes in memory: several pieces in one write.
     fn poll_passed(
         &mut self,
         cx: &mut Context<'_>,
@@ -254,7 +254,7 @@ impl Direction {
                     bytes += piece.len();
                     self.rest.push_back(piece);
                 }
-                // What is left is written later.
+                // The rest is written later.
                 let _later = self.poll_rest(cx, to)?;
             }
         }

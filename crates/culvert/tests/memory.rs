@@ -27,7 +27,7 @@ const BYTES_MAX: usize = 10 << 10;
 const HOST: &str = "idle.culvert.localhost";
 const BODY: &str = "a response that is long enough";
 
-/// A service that answers one request of each connection, and keeps all connections open.
+/// A service that responds to each request, and keeps all connections open.
 fn service() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
