@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_methods_of_a_path_are_told() {
+    fn the_methods_of_a_path_are_reported() {
         let methods = |path: &str| {
             routes()
                 .methods(path)

@@ -345,7 +345,7 @@ async fn every_operation_needs_a_key_that_is_there() {
 }
 
 #[tokio::test]
-async fn a_path_or_method_that_is_not_there_is_told_apart() {
+async fn a_path_or_method_that_is_not_there_is_distinguished() {
     let harness = Harness::start(Settings::default()).await;
     let mut wire = Wire::to(&harness).await;
     let answer = wire.ask("GET", "/a%20b/c", None, &[], NO_BODY).await;
@@ -593,7 +593,7 @@ async fn an_account_has_so_many_requests_when_that_is_configured() {
 }
 
 #[tokio::test]
-async fn who_finds_no_room_is_told_to_come_again() {
+async fn who_finds_no_room_is_asked_to_come_again() {
     let settings = Settings {
         limits: Limits {
             concurrent: 1,

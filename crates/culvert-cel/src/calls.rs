@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn computed_names_are_told() {
+    fn computed_names_are_reported() {
         for (source, expected) in [
             ("secrets.get('v', 'n')", false),
             ("secrets.get('v', 'n') + secrets . get(\"v\", r'n')", false),

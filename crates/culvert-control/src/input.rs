@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_not_allowed_is_told_apart() {
+    fn a_value_that_is_not_allowed_is_distinguished() {
         let body = json!({"description": "x".repeat(256)});
         match create::<Input>(Some(body)) {
             Err(Problem::Value { field, why }) => {

@@ -327,10 +327,13 @@ mod tests {
             ("[2001:db8::1]:65535", "[::ffff:5.6.7.8]:1"),
         ] {
             for version in [ProxyVersion::One, ProxyVersion::Two] {
-                let Header::Whole(Some(told)) = ends(client, server) else {
+                let Header::Whole(Some(addresses)) = ends(client, server) else {
                     panic!("{client}");
                 };
-                assert_eq!(header(&written(version, told)), Header::Whole(Some(told)));
+                assert_eq!(
+                    header(&written(version, addresses)),
+                    Header::Whole(Some(addresses))
+                );
             }
         }
         let mixed = Ends {

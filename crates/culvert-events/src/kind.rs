@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_apart() {
+    fn kinds_are_distinguished() {
         let [http, tcp] = [&crate::HTTP_REQUEST_COMPLETE, &crate::TCP_CONNECTION_CLOSED];
         assert!(http == http && http != tcp);
     }

@@ -337,7 +337,7 @@ impl Asking<'_> {
             Err(_) => return Err(Failed::Away("it timed out".to_owned())),
         };
         match serde_json::from_slice(&body) {
-            Ok(told) => Ok((status, told)),
+            Ok(claims) => Ok((status, claims)),
             Err(_) if status.is_success() => {
                 Err(Failed::Away("its response is not JSON".to_owned()))
             }
@@ -371,9 +371,9 @@ fn away(why: impl ToString) -> Failed {
 }
 
 /// The primary address of a list, if it is verified.
-fn primary(told: &Json) -> String {
+fn primary(claims: &Json) -> String {
     let is = |entry: &Json, name: &str| entry.get(name) == Some(&Json::Bool(true));
-    let all = told.as_array().into_iter().flatten();
+    let all = claims.as_array().into_iter().flatten();
     all.filter(|entry| is(entry, "verified") && is(entry, "primary"))
         .find_map(|entry| entry.get("email")?.as_str())
         .unwrap_or_default()

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_told_apart() {
+    fn users_are_distinguished() {
         let key = UserKey::of("ac_1", "https://id.example", "7");
         assert_eq!(UserKey::parse(&key.to_string()), Some(key));
         for other in [

@@ -244,20 +244,20 @@ impl Known {
     }
 
     /// Reads user data in the provider's format.
-    pub(crate) fn person(&self, told: &Json) -> Person {
-        self.fields.person(told)
+    pub(crate) fn person(&self, claims: &Json) -> Person {
+        self.fields.person(claims)
     }
 }
 
 /// Reads user data in the standard format. Fields of the first response take precedence.
 pub(crate) fn standard_person(answers: [&Json; 2]) -> Person {
-    let [first, second] = answers.map(|told| STANDARD.person(told));
+    let [first, second] = answers.map(|claims| STANDARD.person(claims));
     let or = |first: String, second: String| if first.is_empty() { second } else { first };
     Person {
         provider_user_id: or(first.provider_user_id, second.provider_user_id),
         username: or(first.username, second.username),
         // If one response marks the address as not verified, the other one cannot provide it.
-        email: match answers.iter().any(|told| is_unverified(told)) {
+        email: match answers.iter().any(|claims| is_unverified(claims)) {
             true => String::new(),
             false => or(first.email, second.email),
         },
@@ -266,15 +266,17 @@ pub(crate) fn standard_person(answers: [&Json; 2]) -> Person {
 }
 
 impl Fields {
-    fn person(&self, told: &Json) -> Person {
+    fn person(&self, claims: &Json) -> Person {
         let text = |pointers: &[&str]| {
-            let mut found = pointers.iter().filter_map(|pointer| told.pointer(pointer));
+            let mut found = pointers
+                .iter()
+                .filter_map(|pointer| claims.pointer(pointer));
             found.find_map(text_of).unwrap_or_default()
         };
         Person {
             provider_user_id: text(self.id),
             username: text(self.username),
-            email: match is_unverified(told) {
+            email: match is_unverified(claims) {
                 true => String::new(),
                 false => text(self.email),
             },
@@ -284,8 +286,8 @@ impl Fields {
 }
 
 /// Whether a response marks the e-mail address as not verified.
-fn is_unverified(told: &Json) -> bool {
-    match told.get("email_verified") {
+fn is_unverified(claims: &Json) -> bool {
+    match claims.get("email_verified") {
         Some(Json::Bool(verified)) => !verified,
         Some(Json::String(text)) => text == "false",
         _ => false,
@@ -443,7 +445,7 @@ mod tests {
             email: email.into(),
             name: name.into(),
         };
-        for (provider, told, expected) in [
+        for (provider, claims, expected) in [
             (
                 "amazon",
                 json!({"user_id": "amzn1.x", "name": "Ann", "email": "a@x.example"}),
@@ -483,7 +485,7 @@ mod tests {
             ("google", json!("7"), Person::default()),
         ] {
             let known = Known::find(provider).unwrap();
-            assert_eq!(known.person(&told), expected, "{provider}");
+            assert_eq!(known.person(&claims), expected, "{provider}");
         }
         let merged = standard_person([
             &json!({"sub": "7", "name": "Ann"}),
@@ -504,16 +506,16 @@ mod tests {
             "https://id.example/realm/.well-known/openid-configuration"
         );
         let read = |change: Json, allows_loopback| {
-            let mut told = json!({
+            let mut claims = json!({
                 "issuer": "https://id.example/realm",
                 "authorization_endpoint": "https://id.example/auth",
                 "token_endpoint": "https://id.example/token",
                 "jwks_uri": "https://id.example/keys",
             });
             for (name, value) in change.as_object().unwrap() {
-                told[name] = value.clone();
+                claims[name] = value.clone();
             }
-            issuer.read(serde_json::from_value(told).unwrap(), allows_loopback)
+            issuer.read(serde_json::from_value(claims).unwrap(), allows_loopback)
         };
         let endpoints = read(json!({}), false).unwrap();
         assert_eq!(endpoints.issuer, "https://id.example/realm");

@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_of_the_greatest_length_is_told_by_its_head() {
+    fn a_frame_of_the_greatest_length_is_reported_by_its_head() {
         let mut decoder = Decoder::default();
         let mut input = BytesMut::from(&[0xFF, 0xFF, 0xFF, 0x10, 0, 0, 0, 2, 1, 2][..]);
         assert_eq!(

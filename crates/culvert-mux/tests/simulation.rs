@@ -543,7 +543,7 @@ fn read(
         }
         Ok(Read::Wait) => {}
         Ok(Read::End) => talk.ended = true,
-        Err(Broken::Finished) => panic!("a reader is not told about its own writer"),
+        Err(Broken::Finished) => panic!("a reader is not reported about its own writer"),
         Err(_) => talk.broken = true,
     }
 }

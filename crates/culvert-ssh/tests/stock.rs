@@ -241,7 +241,7 @@ impl Stage {
         let mut child = self.ssh("known", forward, rest).spawn().unwrap();
         let out: ChildStdout = child.stdout.take().unwrap();
         let mut lines = BufReader::new(out).lines();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         loop {
             let Some(line) = soon(lines.next_line()).await.unwrap() else {
                 let mut error = String::new();
@@ -255,9 +255,9 @@ impl Stage {
                 panic!("the client exited: {error}");
             };
             let is_last = line.starts_with("Forwarding");
-            told.push(line);
+            reported.push(line);
             if is_last {
-                return (child, told);
+                return (child, reported);
             }
         }
     }
@@ -356,14 +356,14 @@ async fn a_stock_client_brings_a_service_online() {
     let Some(mut stage) = start().await else {
         return;
     };
-    let (mut child, told) = stage
+    let (mut child, reported) = stage
         .online(
             "app.example.test:443",
             &["v2@127.0.0.1", "http", "--metadata", "'a b'"],
         )
         .await;
     assert_eq!(
-        told,
+        reported,
         [
             "",
             "culvert (via SSH) (Ctrl+C to quit)",

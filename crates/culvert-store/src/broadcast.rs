@@ -118,7 +118,7 @@ impl Broadcast {
         }
         let query = sqlx::query(TELL).bind(&self.channel).bind(messages);
         match tokio::time::timeout(TELL_WITHIN, query.execute(&mut self.listener)).await {
-            Ok(told) => told.map(drop).during(doing),
+            Ok(emitted) => emitted.map(drop).during(doing),
             Err(late) => Err(Fault::new(doing, late)),
         }
     }

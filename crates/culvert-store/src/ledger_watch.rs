@@ -21,18 +21,18 @@ pub(crate) async fn watch_ledger(
     heard: Arc<Notify>,
     mut closing: watch::Receiver<bool>,
 ) {
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         let pause = match ledger(&pool, &state_log.mark).await {
             Ok((revision, texts)) => {
                 announce(&state_log.revision, revision);
                 if !texts.is_ours || texts.is_complete(revision) {
-                    if std::mem::take(&mut is_told) {
+                    if std::mem::take(&mut is_reported) {
                         tracing::info!("text index complete");
                     }
                     POLL_EVERY
                 } else {
-                    if !std::mem::replace(&mut is_told, true) {
+                    if !std::mem::replace(&mut is_reported, true) {
                         let from = texts.up_to;
                         tracing::info!(from, to = revision, "indexing texts of older documents");
                     }

@@ -254,7 +254,7 @@ pub(crate) async fn wait_for_room(
     health: &Health,
     closing: &mut watch::Receiver<bool>,
 ) {
-    let mut is_told = false;
+    let mut is_reported = false;
     while file.is_read_only() {
         tokio::select! {
             () = tokio::time::sleep(ROOM_LOOK_EVERY) => {}
@@ -270,7 +270,7 @@ pub(crate) async fn wait_for_room(
             Ok(()) => {
                 tracing::info!(file = %file.path.display(), "there is room on the disk: changes are written again");
             }
-            Err(error) if !std::mem::replace(&mut is_told, true) => {
+            Err(error) if !std::mem::replace(&mut is_reported, true) => {
                 tracing::warn!(%error, file = %file.path.display(), "the database stays read-only");
             }
             Err(_) => {}

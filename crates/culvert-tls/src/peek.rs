@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn other_protocols_are_told_apart_at_once() {
+    fn other_protocols_are_distinguished_at_once() {
         for other in [
             &b"GET / HTTP/1.1"[..],
             b"SSH-2.0",

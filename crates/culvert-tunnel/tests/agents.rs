@@ -410,7 +410,7 @@ async fn a_published_agent_is_given_the_name_it_asks_for_and_gives_it_up() {
 }
 
 #[tokio::test]
-async fn a_published_agent_is_told_why_it_is_refused() {
+async fn a_published_agent_is_reported_why_it_is_refused() {
     let running = start().await;
     let error = running.published("wrong").await.err().unwrap();
     assert_eq!(error.error_code(), Some("ERR_NGROK_109"));
@@ -739,8 +739,8 @@ async fn an_endpoint_that_is_taken_away_is_gone_before_its_agent_knows() {
     let bindings = Arc::clone(&running.bindings);
     let hearing = async {
         let expected = wire::call(StreamType::STOP_ENDPOINT, &stop);
-        let (mut stream, told) = asked(&session, expected.len()).await;
-        assert_eq!(told, expected);
+        let (mut stream, reported) = asked(&session, expected.len()).await;
+        assert_eq!(reported, expected);
         assert_eq!(bindings.count(&bound.id), 0);
         stream.shutdown().await.unwrap();
         stream.read_to_end(&mut Vec::new()).await.unwrap();

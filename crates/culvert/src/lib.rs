@@ -8,7 +8,7 @@ pub mod apply;
 mod certificate_file;
 pub mod cli;
 pub mod client;
-mod clouds;
+mod cloud_destinations;
 mod cluster;
 pub mod config;
 pub mod data_dir_lock;

@@ -64,7 +64,7 @@ async fn carry(
     }
     let mut turns = interval(TELL_EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut told_at, mut heard_at) = (Instant::now(), Instant::now());
+    let (mut reported_at, mut heard_at) = (Instant::now(), Instant::now());
     loop {
         tokio::select! {
             biased;
@@ -78,12 +78,12 @@ async fn carry(
                     return Err(Fault::bare("hearing messages of other nodes: none came"));
                 }
                 let mut messages = counts.outgoing();
-                if messages.is_empty() && told_at.elapsed() >= BEAT_EVERY {
+                if messages.is_empty() && reported_at.elapsed() >= BEAT_EVERY {
                     messages.push(counts.beat());
                 }
                 if !messages.is_empty() {
                     tell(&mut channel, messages).await?;
-                    told_at = Instant::now();
+                    reported_at = Instant::now();
                 }
             }
             message = channel.hear() => {
@@ -110,7 +110,7 @@ pub(crate) fn samples(counts: &SharedCounts) -> Vec<Sample> {
             m.is_up.get(),
         ),
         counter(
-            "rate_limit_counts_told",
+            "rate_limit_counts_reported",
             "Rate limit counts sent to other nodes",
             m.sent.get(),
         ),

@@ -61,7 +61,7 @@ fn limits_hold_at_their_edge() {
 }
 
 #[test]
-fn a_repeated_name_is_told_cut_short() {
+fn a_repeated_name_is_reported_cut_short() {
     let name = "x".repeat(5000);
     let refusal = parse(format!("{{\"{name}\":1,\"{name}\":2}}").as_bytes()).unwrap_err();
     assert!(refusal.message.len() < 200, "{}", refusal.message);
@@ -70,15 +70,19 @@ fn a_repeated_name_is_told_cut_short() {
 
 #[test]
 fn content_types() {
-    let told = |value: &'static [u8]| {
+    let reported = |value: &'static [u8]| {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, http::HeaderValue::from_bytes(value).unwrap());
         is_json(&headers)
     };
     assert!(is_json(&HeaderMap::new()));
-    assert!(told(b"application/json") && told(b"Application/JSON ; charset=utf-8") && told(b""));
-    assert!(!told(b"text/plain") && !told(b"application/jsonx") && !told(b"\xff"));
-    assert!(!told(b"application/x-www-form-urlencoded"));
+    assert!(
+        reported(b"application/json")
+            && reported(b"Application/JSON ; charset=utf-8")
+            && reported(b"")
+    );
+    assert!(!reported(b"text/plain") && !reported(b"application/jsonx") && !reported(b"\xff"));
+    assert!(!reported(b"application/x-www-form-urlencoded"));
 }
 
 fn document() -> impl Strategy<Value = Value> {

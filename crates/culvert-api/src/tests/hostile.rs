@@ -129,7 +129,7 @@ async fn raw_requests_are_refused_and_never_fail_us() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_told_so_though_it_is_being_sent() {
+async fn a_body_that_is_too_large_is_refused_though_it_is_being_sent() {
     let harness = Harness::start(Settings::default()).await;
     let body = "x".repeat(3 << 20);
     for framing in ["length", "chunks"] {

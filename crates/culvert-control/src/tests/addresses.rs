@@ -13,7 +13,7 @@ fn path(collection: &str, made: &Value) -> String {
     format!("/{collection}/{}", made["id"].as_str().unwrap())
 }
 
-impl House {
+impl Rig {
     async fn reserve(&self) -> Value {
         self.post("/reserved_addrs", Value::Null).await.body()
     }
@@ -26,7 +26,7 @@ impl House {
 
 #[tokio::test]
 pub(super) async fn wrong_values_have_their_codes() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for (body, code) in [
         (json!({"region": "mars"}), 500),
         (json!({"region": "global"}), 500),
@@ -38,10 +38,10 @@ pub(super) async fn wrong_values_have_their_codes() {
         (json!({"addr": "1.tcp.culvert.localhost:20000"}), 214),
         (json!({"endpoint_configuration_id": "ec_1"}), 214),
     ] {
-        let answered = house.post("/reserved_addrs", body.clone()).await;
+        let answered = rig.post("/reserved_addrs", body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
-    let made = house
+    let made = rig
         .post("/reserved_addrs", json!({"region": "us"}))
         .await
         .body();
@@ -55,10 +55,10 @@ pub(super) async fn wrong_values_have_their_codes() {
         (json!({"region": "us"}), 214),
         (json!({"addr": made["addr"]}), 214),
     ] {
-        let answered = house.patch(&one, body.clone()).await;
+        let answered = rig.patch(&one, body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
-    let changed = house.patch(&one, json!({"metadata": "m"})).await.body();
+    let changed = rig.patch(&one, json!({"metadata": "m"})).await.body();
     assert_eq!(
         (&changed["addr"], &changed["metadata"]),
         (&made["addr"], &json!("m"))
@@ -67,10 +67,10 @@ pub(super) async fn wrong_values_have_their_codes() {
 
 #[tokio::test]
 async fn an_address_is_one_accounts_alone() {
-    let house = House::start().await;
-    let stranger = house.stranger().await;
-    let make = || house.reserve();
-    let theirs = house.call(&stranger, "POST", "/reserved_addrs", Value::Null);
+    let rig = Rig::start().await;
+    let stranger = rig.stranger().await;
+    let make = || rig.reserve();
+    let theirs = rig.call(&stranger, "POST", "/reserved_addrs", Value::Null);
     // Concurrent requests: the pool of these tests has three addresses.
     let (a, b, theirs) = tokio::join!(make(), make(), theirs);
     let theirs = theirs.body();
@@ -78,13 +78,13 @@ async fn an_address_is_one_accounts_alone() {
     given.sort();
     let expected = [20000, 20001, 20002].map(|port| format!("1.tcp.culvert.localhost:{port}"));
     assert_eq!(given, expected);
-    let none_left = house.post("/reserved_addrs", Value::Null).await;
+    let none_left = rig.post("/reserved_addrs", Value::Null).await;
     assert_eq!(none_left.code(), Some(503));
-    assert_eq!(house.tcp("tcp://").await.code(), Some(18014));
+    assert_eq!(rig.tcp("tcp://").await.code(), Some(18014));
 
-    let foreign = house.tcp(&format!("tcp://{}", addr(&theirs))).await;
+    let foreign = rig.tcp(&format!("tcp://{}", addr(&theirs))).await;
     assert_eq!(foreign.code(), Some(18006));
-    let made = house.tcp(&format!("TCP://{}", addr(&a))).await.body();
+    let made = rig.tcp(&format!("TCP://{}", addr(&a))).await.body();
     let one = path("reserved_addrs", &a);
     assert_eq!(
         made["tcp_addr"],
@@ -96,35 +96,35 @@ async fn an_address_is_one_accounts_alone() {
 
 #[tokio::test]
 async fn a_released_address_is_given_again_when_no_other_is_free() {
-    let house = House::start().await;
-    let first = house.reserve().await;
-    let (_, start) = house.told_after(0).await;
+    let rig = Rig::start().await;
+    let first = rig.reserve().await;
+    let (_, start) = rig.events_after(0).await;
     assert_eq!(
-        house.delete(&path("reserved_addrs", &first)).await,
+        rig.delete(&path("reserved_addrs", &first)).await,
         Answered::NoContent
     );
-    let (told, _) = house.told_after(start).await;
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0]["event_type"], "tcp_address_deleted.v0");
-    assert_eq!(told[0]["object"], first);
+    let (reported, _) = rig.events_after(start).await;
+    assert_eq!(reported.len(), 1);
+    assert_eq!(reported[0]["event_type"], "tcp_address_deleted.v0");
+    assert_eq!(reported[0]["object"], first);
 
     // The two unused addresses are assigned first, to any caller; then the one released longest ago.
-    let second = house.reserve().await;
-    let third = house.tcp("tcp://").await.body();
+    let second = rig.reserve().await;
+    let third = rig.tcp("tcp://").await.body();
     let released = addr(&first);
     assert!(addr(&second) != released && third["hostport"] != *released);
     assert_eq!(
-        house.delete(&path("endpoints", &third)).await,
+        rig.delete(&path("endpoints", &third)).await,
         Answered::NoContent
     );
     assert_eq!(
-        house.delete(&path("reserved_addrs", &second)).await,
+        rig.delete(&path("reserved_addrs", &second)).await,
         Answered::NoContent
     );
     let again = [
-        house.reserve().await,
-        house.reserve().await,
-        house.reserve().await,
+        rig.reserve().await,
+        rig.reserve().await,
+        rig.reserve().await,
     ];
     assert_eq!(
         again.map(|made| addr(&made)),
@@ -135,79 +135,79 @@ async fn a_released_address_is_given_again_when_no_other_is_free() {
         ]
     );
     assert_eq!(
-        house.post("/reserved_addrs", Value::Null).await.code(),
+        rig.post("/reserved_addrs", Value::Null).await.code(),
         Some(503)
     );
 }
 
 #[tokio::test]
 pub(super) async fn an_address_in_use_stays_reserved() {
-    let house = House::start().await;
-    let (a, b) = (house.reserve().await, house.reserve().await);
+    let rig = Rig::start().await;
+    let (a, b) = (rig.reserve().await, rig.reserve().await);
     let url = |made: &Value| format!("tcp://{}", addr(made));
-    let endpoint = house.tcp(&url(&a)).await.body();
+    let endpoint = rig.tcp(&url(&a)).await.body();
     let endpoint = path("endpoints", &endpoint);
-    let (_, start) = house.told_after(0).await;
+    let (_, start) = rig.events_after(0).await;
     let (a_path, b_path) = (path("reserved_addrs", &a), path("reserved_addrs", &b));
-    assert_eq!(house.delete(&a_path).await.code(), Some(446));
-    assert_eq!(house.get(&a_path).await.body(), a);
-    assert!(house.told_after(start).await.0.is_empty());
+    assert_eq!(rig.delete(&a_path).await.code(), Some(446));
+    assert_eq!(rig.get(&a_path).await.body(), a);
+    assert!(rig.events_after(start).await.0.is_empty());
 
     // A pool of endpoints is on one address, and an endpoint can move to another.
-    assert_eq!(house.tcp(&url(&a)).await.code(), Some(18017));
-    let moved = house.patch(&endpoint, json!({"url": url(&b)})).await.body();
+    assert_eq!(rig.tcp(&url(&a)).await.code(), Some(18017));
+    let moved = rig.patch(&endpoint, json!({"url": url(&b)})).await.body();
     assert_eq!(moved["tcp_addr"]["id"], b["id"]);
-    assert_eq!(house.delete(&b_path).await.code(), Some(446));
-    assert_eq!(house.delete(&a_path).await, Answered::NoContent);
-    let back = house.patch(&endpoint, json!({"url": url(&a)})).await;
+    assert_eq!(rig.delete(&b_path).await.code(), Some(446));
+    assert_eq!(rig.delete(&a_path).await, Answered::NoContent);
+    let back = rig.patch(&endpoint, json!({"url": url(&a)})).await;
     assert_eq!(back.code(), Some(18006));
-    assert_eq!(house.delete(&endpoint).await, Answered::NoContent);
-    assert_eq!(house.delete(&b_path).await, Answered::NoContent);
+    assert_eq!(rig.delete(&endpoint).await, Answered::NoContent);
+    assert_eq!(rig.delete(&b_path).await, Answered::NoContent);
 }
 
 #[tokio::test]
 async fn an_address_without_a_reservation_is_its_endpoints_until_it_leaves() {
-    let house = House::start().await;
-    let made = house.tcp("tcp://").await.body();
+    let rig = Rig::start().await;
+    let made = rig.tcp("tcp://").await.body();
     assert_eq!(made["tcp_addr"], Value::Null);
     let one = path("endpoints", &made);
     // Clients repeat the URL of the object that they change.
     let same = json!({"url": made["url"], "description": "d", "pooling_enabled": true});
-    let changed = house.patch(&one, same).await.body();
+    let changed = rig.patch(&one, same).await.body();
     assert_eq!(
         (&changed["url"], &changed["description"]),
         (&made["url"], &json!("d"))
     );
-    let beside = house.tcp(made["url"].as_str().unwrap()).await;
+    let beside = rig.tcp(made["url"].as_str().unwrap()).await;
     assert_eq!(beside.code(), Some(18006));
 
-    let reserved = [house.reserve().await, house.reserve().await];
+    let reserved = [rig.reserve().await, rig.reserve().await];
     assert!(
         reserved
             .iter()
             .all(|other| other["addr"] != made["hostport"])
     );
     let url = format!("tcp://{}", addr(&reserved[0]));
-    let moved = house.patch(&one, json!({"url": url})).await.body();
+    let moved = rig.patch(&one, json!({"url": url})).await.body();
     assert_eq!(moved["tcp_addr"]["id"], reserved[0]["id"]);
-    assert_eq!(house.reserve().await["addr"], made["hostport"]);
+    assert_eq!(rig.reserve().await["addr"], made["hostport"]);
 }
 
 #[tokio::test]
 async fn an_address_cannot_go_while_an_endpoint_comes() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for _ in 0..4 {
-        let made = house.reserve().await;
+        let made = rig.reserve().await;
         let (url, one) = (
             format!("tcp://{}", addr(&made)),
             path("reserved_addrs", &made),
         );
-        let (came, went) = tokio::join!(house.tcp(&url), house.delete(&one));
+        let (came, went) = tokio::join!(rig.tcp(&url), rig.delete(&one));
         match (came, went) {
             (Answered::Created(endpoint), went) => {
                 assert_eq!(went.code(), Some(446));
-                house.delete(&path("endpoints", &endpoint)).await;
-                assert_eq!(house.delete(&one).await, Answered::NoContent);
+                rig.delete(&path("endpoints", &endpoint)).await;
+                assert_eq!(rig.delete(&one).await, Answered::NoContent);
             }
             (came, went) => {
                 assert_eq!((came.code(), went), (Some(18006), Answered::NoContent));
@@ -220,9 +220,9 @@ async fn an_address_cannot_go_while_an_endpoint_comes() {
 #[tokio::test]
 async fn takes_at_once_keep_to_the_limit_of_their_owner() {
     let cast = Cast::start().await;
-    let house = &cast.house;
+    let rig = &cast.rig;
     for _ in 0..20 {
-        let take = || house.call(&cast.callers[1], "POST", "/reserved_addrs", Value::Null);
+        let take = || rig.call(&cast.callers[1], "POST", "/reserved_addrs", Value::Null);
         let (a, b, c) = tokio::join!(take(), take(), take());
         let made: Vec<Value> = [a, b, c]
             .into_iter()
@@ -232,7 +232,7 @@ async fn takes_at_once_keep_to_the_limit_of_their_owner() {
         assert_eq!(made.len(), 2);
         for made in made {
             assert_eq!(
-                house.delete(&path("reserved_addrs", &made)).await,
+                rig.delete(&path("reserved_addrs", &made)).await,
                 Answered::NoContent
             );
         }
@@ -272,14 +272,12 @@ async fn kept_addresses_count_for_their_owner() {
     assert_eq!(endpoints.len(), 3, "{endpoints:?}");
     assert!(endpoints.iter().any(|one| one["id"] == *of_other));
     // An admin has no limit.
-    let admin = Owner::of(&open, open.house.admin.clone()).await;
+    let admin = Owner::of(&open, open.rig.admin.clone()).await;
     other.give_up(&open, Kind::Agent, &of_other).await;
     assert!(
         admin.take(&open, Kind::Agent, "tcp://").await.is_err(),
         "it is kept"
     );
-    open.house
-        .clock
-        .advance(std::time::Duration::from_secs(181));
+    open.rig.clock.advance(std::time::Duration::from_secs(181));
     admin.take(&open, Kind::Agent, "tcp://").await.unwrap();
 }

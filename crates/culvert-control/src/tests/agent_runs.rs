@@ -7,81 +7,74 @@ use super::agents::{Open, http, recorded};
 use super::*;
 
 #[tokio::test]
-async fn what_a_crash_left_behind_is_cleared_away_and_told() {
-    let house = House::start().await;
+async fn what_a_crash_left_behind_is_cleared_away_and_reported() {
+    let rig = Rig::start().await;
     let run = json!({"format": 1, "node": "a node"});
-    let run = house
-        .insert("agent_run", "agrun", "", &run, Vec::new())
-        .await;
-    let id = recorded(&house, &run, "muxado").await;
-    let (_, seq) = house.told_after(0).await;
-    let last_seen = house.clock.now().whole_seconds();
-    house.clock.advance(std::time::Duration::from_secs(3600));
-    house.control.begin_agents().await.unwrap();
-    assert!(
-        house
-            .get(&format!("/tunnel_sessions/{id}"))
-            .await
-            .is_absent()
-    );
-    let (told, _) = house.told_after(seq).await;
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0]["event_type"], "agent_session_stop.v0");
+    let run = rig.insert("agent_run", "agrun", "", &run, Vec::new()).await;
+    let id = recorded(&rig, &run, "muxado").await;
+    let (_, seq) = rig.events_after(0).await;
+    let last_seen = rig.clock.now().whole_seconds();
+    rig.clock.advance(std::time::Duration::from_secs(3600));
+    rig.control.begin_agents().await.unwrap();
+    assert!(rig.get(&format!("/tunnel_sessions/{id}")).await.is_absent());
+    let (reported, _) = rig.events_after(seq).await;
+    assert_eq!(reported.len(), 1);
+    assert_eq!(reported[0]["event_type"], "agent_session_stop.v0");
     assert_eq!(
-        told[0]["object"]["error"],
+        reported[0]["object"]["error"],
         "transport error: the server stopped unexpectedly"
     );
-    assert_eq!(told[0]["object"]["stopped_at"], last_seen.to_string());
-    let runs = house.store.ids("agent_run").await.unwrap();
-    assert_eq!(runs, [house.control.agents.as_ref().unwrap().run.clone()]);
+    assert_eq!(reported[0]["object"]["stopped_at"], last_seen.to_string());
+    let runs = rig.store.ids("agent_run").await.unwrap();
+    assert_eq!(runs, [rig.control.agents.as_ref().unwrap().run.clone()]);
 }
 
 #[tokio::test]
 async fn a_stale_look_ends_no_session_of_a_run_that_just_began() {
-    let house = House::start().await;
-    let control = &house.control;
+    let rig = Rig::start().await;
+    let control = &rig.control;
     let agents = control.agents.as_ref().unwrap();
     let run = async || {
         let form = json!({"format": 1, "node": "another node"});
-        let run = house.insert("agent_run", "agrun", "", &form, Vec::new());
+        let run = rig.insert("agent_run", "agrun", "", &form, Vec::new());
         run.await
     };
     let dead = run().await;
-    let left_behind = recorded(&house, &dead, "muxado").await;
+    let left_behind = recorded(&rig, &dead, "muxado").await;
     // For a node without a cluster, every other run is over.
     let over = agents
-        .over(house.store.all("agent_run").await.unwrap())
+        .over(rig.store.all("agent_run").await.unwrap())
         .unwrap();
     assert_eq!(over.len(), 1);
 
     // After this check, a new run starts, and a silent one writes its heartbeat.
-    house.clock.advance(std::time::Duration::from_secs(1));
+    rig.clock.advance(std::time::Duration::from_secs(1));
     let young = run().await;
-    let alive = recorded(&house, &young, "muxado").await;
+    let alive = recorded(&rig, &young, "muxado").await;
     control.end_sessions_of(agents, over).await.unwrap();
-    let sessions = house.store.ids("tunnel_session").await.unwrap();
+    let sessions = rig.store.ids("tunnel_session").await.unwrap();
     assert_eq!(sessions, [alive], "only {left_behind} is over");
 
     let over = agents
-        .over(house.store.all("agent_run").await.unwrap())
+        .over(rig.store.all("agent_run").await.unwrap())
         .unwrap();
-    let mut heartbeat = house.store.heartbeat("agent_run", &young);
-    let later = house.clock.now().plus(std::time::Duration::from_secs(1));
+    let mut heartbeat = rig.store.heartbeat("agent_run", &young);
+    let later = rig.clock.now().plus(std::time::Duration::from_secs(1));
     assert!(heartbeat.beat(later).await.unwrap());
     control.end_sessions_of(agents, over).await.unwrap();
-    assert_eq!(house.store.ids("tunnel_session").await.unwrap(), sessions);
+    assert_eq!(rig.store.ids("tunnel_session").await.unwrap(), sessions);
     // A heartbeat is not a commit, and does not restore a removed run.
-    let gone = house.store.heartbeat("agent_run", &dead).beat(later).await;
+    let gone = rig.store.heartbeat("agent_run", &dead).beat(later).await;
     assert!(!gone.unwrap());
 }
 
 #[tokio::test]
 async fn a_bind_without_an_answer_leaves_no_ghost() {
     for keeper_runs in [false, true] {
-        let house = House::start().await;
-        house.control.begin_agents().await.unwrap();
+        let rig = Rig::start().await;
+        rig.control.begin_agents().await.unwrap();
         let mut open = Open {
-            house,
+            rig,
             tasks: JoinSet::new(),
         };
         let grant = open.session(json!([])).await;
@@ -96,7 +89,7 @@ async fn a_bind_without_an_answer_leaves_no_ghost() {
             bound = open.bind(&grant, want.clone()) => panic!("{bound:?}"),
             () = committed => {}
         }
-        let control = &open.house.control;
+        let control = &open.rig.control;
         if keeper_runs {
             open.tasks
                 .spawn(Arc::clone(control).keep_agents(CancellationToken::new()));

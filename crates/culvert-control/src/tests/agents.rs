@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 use super::names::{Kind, Owner};
 use super::*;
 
-/// A house with a running compiler for its edge.
+/// A rig with a running compiler for its edge.
 pub(super) struct Open {
-    pub(super) house: House,
+    pub(super) rig: Rig,
     pub(super) tasks: JoinSet<()>,
 }
 
@@ -28,9 +28,9 @@ impl Open {
 
     /// Waits until the number of documents of a kind is as wanted.
     pub(super) async fn until_count(&self, kind: &str, is_wanted: impl Fn(usize) -> bool) {
-        let mut commits = self.house.store.watch();
+        let mut commits = self.rig.store.watch();
         let counted = async {
-            while !is_wanted(self.house.store.count(kind).await.unwrap()) {
+            while !is_wanted(self.rig.store.count(kind).await.unwrap()) {
                 commits.changed().await.unwrap();
             }
         };
@@ -40,27 +40,24 @@ impl Open {
     }
 
     pub(super) async fn with(limits: AgentLimits) -> Self {
-        let house = House::with(None, limits).await;
-        house.control.begin_agents().await.unwrap();
+        let rig = Rig::with(None, limits).await;
+        rig.control.begin_agents().await.unwrap();
         let mut tasks = JoinSet::new();
-        tasks.spawn(Arc::clone(&house.control).run(CancellationToken::new()));
-        tasks.spawn(Arc::clone(&house.control).keep_agents(CancellationToken::new()));
-        Self {
-            house,
-            tasks,
-        }
+        tasks.spawn(Arc::clone(&rig.control).run(CancellationToken::new()));
+        tasks.spawn(Arc::clone(&rig.control).keep_agents(CancellationToken::new()));
+        Self { rig, tasks }
     }
 
     /// Creates a credential; returns its ID and token.
     async fn credential(&self, acl: Value) -> (String, String) {
-        let made = self.house.post("/credentials", json!({"acl": acl})).await;
+        let made = self.rig.post("/credentials", json!({"acl": acl})).await;
         let made = made.body();
         let text = |field: &str| made[field].as_str().unwrap().to_owned();
         (text("id"), text("token"))
     }
 
     pub(super) async fn authorize(&self, hello: AgentAuthRequest) -> Result<SessionGrant, u16> {
-        AgentAuthorizer::authorize(&*self.house.control, hello)
+        AgentAuthorizer::authorize(&*self.rig.control, hello)
             .await
             .map_err(code)
     }
@@ -76,7 +73,7 @@ impl Open {
         grant: &SessionGrant,
         want: EndpointRequest,
     ) -> Result<Binding, u16> {
-        self.house.control.bind(grant, &want).await.map_err(code)
+        self.rig.control.bind(grant, &want).await.map_err(code)
     }
 
     async fn labels(&self, grant: &SessionGrant) -> u16 {
@@ -84,7 +81,7 @@ impl Open {
             labels: [("team".to_owned(), "red".to_owned())].into(),
             ..LabelledRequest::default()
         };
-        let refused = self.house.control.bind_labels(grant, &want).await;
+        let refused = self.rig.control.bind_labels(grant, &want).await;
         code(refused.unwrap_err())
     }
 
@@ -94,11 +91,11 @@ impl Open {
             reason,
             may_return: true,
         };
-        self.house.control.ended(end).await;
+        self.rig.control.ended(end).await;
     }
 
     pub(super) async fn collection(&self, name: &str) -> Vec<Value> {
-        let shown = self.house.get(&format!("/{name}")).await.body();
+        let shown = self.rig.get(&format!("/{name}")).await.body();
         shown[name].as_array().unwrap().clone()
     }
 
@@ -170,18 +167,18 @@ pub(super) fn again(want: &EndpointRequest, had: &Binding) -> EndpointRequest {
 }
 
 #[tokio::test]
-pub(super) async fn who_is_not_let_in_is_told_why() {
+pub(super) async fn a_refused_agent_gets_the_reason() {
     let open = Open::start().await;
-    let house = &open.house;
+    let rig = &open.rig;
     let (id, token) = open.credential(json!([])).await;
-    let unknown = token::generate(&*house.clock, &SeededEntropy::new(3));
+    let unknown = token::generate(&*rig.clock, &SeededEntropy::new(3));
     for (token, expected) in [
         ("", 4018),
         ("hunter2", 105),
         ("ak_000000000000000000000000000", 105),
         (unknown.reveal(), 107),
         // The token of an API key.
-        (house.token.reveal(), 107),
+        (rig.token.reveal(), 107),
     ] {
         assert_eq!(open.authorize(hello(token)).await.unwrap_err(), expected);
     }
@@ -191,7 +188,7 @@ pub(super) async fn who_is_not_let_in_is_told_why() {
     };
     assert_eq!(open.authorize(unknown_key).await.unwrap_err(), 1102);
     // Agents without a known account cause no event.
-    let (events, seq) = house.told_after(0).await;
+    let (events, seq) = rig.events_after(0).await;
     let sessions = |events: &[Value]| -> Vec<Value> {
         let of_sessions = events.iter().filter(|event| {
             let kind = event["event_type"].as_str().unwrap();
@@ -204,9 +201,9 @@ pub(super) async fn who_is_not_let_in_is_told_why() {
     let mut long = hello(&token);
     long.about.metadata = "x".repeat(4097);
     assert_eq!(open.authorize(long).await.unwrap_err(), 100);
-    let stranger = house.stranger().await;
+    let stranger = rig.stranger().await;
     let ingress = json!({"domain": "connect.another.example"});
-    let made = house
+    let made = rig
         .call(&stranger, "POST", "/agent_ingresses", ingress)
         .await;
     made.body();
@@ -215,9 +212,9 @@ pub(super) async fn who_is_not_let_in_is_told_why() {
         ..hello(&token)
     };
     assert_eq!(open.authorize(elsewhere).await.unwrap_err(), 122);
-    let policy = house.ip_policy().await;
+    let policy = rig.ip_policy().await;
     let restriction = json!({"type": "agent", "ip_policy_ids": [policy], "enforced": true});
-    let restriction = house.post("/ip_restrictions", restriction).await.body();
+    let restriction = rig.post("/ip_restrictions", restriction).await.body();
     let path = format!("/ip_restrictions/{}", restriction["id"].as_str().unwrap());
     // The restriction takes effect after a short delay.
     let mut refused = Ok(SessionGrant::default());
@@ -225,15 +222,15 @@ pub(super) async fn who_is_not_let_in_is_told_why() {
         refused = open.authorize(hello(&token)).await;
     }
     assert_eq!(refused.unwrap_err(), 115);
-    assert_eq!(house.delete(&path).await, Answered::NoContent);
+    assert_eq!(rig.delete(&path).await, Answered::NoContent);
 
     // An account receives the events of its agents.
-    let told = sessions(&house.told_after(seq).await.0);
-    let refused: Vec<&Value> = told
+    let reported = sessions(&rig.events_after(seq).await.0);
+    let refused: Vec<&Value> = reported
         .iter()
         .filter(|event| event["object"]["error"] != "")
         .collect();
-    assert_eq!(refused.len(), 3, "{told:?}");
+    assert_eq!(refused.len(), 3, "{reported:?}");
     for event in refused {
         assert_eq!(event["event_type"], "agent_session_start.v0");
         assert_eq!(event["object"]["credential"]["id"], *id);
@@ -245,15 +242,15 @@ pub(super) async fn who_is_not_let_in_is_told_why() {
 pub(super) async fn a_suspended_account_has_no_sessions() {
     let open = Open::start().await;
     let (_, token) = open.credential(json!([])).await;
-    let account = &open.house.admin.account;
-    let document = open.house.store.get(Account::KIND, account).await.unwrap();
+    let account = &open.rig.admin.account;
+    let document = open.rig.store.get(Account::KIND, account).await.unwrap();
     let mut document = document.unwrap();
     let mut stored: Account = stored::read(&document).unwrap();
     stored.suspended = true;
     document.body = stored::write(&stored).unwrap();
-    let told = AuditEvent::Suppress { reason: "a test" };
-    let changes = Changes::replace(document, told);
-    open.house.store.commit(changes).await.unwrap();
+    let reported = AuditEvent::Suppress { reason: "a test" };
+    let changes = Changes::replace(document, reported);
+    open.rig.store.commit(changes).await.unwrap();
     assert_eq!(open.authorize(hello(&token)).await.unwrap_err(), 103);
 }
 
@@ -263,7 +260,7 @@ async fn crowd(open: &Open, tokens: [&str; 2], tries: usize) -> (Vec<SessionGran
     let mut asked = JoinSet::new();
     for token in tokens {
         for _ in 0..tries {
-            let (control, hello) = (Arc::clone(&open.house.control), hello(token));
+            let (control, hello) = (Arc::clone(&open.rig.control), hello(token));
             asked.spawn(async move { AgentAuthorizer::authorize(&*control, hello).await });
         }
     }
@@ -408,7 +405,7 @@ async fn an_owner_does_not_fill_what_all_share() {
     );
     for n in 0..3 {
         let made = open
-            .house
+            .rig
             .call(&one.caller, "POST", "/credentials", Value::Null);
         let token = made.await.body()["token"].as_str().unwrap().to_owned();
         let admitted = open.authorize(hello(&token)).await.map(drop);
@@ -424,7 +421,7 @@ async fn an_owner_does_not_fill_what_all_share() {
     // The pool has three ports, of which one owner has at most two, whatever their use.
     let reserve = async |caller: &Caller| {
         let made = open
-            .house
+            .rig
             .call(caller, "POST", "/reserved_addrs", Value::Null);
         matches!(made.await, Answered::Created(_))
     };
@@ -432,14 +429,14 @@ async fn an_owner_does_not_fill_what_all_share() {
     assert!(reserve(&one.caller).await && take(&one).await);
     assert!(!take(&one).await && !reserve(&one.caller).await);
     assert!(take(&other).await);
-    assert!(!reserve(&open.house.admin).await);
+    assert!(!reserve(&open.rig.admin).await);
 }
 
 /// The limit does not apply to admins.
 #[tokio::test]
 async fn an_admin_may_have_every_port() {
     let open = Open::with(AGENTS).await;
-    let admin = Owner::of(&open, open.house.admin.clone()).await;
+    let admin = Owner::of(&open, open.rig.admin.clone()).await;
     for n in 0..4 {
         let taken = admin.take(&open, Kind::Agent, "tcp://").await;
         assert_eq!(taken.is_ok(), n < 3, "{taken:?}");
@@ -460,7 +457,7 @@ async fn endpoints_have_a_limit_for_each_account() {
     for grant in [&one, &other] {
         assert_eq!(open.bind(grant, http("")).await.unwrap_err(), 324);
     }
-    open.house.control.unbind(&one, &first.id).await;
+    open.rig.control.unbind(&one, &first.id).await;
     open.bind(&other, http("")).await.unwrap();
     assert_eq!(open.bind(&one, http("")).await.unwrap_err(), 324);
 }
@@ -475,7 +472,7 @@ async fn endpoints_that_are_asked_for_at_once_stay_within_the_limit() {
     let sessions = [open.session(json!([])).await, open.session(json!([])).await];
     let mut asked = JoinSet::new();
     for nth in 0..40 {
-        let (control, grant) = (Arc::clone(&open.house.control), sessions[nth % 2].clone());
+        let (control, grant) = (Arc::clone(&open.rig.control), sessions[nth % 2].clone());
         asked.spawn(async move {
             // One bind in four fails, and must not use up a slot permanently.
             let want = http(if nth % 4 == 0 { "foreign.example" } else { "" });
@@ -506,10 +503,10 @@ async fn endpoints_that_are_asked_for_at_once_stay_within_the_limit() {
 #[tokio::test]
 pub(super) async fn what_may_not_be_served_is_refused_with_its_code() {
     let open = Open::start().await;
-    let house = &open.house;
-    let stranger = house.stranger().await;
+    let rig = &open.rig;
+    let stranger = rig.stranger().await;
     let reserved = json!({"domain": "another.example"});
-    let made = house
+    let made = rig
         .call(&stranger, "POST", "/reserved_domains", reserved)
         .await;
     made.body();
@@ -556,7 +553,7 @@ pub(super) async fn what_may_not_be_served_is_refused_with_its_code() {
     assert_eq!(open.collection("endpoints").await, Vec::<Value>::new());
 
     // Bindings that the credential does not allow.
-    let address = house.post("/reserved_addrs", json!({})).await.body();
+    let address = rig.post("/reserved_addrs", json!({})).await.body();
     let address = address["addr"].as_str().unwrap();
     let few = open.session(json!(["bind:one.culvert.localhost"])).await;
     for (want, expected) in [
@@ -603,7 +600,7 @@ async fn a_tcp_endpoint_gets_the_port_that_was_announced() {
         port.parse().unwrap()
     };
     let next = async || {
-        open.house
+        open.rig
             .control
             .next_tcp_port(&grant.session_id)
             .await
@@ -634,7 +631,7 @@ async fn a_session_that_comes_back_has_what_it_had() {
     let open = Open::start().await;
     let (_, token) = open.credential(json!([])).await;
     let grant = open.authorize(hello(&token)).await.unwrap();
-    let (_, seq) = open.house.told_after(0).await;
+    let (_, seq) = open.rig.events_after(0).await;
     let wants = [http(""), tcp("")];
     let mut had = Vec::new();
     for want in &wants {
@@ -664,30 +661,30 @@ async fn a_session_that_comes_back_has_what_it_had() {
         assert_eq!((&kept.id, &kept.url), (&had.id, &had.url));
     }
     assert_eq!(open.collection("endpoints").await, endpoints);
-    assert_eq!(open.house.told_after(seq).await.0, Vec::<Value>::new());
+    assert_eq!(open.rig.events_after(seq).await.0, Vec::<Value>::new());
 
     // The agent stays away for longer: its session and endpoints end with events, and are restored when it
     // reconnects.
-    let left_at = open.house.clock.now().whole_seconds();
+    let left_at = open.rig.clock.now().whole_seconds();
     open.end(same, lost).await;
-    open.house.clock.advance(std::time::Duration::from_secs(7));
+    open.rig.clock.advance(std::time::Duration::from_secs(7));
     open.until_empty("tunnel_sessions").await;
     assert_eq!(open.collection("endpoints").await, Vec::<Value>::new());
     assert_eq!(open.collection("tunnels").await, Vec::<Value>::new());
-    let (told, seq) = open.house.told_after(seq).await;
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0]["event_type"], "agent_session_stop.v0");
-    assert_eq!(told[0]["object"]["error"], "transport error: cut");
-    assert_eq!(told[0]["object"]["stopped_at"], left_at.to_string());
+    let (reported, seq) = open.rig.events_after(seq).await;
+    assert_eq!(reported.len(), 1);
+    assert_eq!(reported[0]["event_type"], "agent_session_stop.v0");
+    assert_eq!(reported[0]["object"]["error"], "transport error: cut");
+    assert_eq!(reported[0]["object"]["stopped_at"], left_at.to_string());
     let late = open.authorize(back.clone()).await.unwrap();
     assert_eq!(late.session_id, grant.session_id);
     for (want, had) in wants.iter().zip(&had) {
         let kept = open.bind(&late, again(want, had)).await.unwrap();
         assert_eq!((&kept.id, &kept.url), (&had.id, &had.url));
     }
-    let (told, _) = open.house.told_after(seq).await;
-    assert_eq!(told[0]["event_type"], "agent_session_start.v0");
-    assert_eq!(told[0]["object"]["error"], "");
+    let (reported, _) = open.rig.events_after(seq).await;
+    assert_eq!(reported[0]["event_type"], "agent_session_start.v0");
+    assert_eq!(reported[0]["object"]["error"], "");
 
     // A cookie of another session starts a new session.
     let (_, other) = open.credential(json!([])).await;
@@ -700,10 +697,10 @@ async fn a_session_that_comes_back_has_what_it_had() {
     // The token of an endpoint is enough to take the endpoint over.
     let taken = open.bind(&other, again(&wants[0], &had[0])).await.unwrap();
     assert_eq!(taken.url, had[0].url);
-    open.house.control.unbind(&late, &taken.id).await;
+    open.rig.control.unbind(&late, &taken.id).await;
     assert_eq!(open.collection("endpoints").await.len(), 2);
-    open.house.control.unbind(&other, &taken.id).await;
-    open.house.control.unbind(&other, &taken.id).await;
+    open.rig.control.unbind(&other, &taken.id).await;
+    open.rig.control.unbind(&other, &taken.id).await;
     assert_eq!(open.collection("endpoints").await.len(), 1);
 }
 
@@ -735,7 +732,7 @@ async fn an_agent_changes_its_endpoint_and_nobody_elses() {
         pooling_enabled: Some(true),
         traffic_policy: Some(r#"{"on_http_request":[{"actions":[{"type":"deny"}]}]}"#.into()),
     };
-    open.house.control.patch(&grant, &change).await.unwrap();
+    open.rig.control.patch(&grant, &change).await.unwrap();
     let shown = open.collection("endpoints").await.remove(0);
     for (field, expected) in [
         ("name", json!("named")),
@@ -748,7 +745,7 @@ async fn an_agent_changes_its_endpoint_and_nobody_elses() {
     }
     assert_eq!(open.collection("tunnels").await[0]["metadata"], "changed");
     let other = open.session(json!([])).await;
-    let refused = open.house.control.patch(&other, &change).await;
+    let refused = open.rig.control.patch(&other, &change).await;
     assert_eq!(code(refused.unwrap_err()), 333);
 }
 
@@ -758,39 +755,39 @@ pub(super) async fn a_deleted_credential_ends_its_sessions() {
     let (id, token) = open.credential(json!([])).await;
     let grant = open.authorize(hello(&token)).await.unwrap();
     open.bind(&grant, http("")).await.unwrap();
-    let (_, seq) = open.house.told_after(0).await;
+    let (_, seq) = open.rig.events_after(0).await;
     let path = format!("/credentials/{id}");
-    assert_eq!(open.house.delete(&path).await, Answered::NoContent);
+    assert_eq!(open.rig.delete(&path).await, Answered::NoContent);
     assert_eq!(open.bind(&grant, http("")).await.unwrap_err(), 300);
     open.until_empty("tunnel_sessions").await;
     open.until_empty("endpoints").await;
-    let (told, _) = open.house.told_after(seq).await;
-    assert_eq!(told[0]["event_type"], "tunnel_credential_deleted.v0");
-    assert_eq!(told[1]["event_type"], "agent_session_stop.v0");
-    assert_eq!(told[1]["object"]["error"], "credential deleted");
-    assert_eq!(told[1]["principal"]["id"], *open.house.admin.owner_id);
+    let (reported, _) = open.rig.events_after(seq).await;
+    assert_eq!(reported[0]["event_type"], "tunnel_credential_deleted.v0");
+    assert_eq!(reported[1]["event_type"], "agent_session_stop.v0");
+    assert_eq!(reported[1]["object"]["error"], "credential deleted");
+    assert_eq!(reported[1]["principal"]["id"], *open.rig.admin.owner_id);
     assert_eq!(open.authorize(hello(&token)).await.unwrap_err(), 107);
 }
 
 #[tokio::test]
 async fn an_inactive_owner_has_no_sessions() {
     let open = Open::start().await;
-    let house = &open.house;
-    let bot = house.post("/bot_users", json!({"name": "b"})).await.body();
+    let rig = &open.rig;
+    let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
     let body = json!({"owner_id": bot["id"]});
-    let made = house.post("/credentials", body).await.body();
+    let made = rig.post("/credentials", body).await.body();
     let token = made["token"].as_str().unwrap();
     let grant = open.authorize(hello(token)).await.unwrap();
     open.bind(&grant, http("")).await.unwrap();
     let path = format!("/bot_users/{}", bot["id"].as_str().unwrap());
-    let (_, seq) = house.told_after(0).await;
-    house.patch(&path, json!({"active": false})).await.body();
+    let (_, seq) = rig.events_after(0).await;
+    rig.patch(&path, json!({"active": false})).await.body();
     open.until_empty("tunnel_sessions").await;
     open.until_empty("endpoints").await;
-    let (told, _) = house.told_after(seq).await;
-    assert_eq!(told[0]["event_type"], "agent_session_stop.v0");
-    assert_eq!(told[0]["object"]["error"], "owner inactive");
-    house.patch(&path, json!({"active": true})).await.body();
+    let (reported, _) = rig.events_after(seq).await;
+    assert_eq!(reported[0]["event_type"], "agent_session_stop.v0");
+    assert_eq!(reported[0]["object"]["error"], "owner inactive");
+    rig.patch(&path, json!({"active": true})).await.body();
     open.authorize(hello(token)).await.unwrap();
 }
 
@@ -814,7 +811,7 @@ async fn events_of_old_agents_say_that_a_newer_one_is_needed() {
         let mut hello = hello(&token);
         hello.about.version = version.into();
         hello.transport = transport;
-        let (_, seq) = open.house.told_after(0).await;
+        let (_, seq) = open.rig.events_after(0).await;
         let grant = open.authorize(hello).await.unwrap();
         let warned = grant
             .deprecation
@@ -827,9 +824,9 @@ async fn events_of_old_agents_say_that_a_newer_one_is_needed() {
         );
         open.end(grant, EndReason::Closed).await;
         open.until_empty("tunnel_sessions").await;
-        let (told, _) = open.house.told_after(seq).await;
-        assert_eq!(told.len(), 2);
-        for event in told {
+        let (reported, _) = open.rig.events_after(seq).await;
+        assert_eq!(reported.len(), 2);
+        for event in reported {
             let expected = match is_old {
                 true => json!({
                     "upcoming_minimum_version": "3.5.0",
@@ -851,27 +848,26 @@ async fn events_of_old_agents_say_that_a_newer_one_is_needed() {
 }
 
 /// A stored session without a connected agent.
-pub(super) async fn recorded(house: &House, run: &str, transport: &str) -> String {
+pub(super) async fn recorded(rig: &Rig, run: &str, transport: &str) -> String {
     let form = json!({
         "format": 1, "agent_version": "3.9", "credential_id": "cr_1",
-        "principal_id": house.admin.owner_id, "principal_subject": "ann@x.example",
+        "principal_id": rig.admin.owner_id, "principal_subject": "ann@x.example",
         "ip": "192.0.2.1", "ingress_server_ip": "192.0.2.2", "ingress_hostname": "",
         "user_agent": "", "metadata": "", "os": "", "arch": "", "region": "",
         "transport": transport, "run": run,
     });
-    let account = house.admin.account.clone();
-    house
-        .insert("tunnel_session", "ts", &account, &form, Vec::new())
+    let account = rig.admin.account.clone();
+    rig.insert("tunnel_session", "ts", &account, &form, Vec::new())
         .await
 }
 
 #[tokio::test]
 pub(super) async fn what_cannot_be_asked_of_an_agent_is_said() {
-    let house = House::start().await;
-    let run = house.control.agents.as_ref().unwrap().run.clone();
-    let elsewhere = recorded(&house, "agrun_1", "muxado").await;
-    let gone = recorded(&house, &run, "muxado").await;
-    let ssh = recorded(&house, &run, "ssh").await;
+    let rig = Rig::start().await;
+    let run = rig.control.agents.as_ref().unwrap().run.clone();
+    let elsewhere = recorded(&rig, "agrun_1", "muxado").await;
+    let gone = recorded(&rig, &run, "muxado").await;
+    let ssh = recorded(&rig, &run, "ssh").await;
     for (id, operation, expected) in [
         (&elsewhere, "stop", 810),
         (&gone, "stop", 810),
@@ -882,11 +878,11 @@ pub(super) async fn what_cannot_be_asked_of_an_agent_is_said() {
         (&ssh, "stop", 810),
     ] {
         let path = format!("/tunnel_sessions/{id}/{operation}");
-        let answered = house.post(&path, json!({})).await;
+        let answered = rig.post(&path, json!({})).await;
         assert_eq!(answered.code(), Some(expected), "{path}");
     }
-    let reader = house.user("reader@x.example", Role::ReadOnly, true).await;
+    let reader = rig.user("reader@x.example", Role::ReadOnly, true).await;
     let path = format!("/tunnel_sessions/{ssh}/stop");
-    let refused = house.call(&reader, "POST", &path, Value::Null).await;
+    let refused = rig.call(&reader, "POST", &path, Value::Null).await;
     assert_eq!(refused.code(), Some(635));
 }

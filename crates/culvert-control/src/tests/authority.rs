@@ -11,18 +11,18 @@ use super::*;
 
 #[tokio::test]
 async fn certificates_are_signed_by_the_one_authority_and_made_anew_in_time() {
-    let house = House::start().await;
-    let ca = CertificateDer::from_pem_slice(house.control.ca_pem().as_bytes()).unwrap();
+    let rig = Rig::start().await;
+    let ca = CertificateDer::from_pem_slice(rig.control.ca_pem().as_bytes()).unwrap();
     let (_, ca) = X509Certificate::from_der(&ca).unwrap();
     assert!(ca.is_ca());
-    let mut authority = house.control.authority.lock().await;
+    let mut authority = rig.control.authority.lock().await;
     let entropy = SeededEntropy::new(2);
     let hosts = [
         "a.culvert.localhost",
         "x.a.culvert.localhost",
         "*.b.culvert.localhost",
     ];
-    let now = house.clock.now();
+    let now = rig.clock.now();
     let made = authority
         .certificates(hosts.into_iter(), now, &entropy)
         .unwrap();
@@ -74,23 +74,23 @@ async fn certificates_are_signed_by_the_one_authority_and_made_anew_in_time() {
 
 #[tokio::test]
 async fn the_authority_is_kept_sealed_and_read_by_the_next_start() {
-    let house = House::start().await;
-    let documents = house.store.all("authority").await.unwrap();
+    let rig = Rig::start().await;
+    let documents = rig.store.all("authority").await.unwrap();
     assert_eq!(documents.len(), 1);
     assert!(!documents[0].body.contains("PRIVATE KEY"));
     let again = Authority::open(
-        &house.store,
-        &house.control.seal,
-        &*house.clock,
+        &rig.store,
+        &rig.control.seal,
+        &*rig.clock,
         &SeededEntropy::new(9),
         HostName::parse("culvert.localhost").unwrap(),
     )
     .await
     .unwrap();
-    assert_eq!(again.ca_pem(), house.control.ca_pem());
+    assert_eq!(again.ca_pem(), rig.control.ca_pem());
     let other = Seal::new(&Secret::new("another master".into()));
     let domain = HostName::parse("culvert.localhost").unwrap();
     let entropy = SeededEntropy::new(9);
-    let opened = Authority::open(&house.store, &other, &*house.clock, &entropy, domain);
+    let opened = Authority::open(&rig.store, &other, &*rig.clock, &entropy, domain);
     assert!(opened.await.unwrap_err().chain().contains("master key"));
 }

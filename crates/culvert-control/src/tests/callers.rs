@@ -4,145 +4,141 @@ use super::*;
 
 #[tokio::test]
 pub(super) async fn a_token_is_judged_step_by_step() {
-    let house = House::start().await;
-    let token = house.token.reveal();
-    assert_eq!(house.authenticate(token).await.unwrap(), house.admin);
-    assert_eq!(house.admin.role, Role::Admin);
+    let rig = Rig::start().await;
+    let token = rig.token.reveal();
+    assert_eq!(rig.authenticate(token).await.unwrap(), rig.admin);
+    assert_eq!(rig.admin.role, Role::Admin);
 
-    assert_eq!(house.judged(None).await, Err(Some(200)));
-    assert_eq!(house.judged(Some("Digest x")).await, Err(Some(201)));
+    assert_eq!(rig.judged(None).await, Err(Some(200)));
+    assert_eq!(rig.judged(Some("Digest x")).await, Err(Some(201)));
 
     let mistyped = format!("{}x", &token[..49]);
-    let other = token::generate(&*house.clock, &SeededEntropy::new(5));
+    let other = token::generate(&*rig.clock, &SeededEntropy::new(5));
     // The public half of an existing key with another secret in the right format.
     let wrong_secret = format!("{}{}", &token[..28], "a".repeat(21));
     for (token, code) in [
         ("hunter2", 202),
-        (house.admin.key_id.as_str(), 208),
+        (rig.admin.key_id.as_str(), 208),
         (&mistyped, 203),
         (other.reveal(), 203),
         (&wrong_secret, 203),
     ] {
-        assert_eq!(house.authenticate(token).await, Err(Some(code)), "{code}");
+        assert_eq!(rig.authenticate(token).await, Err(Some(code)), "{code}");
     }
 }
 
 #[tokio::test]
 async fn a_key_lives_from_its_201_to_its_204_and_its_token_is_shown_once() {
-    let house = House::start().await;
-    let made = house.post("/api_keys", Value::Null).await.body();
+    let rig = Rig::start().await;
+    let made = rig.post("/api_keys", Value::Null).await.body();
     let (id, token) = (
         made["id"].as_str().unwrap(),
         made["token"].as_str().unwrap(),
     );
     assert_eq!(&token[..27], &id[3..]);
-    let caller = house.authenticate(token).await.unwrap();
+    let caller = rig.authenticate(token).await.unwrap();
     assert_eq!(caller.key_id, id);
-    assert_eq!(caller.owner_id, house.admin.owner_id);
+    assert_eq!(caller.owner_id, rig.admin.owner_id);
 
     // A key can delete itself.
     let one = format!("/api_keys/{id}");
     assert_eq!(
-        house.call(&caller, "DELETE", &one, Value::Null).await,
+        rig.call(&caller, "DELETE", &one, Value::Null).await,
         Answered::NoContent
     );
-    assert_eq!(house.authenticate(token).await, Err(Some(203)));
+    assert_eq!(rig.authenticate(token).await, Err(Some(203)));
 
-    let (told, _) = house.told_after(0).await;
-    let deleted = told.last().unwrap();
+    let (reported, _) = rig.events_after(0).await;
+    let deleted = reported.last().unwrap();
     assert_eq!(deleted["event_type"], "api_key_deleted.v0");
     assert_eq!(deleted["principal"]["credential"]["id"], id);
-    let everything = serde_json::to_string(&told).unwrap();
+    let everything = serde_json::to_string(&reported).unwrap();
     assert!(!everything.contains(&token[28..]));
-    for document in house.store.all("api_key").await.unwrap() {
+    for document in rig.store.all("api_key").await.unwrap() {
         assert!(!document.body.contains(&token[28..]));
-        assert!(!document.body.contains(&house.token.reveal()[28..]));
+        assert!(!document.body.contains(&rig.token.reveal()[28..]));
     }
 }
 
 #[tokio::test]
 pub(super) async fn the_token_of_a_tunnel_credential_is_named_and_not_taken() {
-    let house = House::start().await;
-    let made = house.post("/credentials", Value::Null).await.body();
+    let rig = Rig::start().await;
+    let made = rig.post("/credentials", Value::Null).await.body();
     let (id, token) = (
         made["id"].as_str().unwrap(),
         made["token"].as_str().unwrap(),
     );
     assert_eq!(&token[..27], &id[3..]);
-    assert_eq!(house.authenticate(token).await, Err(Some(206)));
+    assert_eq!(rig.authenticate(token).await, Err(Some(206)));
     // The public half alone reveals nothing to a caller.
     let guessed = format!("{}{}", &token[..28], "a".repeat(21));
-    assert_eq!(house.authenticate(&guessed).await, Err(Some(203)));
+    assert_eq!(rig.authenticate(&guessed).await, Err(Some(203)));
 
-    let (told, _) = house.told_after(0).await;
-    let document = house.store.all("tunnel_credential").await.unwrap();
-    let kept = format!("{told:?}{}", document[0].body);
+    let (reported, _) = rig.events_after(0).await;
+    let document = rig.store.all("tunnel_credential").await.unwrap();
+    let kept = format!("{reported:?}{}", document[0].body);
     assert!(!kept.contains(&token[28..]));
     assert_eq!(
-        house.delete(&format!("/credentials/{id}")).await,
+        rig.delete(&format!("/credentials/{id}")).await,
         Answered::NoContent
     );
-    assert_eq!(house.authenticate(token).await, Err(Some(203)));
+    assert_eq!(rig.authenticate(token).await, Err(Some(203)));
 }
 
 #[tokio::test]
 pub(super) async fn an_inactive_owner_is_refused_at_once_and_let_in_again_at_once() {
-    let house = House::start().await;
-    let bot = house.post("/bot_users", json!({"name": "b"})).await.body();
+    let rig = Rig::start().await;
+    let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
     let bot_id = bot["id"].as_str().unwrap();
-    let key = house
+    let key = rig
         .post("/api_keys", json!({"owner_id": bot_id}))
         .await
         .body();
     let token = key["token"].as_str().unwrap();
     let one = format!("/bot_users/{bot_id}");
     for _ in 0..3 {
-        let caller = house.authenticate(token).await.unwrap();
+        let caller = rig.authenticate(token).await.unwrap();
         assert_eq!(
             (caller.role, caller.owner_kind),
             (Role::Member, OwnerKind::Bot)
         );
         assert_eq!(caller.subject, "b");
-        house.patch(&one, json!({"active": false})).await.body();
-        assert_eq!(house.authenticate(token).await, Err(Some(636)));
-        house.patch(&one, json!({"active": true})).await.body();
+        rig.patch(&one, json!({"active": false})).await.body();
+        assert_eq!(rig.authenticate(token).await, Err(Some(636)));
+        rig.patch(&one, json!({"active": true})).await.body();
     }
 }
 
 #[tokio::test]
 pub(super) async fn a_suspended_account_is_refused() {
-    let house = House::start().await;
-    let id = &house.admin.account;
-    let mut document = house.store.get("account", id).await.unwrap().unwrap();
+    let rig = Rig::start().await;
+    let id = &rig.admin.account;
+    let mut document = rig.store.get("account", id).await.unwrap().unwrap();
     let mut account: Account = stored::read(&document).unwrap();
     account.suspended = true;
     document.body = stored::write(&account).unwrap();
-    let told = AuditEvent::Suppress { reason: "a test" };
-    house
-        .store
-        .commit(Changes::replace(document, told))
+    let reported = AuditEvent::Suppress { reason: "a test" };
+    rig.store
+        .commit(Changes::replace(document, reported))
         .await
         .unwrap();
-    assert_eq!(
-        house.authenticate(house.token.reveal()).await,
-        Err(Some(205))
-    );
+    assert_eq!(rig.authenticate(rig.token.reveal()).await, Err(Some(205)));
 }
 
 #[tokio::test]
 async fn a_first_start_happens_once_and_its_key_has_no_principal() {
-    let house = House::start().await;
-    assert!(house.control.bootstrap(None).await.unwrap().is_none());
-    let (told, _) = house.told_after(0).await;
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0]["event_type"], "api_key_created.v0");
-    assert_eq!(told[0]["principal"], Value::Null);
+    let rig = Rig::start().await;
+    assert!(rig.control.bootstrap(None).await.unwrap().is_none());
+    let (reported, _) = rig.events_after(0).await;
+    assert_eq!(reported.len(), 1);
+    assert_eq!(reported[0]["event_type"], "api_key_created.v0");
+    assert_eq!(reported[0]["principal"], Value::Null);
     assert_eq!(
-        told[0]["object"]["uri"],
-        format!("{BASE}/api_keys/{}", house.admin.key_id)
+        reported[0]["object"]["uri"],
+        format!("{BASE}/api_keys/{}", rig.admin.key_id)
     );
-    assert_eq!(told[0]["object"]["token"], Value::Null);
-    assert_eq!(house.store.all("user").await.unwrap().len(), 1);
+    assert_eq!(reported[0]["object"]["token"], Value::Null);
+    assert_eq!(rig.store.all("user").await.unwrap().len(), 1);
 }
 
 #[tokio::test]

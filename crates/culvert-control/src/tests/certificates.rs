@@ -44,7 +44,7 @@ fn wrapped(label: &str, data: &str) -> String {
 
 #[tokio::test]
 pub(super) async fn authorities() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let pem = authority("old root");
     let key = KeyPair::generate().unwrap().serialize_pem();
     let certificate = leaf("a.example")["certificate_pem"].clone();
@@ -69,16 +69,13 @@ pub(super) async fn authorities() {
         (json!(wrapped("CERTIFICATE", "AAAA")), 1900),
         (json!(5), 215),
     ] {
-        let answered = house
+        let answered = rig
             .post("/certificate_authorities", json!({"ca_pem": sent}))
             .await;
         assert_eq!(answered.code(), Some(code), "{sent}");
     }
     assert_eq!(
-        house
-            .post("/certificate_authorities", json!({}))
-            .await
-            .code(),
+        rig.post("/certificate_authorities", json!({})).await.code(),
         Some(1919)
     );
     // The longest PEM is accepted, with text around it, and shown as sent.
@@ -87,7 +84,7 @@ pub(super) async fn authorities() {
         "{note}{pem}{}",
         " ".repeat(16 * 1024 - pem.len() - note.len())
     );
-    let made = house
+    let made = rig
         .post("/certificate_authorities", json!({"ca_pem": longest}))
         .await
         .body();
@@ -98,12 +95,12 @@ pub(super) async fn authorities() {
     assert_eq!(made["key_usages"], json!(["cert_sign", "crl_sign"]));
     assert_eq!(made["extended_key_usages"], json!([]));
     let one = format!("/certificate_authorities/{}", made["id"].as_str().unwrap());
-    assert_eq!(house.patch(&one, json!({})).await.body(), made);
-    let renewed = house.patch(&one, json!({"ca_pem": pem})).await;
+    assert_eq!(rig.patch(&one, json!({})).await.body(), made);
+    let renewed = rig.patch(&one, json!({"ca_pem": pem})).await;
     assert_eq!(renewed.code(), Some(214));
     let filter = "obj.subject_common_name == 'old root' && obj.not_after < timestamp(time.now)";
     let found = format!("/certificate_authorities?filter={}", encoded(filter));
-    let found = house.get(&found).await.body();
+    let found = rig.get(&found).await.body();
     assert_eq!(found["certificate_authorities"], json!([made]));
 }
 
@@ -113,7 +110,7 @@ fn encoded(text: &str) -> String {
 
 #[tokio::test]
 async fn what_a_tls_certificate_says_is_shown_and_its_key_is_not() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let (root, issuer) = make_authority("root");
     let names = ["a.example", "*.b.example", "10.0.0.1", "::1"];
     let mut params = CertificateParams::new(names.map(String::from)).unwrap();
@@ -147,7 +144,7 @@ async fn what_a_tls_certificate_says_is_shown_and_its_key_is_not() {
     let certificate = params.signed_by(&key, &issuer).unwrap();
     let chain = format!("{}{root}", certificate.pem());
     let body = json!({"certificate_pem": chain, "private_key_pem": key.serialize_pem()});
-    let made = house.post("/tls_certificates", body).await.body();
+    let made = rig.post("/tls_certificates", body).await.body();
     for (field, value) in [
         ("certificate_pem", json!(chain)),
         ("subject_common_name", json!("a")),
@@ -182,10 +179,14 @@ async fn what_a_tls_certificate_says_is_shown_and_its_key_is_not() {
     let id = made["id"].as_str().unwrap();
     let secret = key.serialize_pem();
     let secret = secret.lines().nth(1).unwrap();
-    let document = house.store.get("tls_certificate", id).await.unwrap();
+    let document = rig.store.get("tls_certificate", id).await.unwrap();
     let document = document.unwrap().body;
-    let (told, _) = house.told_after(0).await;
-    for text in [&document, &made.to_string(), &Value::from(told).to_string()] {
+    let (reported, _) = rig.events_after(0).await;
+    for text in [
+        &document,
+        &made.to_string(),
+        &Value::from(reported).to_string(),
+    ] {
         assert!(!text.contains(secret) && !text.contains("PRIVATE KEY"));
         assert!(!text.contains("private_key_pem"));
     }
@@ -194,13 +195,13 @@ async fn what_a_tls_certificate_says_is_shown_and_its_key_is_not() {
     let params = CertificateParams::new(vec!["e.example".to_owned()]).unwrap();
     let pem = params.self_signed(&key).unwrap().pem();
     let body = json!({"certificate_pem": pem, "private_key_pem": key.serialize_pem()});
-    let made = house.post("/tls_certificates", body).await.body();
+    let made = rig.post("/tls_certificates", body).await.body();
     assert_eq!(made["private_key_type"], "ed25519");
 }
 
 #[tokio::test]
 pub(super) async fn wrong_tls_certificates() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let good = leaf("a.example");
     let pem = good["certificate_pem"].as_str().unwrap();
     let key = good["private_key_pem"].as_str().unwrap();
@@ -246,7 +247,7 @@ pub(super) async fn wrong_tls_certificates() {
         (pem, other_key, 1923),
     ] {
         let body = json!({"certificate_pem": chain, "private_key_pem": key});
-        let answered = house.post("/tls_certificates", body).await;
+        let answered = rig.post("/tls_certificates", body).await;
         let Answered::Refused(_, found, message) = answered else {
             panic!("{code} {answered:?}");
         };
@@ -256,13 +257,13 @@ pub(super) async fn wrong_tls_certificates() {
     }
     // Tools write the curve before the key.
     let body = json!({"certificate_pem": pem, "private_key_pem": format!("{curve}{key}")});
-    house.post("/tls_certificates", body).await.body();
+    rig.post("/tls_certificates", body).await.body();
 }
 
 /// Keys in older formats, as tools write them.
 #[tokio::test]
 async fn keys_of_every_form_are_taken() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for (name, kind) in [
         ("rsa_pkcs1", "rsa"),
         ("rsa_pkcs8", "rsa"),
@@ -271,7 +272,7 @@ async fn keys_of_every_form_are_taken() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/pem");
         let read = |end: &str| std::fs::read_to_string(format!("{folder}/{name}.{end}")).unwrap();
         let body = json!({"certificate_pem": read("crt"), "private_key_pem": read("key")});
-        let made = house.post("/tls_certificates", body).await.body();
+        let made = rig.post("/tls_certificates", body).await.body();
         assert_eq!(made["private_key_type"], kind, "{name}");
     }
 }

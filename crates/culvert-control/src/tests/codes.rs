@@ -8,7 +8,7 @@ use super::*;
 
 #[tokio::test]
 async fn event_queries() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for (query, code) in [
         ("order=up", 5407),
         ("cursor=x", 5407),
@@ -16,19 +16,19 @@ async fn event_queries() {
         // This server retains no traffic events.
         ("type=http_request_complete.v0", 5408),
     ] {
-        let answered = house.get(&format!("/events?{query}")).await;
+        let answered = rig.get(&format!("/events?{query}")).await;
         assert_eq!(answered.code(), Some(code), "{query}");
     }
-    house.post("/vaults", json!({"name": "v"})).await.body();
-    let page = house.get("/events?type=vault_created.v0").await.body();
+    rig.post("/vaults", json!({"name": "v"})).await.body();
+    let page = rig.get("/events?type=vault_created.v0").await.body();
     let id = page["events"][0]["event"]["event_id"].as_str().unwrap();
-    let replay = house.post(&format!("/events/{id}/replay"), json!({})).await;
+    let replay = rig.post(&format!("/events/{id}/replay"), json!({})).await;
     assert_eq!(replay.code(), Some(5409));
 }
 
 #[tokio::test]
 async fn statistics() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for (query, code) in [
         ("subject=weather", 5430),
         ("subject=endpoint", 5430),
@@ -41,7 +41,7 @@ async fn statistics() {
         ("order=requests", 231),
         ("to=&to=", 232),
     ] {
-        let answered = house.get(&format!("/statistics?{query}")).await;
+        let answered = rig.get(&format!("/statistics?{query}")).await;
         assert_eq!(answered.code(), Some(code), "{query}");
     }
     for (query, code) in [
@@ -50,14 +50,14 @@ async fn statistics() {
         ("limit=1001", 5430),
         ("from=2020-01-01T00:00:00Z", 5430),
     ] {
-        let answered = house.get(&format!("/statistics/top?{query}")).await;
+        let answered = rig.get(&format!("/statistics/top?{query}")).await;
         assert_eq!(answered.code(), Some(code), "{query}");
     }
 }
 
 #[tokio::test]
 async fn event_destinations() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let debug = json!({"debug": {"log": true}});
     for (body, code) in [
         (json!({}), 235),
@@ -89,16 +89,16 @@ async fn event_destinations() {
             5140,
         ),
     ] {
-        let answered = house.post("/event_destinations", body.clone()).await;
+        let answered = rig.post("/event_destinations", body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
     for (target, code) in wrong_clouds() {
         let body = json!({"format": "json", "target": target});
-        let answered = house.post("/event_destinations", body.clone()).await;
+        let answered = rig.post("/event_destinations", body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
     let body = json!({"format": "JSON", "target": {"debug": {"log": true}, "firehose": null}});
-    let made = house.post("/event_destinations", body).await.body();
+    let made = rig.post("/event_destinations", body).await.body();
     assert_eq!(made["format"], "JSON");
     let mut names: Vec<_> = made["target"]
         .as_object()
@@ -124,12 +124,12 @@ async fn event_destinations() {
         (json!({"target": {"azure_logs_ingestion": {}}}), 5108),
     ] {
         assert_eq!(
-            house.patch(&one, body.clone()).await.code(),
+            rig.patch(&one, body.clone()).await.code(),
             Some(code),
             "{body}"
         );
     }
-    assert_eq!(house.patch(&one, json!({})).await.body(), made);
+    assert_eq!(rig.patch(&one, json!({})).await.body(), made);
 }
 
 /// Invalid cloud targets, with the codes of their refusals.
@@ -188,7 +188,7 @@ fn wrong_clouds() -> Vec<(Value, u16)> {
 
 #[tokio::test]
 async fn secrets_of_clouds_are_hidden_sealed_and_kept() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let auth = json!({"role": null, "creds": {"aws_access_key_id": "AKIA", "aws_secret_access_key": "hush-hush"}});
     let stream = "arn:aws:kinesis:us-east-1:123456789012:stream/events";
     let azure = json!({
@@ -211,25 +211,25 @@ async fn secrets_of_clouds_are_hidden_sealed_and_kept() {
         ("azure_logs_ingestion", azure, "/client_secret", json!("")),
     ] {
         let body = json!({"format": "json", "target": {name: target}});
-        let made = house.post("/event_destinations", body.clone()).await.body();
+        let made = rig.post("/event_destinations", body.clone()).await.body();
         let mut expected = target.clone();
         *expected.pointer_mut(secret).unwrap() = shown;
         assert_eq!(made["target"][name], expected);
         let one = format!("/event_destinations/{}", made["id"].as_str().unwrap());
         // A view can be sent back unchanged: the secret stays.
         let again = json!({"target": {name: made["target"][name]}});
-        assert_eq!(house.patch(&one, again).await.body(), made);
+        assert_eq!(rig.patch(&one, again).await.body(), made);
         assert!(!made.to_string().contains("hush"));
     }
 }
 
 #[tokio::test]
 async fn secrets_of_a_destination_are_shown_once_sealed_and_kept() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let target =
         json!({"webhook": {"url": "https://hooks.example/x", "headers": {"x-auth": "hush hush"}}});
     let body = json!({"format": "json", "target": target});
-    let made = house.post("/event_destinations", body).await.body();
+    let made = rig.post("/event_destinations", body).await.body();
     let secret = made["target"]["webhook"]["secrets"][0]
         .as_str()
         .unwrap()
@@ -241,16 +241,16 @@ async fn secrets_of_a_destination_are_shown_once_sealed_and_kept() {
         let text = body.to_string();
         assert!(!text.contains(&secret) && !text.contains("hush"), "{text}");
     };
-    hidden(&house.get(&one).await.body());
-    hidden(&house.get("/event_destinations").await.body());
+    hidden(&rig.get(&one).await.body());
+    hidden(&rig.get("/event_destinations").await.body());
     let change = json!({"target": {"webhook": {"url": "https://hooks.example/y"}}});
-    let changed = house.patch(&one, change).await.body();
+    let changed = rig.patch(&one, change).await.body();
     assert_eq!(
         changed["target"]["webhook"]["url"],
         "https://hooks.example/y"
     );
     hidden(&changed);
-    let document = house
+    let document = rig
         .store
         .get("event_destination", id)
         .await
@@ -259,27 +259,27 @@ async fn secrets_of_a_destination_are_shown_once_sealed_and_kept() {
     assert!(!document.body.contains(&secret) && !document.body.contains("hush"));
     let stored: resource::model::event_destination::EventDestination =
         stored::read(&document).unwrap();
-    let (_, whole) = stored.target(&house.control.seal, &document.head).unwrap();
+    let (_, whole) = stored.target(&rig.control.seal, &document.head).unwrap();
     assert_eq!(whole["secrets"][0], *secret);
-    let (told, _) = house.told_after(0).await;
-    hidden(&Value::from(told));
+    let (reported, _) = rig.events_after(0).await;
+    hidden(&Value::from(reported));
 }
 
 #[tokio::test]
 async fn event_subscriptions_and_sources() {
-    let house = House::start().await;
-    let destination = house.post(
+    let rig = Rig::start().await;
+    let destination = rig.post(
         "/event_destinations",
-        house.sample("event_destinations", 1).await,
+        rig.sample("event_destinations", 1).await,
     );
     let destination = destination.await.body()["id"].as_str().unwrap().to_owned();
-    let foreign = house.stranger().await;
-    let foreign = house
+    let foreign = rig.stranger().await;
+    let foreign = rig
         .call(
             &foreign,
             "POST",
             "/event_destinations",
-            house.sample("event_destinations", 2).await,
+            rig.sample("event_destinations", 2).await,
         )
         .await
         .body()["id"]
@@ -328,7 +328,7 @@ async fn event_subscriptions_and_sources() {
         (json!({"type": "api_key_created.v0", "nope": 1}), 214),
     ];
     for (source, code) in sources {
-        let answered = house
+        let answered = rig
             .post("/event_subscriptions", json!({"sources": [source]}))
             .await;
         assert_eq!(answered.code(), Some(*code), "{source}");
@@ -343,10 +343,10 @@ async fn event_subscriptions_and_sources() {
         (json!({"destination_ids": ["ak_1"]}), 227),
         (json!({"metadata": "x".repeat(4097)}), 5140),
     ] {
-        let answered = house.post("/event_subscriptions", body.clone()).await;
+        let answered = rig.post("/event_subscriptions", body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
-    let made = house
+    let made = rig
         .post(
             "/event_subscriptions",
             json!({"destination_ids": [destination]}),
@@ -355,10 +355,10 @@ async fn event_subscriptions_and_sources() {
     let made = made.body();
     let one = format!("/event_subscriptions/{}", made["id"].as_str().unwrap());
     for (source, code) in sources {
-        let answered = house.post(&format!("{one}/sources"), source.clone()).await;
+        let answered = rig.post(&format!("{one}/sources"), source.clone()).await;
         assert_eq!(answered.code(), Some(*code), "{source}");
     }
-    let in_use = house
+    let in_use = rig
         .delete(&format!("/event_destinations/{destination}"))
         .await;
     assert_eq!(in_use.code(), Some(5112));
@@ -405,32 +405,31 @@ async fn event_subscriptions_and_sources() {
             5125,
         ),
     ] {
-        let answered = house.call(&house.admin, method, &path, body).await;
+        let answered = rig.call(&rig.admin, method, &path, body).await;
         assert_eq!(answered.code(), Some(code), "{method} {path}");
     }
-    house
-        .post(&format!("{one}/sources"), source.clone())
+    rig.post(&format!("{one}/sources"), source.clone())
         .await
         .body();
     assert_eq!(
-        house.post(&format!("{one}/sources"), source).await.code(),
+        rig.post(&format!("{one}/sources"), source).await.code(),
         Some(5127)
     );
     let path = format!("{one}/sources/api_key_created.v0");
-    let renamed = house
+    let renamed = rig
         .patch(&path, json!({"type": "api_key_deleted.v0"}))
         .await;
     assert_eq!(renamed.code(), Some(215));
-    let reader = house.user("reader@x.example", Role::ReadOnly, true).await;
-    let denied = house.call(&reader, "DELETE", &path, Value::Null).await;
+    let reader = rig.user("reader@x.example", Role::ReadOnly, true).await;
+    let denied = rig.call(&reader, "DELETE", &path, Value::Null).await;
     assert_eq!(denied.code(), Some(635));
 }
 
 #[tokio::test]
 async fn bots_and_keys() {
-    let house = House::start().await;
-    let bot = house.post("/bot_users", json!({"name": "b"})).await.body();
-    house.post("/bot_users", json!({"name": "c"})).await.body();
+    let rig = Rig::start().await;
+    let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
+    rig.post("/bot_users", json!({"name": "c"})).await.body();
     let one = format!("/bot_users/{}", bot["id"].as_str().unwrap());
     for (method, path, body, code) in [
         ("POST", "/bot_users", json!([]), 213),
@@ -447,31 +446,31 @@ async fn bots_and_keys() {
         ("PATCH", &one, json!({"name": ""}), 4109),
         ("PATCH", &one, json!({"name": "c"}), 4112),
     ] {
-        let answered = house.call(&house.admin, method, path, body.clone()).await;
+        let answered = rig.call(&rig.admin, method, path, body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{method} {body}");
     }
-    let made = house
+    let made = rig
         .post("/bot_users", json!({"name": "off", "active": false}))
         .await
         .body();
     assert_eq!(made["active"], false);
-    let key = format!("/api_keys/{}", house.admin.key_id);
+    let key = format!("/api_keys/{}", rig.admin.key_id);
     for body in [
         Value::Null,
         json!({}),
         json!({"description": null, "id": "x"}),
     ] {
-        assert_eq!(house.patch(&key, body).await.code(), Some(606));
+        assert_eq!(rig.patch(&key, body).await.code(), Some(606));
     }
     assert_eq!(
-        house.patch(&key, json!({"description": ""})).await.body()["description"],
+        rig.patch(&key, json!({"description": ""})).await.body()["description"],
         ""
     );
 }
 
 #[tokio::test]
 async fn tunnel_credentials() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for (body, code) in [
         (json!({"acl": ["nope"]}), 600),
         (json!({"acl": ["*", "bind:"]}), 600),
@@ -481,40 +480,40 @@ async fn tunnel_credentials() {
         (json!({"owner_id": format!("bot_{}", "0".repeat(27))}), 634),
         (json!({"token": "x"}), 214),
     ] {
-        let answered = house.post("/credentials", body.clone()).await;
+        let answered = rig.post("/credentials", body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
-    let developer = house.user("dev@x.example", Role::Member, true).await;
-    let body = json!({"owner_id": house.admin.owner_id});
-    let answered = house.call(&developer, "POST", "/credentials", body).await;
+    let developer = rig.user("dev@x.example", Role::Member, true).await;
+    let body = json!({"owner_id": rig.admin.owner_id});
+    let answered = rig.call(&developer, "POST", "/credentials", body).await;
     assert_eq!(answered.code(), Some(630));
 
     let acl = json!(["bind:*.b.example", "bind:a.example", "*"]);
-    let made = house.post("/credentials", json!({"acl": acl})).await.body();
+    let made = rig.post("/credentials", json!({"acl": acl})).await.body();
     assert_eq!(made["acl"], acl);
     let one = format!("/credentials/{}", made["id"].as_str().unwrap());
     for (body, code) in [
         (json!({}), 606),
         (json!({"acl": null}), 606),
         (json!({"acl": ["bind: "]}), 600),
-        (json!({"owner_id": house.admin.owner_id}), 214),
+        (json!({"owner_id": rig.admin.owner_id}), 214),
     ] {
-        let answered = house.patch(&one, body.clone()).await;
+        let answered = rig.patch(&one, body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
-    let listed = house.get("/credentials?filter=obj.acl%20!=%20null").await;
+    let listed = rig.get("/credentials?filter=obj.acl%20!=%20null").await;
     assert_eq!(listed.body()["credentials"][0]["id"], made["id"]);
-    let changed = house.patch(&one, json!({"description": "d"})).await.body();
+    let changed = rig.patch(&one, json!({"description": "d"})).await.body();
     assert_eq!(changed["acl"], acl);
-    let changed = house.patch(&one, json!({"acl": []})).await.body();
+    let changed = rig.patch(&one, json!({"acl": []})).await.body();
     assert_eq!(changed["acl"], json!([]));
-    let listed = house.get("/credentials?filter=obj.acl%20!=%20null").await;
+    let listed = rig.get("/credentials?filter=obj.acl%20!=%20null").await;
     assert_eq!(listed.body()["credentials"], json!([]));
 }
 
 #[tokio::test]
 async fn endpoints() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let upstream = "http://127.0.0.1:9";
     let with = |field: &str, value: Value| {
         let mut body = json!({"url": "https://x.culvert.localhost", "upstream_url": upstream});
@@ -591,10 +590,10 @@ async fn endpoints() {
         (with("merge_slashes", json!("yes")), 215),
         (url("https://x.culvert.localhost//"), 18001),
     ] {
-        let answered = house.post("/endpoints", body.clone()).await;
+        let answered = rig.post("/endpoints", body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
-    let made = house
+    let made = rig
         .post("/endpoints", url("https://X.culvert.localhost:443/"))
         .await
         .body();
@@ -620,19 +619,19 @@ async fn endpoints() {
         (json!({"type": "cloud"}), 214),
     ] {
         assert_eq!(
-            house.patch(&one, body.clone()).await.code(),
+            rig.patch(&one, body.clone()).await.code(),
             Some(code),
             "{body}"
         );
     }
-    house.clock.advance(std::time::Duration::from_secs(5));
+    rig.clock.advance(std::time::Duration::from_secs(5));
     let whole = json!({
         "url": "https://x.culvert.localhost", "traffic_policy": "", "bindings": ["public"],
         "pooling_enabled": false, "description": "d", "metadata": "m", "merge_slashes": false,
     });
-    let changed = house.patch(&one, whole).await.body();
+    let changed = rig.patch(&one, whole).await.body();
     assert_eq!(changed["merge_slashes"], false);
-    let same = house
+    let same = rig
         .patch(&one, json!({"url": "https://x.culvert.localhost/"}))
         .await;
     assert_eq!(same.body()["merge_slashes"], false);
@@ -713,7 +712,7 @@ const REACHING: &[fn()] = &[
     agents::sessions_have_limits_of_credential_account_and_process,
     agents::what_cannot_be_asked_of_an_agent_is_said,
     agents::what_may_not_be_served_is_refused_with_its_code,
-    agents::who_is_not_let_in_is_told_why,
+    agents::a_refused_agent_gets_the_reason,
     callers::a_suspended_account_is_refused,
     callers::a_token_is_judged_step_by_step,
     callers::an_inactive_owner_is_refused_at_once_and_let_in_again_at_once,
@@ -735,7 +734,7 @@ const REACHING: &[fn()] = &[
     key_restrictions::a_restricted_key_gives_no_more_than_it_has,
     keys::only_admins_name_another_owner,
     lists::filters_are_applied_before_paging,
-    managed::what_is_issued_is_told_of_once_and_stays_while_it_is_managed,
+    managed::what_is_issued_is_reported_once_and_stays_while_it_is_managed,
     managed::what_cannot_be_tried_again_is_refused,
     operators::codes_of_operators,
     people::an_active_admin_stays,

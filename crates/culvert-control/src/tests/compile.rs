@@ -9,14 +9,14 @@ use crate::informer_cache::InformerCache;
 
 #[tokio::test]
 async fn a_commit_reaches_the_edge_and_delivery() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let cancel = CancellationToken::new();
-    let mut snapshots = house.edge.0.subscribe();
+    let mut snapshots = rig.edge.0.subscribe();
     let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(house.control.clone().run(cancel.clone()));
+    tasks.spawn(rig.control.clone().run(cancel.clone()));
 
-    let made = house
-        .post("/endpoints", house.sample("endpoints", 1).await)
+    let made = rig
+        .post("/endpoints", rig.sample("endpoints", 1).await)
         .await
         .body();
     let has_one = |snapshot: &Option<culvert_edge::Snapshot>| {
@@ -29,8 +29,7 @@ async fn a_commit_reaches_the_edge_and_delivery() {
         .await
         .unwrap()
         .unwrap();
-    house
-        .delete(&format!("/endpoints/{}", made["id"].as_str().unwrap()))
+    rig.delete(&format!("/endpoints/{}", made["id"].as_str().unwrap()))
         .await;
     let is_empty = |snapshot: &Option<culvert_edge::Snapshot>| {
         snapshot
@@ -42,19 +41,19 @@ async fn a_commit_reaches_the_edge_and_delivery() {
         .unwrap()
         .unwrap();
 
-    let destination = house.post(
+    let destination = rig.post(
         "/event_destinations",
-        house.sample("event_destinations", 1).await,
+        rig.sample("event_destinations", 1).await,
     );
     let destination = destination.await.body()["id"].as_str().unwrap().to_owned();
     let kind = &culvert_events::HTTP_REQUEST_COMPLETE;
-    let recorder = house.control.delivery.recorder();
+    let recorder = rig.control.delivery.recorder();
     assert!(recorder.capture(kind).is_none());
     let body = json!({
         "sources": [{"type": kind.name, "fields": ["conn.server_port"], "filter": "ev.conn.client_ip != ''"}],
         "destination_ids": [destination],
     });
-    house.post("/event_subscriptions", body).await.body();
+    rig.post("/event_subscriptions", body).await.body();
     tokio::time::timeout(deadline, async {
         while recorder.capture(kind).is_none() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -70,27 +69,23 @@ async fn a_commit_reaches_the_edge_and_delivery() {
 
 #[tokio::test]
 async fn a_tail_names_kinds_that_exist() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let spec = |kind: &str| TailSpec {
         kinds: vec![kind.to_owned()],
         ..TailSpec::default()
     };
     assert!(
-        house
-            .control
-            .tail(&house.admin, spec("api_key_created.v0"))
+        rig.control
+            .tail(&rig.admin, spec("api_key_created.v0"))
             .is_ok()
     );
-    let refused = house
-        .control
-        .tail(&house.admin, spec("nope.v0"))
-        .unwrap_err();
+    let refused = rig.control.tail(&rig.admin, spec("nope.v0")).unwrap_err();
     assert_eq!(refused.code, Some(code::EVENT_TYPE_UNKNOWN));
 }
 
 #[tokio::test]
 async fn a_mirror_makes_what_changed_and_forgets_what_went() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let mut mirror = InformerCache::of("ip_policy");
     let made = std::cell::Cell::new(0);
     let mut refreshed = async || {
@@ -100,13 +95,13 @@ async fn a_mirror_makes_what_changed_and_forgets_what_went() {
             let policy: Value = serde_json::from_str(&document.body).unwrap();
             policy["description"].as_str().unwrap().to_owned()
         };
-        mirror.refresh(&house.store, description).await.unwrap();
+        mirror.refresh(&rig.store, description).await.unwrap();
         let all: Vec<String> = mirror.made().cloned().collect();
         (made.get(), all.join(" "))
     };
     let post = async |description: &str| {
         let body = json!({ "description": description });
-        let made = house.post("/ip_policies", body).await.body();
+        let made = rig.post("/ip_policies", body).await.body();
         format!("/ip_policies/{}", made["id"].as_str().unwrap())
     };
     assert_eq!(refreshed().await, (0, String::new()));
@@ -114,31 +109,31 @@ async fn a_mirror_makes_what_changed_and_forgets_what_went() {
     assert_eq!(refreshed().await, (2, "a b".to_owned()));
     assert_eq!(refreshed().await, (0, "a b".to_owned()));
     let change = json!({"description": "c"});
-    house.patch(&a, change).await.body();
+    rig.patch(&a, change).await.body();
     assert_eq!(refreshed().await, (1, "c b".to_owned()));
     // One is removed and one is added, so the count stays.
-    house.delete(&b).await;
+    rig.delete(&b).await;
     post("d").await;
     assert_eq!(refreshed().await, (1, "c d".to_owned()));
-    house.delete(&a).await;
+    rig.delete(&a).await;
     assert_eq!(refreshed().await, (0, "d".to_owned()));
 }
 
 #[tokio::test]
 async fn a_change_reads_one_document_however_many_there_are() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let body = json!({"description": "first"});
-    let first = house.post("/ip_policies", body).await.body();
+    let first = rig.post("/ip_policies", body).await.body();
     let id = first["id"].as_str().unwrap();
     let mut cache = InformerCache::of("ip_policy");
     let made = std::cell::Cell::new(0);
     let mut refreshed = async || {
         made.set(0);
         let count = |_: Document| made.set(made.get() + 1);
-        cache.refresh(&house.store, count).await.unwrap();
+        cache.refresh(&rig.store, count).await.unwrap();
         (made.get(), cache.len())
     };
-    let like = house.store.get("ip_policy", id).await.unwrap().unwrap();
+    let like = rig.store.get("ip_policy", id).await.unwrap().unwrap();
     let quiet = AuditEvent::Suppress { reason: "a test" };
     let mut there = 1;
     for count in [10, 100, 1_000, 5_000] {
@@ -149,16 +144,15 @@ async fn a_change_reads_one_document_however_many_there_are() {
             one.head.id = format!("{}{n:06}", &id[..id.len() - 6]);
             added = added.and(Changes::insert(one, quiet.clone()));
         }
-        house.store.commit(added).await.unwrap();
+        rig.store.commit(added).await.unwrap();
         refreshed().await;
         there = count;
-        house
-            .patch(
-                &format!("/ip_policies/{id}"),
-                json!({"description": format!("of {count}")}),
-            )
-            .await
-            .body();
+        rig.patch(
+            &format!("/ip_policies/{id}"),
+            json!({"description": format!("of {count}")}),
+        )
+        .await
+        .body();
         assert_eq!(refreshed().await, (1, count));
         assert_eq!(refreshed().await, (0, count));
     }
@@ -169,9 +163,9 @@ async fn an_endpoint_has_times_of_its_own() {
     let none = json!({
         "connect": null, "first_byte": null, "idle": null, "write": null, "request": null,
     });
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let body = json!({"url": "https://x.culvert.localhost", "upstream_url": "http://127.0.0.1:9"});
-    let made = house.post("/endpoints", body.clone()).await.body();
+    let made = rig.post("/endpoints", body.clone()).await.body();
     assert_eq!(made["timeouts"], none);
     let one = format!("/endpoints/{}", made["id"].as_str().unwrap());
 
@@ -179,30 +173,28 @@ async fn an_endpoint_has_times_of_its_own() {
     set["idle"] = json!("1h30m");
     set["connect"] = json!("250ms");
     let given = json!({"idle": "1h30m", "connect": "250ms", "write": null, "request": ""});
-    let changed = house.patch(&one, json!({"timeouts": given})).await.body();
+    let changed = rig.patch(&one, json!({"timeouts": given})).await.body();
     assert_eq!(changed["timeouts"], set);
     // Other changes keep the timeouts, and so does null.
     for body in [
         json!({"description": "x"}),
         json!({"timeouts": null, "metadata": "y"}),
     ] {
-        assert_eq!(house.patch(&one, body).await.body()["timeouts"], set);
+        assert_eq!(rig.patch(&one, body).await.body()["timeouts"], set);
     }
-    assert_eq!(house.get(&one).await.body()["timeouts"], set);
+    assert_eq!(rig.get(&one).await.body()["timeouts"], set);
     // An update replaces all timeouts; an empty object removes them.
     let mut write = none.clone();
     write["write"] = json!("10m");
-    let changed = house
-        .patch(&one, json!({"timeouts": {"write": "10m"}}))
-        .await;
+    let changed = rig.patch(&one, json!({"timeouts": {"write": "10m"}})).await;
     assert_eq!(changed.body()["timeouts"], write);
-    let changed = house.patch(&one, json!({"timeouts": {}})).await;
+    let changed = rig.patch(&one, json!({"timeouts": {}})).await;
     assert_eq!(changed.body()["timeouts"], none);
 
     let mut other = body;
     other["url"] = json!("https://y.culvert.localhost");
     other["timeouts"] = json!({"first_byte": "168h", "request": "1s"});
-    let made = house.post("/endpoints", other).await.body();
+    let made = rig.post("/endpoints", other).await.body();
     assert_eq!(made["timeouts"]["first_byte"], "168h");
     assert_eq!(made["timeouts"]["request"], "1s");
 }

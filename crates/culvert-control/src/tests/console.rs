@@ -7,152 +7,151 @@ use super::*;
 const MINUTE: Duration = Duration::from_secs(60);
 const HERE: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-async fn sign_in(house: &House) -> Secret {
-    let caller = house.admin.clone();
-    house.control.sign_in(caller, HERE).await.unwrap().0
+async fn sign_in(rig: &Rig) -> Secret {
+    let caller = rig.admin.clone();
+    rig.control.sign_in(caller, HERE).await.unwrap().0
 }
 
-async fn is_valid(house: &House, cookie: &Secret) -> bool {
-    let session = house.control.console_session(cookie.reveal(), HERE);
+async fn is_valid(rig: &Rig, cookie: &Secret) -> bool {
+    let session = rig.control.console_session(cookie.reveal(), HERE);
     session.await.is_ok()
 }
 
 #[tokio::test]
 async fn a_session_ends_when_it_is_idle_and_after_half_a_day() {
-    let house = House::start().await;
-    let cookie = sign_in(&house).await;
-    house.clock.advance(29 * MINUTE);
-    assert!(is_valid(&house, &cookie).await);
-    house.clock.advance(29 * MINUTE);
-    assert!(is_valid(&house, &cookie).await);
-    house.clock.advance(30 * MINUTE);
-    assert!(!is_valid(&house, &cookie).await);
+    let rig = Rig::start().await;
+    let cookie = sign_in(&rig).await;
+    rig.clock.advance(29 * MINUTE);
+    assert!(is_valid(&rig, &cookie).await);
+    rig.clock.advance(29 * MINUTE);
+    assert!(is_valid(&rig, &cookie).await);
+    rig.clock.advance(30 * MINUTE);
+    assert!(!is_valid(&rig, &cookie).await);
 
-    let cookie = sign_in(&house).await;
+    let cookie = sign_in(&rig).await;
     for minutes in (20..12 * 60).step_by(20) {
-        house.clock.advance(20 * MINUTE);
-        assert!(is_valid(&house, &cookie).await, "{minutes}");
+        rig.clock.advance(20 * MINUTE);
+        assert!(is_valid(&rig, &cookie).await, "{minutes}");
     }
-    house.clock.advance(20 * MINUTE);
-    assert!(!is_valid(&house, &cookie).await);
+    rig.clock.advance(20 * MINUTE);
+    assert!(!is_valid(&rig, &cookie).await);
 }
 
 #[tokio::test]
 async fn the_oldest_of_too_many_sessions_ends() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let mut cookies = Vec::new();
     for _ in 0..11 {
-        cookies.push(sign_in(&house).await);
+        cookies.push(sign_in(&rig).await);
     }
     let first = cookies.remove(0);
-    assert!(!is_valid(&house, &first).await);
+    assert!(!is_valid(&rig, &first).await);
     for cookie in &cookies {
-        assert!(is_valid(&house, cookie).await);
+        assert!(is_valid(&rig, cookie).await);
     }
     // A cookie is not valid as a key, nor a key as a cookie.
     let header = format!("Bearer {}", first.reveal());
-    assert!(house.control.authenticate(Some(&header)).await.is_err());
-    assert!(!is_valid(&house, &house.token).await);
+    assert!(rig.control.authenticate(Some(&header)).await.is_err());
+    assert!(!is_valid(&rig, &rig.token).await);
 }
 
 #[tokio::test]
 async fn sessions_that_have_ended_leave_nothing_behind() {
-    let house = House::start().await;
-    let cookie = sign_in(&house).await;
-    let stored = async || house.store.count("console_sessions").await.unwrap();
-    house.control.clean_console_sessions().await.unwrap();
+    let rig = Rig::start().await;
+    let cookie = sign_in(&rig).await;
+    let stored = async || rig.store.count("console_sessions").await.unwrap();
+    rig.control.clean_console_sessions().await.unwrap();
     assert_eq!(stored().await, 1);
-    house.clock.advance(31 * MINUTE);
-    house.control.clean_console_sessions().await.unwrap();
+    rig.clock.advance(31 * MINUTE);
+    rig.control.clean_console_sessions().await.unwrap();
     assert_eq!(stored().await, 0);
-    assert!(!is_valid(&house, &cookie).await);
+    assert!(!is_valid(&rig, &cookie).await);
 
-    let cookie = sign_in(&house).await;
-    house.control.sign_out(cookie.reveal()).await.unwrap();
+    let cookie = sign_in(&rig).await;
+    rig.control.sign_out(cookie.reveal()).await.unwrap();
     assert_eq!(stored().await, 0);
-    house.control.sign_out(cookie.reveal()).await.unwrap();
+    rig.control.sign_out(cookie.reveal()).await.unwrap();
 }
 
 /// A session never lives longer than the token that it began with.
 #[tokio::test]
 async fn a_session_ends_with_its_token() {
-    let house = House::start().await;
-    let made = house.post("/api_keys", json!({})).await.body();
+    let rig = Rig::start().await;
+    let made = rig.post("/api_keys", json!({})).await.body();
     let path = format!("/api_keys/{}/rotate", made["id"].as_str().unwrap());
     let begin = async |token: &Value| {
-        let caller = house.authenticate(token.as_str().unwrap()).await.unwrap();
-        let (cookie, session) = house.control.sign_in(caller.clone(), HERE).await.unwrap();
+        let caller = rig.authenticate(token.as_str().unwrap()).await.unwrap();
+        let (cookie, session) = rig.control.sign_in(caller.clone(), HERE).await.unwrap();
         (caller, cookie, session)
     };
     let rotate = async |overlap: u32| {
-        let rotated = house.post(&path, json!({"overlap": overlap})).await;
+        let rotated = rig.post(&path, json!({"overlap": overlap})).await;
         rotated.body()["token"].clone()
     };
     let (caller, first, _) = begin(&made["token"]).await;
     let second = rotate(50 * 60).await;
     let (_, of_second, _) = begin(&second).await;
-    let end = house.clock.now().plus(50 * MINUTE).whole_seconds();
+    let end = rig.clock.now().plus(50 * MINUTE).whole_seconds();
     // A session that begins with the token before the rotation ends with it too.
     let (_, late, session) = begin(&made["token"]).await;
     assert!(session.expires_at <= end);
-    house.clock.advance(25 * MINUTE);
+    rig.clock.advance(25 * MINUTE);
     for cookie in [&first, &late, &of_second] {
-        assert!(is_valid(&house, cookie).await);
+        assert!(is_valid(&rig, cookie).await);
     }
-    let shown = house.control.console_session(first.reveal(), HERE).await;
+    let shown = rig.control.console_session(first.reveal(), HERE).await;
     assert!(shown.unwrap().expires_at <= end);
-    let again = house.control.caller_again(&caller, HERE).await.unwrap();
+    let again = rig.control.caller_again(&caller, HERE).await.unwrap();
     assert!(again.ends_at().unwrap() <= end);
-    house.clock.advance(25 * MINUTE);
-    assert!(!is_valid(&house, &first).await);
-    assert!(!is_valid(&house, &late).await);
-    assert!(is_valid(&house, &of_second).await);
+    rig.clock.advance(25 * MINUTE);
+    assert!(!is_valid(&rig, &first).await);
+    assert!(!is_valid(&rig, &late).await);
+    assert!(is_valid(&rig, &of_second).await);
     // Work that the token began ends with it too.
-    assert!(house.control.caller_again(&caller, HERE).await.is_err());
+    assert!(rig.control.caller_again(&caller, HERE).await.is_err());
 
     // Two rotations end the session of the token before them immediately.
     let third = rotate(3_600).await;
     let (_, of_third, _) = begin(&third).await;
     let (caller, _, _) = begin(&rotate(3_600).await).await;
-    assert!(!is_valid(&house, &of_second).await);
-    assert!(is_valid(&house, &of_third).await);
+    assert!(!is_valid(&rig, &of_second).await);
+    assert!(is_valid(&rig, &of_third).await);
     rotate(0).await;
-    assert!(!is_valid(&house, &of_third).await);
-    assert!(house.control.caller_again(&caller, HERE).await.is_err());
+    assert!(!is_valid(&rig, &of_third).await);
+    assert!(rig.control.caller_again(&caller, HERE).await.is_err());
 }
 
 #[tokio::test]
 async fn a_session_has_the_restrictions_and_the_end_of_its_key() {
-    let house = House::start().await;
-    let made = house.post("/api_keys", json!({})).await.body();
+    let rig = Rig::start().await;
+    let made = rig.post("/api_keys", json!({})).await.body();
     let token = made["token"].as_str().unwrap();
-    let caller = house.authenticate(token).await.unwrap();
-    let (cookie, _) = house.control.sign_in(caller, HERE).await.unwrap();
+    let caller = rig.authenticate(token).await.unwrap();
+    let (cookie, _) = rig.control.sign_in(caller, HERE).await.unwrap();
     let path = format!("/api_keys/{}/restrictions", made["id"].as_str().unwrap());
-    let end = house.clock.now().plus(10 * MINUTE).whole_seconds();
+    let end = rig.clock.now().plus(10 * MINUTE).whole_seconds();
     let narrowed = json!({"role": "read_only", "expires_at": end.to_string()});
-    house.patch(&path, narrowed).await.body();
-    let session = house.control.console_session(cookie.reveal(), HERE).await;
+    rig.patch(&path, narrowed).await.body();
+    let session = rig.control.console_session(cookie.reveal(), HERE).await;
     let session = session.unwrap();
     assert_eq!(session.expires_at, end);
     assert_eq!(session.caller.role, Role::ReadOnly);
-    house
-        .patch(&path, json!({"networks": ["192.0.2.0/24"]}))
+    rig.patch(&path, json!({"networks": ["192.0.2.0/24"]}))
         .await
         .body();
-    assert!(!is_valid(&house, &cookie).await);
-    house.patch(&path, json!({"networks": []})).await.body();
-    assert!(is_valid(&house, &cookie).await);
-    house.clock.advance(10 * MINUTE);
-    assert!(!is_valid(&house, &cookie).await);
+    assert!(!is_valid(&rig, &cookie).await);
+    rig.patch(&path, json!({"networks": []})).await.body();
+    assert!(is_valid(&rig, &cookie).await);
+    rig.clock.advance(10 * MINUTE);
+    assert!(!is_valid(&rig, &cookie).await);
 }
 
 #[tokio::test]
 async fn a_link_signs_in_once_within_an_hour() {
-    let house = House::start().await;
-    let make = || house.control.make_console_link(&house.token);
+    let rig = Rig::start().await;
+    let make = || rig.control.make_console_link(&rig.token);
     let works = async |link: &Secret| {
-        let used = house.control.use_console_link(link.reveal()).await;
+        let used = rig.control.use_console_link(link.reveal()).await;
         used.map(|(caller, link_use)| {
             link_use.complete();
             caller
@@ -163,9 +162,9 @@ async fn a_link_signs_in_once_within_an_hour() {
     let link = make();
     // A wrong secret does not use the link up.
     assert!(is_used(&Secret::new("x".to_owned())).await);
-    assert!(is_used(&house.token).await);
+    assert!(is_used(&rig.token).await);
     let caller = works(&link).await.unwrap();
-    assert_eq!(caller.owner_id, house.admin.owner_id);
+    assert_eq!(caller.owner_id, rig.admin.owner_id);
     assert!(is_used(&link).await, "a second use");
 
     // A new link replaces the one before.
@@ -174,21 +173,21 @@ async fn a_link_signs_in_once_within_an_hour() {
     assert!(works(&second).await.is_ok());
 
     let late = make();
-    house.clock.advance(60 * MINUTE);
+    rig.clock.advance(60 * MINUTE);
     assert!(is_used(&late).await);
 
     // It is not a token of the API, nor a cookie.
     let link = make();
     let header = format!("Bearer {}", link.reveal());
-    assert!(house.control.authenticate(Some(&header)).await.is_err());
-    assert!(!is_valid(&house, &link).await);
+    assert!(rig.control.authenticate(Some(&header)).await.is_err());
+    assert!(!is_valid(&rig, &link).await);
 }
 
 #[tokio::test]
 async fn a_refused_sign_in_leaves_the_link_valid_ten_times() {
-    let house = House::start().await;
-    let link = house.control.make_console_link(&house.token);
-    let begin = async || house.control.use_console_link(link.reveal()).await;
+    let rig = Rig::start().await;
+    let link = rig.control.make_console_link(&rig.token);
+    let begin = async || rig.control.use_console_link(link.reveal()).await;
     let (_, link_use) = begin().await.unwrap();
     assert!(begin().await.is_err(), "a second use at the same time");
     drop(link_use);
@@ -197,12 +196,12 @@ async fn a_refused_sign_in_leaves_the_link_valid_ten_times() {
     }
     assert!(begin().await.is_err());
     // An abandoned use does not bring a replaced link back.
-    let first = house.control.make_console_link(&house.token);
-    let used = house.control.use_console_link(first.reveal()).await;
-    let second = house.control.make_console_link(&house.token);
+    let first = rig.control.make_console_link(&rig.token);
+    let used = rig.control.use_console_link(first.reveal()).await;
+    let second = rig.control.make_console_link(&rig.token);
     drop(used);
-    let used = house.control.use_console_link(first.reveal()).await;
+    let used = rig.control.use_console_link(first.reveal()).await;
     assert!(used.is_err());
-    let used = house.control.use_console_link(second.reveal()).await;
+    let used = rig.control.use_console_link(second.reveal()).await;
     assert!(used.is_ok());
 }

@@ -3,9 +3,9 @@
 
 use super::*;
 
-async fn reserve(house: &House, domain: &str) -> Value {
+async fn reserve(rig: &Rig, domain: &str) -> Value {
     let body = json!({"domain": domain});
-    house.post("/reserved_domains", body).await.body()
+    rig.post("/reserved_domains", body).await.body()
 }
 
 fn path(object: &Value) -> String {
@@ -15,9 +15,9 @@ fn path(object: &Value) -> String {
 
 #[tokio::test]
 pub(super) async fn wrong_domains() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let certificate = certificates::leaf("a.example");
-    let certificate = house.post("/tls_certificates", certificate).await.body()["id"].clone();
+    let certificate = rig.post("/tls_certificates", certificate).await.body()["id"].clone();
     let nobody = format!("cert_{}", "0".repeat(27));
     let with = |field: &str, value: Value| {
         let mut body = json!({"domain": "x.example"});
@@ -82,13 +82,13 @@ pub(super) async fn wrong_domains() {
         (below("certificate_id", certificate.clone()), 440),
         (with("cname_target", json!("x")), 214),
     ] {
-        let answered = house.post("/reserved_domains", body.clone()).await;
+        let answered = rig.post("/reserved_domains", body.clone()).await;
         let Answered::Refused(_, found, message) = answered else {
             panic!("{body} {answered:?}");
         };
         assert_eq!(found, Some(code), "{body} {message}");
     }
-    let one = path(&reserve(&house, "x.example").await);
+    let one = path(&reserve(&rig, "x.example").await);
     for (body, code) in [
         (json!({}), 422),
         (json!({"certificate_id": nobody}), 1965),
@@ -111,22 +111,22 @@ pub(super) async fn wrong_domains() {
         ),
         (json!({"domain": "y.example"}), 214),
     ] {
-        let answered = house.patch(&one, body.clone()).await;
+        let answered = rig.patch(&one, body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
-    let below = path(&reserve(&house, "y.culvert.localhost").await);
-    let answered = house
+    let below = path(&reserve(&rig, "y.culvert.localhost").await);
+    let answered = rig
         .patch(&below, json!({"certificate_id": certificate}))
         .await;
     assert_eq!(answered.code(), Some(440));
     let policy = json!({"certificate_management_policy": {"authority": "letsencrypt"}});
-    assert_eq!(house.patch(&below, policy).await.code(), Some(439));
+    assert_eq!(rig.patch(&below, policy).await.code(), Some(439));
 }
 
 #[tokio::test]
 async fn what_is_shown_of_a_domain() {
-    let house = House::start().await;
-    let made = reserve(&house, " App.Bücher.Example. ").await;
+    let rig = Rig::start().await;
+    let made = reserve(&rig, " App.Bücher.Example. ").await;
     assert_eq!(made["domain"], "app.xn--bcher-kva.example");
     let target = made["cname_target"].as_str().unwrap();
     let labels: Vec<_> = target.splitn(3, '.').collect();
@@ -152,14 +152,14 @@ async fn what_is_shown_of_a_domain() {
     });
     let status = json!({"renews_at": null, "provisioning_job": job});
     assert_eq!(made["certificate_management_status"], status);
-    let wild = reserve(&house, "*.wild.example").await;
+    let wild = reserve(&rig, "*.wild.example").await;
     let challenge = wild["acme_challenge_cname_target"].as_str().unwrap();
     assert_eq!(
         challenge[8..],
         *".acme-challenge.culvert.localhost",
         "{challenge}"
     );
-    let below = reserve(&house, "*.x.culvert.localhost").await;
+    let below = reserve(&rig, "*.x.culvert.localhost").await;
     assert_eq!(below["cname_target"], Value::Null);
     assert_eq!(below["acme_challenge_cname_target"], Value::Null);
     assert_eq!(below["certificate_management_policy"], Value::Null);
@@ -167,26 +167,21 @@ async fn what_is_shown_of_a_domain() {
 
     let places = json!([{"value": "us-cal-1"}, {"value": "global"}]);
     let body = json!({"domain": "r.example", "region": "eu", "resolves_to": places});
-    let made = house.post("/reserved_domains", body).await.body();
+    let made = rig.post("/reserved_domains", body).await.body();
     assert_eq!(
         (&made["region"], &made["resolves_to"]),
         (&json!("eu"), &places)
     );
     let one = path(&made);
-    let same = house.patch(&one, json!({"resolves_to": []})).await.body();
+    let same = rig.patch(&one, json!({"resolves_to": []})).await.body();
     assert_eq!(same, made);
     let reset = json!([{"value": "global"}]);
-    let changed = house
-        .patch(&one, json!({"resolves_to": reset}))
-        .await
-        .body();
+    let changed = rig.patch(&one, json!({"resolves_to": reset})).await.body();
     assert_eq!(changed["resolves_to"], reset);
 
     let listed = async |filter: &str| {
         let filter: String = url::form_urlencoded::byte_serialize(filter.as_bytes()).collect();
-        let list = house
-            .get(&format!("/reserved_domains?filter={filter}"))
-            .await;
+        let list = rig.get(&format!("/reserved_domains?filter={filter}")).await;
         list.body()["reserved_domains"].as_array().unwrap().len()
     };
     assert_eq!(listed("obj.domain.startsWith('*.')").await, 2);
@@ -198,16 +193,16 @@ async fn what_is_shown_of_a_domain() {
 
 #[tokio::test]
 pub(super) async fn a_name_and_what_is_below_it_is_one_accounts() {
-    let house = House::start().await;
-    let stranger = house.stranger().await;
+    let rig = Rig::start().await;
+    let stranger = rig.stranger().await;
     for name in [
         "a.example",
         "*.w.example",
         "deep.b.example",
         "p.culvert.localhost",
     ] {
-        reserve(&house, name).await;
-        let again = house
+        reserve(&rig, name).await;
+        let again = rig
             .post("/reserved_domains", json!({"domain": name.to_uppercase()}))
             .await;
         assert_eq!(again.code(), Some(413), "{name}");
@@ -226,35 +221,32 @@ pub(super) async fn a_name_and_what_is_below_it_is_one_accounts() {
         ("*.x.w.example", 417),
     ] {
         let body = json!({"domain": name});
-        let answered = house
-            .call(&stranger, "POST", "/reserved_domains", body)
-            .await;
+        let answered = rig.call(&stranger, "POST", "/reserved_domains", body).await;
         assert_eq!(answered.code(), Some(code), "{name}");
     }
     for name in ["aa.example", "c.example"] {
         let body = json!({"domain": name});
-        house
-            .call(&stranger, "POST", "/reserved_domains", body)
+        rig.call(&stranger, "POST", "/reserved_domains", body)
             .await
             .body();
     }
     // Names may nest within an account.
     for name in ["*.a.example", "x.y.w.example", "b.example"] {
-        reserve(&house, name).await;
+        reserve(&rig, name).await;
     }
 }
 
 #[tokio::test]
 async fn of_two_accounts_that_want_overlapping_names_at_the_same_moment_one_gets_them() {
-    let house = House::start().await;
-    let stranger = house.stranger().await;
+    let rig = Rig::start().await;
+    let stranger = rig.stranger().await;
     let ask = async |caller: &Caller, name: &str| {
         let body = json!({"domain": name});
-        house.call(caller, "POST", "/reserved_domains", body).await
+        rig.call(caller, "POST", "/reserved_domains", body).await
     };
     for n in 0..5 {
         let (wild, exact) = (format!("*.r{n}.example"), format!("x.r{n}.example"));
-        let (ours, theirs) = tokio::join!(ask(&house.admin, &wild), ask(&stranger, &exact));
+        let (ours, theirs) = tokio::join!(ask(&rig.admin, &wild), ask(&stranger, &exact));
         let made = [&ours, &theirs].map(|one| matches!(one, Answered::Created(_)));
         assert!(made[0] != made[1], "{ours:?} {theirs:?}");
         let refused = if made[0] { theirs } else { ours };
@@ -264,39 +256,30 @@ async fn of_two_accounts_that_want_overlapping_names_at_the_same_moment_one_gets
 
 #[tokio::test]
 pub(super) async fn a_certificate_comes_and_goes() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let body = certificates::leaf("a.example,*.a.example");
-    let certificate = house.post("/tls_certificates", body).await.body();
+    let certificate = rig.post("/tls_certificates", body).await.body();
     let id = certificate["id"].clone();
     let reference = json!({"id": id, "uri": certificate["uri"]});
     let body = json!({"domain": "a.example", "certificate_id": id});
-    let made = house.post("/reserved_domains", body).await.body();
+    let made = rig.post("/reserved_domains", body).await.body();
     assert_eq!(made["certificate"], reference);
     let one = path(&made);
     let kinds = async |start: i64| {
-        let (told, _) = house.told_after(start).await;
+        let (reported, _) = rig.events_after(start).await;
         let of = |event: &Value| event["event_type"].as_str().unwrap().to_owned();
-        told.iter().map(of).collect::<Vec<_>>()
+        reported.iter().map(of).collect::<Vec<_>>()
     };
-    let now = async || house.told_after(0).await.1;
+    let now = async || rig.events_after(0).await.1;
 
     // Clients repeat the ID, or `""` for none.
-    let same = house
-        .patch(&one, json!({"certificate_id": id}))
-        .await
-        .body();
+    let same = rig.patch(&one, json!({"certificate_id": id})).await.body();
     assert_eq!(same, made);
-    let none = house
-        .patch(&one, json!({"certificate_id": ""}))
-        .await
-        .body();
+    let none = rig.patch(&one, json!({"certificate_id": ""})).await.body();
     assert_eq!(none["certificate"], Value::Null);
-    house
-        .patch(&one, json!({"certificate_id": id}))
-        .await
-        .body();
+    rig.patch(&one, json!({"certificate_id": id})).await.body();
 
-    let reader = house.user("reader@x.example", Role::ReadOnly, true).await;
+    let reader = rig.user("reader@x.example", Role::ReadOnly, true).await;
     for (end, detaches) in [
         ("certificate_management_policy", false),
         ("certificate", true),
@@ -304,50 +287,46 @@ pub(super) async fn a_certificate_comes_and_goes() {
     ] {
         let special = format!("{one}/{end}");
         let absent = format!("/reserved_domains/rd_{}/{end}", "0".repeat(27));
-        assert!(house.delete(&absent).await.is_absent());
+        assert!(rig.delete(&absent).await.is_absent());
         assert!(
-            house
-                .delete(&format!("/reserved_domains/x/{end}"))
+            rig.delete(&format!("/reserved_domains/x/{end}"))
                 .await
                 .is_absent()
         );
-        let denied = house.call(&reader, "DELETE", &special, Value::Null).await;
+        let denied = rig.call(&reader, "DELETE", &special, Value::Null).await;
         assert_eq!(denied.code(), Some(635));
         let start = now().await;
-        assert_eq!(house.delete(&special).await, Answered::NoContent);
+        assert_eq!(rig.delete(&special).await, Answered::NoContent);
         assert_eq!(kinds(start).await, ["domain_updated.v0"]);
-        let shown = house.get(&one).await.body();
+        let shown = rig.get(&one).await.body();
         assert_eq!(shown["certificate"].is_null(), detaches, "{end}");
     }
 
     // A certificate stays while a domain refers to it.
-    house
-        .patch(&one, json!({"certificate_id": id}))
-        .await
-        .body();
+    rig.patch(&one, json!({"certificate_id": id})).await.body();
     let body = json!({"domain": "*.a.example", "certificate_id": id});
-    let other = house.post("/reserved_domains", body).await.body();
+    let other = rig.post("/reserved_domains", body).await.body();
     for domain in [one, path(&other)] {
         let start = now().await;
-        let refused = house.delete(&path(&certificate)).await;
+        let refused = rig.delete(&path(&certificate)).await;
         assert_eq!(refused.code(), Some(1966));
         assert_eq!(kinds(start).await, Vec::<String>::new());
-        let detached = house.delete(&format!("{domain}/certificate")).await;
+        let detached = rig.delete(&format!("{domain}/certificate")).await;
         assert_eq!(detached, Answered::NoContent);
     }
-    assert_eq!(house.delete(&path(&certificate)).await, Answered::NoContent);
+    assert_eq!(rig.delete(&path(&certificate)).await, Answered::NoContent);
 }
 
 #[tokio::test]
 async fn a_policy_and_an_uploaded_certificate_replace_each_other() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let uploaded = async |name: &str| {
         let body = certificates::leaf(name);
-        house.post("/tls_certificates", body).await.body()["id"].clone()
+        rig.post("/tls_certificates", body).await.body()["id"].clone()
     };
     let (id, other) = (uploaded("a.example").await, uploaded("b.example").await);
     let body = json!({"domain": "a.example", "certificate_id": id});
-    let made = house.post("/reserved_domains", body).await.body();
+    let made = rig.post("/reserved_domains", body).await.body();
     let one = path(&made);
     let policy = |domain: &Value| domain["certificate_management_policy"].clone();
     assert_eq!(policy(&made), Value::Null);
@@ -357,47 +336,38 @@ async fn a_policy_and_an_uploaded_certificate_replace_each_other() {
     for certificate_id in [json!(null), json!(""), id.clone()] {
         let body =
             json!({"certificate_management_policy": wanted, "certificate_id": certificate_id});
-        let managed = house.patch(&one, body).await.body();
+        let managed = rig.patch(&one, body).await.body();
         assert_eq!(managed["certificate"], Value::Null, "{certificate_id}");
         let shown = json!({"authority": "letsencrypt", "private_key_type": "ecdsa"});
         assert_eq!(policy(&managed), shown);
         // Detaching without an attached certificate is refused.
-        let same = house
-            .patch(&one, json!({"certificate_id": ""}))
-            .await
-            .body();
+        let same = rig.patch(&one, json!({"certificate_id": ""})).await.body();
         assert_eq!(same, managed);
         let special = format!("{one}/certificate");
-        assert_eq!(house.delete(&special).await.code(), Some(436));
+        assert_eq!(rig.delete(&special).await.code(), Some(436));
 
-        let back = house
-            .patch(&one, json!({"certificate_id": id}))
-            .await
-            .body();
+        let back = rig.patch(&one, json!({"certificate_id": id})).await.body();
         assert_eq!(back["certificate"]["id"], id);
         assert_eq!(policy(&back), Value::Null);
         assert_eq!(back["certificate_management_status"], Value::Null);
     }
     let body = json!({"certificate_management_policy": {}, "certificate_id": other});
-    assert_eq!(house.patch(&one, body).await.code(), Some(434));
-    let detached = house
-        .patch(&one, json!({"certificate_id": ""}))
-        .await
-        .body();
+    assert_eq!(rig.patch(&one, body).await.code(), Some(434));
+    let detached = rig.patch(&one, json!({"certificate_id": ""})).await.body();
     assert_eq!(detached["certificate"], Value::Null);
     assert_eq!(policy(&detached), Value::Null);
 }
 
 #[tokio::test]
 pub(super) async fn endpoints_are_where_a_domain_of_the_account_is() {
-    let house = House::start().await;
-    let exact = reserve(&house, "a.example").await;
-    let wild = reserve(&house, "*.a.example").await;
-    let named = reserve(&house, "n.culvert.localhost").await;
-    let stranger = house.stranger().await;
+    let rig = Rig::start().await;
+    let exact = reserve(&rig, "a.example").await;
+    let wild = reserve(&rig, "*.a.example").await;
+    let named = reserve(&rig, "n.culvert.localhost").await;
+    let stranger = rig.stranger().await;
     let make = async |caller: &Caller, host: &str| {
         let body = json!({"url": format!("https://{host}"), "upstream_url": "http://127.0.0.1:9"});
-        house.call(caller, "POST", "/endpoints", body).await
+        rig.call(caller, "POST", "/endpoints", body).await
     };
     let reference = |domain: &Value| json!({"id": domain["id"], "uri": domain["uri"]});
     let mut made = Vec::new();
@@ -409,39 +379,39 @@ pub(super) async fn endpoints_are_where_a_domain_of_the_account_is() {
         ("n.culvert.localhost", reference(&named)),
         ("free.culvert.localhost", Value::Null),
     ] {
-        let endpoint = make(&house.admin, host).await.body();
+        let endpoint = make(&rig.admin, host).await.body();
         assert_eq!(endpoint["domain"], domain, "{host}");
         made.push(endpoint);
     }
     for host in ["b.example", "example", "*.example"] {
-        assert_eq!(make(&house.admin, host).await.code(), Some(18006), "{host}");
+        assert_eq!(make(&rig.admin, host).await.code(), Some(18006), "{host}");
     }
     for host in ["z.a.example", "a.example", "n.culvert.localhost"] {
         assert_eq!(make(&stranger, host).await.code(), Some(18006), "{host}");
     }
 
     for domain in [&exact, &wild, &named] {
-        assert_eq!(house.delete(&path(domain)).await.code(), Some(446));
+        assert_eq!(rig.delete(&path(domain)).await.code(), Some(446));
     }
     // An endpoint that moves or is removed releases its domain.
     let elsewhere = json!({"url": "https://moved.culvert.localhost"});
-    let moved = house.patch(&path(&made[0]), elsewhere).await.body();
+    let moved = rig.patch(&path(&made[0]), elsewhere).await.body();
     assert_eq!(moved["domain"], Value::Null);
-    assert_eq!(house.delete(&path(&exact)).await, Answered::NoContent);
-    assert_eq!(house.delete(&path(&made[4])).await, Answered::NoContent);
-    assert_eq!(house.delete(&path(&named)).await, Answered::NoContent);
+    assert_eq!(rig.delete(&path(&exact)).await, Answered::NoContent);
+    assert_eq!(rig.delete(&path(&made[4])).await, Answered::NoContent);
+    assert_eq!(rig.delete(&path(&named)).await, Answered::NoContent);
     let same = json!({"url": made[1]["url"], "description": "d"});
-    let kept = house.patch(&path(&made[1]), same).await.body();
+    let kept = rig.patch(&path(&made[1]), same).await.body();
     assert_eq!(kept["domain"], made[1]["domain"]);
-    assert_eq!(house.delete(&path(&wild)).await.code(), Some(446));
+    assert_eq!(rig.delete(&path(&wild)).await.code(), Some(446));
 }
 
 /// The names that the installation has elsewhere are for admins to reserve: those of the settings, and the host of the
 /// management API.
 #[tokio::test]
 async fn only_admins_reserve_names_of_the_installation() {
-    let house = House::start().await;
-    let member = house.user("member@x.example", Role::Member, true).await;
+    let rig = Rig::start().await;
+    let member = rig.user("member@x.example", Role::Member, true).await;
     for (name, is_own) in [
         ("own.example", true),
         ("OWN.example.", true),
@@ -450,13 +420,13 @@ async fn only_admins_reserve_names_of_the_installation() {
         ("a.own.example", false),
         ("owned.example", false),
     ] {
-        for (caller, may) in [(&member, !is_own), (&house.admin, true)] {
+        for (caller, may) in [(&member, !is_own), (&rig.admin, true)] {
             let body = json!({"domain": name});
-            let answered = house.call(caller, "POST", "/reserved_domains", body).await;
+            let answered = rig.call(caller, "POST", "/reserved_domains", body).await;
             match answered {
                 Answered::Created(made) if may => {
                     let path = format!("/reserved_domains/{}", made["id"].as_str().unwrap());
-                    assert_eq!(house.delete(&path).await, Answered::NoContent);
+                    assert_eq!(rig.delete(&path).await, Answered::NoContent);
                 }
                 // No account has a whole top-level domain.
                 refused if name == "*.example" => assert!(refused.code().is_some()),

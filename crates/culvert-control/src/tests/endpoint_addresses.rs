@@ -4,16 +4,16 @@ use super::*;
 
 #[tokio::test]
 async fn private_upstreams_are_refused_where_they_are_switched_off() {
-    let mut house = House::start().await;
-    let control = Arc::get_mut(&mut house.control).unwrap();
+    let mut rig = Rig::start().await;
+    let control = Arc::get_mut(&mut rig.control).unwrap();
     control.settings.allow_private_upstreams = false;
     let body = json!({"url": "https://", "upstream_url": "http://127.0.0.1:9"});
-    assert_eq!(house.post("/endpoints", body).await.code(), Some(18014));
+    assert_eq!(rig.post("/endpoints", body).await.code(), Some(18014));
 }
 
 #[tokio::test]
 pub(super) async fn addresses_are_shared_by_pools_only() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let make = |scheme: &'static str, host: &'static str, pooling: bool| {
         let upstream = if scheme == "tls" {
             "tcp://127.0.0.1:9"
@@ -21,7 +21,7 @@ pub(super) async fn addresses_are_shared_by_pools_only() {
             "http://127.0.0.1:9"
         };
         let url = format!("{scheme}://{host}.culvert.localhost");
-        house.post(
+        rig.post(
             "/endpoints",
             json!({"url": url, "upstream_url": upstream, "pooling_enabled": pooling}),
         )
@@ -33,38 +33,34 @@ pub(super) async fn addresses_are_shared_by_pools_only() {
     assert_eq!(make("tls", "a", false).await.code(), Some(18017));
     make("http", "a", false).await.body();
 
-    house
-        .patch(&first, json!({"pooling_enabled": true}))
+    rig.patch(&first, json!({"pooling_enabled": true}))
         .await
         .body();
     let second = make("https", "a", true).await.body();
     let second = format!("/endpoints/{}", second["id"].as_str().unwrap());
     assert_eq!(make("tls", "a", true).await.code(), Some(18017));
-    let off = house
-        .patch(&second, json!({"pooling_enabled": false}))
-        .await;
+    let off = rig.patch(&second, json!({"pooling_enabled": false})).await;
     assert_eq!(off.code(), Some(18017));
     let elsewhere = json!({"url": "https://b.culvert.localhost"});
-    house.patch(&second, elsewhere.clone()).await.body();
-    house
-        .patch(&first, json!({"pooling_enabled": false}))
+    rig.patch(&second, elsewhere.clone()).await.body();
+    rig.patch(&first, json!({"pooling_enabled": false}))
         .await
         .body();
-    assert_eq!(house.patch(&first, elsewhere).await.code(), Some(18017));
-    assert_eq!(house.delete(&first).await, Answered::NoContent);
+    assert_eq!(rig.patch(&first, elsewhere).await.code(), Some(18017));
+    assert_eq!(rig.delete(&first).await, Answered::NoContent);
     make("https", "a", false).await.body();
     // Another account cannot join the pool of endpoints.
-    let stranger = house.stranger().await;
+    let stranger = rig.stranger().await;
     let body = json!({"url": "https://b.culvert.localhost", "upstream_url": "http://127.0.0.1:9", "pooling_enabled": true});
-    let answered = house.call(&stranger, "POST", "/endpoints", body).await;
+    let answered = rig.call(&stranger, "POST", "/endpoints", body).await;
     assert_eq!(answered.code(), Some(18006));
 }
 
 #[tokio::test]
 async fn random_addresses_are_free_ones_until_none_is_left() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let make = || {
-        house.post(
+        rig.post(
             "/endpoints",
             json!({"url": "tcp://", "upstream_url": "tcp://127.0.0.1:9"}),
         )
@@ -84,13 +80,13 @@ async fn random_addresses_are_free_ones_until_none_is_left() {
         if round < 11 {
             for made in made {
                 let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
-                assert_eq!(house.delete(&path).await, Answered::NoContent);
+                assert_eq!(rig.delete(&path).await, Answered::NoContent);
             }
         }
     }
     assert_eq!(make().await.code(), Some(18014));
     let one = json!({"upstream_url": "http://127.0.0.1:9"});
-    let made = house.post("/endpoints", one).await.body();
+    let made = rig.post("/endpoints", one).await.body();
     let host = made["host"].as_str().unwrap();
     assert!(
         host.ends_with(".culvert.localhost") && host.len() == 12 + 18,
@@ -101,10 +97,10 @@ async fn random_addresses_are_free_ones_until_none_is_left() {
 
 #[tokio::test]
 async fn of_two_that_want_one_address_at_the_same_moment_one_gets_it() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let body =
         json!({"url": "https://race.culvert.localhost", "upstream_url": "http://127.0.0.1:9"});
-    let make = || house.post("/endpoints", body.clone());
+    let make = || rig.post("/endpoints", body.clone());
     let answers = tokio::join!(make(), make(), make(), make());
     let answers = [answers.0, answers.1, answers.2, answers.3];
     let n_made = answers

@@ -16,12 +16,12 @@ fn is_admins(ty: &ResourceType) -> bool {
 
 #[tokio::test]
 async fn the_life_of_one_object_and_its_events() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for ty in configured() {
         let collection = format!("/{}", ty.collection);
-        let sample = house.sample(ty.collection, 1).await;
-        let (_, start) = house.told_after(0).await;
-        let made = house.post(&collection, sample).await;
+        let sample = rig.sample(ty.collection, 1).await;
+        let (_, start) = rig.events_after(0).await;
+        let made = rig.post(&collection, sample).await;
         let Answered::Created(made) = made else {
             panic!("{made:?}");
         };
@@ -32,7 +32,7 @@ async fn the_life_of_one_object_and_its_events() {
         assert_eq!(made["created_at"], "2027-01-15T08:00:00Z");
 
         let one = format!("{collection}/{id}");
-        let shown = house.get(&one).await.body();
+        let shown = rig.get(&one).await.body();
         let mut expected = made.clone();
         for once in ["token", "invitation_url"] {
             if expected.get(once).is_some() {
@@ -41,7 +41,7 @@ async fn the_life_of_one_object_and_its_events() {
         }
         assert_eq!(shown, expected, "{}", ty.name);
 
-        let list = house.get(&collection).await.body();
+        let list = rig.get(&collection).await.body();
         assert_eq!(list["uri"], format!("{BASE}{collection}"));
         assert_eq!(list["next_page_uri"], Value::Null);
         assert!(
@@ -55,28 +55,28 @@ async fn the_life_of_one_object_and_its_events() {
             "users" => json!({"role": "read_only", "active": null, "id": "ignored"}),
             _ => json!({"description": "changed", "metadata": null, "id": "ignored"}),
         };
-        let changed = house.patch(&one, change).await;
+        let changed = rig.patch(&one, change).await;
         assert!(matches!(changed, Answered::Ok(_)), "{changed:?}");
         let changed = changed.body();
-        assert_eq!(house.get(&one).await.body(), changed);
+        assert_eq!(rig.get(&one).await.body(), changed);
         assert_ne!(changed, shown);
 
-        assert_eq!(house.delete(&one).await, Answered::NoContent);
+        assert_eq!(rig.delete(&one).await, Answered::NoContent);
         for (method, body) in [
             ("GET", Value::Null),
             ("PATCH", json!({})),
             ("DELETE", Value::Null),
         ] {
-            let answered = house.call(&house.admin, method, &one, body).await;
+            let answered = rig.call(&rig.admin, method, &one, body).await;
             assert!(answered.is_absent(), "{method} {one} {answered:?}");
         }
 
-        let (told, _) = house.told_after(start).await;
+        let (reported, _) = rig.events_after(start).await;
         if ty.silent.is_some() {
-            assert_eq!(told, Vec::<Value>::new(), "{}", ty.name);
+            assert_eq!(reported, Vec::<Value>::new(), "{}", ty.name);
             continue;
         }
-        let kinds: Vec<_> = told
+        let kinds: Vec<_> = reported
             .iter()
             .map(|event| event["event_type"].as_str().unwrap())
             .collect();
@@ -86,22 +86,22 @@ async fn the_life_of_one_object_and_its_events() {
             .map(|verb| format!("{}_{verb}.v0", ty.name))
             .collect();
         assert_eq!(kinds, expected);
-        for (event, view) in told.iter().zip([&shown, &changed, &changed]) {
+        for (event, view) in reported.iter().zip([&shown, &changed, &changed]) {
             let mut object = view.clone();
             for name in ty.not_in_events {
                 object.as_object_mut().unwrap().remove(*name).unwrap();
             }
             assert_eq!(event["object"], object);
-            assert_eq!(event["account_id"], *house.admin.account);
+            assert_eq!(event["account_id"], *rig.admin.account);
             assert_eq!(
                 event["principal"],
                 json!({
-                    "id": house.admin.owner_id,
+                    "id": rig.admin.owner_id,
                     "subject": "admin@culvert.localhost",
                     "source": "API",
                     "credential": {
-                        "id": house.admin.key_id,
-                        "uri": format!("{BASE}/api_keys/{}", house.admin.key_id),
+                        "id": rig.admin.key_id,
+                        "uri": format!("{BASE}/api_keys/{}", rig.admin.key_id),
                     },
                 })
             );
@@ -111,12 +111,12 @@ async fn the_life_of_one_object_and_its_events() {
 
 #[tokio::test]
 async fn a_stranger_sees_no_difference_between_absent_and_foreign() {
-    let house = House::start().await;
-    let stranger = house.stranger().await;
+    let rig = Rig::start().await;
+    let stranger = rig.stranger().await;
     for ty in configured() {
         let collection = format!("/{}", ty.collection);
-        let made = house
-            .post(&collection, house.sample(ty.collection, 2).await)
+        let made = rig
+            .post(&collection, rig.sample(ty.collection, 2).await)
             .await
             .body();
         let foreign = format!("{collection}/{}", made["id"].as_str().unwrap());
@@ -128,11 +128,11 @@ async fn a_stranger_sees_no_difference_between_absent_and_foreign() {
                 ("PATCH", json!({})),
                 ("DELETE", Value::Null),
             ] {
-                let answered = house.call(&stranger, method, path, body).await;
+                let answered = rig.call(&stranger, method, path, body).await;
                 assert!(answered.is_absent(), "{method} {path} {answered:?}");
             }
         }
-        let list = house
+        let list = rig
             .call(&stranger, "GET", &collection, Value::Null)
             .await
             .body();
@@ -142,30 +142,30 @@ async fn a_stranger_sees_no_difference_between_absent_and_foreign() {
             "{}",
             ty.name
         );
-        assert_eq!(house.get(&foreign).await.body()["id"], made["id"]);
+        assert_eq!(rig.get(&foreign).await.body()["id"], made["id"]);
     }
 }
 
 #[tokio::test]
 pub(super) async fn refusals_change_and_tell_nothing() {
-    let house = House::start().await;
-    let reader = house.user("reader@x.example", Role::ReadOnly, true).await;
+    let rig = Rig::start().await;
+    let reader = rig.user("reader@x.example", Role::ReadOnly, true).await;
     for ty in configured() {
         let collection = format!("/{}", ty.collection);
-        let sample = house.sample(ty.collection, 3).await;
-        let made = house.post(&collection, sample.clone()).await.body();
+        let sample = rig.sample(ty.collection, 3).await;
+        let made = rig.post(&collection, sample.clone()).await.body();
         let one = format!("{collection}/{}", made["id"].as_str().unwrap());
-        let before = house.get(&one).await.body();
-        let n_before = house.get(&collection).await.body()[ty.list_field]
+        let before = rig.get(&one).await.body();
+        let n_before = rig.get(&collection).await.body()[ty.list_field]
             .as_array()
             .unwrap()
             .len();
-        let (_, start) = house.told_after(0).await;
+        let (_, start) = rig.events_after(0).await;
 
         for (method, path, known) in [("POST", &collection, &sample), ("PATCH", &one, &json!({}))] {
             let mut unknown = known.clone();
             unknown["created_at"] = json!("2020-01-01T00:00:00Z");
-            let answered = house.call(&house.admin, method, path, unknown).await;
+            let answered = rig.call(&rig.admin, method, path, unknown).await;
             assert_eq!(answered.code(), Some(214), "{method} {path}");
             let Answered::Refused(_, _, message) = answered else {
                 unreachable!();
@@ -177,7 +177,7 @@ pub(super) async fn refusals_change_and_tell_nothing() {
         }
         // Field names are checked before the object is read; values after the object and the permission.
         let absent = format!("{collection}/{}_{}", ty.id_prefix, "0".repeat(27));
-        let answered = house.patch(&absent, json!({"nope": 1})).await;
+        let answered = rig.patch(&absent, json!({"nope": 1})).await;
         assert_eq!(answered.code(), Some(214));
         let text = match ty.name {
             _ if sample.get("name").is_some() => "name",
@@ -190,7 +190,7 @@ pub(super) async fn refusals_change_and_tell_nothing() {
             {
                 let mut body = known.clone();
                 body[text] = wrong.clone();
-                let answered = house.call(&house.admin, method, path, body).await;
+                let answered = rig.call(&rig.admin, method, path, body).await;
                 assert_eq!(answered.code(), Some(215), "{method} {path}");
             }
         }
@@ -209,20 +209,20 @@ pub(super) async fn refusals_change_and_tell_nothing() {
             let fits = json!({ field: format!("{text}{}", "x".repeat(length - text.len())) });
             let too_long =
                 json!({ field: format!("{text}{}", "x".repeat(length + 1 - text.len())) });
-            assert!(matches!(house.patch(&one, fits).await, Answered::Ok(_)));
+            assert!(matches!(rig.patch(&one, fits).await, Answered::Ok(_)));
             let code = too_long_code(ty.name, field);
-            let answered = house.patch(&one, too_long.clone()).await;
+            let answered = rig.patch(&one, too_long.clone()).await;
             assert_eq!(answered.code(), Some(code), "{} {field}", ty.name);
-            assert!(house.patch(&absent, too_long.clone()).await.is_absent());
-            let readers = house.call(&reader, "PATCH", &one, too_long).await;
+            assert!(rig.patch(&absent, too_long.clone()).await.is_absent());
+            let readers = rig.call(&reader, "PATCH", &one, too_long).await;
             let forbidden = if is_admins(ty) { 4111 } else { 635 };
             match ty.is_private {
                 true => assert!(readers.is_absent(), "{readers:?}"),
                 false => assert_eq!(readers.code(), Some(forbidden)),
             }
         }
-        let (_, after_fits) = house.told_after(start).await;
-        let before = house.get(&one).await.body();
+        let (_, after_fits) = rig.events_after(start).await;
+        let before = rig.get(&one).await.body();
         let forbidden = if is_admins(ty) { 4111 } else { 635 };
         for (method, path) in [("POST", &collection), ("PATCH", &one), ("DELETE", &one)] {
             let body = if method == "POST" {
@@ -230,21 +230,21 @@ pub(super) async fn refusals_change_and_tell_nothing() {
             } else {
                 Value::Null
             };
-            let answered = house.call(&reader, method, path, body).await;
+            let answered = rig.call(&reader, method, path, body).await;
             match ty.is_private && method != "POST" {
                 true => assert!(answered.is_absent(), "{method} {path} {answered:?}"),
                 false => assert_eq!(answered.code(), Some(forbidden), "{method} {path}"),
             }
         }
-        let shown = house.call(&reader, "GET", &one, Value::Null).await;
+        let shown = rig.call(&reader, "GET", &one, Value::Null).await;
         match ty.is_private {
             true => assert!(shown.is_absent(), "{one} {shown:?}"),
             false => assert_eq!(shown.body(), before),
         }
-        let list = house.get(&collection).await.body();
+        let list = rig.get(&collection).await.body();
         assert_eq!(list[ty.list_field].as_array().unwrap().len(), n_before);
-        let (told, _) = house.told_after(after_fits).await;
-        assert_eq!(told, Vec::<Value>::new(), "{}", ty.name);
+        let (reported, _) = rig.events_after(after_fits).await;
+        assert_eq!(reported, Vec::<Value>::new(), "{}", ty.name);
     }
 }
 
@@ -282,11 +282,11 @@ fn too_long_code(name: &str, field: &str) -> u16 {
 
 #[tokio::test]
 async fn views_have_the_keys_of_their_schemas_and_events_those_of_theirs() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for ty in configured() {
         let collection = format!("/{}", ty.collection);
-        let made = house
-            .post(&collection, house.sample(ty.collection, 4).await)
+        let made = rig
+            .post(&collection, rig.sample(ty.collection, 4).await)
             .await
             .body();
         let mut generator = schemars::generate::SchemaSettings::draft2020_12()
@@ -329,7 +329,7 @@ fn required(schema: &Value) -> Vec<String> {
 
 #[tokio::test]
 async fn the_event_lists_of_the_contract_are_the_fields_of_the_events() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for (collection, fields) in [
         ("api_keys", "created_at description id metadata token uri"),
         (
@@ -391,33 +391,33 @@ async fn the_event_lists_of_the_contract_are_the_fields_of_the_events() {
         ),
     ] {
         let path = format!("/{collection}");
-        let sample = house.sample(collection, 5).await;
-        let (_, start) = house.told_after(0).await;
-        house.post(&path, sample).await.body();
-        let (told, _) = house.told_after(start).await;
-        assert_eq!(keys(&told[0]["object"]).join(" "), fields);
-        assert_eq!(told[0].as_object().unwrap().len(), 6);
+        let sample = rig.sample(collection, 5).await;
+        let (_, start) = rig.events_after(0).await;
+        rig.post(&path, sample).await.body();
+        let (reported, _) = rig.events_after(start).await;
+        assert_eq!(keys(&reported[0]["object"]).join(" "), fields);
+        assert_eq!(reported[0].as_object().unwrap().len(), 6);
     }
 }
 
 #[tokio::test]
 async fn the_root_names_every_collection_and_self_says_who_asks() {
-    let house = House::start().await;
-    let root = house.get("/").await.body();
+    let rig = Rig::start().await;
+    let root = rig.get("/").await.body();
     assert_eq!(root["uri"], format!("{BASE}/"));
     for ty in ALL {
         let uri = format!("{BASE}/{}", ty.collection);
         assert_eq!(root["subresource_uris"][ty.collection], *uri);
     }
-    let oneself = house.get("/self").await.body();
+    let oneself = rig.get("/self").await.body();
     assert_eq!(oneself["user"], "admin@culvert.localhost");
-    assert_eq!(oneself["api_key"]["id"], *house.admin.key_id);
+    assert_eq!(oneself["api_key"]["id"], *rig.admin.key_id);
     assert_eq!(oneself["api_key"]["token"], Value::Null);
     assert_eq!(
         keys(&oneself["account"]).join(" "),
         "created_at enforce_sso id min_agent_version min_api_version name suspended traffic_full_capture user_mfa_required"
     );
-    assert_eq!(oneself["account"]["id"], *house.admin.account);
+    assert_eq!(oneself["account"]["id"], *rig.admin.account);
 }
 
 #[test]
@@ -464,7 +464,7 @@ fn operations_have_one_path_and_method_each() {
 /// A body's schema lists exactly the fields that the operation accepts.
 #[tokio::test]
 async fn schemas_of_bodies_name_what_is_taken() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for operation in operations() {
         let Some(body) = operation.body else {
             continue;
@@ -478,8 +478,8 @@ async fn schemas_of_bodies_name_what_is_taken() {
         assert_eq!(required, body.required, "{}", operation.path);
         let path = operation.path.replace("{id}", "x").replace("{type}", "y");
         let method = operation.method.as_str();
-        let answered = house
-            .call(&house.admin, method, &path, json!({"nope": 1}))
+        let answered = rig
+            .call(&rig.admin, method, &path, json!({"nope": 1}))
             .await;
         let Answered::Refused(_, Some(214), message) = answered else {
             panic!("{method} {path} {answered:?}");

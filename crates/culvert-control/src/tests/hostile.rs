@@ -14,7 +14,7 @@ use crate::tests::*;
 /// Far above the time that any of these takes, even on a busy machine.
 const PATIENCE: Duration = culvert_testing::PATIENCE;
 
-impl House {
+impl Rig {
     /// Sends a body and checks the rules that hold for all of them. Returns the code, or `None` if it was
     /// accepted. Removes the created object.
     async fn bear(&self, method: &str, path: &str, body: Value, about: &str) -> Option<u16> {
@@ -76,12 +76,12 @@ fn values() -> Vec<(&'static str, Value)> {
 
 #[tokio::test]
 async fn every_field_bears_every_value() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for ty in ALL.iter().filter(|ty| ty.life == Life::Configured) {
         let collection = format!("/{}", ty.collection);
-        let made = house.post(&collection, house.sample(ty.collection, 6).await);
+        let made = rig.post(&collection, rig.sample(ty.collection, 6).await);
         let one = format!("{collection}/{}", made.await.body()["id"].as_str().unwrap());
-        let sample = house.sample(ty.collection, 7).await;
+        let sample = rig.sample(ty.collection, 7).await;
         for (method, path, schema, known) in [
             ("POST", &collection, ty.create_schema, &sample),
             ("PATCH", &one, ty.update_schema, &json!({})),
@@ -97,7 +97,7 @@ async fn every_field_bears_every_value() {
                     let mut body = known.clone();
                     body[field] = value;
                     let about = format!("{field} {about}");
-                    house.bear(method, path, body, &about).await;
+                    rig.bear(method, path, body, &about).await;
                 }
             }
         }
@@ -145,46 +145,44 @@ fn damaged(der: &[u8]) -> Vec<Vec<u8>> {
 
 #[tokio::test]
 async fn damaged_certificates_keys_and_requests() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let authority = certificates::authority("root");
     let leaf = certificates::leaf("a.example");
     let key = leaf["private_key_pem"].as_str().unwrap();
     let request_key = KeyPair::generate().unwrap();
     let request = CertificateParams::new(Vec::<String>::new()).unwrap();
     let request = request.serialize_request(&request_key).unwrap();
-    let operator = house.post("/kubernetes_operators", json!({})).await.body();
+    let operator = rig.post("/kubernetes_operators", json!({})).await.body();
     let operator = format!("/kubernetes_operators/{}", operator["id"].as_str().unwrap());
 
     for bad in damaged(&der(&authority)) {
         let body = json!({"ca_pem": pem("CERTIFICATE", &bad)});
-        let code = house
+        let code = rig
             .bear("POST", "/certificate_authorities", body, "a CA")
             .await;
         assert!(matches!(code, None | Some(1900..=1999)), "{code:?}");
     }
     for bad in damaged(&der(leaf["certificate_pem"].as_str().unwrap())) {
         let body = json!({"certificate_pem": pem("CERTIFICATE", &bad), "private_key_pem": key});
-        let code = house
-            .bear("POST", "/tls_certificates", body, "a leaf")
-            .await;
+        let code = rig.bear("POST", "/tls_certificates", body, "a leaf").await;
         assert!(matches!(code, None | Some(1900..=1999)), "{code:?}");
     }
     for bad in damaged(&der(key)) {
         let chain = &leaf["certificate_pem"];
         let body = json!({"certificate_pem": chain, "private_key_pem": pem("PRIVATE KEY", &bad)});
-        let code = house.bear("POST", "/tls_certificates", body, "a key").await;
+        let code = rig.bear("POST", "/tls_certificates", body, "a key").await;
         assert!(matches!(code, None | Some(1900..=1999)), "{code:?}");
     }
     for bad in damaged(request.der()) {
         let body = json!({"binding": {"csr": pem("CERTIFICATE REQUEST", &bad)}});
-        let code = house.bear("PATCH", &operator, body, "a request").await;
+        let code = rig.bear("PATCH", &operator, body, "a request").await;
         assert!(matches!(code, None | Some(19001)), "{code:?}");
     }
 }
 
 #[tokio::test]
 async fn damaged_ssh_keys() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let good = ssh::new_key();
     let blob = STANDARD.decode(good.split(' ').nth(1).unwrap()).unwrap();
     let line = |name: &str, blob: &[u8]| format!("{name} {}", STANDARD.encode(blob));
@@ -224,17 +222,17 @@ async fn damaged_ssh_keys() {
         "ssh-ed25519 ====".to_owned(),
         "\u{200b}ssh-ed25519".to_owned(),
     ]);
-    let authority = house
+    let authority = rig
         .post("/ssh_certificate_authorities", Value::Null)
         .await
         .body();
     for bad in lines {
         let about = bad.get(..80).unwrap_or(&bad);
         let body = json!({"public_key": bad});
-        assert_eq!(house.refused("/ssh_credentials", body, about).await, 612);
+        assert_eq!(rig.refused("/ssh_credentials", body, about).await, 612);
         for collection in ["/ssh_host_certificates", "/ssh_user_certificates"] {
             let body = json!({"public_key": bad, "ssh_certificate_authority_id": authority["id"]});
-            let code = house.refused(collection, body, about).await;
+            let code = rig.refused(collection, body, about).await;
             assert!(matches!(code, 1934 | 1950), "{code} {about}");
         }
     }
@@ -242,8 +240,8 @@ async fn damaged_ssh_keys() {
 
 #[tokio::test]
 async fn wrong_prefixes() {
-    let house = House::start().await;
-    let policy = house.ip_policy().await;
+    let rig = Rig::start().await;
+    let policy = rig.ip_policy().await;
     let long = format!("{}/8", "0".repeat(1 << 16));
     for cidr in [
         "0.0.0.0/-1",
@@ -272,23 +270,23 @@ async fn wrong_prefixes() {
     ] {
         let body = json!({"ip_policy_id": policy, "action": "deny", "cidr": cidr});
         let about = cidr.get(..40).unwrap_or(cidr);
-        assert_eq!(house.refused("/ip_policy_rules", body, about).await, 1406);
+        assert_eq!(rig.refused("/ip_policy_rules", body, about).await, 1406);
     }
 }
 
 #[tokio::test]
 async fn a_policy_has_so_many_rules_and_goes_with_all_of_them() {
     const MOST: usize = ip_policy_rule::RULES_MAX;
-    let house = House::start().await;
-    let policy = house.ip_policy().await;
+    let rig = Rig::start().await;
+    let policy = rig.ip_policy().await;
     let rule = |cidr: String| json!({"ip_policy_id": policy, "action": "deny", "cidr": cidr});
-    let made = house
+    let made = rig
         .post("/ip_policy_rules", rule("::/0".to_owned()))
         .await
         .body();
     let kind = "ip_policy_rule";
     let id = made["id"].as_str().unwrap();
-    let first = house.store.get(kind, id).await.unwrap().unwrap();
+    let first = rig.store.get(kind, id).await.unwrap().unwrap();
     // Insert the others without the API, in batches that a slow machine commits within the time limit of writes.
     let numbers: Vec<usize> = (1..MOST).collect();
     for some in numbers.chunks(100) {
@@ -297,10 +295,9 @@ async fn a_policy_has_so_many_rules_and_goes_with_all_of_them() {
             let mut document = first.clone();
             document.head.id = format!(
                 "ipr_{}",
-                house
-                    .control
+                rig.control
                     .ids
-                    .next(&*house.clock, &SeededEntropy::new(*n as u64))
+                    .next(&*rig.clock, &SeededEntropy::new(*n as u64))
             );
             document.body = document.body.replace("::/0", &cidr);
             document.keys = vec![culvert_store::Key::new(
@@ -312,36 +309,34 @@ async fn a_policy_has_so_many_rules_and_goes_with_all_of_them() {
                 AuditEvent::Suppress { reason: "a test" },
             ))
         });
-        house.store.commit(changes).await.unwrap();
+        rig.store.commit(changes).await.unwrap();
     }
     let more = rule("192.0.2.0/24".to_owned());
     assert_eq!(
-        house
-            .refused("/ip_policy_rules", more.clone(), "one more")
+        rig.refused("/ip_policy_rules", more.clone(), "one more")
             .await,
         215
     );
     let one = format!("/ip_policy_rules/{id}");
-    assert_eq!(house.delete(&one).await, Answered::NoContent);
+    assert_eq!(rig.delete(&one).await, Answered::NoContent);
     assert_eq!(
-        house
-            .bear("POST", "/ip_policy_rules", more, "one again")
+        rig.bear("POST", "/ip_policy_rules", more, "one again")
             .await,
         None
     );
 
-    let (_, start) = house.told_after(0).await;
-    let gone = house.delete(&format!("/ip_policies/{policy}")).await;
+    let (_, start) = rig.events_after(0).await;
+    let gone = rig.delete(&format!("/ip_policies/{policy}")).await;
     assert_eq!(gone, Answered::NoContent);
-    assert!(house.store.all(kind).await.unwrap().is_empty());
-    let told = house.store.outbox_after(start, 20_000).await.unwrap();
-    assert_eq!(told.len(), MOST);
-    assert_eq!(told.last().unwrap().event.kind, "ip_policy_deleted.v0");
+    assert!(rig.store.all(kind).await.unwrap().is_empty());
+    let reported = rig.store.outbox_after(start, 20_000).await.unwrap();
+    assert_eq!(reported.len(), MOST);
+    assert_eq!(reported.last().unwrap().event.kind, "ip_policy_deleted.v0");
 }
 
 #[tokio::test]
 async fn wrong_names() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let labels = |label: &str, n: usize| vec![label; n].join(".");
     for name in [
         "xn--.example",
@@ -374,13 +369,13 @@ async fn wrong_names() {
     ] {
         let about = name.chars().take(40).collect::<String>();
         let body = json!({"domain": name});
-        let code = house.refused("/reserved_domains", body, &about).await;
+        let code = rig.refused("/reserved_domains", body, &about).await;
         assert!(matches!(code, 400..=599), "{code} {about:?}");
         let body = json!({"domain": name});
-        let code = house.refused("/agent_ingresses", body, &about).await;
+        let code = rig.refused("/agent_ingresses", body, &about).await;
         assert!(matches!(code, 6704), "{code} {about:?}");
         let body = json!({"url": format!("https://{name}"), "upstream_url": "http://127.0.0.1:9"});
-        let code = house.refused("/endpoints", body, &about).await;
+        let code = rig.refused("/endpoints", body, &about).await;
         assert!(matches!(code, 18001 | 18006), "{code} {about:?}");
     }
 }

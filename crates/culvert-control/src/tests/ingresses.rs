@@ -4,9 +4,9 @@ use super::*;
 
 #[tokio::test]
 pub(super) async fn codes_of_ingresses() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let first = json!({"domain": " Connect.Example.COM. "});
-    let made = house.post("/agent_ingresses", first).await.body();
+    let made = rig.post("/agent_ingresses", first).await.body();
     assert_eq!(made["domain"], "connect.example.com");
     for name in ["ns_targets", "region_domains"] {
         assert_eq!(made[name], json!([]));
@@ -47,20 +47,18 @@ pub(super) async fn codes_of_ingresses() {
         ),
         (json!({"domain": "b.example", "ns_targets": []}), 214),
     ] {
-        let answered = house.post("/agent_ingresses", body.clone()).await;
+        let answered = rig.post("/agent_ingresses", body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
     let one = format!("/agent_ingresses/{}", made["id"].as_str().unwrap());
-    let moved = house.patch(&one, json!({"domain": "c.example"})).await;
+    let moved = rig.patch(&one, json!({"domain": "c.example"})).await;
     assert_eq!(moved.code(), Some(214));
     // A domain is unique in the installation, across accounts.
-    let stranger = house.stranger().await;
+    let stranger = rig.stranger().await;
     let body = json!({"domain": "connect.example.com"});
-    let taken = house
-        .call(&stranger, "POST", "/agent_ingresses", body)
-        .await;
+    let taken = rig.call(&stranger, "POST", "/agent_ingresses", body).await;
     assert_eq!(taken.code(), Some(6706));
-    let list = house
+    let list = rig
         .get("/agent_ingresses?filter=obj.domain == 'connect.example.com'")
         .await
         .body();
@@ -69,14 +67,14 @@ pub(super) async fn codes_of_ingresses() {
 
 #[tokio::test]
 async fn a_policy_begins_and_is_changed_but_never_ends() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let body = json!({"domain": "connect.example.com"});
-    let made = house.post("/agent_ingresses", body).await.body();
+    let made = rig.post("/agent_ingresses", body).await.body();
     let one = format!("/agent_ingresses/{}", made["id"].as_str().unwrap());
     let unset = json!({"certificate_management_policy": null});
-    assert_eq!(house.patch(&one, unset.clone()).await.body(), made);
+    assert_eq!(rig.patch(&one, unset.clone()).await.body(), made);
     let rsa = json!({"certificate_management_policy": {"authority": "letsencrypt"}});
-    let managed = house.patch(&one, rsa).await.body();
+    let managed = rig.patch(&one, rsa).await.body();
     let policy = json!({"authority": "letsencrypt", "private_key_type": "rsa"});
     assert_eq!(managed["certificate_management_policy"], policy);
     let status = &managed["certificate_management_status"];
@@ -87,24 +85,23 @@ async fn a_policy_begins_and_is_changed_but_never_ends() {
         (&Value::Null, &Value::Null)
     );
     let ecdsa = json!({"certificate_management_policy": {"private_key_type": "ecdsa"}});
-    let changed = house.patch(&one, ecdsa).await.body();
+    let changed = rig.patch(&one, ecdsa).await.body();
     let key_type = &changed["certificate_management_policy"]["private_key_type"];
     assert_eq!(key_type, "ecdsa");
-    assert_eq!(house.patch(&one, unset).await.body(), changed);
+    assert_eq!(rig.patch(&one, unset).await.body(), changed);
 }
 
 #[tokio::test]
 async fn an_ingress_is_not_below_a_domain_of_another_account() {
-    let house = House::start().await;
-    house
-        .post("/reserved_domains", json!({"domain": "*.example.com"}))
+    let rig = Rig::start().await;
+    rig.post("/reserved_domains", json!({"domain": "*.example.com"}))
         .await
         .body();
-    let stranger = house.stranger().await;
+    let stranger = rig.stranger().await;
     let body = json!({"domain": "connect.example.com"});
-    let taken = house
+    let taken = rig
         .call(&stranger, "POST", "/agent_ingresses", body.clone())
         .await;
     assert_eq!(taken.code(), Some(6706));
-    house.post("/agent_ingresses", body).await.body();
+    rig.post("/agent_ingresses", body).await.body();
 }

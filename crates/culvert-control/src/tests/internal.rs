@@ -14,8 +14,8 @@ fn body(url: &str) -> Value {
 
 #[tokio::test]
 async fn any_host_below_internal_is_the_accounts_own() {
-    let house = House::start().await;
-    let stranger = house.stranger().await;
+    let rig = Rig::start().await;
+    let stranger = rig.stranger().await;
     for (url, shown, port) in [
         ("http://A.internal:80", "http://a.internal", 80),
         ("http://a.internal:8080", "http://a.internal:8080", 8080),
@@ -28,8 +28,8 @@ async fn any_host_below_internal_is_the_accounts_own() {
         ("tls://a.internal:443", "tls://a.internal:443", 443),
         ("tcp://db.internal:5432", "tcp://db.internal:5432", 5432),
     ] {
-        for caller in [&house.admin, &stranger] {
-            let made = house.call(caller, "POST", "/endpoints", body(url)).await;
+        for caller in [&rig.admin, &stranger] {
+            let made = rig.call(caller, "POST", "/endpoints", body(url)).await;
             let made = made.body();
             assert_eq!(made["url"], shown);
             assert_eq!(made["port"], port);
@@ -40,12 +40,12 @@ async fn any_host_below_internal_is_the_accounts_own() {
             );
         }
         // A second one at the URL does not pool with the first.
-        let again = house.post("/endpoints", body(url)).await;
+        let again = rig.post("/endpoints", body(url)).await;
         assert_eq!(again.code(), Some(18017), "{url}");
     }
     let random =
         json!({"url": "http://", "bindings": ["internal"], "upstream_url": "http://127.0.0.1:9"});
-    let random = house.post("/endpoints", random).await.body();
+    let random = rig.post("/endpoints", random).await.body();
     assert!(
         random["host"].as_str().unwrap().ends_with(".internal"),
         "{random}"
@@ -54,22 +54,21 @@ async fn any_host_below_internal_is_the_accounts_own() {
 
 #[tokio::test]
 async fn an_endpoint_moves_between_bindings_with_its_host() {
-    let house = House::start().await;
-    let made = house
+    let rig = Rig::start().await;
+    let made = rig
         .post("/endpoints", body("http://a.internal"))
         .await
         .body();
     let one = format!("/endpoints/{}", made["id"].as_str().unwrap());
     let public = json!({"bindings": ["public"]});
-    assert_eq!(house.patch(&one, public).await.code(), Some(18014));
+    assert_eq!(rig.patch(&one, public).await.code(), Some(18014));
     let same = json!({"url": "http://a.internal", "bindings": ["internal"], "description": "d"});
-    assert_eq!(house.patch(&one, same).await.body()["description"], "d");
+    assert_eq!(rig.patch(&one, same).await.body()["description"], "d");
     let out = json!({"url": "http://a.culvert.localhost"});
-    let moved = house.patch(&one, out).await.body();
+    let moved = rig.patch(&one, out).await.body();
     assert_eq!(moved["bindings"], json!(["public"]));
     // The previous address is free.
-    house
-        .post("/endpoints", body("http://a.internal"))
+    rig.post("/endpoints", body("http://a.internal"))
         .await
         .body();
 }

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-impl House {
+impl Rig {
     /// Creates a rule of a policy; returns its ID.
     async fn rule(&self, policy: &str, action: &str, cidr: &str) -> String {
         let body = json!({"ip_policy_id": policy, "action": action, "cidr": cidr});
@@ -26,19 +26,19 @@ impl House {
 
 #[tokio::test]
 pub(super) async fn codes_of_policies_and_rules() {
-    let house = House::start().await;
-    let policy = house.ip_policy().await;
+    let rig = Rig::start().await;
+    let policy = rig.ip_policy().await;
     let one = format!("/ip_policies/{policy}");
     for body in [json!({"action": "allow"}), json!({"action": 1})] {
-        let answered = house.post("/ip_policies", body.clone()).await;
+        let answered = rig.post("/ip_policies", body.clone()).await;
         assert_eq!(answered.code(), Some(1423), "{body}");
-        assert_eq!(house.patch(&one, body).await.code(), Some(1423));
+        assert_eq!(rig.patch(&one, body).await.code(), Some(1423));
     }
-    assert_eq!(house.patch(&one, json!({})).await.code(), Some(1400));
+    assert_eq!(rig.patch(&one, json!({})).await.code(), Some(1400));
 
     let nobody = format!("ipp_{}", "0".repeat(27));
-    let stranger = house.stranger().await;
-    let foreign = house
+    let stranger = rig.stranger().await;
+    let foreign = rig
         .call(&stranger, "POST", "/ip_policies", json!({}))
         .await
         .body()["id"]
@@ -60,7 +60,7 @@ pub(super) async fn codes_of_policies_and_rules() {
         (with("cidr", json!("2001:db8::1/32")), 1409),
         (with("cidr", json!("192.0.2.1")), 1413),
         (with("ip_policy_id", json!("junk junk")), 1414),
-        (with("ip_policy_id", json!(house.admin.key_id)), 227),
+        (with("ip_policy_id", json!(rig.admin.key_id)), 227),
         (with("ip_policy_id", json!(nobody)), 1402),
         (with("ip_policy_id", foreign), 1402),
         (with("action", Value::Null), 1422),
@@ -68,11 +68,11 @@ pub(super) async fn codes_of_policies_and_rules() {
         (with("cidr", json!(["192.0.2.0/24"])), 215),
         (with("description", json!("x".repeat(256))), 1421),
     ] {
-        let answered = house.post("/ip_policy_rules", body.clone()).await;
+        let answered = rig.post("/ip_policy_rules", body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
     let v6 = with("cidr", json!("2001:DB8::/32"));
-    let made = house.post("/ip_policy_rules", v6).await.body();
+    let made = rig.post("/ip_policy_rules", v6).await.body();
     assert_eq!(made["cidr"], "2001:db8::/32");
     assert_eq!(
         made["ip_policy"],
@@ -81,11 +81,11 @@ pub(super) async fn codes_of_policies_and_rules() {
     // Another spelling is the same prefix, whatever the action.
     let mut again = with("cidr", json!("2001:0db8:0::/32"));
     again["action"] = json!("deny");
-    let answered = house.post("/ip_policy_rules", again).await;
+    let answered = rig.post("/ip_policy_rules", again).await;
     assert_eq!(answered.code(), Some(1408));
-    let rule = house.rule(&policy, "deny", "192.0.2.0/24").await;
-    let another = house.ip_policy().await;
-    house.rule(&another, "allow", "192.0.2.0/24").await;
+    let rule = rig.rule(&policy, "deny", "192.0.2.0/24").await;
+    let another = rig.ip_policy().await;
+    rig.rule(&another, "allow", "192.0.2.0/24").await;
     let rule = format!("/ip_policy_rules/{rule}");
     for (body, code) in [
         (json!({}), 1401),
@@ -95,20 +95,20 @@ pub(super) async fn codes_of_policies_and_rules() {
         (json!({"action": "allow"}), 214),
         (json!({"ip_policy_id": another}), 214),
     ] {
-        let answered = house.patch(&rule, body.clone()).await;
+        let answered = rig.patch(&rule, body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
-    let changed = house.patch(&rule, json!({"cidr": "10.0.0.0/8"})).await;
+    let changed = rig.patch(&rule, json!({"cidr": "10.0.0.0/8"})).await;
     assert_eq!(changed.body()["cidr"], "10.0.0.0/8");
     let list = format!("/ip_policy_rules?filter=obj.ip_policy.id%3D%3D%22{another}%22");
-    let listed = house.get(&list).await.body();
+    let listed = rig.get(&list).await.body();
     assert_eq!(listed["ip_policy_rules"].as_array().unwrap().len(), 1);
 }
 
 #[tokio::test]
 pub(super) async fn codes_of_restrictions() {
-    let house = House::start().await;
-    let policy = house.ip_policy().await;
+    let rig = Rig::start().await;
+    let policy = rig.ip_policy().await;
     let nobody = format!("ipp_{}", "0".repeat(27));
     for (body, code) in [
         (json!({}), 1803),
@@ -121,98 +121,94 @@ pub(super) async fn codes_of_restrictions() {
         (json!({"type": "api", "ip_policy_ids": policy}), 215),
         (json!({"type": "api", "enforced": 1}), 215),
     ] {
-        let answered = house.post("/ip_restrictions", body.clone()).await;
+        let answered = rig.post("/ip_restrictions", body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
-    let another = house.ip_policy().await;
+    let another = rig.ip_policy().await;
     let body = json!({"type": "agent", "ip_policy_ids": [another, policy, another]});
-    let made = house.post("/ip_restrictions", body.clone()).await.body();
+    let made = rig.post("/ip_restrictions", body.clone()).await.body();
     let ids = |view: &Value| -> Vec<Value> {
         let policies = view["ip_policies"].as_array().unwrap();
         policies.iter().map(|one| one["id"].clone()).collect()
     };
     assert_eq!(ids(&made), [json!(another), json!(policy)]);
     assert_eq!(made["enforced"], false);
-    let answered = house.post("/ip_restrictions", body.clone()).await;
+    let answered = rig.post("/ip_restrictions", body.clone()).await;
     assert_eq!(answered.code(), Some(1802));
     // Another account has its own.
-    let stranger = house.stranger().await;
-    let foreign = house
-        .call(&stranger, "POST", "/ip_restrictions", body)
-        .await;
+    let stranger = rig.stranger().await;
+    let foreign = rig.call(&stranger, "POST", "/ip_restrictions", body).await;
     assert_eq!(foreign.code(), Some(1801));
     let one = format!("/ip_restrictions/{}", made["id"].as_str().unwrap());
     for (body, code) in [
         (json!({"ip_policy_ids": [nobody]}), 1801),
         (json!({"type": "api"}), 214),
     ] {
-        assert_eq!(house.patch(&one, body).await.code(), Some(code));
+        assert_eq!(rig.patch(&one, body).await.code(), Some(code));
     }
     let kept = json!({"ip_policy_ids": [], "enforced": true});
-    let kept = house.patch(&one, kept).await.body();
+    let kept = rig.patch(&one, kept).await.body();
     assert_eq!(ids(&kept), ids(&made));
     assert_eq!(kept["enforced"], true);
-    let replaced = house.patch(&one, json!({"ip_policy_ids": [policy]})).await;
+    let replaced = rig.patch(&one, json!({"ip_policy_ids": [policy]})).await;
     assert_eq!(ids(&replaced.body()), [json!(policy)]);
-    assert_eq!(house.patch(&one, json!({})).await.body()["enforced"], true);
+    assert_eq!(rig.patch(&one, json!({})).await.body()["enforced"], true);
 }
 
 #[tokio::test]
 pub(super) async fn a_policy_goes_with_its_rules_unless_a_restriction_names_it() {
-    let house = House::start().await;
-    let policy = house.ip_policy().await;
+    let rig = Rig::start().await;
+    let policy = rig.ip_policy().await;
     let one = format!("/ip_policies/{policy}");
     let mut expected = Vec::new();
     for n in 0..7 {
-        let rule = house
-            .rule(&policy, "allow", &format!("10.{n}.0.0/16"))
-            .await;
+        let rule = rig.rule(&policy, "allow", &format!("10.{n}.0.0/16")).await;
         expected.push((json!("ip_policy_rule_deleted.v0"), json!(rule)));
     }
     expected.push((json!("ip_policy_deleted.v0"), json!(policy)));
-    let restriction = house.restriction("endpoints", &policy, false).await;
-    let (_, start) = house.told_after(0).await;
-    assert_eq!(house.delete(&one).await.code(), Some(1420));
-    assert_eq!(house.delete(&restriction).await, Answered::NoContent);
-    assert_eq!(house.delete(&one).await, Answered::NoContent);
-    let (told, _) = house.told_after(start).await;
-    let told: Vec<_> = told
+    let restriction = rig.restriction("endpoints", &policy, false).await;
+    let (_, start) = rig.events_after(0).await;
+    assert_eq!(rig.delete(&one).await.code(), Some(1420));
+    assert_eq!(rig.delete(&restriction).await, Answered::NoContent);
+    assert_eq!(rig.delete(&one).await, Answered::NoContent);
+    let (reported, _) = rig.events_after(start).await;
+    let reported: Vec<_> = reported
         .iter()
         .map(|event| (event["event_type"].clone(), event["object"]["id"].clone()))
         .collect();
-    assert_eq!(told[0].0, "ip_restriction_deleted.v0");
-    assert_eq!(told[1..], expected);
-    let list = house.get("/ip_policy_rules").await.body();
+    assert_eq!(reported[0].0, "ip_restriction_deleted.v0");
+    assert_eq!(reported[1..], expected);
+    let list = rig.get("/ip_policy_rules").await.body();
     assert_eq!(list["ip_policy_rules"], json!([]));
 }
 
 #[tokio::test]
 pub(super) async fn a_dashboard_restriction_keeps_the_last_rule() {
-    let house = House::start().await;
-    let policy = house.ip_policy().await;
-    let delete = async |rule: &str| house.delete(&format!("/ip_policy_rules/{rule}")).await;
-    let first = house.rule(&policy, "allow", "10.0.0.0/8").await;
-    let last = house.rule(&policy, "allow", "11.0.0.0/8").await;
-    house.restriction("api", &policy, false).await;
-    let dashboard = house.restriction("dashboard", &policy, false).await;
+    let rig = Rig::start().await;
+    let policy = rig.ip_policy().await;
+    let delete = async |rule: &str| rig.delete(&format!("/ip_policy_rules/{rule}")).await;
+    let first = rig.rule(&policy, "allow", "10.0.0.0/8").await;
+    let last = rig.rule(&policy, "allow", "11.0.0.0/8").await;
+    rig.restriction("api", &policy, false).await;
+    let dashboard = rig.restriction("dashboard", &policy, false).await;
     assert_eq!(delete(&first).await, Answered::NoContent);
     assert_eq!(delete(&last).await.code(), Some(1419));
-    house.delete(&dashboard).await;
+    rig.delete(&dashboard).await;
     assert_eq!(delete(&last).await, Answered::NoContent);
 }
 
 #[tokio::test]
 async fn the_api_and_the_edge_are_restricted_soon_after_a_commit() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let cancel = CancellationToken::new();
     let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(house.control.clone().run(cancel.clone()));
-    let stranger = house.stranger().await;
-    let mut snapshots = house.edge.0.subscribe();
+    tasks.spawn(rig.control.clone().run(cancel.clone()));
+    let stranger = rig.stranger().await;
+    let mut snapshots = rig.edge.0.subscribe();
     let inside: IpAddr = "10.0.0.1".parse().unwrap();
     let outside: IpAddr = "::ffff:192.0.2.1".parse().unwrap();
     let refused = |caller: &Caller, address| {
-        let admitted = house.control.admit(caller, address);
+        let admitted = rig.control.admit(caller, address);
         admitted.err().map(|refusal| refusal.code.unwrap().number())
     };
     let until = async |what: &str, condition: &dyn Fn() -> bool| {
@@ -224,10 +220,10 @@ async fn the_api_and_the_edge_are_restricted_soon_after_a_commit() {
         let soon = tokio::time::timeout(culvert_testing::PATIENCE, waiting);
         soon.await.expect(what);
     };
-    let policy = house.ip_policy().await;
-    let rule = house.rule(&policy, "allow", "10.0.0.0/8").await;
-    let restriction = house.restriction("api", &policy, false).await;
-    house.restriction("endpoints", &policy, true).await;
+    let policy = rig.ip_policy().await;
+    let rule = rig.rule(&policy, "allow", "10.0.0.0/8").await;
+    let restriction = rig.restriction("api", &policy, false).await;
+    rig.restriction("endpoints", &policy, true).await;
     let edge_has_one = |snapshot: &Option<culvert_edge::Snapshot>| {
         snapshot
             .as_ref()
@@ -239,26 +235,25 @@ async fn the_api_and_the_edge_are_restricted_soon_after_a_commit() {
     let compiled = snapshot.unwrap().clone().unwrap();
     let guard = &compiled.restrictions()[0];
     assert!(guard.enforced && guard.admitted.contains(inside) && !guard.admitted.contains(outside));
-    assert_eq!(*guard.account, *house.admin.account);
+    assert_eq!(*guard.account, *rig.admin.account);
 
-    assert_eq!(refused(&house.admin, outside), None, "it is not enforced");
-    house
-        .patch(&restriction, json!({"enforced": true}))
+    assert_eq!(refused(&rig.admin, outside), None, "it is not enforced");
+    rig.patch(&restriction, json!({"enforced": true}))
         .await
         .body();
     until("it is enforced", &|| {
-        refused(&house.admin, outside) == Some(220)
+        refused(&rig.admin, outside) == Some(220)
     })
     .await;
-    assert_eq!(refused(&house.admin, inside), None);
+    assert_eq!(refused(&rig.admin, inside), None);
     assert_eq!(refused(&stranger, outside), None, "of another account");
-    house.delete(&format!("/ip_policy_rules/{rule}")).await;
+    rig.delete(&format!("/ip_policy_rules/{rule}")).await;
     until("nobody is admitted", &|| {
-        refused(&house.admin, inside) == Some(220)
+        refused(&rig.admin, inside) == Some(220)
     })
     .await;
-    house.rule(&policy, "allow", "192.0.2.0/24").await;
-    until("a new rule", &|| refused(&house.admin, outside).is_none()).await;
+    rig.rule(&policy, "allow", "192.0.2.0/24").await;
+    until("a new rule", &|| refused(&rig.admin, outside).is_none()).await;
     cancel.cancel();
     tokio::time::timeout(deadline, tasks.join_next())
         .await
@@ -267,37 +262,37 @@ async fn the_api_and_the_edge_are_restricted_soon_after_a_commit() {
 
 #[tokio::test]
 async fn the_restriction_of_the_api_can_be_lifted_by_nobody() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let founder = Bootstrap {
         ids: &IdMaker::new(),
-        store: &house.store,
-        clock: &*house.clock,
+        store: &rig.store,
+        clock: &*rig.clock,
         entropy: &SeededEntropy::new(7),
-        pepper: &house.control.pepper,
+        pepper: &rig.control.pepper,
         base: BASE,
         domain: "culvert.localhost",
     };
-    let policy = house.ip_policy().await;
+    let policy = rig.ip_policy().await;
     assert_eq!(founder.lift_api_restriction().await.unwrap(), 0);
-    let api = house.restriction("api", &policy, true).await;
-    let endpoints = house.restriction("endpoints", &policy, true).await;
-    let (_, start) = house.told_after(0).await;
+    let api = rig.restriction("api", &policy, true).await;
+    let endpoints = rig.restriction("endpoints", &policy, true).await;
+    let (_, start) = rig.events_after(0).await;
     assert_eq!(founder.lift_api_restriction().await.unwrap(), 1);
     assert_eq!(founder.lift_api_restriction().await.unwrap(), 0);
-    let lifted = house.get(&api).await.body();
+    let lifted = rig.get(&api).await.body();
     assert_eq!(lifted["enforced"], false);
-    assert_eq!(house.get(&endpoints).await.body()["enforced"], true);
-    let (told, _) = house.told_after(start).await;
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0]["event_type"], "ip_restriction_updated.v0");
-    assert_eq!(told[0]["principal"], Value::Null);
-    assert_eq!(told[0]["object"], lifted);
+    assert_eq!(rig.get(&endpoints).await.body()["enforced"], true);
+    let (reported, _) = rig.events_after(start).await;
+    assert_eq!(reported.len(), 1);
+    assert_eq!(reported[0]["event_type"], "ip_restriction_updated.v0");
+    assert_eq!(reported[0]["principal"], Value::Null);
+    assert_eq!(reported[0]["object"], lifted);
     // Unchanged restrictions are not loaded again.
-    house.patch(&api, json!({"enforced": true})).await.body();
+    rig.patch(&api, json!({"enforced": true})).await.body();
     let none = Restrictions::default();
-    let loaded = Restrictions::load(&house.store, &none).await;
+    let loaded = Restrictions::load(&rig.store, &none).await;
     let loaded = loaded.unwrap().unwrap();
     assert_eq!(loaded.endpoints.len(), 1);
-    let again = Restrictions::load(&house.store, &loaded).await;
+    let again = Restrictions::load(&rig.store, &loaded).await;
     assert!(again.unwrap().is_none(), "nothing changed");
 }

@@ -8,44 +8,44 @@ use super::*;
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// A new key: its ID and token.
-async fn key(house: &House, caller: &Caller, body: Value) -> (String, String) {
-    let made = house.call(caller, "POST", "/api_keys", body).await.body();
+async fn key(rig: &Rig, caller: &Caller, body: Value) -> (String, String) {
+    let made = rig.call(caller, "POST", "/api_keys", body).await.body();
     let text = |field: &str| made[field].as_str().unwrap().to_owned();
     (text("id"), text("token"))
 }
 
 /// A new key of the admin with these restrictions, and its caller.
-async fn restricted(house: &House, restrictions: Value) -> (String, Caller) {
-    let (id, token) = key(house, &house.admin, json!({})).await;
+async fn restricted(rig: &Rig, restrictions: Value) -> (String, Caller) {
+    let (id, token) = key(rig, &rig.admin, json!({})).await;
     let path = format!("/api_keys/{id}/restrictions");
-    house.patch(&path, restrictions).await.body();
-    (id, house.authenticate(&token).await.unwrap())
+    rig.patch(&path, restrictions).await.body();
+    (id, rig.authenticate(&token).await.unwrap())
 }
 
 /// Whether the caller may call from this address; the code of the refusal.
-fn admitted(house: &House, caller: &Caller, address: &str) -> Option<u16> {
+fn admitted(rig: &Rig, caller: &Caller, address: &str) -> Option<u16> {
     let address: IpAddr = address.parse().unwrap();
-    let refusal = house.control.admit(caller, address).err()?;
+    let refusal = rig.control.admit(caller, address).err()?;
     codes::note(refusal.code);
     refusal.code.map(Code::number)
 }
 
 #[tokio::test]
 async fn restrictions_are_set_shown_and_lifted() {
-    let house = House::start().await;
-    let (id, token) = key(&house, &house.admin, json!({})).await;
+    let rig = Rig::start().await;
+    let (id, token) = key(&rig, &rig.admin, json!({})).await;
     let path = format!("/api_keys/{id}/restrictions");
     let none = json!({
         "key_id": id, "uri": format!("{BASE}{path}"), "role": "", "scopes": [], "expires_at": null,
         "networks": [], "previous_token_expires_at": null, "last_used_at": null, "last_used_from": "",
     });
-    assert_eq!(house.get(&path).await.body(), none);
-    let (_, start) = house.told_after(0).await;
+    assert_eq!(rig.get(&path).await.body(), none);
+    let (_, start) = rig.events_after(0).await;
     let set = json!({
         "role": "member", "scopes": ["endpoints.write"], "expires_at": "2027-02-01T02:00:00+02:00",
         "networks": ["192.0.2.0/24", "2001:db8::/32"],
     });
-    let shown = house.patch(&path, set).await.body();
+    let shown = rig.patch(&path, set).await.body();
     assert_eq!(shown["role"], "member");
     assert_eq!(
         shown["scopes"],
@@ -53,21 +53,18 @@ async fn restrictions_are_set_shown_and_lifted() {
     );
     assert_eq!(shown["expires_at"], "2027-02-01T00:00:00Z");
     assert_eq!(shown["networks"], json!(["192.0.2.0/24", "2001:db8::/32"]));
-    assert_eq!(house.get(&path).await.body(), shown);
+    assert_eq!(rig.get(&path).await.body(), shown);
     // Absent and null fields stay; empty ones are lifted.
-    assert_eq!(
-        house.patch(&path, json!({"role": null})).await.body(),
-        shown
-    );
+    assert_eq!(rig.patch(&path, json!({"role": null})).await.body(), shown);
     let lifted = json!({"role": "", "scopes": [], "expires_at": ""});
-    let lifted = house.patch(&path, lifted).await.body();
+    let lifted = rig.patch(&path, lifted).await.body();
     assert_eq!(lifted["networks"], shown["networks"]);
-    assert_eq!(house.delete(&path).await, Answered::NoContent);
-    assert_eq!(house.get(&path).await.body(), none);
-    let caller = house.authenticate(&token).await.unwrap();
+    assert_eq!(rig.delete(&path).await, Answered::NoContent);
+    assert_eq!(rig.get(&path).await.body(), none);
+    let caller = rig.authenticate(&token).await.unwrap();
     assert_eq!(caller.restrictions, None);
     // The key keeps its form, and each change has its event.
-    let key = house.get(&format!("/api_keys/{id}")).await.body();
+    let key = rig.get(&format!("/api_keys/{id}")).await.body();
     let mut fields: Vec<&String> = key.as_object().unwrap().keys().collect();
     fields.sort();
     let contract = [
@@ -80,9 +77,9 @@ async fn restrictions_are_set_shown_and_lifted() {
         "uri",
     ];
     assert_eq!(fields, contract);
-    let (told, _) = house.told_after(start).await;
-    assert_eq!(told.len(), 4);
-    for event in told {
+    let (reported, _) = rig.events_after(start).await;
+    assert_eq!(reported.len(), 4);
+    for event in reported {
         assert_eq!(event["event_type"], "api_key_updated.v0");
         assert_eq!(event["object"]["id"], *id);
     }
@@ -90,8 +87,8 @@ async fn restrictions_are_set_shown_and_lifted() {
 
 #[tokio::test]
 async fn wrong_restrictions_are_refused() {
-    let house = House::start().await;
-    let (id, _) = key(&house, &house.admin, json!({})).await;
+    let rig = Rig::start().await;
+    let (id, _) = key(&rig, &rig.admin, json!({})).await;
     let path = format!("/api_keys/{id}/restrictions");
     let many: Vec<String> = (0..33).map(|n| format!("10.0.{n}.0/24")).collect();
     for (body, code) in [
@@ -106,7 +103,7 @@ async fn wrong_restrictions_are_refused() {
         (json!({"networks": many}), 215),
         (json!({"last_used_at": "2027-01-01T00:00:00Z"}), 214),
     ] {
-        let answered = house.patch(&path, body.clone()).await;
+        let answered = rig.patch(&path, body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
     let rotate = format!("/api_keys/{id}/rotate");
@@ -116,24 +113,24 @@ async fn wrong_restrictions_are_refused() {
         (json!({"overlap": "1h"}), 215),
         (json!({"until": 1}), 214),
     ] {
-        let answered = house.post(&rotate, body.clone()).await;
+        let answered = rig.post(&rotate, body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
     for path in [path.replace(&id, "ak_0"), path.replace("ak_", "cr_")] {
-        assert!(house.get(&path).await.is_absent());
-        assert!(house.patch(&path, json!({})).await.is_absent());
-        assert!(house.delete(&path).await.is_absent());
+        assert!(rig.get(&path).await.is_absent());
+        assert!(rig.patch(&path, json!({})).await.is_absent());
+        assert!(rig.delete(&path).await.is_absent());
     }
 }
 
 #[tokio::test]
 pub(super) async fn a_restricted_key_does_less_than_its_owner() {
-    let house = House::start().await;
-    let (id, token) = key(&house, &house.admin, json!({})).await;
+    let rig = Rig::start().await;
+    let (id, token) = key(&rig, &rig.admin, json!({})).await;
     let path = format!("/api_keys/{id}/restrictions");
     let restrict = async |body: Value| {
-        house.patch(&path, body).await.body();
-        house.authenticate(&token).await
+        rig.patch(&path, body).await.body();
+        rig.authenticate(&token).await
     };
     // The role is the lower one of the owner and the key.
     for (role, expected) in [
@@ -144,18 +141,18 @@ pub(super) async fn a_restricted_key_does_less_than_its_owner() {
         let caller = restrict(json!({"role": role})).await.unwrap();
         assert_eq!(caller.role, expected);
     }
-    let bot = house.post("/bot_users", json!({"name": "b"})).await.body();
-    let (of_bot, bot_token) = key(&house, &house.admin, json!({"owner_id": bot["id"]})).await;
+    let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
+    let (of_bot, bot_token) = key(&rig, &rig.admin, json!({"owner_id": bot["id"]})).await;
     let body = json!({"role": "admin"});
     let of_bot = format!("/api_keys/{of_bot}/restrictions");
-    house.patch(&of_bot, body).await.body();
-    let caller = house.authenticate(&bot_token).await.unwrap();
+    rig.patch(&of_bot, body).await.body();
+    let caller = rig.authenticate(&bot_token).await.unwrap();
     assert_eq!(caller.role, Role::Member);
 
     let caller = restrict(json!({"role": "", "scopes": ["secrets.read"]})).await;
     let caller = caller.unwrap();
     let call = async |method: &str, path: &str| {
-        let answered = house.call(&caller, method, path, Value::Null).await;
+        let answered = rig.call(&caller, method, path, Value::Null).await;
         match answered {
             Answered::Refused(_, code, _) => code,
             _ => None,
@@ -166,45 +163,45 @@ pub(super) async fn a_restricted_key_does_less_than_its_owner() {
     assert_eq!(call("POST", "/vaults").await, Some(642));
     assert_eq!(call("GET", "/endpoints").await, Some(642));
     assert_eq!(call("GET", "/events").await, Some(642));
-    let tail = house.control.tail(&caller, TailSpec::default());
+    let tail = rig.control.tail(&caller, TailSpec::default());
     assert_eq!(tail.unwrap_err().code.map(Code::number), Some(642));
 
     let caller = restrict(json!({"scopes": [], "networks": ["192.0.2.0/24"]})).await;
     let caller = caller.unwrap();
-    assert_eq!(admitted(&house, &caller, "192.0.2.9"), None);
-    assert_eq!(admitted(&house, &caller, "::ffff:192.0.2.9"), None);
-    assert_eq!(admitted(&house, &caller, "192.0.3.9"), Some(641));
+    assert_eq!(admitted(&rig, &caller, "192.0.2.9"), None);
+    assert_eq!(admitted(&rig, &caller, "::ffff:192.0.2.9"), None);
+    assert_eq!(admitted(&rig, &caller, "192.0.3.9"), Some(641));
 
-    let end = house.clock.now().plus(HOUR).to_string();
+    let end = rig.clock.now().plus(HOUR).to_string();
     let caller = restrict(json!({"networks": [], "expires_at": end})).await;
     let caller = caller.unwrap();
     let here = IpAddr::from([127, 0, 0, 1]);
-    let (cookie, _) = house.control.sign_in(caller.clone(), here).await.unwrap();
-    let session = async || house.control.console_session(cookie.reveal(), here).await;
+    let (cookie, _) = rig.control.sign_in(caller.clone(), here).await.unwrap();
+    let session = async || rig.control.console_session(cookie.reveal(), here).await;
     assert!(session().await.is_ok());
-    house.clock.advance(HOUR);
-    assert_eq!(house.authenticate(&token).await, Err(Some(640)));
+    rig.clock.advance(HOUR);
+    assert_eq!(rig.authenticate(&token).await, Err(Some(640)));
     assert!(session().await.is_err());
-    assert!(house.control.caller_again(&caller, here).await.is_err());
+    assert!(rig.control.caller_again(&caller, here).await.is_err());
 }
 
 #[tokio::test]
 pub(super) async fn a_restricted_key_gives_no_more_than_it_has() {
-    let house = House::start().await;
-    let end = house.clock.now().plus(HOUR).to_string();
+    let rig = Rig::start().await;
+    let end = rig.clock.now().plus(HOUR).to_string();
     let own = json!({
         "role": "member", "scopes": ["keys.write", "credentials.write"], "expires_at": end,
         "networks": ["192.0.2.0/24"],
     });
-    let (id, caller) = restricted(&house, own.clone()).await;
+    let (id, caller) = restricted(&rig, own.clone()).await;
     let call =
-        async |method: &str, path: &str, body: Value| house.call(&caller, method, path, body).await;
+        async |method: &str, path: &str, body: Value| rig.call(&caller, method, path, body).await;
     // A new key has the same restrictions.
-    let (child, token) = key(&house, &caller, json!({})).await;
-    let made = house.authenticate(&token).await.unwrap();
+    let (child, token) = key(&rig, &caller, json!({})).await;
+    let made = rig.authenticate(&token).await.unwrap();
     assert_eq!(made.restrictions, caller.restrictions);
     let of = |id: &str| format!("/api_keys/{id}/restrictions");
-    let (wide, _) = key(&house, &house.admin, json!({})).await;
+    let (wide, _) = key(&rig, &rig.admin, json!({})).await;
     for id in [&id, &child, &wide] {
         for body in [
             json!({"role": ""}),
@@ -229,37 +226,36 @@ pub(super) async fn a_restricted_key_gives_no_more_than_it_has() {
     assert!(matches!(rotated, Answered::Created(_)));
     // Credentials would have the owner's rights, without restriction or expiry.
     for collection in ["credentials", "ssh_credentials", "ssh_user_certificates"] {
-        let body = house.sample(collection, 1).await;
+        let body = rig.sample(collection, 1).await;
         let answered = call("POST", &format!("/{collection}"), body).await;
         assert_eq!(answered.code(), Some(643), "{collection}");
     }
     // It may narrow itself, and then do no more than that.
     let body = json!({"scopes": ["keys.write"], "networks": ["192.0.2.128/25"]});
     call("PATCH", &of(&id), body).await.body();
-    let narrowed = house
+    let narrowed = rig
         .control
         .caller_again(&caller, [192, 0, 2, 200].into())
         .await;
     let narrowed = narrowed.unwrap();
-    let again = house.call(&narrowed, "PATCH", &of(&id), own).await;
+    let again = rig.call(&narrowed, "PATCH", &of(&id), own).await;
     assert_eq!(again.code(), Some(643));
 }
 
 /// What depends on the role of the owner depends on the role of the key too.
 #[tokio::test]
 async fn a_key_with_a_lower_role_is_not_its_owner() {
-    let house = House::start().await;
-    let (_, caller) = restricted(&house, json!({"role": "member"})).await;
-    let bot = house.post("/bot_users", json!({"name": "b"})).await.body();
-    let (_, token) = key(&house, &house.admin, json!({"owner_id": bot["id"]})).await;
-    let bot = house.authenticate(&token).await.unwrap();
-    let vault = house
+    let rig = Rig::start().await;
+    let (_, caller) = restricted(&rig, json!({"role": "member"})).await;
+    let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
+    let (_, token) = key(&rig, &rig.admin, json!({"owner_id": bot["id"]})).await;
+    let bot = rig.authenticate(&token).await.unwrap();
+    let vault = rig
         .call(&bot, "POST", "/vaults", json!({"name": "v"}))
         .await
         .body();
     let secret = json!({"name": "s", "value": "hush", "vault_id": vault["id"]});
-    house
-        .call(&bot, "POST", "/vault_secrets", secret)
+    rig.call(&bot, "POST", "/vault_secrets", secret)
         .await
         .body();
     let policy = json!({"on_http_request": [{"actions": [{
@@ -273,14 +269,12 @@ async fn a_key_with_a_lower_role_is_not_its_owner() {
         "traffic_policy": policy,
     });
     for body in [internal, foreign] {
-        let answered = house
-            .call(&caller, "POST", "/endpoints", body.clone())
-            .await;
+        let answered = rig.call(&caller, "POST", "/endpoints", body.clone()).await;
         assert!(
             matches!(answered, Answered::Refused(..)),
             "{body} {answered:?}"
         );
-        let answered = house.post("/endpoints", body.clone()).await;
+        let answered = rig.post("/endpoints", body.clone()).await;
         assert!(
             matches!(answered, Answered::Created(_)),
             "{body} {answered:?}"
@@ -290,28 +284,28 @@ async fn a_key_with_a_lower_role_is_not_its_owner() {
 
 #[tokio::test]
 async fn a_rotated_key_has_two_tokens_for_a_while() {
-    let house = House::start().await;
-    let (id, first) = key(&house, &house.admin, json!({})).await;
+    let rig = Rig::start().await;
+    let (id, first) = key(&rig, &rig.admin, json!({})).await;
     let path = format!("/api_keys/{id}/rotate");
     let rotate = async |body: Value| {
-        let rotated = house.post(&path, body).await;
+        let rotated = rig.post(&path, body).await;
         let Answered::Created(rotated) = rotated else {
             panic!("{rotated:?}")
         };
         assert_eq!(rotated["id"], *id);
         rotated["token"].as_str().unwrap().to_owned()
     };
-    let works = async |token: &str| house.authenticate(token).await.is_ok();
+    let works = async |token: &str| rig.authenticate(token).await.is_ok();
     let second = rotate(json!({"overlap": 3_600})).await;
     assert_eq!(second[..27], first[..27]);
     assert!(works(&first).await && works(&second).await);
-    let restrictions = house.get(&format!("/api_keys/{id}/restrictions")).await;
-    let end = house.clock.now().plus(HOUR).to_string();
+    let restrictions = rig.get(&format!("/api_keys/{id}/restrictions")).await;
+    let end = rig.clock.now().plus(HOUR).to_string();
     assert_eq!(restrictions.body()["previous_token_expires_at"], *end);
-    house.clock.advance(HOUR);
-    assert_eq!(house.authenticate(&first).await, Err(Some(203)));
+    rig.clock.advance(HOUR);
+    assert_eq!(rig.authenticate(&first).await, Err(Some(203)));
     assert!(works(&second).await);
-    let restrictions = house.get(&format!("/api_keys/{id}/restrictions")).await;
+    let restrictions = rig.get(&format!("/api_keys/{id}/restrictions")).await;
     assert_eq!(
         restrictions.body()["previous_token_expires_at"],
         Value::Null
@@ -323,20 +317,19 @@ async fn a_rotated_key_has_two_tokens_for_a_while() {
     assert!(!works(&second).await && works(&third).await && works(&fourth).await);
     // Without overlap, the token and what was begun with it ends.
     let here = IpAddr::from([127, 0, 0, 1]);
-    let caller = house.authenticate(&fourth).await.unwrap();
-    let (cookie, _) = house.control.sign_in(caller, here).await.unwrap();
+    let caller = rig.authenticate(&fourth).await.unwrap();
+    let (cookie, _) = rig.control.sign_in(caller, here).await.unwrap();
     let fifth = rotate(Value::Null).await;
     assert!(!works(&third).await && !works(&fourth).await && works(&fifth).await);
     assert!(
-        house
-            .control
+        rig.control
             .console_session(cookie.reveal(), here)
             .await
             .is_err()
     );
 
-    let (told, _) = house.told_after(0).await;
-    let everything = format!("{told:?}{:?}", house.store.all("api_key").await.unwrap());
+    let (reported, _) = rig.events_after(0).await;
+    let everything = format!("{reported:?}{:?}", rig.store.all("api_key").await.unwrap());
     for token in [first, second, third, fourth, fifth] {
         assert!(!everything.contains(&token[28..]));
     }
@@ -344,12 +337,12 @@ async fn a_rotated_key_has_two_tokens_for_a_while() {
 
 #[tokio::test]
 async fn the_last_use_of_a_key_is_kept() {
-    let house = House::start().await;
-    let (id, token) = key(&house, &house.admin, json!({})).await;
-    let caller = house.authenticate(&token).await.unwrap();
+    let rig = Rig::start().await;
+    let (id, token) = key(&rig, &rig.admin, json!({})).await;
+    let caller = rig.authenticate(&token).await.unwrap();
     let path = format!("/api_keys/{id}/restrictions");
     let last = async || {
-        let shown = house.get(&path).await.body();
+        let shown = rig.get(&path).await.body();
         (
             shown["last_used_at"].clone(),
             shown["last_used_from"].clone(),
@@ -358,56 +351,53 @@ async fn the_last_use_of_a_key_is_kept() {
     assert_eq!(last().await, (Value::Null, json!("")));
     let noted = |address: &str| {
         let address = address.parse().unwrap();
-        house.control.note_key_use(&caller, address);
+        rig.control.note_key_use(&caller, address);
         (
-            json!(house.clock.now().to_string()),
+            json!(rig.clock.now().to_string()),
             json!(address.to_string()),
         )
     };
     let first = noted("192.0.2.1");
     assert_eq!(last().await, first);
-    house.control.write_key_uses().await.unwrap();
-    let revision = house.store.revision().await.unwrap();
+    rig.control.write_key_uses().await.unwrap();
+    let revision = rig.store.revision().await.unwrap();
     // Nothing to write.
-    house.control.write_key_uses().await.unwrap();
-    assert_eq!(house.store.revision().await.unwrap(), revision);
-    house.clock.advance(HOUR);
+    rig.control.write_key_uses().await.unwrap();
+    assert_eq!(rig.store.revision().await.unwrap(), revision);
+    rig.clock.advance(HOUR);
     let second = noted("2001:db8::1");
     assert_eq!(last().await, second);
-    house.control.write_key_uses().await.unwrap();
-    assert_eq!(house.store.count("key_uses").await.unwrap(), 1);
+    rig.control.write_key_uses().await.unwrap();
+    assert_eq!(rig.store.count("key_uses").await.unwrap(), 1);
 
     // The use of a deleted key is not written, and what was written goes.
     noted("192.0.2.3");
-    house.delete(&format!("/api_keys/{id}")).await;
-    house.control.write_key_uses().await.unwrap();
-    house.control.clean_key_uses().await.unwrap();
-    assert_eq!(house.store.count("key_uses").await.unwrap(), 0);
+    rig.delete(&format!("/api_keys/{id}")).await;
+    rig.control.write_key_uses().await.unwrap();
+    rig.control.clean_key_uses().await.unwrap();
+    assert_eq!(rig.store.count("key_uses").await.unwrap(), 0);
 }
 
 #[tokio::test]
 async fn self_says_what_the_caller_may_do() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let may = |shown: &Value| -> Vec<String> {
         let operations = shown["operations"].as_array().unwrap().iter();
         operations
             .map(|id| id.as_str().unwrap().to_owned())
             .collect()
     };
-    let shown = house.get("/self").await.body();
+    let shown = rig.get("/self").await.body();
     assert_eq!(shown["role"], "admin");
-    assert_eq!(shown["owner_id"], *house.admin.owner_id);
+    assert_eq!(shown["owner_id"], *rig.admin.owner_id);
     assert_eq!(shown["scopes"].as_array().unwrap().len(), Scope::ALL.len());
     assert_eq!(shown["expires_at"], Value::Null);
     assert_eq!(may(&shown).len(), operations().len());
 
-    let end = house.clock.now().plus(HOUR).to_string();
+    let end = rig.clock.now().plus(HOUR).to_string();
     let body = json!({"role": "member", "scopes": ["users.write", "keys.read"], "expires_at": end});
-    let (id, caller) = restricted(&house, body).await;
-    let shown = house
-        .call(&caller, "GET", "/self", Value::Null)
-        .await
-        .body();
+    let (id, caller) = restricted(&rig, body).await;
+    let shown = rig.call(&caller, "GET", "/self", Value::Null).await.body();
     assert_eq!(shown["api_key"]["id"], *id);
     assert_eq!(shown["role"], "member");
     assert_eq!(

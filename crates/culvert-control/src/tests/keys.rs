@@ -4,24 +4,24 @@ use super::*;
 
 #[tokio::test]
 pub(super) async fn only_admins_name_another_owner() {
-    let house = House::start().await;
-    let bot = house.post("/bot_users", json!({"name": "b"})).await.body();
+    let rig = Rig::start().await;
+    let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
     let bot_id = bot["id"].as_str().unwrap().to_owned();
     let service_id = bot_id.replace("bot_", "service_");
-    let developer = house.user("Dev@x.example", Role::Member, true).await;
-    house.user("gone@x.example", Role::Member, false).await;
-    let stranger = house.stranger().await;
+    let developer = rig.user("Dev@x.example", Role::Member, true).await;
+    rig.user("gone@x.example", Role::Member, false).await;
+    let stranger = rig.stranger().await;
 
     let made = |owner: &str| json!({ "owner_id": owner });
     for (owner, expected) in [
-        ("", &house.admin.owner_id),
-        (house.admin.owner_id.as_str(), &house.admin.owner_id),
+        ("", &rig.admin.owner_id),
+        (rig.admin.owner_id.as_str(), &rig.admin.owner_id),
         (&bot_id, &bot_id),
         (&service_id, &bot_id),
         ("dev@X.example", &developer.owner_id),
         (&developer.owner_id, &developer.owner_id),
     ] {
-        let key = house.post("/api_keys", made(owner)).await.body();
+        let key = rig.post("/api_keys", made(owner)).await.body();
         assert_eq!(key["owner_id"], **expected, "{owner}");
     }
     let nobody = format!("usr_{}", "0".repeat(27));
@@ -34,7 +34,7 @@ pub(super) async fn only_admins_name_another_owner() {
         ("ak_000", 243),
         ("not an id", 223),
     ] {
-        let answered = house.post("/api_keys", made(owner)).await;
+        let answered = rig.post("/api_keys", made(owner)).await;
         assert_eq!(answered.code(), Some(code), "{owner}");
         let Answered::Refused(class, ..) = answered else {
             unreachable!()
@@ -42,27 +42,25 @@ pub(super) async fn only_admins_name_another_owner() {
         assert_eq!(class, culvert_base::Class::Invalid, "{owner}");
     }
     for own in ["", "DEV@x.example", &developer.owner_id] {
-        let key = house
+        let key = rig
             .call(&developer, "POST", "/api_keys", made(own))
             .await
             .body();
         assert_eq!(key["owner_id"], *developer.owner_id);
     }
-    for other in [&house.admin.owner_id, &bot_id, "gone@x.example", "junk"] {
-        let answered = house
-            .call(&developer, "POST", "/api_keys", made(other))
-            .await;
+    for other in [&rig.admin.owner_id, &bot_id, "gone@x.example", "junk"] {
+        let answered = rig.call(&developer, "POST", "/api_keys", made(other)).await;
         assert_eq!(answered.code(), Some(630), "{other}");
     }
-    let key = house.post("/api_keys", json!({})).await.body();
+    let key = rig.post("/api_keys", json!({})).await.body();
     let one = format!("/api_keys/{}", key["id"].as_str().unwrap());
-    assert_eq!(house.patch(&one, made(&bot_id)).await.code(), Some(214));
+    assert_eq!(rig.patch(&one, made(&bot_id)).await.code(), Some(214));
 }
 
 #[tokio::test]
 async fn a_bot_goes_with_what_belongs_to_it_oldest_first_in_one_commit() {
-    let house = House::start().await;
-    let bot = house.post("/bot_users", json!({"name": "b"})).await.body();
+    let rig = Rig::start().await;
+    let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
     let bot_id = bot["id"].as_str().unwrap();
     let mut keys = Vec::new();
     let mut owned = Vec::new();
@@ -72,34 +70,34 @@ async fn a_bot_goes_with_what_belongs_to_it_oldest_first_in_one_commit() {
             ("credentials", "tunnel_credential_deleted.v0"),
             ("ssh_credentials", "ssh_public_key_deleted.v0"),
         ][n % 3];
-        let mut body = house.sample(collection, 10).await;
+        let mut body = rig.sample(collection, 10).await;
         body["owner_id"] = json!(bot_id);
-        let made = house.post(&format!("/{collection}"), body).await.body();
+        let made = rig.post(&format!("/{collection}"), body).await.body();
         owned.push((made["id"].clone(), json!(kind)));
         if collection == "api_keys" {
             keys.push(made["token"].as_str().unwrap().to_owned());
         }
     }
-    let (_, start) = house.told_after(0).await;
-    let revision = house.store.revision().await.unwrap();
+    let (_, start) = rig.events_after(0).await;
+    let revision = rig.store.revision().await.unwrap();
     let path = format!("/service_users/{}", bot_id.replace("bot_", "service_"));
-    assert_eq!(house.delete(&path).await, Answered::NoContent);
-    assert_eq!(house.store.revision().await.unwrap(), revision + 1);
-    let (told, _) = house.told_after(start).await;
-    let gone: Vec<_> = told
+    assert_eq!(rig.delete(&path).await, Answered::NoContent);
+    assert_eq!(rig.store.revision().await.unwrap(), revision + 1);
+    let (reported, _) = rig.events_after(start).await;
+    let gone: Vec<_> = reported
         .iter()
         .map(|event| (event["object"]["id"].clone(), event["event_type"].clone()))
         .collect();
     assert_eq!(gone, owned);
     for token in &keys {
-        assert_eq!(house.authenticate(token).await, Err(Some(203)));
+        assert_eq!(rig.authenticate(token).await, Err(Some(203)));
     }
 }
 
 #[tokio::test]
 async fn bots_and_service_users_are_one_kind_of_object() {
-    let house = House::start().await;
-    let made = house
+    let rig = Rig::start().await;
+    let made = rig
         .post("/service_users", json!({"name": "s"}))
         .await
         .body();
@@ -107,23 +105,23 @@ async fn bots_and_service_users_are_one_kind_of_object() {
     let bot_id = service_id.replace("service_", "bot_");
     assert!(service_id.starts_with("service_"));
     for id in [service_id, &bot_id] {
-        let bot = house.get(&format!("/bot_users/{id}")).await.body();
+        let bot = rig.get(&format!("/bot_users/{id}")).await.body();
         assert_eq!(bot["id"], *bot_id);
         assert_eq!(bot["uri"], format!("{BASE}/bot_users/{bot_id}"));
-        let service = house.get(&format!("/service_users/{id}")).await.body();
+        let service = rig.get(&format!("/service_users/{id}")).await.body();
         assert_eq!(service, made);
     }
     assert_eq!(
-        house.get("/bot_users").await.body()["bot_users"][0]["id"],
+        rig.get("/bot_users").await.body()["bot_users"][0]["id"],
         *bot_id
     );
     assert_eq!(
-        house.post("/bot_users", json!({"name": "s"})).await.code(),
+        rig.post("/bot_users", json!({"name": "s"})).await.code(),
         Some(4112)
     );
     // A name is unique only within its account.
-    let stranger = house.stranger().await;
-    let other = house
+    let stranger = rig.stranger().await;
+    let other = rig
         .call(&stranger, "POST", "/bot_users", json!({"name": "s"}))
         .await;
     assert!(matches!(other, Answered::Created(_)));

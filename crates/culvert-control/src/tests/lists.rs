@@ -9,13 +9,12 @@ use crate::tests::*;
 
 #[tokio::test]
 async fn pages_are_newest_first_and_never_link_to_an_empty_one() {
-    let house = House::start().await;
-    let mut ids = vec![house.admin.key_id.clone()];
+    let rig = Rig::start().await;
+    let mut ids = vec![rig.admin.key_id.clone()];
     for n in 0..6 {
-        house
-            .clock
+        rig.clock
             .advance(Duration::from_secs(u64::from(n % 2 == 0)));
-        let key = house
+        let key = rig
             .post("/api_keys", json!({"description": format!("{n}")}))
             .await
             .body();
@@ -27,7 +26,7 @@ async fn pages_are_newest_first_and_never_link_to_an_empty_one() {
         let mut seen = Vec::new();
         let mut n_pages = 0;
         loop {
-            let page = house.get(&path).await.body();
+            let page = rig.get(&path).await.body();
             let keys = page["keys"].as_array().unwrap();
             assert!(!keys.is_empty());
             assert_eq!(page["uri"], format!("{BASE}/api_keys"));
@@ -45,8 +44,8 @@ async fn pages_are_newest_first_and_never_link_to_an_empty_one() {
         assert_eq!(n_pages, 7usize.div_ceil(limit));
     }
     // The object in `before_id` need not exist any more.
-    house.delete(&format!("/api_keys/{}", ids[2])).await;
-    let page = house
+    rig.delete(&format!("/api_keys/{}", ids[2])).await;
+    let page = rig
         .get(&format!("/api_keys?before_id={}", ids[2]))
         .await
         .body();
@@ -55,17 +54,13 @@ async fn pages_are_newest_first_and_never_link_to_an_empty_one() {
 
 #[tokio::test]
 pub(super) async fn filters_are_applied_before_paging() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for n in 0..7 {
-        house
-            .post("/api_keys", json!({"description": format!("{}", n % 2)}))
+        rig.post("/api_keys", json!({"description": format!("{}", n % 2)}))
             .await;
     }
     let filter = "filter=obj.description == '0'";
-    let page = house
-        .get(&format!("/api_keys?limit=2&{filter}"))
-        .await
-        .body();
+    let page = rig.get(&format!("/api_keys?limit=2&{filter}")).await.body();
     assert_eq!(page["keys"].as_array().unwrap().len(), 2);
     let next = page["next_page_uri"].as_str().unwrap();
     assert!(
@@ -73,7 +68,7 @@ pub(super) async fn filters_are_applied_before_paging() {
         "{next}"
     );
     let last = page["keys"][1]["id"].as_str().unwrap();
-    let page = house
+    let page = rig
         .get(&format!("/api_keys?limit=2&before_id={last}&{filter}"))
         .await
         .body();
@@ -91,9 +86,9 @@ pub(super) async fn filters_are_applied_before_paging() {
         ("/api_keys?before_id=esb_1", 227),
         ("/service_users?before_id=ak_1", 243),
     ] {
-        assert_eq!(house.get(path).await.code(), Some(code), "{path}");
+        assert_eq!(rig.get(path).await.code(), Some(code), "{path}");
     }
-    let owner = &house.admin.owner_id;
+    let owner = &rig.admin.owner_id;
     for (collection, filter, n) in [
         ("api_keys", format!("obj.owner_id == '{owner}'"), 8),
         (
@@ -104,7 +99,7 @@ pub(super) async fn filters_are_applied_before_paging() {
         ("service_users", "obj.id == 'service_x'".to_owned(), 0),
         ("event_destinations", "obj.metadata == null".to_owned(), 0),
     ] {
-        let list = house
+        let list = rig
             .get(&format!("/{collection}?filter={filter}"))
             .await
             .body();
@@ -120,11 +115,11 @@ pub(super) async fn filters_are_applied_before_paging() {
 
 #[tokio::test]
 async fn endpoints_are_found_by_id_and_url() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let mut ids = Vec::new();
     for n in 0..3 {
-        let made = house
-            .post("/endpoints", house.sample("endpoints", n).await)
+        let made = rig
+            .post("/endpoints", rig.sample("endpoints", n).await)
             .await
             .body();
         ids.push(made["id"].as_str().unwrap().to_owned());
@@ -139,7 +134,7 @@ async fn endpoints_are_found_by_id_and_url() {
         ),
         ("filter=obj.principal.id != ''".to_owned(), 3),
     ] {
-        let list = house.get(&format!("/endpoints?{query}")).await.body();
+        let list = rig.get(&format!("/endpoints?{query}")).await.body();
         assert_eq!(list["endpoints"].as_array().unwrap().len(), n, "{query}");
     }
 }
@@ -147,23 +142,23 @@ async fn endpoints_are_found_by_id_and_url() {
 /// Filters narrow the objects that the store reads; matching objects must be among them.
 #[tokio::test]
 async fn every_field_finds_the_object_that_has_its_value() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let mut missed = Vec::new();
     for ty in ALL {
         let Some(fields) = ty.filter else { continue };
         let collection = format!("/{}", ty.collection);
         let id = if ty.life == Life::Configured {
-            let mut sample = house.sample(ty.collection, 1).await;
+            let mut sample = rig.sample(ty.collection, 1).await;
             if ty.collection != "service_users" {
                 sample["description"] = json!("\"quoted\" \\ \u{e9}\n\u{1}");
                 sample["metadata"] = json!("{\"a\": [1]}");
             }
-            let made = house.post(&collection, sample).await.body();
+            let made = rig.post(&collection, sample).await.body();
             made["id"].as_str().unwrap().to_owned()
         } else {
-            observed::stored_one(&house, ty, &house.admin.owner_id).await
+            observed::stored_one(&rig, ty, &rig.admin.owner_id).await
         };
-        let shown = house.get(&format!("{collection}/{id}")).await.body();
+        let shown = rig.get(&format!("{collection}/{id}")).await.body();
         for field in fields {
             let value = field
                 .name
@@ -205,7 +200,7 @@ async fn every_field_finds_the_object_that_has_its_value() {
                 _ => vec![format!("obj.{name} == \"{quoted}\"")],
             };
             for condition in conditions {
-                let listed = list(&house, ty, &condition).await;
+                let listed = list(&rig, ty, &condition).await;
                 if !listed.contains(&id) {
                     missed.push(format!("{} {condition}", ty.name));
                 }
@@ -217,7 +212,7 @@ async fn every_field_finds_the_object_that_has_its_value() {
             format!("obj.id > \"{id}\" && obj.id < \"{id}\""),
         ] {
             assert!(
-                list(&house, ty, &nothing).await.is_empty(),
+                list(&rig, ty, &nothing).await.is_empty(),
                 "{} {nothing}",
                 ty.name
             );
@@ -227,9 +222,9 @@ async fn every_field_finds_the_object_that_has_its_value() {
 }
 
 /// IDs of the objects that match a filter.
-async fn list(house: &House, ty: &ResourceType, filter: &str) -> Vec<String> {
+async fn list(rig: &Rig, ty: &ResourceType, filter: &str) -> Vec<String> {
     let filter: String = url::form_urlencoded::byte_serialize(filter.as_bytes()).collect();
-    let listed = house
+    let listed = rig
         .get(&format!("/{}?filter={filter}", ty.collection))
         .await
         .body();
@@ -242,21 +237,18 @@ async fn list(house: &House, ty: &ResourceType, filter: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn what_few_objects_have_is_found_among_many() {
-    let house = House::start().await;
-    let first = house
+    let rig = Rig::start().await;
+    let first = rig
         .post("/api_keys", json!({"description": "needle"}))
         .await
         .body();
     let id = first["id"].as_str().unwrap();
-    let document = house.store.get("api_key", id).await.unwrap().unwrap();
+    let document = rig.store.get("api_key", id).await.unwrap().unwrap();
     let numbers: Vec<u64> = (0..20_000).collect();
     for some in numbers.chunks(1000) {
         let changes = some.iter().fold(Changes::default(), |changes, n| {
             let mut document = document.clone();
-            let id = house
-                .control
-                .ids
-                .next(&*house.clock, &SeededEntropy::new(*n));
+            let id = rig.control.ids.next(&*rig.clock, &SeededEntropy::new(*n));
             document.head.id = format!("ak_{id}");
             document.body = document.body.replace("needle", "straw");
             document.keys.clear();
@@ -266,7 +258,7 @@ async fn what_few_objects_have_is_found_among_many() {
                 AuditEvent::Suppress { reason: "a test" },
             ))
         });
-        house.store.commit(changes).await.unwrap();
+        rig.store.commit(changes).await.unwrap();
     }
     for filter in [
         "obj.description == \"needle\"".to_owned(),
@@ -274,7 +266,7 @@ async fn what_few_objects_have_is_found_among_many() {
         format!("obj.id == \"{id}\""),
     ] {
         let ty = ALL.iter().find(|ty| ty.name == "api_key").unwrap();
-        assert_eq!(list(&house, ty, &filter).await, [id], "{filter}");
+        assert_eq!(list(&rig, ty, &filter).await, [id], "{filter}");
     }
 }
 
@@ -282,20 +274,20 @@ async fn what_few_objects_have_is_found_among_many() {
 /// one.
 #[tokio::test]
 async fn a_filter_looks_at_as_many_objects_however_long_that_takes() {
-    let house = House::start().await;
-    let first = house
+    let rig = Rig::start().await;
+    let first = rig
         .post(
             "/api_keys",
             json!({"description": "straw", "metadata": "x".repeat(4000)}),
         )
         .await;
     let id = first.body()["id"].as_str().unwrap().to_owned();
-    let document = house.store.get("api_key", &id).await.unwrap().unwrap();
+    let document = rig.store.get("api_key", &id).await.unwrap().unwrap();
     let add = async |numbers: std::ops::Range<u64>| {
         let changes = numbers.fold(Changes::default(), |changes, n| {
             let mut document = document.clone();
             let entropy = SeededEntropy::new(n);
-            let id = house.control.ids.next(&*house.clock, &entropy);
+            let id = rig.control.ids.next(&*rig.clock, &entropy);
             document.head.id = format!("ak_{id}");
             document.keys.clear();
             document.refs.clear();
@@ -304,7 +296,7 @@ async fn a_filter_looks_at_as_many_objects_however_long_that_takes() {
                 AuditEvent::Suppress { reason: "a test" },
             ))
         });
-        house.store.commit(changes).await.unwrap();
+        rig.store.commit(changes).await.unwrap();
     };
     // No index helps with a negated condition.
     let filter: String =
@@ -312,7 +304,7 @@ async fn a_filter_looks_at_as_many_objects_however_long_that_takes() {
     let path = format!("/api_keys?filter={filter}");
     let mut n_objects = 2;
     let refused_at = loop {
-        match house.get(&path).await {
+        match rig.get(&path).await {
             Answered::Ok(page) => assert_eq!(page["keys"].as_array().unwrap().len(), 1),
             refused => {
                 assert_eq!(refused.code(), Some(250));
@@ -325,6 +317,6 @@ async fn a_filter_looks_at_as_many_objects_however_long_that_takes() {
     };
     assert!(refused_at > 2000, "{refused_at}");
     for _ in 0..3 {
-        assert_eq!(house.get(&path).await.code(), Some(250));
+        assert_eq!(rig.get(&path).await.code(), Some(250));
     }
 }

@@ -11,7 +11,7 @@ use super::*;
 
 /// Control that writes the reported sign-ins.
 struct Kept {
-    house: House,
+    rig: Rig,
     /// The edge's sender of entries.
     journal: mpsc::Sender<JournalEntry>,
     _running: JoinSet<()>,
@@ -19,25 +19,25 @@ struct Kept {
 
 impl Kept {
     async fn start() -> Self {
-        let house = House::start().await;
-        drop(house.entries.lock().unwrap().take());
+        let rig = Rig::start().await;
+        drop(rig.entries.lock().unwrap().take());
         let (journal, entries) = mpsc::channel(8);
         let mut running = JoinSet::new();
         let stop = CancellationToken::new();
-        running.spawn(house.control.clone().keep_logins(entries, stop.clone()));
-        running.spawn(house.control.clone().run(stop));
+        running.spawn(rig.control.clone().keep_logins(entries, stop.clone()));
+        running.spawn(rig.control.clone().run(stop));
         Self {
-            house,
+            rig,
             journal,
             _running: running,
         }
     }
 
     fn sighting(&self, session: u32, user: &str) -> Sighting {
-        let now = self.house.clock.now();
+        let now = self.rig.clock.now();
         Sighting {
             session: session_id(session),
-            account: self.house.admin.account.as_str().into(),
+            account: self.rig.admin.account.as_str().into(),
             endpoint: "ep_1".to_owned(),
             public_url: "https://app.culvert.localhost".to_owned(),
             provider: "id.example".to_owned(),
@@ -65,7 +65,7 @@ impl Kept {
 
     async fn list(&self, collection: &str, field: &str) -> Vec<Value> {
         let list = self
-            .house
+            .rig
             .get(&format!("/{collection}?limit=100"))
             .await
             .body();
@@ -108,18 +108,18 @@ async fn log_ins_are_listed_and_followed() {
 
     // The session is used again, and the user's name has changed.
     let later = Duration::from_secs(100);
-    kept.house.clock.advance(later);
+    kept.rig.clock.advance(later);
     let mut again = kept.sighting(1, "ann");
     again.started_at = first.started_at;
     again.person.name = "Ann".to_owned();
     assert_eq!(kept.tell(again).await, Noted::Stored(user_id.clone()));
     let users = kept.list("app/users", "application_users").await;
     assert_eq!(users[0]["name"], "Ann");
-    assert_eq!(users[0]["last_active"], kept.house.clock.now().to_string());
+    assert_eq!(users[0]["last_active"], kept.rig.clock.now().to_string());
     assert_eq!(users[0]["last_login"], first.started_at.to_string());
     assert_eq!(
         kept.sessions().await[0]["last_active"],
-        kept.house.clock.now().to_string()
+        kept.rig.clock.now().to_string()
     );
     // Another browser of the same user, and another user.
     assert_eq!(
@@ -142,7 +142,7 @@ async fn a_session_that_ended_does_not_come_back() {
     };
     kept.tell(two.clone()).await;
     let path = format!("/app/sessions/{}", session_id(1));
-    assert_eq!(kept.house.delete(&path).await, Answered::NoContent);
+    assert_eq!(kept.rig.delete(&path).await, Answered::NoContent);
     assert_eq!(kept.tell(one.clone()).await, Noted::Ended);
     assert_eq!(kept.tell(two.clone()).await, Noted::Stored(user_id.clone()));
 
@@ -174,10 +174,10 @@ async fn a_session_that_ended_does_not_come_back() {
         Noted::Stored(user_id.clone())
     );
     let path = format!("/app/users/{user_id}");
-    assert_eq!(kept.house.delete(&path).await, Answered::NoContent);
+    assert_eq!(kept.rig.delete(&path).await, Answered::NoContent);
     assert!(kept.sessions().await.is_empty());
     assert_eq!(kept.tell(three).await, Noted::Ended);
-    kept.house.clock.advance(Duration::from_secs(1));
+    kept.rig.clock.advance(Duration::from_secs(1));
     let Noted::Stored(new_id) = kept.tell(kept.sighting(4, "ann")).await else {
         panic!("it is not noted");
     };
@@ -200,29 +200,28 @@ async fn a_user_has_so_many_sessions() {
 async fn what_has_expired_is_removed() {
     let kept = Kept::start().await;
     kept.tell(kept.sighting(1, "ann")).await;
-    kept.house.clock.advance(Duration::from_secs(3600 + 599));
-    kept.house.control.clean_logins().await.unwrap();
+    kept.rig.clock.advance(Duration::from_secs(3600 + 599));
+    kept.rig.control.clean_logins().await.unwrap();
     assert_eq!(kept.sessions().await.len(), 1);
-    kept.house.clock.advance(Duration::from_secs(2));
-    kept.house.control.clean_logins().await.unwrap();
+    kept.rig.clock.advance(Duration::from_secs(2));
+    kept.rig.control.clean_logins().await.unwrap();
     assert!(kept.sessions().await.is_empty());
 }
 
 #[tokio::test]
 async fn policies_that_log_people_in_are_checked() {
-    let house = House::start().await;
-    let stranger = house.stranger().await;
+    let rig = Rig::start().await;
+    let stranger = rig.stranger().await;
     let other = json!({"domain": "theirs.example"});
-    house
-        .call(&stranger, "POST", "/reserved_domains", other)
+    rig.call(&stranger, "POST", "/reserved_domains", other)
         .await
         .body();
     for domain in ["a.b.ours.example", "b.ours.example", "sub.theirs.example"] {
         let caller = match domain.contains("theirs") {
             true => &stranger,
-            false => &house.admin,
+            false => &rig.admin,
         };
-        let made = house.call(
+        let made = rig.call(
             caller,
             "POST",
             "/reserved_domains",
@@ -241,7 +240,7 @@ async fn policies_that_log_people_in_are_checked() {
             "pooling_enabled": true,
             "traffic_policy": {"on_http_request": [{"actions": [action]}]},
         });
-        match house.call(caller, "POST", "/endpoints", body).await {
+        match rig.call(caller, "POST", "/endpoints", body).await {
             Answered::Created(shown) => {
                 let policy = shown["traffic_policy"].as_str().unwrap();
                 assert!(policy.contains("hush"), "{policy}");
@@ -250,7 +249,7 @@ async fn policies_that_log_people_in_are_checked() {
             refused => refused.code(),
         }
     };
-    let admin = &house.admin;
+    let admin = &rig.admin;
     assert_eq!(write(admin, "a.b.ours.example", json!({})).await, None);
     for (host, domain, code) in [
         ("a.b.ours.example", "a.b.ours.example", None),

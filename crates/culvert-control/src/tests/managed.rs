@@ -165,8 +165,8 @@ impl Issuer for Paper {
     }
 }
 
-/// A house that obtains certificates from `paper`.
-async fn house(paper: &Arc<Paper>) -> (House, JoinSet<()>) {
+/// A rig that obtains certificates from `paper`.
+async fn rig(paper: &Arc<Paper>) -> (Rig, JoinSet<()>) {
     let certificates = Certificates {
         issuer: Some(paper.clone()),
         own_names: Vec::new(),
@@ -175,13 +175,13 @@ async fn house(paper: &Arc<Paper>) -> (House, JoinSet<()>) {
         spread: Duration::ZERO,
         retry_after: Duration::from_secs(60),
     };
-    let house = House::with(Some(certificates), AGENTS).await;
+    let rig = Rig::with(Some(certificates), AGENTS).await;
     let mut tasks = JoinSet::new();
-    let control = house.control.clone();
+    let control = rig.control.clone();
     tasks.spawn(control.run(CancellationToken::new()));
-    let control = house.control.clone();
+    let control = rig.control.clone();
     tasks.spawn(control.manage_certificates(CancellationToken::new()));
-    (house, tasks)
+    (rig, tasks)
 }
 
 async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
@@ -200,39 +200,39 @@ fn path(object: &Value) -> String {
 }
 
 #[tokio::test]
-pub(super) async fn what_is_issued_is_told_of_once_and_stays_while_it_is_managed() {
+pub(super) async fn what_is_issued_is_reported_once_and_stays_while_it_is_managed() {
     let paper = Paper::new(true);
-    let (house, _tasks) = house(&paper).await;
-    let (_, start) = house.told_after(0).await;
+    let (rig, _tasks) = rig(&paper).await;
+    let (_, start) = rig.events_after(0).await;
     let body = json!({"domain": "a.example", "certificate_management_policy": {"private_key_type": "ecdsa"}});
-    let made = house.post("/reserved_domains", body).await.body();
+    let made = rig.post("/reserved_domains", body).await.body();
     let one = path(&made);
     until("a certificate", async || {
-        !house.get(&one).await.body()["certificate"].is_null()
+        !rig.get(&one).await.body()["certificate"].is_null()
     })
     .await;
-    let domain = house.get(&one).await.body();
-    let certificate = house.get(&path(&domain["certificate"])).await.body();
+    let domain = rig.get(&one).await.body();
+    let certificate = rig.get(&path(&domain["certificate"])).await.body();
     assert_eq!(certificate["private_key_type"], "ecdsa");
     assert_eq!(certificate["issued_at"], "2027-01-15T08:00:00Z");
-    let (told, _) = house.told_after(start).await;
-    let kinds: Vec<&Value> = told.iter().map(|event| &event["event_type"]).collect();
+    let (reported, _) = rig.events_after(start).await;
+    let kinds: Vec<&Value> = reported.iter().map(|event| &event["event_type"]).collect();
     let expected = [
         "domain_created.v0",
         "tls_certificate_created.v0",
         "domain_updated.v0",
     ];
     assert_eq!(kinds, expected);
-    for (event, object) in told[1..].iter().zip([&certificate, &domain]) {
+    for (event, object) in reported[1..].iter().zip([&certificate, &domain]) {
         let mut object = object.clone();
         object.as_object_mut().unwrap().remove("resolves_to");
         assert_eq!(event["object"], object);
         assert_eq!(event["principal"], Value::Null);
-        assert_eq!(event["account_id"], *house.admin.account);
+        assert_eq!(event["account_id"], *rig.admin.account);
     }
     // The order is removed, and its challenge is no longer served.
-    assert!(house.store.all("acme_order").await.unwrap().is_empty());
-    let mut snapshots = house.edge.0.subscribe();
+    assert!(rig.store.all("acme_order").await.unwrap().is_empty());
+    let mut snapshots = rig.edge.0.subscribe();
     let shows_none = |snapshot: &Option<culvert_edge::Snapshot>| {
         let snapshot = snapshot.as_ref();
         snapshot.is_some_and(|snapshot| snapshot.challenges().is_empty())
@@ -240,9 +240,9 @@ pub(super) async fn what_is_issued_is_told_of_once_and_stays_while_it_is_managed
     snapshots.wait_for(shows_none).await.unwrap();
 
     let issued = path(&certificate);
-    assert_eq!(house.delete(&issued).await.code(), Some(1966));
+    assert_eq!(rig.delete(&issued).await.code(), Some(1966));
     let attached = format!("{one}/certificate");
-    assert_eq!(house.delete(&attached).await.code(), Some(436));
+    assert_eq!(rig.delete(&attached).await.code(), Some(436));
     // Repeating the current values changes nothing.
     for body in [
         json!({"certificate_id": certificate["id"]}),
@@ -250,32 +250,27 @@ pub(super) async fn what_is_issued_is_told_of_once_and_stays_while_it_is_managed
         json!({"certificate_id": certificate["id"], "certificate_management_policy": {"private_key_type": "ecdsa"}}),
         json!({"certificate_management_policy": {"private_key_type": "ecdsa"}}),
     ] {
-        assert_eq!(
-            house.patch(&one, body.clone()).await.body(),
-            domain,
-            "{body}"
-        );
+        assert_eq!(rig.patch(&one, body.clone()).await.body(), domain, "{body}");
     }
     let managed = format!("{one}/certificate_management_policy");
-    assert_eq!(house.delete(&managed).await, Answered::NoContent);
-    assert_eq!(house.get(&one).await.body()["certificate"], Value::Null);
-    assert_eq!(house.delete(&issued).await, Answered::NoContent);
+    assert_eq!(rig.delete(&managed).await, Answered::NoContent);
+    assert_eq!(rig.get(&one).await.body()["certificate"], Value::Null);
+    assert_eq!(rig.delete(&issued).await, Answered::NoContent);
 }
 
 #[tokio::test]
 async fn a_policy_that_ends_in_the_middle_of_an_order_leaves_nothing_behind() {
     for deletes_domain in [false, true] {
         let paper = Paper::new(false);
-        let (house, _tasks) = house(&paper).await;
+        let (rig, _tasks) = rig(&paper).await;
         let body = json!({"domain": "a.example"});
-        let one = path(&house.post("/reserved_domains", body).await.body());
+        let one = path(&rig.post("/reserved_domains", body).await.body());
         let mut looks = paper.looks.subscribe();
         looks.wait_for(|looks| *looks > 0).await.unwrap();
         let ended = match deletes_domain {
-            true => house.delete(&one).await,
+            true => rig.delete(&one).await,
             false => {
-                house
-                    .delete(&format!("{one}/certificate_management_policy"))
+                rig.delete(&format!("{one}/certificate_management_policy"))
                     .await
             }
         };
@@ -283,11 +278,11 @@ async fn a_policy_that_ends_in_the_middle_of_an_order_leaves_nothing_behind() {
         paper.goes_on.send_replace(true);
         until("the order is gone", async || {
             // The lease of the attempt may have to expire first.
-            house.clock.advance(Duration::from_secs(60));
-            house.store.all("acme_order").await.unwrap().is_empty()
+            rig.clock.advance(Duration::from_secs(60));
+            rig.store.all("acme_order").await.unwrap().is_empty()
         })
         .await;
-        let list = house.get("/tls_certificates").await.body();
+        let list = rig.get("/tls_certificates").await.body();
         assert_eq!(list["tls_certificates"], json!([]));
     }
 }
@@ -295,10 +290,10 @@ async fn a_policy_that_ends_in_the_middle_of_an_order_leaves_nothing_behind() {
 #[tokio::test]
 async fn an_agent_ingress_gets_its_certificate_and_the_edge_presents_it() {
     let paper = Paper::new(true);
-    let (house, _tasks) = house(&paper).await;
-    let (_, start) = house.told_after(0).await;
+    let (rig, _tasks) = rig(&paper).await;
+    let (_, start) = rig.events_after(0).await;
     let body = json!({"domain": "a.example", "certificate_management_policy": {}});
-    let none = house.post("/agent_ingresses", body).await.body();
+    let none = rig.post("/agent_ingresses", body).await.body();
     assert_eq!(
         none["certificate_management_policy"],
         Value::Null,
@@ -306,18 +301,18 @@ async fn an_agent_ingress_gets_its_certificate_and_the_edge_presents_it() {
     );
     let one = path(&none);
     let policy = json!({"certificate_management_policy": {"private_key_type": "ecdsa"}});
-    house.patch(&one, policy).await.body();
+    rig.patch(&one, policy).await.body();
     until("a certificate", async || {
-        let status = &house.get(&one).await.body()["certificate_management_status"];
+        let status = &rig.get(&one).await.body()["certificate_management_status"];
         !status["renews_at"].is_null() && status["provisioning_job"].is_null()
     })
     .await;
     // Only the certificate has an event: agent ingresses have none.
-    let (told, _) = house.told_after(start).await;
-    let kinds: Vec<&Value> = told.iter().map(|event| &event["event_type"]).collect();
+    let (reported, _) = rig.events_after(start).await;
+    let kinds: Vec<&Value> = reported.iter().map(|event| &event["event_type"]).collect();
     assert_eq!(kinds, ["tls_certificate_created.v0"]);
-    assert!(house.store.all("acme_order").await.unwrap().is_empty());
-    let mut snapshots = house.edge.0.subscribe();
+    assert!(rig.store.all("acme_order").await.unwrap().is_empty());
+    let mut snapshots = rig.edge.0.subscribe();
     let presents_it = |snapshot: &Option<culvert_edge::Snapshot>| {
         let name = HostName::parse("a.example").unwrap();
         let snapshot = snapshot.as_ref();
@@ -326,11 +321,11 @@ async fn an_agent_ingress_gets_its_certificate_and_the_edge_presents_it() {
     snapshots.wait_for(presents_it).await.unwrap();
     let issued = format!(
         "/tls_certificates/{}",
-        told[0]["object"]["id"].as_str().unwrap()
+        reported[0]["object"]["id"].as_str().unwrap()
     );
-    assert_eq!(house.delete(&issued).await.code(), Some(1966));
-    assert_eq!(house.delete(&one).await, Answered::NoContent);
-    assert_eq!(house.delete(&issued).await, Answered::NoContent);
+    assert_eq!(rig.delete(&issued).await.code(), Some(1966));
+    assert_eq!(rig.delete(&one).await, Answered::NoContent);
+    assert_eq!(rig.delete(&issued).await, Answered::NoContent);
 }
 
 /// Seconds since 1970 of a time that the API shows.
@@ -356,53 +351,53 @@ async fn a_failed_certificate_is_tried_again_when_asked() {
             let what = format!("{collection} {change:?}");
             let paper = Paper::new(true);
             paper.refuses.store(true, Ordering::Relaxed);
-            let (house, _tasks) = house(&paper).await;
+            let (rig, _tasks) = rig(&paper).await;
             let body = json!({"domain": "a.example", "certificate_management_policy": {"private_key_type": "ecdsa"}});
-            let one = path(&house.post(&format!("/{collection}"), body).await.body());
+            let one = path(&rig.post(&format!("/{collection}"), body).await.body());
             let job = async || {
-                let object = house.get(&one).await.body();
+                let object = rig.get(&one).await.body();
                 object["certificate_management_status"]["provisioning_job"].clone()
             };
             let ask = async || match &change {
-                None => house.post(&format!("{one}/{retry}"), Value::Null).await,
-                Some(change) => house.patch(&one, change.clone()).await,
+                None => rig.post(&format!("{one}/{retry}"), Value::Null).await,
+                Some(change) => rig.patch(&one, change.clone()).await,
             };
             let failed = async || job().await["error_code"] == "DNS_ERROR";
-            let now = || house.clock.now().unix_seconds();
+            let now = || rig.clock.now().unix_seconds();
             // Three failures, each followed by the wait of a first failure.
             for _ in 0..3 {
                 until("a failure", failed).await;
                 let wait = seconds(&job().await["retries_at"]) - now();
                 assert!((300..=330).contains(&wait), "{what}: {wait}");
                 // A retry soon after a failure waits for the minimum time.
-                let (_, start) = house.told_after(0).await;
+                let (_, start) = rig.events_after(0).await;
                 let asked = ask().await.body();
                 let status = &asked["certificate_management_status"]["provisioning_job"];
                 assert_eq!(status["error_code"], Value::Null, "{what}");
                 assert_eq!(seconds(&status["retries_at"]), now() + 10, "{what}");
                 // The audit log shows it as an update of the domain by the caller.
-                let (told, _) = house.told_after(start).await;
+                let (reported, _) = rig.events_after(start).await;
                 if collection == "reserved_domains" {
-                    assert_eq!(told.len(), 1, "{what}");
-                    assert_eq!(told[0]["event_type"], "domain_updated.v0");
-                    assert!(!told[0]["principal"].is_null());
+                    assert_eq!(reported.len(), 1, "{what}");
+                    assert_eq!(reported[0]["event_type"], "domain_updated.v0");
+                    assert!(!reported[0]["principal"].is_null());
                 }
-                house.clock.advance(Duration::from_secs(10));
+                rig.clock.advance(Duration::from_secs(10));
                 // Wakes the reconciler: the attempt is due by the clock of the test.
                 ask().await.body();
             }
             until("a failure", failed).await;
             paper.refuses.store(false, Ordering::Relaxed);
-            house.clock.advance(Duration::from_secs(10));
+            rig.clock.advance(Duration::from_secs(10));
             ask().await.body();
             until("a certificate", async || {
-                let status = &house.get(&one).await.body()["certificate_management_status"];
+                let status = &rig.get(&one).await.body()["certificate_management_status"];
                 !status["renews_at"].is_null()
             })
             .await;
             // A retry without a failed attempt changes nothing.
-            let before = house.get(&one).await.body();
-            let after = house.post(&format!("{one}/{retry}"), Value::Null).await;
+            let before = rig.get(&one).await.body();
+            let after = rig.post(&format!("{one}/{retry}"), Value::Null).await;
             assert_eq!(after.body(), before, "{what}");
         }
     }
@@ -410,12 +405,12 @@ async fn a_failed_certificate_is_tried_again_when_asked() {
 
 #[tokio::test]
 pub(super) async fn what_cannot_be_tried_again_is_refused() {
-    let (house, _tasks) = house(&Paper::new(true)).await;
+    let (rig, _tasks) = rig(&Paper::new(true)).await;
     let body = json!({"domain": "x.culvert.localhost"});
-    let one = path(&house.post("/reserved_domains", body).await.body());
+    let one = path(&rig.post("/reserved_domains", body).await.body());
     let retry = "certificate_management_policy/retry";
-    let refused = house.post(&format!("{one}/{retry}"), Value::Null).await;
+    let refused = rig.post(&format!("{one}/{retry}"), Value::Null).await;
     assert_eq!(refused.code(), Some(437));
     let absent = format!("/reserved_domains/rd_00000000000000000000000000/{retry}");
-    assert_eq!(house.post(&absent, Value::Null).await.code(), None);
+    assert_eq!(rig.post(&absent, Value::Null).await.code(), None);
 }

@@ -68,7 +68,7 @@ const AGENTS: AgentLimits = AgentLimits {
 };
 
 /// Control with its store, clock, edge and first key.
-struct House {
+struct Rig {
     control: Arc<Control>,
     clock: Arc<ManualClock>,
     store: Store,
@@ -140,7 +140,7 @@ impl Answered {
     }
 }
 
-impl House {
+impl Rig {
     async fn start() -> Self {
         Self::with(None, AGENTS).await
     }
@@ -381,16 +381,16 @@ impl House {
             refs: Vec::new(),
             topics: Vec::new(),
         };
-        let told = AuditEvent::Suppress { reason: "a test" };
+        let reported = AuditEvent::Suppress { reason: "a test" };
         self.store
-            .commit(Changes::insert(document, told))
+            .commit(Changes::insert(document, reported))
             .await
             .unwrap();
         head.id
     }
 
     /// Events committed after `seq`, as JSON, and the last position.
-    async fn told_after(&self, seq: i64) -> (Vec<Value>, i64) {
+    async fn events_after(&self, seq: i64) -> (Vec<Value>, i64) {
         let rows = self.store.outbox_after(seq, 1000).await.unwrap();
         let last = rows.last().map_or(seq, |row| row.seq);
         let events = rows

@@ -56,7 +56,7 @@ pub(super) struct Owner {
 impl Owner {
     pub(super) async fn of(open: &Open, caller: Caller) -> Self {
         let made = open
-            .house
+            .rig
             .call(&caller, "POST", "/credentials", Value::Null)
             .await
             .body();
@@ -70,11 +70,11 @@ impl Owner {
     }
 
     pub(super) async fn bot(open: &Open, name: &str) -> Self {
-        let house = &open.house;
-        let made = house.post("/bot_users", json!({"name": name})).await.body();
+        let rig = &open.rig;
+        let made = rig.post("/bot_users", json!({"name": name})).await.body();
         let key = json!({"owner_id": made["id"]});
-        let key = house.post("/api_keys", key).await.body();
-        let caller = house.authenticate(key["token"].as_str().unwrap()).await;
+        let key = rig.post("/api_keys", key).await.body();
+        let caller = rig.authenticate(key["token"].as_str().unwrap()).await;
         Self::of(open, caller.unwrap()).await
     }
 
@@ -92,7 +92,7 @@ impl Owner {
                     _ => "tcp://127.0.0.1:1",
                 };
                 let body = json!({"url": url, "upstream_url": upstream, "pooling_enabled": true});
-                let made = open.house.call(&self.caller, "POST", "/endpoints", body);
+                let made = open.rig.call(&self.caller, "POST", "/endpoints", body);
                 match made.await {
                     Answered::Created(made) => Ok(made["id"].as_str().unwrap().to_owned()),
                     refused => Err(refused.code().unwrap()),
@@ -103,10 +103,10 @@ impl Owner {
 
     pub(super) async fn give_up(&self, open: &Open, kind: Kind, id: &str) {
         match kind {
-            Kind::Agent => open.house.control.unbind(&self.grant, id).await,
+            Kind::Agent => open.rig.control.unbind(&self.grant, id).await,
             Kind::Cloud => {
                 let path = format!("/endpoints/{id}");
-                let gone = open.house.call(&self.caller, "DELETE", &path, Value::Null);
+                let gone = open.rig.call(&self.caller, "DELETE", &path, Value::Null);
                 assert_eq!(gone.await, Answered::NoContent);
             }
         }
@@ -179,7 +179,7 @@ async fn a_host_belongs_to_one_owner_with_all_its_schemes_and_what_is_below() {
         let open = Open::with(LIMITS).await;
         let mut holder = Owner::bot(&open, "holder").await;
         let other = Owner::bot(&open, "other").await;
-        let admin = Owner::of(&open, open.house.admin.clone()).await;
+        let admin = Owner::of(&open, open.rig.admin.clone()).await;
         let kinds: &[Kind] = match state {
             State::Live | State::Over => &KINDS,
             // Cloud endpoints have no connection.
@@ -199,7 +199,7 @@ async fn a_host_belongs_to_one_owner_with_all_its_schemes_and_what_is_below() {
             for one in held.iter().filter(|one| one.kind == Kind::Cloud) {
                 holder.give_up(&open, Kind::Cloud, &one.id).await;
             }
-            open.house.clock.advance(Duration::from_secs(181));
+            open.rig.clock.advance(Duration::from_secs(181));
         }
         for one in &held {
             for relation in [
@@ -249,7 +249,7 @@ async fn a_host_belongs_to_one_owner_with_all_its_schemes_and_what_is_below() {
             }
             // Names that the other owner's agent released stay reserved for that owner for a while.
             if state == State::Over {
-                open.house.clock.advance(Duration::from_secs(181));
+                open.rig.clock.advance(Duration::from_secs(181));
             }
             // The owner can always take it, with another scheme on another port, and names below it.
             if state == State::Grace {
@@ -322,7 +322,7 @@ async fn random_names_and_ports_come_back_to_their_owner() {
         let full = open.bind(&other.grant, wants[1].clone()).await;
         assert!(full.is_err(), "no port is left but the reserved one");
         for port in ports {
-            open.house.control.unbind(&other.grant, &port.id).await;
+            open.rig.control.unbind(&other.grant, &port.id).await;
         }
     }
     let back = open.authorize(hello(&holder.token)).await.unwrap();
@@ -332,7 +332,7 @@ async fn random_names_and_ports_come_back_to_their_owner() {
         port.url, had[1].url,
         "the other two are reserved for the other"
     );
-    open.house.control.unbind(&back, &port.id).await;
+    open.rig.control.unbind(&back, &port.id).await;
     for (want, had) in wants.iter().zip(&had) {
         let kept = open.bind(&back, again(want, had)).await.unwrap();
         assert_eq!((&kept.id, &kept.url), (&had.id, &had.url));
@@ -340,16 +340,16 @@ async fn random_names_and_ports_come_back_to_their_owner() {
     // A name that an agent unbinds stays reserved like those of an ended session: the agent may be connecting
     // to another node, or restarting.
     for had in &had {
-        open.house.control.unbind(&back, &had.id).await;
+        open.rig.control.unbind(&back, &had.id).await;
         let taken = open.bind(&other.grant, wanted(&had.url)).await;
         assert!(matches!(taken, Err(307 | 320)), "{} {taken:?}", had.url);
     }
     for (want, had) in wants.iter().zip(&had) {
         let kept = open.bind(&back, again(want, had)).await.unwrap();
         assert_eq!(kept.url, had.url);
-        open.house.control.unbind(&back, &kept.id).await;
+        open.rig.control.unbind(&back, &kept.id).await;
     }
-    open.house.clock.advance(Duration::from_secs(181));
+    open.rig.clock.advance(Duration::from_secs(181));
     let taken = open.bind(&other.grant, wanted(&had[0].url)).await;
     assert_eq!(taken.unwrap().url, had[0].url);
 }
@@ -358,7 +358,7 @@ async fn random_names_and_ports_come_back_to_their_owner() {
 #[tokio::test]
 async fn nobody_serves_or_reserves_names_of_the_platform() {
     let open = Open::with(LIMITS).await;
-    let admin = Owner::of(&open, open.house.admin.clone()).await;
+    let admin = Owner::of(&open, open.rig.admin.clone()).await;
     for name in [
         "connect",
         "api",
@@ -386,9 +386,7 @@ async fn nobody_serves_or_reserves_names_of_the_platform() {
                 "{url}"
             );
         }
-        let reserved = open
-            .house
-            .post("/reserved_domains", json!({"domain": host}));
+        let reserved = open.rig.post("/reserved_domains", json!({"domain": host}));
         assert_eq!(reserved.await.code(), Some(414), "{host}");
     }
     for name in [
@@ -411,12 +409,12 @@ async fn nobody_serves_or_reserves_names_of_the_platform() {
 #[tokio::test]
 async fn names_around_a_reservation_of_another_account_are_not_free() {
     let open = Open::with(LIMITS).await;
-    let admin = Owner::of(&open, open.house.admin.clone()).await;
-    let stranger = open.house.stranger().await;
+    let admin = Owner::of(&open, open.rig.admin.clone()).await;
+    let stranger = open.rig.stranger().await;
     for domain in ["r.culvert.localhost", "a.s.culvert.localhost"] {
         let body = json!({"domain": domain});
         let path = "/reserved_domains";
-        open.house.call(&stranger, "POST", path, body).await.body();
+        open.rig.call(&stranger, "POST", path, body).await.body();
     }
     for (host, is_free) in [
         ("r.culvert.localhost", false),
@@ -461,12 +459,12 @@ async fn kept_names_have_a_limit() {
         }
         open.end(grant.clone(), EndReason::Lost("cut".into())).await;
         until_gone(&open, &grant.session_id).await;
-        open.house.clock.advance(Duration::from_secs(1));
+        open.rig.clock.advance(Duration::from_secs(1));
     }
     let kind = host::KIND;
     open.until_count(kind, |count| count <= 5).await;
     let names: Vec<String> = open
-        .house
+        .rig
         .store
         .all(kind)
         .await
@@ -479,8 +477,8 @@ async fn kept_names_have_a_limit() {
     assert!(names.iter().filter(|name| name.starts_with("k3-")).count() == 3);
     assert!(!names.iter().any(|name| name.starts_with("k0-")));
     // Once expired, all are removed.
-    open.house.clock.advance(Duration::from_secs(181));
-    let policy = open.house.ip_policy().await;
+    open.rig.clock.advance(Duration::from_secs(181));
+    let policy = open.rig.ip_policy().await;
     assert!(!policy.is_empty(), "a commit wakes the keeper");
     open.until_count(kind, |count| count == 0).await;
 }
@@ -490,7 +488,7 @@ async fn kept_names_have_a_limit() {
 async fn only_admins_take_all_internal_names() {
     let open = Open::with(LIMITS).await;
     let owner = Owner::bot(&open, "owner").await;
-    let admin = Owner::of(&open, open.house.admin.clone()).await;
+    let admin = Owner::of(&open, open.rig.admin.clone()).await;
     for (kind, code, of_tcp) in [(Kind::Agent, 318, 307), (Kind::Cloud, 18006, 18006)] {
         for scheme in SCHEMES {
             let url = format!("{scheme}://*.internal");
@@ -505,7 +503,7 @@ async fn only_admins_take_all_internal_names() {
             let taken = who.take(&open, kind, url).await;
             who.give_up(&open, kind, &taken.unwrap()).await;
             // An agent's name stays reserved for a while.
-            open.house.clock.advance(Duration::from_secs(200));
+            open.rig.clock.advance(Duration::from_secs(200));
         }
     }
 }

@@ -44,12 +44,9 @@ fn not_configured() -> impl Iterator<Item = &'static &'static ResourceType> {
 }
 
 /// Inserts one into the store. Refers to `user_id` where the resource refers to a user.
-pub(super) async fn stored_one(house: &House, ty: &ResourceType, user_id: &str) -> String {
+pub(super) async fn stored_one(rig: &Rig, ty: &ResourceType, user_id: &str) -> String {
     let form = stored_form(ty.collection, user_id);
-    let id = house
-        .control
-        .ids
-        .next(&*house.clock, &SeededEntropy::new(7));
+    let id = rig.control.ids.next(&*rig.clock, &SeededEntropy::new(7));
     let refs = form
         .get("user_id")
         .and_then(Value::as_str)
@@ -58,7 +55,7 @@ pub(super) async fn stored_one(house: &House, ty: &ResourceType, user_id: &str) 
         head: Head {
             id: format!("{}_{id}", ty.id_prefix),
             kind: ty.kind.to_owned(),
-            account: house.admin.account.clone(),
+            account: rig.admin.account.clone(),
             revision: 0,
             created_at: id.at(),
             updated_at: id.at(),
@@ -69,10 +66,9 @@ pub(super) async fn stored_one(house: &House, ty: &ResourceType, user_id: &str) 
         topics: Vec::new(),
     };
     let id = document.head.id.clone();
-    let told = AuditEvent::Suppress { reason: "a test" };
-    house
-        .store
-        .commit(Changes::insert(document, told))
+    let reported = AuditEvent::Suppress { reason: "a test" };
+    rig.store
+        .commit(Changes::insert(document, reported))
         .await
         .unwrap();
     id
@@ -80,9 +76,9 @@ pub(super) async fn stored_one(house: &House, ty: &ResourceType, user_id: &str) 
 
 #[tokio::test]
 async fn collections_are_empty_until_something_comes_up() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for ty in not_configured() {
-        let list = house.get(&format!("/{}", ty.collection)).await.body();
+        let list = rig.get(&format!("/{}", ty.collection)).await.body();
         assert_eq!(
             list,
             json!({
@@ -92,13 +88,13 @@ async fn collections_are_empty_until_something_comes_up() {
             })
         );
         let absent = format!("/{}/{}_{}", ty.collection, ty.id_prefix, "0".repeat(27));
-        assert!(house.get(&absent).await.is_absent());
+        assert!(rig.get(&absent).await.is_absent());
         if ty.life == Life::Recorded {
-            assert!(house.delete(&absent).await.is_absent());
+            assert!(rig.delete(&absent).await.is_absent());
         }
         if ty.filter.is_none() {
             let path = format!("/{}?filter=true", ty.collection);
-            assert_eq!(house.get(&path).await.code(), Some(231));
+            assert_eq!(rig.get(&path).await.code(), Some(231));
         }
     }
 }
@@ -128,14 +124,14 @@ fn nobody_makes_or_changes_them() {
 
 #[tokio::test]
 async fn what_came_up_is_shown_with_every_key() {
-    let house = House::start().await;
-    let stranger = house.stranger().await;
+    let rig = Rig::start().await;
+    let stranger = rig.stranger().await;
     let users = &resource::application_user::TYPE;
-    let user = stored_one(&house, users, "").await;
+    let user = stored_one(&rig, users, "").await;
     for ty in not_configured() {
-        let id = stored_one(&house, ty, &user).await;
+        let id = stored_one(&rig, ty, &user).await;
         let one = format!("/{}/{id}", ty.collection);
-        let shown = house.get(&one).await.body();
+        let shown = rig.get(&one).await.body();
         let mut generator = schemars::generate::SchemaSettings::draft2020_12()
             .for_serialize()
             .with(|settings| settings.inline_subschemas = true)
@@ -154,56 +150,56 @@ async fn what_came_up_is_shown_with_every_key() {
         if ty.collection != "tunnels" {
             assert_eq!(shown["uri"], format!("{BASE}{one}"));
         }
-        let list = house.get(&format!("/{}", ty.collection)).await.body();
+        let list = rig.get(&format!("/{}", ty.collection)).await.body();
         assert_eq!(list[ty.list_field][0], shown);
-        let foreign = house.call(&stranger, "GET", &one, Value::Null).await;
+        let foreign = rig.call(&stranger, "GET", &one, Value::Null).await;
         assert!(foreign.is_absent());
     }
     let filter = "/tunnel_sessions?filter=obj.os == 'linux' %26%26 obj.credential == 'cr_1'";
-    let list = house.get(filter).await.body();
+    let list = rig.get(filter).await.body();
     assert_eq!(list["tunnel_sessions"].as_array().unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn a_user_goes_with_all_sessions_and_a_session_alone() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let (users, sessions) = (
         &resource::application_user::TYPE,
         &resource::application_session::TYPE,
     );
-    let user = stored_one(&house, users, "").await;
-    let other = stored_one(&house, users, "").await;
-    let first = stored_one(&house, sessions, &user).await;
-    stored_one(&house, sessions, &user).await;
-    let kept = stored_one(&house, sessions, &other).await;
-    let (_, start) = house.told_after(0).await;
+    let user = stored_one(&rig, users, "").await;
+    let other = stored_one(&rig, users, "").await;
+    let first = stored_one(&rig, sessions, &user).await;
+    stored_one(&rig, sessions, &user).await;
+    let kept = stored_one(&rig, sessions, &other).await;
+    let (_, start) = rig.events_after(0).await;
     let path = format!("/app/sessions/{first}");
-    let reader = house.user("reader@x.example", Role::ReadOnly, true).await;
-    let denied = house.call(&reader, "DELETE", &path, Value::Null).await;
+    let reader = rig.user("reader@x.example", Role::ReadOnly, true).await;
+    let denied = rig.call(&reader, "DELETE", &path, Value::Null).await;
     assert_eq!(denied.code(), Some(635));
-    assert_eq!(house.delete(&path).await, Answered::NoContent);
-    assert!(house.delete(&path).await.is_absent());
+    assert_eq!(rig.delete(&path).await, Answered::NoContent);
+    assert!(rig.delete(&path).await.is_absent());
     let path = format!("/app/users/{user}");
-    assert_eq!(house.delete(&path).await, Answered::NoContent);
-    let left = house.get("/app/sessions").await.body();
+    assert_eq!(rig.delete(&path).await, Answered::NoContent);
+    let left = rig.get("/app/sessions").await.body();
     let left = left["application_sessions"].as_array().unwrap();
     assert_eq!(left.len(), 1);
     assert_eq!(left[0]["id"], *kept);
     assert_eq!(left[0]["application_user"]["id"], *other);
-    assert_eq!(house.told_after(start).await.0, Vec::<Value>::new());
+    assert_eq!(rig.events_after(start).await.0, Vec::<Value>::new());
 }
 
 #[tokio::test]
 async fn operations_of_sessions_find_none_online() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let id = format!("ts_{}", "0".repeat(27));
     for name in ["restart", "stop", "update"] {
         for id in [&*id, "nonsense"] {
             let path = format!("/tunnel_sessions/{id}/{name}");
             for body in [Value::Null, json!({}), json!({"id": id})] {
-                assert!(house.post(&path, body).await.is_absent(), "{path}");
+                assert!(rig.post(&path, body).await.is_absent(), "{path}");
             }
-            let answered = house.post(&path, json!({"nope": 1})).await;
+            let answered = rig.post(&path, json!({"nope": 1})).await;
             assert_eq!(answered.code(), Some(214));
         }
     }

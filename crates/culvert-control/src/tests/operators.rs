@@ -16,14 +16,14 @@ fn csr() -> String {
 
 #[tokio::test]
 pub(super) async fn codes_of_operators() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let uid = |uid: &str| json!({"namespace.uid": uid}).to_string();
     let deployment = json!({"name": "o", "namespace": "n", "version": "1", "cluster_name": "c"});
     let whole = json!({
         "metadata": uid("1"), "enabled_features": ["Ingress", "BINDINGS", "ingress"],
         "deployment": deployment,
     });
-    let made = house
+    let made = rig
         .post("/kubernetes_operators", whole.clone())
         .await
         .body();
@@ -33,7 +33,7 @@ pub(super) async fn codes_of_operators() {
     assert_eq!(made["binding"], Value::Null);
     assert_eq!(
         made["principal"],
-        json!({"id": house.admin.owner_id, "uri": ""})
+        json!({"id": rig.admin.owner_id, "uri": ""})
     );
     for (body, code) in [
         (whole.clone(), 19002),
@@ -66,7 +66,7 @@ pub(super) async fn codes_of_operators() {
         (json!({"deployment": {"name": "x".repeat(256)}}), 215),
         (json!({"description": "x".repeat(256)}), 215),
     ] {
-        let answered = house.post("/kubernetes_operators", body.clone()).await;
+        let answered = rig.post("/kubernetes_operators", body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
     let one = format!("/kubernetes_operators/{}", made["id"].as_str().unwrap());
@@ -74,30 +74,30 @@ pub(super) async fn codes_of_operators() {
         "deployment": {"version": "2"}, "enabled_features": [], "region": "eu",
         "metadata": uid("2"),
     });
-    let changed = house.patch(&one, change).await.body();
+    let changed = rig.patch(&one, change).await.body();
     assert_eq!(changed["deployment"]["version"], "2");
     assert_eq!(changed["deployment"]["cluster_name"], "c");
     assert_eq!(changed["enabled_features"], json!([]));
     assert_eq!(changed["region"], "eu");
-    let moved = house
+    let moved = rig
         .patch(&one, json!({"deployment": {"namespace": "m"}}))
         .await;
     assert_eq!(moved.code(), Some(214));
     // The key of its registration is free again; operators without a UID do not conflict.
-    house.post("/kubernetes_operators", whole).await.body();
+    rig.post("/kubernetes_operators", whole).await.body();
     for _ in 0..2 {
         let nameless = json!({"deployment": {"name": "o", "namespace": "n"}});
-        house.post("/kubernetes_operators", nameless).await.body();
+        rig.post("/kubernetes_operators", nameless).await.body();
     }
-    let back = house.patch(&one, json!({"metadata": uid("1")})).await;
+    let back = rig.patch(&one, json!({"metadata": uid("1")})).await;
     assert_eq!(back.code(), Some(19002));
 }
 
 #[tokio::test]
 async fn a_signing_request_is_answered_by_a_certificate_of_the_operators_authority() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let body = json!({"binding": {"endpoint_selectors": ["true"], "ingress_endpoint": "in.x.example:443"}});
-    let made = house.post("/kubernetes_operators", body).await.body();
+    let made = rig.post("/kubernetes_operators", body).await.body();
     let none = json!({
         "cert": "", "not_before": "0001-01-01T00:00:00Z", "not_after": "0001-01-01T00:00:00Z",
     });
@@ -106,7 +106,7 @@ async fn a_signing_request_is_answered_by_a_certificate_of_the_operators_authori
     let one = format!("/kubernetes_operators/{id}");
     let request = csr();
     let change = json!({"binding": {"csr": request}});
-    let changed = house.patch(&one, change.clone()).await.body();
+    let changed = rig.patch(&one, change.clone()).await.body();
     assert_eq!(changed["binding"]["endpoint_selectors"], json!(["true"]));
     assert_eq!(changed["binding"]["ingress_endpoint"], "in.x.example:443");
     let shown = changed["binding"]["cert"].clone();
@@ -132,7 +132,7 @@ async fn a_signing_request_is_answered_by_a_certificate_of_the_operators_authori
             .value
             .client_auth
     );
-    let authority = house.store.find("authority", "name", "operators").await;
+    let authority = rig.store.find("authority", "name", "operators").await;
     let authority: Value = serde_json::from_str(&authority.unwrap().unwrap().body).unwrap();
     let root = pem(authority["certificate_pem"].as_str().unwrap());
     let roots = {
@@ -151,16 +151,16 @@ async fn a_signing_request_is_answered_by_a_certificate_of_the_operators_authori
     assert!(!authority.to_string().contains("PRIVATE KEY"));
 
     // A repeated request keeps its certificate until it is due; another request replaces it.
-    let again = house.patch(&one, change.clone()).await.body();
+    let again = rig.patch(&one, change.clone()).await.body();
     assert_eq!(again["binding"]["cert"], shown);
-    let other = house
+    let other = rig
         .patch(&one, json!({"binding": {"csr": csr()}}))
         .await
         .body();
     assert_ne!(other["binding"]["cert"], shown);
-    house.patch(&one, change.clone()).await.body();
-    house.clock.advance(Duration::from_secs(200 * 86_400));
-    let renewed = house.patch(&one, change).await.body();
+    rig.patch(&one, change.clone()).await.body();
+    rig.clock.advance(Duration::from_secs(200 * 86_400));
+    let renewed = rig.patch(&one, change).await.body();
     assert_eq!(
         renewed["binding"]["cert"]["not_before"],
         "2027-08-02T08:00:00Z"
@@ -169,106 +169,105 @@ async fn a_signing_request_is_answered_by_a_certificate_of_the_operators_authori
 
 #[tokio::test]
 async fn an_endpoint_changes_between_the_public_edge_and_clusters() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let host = "x.culvert.localhost";
     let body = json!({"url": format!("http://{host}"), "upstream_url": "http://127.0.0.1:9"});
-    let made = house.post("/endpoints", body).await.body();
+    let made = rig.post("/endpoints", body).await.body();
     let one = format!("/endpoints/{}", made["id"].as_str().unwrap());
     // The host decides whether a binding fits.
     let kubernetes = json!({"bindings": ["kubernetes"]});
     assert_eq!(
-        house.patch(&one, kubernetes.clone()).await.code(),
+        rig.patch(&one, kubernetes.clone()).await.code(),
         Some(18014)
     );
     let moved = json!({"url": "http://x.web", "bindings": ["kubernetes"]});
-    let moved = house.patch(&one, moved).await.body();
+    let moved = rig.patch(&one, moved).await.body();
     assert_eq!(
         (&moved["url"], &moved["domain"]),
         (&json!("http://x.web"), &Value::Null)
     );
     // Its public name is free again, and it keeps its binding with another URL.
     let body = json!({"url": format!("http://{host}"), "upstream_url": "http://127.0.0.1:9"});
-    house.post("/endpoints", body).await.body();
-    let renamed = house
+    rig.post("/endpoints", body).await.body();
+    let renamed = rig
         .patch(&one, json!({"url": "http://y.web:81"}))
         .await
         .body();
     assert_eq!(renamed["bindings"], json!(["kubernetes"]));
     assert_eq!(
-        house.patch(&one, json!({"bindings": []})).await.code(),
+        rig.patch(&one, json!({"bindings": []})).await.code(),
         Some(18023)
     );
     let back = json!({"url": format!("http://z.{host}"), "bindings": ["public"]});
-    let back = house.patch(&one, back).await.body();
+    let back = rig.patch(&one, back).await.body();
     assert_eq!(back["bindings"], json!(["public"]));
 }
 
 #[tokio::test]
 async fn bound_endpoints_are_those_offered_to_kubernetes() {
-    let house = House::start().await;
-    house
-        .post("/endpoints", house.sample("endpoints", 1).await)
+    let rig = Rig::start().await;
+    rig.post("/endpoints", rig.sample("endpoints", 1).await)
         .await
         .body();
     let offered = json!({
         "url": "tcp://db.web:5432", "bindings": ["kubernetes"], "upstream_url": "tcp://127.0.0.1:9",
     });
-    let offered = house.post("/endpoints", offered).await.body();
+    let offered = rig.post("/endpoints", offered).await.body();
     let body = json!({
         "enabled_features": ["bindings"],
         "binding": {"endpoint_selectors": ["endpoint.port == 5432"]},
     });
-    let made = house.post("/kubernetes_operators", body).await.body();
+    let made = rig.post("/kubernetes_operators", body).await.body();
     // It has no own address.
     let ingress = &made["binding"]["ingress_endpoint"];
     assert_eq!(ingress, "operators.culvert.example:8442");
     let one = format!("/kubernetes_operators/{}", made["id"].as_str().unwrap());
     let path = format!("{one}/bound_endpoints");
-    let list = house.get(&path).await.body();
+    let list = rig.get(&path).await.body();
     assert_eq!(
         list,
         json!({"endpoints": [offered], "uri": format!("{BASE}{path}"), "next_page_uri": null})
     );
     let off = json!({"enabled_features": ["ingress"]});
-    house.patch(&one, off).await.body();
-    assert_eq!(house.get(&path).await.body()["endpoints"], json!([]));
+    rig.patch(&one, off).await.body();
+    assert_eq!(rig.get(&path).await.body()["endpoints"], json!([]));
     let absent = format!(
         "/kubernetes_operators/k8sop_{}/bound_endpoints",
         "0".repeat(27)
     );
-    assert!(house.get(&absent).await.is_absent());
+    assert!(rig.get(&absent).await.is_absent());
     for (path, code) in [
         (format!("{path}?filter=true"), 231),
         (format!("{path}?id=ep_1"), 231),
         (format!("{absent}?limit=0"), 233),
     ] {
-        assert_eq!(house.get(&path).await.code(), Some(code), "{path}");
+        assert_eq!(rig.get(&path).await.code(), Some(code), "{path}");
     }
 }
 
 /// The certificate of an operator opens nothing once its owner is inactive or gone.
 #[tokio::test]
 async fn an_operator_connects_while_its_owner_is_active() {
-    let house = House::start().await;
-    let person = house.user("owner@x.example", Role::Member, true).await;
-    let bot = house.post("/bot_users", json!({"name": "b"})).await.body();
-    let key = house
+    let rig = Rig::start().await;
+    let person = rig.user("owner@x.example", Role::Member, true).await;
+    let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
+    let key = rig
         .post("/api_keys", json!({"owner_id": bot["id"]}))
         .await
         .body();
-    let bot = house.authenticate(key["token"].as_str().unwrap()).await;
+    let bot = rig.authenticate(key["token"].as_str().unwrap()).await;
     let mut operators = ActiveOperators::nothing();
     for (owner, collection) in [(person, "users"), (bot.unwrap(), "bot_users")] {
         let body = json!({
             "enabled_features": ["bindings"],
             "binding": {"csr": csr(), "endpoint_selectors": ["true"]},
         });
-        let made = house
+        let made = rig
             .call(&owner, "POST", "/kubernetes_operators", body)
             .await
             .body();
         let mut active = async |is_changed: bool| {
-            let accounts = operators.refresh(&house.store).await.unwrap();
+            let accounts = operators.refresh(&rig.store).await.unwrap();
             assert_eq!(!accounts.is_empty(), is_changed);
             operators
                 .all()
@@ -278,20 +277,20 @@ async fn an_operator_connects_while_its_owner_is_active() {
         let id = made["id"].as_str().unwrap().to_owned();
         assert_eq!(active(true).await, [id.clone()]);
         let path = format!("/{collection}/{}", owner.owner_id);
-        house.patch(&path, json!({"active": false})).await.body();
+        rig.patch(&path, json!({"active": false})).await.body();
         assert!(active(true).await.is_empty());
-        house.patch(&path, json!({"active": true})).await.body();
+        rig.patch(&path, json!({"active": true})).await.body();
         assert_eq!(active(true).await, [id.clone()]);
         // Other changes of the owner change nothing.
         let other = match collection {
             "users" => json!({"role": "read_only"}),
             _ => json!({"name": "c"}),
         };
-        house.patch(&path, other).await.body();
+        rig.patch(&path, other).await.body();
         assert_eq!(active(false).await, [id.clone()]);
-        assert_eq!(house.delete(&path).await, Answered::NoContent);
+        assert_eq!(rig.delete(&path).await, Answered::NoContent);
         assert!(active(true).await.is_empty());
         let gone = format!("/kubernetes_operators/{id}");
-        assert!(house.get(&gone).await.is_absent());
+        assert!(rig.get(&gone).await.is_absent());
     }
 }

@@ -9,8 +9,8 @@ const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Invites a person. Returns the ID and the token of the link.
-async fn invite(house: &House, email: &str, role: &str) -> (String, String) {
-    let made = house
+async fn invite(rig: &Rig, email: &str, role: &str) -> (String, String) {
+    let made = rig
         .post("/users", json!({"email": email, "role": role}))
         .await;
     let made = made.body();
@@ -25,8 +25,8 @@ fn token_of(invited: &Value) -> String {
 }
 
 /// Accepts an invitation; the code of the refusal.
-async fn accept(house: &House, token: &str) -> Result<Accepted, Option<u16>> {
-    match house.control.accept_invitation(token, HERE).await {
+async fn accept(rig: &Rig, token: &str) -> Result<Accepted, Option<u16>> {
+    match rig.control.accept_invitation(token, HERE).await {
         Ok(accepted) => Ok(accepted),
         Err(Error::Refused(refusal)) => {
             codes::note(refusal.code);
@@ -38,77 +38,71 @@ async fn accept(house: &House, token: &str) -> Result<Accepted, Option<u16>> {
 
 #[tokio::test]
 async fn an_invited_person_comes_in_by_the_link_once() {
-    let house = House::start().await;
-    let (id, token) = invite(&house, "Ada@x.example", "").await;
+    let rig = Rig::start().await;
+    let (id, token) = invite(&rig, "Ada@x.example", "").await;
     let path = format!("/users/{id}");
-    let shown = house.get(&path).await.body();
+    let shown = rig.get(&path).await.body();
     assert_eq!(
         (&shown["role"], &shown["active"]),
         (&json!("member"), &json!(false))
     );
     assert_eq!(shown["invitation_url"], Value::Null);
-    let end = house.clock.now().plus(7 * DAY).to_string();
+    let end = rig.clock.now().plus(7 * DAY).to_string();
     assert_eq!(shown["invitation_expires_at"], *end);
-    let early = house.patch(&path, json!({"active": true})).await;
+    let early = rig.patch(&path, json!({"active": true})).await;
     assert_eq!(early.code(), Some(215));
 
-    let accepted = accept(&house, &token).await.unwrap();
-    assert_eq!(accept(&house, &token).await.unwrap_err(), Some(645));
-    let caller = house.authenticate(accepted.token.reveal()).await.unwrap();
+    let accepted = accept(&rig, &token).await.unwrap();
+    assert_eq!(accept(&rig, &token).await.unwrap_err(), Some(645));
+    let caller = rig.authenticate(accepted.token.reveal()).await.unwrap();
     assert_eq!((&caller.owner_id, caller.role), (&id, Role::Member));
     assert_eq!(caller.subject, "Ada@x.example");
-    let session = house
-        .control
-        .console_session(accepted.cookie.reveal(), HERE);
+    let session = rig.control.console_session(accepted.cookie.reveal(), HERE);
     assert_eq!(session.await.unwrap().caller, caller);
-    let shown = house.get(&path).await.body();
+    let shown = rig.get(&path).await.body();
     assert_eq!(shown["active"], true);
     assert_eq!(shown["invitation_expires_at"], Value::Null);
 
-    let (told, _) = house.told_after(0).await;
-    let last = told.last().unwrap();
+    let (reported, _) = rig.events_after(0).await;
+    let last = reported.last().unwrap();
     assert_eq!(last["event_type"], "api_key_created.v0");
     assert_eq!(last["principal"]["subject"], "Ada@x.example");
     assert_eq!(last["principal"]["source"], "Dashboard");
     assert_eq!(last["principal"]["credential"], Value::Null);
-    let kept = format!("{told:?}{:?}", house.store.all("user").await.unwrap());
+    let kept = format!("{reported:?}{:?}", rig.store.all("user").await.unwrap());
     assert!(!kept.contains(&token[28..]) && !kept.contains(&accepted.token.reveal()[28..]));
 }
 
 #[tokio::test]
 pub(super) async fn invitations_that_are_not_valid_are_refused() {
-    let house = House::start().await;
-    let (id, first) = invite(&house, "ada@x.example", "admin").await;
-    let other = token::generate(&*house.clock, &SeededEntropy::new(7));
+    let rig = Rig::start().await;
+    let (id, first) = invite(&rig, "ada@x.example", "admin").await;
+    let other = token::generate(&*rig.clock, &SeededEntropy::new(7));
     let guessed = format!("{}{}", &first[..28], "a".repeat(21));
-    for wrong in ["", "x", &guessed, other.reveal(), house.token.reveal()] {
-        assert_eq!(
-            accept(&house, wrong).await.unwrap_err(),
-            Some(645),
-            "{wrong}"
-        );
+    for wrong in ["", "x", &guessed, other.reveal(), rig.token.reveal()] {
+        assert_eq!(accept(&rig, wrong).await.unwrap_err(), Some(645), "{wrong}");
     }
     // A new link replaces the one before it.
     let path = format!("/users/{id}");
-    let second = house.post(&format!("{path}/invite"), Value::Null).await;
+    let second = rig.post(&format!("{path}/invite"), Value::Null).await;
     let second = token_of(&second.body());
-    assert_eq!(accept(&house, &first).await.unwrap_err(), Some(645));
-    house.clock.advance(7 * DAY);
-    assert_eq!(accept(&house, &second).await.unwrap_err(), Some(645));
+    assert_eq!(accept(&rig, &first).await.unwrap_err(), Some(645));
+    rig.clock.advance(7 * DAY);
+    assert_eq!(accept(&rig, &second).await.unwrap_err(), Some(645));
     // To deactivate a user revokes the invitation.
-    let third = house.post(&format!("{path}/invite"), Value::Null).await;
+    let third = rig.post(&format!("{path}/invite"), Value::Null).await;
     let third = token_of(&third.body());
-    house.patch(&path, json!({"active": false})).await.body();
-    assert_eq!(accept(&house, &third).await.unwrap_err(), Some(645));
+    rig.patch(&path, json!({"active": false})).await.body();
+    assert_eq!(accept(&rig, &third).await.unwrap_err(), Some(645));
     // One token is never another's.
-    let (_, token) = invite(&house, "bob@x.example", "").await;
-    assert_eq!(house.authenticate(&token).await, Err(Some(203)));
+    let (_, token) = invite(&rig, "bob@x.example", "").await;
+    assert_eq!(rig.authenticate(&token).await, Err(Some(203)));
 }
 
 #[tokio::test]
 pub(super) async fn wrong_users_are_refused() {
-    let house = House::start().await;
-    invite(&house, "ada@x.example", "").await;
+    let rig = Rig::start().await;
+    invite(&rig, "ada@x.example", "").await;
     let long = format!("{}@x.example", "a".repeat(254));
     for (body, code) in [
         (json!({"email": "ADA@x.example"}), 646),
@@ -121,39 +115,36 @@ pub(super) async fn wrong_users_are_refused() {
         (json!({"email": "b@x.example", "role": "developer"}), 215),
         (json!({"email": "b@x.example", "active": true}), 214),
     ] {
-        let answered = house.post("/users", body.clone()).await;
+        let answered = rig.post("/users", body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
 }
 
 #[tokio::test]
 pub(super) async fn an_active_admin_stays() {
-    let house = House::start().await;
-    let path = format!("/users/{}", house.admin.owner_id);
+    let rig = Rig::start().await;
+    let path = format!("/users/{}", rig.admin.owner_id);
     let refused = async || {
         for body in [json!({"role": "member"}), json!({"active": false})] {
-            let answered = house.patch(&path, body.clone()).await;
+            let answered = rig.patch(&path, body.clone()).await;
             assert_eq!(answered.code(), Some(644), "{body}");
         }
-        assert_eq!(house.delete(&path).await.code(), Some(644));
+        assert_eq!(rig.delete(&path).await.code(), Some(644));
     };
     refused().await;
     // Those who cannot act do not count.
-    house.user("gone@x.example", Role::Admin, false).await;
-    house.user("member@x.example", Role::Member, true).await;
-    house.stranger().await;
-    let (id, token) = invite(&house, "ada@x.example", "admin").await;
+    rig.user("gone@x.example", Role::Admin, false).await;
+    rig.user("member@x.example", Role::Member, true).await;
+    rig.stranger().await;
+    let (id, token) = invite(&rig, "ada@x.example", "admin").await;
     refused().await;
-    let accepted = accept(&house, &token).await.unwrap();
-    let ada = house.authenticate(accepted.token.reveal()).await.unwrap();
-    let answered = house.call(&ada, "DELETE", &path, Value::Null).await;
+    let accepted = accept(&rig, &token).await.unwrap();
+    let ada = rig.authenticate(accepted.token.reveal()).await.unwrap();
+    let answered = rig.call(&ada, "DELETE", &path, Value::Null).await;
     assert_eq!(answered, Answered::NoContent);
-    assert_eq!(
-        house.authenticate(house.token.reveal()).await,
-        Err(Some(203))
-    );
+    assert_eq!(rig.authenticate(rig.token.reveal()).await, Err(Some(203)));
     let own = format!("/users/{id}");
-    let answered = house.call(&ada, "DELETE", &own, Value::Null).await;
+    let answered = rig.call(&ada, "DELETE", &own, Value::Null).await;
     assert_eq!(answered.code(), Some(644));
 }
 
@@ -161,14 +152,11 @@ pub(super) async fn an_active_admin_stays() {
 #[tokio::test]
 async fn of_two_admins_who_go_at_once_one_stays() {
     for _ in 0..8 {
-        let house = House::start().await;
-        let other = house.user("other@x.example", Role::Admin, true).await;
-        let paths = [&house.admin, &other].map(|user| format!("/users/{}", user.owner_id));
+        let rig = Rig::start().await;
+        let other = rig.user("other@x.example", Role::Admin, true).await;
+        let paths = [&rig.admin, &other].map(|user| format!("/users/{}", user.owner_id));
         let demote = json!({"role": "member"});
-        let (a, b) = tokio::join!(
-            house.patch(&paths[0], demote.clone()),
-            house.delete(&paths[1])
-        );
+        let (a, b) = tokio::join!(rig.patch(&paths[0], demote.clone()), rig.delete(&paths[1]));
         let refused = [a, b].map(|answered| matches!(answered, Answered::Refused(..)));
         assert_ne!(refused[0], refused[1], "one of them is refused");
     }
@@ -176,77 +164,71 @@ async fn of_two_admins_who_go_at_once_one_stays() {
 
 #[tokio::test]
 async fn a_changed_role_and_a_removal_take_effect_at_once() {
-    let house = House::start().await;
-    let (id, token) = invite(&house, "ada@x.example", "").await;
-    let accepted = accept(&house, &token).await.unwrap();
+    let rig = Rig::start().await;
+    let (id, token) = invite(&rig, "ada@x.example", "").await;
+    let accepted = accept(&rig, &token).await.unwrap();
     let path = format!("/users/{id}");
-    let key = async || house.authenticate(accepted.token.reveal()).await;
+    let key = async || rig.authenticate(accepted.token.reveal()).await;
     let session = async || {
-        let session = house
-            .control
-            .console_session(accepted.cookie.reveal(), HERE);
+        let session = rig.control.console_session(accepted.cookie.reveal(), HERE);
         session.await.map(|session| session.caller.role).ok()
     };
     for (role, expected) in [("admin", Role::Admin), ("read_only", Role::ReadOnly)] {
-        house.patch(&path, json!({"role": role})).await.body();
+        rig.patch(&path, json!({"role": role})).await.body();
         assert_eq!(key().await.unwrap().role, expected);
         assert_eq!(session().await, Some(expected));
     }
-    house.patch(&path, json!({"active": false})).await.body();
+    rig.patch(&path, json!({"active": false})).await.body();
     assert_eq!(key().await, Err(Some(636)));
     assert_eq!(session().await, None);
-    house.patch(&path, json!({"active": true})).await.body();
+    rig.patch(&path, json!({"active": true})).await.body();
     // A session of the person itself, without a key.
     let person = Caller {
         key_id: String::new(),
         token: None,
         ..key().await.unwrap()
     };
-    let (cookie, _) = house.control.sign_in(person.clone(), HERE).await.unwrap();
-    let found = house.control.console_session(cookie.reveal(), HERE).await;
+    let (cookie, _) = rig.control.sign_in(person.clone(), HERE).await.unwrap();
+    let found = rig.control.console_session(cookie.reveal(), HERE).await;
     assert_eq!(found.unwrap().caller, person);
     assert_eq!(
-        house.control.caller_again(&person, HERE).await.unwrap(),
+        rig.control.caller_again(&person, HERE).await.unwrap(),
         person
     );
-    let shown = house
-        .call(&person, "GET", "/self", Value::Null)
-        .await
-        .body();
+    let shown = rig.call(&person, "GET", "/self", Value::Null).await.body();
     assert_eq!(shown["api_key"], Value::Null);
     assert_eq!(shown["user"], "ada@x.example");
 
-    let (_, start) = house.told_after(0).await;
-    assert_eq!(house.delete(&path).await, Answered::NoContent);
+    let (_, start) = rig.events_after(0).await;
+    assert_eq!(rig.delete(&path).await, Answered::NoContent);
     assert_eq!(key().await, Err(Some(203)));
     assert_eq!(session().await, None);
     assert!(
-        house
-            .control
+        rig.control
             .console_session(cookie.reveal(), HERE)
             .await
             .is_err()
     );
-    assert!(house.control.caller_again(&person, HERE).await.is_err());
-    let (told, _) = house.told_after(start).await;
-    let kinds: Vec<_> = told.iter().map(|event| &event["event_type"]).collect();
+    assert!(rig.control.caller_again(&person, HERE).await.is_err());
+    let (reported, _) = rig.events_after(start).await;
+    let kinds: Vec<_> = reported.iter().map(|event| &event["event_type"]).collect();
     assert_eq!(kinds, ["api_key_deleted.v0"]);
 }
 
 #[tokio::test]
 async fn a_restricted_key_gives_nobody_rights() {
-    let house = House::start().await;
-    let (id, _) = invite(&house, "ada@x.example", "read_only").await;
+    let rig = Rig::start().await;
+    let (id, _) = invite(&rig, "ada@x.example", "read_only").await;
     let restrictions = KeyRestrictions {
         scopes: [Scope::UsersWrite].into_iter().collect(),
         ..KeyRestrictions::default()
     };
     let caller = Caller {
         restrictions: Some(Arc::new(restrictions)),
-        ..house.admin.clone()
+        ..rig.admin.clone()
     };
     let call =
-        async |method: &str, path: &str, body: Value| house.call(&caller, method, path, body).await;
+        async |method: &str, path: &str, body: Value| rig.call(&caller, method, path, body).await;
     let path = format!("/users/{id}");
     let invited = call("POST", "/users", json!({"email": "b@x.example"})).await;
     assert_eq!(invited.code(), Some(643));
@@ -272,11 +254,11 @@ fn identity(id: &str, email: Option<&str>) -> culvert_login::Identity {
 
 /// Lets a person in whose groups have this role.
 async fn come(
-    house: &House,
+    rig: &Rig,
     identity: &culvert_login::Identity,
     role: Option<Role>,
 ) -> Result<Caller, Option<u16>> {
-    match house.control.person_of(identity, role, HERE).await {
+    match rig.control.person_of(identity, role, HERE).await {
         Ok(caller) => Ok(caller),
         Err(Error::Refused(refusal)) => {
             codes::note(refusal.code);
@@ -288,69 +270,66 @@ async fn come(
 
 #[tokio::test]
 pub(super) async fn groups_let_people_in() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let ada = identity("1", Some("ada@x.example"));
-    assert_eq!(come(&house, &ada, None).await, Err(Some(647)));
+    assert_eq!(come(&rig, &ada, None).await, Err(Some(647)));
     let unverified = identity("1", None);
-    let refused = come(&house, &unverified, Some(Role::Member)).await;
+    let refused = come(&rig, &unverified, Some(Role::Member)).await;
     assert_eq!(refused, Err(Some(647)));
-    assert_eq!(house.store.count("user").await.unwrap(), 1);
-    let first = come(&house, &ada, Some(Role::Member)).await.unwrap();
+    assert_eq!(rig.store.count("user").await.unwrap(), 1);
+    let first = come(&rig, &ada, Some(Role::Member)).await.unwrap();
     assert_eq!((first.role, first.key_id.as_str()), (Role::Member, ""));
     // A sign-in without a change writes nothing.
-    let revision = house.store.revision().await.unwrap();
+    let revision = rig.store.revision().await.unwrap();
     assert_eq!(
-        come(&house, &ada, Some(Role::Member)).await,
+        come(&rig, &ada, Some(Role::Member)).await,
         Ok(first.clone())
     );
-    assert_eq!(house.store.revision().await.unwrap(), revision);
+    assert_eq!(rig.store.revision().await.unwrap(), revision);
     // The groups decide the role, and the provider's ID the user.
     let renamed = identity("1", Some("other@x.example"));
-    let again = come(&house, &renamed, Some(Role::ReadOnly)).await.unwrap();
+    let again = come(&rig, &renamed, Some(Role::ReadOnly)).await.unwrap();
     assert_eq!(
         (&again.owner_id, again.role),
         (&first.owner_id, Role::ReadOnly)
     );
-    assert_eq!(come(&house, &ada, None).await, Err(Some(647)));
+    assert_eq!(come(&rig, &ada, None).await, Err(Some(647)));
     // Another person with the same address is not the same user.
     let other = identity("2", Some("ada@x.example"));
-    assert_eq!(
-        come(&house, &other, Some(Role::Admin)).await,
-        Err(Some(647))
-    );
+    assert_eq!(come(&rig, &other, Some(Role::Admin)).await, Err(Some(647)));
 
     let path = format!("/users/{}", first.owner_id);
-    house.patch(&path, json!({"active": false})).await.body();
-    assert_eq!(come(&house, &ada, Some(Role::Admin)).await, Err(Some(636)));
+    rig.patch(&path, json!({"active": false})).await.body();
+    assert_eq!(come(&rig, &ada, Some(Role::Admin)).await, Err(Some(636)));
 }
 
 #[tokio::test]
 async fn the_invited_come_in_by_their_verified_address() {
-    let house = House::start().await;
-    let (id, token) = invite(&house, "Ada@x.example", "read_only").await;
+    let rig = Rig::start().await;
+    let (id, token) = invite(&rig, "Ada@x.example", "read_only").await;
     let unverified = identity("1", None);
-    assert_eq!(come(&house, &unverified, None).await, Err(Some(647)));
+    assert_eq!(come(&rig, &unverified, None).await, Err(Some(647)));
     let ada = identity("1", Some("ada@X.example"));
     // The role of the invitation counts, whatever the groups.
-    let caller = come(&house, &ada, Some(Role::Admin)).await.unwrap();
+    let caller = come(&rig, &ada, Some(Role::Admin)).await.unwrap();
     assert_eq!((&caller.owner_id, caller.role), (&id, Role::ReadOnly));
-    assert_eq!(accept(&house, &token).await.unwrap_err(), Some(645));
-    assert!(come(&house, &identity("1", None), None).await.is_ok());
+    assert_eq!(accept(&rig, &token).await.unwrap_err(), Some(645));
+    assert!(come(&rig, &identity("1", None), None).await.is_ok());
 
-    invite(&house, "bob@x.example", "member").await;
-    house.clock.advance(7 * DAY);
+    invite(&rig, "bob@x.example", "member").await;
+    rig.clock.advance(7 * DAY);
     let bob = identity("2", Some("bob@x.example"));
-    assert_eq!(come(&house, &bob, None).await, Err(Some(645)));
+    assert_eq!(come(&rig, &bob, None).await, Err(Some(645)));
 }
 
 #[tokio::test]
 async fn the_last_admin_does_not_lose_its_role_by_its_groups() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let ada = identity("1", Some("ada@x.example"));
-    let admin = come(&house, &ada, Some(Role::Admin)).await.unwrap();
-    let path = format!("/users/{}", house.admin.owner_id);
-    let gone = house.call(&admin, "DELETE", &path, Value::Null).await;
+    let admin = come(&rig, &ada, Some(Role::Admin)).await.unwrap();
+    let path = format!("/users/{}", rig.admin.owner_id);
+    let gone = rig.call(&admin, "DELETE", &path, Value::Null).await;
     assert_eq!(gone, Answered::NoContent);
-    assert_eq!(come(&house, &ada, Some(Role::Member)).await, Err(Some(644)));
-    assert_eq!(come(&house, &ada, Some(Role::Admin)).await, Ok(admin));
+    assert_eq!(come(&rig, &ada, Some(Role::Member)).await, Err(Some(644)));
+    assert_eq!(come(&rig, &ada, Some(Role::Admin)).await, Ok(admin));
 }

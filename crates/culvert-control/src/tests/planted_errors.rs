@@ -70,13 +70,13 @@ impl tracing::Subscriber for Log {
 async fn no_refusal_and_no_log_line_repeats_a_secret() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let (mut wrong, mut n_refused) = (Vec::new(), 0);
     for operation in operations() {
         let Some(spec) = &operation.body else {
             continue;
         };
-        let (path, base) = valid(&house, operation).await;
+        let (path, base) = valid(&rig, operation).await;
         let method = operation.method.as_str();
         for (way, schema) in schema_of(spec) {
             let kind = schema.get("type").unwrap_or(&Value::Null).to_string();
@@ -85,7 +85,7 @@ async fn no_refusal_and_no_log_line_repeats_a_secret() {
             }
             for text in texts() {
                 let sent = body(&base, &way, json!(text));
-                let answered = house.call(&house.admin, method, &path, sent).await;
+                let answered = rig.call(&rig.admin, method, &path, sent).await;
                 if let Answered::Refused(_, code, message) = &answered {
                     n_refused += 1;
                     if message.contains(PLANT) {
@@ -94,8 +94,7 @@ async fn no_refusal_and_no_log_line_repeats_a_secret() {
                 }
                 // The next value may be unique too.
                 if let (Answered::Created(made), "create") = (&answered, operation.name) {
-                    house
-                        .delete(&format!("{path}/{}", made["id"].as_str().unwrap()))
+                    rig.delete(&format!("{path}/{}", made["id"].as_str().unwrap()))
                         .await;
                 }
                 let logged = std::mem::take(&mut *log.0.lock().unwrap());

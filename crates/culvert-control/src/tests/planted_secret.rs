@@ -44,7 +44,7 @@ async fn plant(cast: &Cast, n: usize) -> Vec<(&'static str, String)> {
         ),
     ] {
         let path = format!("/{collection}");
-        let made = cast.house.call(owner, "POST", &path, body).await.body();
+        let made = cast.rig.call(owner, "POST", &path, body).await.body();
         planted.push((collection, made["id"].as_str().unwrap().to_owned()));
     }
     planted.push(("vaults", vault));
@@ -71,7 +71,7 @@ fn bodies(operation: &Operation, shown: &str) -> Vec<Value> {
 #[tokio::test]
 async fn no_operation_shows_a_secret_to_a_caller_that_may_not_read_it() {
     let cast = Cast::start().await;
-    let house = &cast.house;
+    let rig = &cast.rig;
     let mut n_shown = 0;
     let mut planted = plant(&cast, 0).await;
     for (index, operation) in operations().iter().enumerate() {
@@ -87,7 +87,7 @@ async fn no_operation_shows_a_secret_to_a_caller_that_may_not_read_it() {
             let path = operation.path.replace("{id}", &id);
             let path = path.replace("{type}", "vault_created.v0");
             let (_, endpoint_id) = planted.first().unwrap();
-            let listed = house.get(&format!("/endpoints?id={endpoint_id}")).await;
+            let listed = rig.get(&format!("/endpoints?id={endpoint_id}")).await;
             let shown = match listed {
                 Answered::Ok(page) => page["endpoints"][0]["traffic_policy"].clone(),
                 refused => panic!("{refused:?}"),
@@ -95,7 +95,7 @@ async fn no_operation_shows_a_secret_to_a_caller_that_may_not_read_it() {
             let shown = shown.as_str().unwrap_or("on_http_request: []").to_owned();
             for body in bodies(operation, &shown) {
                 let method = operation.method.as_str();
-                let answered = house.call(caller, method, &path, body).await;
+                let answered = rig.call(caller, method, &path, body).await;
                 let may_read = matches!(who, Who::Admin | Who::Owner)
                     && operation.collection == "endpoints"
                     && matches!(operation.name, "get" | "update");
@@ -109,7 +109,7 @@ async fn no_operation_shows_a_secret_to_a_caller_that_may_not_read_it() {
     }
     // The test sees the secret where it is shown: once for each reader of a get, and more often for updates.
     assert!(n_shown >= 4, "{n_shown}");
-    let (events, _) = house.told_after(0).await;
+    let (events, _) = rig.reported_after(0).await;
     assert!(!events.is_empty());
     for event in events {
         assert!(!event.to_string().contains(PLANT), "{event}");
@@ -119,21 +119,21 @@ async fn no_operation_shows_a_secret_to_a_caller_that_may_not_read_it() {
 #[tokio::test]
 async fn a_policy_comes_back_as_it_was_sent_to_those_who_may_change_it() {
     let cast = Cast::start().await;
-    let house = &cast.house;
+    let rig = &cast.rig;
     let [admin, owner] = [&cast.callers[0], &cast.callers[1]];
-    let made = house.call(owner, "POST", "/endpoints", endpoint(1)).await;
+    let made = rig.call(owner, "POST", "/endpoints", endpoint(1)).await;
     let made = made.body();
     assert_eq!(made["traffic_policy"], policy());
     let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
     let stored = async || {
         let id = made["id"].as_str().unwrap().to_owned();
-        let found = house.store.get_many(&[id]).await.unwrap().pop().unwrap();
+        let found = rig.store.get_many(&[id]).await.unwrap().pop().unwrap();
         let form: Value = serde_json::from_str(&found.body).unwrap();
         assert!(!found.body.contains(PLANT));
         form["policy"].clone()
     };
     let first = stored().await;
-    let listed = house
+    let listed = rig
         .call(owner, "GET", "/endpoints", Value::Null)
         .await
         .body();
@@ -151,7 +151,7 @@ async fn a_policy_comes_back_as_it_was_sent_to_those_who_may_change_it() {
         }
     };
     let get = async |caller: &Caller| {
-        let shown = house.call(caller, "GET", &path, Value::Null).await.body();
+        let shown = rig.call(caller, "GET", &path, Value::Null).await.body();
         shown["traffic_policy"].clone()
     };
     let write = wide(Scope::EndpointsWrite);
@@ -160,7 +160,7 @@ async fn a_policy_comes_back_as_it_was_sent_to_those_who_may_change_it() {
         // What was read, in either form, can be written back and changes nothing.
         for text in [json!(policy()), redacted.clone()] {
             let body = json!({"traffic_policy": text});
-            let patched = house.call(caller, "PATCH", &path, body).await.body();
+            let patched = rig.call(caller, "PATCH", &path, body).await.body();
             assert_eq!(patched["traffic_policy"], policy());
             assert_eq!(stored().await, first);
         }
@@ -173,23 +173,23 @@ async fn a_policy_comes_back_as_it_was_sent_to_those_who_may_change_it() {
     assert_eq!(get(&cast.callers[3]).await, "[redacted]");
     // A change of another field keeps the text.
     let upstream = json!({"upstream_url": "http://127.0.0.1:9", "description": "d"});
-    let patched = house.call(owner, "PATCH", &path, upstream).await.body();
+    let patched = rig.call(owner, "PATCH", &path, upstream).await.body();
     assert_eq!(patched["traffic_policy"], policy());
     // A new secret replaces the old one.
     let changed = policy().replace(PLANT, "another word");
     let body = json!({"traffic_policy": changed});
-    let patched = house.call(owner, "PATCH", &path, body).await.body();
+    let patched = rig.call(owner, "PATCH", &path, body).await.body();
     assert_eq!(patched["traffic_policy"], changed);
     assert_eq!(get(admin).await, changed);
     // Without an owner, only admins may read it.
     let id = made["id"].as_str().unwrap().to_owned();
-    let document = house.store.get_many(&[id]).await.unwrap().pop().unwrap();
+    let document = rig.store.get_many(&[id]).await.unwrap().pop().unwrap();
     let mut form: Value = serde_json::from_str(&document.body).unwrap();
     form["principal_id"] = json!("");
     let body = form.to_string();
     let why = AuditEvent::Suppress { reason: "a test" };
     let changes = Changes::replace(Document { body, ..document }, why);
-    house.store.commit(changes).await.unwrap();
+    rig.store.commit(changes).await.unwrap();
     assert_eq!(get(owner).await, "[redacted]");
     assert_eq!(get(admin).await, changed);
 }
@@ -199,7 +199,7 @@ async fn a_policy_comes_back_as_it_was_sent_to_those_who_may_change_it() {
 #[tokio::test]
 async fn an_owner_does_not_read_a_secret_that_an_admin_wrote() {
     let cast = Cast::start().await;
-    let house = &cast.house;
+    let rig = &cast.rig;
     let [admin, owner] = [&cast.callers[0], &cast.callers[1]];
     let policy = |issuer: &str, secret: &str| {
         format!(
@@ -210,13 +210,13 @@ async fn an_owner_does_not_read_a_secret_that_an_admin_wrote() {
         "url": "https://planted.culvert.localhost", "upstream_url": "http://127.0.0.1:9",
         "traffic_policy": policy("a.example", "a word of the owner"),
     });
-    let made = house.call(owner, "POST", "/endpoints", body).await.body();
+    let made = rig.call(owner, "POST", "/endpoints", body).await.body();
     let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
-    let patch = async |caller: &Caller, body: Value| house.call(caller, "PATCH", &path, body).await;
+    let patch = async |caller: &Caller, body: Value| rig.call(caller, "PATCH", &path, body).await;
     let send =
         async |caller: &Caller, text: &str| patch(caller, json!({ "traffic_policy": text })).await;
     let get = async |caller: &Caller| {
-        let shown = house.call(caller, "GET", &path, Value::Null).await.body();
+        let shown = rig.call(caller, "GET", &path, Value::Null).await.body();
         shown["traffic_policy"].as_str().unwrap().to_owned()
     };
     // An admin who changes another part, or sends what it read, does not become the author of the secret.

@@ -42,31 +42,29 @@ fn events_of_private_resources_are_known_by_their_kind() {
 #[tokio::test]
 async fn only_admins_follow_events_about_keys() {
     let cast = Cast::start().await;
-    let house = &cast.house;
+    let rig = &cast.rig;
     let code = |refusal: Refusal| refusal.code.map(Code::number);
     for kind in KEYS {
-        house.control.tail(&house.admin, spec(&[kind])).unwrap();
+        rig.control.tail(&rig.admin, spec(&[kind])).unwrap();
         for caller in &cast.callers[1..4] {
-            let refused = house
-                .control
-                .tail(caller, spec(&["vault_created.v0", kind]));
+            let refused = rig.control.tail(caller, spec(&["vault_created.v0", kind]));
             assert_eq!(code(refused.unwrap_err()), Some(630), "{kind}");
         }
     }
     for caller in &cast.callers[..4] {
-        house.control.tail(caller, spec(&[])).unwrap();
+        rig.control.tail(caller, spec(&[])).unwrap();
         let traffic = spec(&["http_request_complete.v0", "vault_created.v0"]);
-        house.control.tail(caller, traffic).unwrap();
+        rig.control.tail(caller, traffic).unwrap();
     }
 }
 
 #[tokio::test]
 async fn only_admins_subscribe_to_events_about_keys() {
     let cast = Cast::start().await;
-    let house = &cast.house;
+    let rig = &cast.rig;
     let bot = &cast.callers[1];
     let call = async |caller: &Caller, method: &str, path: &str, body: Value| {
-        house.call(caller, method, path, body).await
+        rig.call(caller, method, path, body).await
     };
     let own = json!({"sources": [{"type": "vault_created.v0"}]});
     let own = call(bot, "POST", "/event_subscriptions", own).await.body();
@@ -84,10 +82,10 @@ async fn only_admins_subscribe_to_events_about_keys() {
         // The bot cannot change an admin's subscription or redirect its destination.
         let hook =
             json!({"format": "json", "target": {"webhook": {"url": "https://hooks.example/in"}}});
-        let hook = house.post("/event_destinations", hook).await.body();
+        let hook = rig.post("/event_destinations", hook).await.body();
         let mut theirs = sources;
         theirs["destination_ids"] = json!([hook["id"]]);
-        let theirs = house.post("/event_subscriptions", theirs).await.body();
+        let theirs = rig.post("/event_subscriptions", theirs).await.body();
         let theirs = format!("/event_subscriptions/{}", theirs["id"].as_str().unwrap());
         let hook = format!("/event_destinations/{}", hook["id"].as_str().unwrap());
         let elsewhere = json!({"target": {"webhook": {"url": "https://evil.example/in"}}});
@@ -108,8 +106,8 @@ async fn only_admins_subscribe_to_events_about_keys() {
         call(bot, "PATCH", &hook, json!({"description": "d"}))
             .await
             .body();
-        call(&house.admin, "PATCH", &hook, elsewhere).await.body();
-        let gone = call(&house.admin, "DELETE", &theirs, Value::Null).await;
+        call(&rig.admin, "PATCH", &hook, elsewhere).await.body();
+        let gone = call(&rig.admin, "DELETE", &theirs, Value::Null).await;
         assert_eq!(gone, Answered::NoContent);
     }
 }
@@ -117,30 +115,28 @@ async fn only_admins_subscribe_to_events_about_keys() {
 /// A subscription delivers by the current rights of its owner, not by those at its creation.
 #[tokio::test]
 async fn a_subscription_follows_the_rights_of_its_owner() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let mut running = tokio::task::JoinSet::new();
     let cancel = tokio_util::sync::CancellationToken::new();
-    running.spawn(Arc::clone(&house.control).run(cancel.clone()));
-    running.spawn(Arc::clone(&house.control.delivery).run(cancel.clone()));
-    let former = house.user("former@x.example", Role::Admin, true).await;
+    running.spawn(Arc::clone(&rig.control).run(cancel.clone()));
+    running.spawn(Arc::clone(&rig.control.delivery).run(cancel.clone()));
+    let former = rig.user("former@x.example", Role::Admin, true).await;
     // No server listens there.
     let hook =
         json!({"format": "json", "target": {"webhook": {"url": "https://hooks.invalid/in"}}});
     let mut destinations = Vec::new();
-    for caller in [&house.admin, &former] {
-        let made = house.post("/event_destinations", hook.clone()).await.body();
+    for caller in [&rig.admin, &former] {
+        let made = rig.post("/event_destinations", hook.clone()).await.body();
         let id = made["id"].as_str().unwrap().to_owned();
         let kinds = ["api_key_created.v0", "vault_created.v0"].map(|kind| json!({"type": kind}));
         let body = json!({"sources": kinds, "destination_ids": [id]});
-        let made = house
-            .call(caller, "POST", "/event_subscriptions", body)
-            .await;
+        let made = rig.call(caller, "POST", "/event_subscriptions", body).await;
         made.body();
         destinations.push(id);
     }
     let queued = async |id: &String| {
         let path = format!("/event_destinations/{id}/health");
-        house.get(&path).await.body()["queued"].as_u64().unwrap()
+        rig.get(&path).await.body()["queued"].as_u64().unwrap()
     };
     let until = async |of_admin: u64, of_former: u64| {
         for _ in 0..1000 {
@@ -159,11 +155,11 @@ async fn a_subscription_follows_the_rights_of_its_owner() {
         );
         panic!("{found:?} are queued, not {:?}", (of_admin, of_former));
     };
-    let key = || house.post("/api_keys", Value::Null);
+    let key = || rig.post("/api_keys", Value::Null);
     key().await.body();
     until(1, 1).await;
     let set = async |role: Role, active: bool| {
-        let document = house.store.get(User::KIND, &former.owner_id).await;
+        let document = rig.store.get(User::KIND, &former.owner_id).await;
         let document = document.unwrap().unwrap();
         let mut user: User = stored::read(&document).unwrap();
         (user.role, user.active) = (role, active);
@@ -171,7 +167,7 @@ async fn a_subscription_follows_the_rights_of_its_owner() {
         let changed = Document { body, ..document };
         let changes = Changes::replace(changed, AuditEvent::Suppress { reason: "a test" });
         // Every later commit is subject to the new rights immediately.
-        house.store.commit(changes).await.unwrap();
+        rig.store.commit(changes).await.unwrap();
     };
     let mut counts = (1, 1);
     for (role, active, gets) in [
@@ -186,7 +182,7 @@ async fn a_subscription_follows_the_rights_of_its_owner() {
         until(counts.0, counts.1).await;
         // Events that every owner may receive are still delivered.
         let name = json!({"name": format!("v{}", counts.0)});
-        house.post("/vaults", name).await.body();
+        rig.post("/vaults", name).await.body();
         counts = (counts.0 + 1, counts.1 + 1);
         until(counts.0, counts.1).await;
     }
@@ -197,36 +193,36 @@ async fn a_subscription_follows_the_rights_of_its_owner() {
 #[tokio::test]
 async fn older_subscriptions_get_the_owner_that_the_audit_log_names() {
     const KIND: &str = "event_subscription";
-    let house = House::start().await;
-    let second = house.user("second@x.example", Role::Admin, true).await;
+    let rig = Rig::start().await;
+    let second = rig.user("second@x.example", Role::Admin, true).await;
     let about_keys = json!({"sources": [{"type": "api_key_created.v0"}]});
     let about_vaults = json!({"sources": [{"type": "vault_created.v0"}]});
     let make = async |caller: &Caller, body: &Value| {
         let path = "/event_subscriptions";
-        let made = house.call(caller, "POST", path, body.clone()).await.body();
+        let made = rig.call(caller, "POST", path, body.clone()).await.body();
         made["id"].as_str().unwrap().to_owned()
     };
     let untouched = make(&second, &about_keys).await;
-    let updated = make(&house.admin, &about_keys).await;
-    let public = make(&house.admin, &about_vaults).await;
-    let owned = make(&house.admin, &about_keys).await;
+    let updated = make(&rig.admin, &about_keys).await;
+    let public = make(&rig.admin, &about_vaults).await;
+    let owned = make(&rig.admin, &about_keys).await;
     // More rows of the log than one read returns.
     let noise = |n: u32| {
         let id = format!("ev_noise{n}");
-        Changes::tell(culvert_events::encode::test(&id, house.clock.now(), "ac_1"))
+        Changes::tell(culvert_events::encode::test(&id, rig.clock.now(), "ac_1"))
     };
     let noise = (0..1100).fold(Changes::default(), |all, n| all.and(noise(n)));
-    house.store.commit(noise).await.unwrap();
+    rig.store.commit(noise).await.unwrap();
     let path = format!("/event_subscriptions/{updated}");
     let body = json!({"description": "changed"});
-    house.call(&second, "PATCH", &path, body).await.body();
+    rig.call(&second, "PATCH", &path, body).await.body();
 
     let write = async |document: Document| {
         let changes = Changes::replace(document, AuditEvent::Suppress { reason: "a test" });
-        house.store.commit(changes).await.unwrap();
+        rig.store.commit(changes).await.unwrap();
     };
     let mut older = Value::Null;
-    for mut document in house.store.all(KIND).await.unwrap() {
+    for mut document in rig.store.all(KIND).await.unwrap() {
         let mut form: Value = serde_json::from_str(&document.body).unwrap();
         if document.head.id == owned {
             form["owner_id"] = json!("usr_noted");
@@ -240,26 +236,20 @@ async fn older_subscriptions_get_the_owner_that_the_audit_log_names() {
         write(document).await;
     }
     let prefix = event_subscription::TYPE.id_prefix;
-    let account = &house.admin.account;
-    let unlogged = house
-        .insert(KIND, prefix, account, &older, Vec::new())
-        .await;
+    let account = &rig.admin.account;
+    let unlogged = rig.insert(KIND, prefix, account, &older, Vec::new()).await;
 
     let owner_of = async |id: &str| {
-        let document = house.store.get(KIND, id).await.unwrap().unwrap();
+        let document = rig.store.get(KIND, id).await.unwrap().unwrap();
         let form: Value = serde_json::from_str(&document.body).unwrap();
         form["owner_id"].as_str().unwrap_or_default().to_owned()
     };
     let seal = Seal::new(&Secret::new("a master key of the tests".into()));
     // Once completed, another start changes nothing.
-    relink::relink(&house.store, &seal).await.unwrap();
+    relink::relink(&rig.store, &seal).await.unwrap();
     assert_eq!(owner_of(&untouched).await, "");
-    house
-        .store
-        .meta_set("subscription_owners", "")
-        .await
-        .unwrap();
-    relink::relink(&house.store, &seal).await.unwrap();
+    rig.store.meta_set("subscription_owners", "").await.unwrap();
+    relink::relink(&rig.store, &seal).await.unwrap();
     assert_eq!(owner_of(&untouched).await, second.owner_id);
     assert_eq!(owner_of(&updated).await, second.owner_id);
     assert_eq!(owner_of(&owned).await, "usr_noted");
@@ -269,7 +259,7 @@ async fn older_subscriptions_get_the_owner_that_the_audit_log_names() {
 
     let path = format!("/event_subscriptions/{unlogged}");
     let body = json!({"description": "adopted"});
-    house.call(&second, "PATCH", &path, body).await.body();
+    rig.call(&second, "PATCH", &path, body).await.body();
     assert_eq!(owner_of(&unlogged).await, second.owner_id);
 }
 
@@ -277,9 +267,9 @@ async fn older_subscriptions_get_the_owner_that_the_audit_log_names() {
 #[tokio::test]
 async fn dead_letters_show_events_about_keys_to_admins_alone() {
     let cast = Cast::start().await;
-    let house = &cast.house;
-    let sample = house.sample("event_destinations", 1).await;
-    let made = house.post("/event_destinations", sample).await.body();
+    let rig = &cast.rig;
+    let sample = rig.sample("event_destinations", 1).await;
+    let made = rig.post("/event_destinations", sample).await.body();
     let destination = made["id"].as_str().unwrap();
     let kinds = ["vault_created.v0", "http_request_complete.v0"];
     for kind in KEYS.iter().chain(&kinds) {
@@ -294,21 +284,21 @@ async fn dead_letters_show_events_about_keys_to_admins_alone() {
             count: batch.len(),
             body: batch.finish(),
         };
-        house.queue.append(vec![batch], None).await.unwrap();
-        let now = house.clock.now();
+        rig.queue.append(vec![batch], None).await.unwrap();
+        let now = rig.clock.now();
         let minute = std::time::Duration::from_secs(60);
-        let lease = house.queue.lease(destination, "a test", minute, now);
+        let lease = rig.queue.lease(destination, "a test", minute, now);
         let lease = lease.await.unwrap().unwrap();
         let why = culvert_store::DeadLetterReason {
             class: "permanent".to_owned(),
             code: "400".to_owned(),
             text: "no".to_owned(),
         };
-        house.queue.dead_letter(&lease, why).await.unwrap();
+        rig.queue.dead_letter(&lease, why).await.unwrap();
     }
     let path = format!("/event_destinations/{destination}/dead_letters");
     for caller in &cast.callers[..4] {
-        let shown = house.call(caller, "GET", &path, Value::Null).await.body();
+        let shown = rig.call(caller, "GET", &path, Value::Null).await.body();
         let letters = shown["dead_letters"].as_array().unwrap();
         assert_eq!(letters.len(), KEYS.len() + kinds.len());
         let text = shown.to_string();
@@ -328,7 +318,7 @@ async fn dead_letters_show_events_about_keys_to_admins_alone() {
 #[tokio::test]
 async fn a_destination_that_got_events_about_keys_is_the_admins() {
     let cast = Cast::start().await;
-    let house = &cast.house;
+    let rig = &cast.rig;
     let target = |host: &str| json!({"webhook": {"url": format!("https://{host}.example/in")}});
     for way in [
         "create",
@@ -338,45 +328,45 @@ async fn a_destination_that_got_events_about_keys_is_the_admins() {
         "replay",
     ] {
         let hook = json!({"format": "json", "target": target("hooks")});
-        let hook = house.call(&cast.callers[1], "POST", "/event_destinations", hook);
+        let hook = rig.call(&cast.callers[1], "POST", "/event_destinations", hook);
         let hook = hook.await.body()["id"].clone();
         let path = format!("/event_destinations/{}", hook.as_str().unwrap());
         let private = json!([{"type": "api_key_created.v0"}]);
         let public = json!([{"type": "vault_created.v0"}]);
         let subscribe = async |sources: &Value, to: &Value| {
             let body = json!({"sources": sources, "destination_ids": to});
-            let made = house.post("/event_subscriptions", body).await.body();
+            let made = rig.post("/event_subscriptions", body).await.body();
             format!("/event_subscriptions/{}", made["id"].as_str().unwrap())
         };
         let redirect = async |caller: &Caller, host: &str| {
             let body = json!({"target": target(host)});
-            house.call(caller, "PATCH", &path, body).await
+            rig.call(caller, "PATCH", &path, body).await
         };
         redirect(&cast.callers[2], "before").await.body();
         let subscription = match way {
             "create" => Some(subscribe(&private, &json!([hook])).await),
             "update" => {
                 let made = subscribe(&public, &json!([hook])).await;
-                let changed = house.patch(&made, json!({"sources": private}));
+                let changed = rig.patch(&made, json!({"sources": private}));
                 changed.await.body();
                 Some(made)
             }
             "add source" => {
                 let made = subscribe(&public, &json!([hook])).await;
                 let sources = format!("{made}/sources");
-                house.post(&sources, private[0].clone()).await.body();
+                rig.post(&sources, private[0].clone()).await.body();
                 Some(made)
             }
             "new destination" => {
                 let made = subscribe(&private, &json!([])).await;
-                let changed = house.patch(&made, json!({"destination_ids": [hook]}));
+                let changed = rig.patch(&made, json!({"destination_ids": [hook]}));
                 changed.await.body();
                 Some(made)
             }
             _ => {
                 let body =
                     json!({"from": "2020-01-01T00:00:00Z", "event_types": ["api_key_created.v0"]});
-                house.post(&format!("{path}/replay"), body).await.body();
+                rig.post(&format!("{path}/replay"), body).await.body();
                 None
             }
         };
@@ -384,14 +374,14 @@ async fn a_destination_that_got_events_about_keys_is_the_admins() {
             assert_eq!(redirect(bot, "evil").await.code(), Some(630), "{way}");
         }
         if let Some(subscription) = subscription {
-            assert_eq!(house.delete(&subscription).await, Answered::NoContent);
+            assert_eq!(rig.delete(&subscription).await, Answered::NoContent);
         }
         for bot in &cast.callers[1..3] {
             assert_eq!(redirect(bot, "evil").await.code(), Some(630), "{way}");
             let body = json!({"description": way});
-            house.call(bot, "PATCH", &path, body).await.body();
+            rig.call(bot, "PATCH", &path, body).await.body();
         }
-        redirect(&house.admin, "after").await.body();
+        redirect(&rig.admin, "after").await.body();
     }
 }
 
@@ -399,14 +389,14 @@ async fn a_destination_that_got_events_about_keys_is_the_admins() {
 #[tokio::test]
 async fn a_destination_of_an_older_subscription_is_the_admins() {
     let cast = Cast::start().await;
-    let house = &cast.house;
+    let rig = &cast.rig;
     let target = |host: &str| json!({"webhook": {"url": format!("https://{host}.example/in")}});
     let hook = json!({"format": "json", "target": target("hooks")});
-    let hook = house.call(&cast.callers[1], "POST", "/event_destinations", hook);
+    let hook = rig.call(&cast.callers[1], "POST", "/event_destinations", hook);
     let hook = hook.await.body()["id"].as_str().unwrap().to_owned();
     let body = json!({"sources": [{"type": "api_key_created.v0"}], "destination_ids": [hook]});
-    let made = house.post("/event_subscriptions", body).await.body();
-    let document = house.store.get("event_destination", &hook).await;
+    let made = rig.post("/event_subscriptions", body).await.body();
+    let document = rig.store.get("event_destination", &hook).await;
     let document = document.unwrap().unwrap();
     let mut form: Value = serde_json::from_str(&document.body).unwrap();
     form.as_object_mut().unwrap().remove("has_private").unwrap();
@@ -415,18 +405,18 @@ async fn a_destination_of_an_older_subscription_is_the_admins() {
         Document { body, ..document },
         AuditEvent::Suppress { reason: "a test" },
     );
-    house.store.commit(older).await.unwrap();
+    rig.store.commit(older).await.unwrap();
     let seal = Seal::new(&Secret::new("a master key of the tests".into()));
     for meta in ["subscription_owners", "private_destinations"] {
-        house.store.meta_set(meta, "").await.unwrap();
+        rig.store.meta_set(meta, "").await.unwrap();
     }
-    relink::relink(&house.store, &seal).await.unwrap();
+    relink::relink(&rig.store, &seal).await.unwrap();
     let made = format!("/event_subscriptions/{}", made["id"].as_str().unwrap());
-    assert_eq!(house.delete(&made).await, Answered::NoContent);
+    assert_eq!(rig.delete(&made).await, Answered::NoContent);
     let path = format!("/event_destinations/{hook}");
     let elsewhere = json!({"target": target("evil")});
     for caller in &cast.callers[1..3] {
-        let answered = house.call(caller, "PATCH", &path, elsewhere.clone()).await;
+        let answered = rig.call(caller, "PATCH", &path, elsewhere.clone()).await;
         assert_eq!(answered.code(), Some(630));
     }
 }
@@ -436,10 +426,10 @@ async fn a_destination_of_an_older_subscription_is_the_admins() {
 #[tokio::test]
 async fn nothing_tells_of_keys_and_secrets_of_others() {
     let open = Open::with(LIMITS).await;
-    let house = &open.house;
+    let rig = &open.rig;
     let owner = Owner::bot(&open, "owner").await;
     let other = Owner::bot(&open, "other").await;
-    let reader = house.user("reader@x.example", Role::ReadOnly, true).await;
+    let reader = rig.user("reader@x.example", Role::ReadOnly, true).await;
     let policy = json!({"on_http_request": [{"actions": [{"type": "add-headers", "config": {
         "headers": {"authorization": "Bearer hush"}
     }}]}]});
@@ -448,17 +438,14 @@ async fn nothing_tells_of_keys_and_secrets_of_others() {
         "upstream_url": "http://127.0.0.1:1",
         "traffic_policy": policy.to_string(),
     });
-    let made = house.call(&owner.caller, "POST", "/endpoints", body).await;
+    let made = rig.call(&owner.caller, "POST", "/endpoints", body).await;
     let endpoint = made.body()["id"].as_str().unwrap().to_owned();
     owner
         .take(&open, Kind::Agent, "https://a.culvert.localhost")
         .await
         .unwrap();
     let session = owner.grant.session_id.clone();
-    let shown = house
-        .get(&format!("/tunnel_sessions/{session}"))
-        .await
-        .body();
+    let shown = rig.get(&format!("/tunnel_sessions/{session}")).await.body();
     let credential = shown["credential"]["id"].as_str().unwrap().to_owned();
     let key = owner.caller.key_id.clone();
     let filter = |text: &str| {
@@ -478,23 +465,23 @@ async fn nothing_tells_of_keys_and_secrets_of_others() {
         format!("/credentials/{credential}"),
         "/ssh_credentials".to_owned(),
     ];
-    for (caller, is_told) in [
-        (&house.admin, true),
+    for (caller, is_reported) in [
+        (&rig.admin, true),
         (&owner.caller, true),
         (&other.caller, false),
         (&reader, false),
     ] {
-        let mut told = String::new();
+        let mut reported = String::new();
         for path in &paths {
-            let answered = house.call(caller, "GET", path, Value::Null).await;
+            let answered = rig.call(caller, "GET", path, Value::Null).await;
             // A refusal does not repeat the path.
-            told += &format!("{answered:?}\n");
+            reported += &format!("{answered:?}\n");
         }
         for secret in [&credential, &key, "hush"] {
             assert_eq!(
-                told.contains(secret),
-                is_told,
-                "{}: {secret}\n{told}",
+                reported.contains(secret),
+                is_reported,
+                "{}: {secret}\n{reported}",
                 caller.subject
             );
         }
@@ -503,9 +490,14 @@ async fn nothing_tells_of_keys_and_secrets_of_others() {
             format!("obj.credential.id == '{credential}'"),
         ] {
             let path = format!("/tunnel_sessions?{}", filter(&expression));
-            let listed = house.call(caller, "GET", &path, Value::Null).await.body();
+            let listed = rig.call(caller, "GET", &path, Value::Null).await.body();
             let n = listed["tunnel_sessions"].as_array().unwrap().len();
-            assert_eq!(n, usize::from(is_told), "{}: {expression}", caller.subject);
+            assert_eq!(
+                n,
+                usize::from(is_reported),
+                "{}: {expression}",
+                caller.subject
+            );
         }
     }
 }
@@ -514,27 +506,27 @@ async fn nothing_tells_of_keys_and_secrets_of_others() {
 #[tokio::test]
 async fn only_admins_change_who_gets_in() {
     let cast = Cast::start().await;
-    let house = &cast.house;
+    let rig = &cast.rig;
     let bot = &cast.callers[1];
-    let policy = house
+    let policy = rig
         .call(bot, "POST", "/ip_policies", Value::Null)
         .await
         .body();
     let policy = policy["id"].as_str().unwrap().to_owned();
     let rule = |cidr: &str| json!({"cidr": cidr, "action": "deny", "ip_policy_id": policy});
-    let made = house
+    let made = rig
         .call(bot, "POST", "/ip_policy_rules", rule("192.0.2.1/32"))
         .await;
     let of_policy = format!("/ip_policy_rules/{}", made.body()["id"].as_str().unwrap());
     for place in ["api", "agent", "endpoints", "dashboard"] {
         for enforced in [true, false] {
             let body = json!({"type": place, "ip_policy_ids": [policy], "enforced": enforced});
-            let answered = house.call(bot, "POST", "/ip_restrictions", body).await;
+            let answered = rig.call(bot, "POST", "/ip_restrictions", body).await;
             assert_eq!(answered.code(), Some(630), "{place}");
         }
     }
     let body = json!({"type": "api", "ip_policy_ids": [policy], "enforced": false});
-    let made = house.post("/ip_restrictions", body).await.body();
+    let made = rig.post("/ip_restrictions", body).await.body();
     let restriction = format!("/ip_restrictions/{}", made["id"].as_str().unwrap());
     let the_policy = format!("/ip_policies/{policy}");
     for (method, path, body) in [
@@ -545,15 +537,14 @@ async fn only_admins_change_who_gets_in() {
         ("DELETE", &of_policy, Value::Null),
         ("PATCH", &the_policy, json!({"description": "d"})),
     ] {
-        let answered = house.call(bot, method, path, body).await;
+        let answered = rig.call(bot, method, path, body).await;
         assert_eq!(answered.code(), Some(630), "{method} {path}");
     }
-    house
-        .patch(&of_policy, json!({"cidr": "192.0.2.2/32"}))
+    rig.patch(&of_policy, json!({"cidr": "192.0.2.2/32"}))
         .await
         .body();
-    assert_eq!(house.delete(&restriction).await, Answered::NoContent);
-    let changed = house.call(bot, "PATCH", &of_policy, json!({"cidr": "192.0.2.3/32"}));
+    assert_eq!(rig.delete(&restriction).await, Answered::NoContent);
+    let changed = rig.call(bot, "PATCH", &of_policy, json!({"cidr": "192.0.2.3/32"}));
     changed.await.body();
 }
 
@@ -562,26 +553,24 @@ async fn only_admins_change_who_gets_in() {
 #[tokio::test]
 async fn a_reservation_that_is_served_is_not_given_to_a_third() {
     let open = Open::with(LIMITS).await;
-    let house = &open.house;
+    let rig = &open.rig;
     let owner = Owner::bot(&open, "owner").await;
     let other = Owner::bot(&open, "other").await;
-    let admin = Owner::of(&open, house.admin.clone()).await;
+    let admin = Owner::of(&open, rig.admin.clone()).await;
     for (domain, served) in [
         ("d1.example", "d1.example"),
         ("*.d2.example", "x.d2.example"),
         ("*.d3.example", "*.d3.example"),
     ] {
-        let made = house
+        let made = rig
             .post("/reserved_domains", json!({"domain": domain}))
             .await;
         let path = format!("/reserved_domains/{}", made.body()["id"].as_str().unwrap());
         let url = format!("https://{served}");
         owner.take(&open, Kind::Agent, &url).await.unwrap();
-        let refused = house
-            .call(&other.caller, "DELETE", &path, Value::Null)
-            .await;
+        let refused = rig.call(&other.caller, "DELETE", &path, Value::Null).await;
         assert_eq!(refused.code(), Some(446), "{domain}");
-        assert_eq!(house.delete(&path).await, Answered::NoContent);
+        assert_eq!(rig.delete(&path).await, Answered::NoContent);
         // The reconcile loop takes the endpoint offline.
         for _ in 0..6000 {
             let endpoints = open.collection("endpoints").await;
@@ -590,7 +579,7 @@ async fn a_reservation_that_is_served_is_not_given_to_a_third() {
             }
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
-        let again = house
+        let again = rig
             .post("/reserved_domains", json!({"domain": domain}))
             .await;
         again.body();
@@ -600,19 +589,17 @@ async fn a_reservation_that_is_served_is_not_given_to_a_third() {
         }
         owner.take(&open, Kind::Agent, &url).await.unwrap();
     }
-    let made = house.post("/reserved_addrs", Value::Null).await.body();
+    let made = rig.post("/reserved_addrs", Value::Null).await.body();
     let path = format!("/reserved_addrs/{}", made["id"].as_str().unwrap());
     let url = format!("tcp://{}", made["addr"].as_str().unwrap());
     owner.take(&open, Kind::Agent, &url).await.unwrap();
-    let refused = house
-        .call(&other.caller, "DELETE", &path, Value::Null)
-        .await;
+    let refused = rig.call(&other.caller, "DELETE", &path, Value::Null).await;
     assert_eq!(refused.code(), Some(446));
-    assert_eq!(house.delete(&path).await, Answered::NoContent);
+    assert_eq!(rig.delete(&path).await, Answered::NoContent);
     // The other two ports of the pool are free; this one is not assigned.
     for _ in 0..2 {
         let taken = other.take(&open, Kind::Agent, "tcp://").await.unwrap();
-        let shown = house.get(&format!("/endpoints/{taken}")).await.body();
+        let shown = rig.get(&format!("/endpoints/{taken}")).await.body();
         assert_ne!(shown["url"], *url);
     }
     assert!(other.take(&open, Kind::Agent, "tcp://").await.is_err());
@@ -622,10 +609,10 @@ async fn a_reservation_that_is_served_is_not_given_to_a_third() {
 #[tokio::test]
 async fn a_certificate_logs_in_as_no_other_owner() {
     let open = Open::with(LIMITS).await;
-    let house = &open.house;
+    let rig = &open.rig;
     let owner = Owner::bot(&open, "owner").await;
     let other = Owner::bot(&open, "other").await;
-    let authority = house
+    let authority = rig
         .post("/ssh_certificate_authorities", Value::Null)
         .await
         .body();
@@ -636,7 +623,7 @@ async fn a_certificate_logs_in_as_no_other_owner() {
             // The server's value overrides this one.
             "extensions": {"permit-port-forwarding": "", "issuer@culvert": "admin"},
         });
-        let made = house
+        let made = rig
             .call(caller, "POST", "/ssh_user_certificates", body)
             .await;
         let made = made.body();
@@ -653,11 +640,11 @@ async fn a_certificate_logs_in_as_no_other_owner() {
     let before = [
         issued(&owner.caller).await,
         issued(&other.caller).await,
-        issued(&house.admin).await,
+        issued(&rig.admin).await,
     ];
     let key = authority["public_key"].as_str().unwrap();
     let body = json!({"public_key": format!("cert-authority {key}")});
-    let made = house
+    let made = rig
         .call(&owner.caller, "POST", "/ssh_credentials", body)
         .await;
     made.body();
@@ -666,7 +653,7 @@ async fn a_certificate_logs_in_as_no_other_owner() {
             proof: proof.clone(),
             ..hello("")
         };
-        AgentAuthorizer::authorize(&*house.control, hello)
+        AgentAuthorizer::authorize(&*rig.control, hello)
             .await
             .map(drop)
             .map_err(agents::code)
@@ -691,16 +678,16 @@ async fn a_certificate_logs_in_as_no_other_owner() {
     };
     assert_eq!(admit(&silent).await, Err(1102));
     // No owner may remove the authority, whose certificates would then need no issuer.
-    let listed = house.get("/ssh_user_certificates").await.body();
+    let listed = rig.get("/ssh_user_certificates").await.body();
     for issued in listed["ssh_user_certificates"].as_array().unwrap() {
         let path = format!("/ssh_user_certificates/{}", issued["id"].as_str().unwrap());
-        let gone = house.call(&other.caller, "DELETE", &path, Value::Null);
+        let gone = rig.call(&other.caller, "DELETE", &path, Value::Null);
         assert_eq!(gone.await, Answered::NoContent);
     }
     let path = "/ssh_certificate_authorities";
     let path = format!("{path}/{}", authority["id"].as_str().unwrap());
-    for caller in [&other.caller, &house.admin] {
-        let refused = house.call(caller, "DELETE", &path, Value::Null).await;
+    for caller in [&other.caller, &rig.admin] {
+        let refused = rig.call(caller, "DELETE", &path, Value::Null).await;
         assert_eq!(
             refused.code(),
             Some(code::CERTIFICATE_AUTHORITY_IN_USE.number())
@@ -714,17 +701,16 @@ async fn a_certificate_logs_in_as_no_other_owner() {
 #[tokio::test]
 async fn policies_name_secrets_of_their_owner_and_of_admins() {
     let cast = Cast::start().await;
-    let house = &cast.house;
+    let rig = &cast.rig;
     let [admin, owner, other] = [0, 1, 2].map(|index| &cast.callers[index]);
-    let vault = house.post("/vaults", json!({"name": "v"})).await.body()["id"].clone();
+    let vault = rig.post("/vaults", json!({"name": "v"})).await.body()["id"].clone();
     for (caller, name) in [
         (admin, "of-admin"),
         (owner, "of-owner"),
         (other, "of-other"),
     ] {
         let body = json!({"name": name, "value": "hush", "vault_id": vault});
-        house
-            .call(caller, "POST", "/vault_secrets", body)
+        rig.call(caller, "POST", "/vault_secrets", body)
             .await
             .body();
     }
@@ -741,7 +727,7 @@ async fn policies_name_secrets_of_their_owner_and_of_admins() {
             "upstream_url": "http://127.0.0.1:1",
             "traffic_policy": policy(value),
         });
-        match house.call(caller, "POST", "/endpoints", body).await {
+        match rig.call(caller, "POST", "/endpoints", body).await {
             Answered::Created(made) => Ok(made["id"].as_str().unwrap().to_owned()),
             refused => Err(refused.code()),
         }
@@ -772,10 +758,9 @@ async fn policies_name_secrets_of_their_owner_and_of_admins() {
     let own = make(owner, "plain").await.unwrap();
     let path = format!("/endpoints/{own}");
     let text = policy("${secrets.get('v', 'of-other')}");
-    house
-        .patch(&path, json!({"traffic_policy": text}))
+    rig.patch(&path, json!({"traffic_policy": text}))
         .await
         .body();
     let changed = json!({"traffic_policy": text.replace("x-secret", "x-other")});
-    house.call(owner, "PATCH", &path, changed).await.body();
+    rig.call(owner, "PATCH", &path, changed).await.body();
 }

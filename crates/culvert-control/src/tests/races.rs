@@ -32,7 +32,7 @@ async fn take(open: &Open, owner: &Owner, way: Way, url: &str, neutral: &str) ->
         Way::Rename => {
             let path = format!("/endpoints/{neutral}");
             let body = json!({"url": url});
-            match open.house.call(&owner.caller, "PATCH", &path, body).await {
+            match open.rig.call(&owner.caller, "PATCH", &path, body).await {
                 Answered::Ok(_) => Ok(()),
                 refused => Err(refused.code().unwrap()),
             }
@@ -130,7 +130,7 @@ async fn futures<T>(n: usize, run: impl AsyncFn(usize) -> T) -> Vec<T> {
 async fn of_a_reservation_and_an_endpoint_of_two_accounts_one_is_made() {
     let open = Open::with(LIMITS).await;
     let owner = Owner::bot(&open, "one").await;
-    let stranger = open.house.stranger().await;
+    let stranger = open.rig.stranger().await;
     let mut n = 0;
     for [domain, url] in [
         ["a.", "https://a."],
@@ -147,7 +147,7 @@ async fn of_a_reservation_and_an_endpoint_of_two_accounts_one_is_made() {
                 let body = json!({"domain": domain});
                 let reserve = async || {
                     let path = "/reserved_domains";
-                    let made = open.house.call(&stranger, "POST", path, body.clone());
+                    let made = open.rig.call(&stranger, "POST", path, body.clone());
                     matches!(made.await, Answered::Created(_))
                 };
                 let (is_reserved, taken) = match is_held {
@@ -170,12 +170,12 @@ async fn of_a_reservation_and_an_endpoint_of_two_accounts_one_is_made() {
 /// A policy that refers to a secret, and a concurrent rename of the secret or its vault.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_policy_and_another_name_for_its_secret_one_is_made() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for n in 0..20 {
         let vault = json!({"name": format!("v{n}")});
-        let vault = house.post("/vaults", vault).await.body()["id"].clone();
+        let vault = rig.post("/vaults", vault).await.body()["id"].clone();
         let secret = json!({"name": "s", "value": "x", "vault_id": vault});
-        let secret = house.post("/vault_secrets", secret).await.body()["id"].clone();
+        let secret = rig.post("/vault_secrets", secret).await.body()["id"].clone();
         let renamed = match n % 2 {
             0 => format!("/vault_secrets/{}", secret.as_str().unwrap()),
             _ => format!("/vaults/{}", vault.as_str().unwrap()),
@@ -190,8 +190,8 @@ async fn of_a_policy_and_another_name_for_its_secret_one_is_made() {
         });
         let change = json!({"name": format!("other-{n}")});
         let (made, renamed) = tokio::join!(
-            house.post("/endpoints", endpoint),
-            house.patch(&renamed, change)
+            rig.post("/endpoints", endpoint),
+            rig.patch(&renamed, change)
         );
         let is_made = matches!(made, Answered::Created(_));
         let is_renamed = matches!(renamed, Answered::Ok(_));

@@ -18,8 +18,8 @@ fn sealed_under(seal: &Seal, body: &Value, id: &str) -> usize {
 }
 
 /// Counts the stored secrets that this seal decrypts.
-async fn secrets(house: &House, seal: &Seal) -> usize {
-    let documents = house.store.documents_after("", 10_000).await.unwrap();
+async fn secrets(rig: &Rig, seal: &Seal) -> usize {
+    let documents = rig.store.documents_after("", 10_000).await.unwrap();
     let open = documents.iter().map(|document| {
         let body = serde_json::from_str(&document.body).unwrap();
         sealed_under(seal, &body, &document.head.id)
@@ -29,21 +29,20 @@ async fn secrets(house: &House, seal: &Seal) -> usize {
 
 #[tokio::test]
 async fn everything_sealed_is_sealed_anew_whatever_stops_it() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for ty in ALL.iter().filter(|ty| ty.life == Life::Configured) {
-        let sample = house.sample(ty.collection, 1).await;
-        house
-            .post(&format!("/{}", ty.collection), sample)
+        let sample = rig.sample(ty.collection, 1).await;
+        rig.post(&format!("/{}", ty.collection), sample)
             .await
             .body();
     }
     for n in 0..150 {
-        let sample = house.sample("event_destinations", n).await;
-        house.post("/event_destinations", sample).await.body();
+        let sample = rig.sample("event_destinations", n).await;
+        rig.post("/event_destinations", sample).await.body();
     }
     let old = Secret::new("a master key of the tests".into());
     let new = Secret::new("another master key".into());
-    let before = secrets(&house, &Seal::new(&old)).await;
+    let before = secrets(&rig, &Seal::new(&old)).await;
     assert!(before > 154, "{before}");
     // User text that looks like an encrypted value stays unchanged.
     let key_id = Seal::new(&old)
@@ -54,11 +53,11 @@ async fn everything_sealed_is_sealed_anew_whatever_stops_it() {
         .0
         .to_owned();
     let fake = format!("{key_id}.QUJD");
-    let made = house
+    let made = rig
         .post("/ip_policies", json!({"description": fake}))
         .await
         .body();
-    let (_, told) = house.told_after(0).await;
+    let (_, reported) = rig.events_after(0).await;
 
     let entropy = SeededEntropy::new(3);
     let both = Seal::new(&new).with_older([&old]);
@@ -67,7 +66,7 @@ async fn everything_sealed_is_sealed_anew_whatever_stops_it() {
     let done = loop {
         n_polls += 1;
         let mut left = n_polls;
-        let mut running = Box::pin(reencrypt(&house.store, &both, &entropy));
+        let mut running = Box::pin(reencrypt(&rig.store, &both, &entropy));
         let cut = std::future::poll_fn(|cx| {
             use std::future::Future;
             use std::task::Poll;
@@ -83,7 +82,7 @@ async fn everything_sealed_is_sealed_anew_whatever_stops_it() {
         .await;
         drop(running);
         assert_eq!(
-            secrets(&house, &both).await,
+            secrets(&rig, &both).await,
             before,
             "all can be read at any time"
         );
@@ -93,9 +92,9 @@ async fn everything_sealed_is_sealed_anew_whatever_stops_it() {
     };
     assert_eq!(done.strange, 1);
     assert!(n_polls > 1, "it was never cut off");
-    assert_eq!(secrets(&house, &Seal::new(&new)).await, before);
-    assert_eq!(secrets(&house, &Seal::new(&old)).await, 0);
-    let again = reencrypt(&house.store, &both, &entropy).await.unwrap();
+    assert_eq!(secrets(&rig, &Seal::new(&new)).await, before);
+    assert_eq!(secrets(&rig, &Seal::new(&old)).await, 0);
+    let again = reencrypt(&rig.store, &both, &entropy).await.unwrap();
     assert_eq!(
         again,
         Reencrypted {
@@ -104,7 +103,7 @@ async fn everything_sealed_is_sealed_anew_whatever_stops_it() {
         }
     );
     let path = format!("/ip_policies/{}", made["id"].as_str().unwrap());
-    assert_eq!(house.get(&path).await.body(), made);
+    assert_eq!(rig.get(&path).await.body(), made);
     // The secrets are unchanged, so no event is emitted.
-    assert_eq!(house.told_after(told).await.0, Vec::<Value>::new());
+    assert_eq!(rig.events_after(reported).await.0, Vec::<Value>::new());
 }

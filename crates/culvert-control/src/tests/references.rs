@@ -60,19 +60,19 @@ const PLACES: &[Place] = &[
 ];
 
 /// A new object, and its body.
-async fn named(house: &House, to: &str) -> (String, Value) {
+async fn named(rig: &Rig, to: &str) -> (String, Value) {
     let body = match to {
         "tls_certificates" => certificates::leaf("named.example"),
         "reserved_domains" => json!({"domain": "named.example"}),
-        _ => house.sample(to, 70).await,
+        _ => rig.sample(to, 70).await,
     };
-    let made = house.post(&format!("/{to}"), body).await.body();
+    let made = rig.post(&format!("/{to}"), body).await.body();
     let id = made["id"].as_str().unwrap();
     (format!("/{to}/{id}"), made)
 }
 
 /// The body of an object that refers to `other` in a field.
-async fn naming(house: &House, place: &Place, other: &Value) -> Value {
+async fn naming(rig: &Rig, place: &Place, other: &Value) -> Value {
     let (collection, field) = place.at;
     let id = &other["id"];
     let mut body = match field {
@@ -84,7 +84,7 @@ async fn naming(house: &House, place: &Place, other: &Value) -> Value {
             let url = format!("tcp://{}", other["addr"].as_str().unwrap());
             json!({"url": url, "upstream_url": "tcp://127.0.0.1:1"})
         }
-        _ => house.sample(collection, 71).await,
+        _ => rig.sample(collection, 71).await,
     };
     let policy = |phase: &str, rule: Value| Some(json!({ phase: [rule] }));
     let get = || {
@@ -131,36 +131,31 @@ async fn naming(house: &House, place: &Place, other: &Value) -> Value {
 #[tokio::test]
 pub(super) async fn what_is_named_is_not_deleted() {
     for place in PLACES {
-        let house = House::start().await;
-        let (path, other) = named(&house, place.to).await;
-        let body = naming(&house, place, &other).await;
-        let made = house.post(&format!("/{}", place.at.0), body).await;
+        let rig = Rig::start().await;
+        let (path, other) = named(&rig, place.to).await;
+        let body = naming(&rig, place, &other).await;
+        let made = rig.post(&format!("/{}", place.at.0), body).await;
         let Answered::Created(made) = made else {
             panic!("{:?} {made:?}", place.at);
         };
         let by = format!("/{}/{}", place.at.0, made["id"].as_str().unwrap());
         let Refused(code) = place.removal else {
-            assert_eq!(house.delete(&path).await, Answered::NoContent);
-            assert!(house.get(&by).await.is_absent(), "{:?}", place.at);
+            assert_eq!(rig.delete(&path).await, Answered::NoContent);
+            assert!(rig.get(&by).await.is_absent(), "{:?}", place.at);
             continue;
         };
-        let (before, seq) = (house.get(&path).await, house.told_after(0).await.1);
-        let refused = house.delete(&path).await;
+        let (before, seq) = (rig.get(&path).await, rig.events_after(0).await.1);
+        let refused = rig.delete(&path).await;
         assert_eq!(refused.code(), Some(code), "{:?}", place.at);
         let Answered::Refused(class, ..) = refused else {
             unreachable!();
         };
         assert_eq!(class, culvert_base::Class::Invalid);
-        assert_eq!(house.get(&path).await, before);
-        assert_eq!(house.told_after(seq).await.0, Vec::<Value>::new());
+        assert_eq!(rig.get(&path).await, before);
+        assert_eq!(rig.events_after(seq).await.0, Vec::<Value>::new());
+        assert_eq!(rig.delete(&by).await, Answered::NoContent, "{:?}", place.at);
         assert_eq!(
-            house.delete(&by).await,
-            Answered::NoContent,
-            "{:?}",
-            place.at
-        );
-        assert_eq!(
-            house.delete(&path).await,
+            rig.delete(&path).await,
             Answered::NoContent,
             "{:?}",
             place.at
@@ -201,20 +196,19 @@ async fn every_place_that_names_an_object_has_a_row() {
         }
     }
     // The stored form of one object of each resource, and of each field.
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for ty in ALL
         .iter()
         .filter(|ty| ty.life == resource::resource_type::Life::Configured)
     {
-        let sample = house.sample(ty.collection, 1).await;
-        house
-            .post(&format!("/{}", ty.collection), sample)
+        let sample = rig.sample(ty.collection, 1).await;
+        rig.post(&format!("/{}", ty.collection), sample)
             .await
             .body();
     }
     let mut found = BTreeSet::new();
     for ty in ALL {
-        for document in house.store.all(ty.kind).await.unwrap() {
+        for document in rig.store.all(ty.kind).await.unwrap() {
             let fields = document.refs.iter().map(|one| one.field.to_string());
             found.extend(fields.map(|field| (ty.collection, field)));
         }
@@ -228,29 +222,29 @@ async fn every_place_that_names_an_object_has_a_row() {
 /// A policy refers to a secret by names, which cannot change while it does.
 #[tokio::test]
 async fn names_by_which_a_policy_finds_a_secret_stay() {
-    let house = House::start().await;
-    let (path, secret) = named(&house, "vault_secrets").await;
+    let rig = Rig::start().await;
+    let (path, secret) = named(&rig, "vault_secrets").await;
     let vault = format!("/vaults/{}", secret["vault"]["id"].as_str().unwrap());
     let row = PLACES
         .iter()
         .find(|place| place.to == "vault_secrets")
         .unwrap();
-    let body = naming(&house, row, &secret).await;
-    let endpoint = house.post("/endpoints", body.clone()).await.body();
+    let body = naming(&rig, row, &secret).await;
+    let endpoint = rig.post("/endpoints", body.clone()).await.body();
     for path in [&path, &vault] {
-        let renamed = house.patch(path, json!({"name": "another"})).await;
+        let renamed = rig.patch(path, json!({"name": "another"})).await;
         assert_eq!(renamed.code(), Some(23003), "{path}");
     }
     let same = json!({"name": secret["name"], "value": "another"});
-    assert!(matches!(house.patch(&path, same).await, Answered::Ok(_)));
+    assert!(matches!(rig.patch(&path, same).await, Answered::Ok(_)));
     let endpoint = format!("/endpoints/{}", endpoint["id"].as_str().unwrap());
     // A policy without the reference releases it.
     let update = json!({"traffic_policy": ""});
-    house.patch(&endpoint, update).await.body();
-    let renamed = house.patch(&path, json!({"name": "another"})).await;
+    rig.patch(&endpoint, update).await.body();
+    let renamed = rig.patch(&path, json!({"name": "another"})).await;
     assert!(matches!(renamed, Answered::Ok(_)));
     // A reference to a missing object is refused.
-    let refused = house
+    let refused = rig
         .patch(&endpoint, json!({"traffic_policy": body["traffic_policy"]}))
         .await;
     assert_eq!(refused.code(), Some(2204));
@@ -258,7 +252,7 @@ async fn names_by_which_a_policy_finds_a_secret_stay() {
 
 #[tokio::test]
 async fn a_certificate_is_attached_to_a_domain_that_it_is_for() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for (name, domain, fits) in [
         ("a.example", "a.example", true),
         ("A.Example", "a.example", true),
@@ -271,29 +265,29 @@ async fn a_certificate_is_attached_to_a_domain_that_it_is_for() {
         ("*.a.example", "*.x.a.example", false),
         ("x.a.example", "a.example", false),
     ] {
-        let certificate = house
+        let certificate = rig
             .post("/tls_certificates", certificates::leaf(name))
             .await;
         let id = certificate.body()["id"].clone();
         let body = json!({"domain": domain, "certificate_id": id});
-        let made = house.post("/reserved_domains", body).await;
+        let made = rig.post("/reserved_domains", body).await;
         let place = format!("{name} for {domain}: {made:?}");
         assert_eq!(matches!(made, Answered::Created(_)), fits, "{place}");
         let made = match fits {
             true => made,
             false => {
                 assert_eq!(made.code(), Some(215), "{place}");
-                let made = house
+                let made = rig
                     .post("/reserved_domains", json!({"domain": domain}))
                     .await;
                 let one = format!("/reserved_domains/{}", made_id(&made));
-                let patched = house.patch(&one, json!({"certificate_id": id})).await;
+                let patched = rig.patch(&one, json!({"certificate_id": id})).await;
                 assert_eq!(patched.code(), Some(215), "{place}");
                 made
             }
         };
         let one = format!("/reserved_domains/{}", made_id(&made));
-        assert_eq!(house.delete(&one).await, Answered::NoContent);
+        assert_eq!(rig.delete(&one).await, Answered::NoContent);
     }
 }
 
@@ -307,7 +301,7 @@ fn made_id(answered: &Answered) -> String {
 /// Objects of a version that did not store references.
 #[tokio::test]
 async fn what_older_objects_name_is_written_down_at_a_start() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let mut named_paths = Vec::new();
     for place in PLACES
         .iter()
@@ -316,52 +310,50 @@ async fn what_older_objects_name_is_written_down_at_a_start() {
         if place.at.1 == "secrets.get in a template" {
             continue;
         }
-        let (path, other) = named(&house, place.to).await;
-        let mut body = naming(&house, place, &other).await;
+        let (path, other) = named(&rig, place.to).await;
+        let mut body = naming(&rig, place, &other).await;
         if place.at.0 == "endpoints" {
             body["url"] = json!(format!("https://n{}.culvert.localhost", named_paths.len()));
         }
-        house.post(&format!("/{}", place.at.0), body).await.body();
+        rig.post(&format!("/{}", place.at.0), body).await.body();
         named_paths.push((path, place.removal));
     }
     for kind in ["endpoint", "domain"] {
-        for mut document in house.store.all(kind).await.unwrap() {
+        for mut document in rig.store.all(kind).await.unwrap() {
             document.refs.clear();
             let mut form: Value = serde_json::from_str(&document.body).unwrap();
             if let Some(policy) = form["policy"].as_object_mut() {
                 policy.remove("names");
             }
             document.body = form.to_string();
-            let told = AuditEvent::Suppress { reason: "a test" };
-            house
-                .store
-                .commit(Changes::replace(document, told))
+            let reported = AuditEvent::Suppress { reason: "a test" };
+            rig.store
+                .commit(Changes::replace(document, reported))
                 .await
                 .unwrap();
         }
     }
-    for document in house.store.all(host::KIND).await.unwrap() {
-        let told = AuditEvent::Suppress { reason: "a test" };
-        house
-            .store
-            .commit(Changes::remove(document.head, told))
+    for document in rig.store.all(host::KIND).await.unwrap() {
+        let reported = AuditEvent::Suppress { reason: "a test" };
+        rig.store
+            .commit(Changes::remove(document.head, reported))
             .await
             .unwrap();
     }
-    house.store.meta_set("references", "").await.unwrap();
+    rig.store.meta_set("references", "").await.unwrap();
     let seal = Seal::new(&Secret::new("a master key of the tests".into()));
-    relink::relink(&house.store, &seal).await.unwrap();
+    relink::relink(&rig.store, &seal).await.unwrap();
     for (path, removal) in &named_paths {
         let Refused(code) = removal else {
             unreachable!()
         };
-        assert_eq!(house.delete(path).await.code(), Some(*code), "{path}");
+        assert_eq!(rig.delete(path).await.code(), Some(*code), "{path}");
     }
-    let n_endpoints = house.store.count("endpoint").await.unwrap();
-    assert_eq!(house.store.count(host::KIND).await.unwrap(), n_endpoints);
+    let n_endpoints = rig.store.count("endpoint").await.unwrap();
+    assert_eq!(rig.store.count(host::KIND).await.unwrap(), n_endpoints);
     // The second run writes nothing.
-    let revision = house.store.revision().await.unwrap();
-    house.store.meta_set("references", "").await.unwrap();
-    relink::relink(&house.store, &seal).await.unwrap();
-    assert_eq!(house.store.revision().await.unwrap(), revision);
+    let revision = rig.store.revision().await.unwrap();
+    rig.store.meta_set("references", "").await.unwrap();
+    relink::relink(&rig.store, &seal).await.unwrap();
+    assert_eq!(rig.store.revision().await.unwrap(), revision);
 }

@@ -2,18 +2,18 @@
 
 use super::*;
 
-async fn destination(house: &House) -> String {
-    let sample = house.sample("event_destinations", 1).await;
-    let made = house.post("/event_destinations", sample).await.body();
+async fn destination(rig: &Rig) -> String {
+    let sample = rig.sample("event_destinations", 1).await;
+    let made = rig.post("/event_destinations", sample).await.body();
     made["id"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test]
 async fn refusals_have_codes_and_change_nothing() {
-    let house = House::start().await;
-    let id = destination(&house).await;
+    let rig = Rig::start().await;
+    let id = destination(&rig).await;
     let path = format!("/event_destinations/{id}/replay");
-    let (events, _) = house.told_after(0).await;
+    let (events, _) = rig.events_after(0).await;
     let first = events[0]["event_id"].as_str().unwrap();
     let last = events.last().unwrap()["event_id"].as_str().unwrap();
     let kinds = json!(["api_key_created.v0"]);
@@ -58,58 +58,55 @@ async fn refusals_have_codes_and_change_nothing() {
         // The destination has no subscription.
         (json!({"from": first}), 5140),
     ] {
-        let answered = house.post(&path, body.clone()).await;
+        let answered = rig.post(&path, body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
     let good = json!({"from": first, "event_types": kinds});
     let absent = format!("/event_destinations/ed_{}/replay", "0".repeat(27));
-    assert!(house.post(&absent, good.clone()).await.is_absent());
-    assert!(house.get(&path).await.is_absent());
-    let stranger = house.stranger().await;
+    assert!(rig.post(&absent, good.clone()).await.is_absent());
+    assert!(rig.get(&path).await.is_absent());
+    let stranger = rig.stranger().await;
     for method in ["GET", "POST"] {
         let body = if method == "POST" {
             good.clone()
         } else {
             Value::Null
         };
-        let answered = house.call(&stranger, method, &path, body).await;
+        let answered = rig.call(&stranger, method, &path, body).await;
         assert!(answered.is_absent(), "{answered:?}");
     }
     for (role, code) in [(Role::ReadOnly, 635), (Role::Member, 630)] {
-        let caller = house.user(&format!("{code}@x.example"), role, true).await;
-        let answered = house.call(&caller, "POST", &path, good.clone()).await;
+        let caller = rig.user(&format!("{code}@x.example"), role, true).await;
+        let answered = rig.call(&caller, "POST", &path, good.clone()).await;
         assert_eq!(answered.code(), Some(code));
     }
     // An event of another account counts as absent.
-    let foreign = house
+    let foreign = rig
         .call(&stranger, "POST", "/api_keys", json!({}))
         .await
         .body();
-    let (events, _) = house.told_after(0).await;
+    let (events, _) = rig.events_after(0).await;
     let event = events
         .iter()
         .find(|event| event["object"]["id"] == foreign["id"]);
     let body = json!({"from": event.unwrap()["event_id"], "event_types": kinds});
-    assert_eq!(house.post(&path, body).await.code(), Some(5140));
-    assert_eq!(house.store.all(replay::KIND).await.unwrap(), []);
+    assert_eq!(rig.post(&path, body).await.code(), Some(5140));
+    assert_eq!(rig.store.all(replay::KIND).await.unwrap(), []);
 }
 
 #[tokio::test]
 async fn one_replay_at_a_time_and_the_same_request_is_the_same_replay() {
-    let house = House::start().await;
-    let id = destination(&house).await;
+    let rig = Rig::start().await;
+    let id = destination(&rig).await;
     let path = format!("/event_destinations/{id}/replay");
     let subscription = json!({
         "destination_ids": [id],
         "sources": [{"type": "vault_created.v0"}, {"type": "http_request_complete.v0"}, {"type": "api_key_created.v0"}],
     });
-    house
-        .post("/event_subscriptions", subscription)
-        .await
-        .body();
-    let (_, before) = house.told_after(0).await;
+    rig.post("/event_subscriptions", subscription).await.body();
+    let (_, before) = rig.events_after(0).await;
     let body = json!({"from": "2020-01-01T00:00:00Z"});
-    let made = house.post(&path, body.clone()).await.body();
+    let made = rig.post(&path, body.clone()).await.body();
     assert_eq!(made["destination"]["id"], *id);
     assert_eq!(made["uri"], format!("{BASE}{path}"));
     assert_eq!(
@@ -122,16 +119,16 @@ async fn one_replay_at_a_time_and_the_same_request_is_the_same_replay() {
     );
     assert_eq!((&made["from"], &made["to"]), (&body["from"], &Value::Null));
 
-    assert_eq!(house.post(&path, body).await.body(), made);
+    assert_eq!(rig.post(&path, body).await.body(), made);
     let other = json!({"from": "2020-01-02T00:00:00Z"});
-    assert_eq!(house.post(&path, other.clone()).await.code(), Some(5140));
-    assert_eq!(house.get(&path).await.body(), made);
+    assert_eq!(rig.post(&path, other.clone()).await.code(), Some(5140));
+    assert_eq!(rig.get(&path).await.body(), made);
 
     // It is compiled for delivery. When the cursor has passed the range, the replay is done and another may
     // start.
-    let stored = house.store.all(replay::KIND).await.unwrap();
+    let stored = rig.store.all(replay::KIND).await.unwrap();
     let (replay, owner_id) = replay::compile(&stored[0]).unwrap();
-    assert_eq!(owner_id, house.admin.owner_id);
+    assert_eq!(owner_id, rig.admin.owner_id);
     assert_eq!((replay.range.first, replay.range.last), (1, before));
     assert_eq!(replay.kinds, ["api_key_created.v0", "vault_created.v0"]);
     let wanted = &replay.subscriptions[0].1;
@@ -141,38 +138,38 @@ async fn one_replay_at_a_time_and_the_same_request_is_the_same_replay() {
         from: 0,
         to: before,
     };
-    house.queue.append(Vec::new(), Some(cursor)).await.unwrap();
-    let done = house.get(&path).await.body();
+    rig.queue.append(Vec::new(), Some(cursor)).await.unwrap();
+    let done = rig.get(&path).await.body();
     assert_eq!(
         (&done["state"], &done["percent"]),
         (&json!("done"), &json!(100))
     );
-    let next = house.post(&path, other).await.body();
+    let next = rig.post(&path, other).await.body();
     assert_ne!(next["id"], made["id"]);
-    assert_eq!(house.store.all(replay::KIND).await.unwrap().len(), 1);
+    assert_eq!(rig.store.all(replay::KIND).await.unwrap().len(), 1);
 
     // Replays emit no events, and are removed with their destination.
-    let (told, _) = house.told_after(before).await;
-    assert_eq!(told, Vec::<Value>::new());
+    let (reported, _) = rig.events_after(before).await;
+    assert_eq!(reported, Vec::<Value>::new());
     for list in ["event_subscriptions", "event_destinations"] {
-        let objects = house.get(&format!("/{list}")).await.body();
+        let objects = rig.get(&format!("/{list}")).await.body();
         let one = objects[list][0]["id"].as_str().unwrap();
         assert_eq!(
-            house.delete(&format!("/{list}/{one}")).await,
+            rig.delete(&format!("/{list}/{one}")).await,
             Answered::NoContent
         );
     }
-    assert_eq!(house.store.all(replay::KIND).await.unwrap(), []);
+    assert_eq!(rig.store.all(replay::KIND).await.unwrap(), []);
 }
 
 #[tokio::test]
 async fn a_replay_of_nothing_is_done_at_once() {
-    let house = House::start().await;
-    let id = destination(&house).await;
-    house.clock.advance(std::time::Duration::from_secs(60));
+    let rig = Rig::start().await;
+    let id = destination(&rig).await;
+    rig.clock.advance(std::time::Duration::from_secs(60));
     let body = json!({"from": "2027-01-15T08:00:30Z", "event_types": ["vault_created.v0"]});
     let path = format!("/event_destinations/{id}/replay");
-    let made = house.post(&path, body).await.body();
+    let made = rig.post(&path, body).await.body();
     assert_eq!(
         (&made["state"], &made["percent"]),
         (&json!("done"), &json!(100))

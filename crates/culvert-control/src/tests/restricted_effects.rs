@@ -20,30 +20,30 @@ fn csr() -> String {
 }
 
 /// The admin with a key that has these restrictions.
-fn admin_with(house: &House, restrictions: Value) -> Caller {
+fn admin_with(rig: &Rig, restrictions: Value) -> Caller {
     let restrictions: KeyRestrictions = serde_json::from_value(restrictions).unwrap();
     Caller {
         role: restrictions.role.unwrap_or(Role::Admin),
         restrictions: Some(Arc::new(restrictions)),
-        ..house.admin.clone()
+        ..rig.admin.clone()
     }
 }
 
 /// One object of each collection, made by the admin.
-async fn objects(house: &House) -> BTreeMap<&'static str, String> {
+async fn objects(rig: &Rig) -> BTreeMap<&'static str, String> {
     let mut made = BTreeMap::new();
     for ty in ALL.iter().filter(|ty| ty.life == Life::Configured) {
-        let sample = house.sample(ty.collection, 1).await;
-        let one = house.post(&format!("/{}", ty.collection), sample).await;
+        let sample = rig.sample(ty.collection, 1).await;
+        let one = rig.post(&format!("/{}", ty.collection), sample).await;
         made.insert(ty.collection, one.body()["id"].as_str().unwrap().to_owned());
     }
     made
 }
 
 /// Requests of an operation that would give rights, and one that fits its shape.
-async fn bodies(house: &House, operation: &Operation, n: u32) -> Vec<Value> {
+async fn bodies(rig: &Rig, operation: &Operation, n: u32) -> Vec<Value> {
     let sampled = match operation.name {
-        "create" => house.sample(operation.collection, n).await,
+        "create" => rig.sample(operation.collection, n).await,
         _ => json!({}),
     };
     let mut bodies = match (operation.collection, operation.name) {
@@ -75,7 +75,7 @@ async fn bodies(house: &House, operation: &Operation, n: u32) -> Vec<Value> {
 }
 
 /// Documents that give rights, with the parts that decide which.
-async fn rights(house: &House) -> BTreeMap<String, Value> {
+async fn rights(rig: &Rig) -> BTreeMap<String, Value> {
     let mut rights = BTreeMap::new();
     for (kind, fields) in [
         ("api_key", &["restrictions", "digest"][..]),
@@ -86,7 +86,7 @@ async fn rights(house: &House) -> BTreeMap<String, Value> {
         ("bot_user", &["active"]),
         ("kubernetes_operator", &["binding", "enabled_features"]),
     ] {
-        for document in house.store.all(kind).await.unwrap() {
+        for document in rig.store.all(kind).await.unwrap() {
             let form: Value = serde_json::from_str(&document.body).unwrap();
             let parts = fields.iter().map(|field| form[*field].clone());
             rights.insert(document.head.id, parts.collect());
@@ -115,18 +115,18 @@ fn is_no_more(id: &str, before: &Value, now: &Value, own: &KeyRestrictions) -> b
 #[tokio::test]
 async fn what_a_restriction_does_not_allow_changes_nothing() {
     let cast = Cast::start().await;
-    let house = &cast.house;
-    let objects = objects(house).await;
+    let rig = &cast.rig;
+    let objects = objects(rig).await;
     let mut n_refused = 0;
     for operation in operations() {
-        let scoped = caller_of(Who::OwnerScoped, &house.admin, operation);
+        let scoped = caller_of(Who::OwnerScoped, &rig.admin, operation);
         let reads = operation.right.role == Role::ReadOnly;
         let mut callers = vec![(scoped, operation.right.scope.is_some())];
         for (role, allowed) in [
             ("read_only", reads),
             ("member", operation.right.role < Role::Admin),
         ] {
-            callers.push((admin_with(house, json!({"role": role})), !allowed));
+            callers.push((admin_with(rig, json!({"role": role})), !allowed));
         }
         let id = objects.get(operation.collection);
         // A refusal by role comes after the look for the object.
@@ -135,7 +135,7 @@ async fn what_a_restriction_does_not_allow_changes_nothing() {
             .path
             .replace("{id}", id.map_or("ev_0", String::as_str));
         let path = path.replace("{type}", "api_key_created.v0");
-        for body in bodies(house, operation, 50).await {
+        for body in bodies(rig, operation, 50).await {
             for (caller, is_refused) in &callers {
                 let is_scope = caller
                     .restrictions
@@ -144,9 +144,9 @@ async fn what_a_restriction_does_not_allow_changes_nothing() {
                 if !is_refused || !(has_object || is_scope) {
                     continue;
                 }
-                let before = house.store.revision().await.unwrap();
+                let before = rig.store.revision().await.unwrap();
                 let method = operation.method.as_str();
-                let answered = house.call(caller, method, &path, body.clone()).await;
+                let answered = rig.call(caller, method, &path, body.clone()).await;
                 let about = format!(
                     "{method} {path} {body} {:?}: {answered:?}",
                     caller.restrictions
@@ -155,7 +155,7 @@ async fn what_a_restriction_does_not_allow_changes_nothing() {
                     matches!(answered, Answered::Refused(Class::Forbidden, Some(_), _)),
                     "{about}"
                 );
-                assert_eq!(house.store.revision().await.unwrap(), before, "{about}");
+                assert_eq!(rig.store.revision().await.unwrap(), before, "{about}");
                 n_refused += 1;
             }
         }
@@ -168,30 +168,29 @@ async fn what_a_restriction_does_not_allow_changes_nothing() {
 #[tokio::test]
 async fn a_restricted_key_gives_no_right_that_outlives_it() {
     for restricted in [true, false] {
-        let house = House::start().await;
-        let objects = objects(&house).await;
+        let rig = Rig::start().await;
+        let objects = objects(&rig).await;
         let operator = format!("/kubernetes_operators/{}", objects["kubernetes_operators"]);
-        house
-            .patch(&operator, json!({"binding": {"csr": csr()}}))
+        rig.patch(&operator, json!({"binding": {"csr": csr()}}))
             .await
             .body();
-        let inactive = house
+        let inactive = rig
             .user("inactive@x.example", Role::Member, false)
             .await
             .owner_id;
         for bot in ["bot_users", "service_users"] {
             let path = format!("/{bot}/{}", objects[bot]);
-            house.patch(&path, json!({"active": false})).await.body();
+            rig.patch(&path, json!({"active": false})).await.body();
         }
-        let end = house
+        let end = rig
             .clock
             .now()
             .plus(Duration::from_secs(3_600))
             .whole_seconds();
         let own = json!({"expires_at": end.to_string(), "networks": ["192.0.2.0/24"]});
         let caller = match restricted {
-            true => admin_with(&house, own.clone()),
-            false => house.admin.clone(),
+            true => admin_with(&rig, own.clone()),
+            false => rig.admin.clone(),
         };
         let own: KeyRestrictions = serde_json::from_value(own).unwrap();
         let mut given = Vec::new();
@@ -205,14 +204,14 @@ async fn a_restricted_key_gives_no_right_that_outlives_it() {
             if operation.collection == "users" {
                 ids.push(&inactive);
             }
-            for body in bodies(&house, operation, 60).await {
+            for body in bodies(&rig, operation, 60).await {
                 for id in if ids.is_empty() { &["x_0"] } else { &*ids } {
                     let path = operation.path.replace("{id}", id);
                     let path = path.replace("{type}", "api_key_created.v0");
-                    let before = rights(&house).await;
+                    let before = rights(&rig).await;
                     let method = operation.method.as_str();
-                    let answered = house.call(&caller, method, &path, body.clone()).await;
-                    for (id, now) in rights(&house).await {
+                    let answered = rig.call(&caller, method, &path, body.clone()).await;
+                    for (id, now) in rights(&rig).await {
                         let was = before.get(&id).unwrap_or(&Value::Null);
                         if !is_no_more(&id, was, &now, &own) {
                             let what = format!("{answered:?}")

@@ -164,18 +164,18 @@ const SOURCE: &str = "ip_policy_created.v0";
 const SOURCE_ABOUT_KEYS: &str = "api_key_created.v0";
 
 pub(super) struct Cast {
-    pub(super) house: House,
+    pub(super) rig: Rig,
     /// In the order of [`CALLERS`].
     pub(super) callers: Vec<Caller>,
 }
 
 impl Cast {
     pub(super) async fn start() -> Self {
-        let house = House::start().await;
-        let owner = bot(&house, "owner").await;
-        let other = bot(&house, "other").await;
-        let reader = house.user("reader@x.example", Role::ReadOnly, true).await;
-        let stranger = house.stranger().await;
+        let rig = Rig::start().await;
+        let owner = bot(&rig, "owner").await;
+        let other = bot(&rig, "other").await;
+        let reader = rig.user("reader@x.example", Role::ReadOnly, true).await;
+        let stranger = rig.stranger().await;
         let restricted = |role, restrictions| Caller {
             role,
             restrictions: Some(Arc::new(restrictions)),
@@ -190,7 +190,7 @@ impl Cast {
         );
         let scoped = restricted(owner.role, KeyRestrictions::default());
         let callers = vec![
-            house.admin.clone(),
+            rig.admin.clone(),
             owner,
             other,
             reader,
@@ -198,7 +198,7 @@ impl Cast {
             reading,
             scoped,
         ];
-        Self { house, callers }
+        Self { rig, callers }
     }
 
     fn owner(&self) -> &Caller {
@@ -207,44 +207,44 @@ impl Cast {
 
     /// Creates an object that belongs to the owner; returns its ID.
     pub(super) async fn object(&self, collection: &str, n: u32) -> String {
-        let house = &self.house;
+        let rig = &self.rig;
         let ty = ALL.iter().find(|ty| ty.collection == collection).unwrap();
         if ty.life != Life::Configured {
-            let id = stored_one(house, ty, &house.admin.owner_id).await;
+            let id = stored_one(rig, ty, &rig.admin.owner_id).await;
             if collection == "tunnel_sessions" {
-                let document = house.store.get(ty.kind, &id).await.unwrap().unwrap();
+                let document = rig.store.get(ty.kind, &id).await.unwrap().unwrap();
                 let mut form: Value = serde_json::from_str(&document.body).unwrap();
                 form["principal_id"] = json!(self.owner().owner_id);
                 let body = form.to_string();
-                let told = AuditEvent::Suppress { reason: "a test" };
+                let reported = AuditEvent::Suppress { reason: "a test" };
                 let changed = Document { body, ..document };
-                let changes = Changes::replace(changed, told);
-                house.store.commit(changes).await.unwrap();
+                let changes = Changes::replace(changed, reported);
+                rig.store.commit(changes).await.unwrap();
             }
             return id;
         }
         let by = if ADMINS.contains(&collection) || ADMINS_ALONE.contains(&collection) {
-            &house.admin
+            &rig.admin
         } else {
             self.owner()
         };
-        let mut sample = house.sample(collection, n).await;
+        let mut sample = rig.sample(collection, n).await;
         if collection == "event_subscriptions" {
             sample["sources"] = json!([{"type": SOURCE}]);
         }
         let path = format!("/{collection}");
-        let made = house.call(by, "POST", &path, sample).await.body();
+        let made = rig.call(by, "POST", &path, sample).await.body();
         made["id"].as_str().unwrap().to_owned()
     }
 
     /// Converts an object to the given kind; `false` if the collection has none of that kind.
     async fn becomes(&self, collection: &str, id: &str, object: Object) -> bool {
-        let house = &self.house;
+        let rig = &self.rig;
         match (object, collection) {
             (Object::OfOwner, _) => true,
             (Object::Ownerless, _) => {
                 let ids = [id.replace("service_", "bot_")];
-                let found = house.store.get_many(&ids).await.unwrap().pop();
+                let found = rig.store.get_many(&ids).await.unwrap().pop();
                 let document = found.unwrap();
                 let mut form: Value = serde_json::from_str(&document.body).unwrap();
                 let fields = ["owner_id", "principal_id", "created_by"];
@@ -255,21 +255,21 @@ impl Cast {
                 let body = form.to_string();
                 let why = AuditEvent::Suppress { reason: "a test" };
                 let changes = Changes::replace(Document { body, ..document }, why);
-                house.store.commit(changes).await.unwrap();
+                rig.store.commit(changes).await.unwrap();
                 true
             }
             (Object::AboutKeys, "event_subscriptions") => {
                 let path = format!("/event_subscriptions/{id}/sources");
                 let body = json!({"type": SOURCE_ABOUT_KEYS});
-                house.post(&path, body).await.body();
+                rig.post(&path, body).await.body();
                 true
             }
             (Object::AboutKeys, "event_destinations") => {
                 let body =
                     json!({"sources": [{"type": SOURCE_ABOUT_KEYS}], "destination_ids": [id]});
-                let made = house.post("/event_subscriptions", body).await.body();
+                let made = rig.post("/event_subscriptions", body).await.body();
                 let path = format!("/event_subscriptions/{}", made["id"].as_str().unwrap());
-                assert_eq!(house.delete(&path).await, Answered::NoContent);
+                assert_eq!(rig.delete(&path).await, Answered::NoContent);
                 true
             }
             (Object::AboutKeys, _) => false,
@@ -299,14 +299,13 @@ pub(super) fn caller_of(who: Who, caller: &Caller, operation: &Operation) -> Cal
 }
 
 /// A new bot with its own key, as a caller.
-async fn bot(house: &House, name: &str) -> Caller {
-    let made = house.post("/bot_users", json!({"name": name})).await.body();
-    let key = house
+async fn bot(rig: &Rig, name: &str) -> Caller {
+    let made = rig.post("/bot_users", json!({"name": name})).await.body();
+    let key = rig
         .post("/api_keys", json!({"owner_id": made["id"]}))
         .await
         .body();
-    house
-        .authenticate(key["token"].as_str().unwrap())
+    rig.authenticate(key["token"].as_str().unwrap())
         .await
         .unwrap()
 }
@@ -336,7 +335,7 @@ async fn every_operation_with_an_object_of_every_ownership() {
 
 async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
     static N: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(100);
-    let house = &cast.house;
+    let rig = &cast.rig;
     let (collection, name) = (operation.collection, operation.name);
     let rule = Rule::of(collection, name, object)
         .unwrap_or_else(|| panic!("say who may {name} one of {collection}"));
@@ -349,7 +348,7 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
             if name == "get_replay" {
                 let body = json!({"from": "2020-01-01T00:00:00Z", "event_types": [SOURCE]});
                 let path = format!("/{collection}/{id}/replay");
-                house.post(&path, body).await.body();
+                rig.post(&path, body).await.body();
             }
             let absent = format!("{}_{}", id.split_once('_').unwrap().0, "0".repeat(27));
             let path = |id: &str| {
@@ -369,8 +368,8 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
                 Method::Get | Method::Delete => Value::Null,
             };
             let method = operation.method.as_str();
-            let before = stored(house, &id).await;
-            let call = async |id: &str| house.call(caller, method, &path(id), body.clone()).await;
+            let before = stored(rig, &id).await;
+            let call = async |id: &str| rig.call(caller, method, &path(id), body.clone()).await;
             let nothing = call(&absent).await;
             let answered = call(&id).await;
             let may = rule.outcome(who, object, operation);
@@ -381,13 +380,13 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
                 operation.path
             );
             if may != Do {
-                assert_eq!(stored(house, &id).await, before, "{who:?} {method} {id}");
+                assert_eq!(stored(rig, &id).await, before, "{who:?} {method} {id}");
             }
         }
         // Some resources allow only a few objects.
         let ty = ALL.iter().find(|ty| ty.collection == collection).unwrap();
-        if ty.life == Life::Configured && stored(house, &id).await.is_some() {
-            house.delete(&format!("/{collection}/{id}")).await;
+        if ty.life == Life::Configured && stored(rig, &id).await.is_some() {
+            rig.delete(&format!("/{collection}/{id}")).await;
         }
         if !is_there {
             return;
@@ -399,10 +398,10 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
 #[tokio::test]
 async fn events_of_an_account() {
     let cast = Cast::start().await;
-    let house = &cast.house;
-    house.post("/vaults", json!({"name": "v"})).await.body();
+    let rig = &cast.rig;
+    rig.post("/vaults", json!({"name": "v"})).await.body();
     let of_kind = async |kind: &str| -> String {
-        let page = house.get(&format!("/events?type={kind}")).await.body();
+        let page = rig.get(&format!("/events?type={kind}")).await.body();
         let event = &page["events"][0]["event"];
         event["event_id"].as_str().unwrap().to_owned()
     };
@@ -416,10 +415,10 @@ async fn events_of_an_account() {
         if who == OwnerScoped {
             continue;
         }
-        let nothing = house.call(caller, "GET", &absent, Value::Null).await;
+        let nothing = rig.call(caller, "GET", &absent, Value::Null).await;
         for (id, is_private) in [(&public, false), (&private, true)] {
             let path = format!("/events/{id}");
-            let answered = house.call(caller, "GET", &path, Value::Null).await;
+            let answered = rig.call(caller, "GET", &path, Value::Null).await;
             let may = match who {
                 Stranger => NotSee,
                 Admin => Do,
@@ -428,10 +427,10 @@ async fn events_of_an_account() {
             };
             assert_eq!(judge(&answered, &nothing), may, "{who:?} {id}");
             let messages = format!("{path}/messages");
-            let answered = house.call(caller, "GET", &messages, Value::Null).await;
+            let answered = rig.call(caller, "GET", &messages, Value::Null).await;
             assert_eq!(judge(&answered, &nothing), may, "{who:?} {id}");
             let replay_path = format!("{path}/replay");
-            let replay = house.call(caller, "POST", &replay_path, json!({}));
+            let replay = rig.call(caller, "POST", &replay_path, json!({}));
             let code = match (may, who) {
                 (NotSee, _) => None,
                 (_, Reader | OwnerReading) => Some(635),
@@ -472,7 +471,7 @@ fn every_operation_states_its_right() {
 #[tokio::test]
 async fn every_operation_without_an_object() {
     let cast = Cast::start().await;
-    let house = &cast.house;
+    let rig = &cast.rig;
     let mut n = 100;
     for operation in operations() {
         let (collection, name) = (operation.collection, operation.name);
@@ -491,11 +490,11 @@ async fn every_operation_without_an_object() {
                 "create" if collection == "event_subscriptions" => {
                     json!({"sources": [{"type": SOURCE}]})
                 }
-                "create" => house.sample(collection, n).await,
+                "create" => rig.sample(collection, n).await,
                 _ => Value::Null,
             };
             let method = operation.method.as_str();
-            let answered = house.call(caller, method, &operation.path, body).await;
+            let answered = rig.call(caller, method, &operation.path, body).await;
             let nothing = Answered::NoContent;
             let may = rule.outcome(who, Object::OfOwner, operation);
             assert_eq!(
@@ -506,16 +505,16 @@ async fn every_operation_without_an_object() {
             );
             if let Answered::Created(made) = answered {
                 let path = format!("/{collection}/{}", made["id"].as_str().unwrap());
-                house.delete(&path).await;
+                rig.delete(&path).await;
             }
         }
     }
 }
 
 /// The stored form and revision of an object.
-async fn stored(house: &House, id: &str) -> Option<(String, i64)> {
+async fn stored(rig: &Rig, id: &str) -> Option<(String, i64)> {
     let ids = [id.replace("service_", "bot_")];
-    let found = house.store.get_many(&ids).await.unwrap().pop()?;
+    let found = rig.store.get_many(&ids).await.unwrap().pop()?;
     Some((found.body, found.head.revision))
 }
 
@@ -523,17 +522,17 @@ async fn stored(house: &House, id: &str) -> Option<(String, i64)> {
 #[tokio::test]
 async fn lists_of_private_objects_are_the_callers_own() {
     let cast = Cast::start().await;
-    let house = &cast.house;
+    let rig = &cast.rig;
     let [admin, owner, other] = [0, 1, 2].map(|index| &cast.callers[index]);
     for collection in PRIVATE {
         let mut own = Vec::new();
         let mut all = Vec::new();
         for n in 0..30 {
             let caller = [owner, other, admin][n % 3];
-            let mut body = house.sample(collection, 1).await;
+            let mut body = rig.sample(collection, 1).await;
             body["description"] = json!("the same");
             let path = format!("/{collection}");
-            let made = house.call(caller, "POST", &path, body).await.body();
+            let made = rig.call(caller, "POST", &path, body).await.body();
             let id = made["id"].as_str().unwrap().to_owned();
             if n % 3 == 0 {
                 own.push(id.clone());
@@ -555,7 +554,7 @@ async fn lists_of_private_objects_are_the_callers_own() {
         ];
         for filter in filters {
             for limit in [1, 3, 100] {
-                let listed = pages(house, owner, collection, &filter, limit).await;
+                let listed = pages(rig, owner, collection, &filter, limit).await;
                 let listed: Vec<_> = listed.into_iter().filter(|id| all.contains(id)).collect();
                 assert_eq!(listed, own, "{collection} {filter} {limit}");
             }
@@ -566,16 +565,16 @@ async fn lists_of_private_objects_are_the_callers_own() {
             format!("obj.owner_id == '{}'", admin.owner_id),
             format!("obj.owner_id == '{}'", other.owner_id),
         ] {
-            let listed = pages(house, owner, collection, &filter, 100).await;
+            let listed = pages(rig, owner, collection, &filter, 100).await;
             assert_eq!(listed, Vec::<String>::new(), "{collection} {filter}");
         }
-        let listed = pages(house, admin, collection, "obj.description == 'the same'", 7).await;
+        let listed = pages(rig, admin, collection, "obj.description == 'the same'", 7).await;
         assert_eq!(listed, all, "{collection}");
     }
 }
 
 async fn pages(
-    house: &House,
+    rig: &Rig,
     caller: &Caller,
     collection: &str,
     filter: &str,
@@ -593,7 +592,7 @@ async fn pages(
     let mut next = Some(format!("/{collection}?{query}"));
     let mut ids = Vec::new();
     while let Some(path) = next {
-        let page = house.call(caller, "GET", &path, Value::Null).await.body();
+        let page = rig.call(caller, "GET", &path, Value::Null).await.body();
         let items = page[field].as_array().unwrap();
         assert!(items.len() <= limit, "{path}");
         ids.extend(
@@ -612,32 +611,30 @@ async fn pages(
 #[tokio::test]
 async fn a_bot_makes_nothing_for_another_owner() {
     let cast = Cast::start().await;
-    let house = &cast.house;
+    let rig = &cast.rig;
     let bot = cast.owner();
-    let admin = &house.admin;
+    let admin = &rig.admin;
     for collection in PRIVATE {
         for owner in [&admin.owner_id, &admin.subject, &cast.callers[2].owner_id] {
-            let mut body = house.sample(collection, 1).await;
+            let mut body = rig.sample(collection, 1).await;
             body["owner_id"] = json!(owner);
             let path = format!("/{collection}");
-            let answered = house.call(bot, "POST", &path, body).await;
+            let answered = rig.call(bot, "POST", &path, body).await;
             assert_eq!(answered.code(), Some(630), "{collection} {owner}");
         }
         let own = cast.object(collection, 1).await;
         let path = format!("/{collection}/{own}");
         let body = json!({"owner_id": admin.owner_id});
-        let moved = house.call(bot, "PATCH", &path, body).await;
+        let moved = rig.call(bot, "PATCH", &path, body).await;
         assert_eq!(moved.code(), Some(214));
     }
     for collection in ADMINS {
         let body = json!({"name": "another"});
         let path = format!("/{collection}");
-        let answered = house.call(bot, "POST", &path, body).await;
+        let answered = rig.call(bot, "POST", &path, body).await;
         assert_eq!(answered.code(), Some(4111), "{collection}");
         let own = format!("{path}/{}", bot.owner_id);
-        let answered = house
-            .call(bot, "PATCH", &own, json!({"active": true}))
-            .await;
+        let answered = rig.call(bot, "PATCH", &own, json!({"active": true})).await;
         assert_eq!(answered.code(), Some(4111), "{collection}");
     }
 }
@@ -646,8 +643,8 @@ async fn a_bot_makes_nothing_for_another_owner() {
 #[tokio::test]
 async fn a_bot_issues_no_certificate_to_log_in_as_another_owner() {
     let cast = Cast::start().await;
-    let house = &cast.house;
-    let authority = house
+    let rig = &cast.rig;
+    let authority = rig
         .post("/ssh_certificate_authorities", Value::Null)
         .await
         .body();
@@ -657,7 +654,7 @@ async fn a_bot_issues_no_certificate_to_log_in_as_another_owner() {
     });
     let issue = async |caller: &Caller| {
         let path = "/ssh_user_certificates";
-        house.call(caller, "POST", path, wanted.clone()).await
+        rig.call(caller, "POST", path, wanted.clone()).await
     };
     let other = &cast.callers[2];
     assert!(matches!(issue(other).await, Answered::Created(_)));
@@ -666,19 +663,18 @@ async fn a_bot_issues_no_certificate_to_log_in_as_another_owner() {
         authority["public_key"].as_str().unwrap()
     );
     let body = json!({"public_key": line, "owner_id": cast.owner().owner_id});
-    house.post("/ssh_credentials", body).await.body();
+    rig.post("/ssh_credentials", body).await.body();
     assert_eq!(issue(other).await.code(), Some(630));
     assert!(matches!(issue(cast.owner()).await, Answered::Created(_)));
-    assert!(matches!(issue(&house.admin).await, Answered::Created(_)));
+    assert!(matches!(issue(&rig.admin).await, Answered::Created(_)));
 }
 
 #[tokio::test]
 async fn the_last_key_of_an_admin_goes_only_with_force() {
-    let house = House::start().await;
-    let delete =
-        async |id: &str, query: &str| house.delete(&format!("/api_keys/{id}{query}")).await;
-    let first = house.admin.key_id.clone();
-    let (_, start) = house.told_after(0).await;
+    let rig = Rig::start().await;
+    let delete = async |id: &str, query: &str| rig.delete(&format!("/api_keys/{id}{query}")).await;
+    let first = rig.admin.key_id.clone();
+    let (_, start) = rig.events_after(0).await;
     for (query, code) in [
         ("", 630),
         ("?force=false", 630),
@@ -690,20 +686,19 @@ async fn the_last_key_of_an_admin_goes_only_with_force() {
         assert_eq!(delete(&first, query).await.code(), Some(code), "{query}");
     }
     // Keys of bots, of users who are not admins, and of inactive admins do not count.
-    let owner = bot(&house, "b").await;
-    let developer = house.user("dev@x.example", Role::Member, true).await;
-    let gone = house.user("gone@x.example", Role::Admin, false).await;
+    let owner = bot(&rig, "b").await;
+    let developer = rig.user("dev@x.example", Role::Member, true).await;
+    let gone = rig.user("gone@x.example", Role::Admin, false).await;
     for caller in [&owner, &developer, &gone] {
-        house
-            .call(caller, "POST", "/api_keys", Value::Null)
+        rig.call(caller, "POST", "/api_keys", Value::Null)
             .await
             .body();
     }
     assert_eq!(delete(&first, "").await.code(), Some(630));
     assert_eq!(delete(&owner.key_id, "").await, Answered::NoContent);
     // Keys of another admin count.
-    let second = house.user("second@x.example", Role::Admin, true).await;
-    let theirs = house
+    let second = rig.user("second@x.example", Role::Admin, true).await;
+    let theirs = rig
         .call(&second, "POST", "/api_keys", Value::Null)
         .await
         .body();
@@ -711,8 +706,8 @@ async fn the_last_key_of_an_admin_goes_only_with_force() {
     let theirs = theirs["id"].as_str().unwrap();
     assert_eq!(delete(theirs, "").await.code(), Some(630));
     assert_eq!(delete(theirs, "?force=true").await, Answered::NoContent);
-    let (told, _) = house.told_after(start).await;
-    let deleted = told
+    let (reported, _) = rig.events_after(start).await;
+    let deleted = reported
         .iter()
         .filter(|event| event["event_type"] == "api_key_deleted.v0");
     assert_eq!(deleted.count(), 3);
@@ -722,14 +717,14 @@ async fn the_last_key_of_an_admin_goes_only_with_force() {
 #[tokio::test]
 async fn of_two_admin_keys_that_go_at_once_one_stays() {
     for _ in 0..8 {
-        let house = House::start().await;
-        let other = house.post("/api_keys", Value::Null).await.body();
-        let paths = [house.admin.key_id.as_str(), other["id"].as_str().unwrap()]
+        let rig = Rig::start().await;
+        let other = rig.post("/api_keys", Value::Null).await.body();
+        let paths = [rig.admin.key_id.as_str(), other["id"].as_str().unwrap()]
             .map(|id| format!("/api_keys/{id}"));
-        let (a, b) = tokio::join!(house.delete(&paths[0]), house.delete(&paths[1]));
+        let (a, b) = tokio::join!(rig.delete(&paths[0]), rig.delete(&paths[1]));
         let codes = [a, b].map(|answered| answered != Answered::NoContent);
         assert_ne!(codes[0], codes[1], "one of them is refused");
-        assert_eq!(house.store.all("api_key").await.unwrap().len(), 1);
+        assert_eq!(rig.store.all("api_key").await.unwrap().len(), 1);
     }
 }
 
@@ -737,13 +732,13 @@ async fn of_two_admin_keys_that_go_at_once_one_stays() {
 #[tokio::test]
 async fn a_stored_secret_stays_with_the_address_of_its_destination() {
     let cast = Cast::start().await;
-    let house = &cast.house;
+    let rig = &cast.rig;
     let webhook = |url: &str, secret: &str| json!({"target": {"webhook": {"url": url, "headers": {"authorization": secret}}}});
     let mut made = webhook("https://hooks.example/in", "Bearer secret");
     made["format"] = "json".into();
-    let made = house.post("/event_destinations", made).await.body();
+    let made = rig.post("/event_destinations", made).await.body();
     let path = format!("/event_destinations/{}", made["id"].as_str().unwrap());
-    for caller in [&house.admin, cast.owner()] {
+    for caller in [&rig.admin, cast.owner()] {
         for (url, secret, code) in [
             ("https://evil.example/in", "[redacted]", Some(215)),
             ("https://hooks.example:8443/in", "[redacted]", Some(215)),
@@ -751,9 +746,7 @@ async fn a_stored_secret_stays_with_the_address_of_its_destination() {
             ("https://other.example/in", "Bearer new", None),
             ("https://hooks.example/in", "Bearer secret", None),
         ] {
-            let answered = house
-                .call(caller, "PATCH", &path, webhook(url, secret))
-                .await;
+            let answered = rig.call(caller, "PATCH", &path, webhook(url, secret)).await;
             let refused = match answered {
                 Answered::Refused(_, code, _) => code,
                 _ => None,

@@ -147,10 +147,10 @@ pub(super) fn schema_of(spec: &BodySpec) -> Vec<Place> {
 }
 
 /// A valid body for an operation, and its path with the IDs of existing objects.
-pub(super) async fn valid(house: &House, operation: &Operation) -> (String, Value) {
+pub(super) async fn valid(rig: &Rig, operation: &Operation) -> (String, Value) {
     let collection = format!("/{}", operation.collection);
     if operation.name == "create" {
-        return (collection, house.sample(operation.collection, 9).await);
+        return (collection, rig.sample(operation.collection, 9).await);
     }
     let base = match operation.name {
         "update" if matches!(operation.collection, "bot_users" | "service_users") => {
@@ -163,7 +163,7 @@ pub(super) async fn valid(house: &House, operation: &Operation) -> (String, Valu
         _ => json!({}),
     };
     if operation.collection == "events" {
-        let page = house.get("/events?limit=1").await.body();
+        let page = rig.get("/events?limit=1").await.body();
         let id = page["events"][0]["event"]["event_id"].as_str().unwrap();
         return (operation.path.replace("{id}", id), json!({}));
     }
@@ -173,14 +173,14 @@ pub(super) async fn valid(house: &House, operation: &Operation) -> (String, Valu
     let id = if observed {
         "ts_000000000000000000000000000".to_owned()
     } else {
-        let sample = house.sample(operation.collection, 8).await;
-        let made = house.post(&collection, sample.clone()).await;
+        let sample = rig.sample(operation.collection, 8).await;
+        let made = rig.post(&collection, sample.clone()).await;
         match made {
             Answered::Created(made) => made["id"].as_str().unwrap().to_owned(),
             // Another operation has created it.
             _ => {
                 let ty = ALL.iter().find(|ty| ty.collection == operation.collection);
-                let list = house.get(&collection).await.body();
+                let list = rig.get(&collection).await.body();
                 list[ty.unwrap().list_field][0]["id"]
                     .as_str()
                     .unwrap()
@@ -194,14 +194,14 @@ pub(super) async fn valid(house: &House, operation: &Operation) -> (String, Valu
 
 #[tokio::test]
 async fn what_a_schema_refuses_the_server_refuses_and_no_listed_value() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let mut wrong = Vec::new();
     let mut n_violations = 0;
     for operation in operations() {
         let Some(spec) = &operation.body else {
             continue;
         };
-        let (path, base) = valid(&house, operation).await;
+        let (path, base) = valid(&rig, operation).await;
         let method = operation.method.as_str();
         let mut refused = Vec::new();
         for (way, schema) in schema_of(spec) {
@@ -228,7 +228,7 @@ async fn what_a_schema_refuses_the_server_refuses_and_no_listed_value() {
             for (keyword, value) in violations(&schema) {
                 n_violations += 1;
                 let sent = body(&base, &way, value);
-                match house.call(&house.admin, method, &path, sent).await {
+                match rig.call(&rig.admin, method, &path, sent).await {
                     Answered::Refused(_, code, message) => {
                         refused.push((
                             base.clone(),
@@ -247,12 +247,12 @@ async fn what_a_schema_refuses_the_server_refuses_and_no_listed_value() {
         // A dry run needs retained traffic.
         let needs_more = ["replay", "dry_run"].contains(&operation.name);
         if !path.contains("ts_0") && !needs_more {
-            let answered = house.call(&house.admin, method, &path, base).await;
+            let answered = rig.call(&rig.admin, method, &path, base).await;
             match answered {
                 Answered::Refused(..) => panic!("{method} {path} {answered:?}"),
                 Answered::Created(made) if operation.name == "create" => {
                     let one = format!("{path}/{}", made["id"].as_str().unwrap());
-                    assert_eq!(house.delete(&one).await, Answered::NoContent);
+                    assert_eq!(rig.delete(&one).await, Answered::NoContent);
                 }
                 _ => {}
             }
@@ -291,7 +291,7 @@ async fn what_a_schema_refuses_the_server_refuses_and_no_listed_value() {
                     .unwrap_or("\0")
                     .to_owned();
                 let sent = body(&base, &way, value);
-                let answered = house.call(&house.admin, method, &path, sent).await;
+                let answered = rig.call(&rig.admin, method, &path, sent).await;
                 if let Answered::Refused(_, its_code, its_message) = &answered
                     && *its_code == code
                     && its_message.replace(&text, "") == message.replace("no such value!", "")
@@ -310,10 +310,10 @@ async fn what_a_schema_refuses_the_server_refuses_and_no_listed_value() {
 /// Views show only the values that their schemas list for a field.
 #[tokio::test]
 async fn views_show_the_values_that_their_schemas_list() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for ty in ALL.iter().filter(|ty| ty.life == Life::Configured) {
-        let sample = house.sample(ty.collection, 4).await;
-        let made = house
+        let sample = rig.sample(ty.collection, 4).await;
+        let made = rig
             .post(&format!("/{}", ty.collection), sample)
             .await
             .body();

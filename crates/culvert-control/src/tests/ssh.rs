@@ -15,8 +15,8 @@ pub(super) fn new_key() -> String {
     format!("{} someone@x.example", key.public_line())
 }
 
-async fn authority(house: &House, body: Value) -> Value {
-    let made = house.post("/ssh_certificate_authorities", body).await;
+async fn authority(rig: &Rig, body: Value) -> Value {
+    let made = rig.post("/ssh_certificate_authorities", body).await;
     made.body()
 }
 
@@ -34,7 +34,7 @@ fn bad_keys() -> [(String, bool); 4] {
 
 #[tokio::test]
 pub(super) async fn ssh_public_keys() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let key = new_key();
     for (body, code) in [
         (json!({}), 611),
@@ -49,59 +49,57 @@ pub(super) async fn ssh_public_keys() {
         (json!({"public_key": key, "owner_id": "ak_1"}), 243),
         (json!({"public_key": key, "token": "x"}), 214),
     ] {
-        let answered = house.post("/ssh_credentials", body.clone()).await;
+        let answered = rig.post("/ssh_credentials", body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
     for (bad, _) in bad_keys() {
-        let answered = house
+        let answered = rig
             .post("/ssh_credentials", json!({"public_key": bad}))
             .await;
         assert_eq!(answered.code(), Some(612), "{bad}");
     }
     let sent = format!("{key}\n");
     let body = json!({"public_key": sent, "acl": ["bind:a.example"]});
-    let made = house.post("/ssh_credentials", body).await.body();
+    let made = rig.post("/ssh_credentials", body).await.body();
     assert_eq!(made["public_key"], *sent);
-    assert_eq!(made["owner_id"], *house.admin.owner_id);
+    assert_eq!(made["owner_id"], *rig.admin.owner_id);
     let other_comment = key.replace("someone", "nobody");
     let again = json!({"public_key": other_comment});
-    let answered = house.post("/ssh_credentials", again.clone()).await;
+    let answered = rig.post("/ssh_credentials", again.clone()).await;
     assert_eq!(answered.code(), Some(609));
-    let stranger = house.stranger().await;
-    let answered = house
+    let stranger = rig.stranger().await;
+    let answered = rig
         .call(&stranger, "POST", "/ssh_credentials", again.clone())
         .await;
     assert_eq!(answered.code(), Some(610));
 
     let one = format!("/ssh_credentials/{}", made["id"].as_str().unwrap());
-    assert_eq!(house.patch(&one, json!({})).await.code(), Some(606));
-    let answered = house.patch(&one, json!({"public_key": key})).await;
+    assert_eq!(rig.patch(&one, json!({})).await.code(), Some(606));
+    let answered = rig.patch(&one, json!({"public_key": key})).await;
     assert_eq!(answered.code(), Some(214));
     assert_eq!(
-        house.patch(&one, json!({"acl": ["x"]})).await.code(),
+        rig.patch(&one, json!({"acl": ["x"]})).await.code(),
         Some(600)
     );
-    let changed = house.patch(&one, json!({"acl": []})).await.body();
+    let changed = rig.patch(&one, json!({"acl": []})).await.body();
     assert_eq!(
         (&changed["acl"], &changed["public_key"]),
         (&json!([]), &json!(sent))
     );
-    assert_eq!(house.delete(&one).await, Answered::NoContent);
-    let taken = house
-        .call(&stranger, "POST", "/ssh_credentials", again)
-        .await;
+    assert_eq!(rig.delete(&one).await, Answered::NoContent);
+    let taken = rig.call(&stranger, "POST", "/ssh_credentials", again).await;
     assert!(matches!(taken, Answered::Created(_)));
 }
 
 #[tokio::test]
 async fn of_two_that_bring_one_key_at_the_same_moment_one_gets_it() {
-    let house = House::start().await;
-    let stranger = house.stranger().await;
+    let rig = Rig::start().await;
+    let stranger = rig.stranger().await;
     let body = json!({"public_key": new_key()});
     let (a, b, c) = tokio::join!(
-        house.post("/ssh_credentials", body.clone()),
-        house.post("/ssh_credentials", body.clone()),
-        house.call(&stranger, "POST", "/ssh_credentials", body.clone()),
+        rig.post("/ssh_credentials", body.clone()),
+        rig.post("/ssh_credentials", body.clone()),
+        rig.call(&stranger, "POST", "/ssh_credentials", body.clone()),
     );
     let all = [a, b, c];
     let is_made = |one: &&Answered| matches!(one, Answered::Created(_));
@@ -116,7 +114,7 @@ async fn of_two_that_bring_one_key_at_the_same_moment_one_gets_it() {
 
 #[tokio::test]
 pub(super) async fn ssh_certificate_authorities() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for (body, code) in [
         (json!({"private_key_type": "dsa"}), 1936),
         (json!({"private_key_type": "RSA"}), 1936),
@@ -137,9 +135,7 @@ pub(super) async fn ssh_certificate_authorities() {
         (json!({"private_key_type": "rsa", "key_size": 2048.5}), 215),
         (json!({"public_key": "x"}), 214),
     ] {
-        let answered = house
-            .post("/ssh_certificate_authorities", body.clone())
-            .await;
+        let answered = rig.post("/ssh_certificate_authorities", body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
     for (body, key_type, name) in [
@@ -165,14 +161,14 @@ pub(super) async fn ssh_certificate_authorities() {
         ),
         (json!({"private_key_type": "rsa"}), "rsa", "ssh-rsa"),
     ] {
-        let made = authority(&house, body).await;
+        let made = authority(&rig, body).await;
         assert_eq!(made["key_type"], key_type);
         let line = made["public_key"].as_str().unwrap();
         let words: Vec<_> = line.split(' ').collect();
         assert_eq!((words[0], words.len()), (name, 2));
         // The private key is in no response and, unencrypted, in no document.
         let id = made["id"].as_str().unwrap();
-        let stored = house
+        let stored = rig
             .store
             .get("ssh_certificate_authority", id)
             .await
@@ -180,17 +176,17 @@ pub(super) async fn ssh_certificate_authorities() {
             .unwrap();
         let form: Value = serde_json::from_str(&stored.body).unwrap();
         let sealed = form["sealed_key"].as_str().unwrap();
-        let text = house.control.seal.open(id, sealed).unwrap();
+        let text = rig.control.seal.open(id, sealed).unwrap();
         assert!(!stored.body.contains(text.reveal()) && !made.to_string().contains(sealed));
     }
 }
 
 #[tokio::test]
 pub(super) async fn ssh_certificates() {
-    let house = House::start().await;
-    let ca = authority(&house, json!({})).await["id"].clone();
-    let stranger = house.stranger().await;
-    let foreign = house
+    let rig = Rig::start().await;
+    let ca = authority(&rig, json!({})).await["id"].clone();
+    let stranger = rig.stranger().await;
+    let foreign = rig
         .call(&stranger, "POST", "/ssh_certificate_authorities", json!({}))
         .await
         .body()["id"]
@@ -248,19 +244,19 @@ pub(super) async fn ssh_certificates() {
             (with("principals", json!(vec!["a"; 257])), 215),
             (with("certificate", json!("x")), 214),
         ] {
-            let answered = house.post(collection, body.clone()).await;
+            let answered = rig.post(collection, body.clone()).await;
             assert_eq!(answered.code(), Some(code), "{collection} {body}");
         }
         for (bad, is_read) in bad_keys() {
-            let answered = house.post(collection, with("public_key", json!(bad))).await;
+            let answered = rig.post(collection, with("public_key", json!(bad))).await;
             let code = if is_read { 1950 } else { 1934 };
             assert_eq!(answered.code(), Some(code), "{bad}");
         }
-        let filtered = house.get(&format!("{collection}?filter=true")).await;
+        let filtered = rig.get(&format!("{collection}?filter=true")).await;
         assert_eq!(filtered.code(), Some(231));
 
         let body = with("valid_after", json!("2027-01-15T10:00:00.5+01:00"));
-        let made = house.post(collection, body).await.body();
+        let made = rig.post(collection, body).await.body();
         assert_eq!(made["valid_after"], "2027-01-15T09:00:00Z");
         let until = if collection.contains("host") {
             "2028-01-15T09:00:00Z"
@@ -280,23 +276,23 @@ pub(super) async fn ssh_certificates() {
         );
 
         let one = format!("/ssh_certificate_authorities/{}", ca.as_str().unwrap());
-        assert_eq!(house.delete(&one).await.code(), Some(1964));
+        assert_eq!(rig.delete(&one).await.code(), Some(1964));
         assert_eq!(
-            house.delete(&format!("{collection}/{id}")).await,
+            rig.delete(&format!("{collection}/{id}")).await,
             Answered::NoContent
         );
     }
     let one = format!("/ssh_certificate_authorities/{}", ca.as_str().unwrap());
-    assert_eq!(house.delete(&one).await, Answered::NoContent);
+    assert_eq!(rig.delete(&one).await, Answered::NoContent);
 }
 
 #[tokio::test]
 async fn options_of_user_certificates() {
-    let house = House::start().await;
-    let ca = authority(&house, json!({})).await["id"].clone();
+    let rig = Rig::start().await;
+    let ca = authority(&rig, json!({})).await["id"].clone();
     let key = new_key();
     let make = |options: Value, extensions: Value| {
-        house.post(
+        rig.post(
             "/ssh_user_certificates",
             json!({
                 "ssh_certificate_authority_id": ca,
@@ -357,7 +353,7 @@ fn text(path: &Path) -> &str {
 
 #[tokio::test]
 async fn openssh_reads_and_verifies_certificates_of_every_authority() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("key-cert.pub");
     for body in [
@@ -368,7 +364,7 @@ async fn openssh_reads_and_verifies_certificates_of_every_authority() {
         json!({"private_key_type": "ecdsa", "elliptic_curve": "p521"}),
         json!({"private_key_type": "ed25519"}),
     ] {
-        let ca = authority(&house, body.clone()).await;
+        let ca = authority(&rig, body.clone()).await;
         let with = json!({
             "ssh_certificate_authority_id": ca["id"],
             // A key of the authority's own type, so that every type is certified too.
@@ -380,7 +376,7 @@ async fn openssh_reads_and_verifies_certificates_of_every_authority() {
             ("ssh_host_certificates", "host"),
             ("ssh_user_certificates", "user"),
         ] {
-            let made = house
+            let made = rig
                 .post(&format!("/{collection}"), with.clone())
                 .await
                 .body();
@@ -432,7 +428,7 @@ async fn certificates_log_in_to_a_stock_server() {
         culvert_testing::ignore("there is no sshd on this machine");
         return;
     };
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     for name in ["host", "user"] {
@@ -454,7 +450,7 @@ async fn certificates_log_in_to_a_stock_server() {
         json!({"private_key_type": "ecdsa", "elliptic_curve": "p521"}),
         json!({"private_key_type": "ed25519"}),
     ] {
-        authorities.push(authority(&house, body).await);
+        authorities.push(authority(&rig, body).await);
     }
     let certify = async |ca: &Value, role: &str, file: &str, more: Value| {
         let mut body = json!({
@@ -466,7 +462,7 @@ async fn certificates_log_in_to_a_stock_server() {
         body.as_object_mut()
             .unwrap()
             .extend(more.as_object().unwrap().clone());
-        let made = house.post(&format!("/ssh_{role}_certificates"), body).await;
+        let made = rig.post(&format!("/ssh_{role}_certificates"), body).await;
         std::fs::write(at(file), made.body()["certificate"].as_str().unwrap()).unwrap();
     };
     let forced = json!({
@@ -560,11 +556,11 @@ async fn certificates_log_in_to_a_stock_server() {
 
 #[tokio::test]
 async fn the_host_key_is_made_once_and_kept_sealed() {
-    let house = House::start().await;
-    let seed = house.control.ssh_host_seed().await.unwrap();
-    assert_eq!(house.control.ssh_host_seed().await.unwrap(), seed);
+    let rig = Rig::start().await;
+    let seed = rig.control.ssh_host_seed().await.unwrap();
+    assert_eq!(rig.control.ssh_host_seed().await.unwrap(), seed);
     assert_ne!(*seed, [0; 32]);
-    let documents = house.store.documents_after("", 10_000).await.unwrap();
+    let documents = rig.store.documents_after("", 10_000).await.unwrap();
     let kept: Vec<_> = documents
         .iter()
         .filter(|document| document.head.kind == "ssh_host_key")

@@ -66,7 +66,7 @@ impl Node {
     }
 }
 
-impl House {
+impl Rig {
     async fn node(&self, name: &str) -> Node {
         let node = Node::new(&self.queue, name, StatisticsSettings::default());
         let account = &self.admin.account;
@@ -89,18 +89,18 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn two_hours_are_the_same_before_and_after_they_are_folded() {
-    let house = House::start().await;
-    let mut node = house.node("a").await;
-    let mut other = house.node("b").await;
-    let begin = house.clock.now();
+    let rig = Rig::start().await;
+    let mut node = rig.node("a").await;
+    let mut other = rig.node("b").await;
+    let begin = rig.clock.now();
     for _ in 0..2 * 360 + 40 {
-        house.clock.advance(Duration::from_secs(10));
-        node.look(house.clock.now()).await;
-        other.look(house.clock.now()).await;
+        rig.clock.advance(Duration::from_secs(10));
+        node.look(rig.clock.now()).await;
+        other.look(rig.clock.now()).await;
     }
     let total = 2 * 10 * (2 * 360 + 40);
 
-    let fine = house.statistics("?from=2027-01-15T08:00:00Z&step=10").await;
+    let fine = rig.statistics("?from=2027-01-15T08:00:00Z&step=10").await;
     assert_eq!(fine["from"], begin.to_string());
     let points = fine["points"].as_array().unwrap();
     assert_eq!(points.len(), 2 * 360 + 40);
@@ -116,7 +116,7 @@ async fn two_hours_are_the_same_before_and_after_they_are_folded() {
     assert!((18.0..23.0).contains(&median), "{median}");
     assert_eq!(fine["total"]["latency"]["mean_ms"], 20.0);
 
-    let coarse = house
+    let coarse = rig
         .statistics("?subject=endpoint&id=ep_1&from=2027-01-15T08:00:00Z&step=300")
         .await;
     let points = coarse["points"].as_array().unwrap();
@@ -126,14 +126,14 @@ async fn two_hours_are_the_same_before_and_after_they_are_folded() {
     assert_eq!(coarse["total"]["latency"], fine["total"]["latency"]);
 
     // Two hours of both nodes are chunks; what came later are frames.
-    let frames = house
+    let frames = rig
         .queue
         .statistic_frames(300, (0, i64::MAX), None, 100)
         .await
         .unwrap();
     assert_eq!(frames.len(), 2);
     let begin = begin.unix_seconds();
-    let chunks = house
+    let chunks = rig
         .queue
         .statistic_chunks(300, "n//a", (begin, begin + 7_200), 9)
         .await
@@ -141,26 +141,26 @@ async fn two_hours_are_the_same_before_and_after_they_are_folded() {
     assert_eq!(chunks.len(), 1);
 
     // Levels are the highest of a node, and nodes add up.
-    let nodes = house.statistics("?subject=node&step=300").await;
+    let nodes = rig.statistics("?subject=node&step=300").await;
     assert_eq!(nodes["points"][0]["node"]["open_connections"], 6);
-    let one = house.statistics("?subject=node&id=b&step=10").await;
+    let one = rig.statistics("?subject=node&id=b&step=10").await;
     assert_eq!(one["points"][0]["node"]["cpu_seconds"], 0.5);
 }
 
 #[tokio::test]
 async fn the_top_is_ordered_and_only_of_the_callers_account() {
-    let house = House::start().await;
-    let mut node = house.node("a").await;
-    let account = house.admin.account.clone();
+    let rig = Rig::start().await;
+    let mut node = rig.node("a").await;
+    let account = rig.admin.account.clone();
     for (id, requests, failed) in [("ep_2", 90, 0), ("ep_3", 1, 50)] {
         let mut point = Point::default();
         point.add(Field::Status2xx, requests);
         point.add(Field::Aborted, failed);
         node.counts(Kind::Endpoint, &account, id, point);
     }
-    node.run(&house.clock, 20 * MINUTE).await;
+    node.run(&rig.clock, 20 * MINUTE).await;
     let ids = async |query: &str| -> Vec<Value> {
-        let top = house.statistics(&format!("/top{query}")).await;
+        let top = rig.statistics(&format!("/top{query}")).await;
         let top = top["top"].as_array().unwrap().clone();
         top.iter().map(|one| one["id"].clone()).collect()
     };
@@ -172,43 +172,43 @@ async fn the_top_is_ordered_and_only_of_the_callers_account() {
     assert_eq!(ids("?order=latency&limit=1").await, ["ep_1"]);
     assert_eq!(ids("?subject=node").await, ["a"]);
     assert_eq!(ids("?subject=destination").await, [Value::Null; 0]);
-    let top = house.statistics(&format!("/top?limit=1&{recent}")).await;
+    let top = rig.statistics(&format!("/top?limit=1&{recent}")).await;
     assert_eq!(top["count"], 3);
     assert_eq!(top["top"][0]["traffic"]["requests"], 90 * 60);
 }
 
 #[tokio::test]
 async fn nodes_are_for_admins_and_accounts_are_apart() {
-    let house = House::start().await;
-    let mut node = house.node("a").await;
-    node.run(&house.clock, MINUTE).await;
-    let member = house.user("member@x.example", Role::Member, true).await;
+    let rig = Rig::start().await;
+    let mut node = rig.node("a").await;
+    node.run(&rig.clock, MINUTE).await;
+    let member = rig.user("member@x.example", Role::Member, true).await;
     for path in [
         "/statistics?subject=node",
         "/statistics/top?subject=node",
         "/nodes",
     ] {
-        let refused = house.call(&member, "GET", path, Value::Null).await;
+        let refused = rig.call(&member, "GET", path, Value::Null).await;
         assert_eq!(refused.code(), Some(630), "{path}");
     }
     let path = "/statistics?subject=endpoint&id=ep_1";
-    let seen = house.call(&member, "GET", path, Value::Null).await.body();
+    let seen = rig.call(&member, "GET", path, Value::Null).await.body();
     assert_eq!(seen["total"]["traffic"]["requests"], 60);
-    let stranger = house.stranger().await;
+    let stranger = rig.stranger().await;
     for path in [path, "/statistics"] {
-        let seen = house.call(&stranger, "GET", path, Value::Null).await.body();
+        let seen = rig.call(&stranger, "GET", path, Value::Null).await.body();
         assert_eq!(seen["total"]["traffic"]["requests"], 0, "{seen}");
     }
     let path = "/statistics/top";
-    let seen = house.call(&stranger, "GET", path, Value::Null).await.body();
+    let seen = rig.call(&stranger, "GET", path, Value::Null).await.body();
     assert_eq!(seen["top"], json!([]));
     let absent = "/statistics?subject=endpoint&id=ep_other";
-    assert_eq!(house.get(absent).await.body()["points"], json!([]));
+    assert_eq!(rig.get(absent).await.body()["points"], json!([]));
 }
 
 #[tokio::test]
 async fn the_step_is_chosen_for_the_range() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     for (from, step) in [
         ("2027-01-15T07:00:00Z", 10),
         ("2027-01-15T05:00:00Z", 30),
@@ -216,7 +216,7 @@ async fn the_step_is_chosen_for_the_range() {
         ("2027-01-08T08:00:00Z", 3_600),
         ("2026-12-16T08:00:00Z", 21_600),
     ] {
-        let chosen = house.statistics(&format!("?from={from}")).await;
+        let chosen = rig.statistics(&format!("?from={from}")).await;
         assert_eq!(chosen["step"], step, "{from}");
         assert_eq!(chosen["points"], json!([]));
     }
@@ -224,21 +224,21 @@ async fn the_step_is_chosen_for_the_range() {
 
 #[tokio::test]
 async fn old_and_surplus_statistics_are_deleted() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let settings = StatisticsSettings {
         detail_retention: 60 * MINUTE,
         retention: 600 * MINUTE,
         bytes_max: 1 << 20,
     };
-    let mut node = Node::new(&house.queue, "a", settings);
-    let account = house.admin.account.clone();
+    let mut node = Node::new(&rig.queue, "a", settings);
+    let account = rig.admin.account.clone();
     node.counts(Kind::Endpoint, &account, "ep_1", requests());
-    node.run(&house.clock, 180 * MINUTE).await;
-    let begin = house.clock.now().minus(180 * MINUTE).unix_seconds();
+    node.run(&rig.clock, 180 * MINUTE).await;
+    let begin = rig.clock.now().minus(180 * MINUTE).unix_seconds();
     let chunks = async |step: i64| {
         let subject = Key::new(Kind::Endpoint, &account, "ep_1").to_string();
         let range = (begin, i64::MAX);
-        let chunks = house.queue.statistic_chunks(step, &subject, range, 1000);
+        let chunks = rig.queue.statistic_chunks(step, &subject, range, 1000);
         chunks.await.unwrap().len()
     };
     assert!(
@@ -250,52 +250,52 @@ async fn old_and_surplus_statistics_are_deleted() {
 
     // Too many bytes: the finer resolution goes first.
     node.statistics = Statistics::new(
-        house.queue.clone(),
+        rig.queue.clone(),
         "a".to_owned(),
         StatisticsSettings {
             bytes_max: 0,
             ..StatisticsSettings::default()
         },
     );
-    node.run(&house.clock, 5 * MINUTE).await;
+    node.run(&rig.clock, 5 * MINUTE).await;
     assert_eq!((chunks(10).await, chunks(300).await), (0, 0));
 }
 
 #[tokio::test]
 async fn frames_of_a_node_that_is_gone_are_folded_by_another() {
-    let house = House::start().await;
-    let mut gone = house.node("gone").await;
-    gone.run(&house.clock, 2 * MINUTE).await;
-    let mut node = house.node("a").await;
+    let rig = Rig::start().await;
+    let mut gone = rig.node("gone").await;
+    gone.run(&rig.clock, 2 * MINUTE).await;
+    let mut node = rig.node("a").await;
     node.source.0.lock().unwrap().clear();
     node.counts(Kind::Node, "", "a", requests());
-    house.clock.advance(120 * MINUTE);
-    node.look(house.clock.now()).await;
-    let frames = house
+    rig.clock.advance(120 * MINUTE);
+    node.look(rig.clock.now()).await;
+    let frames = rig
         .queue
         .statistic_frames(10, (0, i64::MAX), Some("gone"), 100)
         .await
         .unwrap();
     assert_eq!(frames, []);
-    let total = house.statistics("?from=2027-01-15T08:00:00Z").await;
+    let total = rig.statistics("?from=2027-01-15T08:00:00Z").await;
     assert_eq!(total["total"]["traffic"]["requests"], 120);
 }
 
 #[tokio::test]
 async fn an_interrupted_fold_counts_once() {
-    let house = House::start().await;
-    let mut node = house.node("a").await;
-    node.run(&house.clock, 4 * MINUTE).await;
-    let before = house.statistics("?step=10").await;
+    let rig = Rig::start().await;
+    let mut node = rig.node("a").await;
+    node.run(&rig.clock, 4 * MINUTE).await;
+    let before = rig.statistics("?step=10").await;
     // A chunk of the next fold is there already, as after a crash in the middle of it.
-    let frames = house
+    let frames = rig
         .queue
         .statistic_frames(10, (0, i64::MAX), None, 100)
         .await
         .unwrap();
     let (key, at) = (
-        Key::new(Kind::Account, &house.admin.account, ""),
-        house.clock.now().minus(4 * MINUTE).unix_seconds(),
+        Key::new(Kind::Account, &rig.admin.account, ""),
+        rig.clock.now().minus(4 * MINUTE).unix_seconds(),
     );
     let mut chunk = culvert_statistics::Chunk::default();
     for frame in &frames {
@@ -309,50 +309,49 @@ async fn an_interrupted_fold_counts_once() {
         node: "a".to_owned(),
         body: chunk.encode(),
     };
-    house
-        .queue
+    rig.queue
         .put_statistics(Vec::new(), vec![chunk], None)
         .await
         .unwrap();
-    assert_eq!(house.statistics("?step=10").await["total"], before["total"]);
+    assert_eq!(rig.statistics("?step=10").await["total"], before["total"]);
 }
 
 #[tokio::test]
 async fn a_dead_store_delays_statistics_and_loses_the_oldest_beyond_the_limit() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let folder = tempfile::tempdir().unwrap();
     let url = StoreUrl::Sqlite(folder.path().join("state.db"));
-    let dead = Queue::open(&url, house.clock.clone()).await.unwrap();
+    let dead = Queue::open(&url, rig.clock.clone()).await.unwrap();
     dead.close().await;
-    let account = house.admin.account.clone();
+    let account = rig.admin.account.clone();
     let mut node = Node::new(&dead, "a", StatisticsSettings::default());
     // The store is there for the first look, which reads the last step.
     node.statistics = Statistics::new(
-        house.queue.clone(),
+        rig.queue.clone(),
         "a".to_owned(),
         StatisticsSettings::default(),
     );
     node.counts(Kind::Account, &account, "", requests());
-    node.run(&house.clock, Duration::from_secs(10)).await;
+    node.run(&rig.clock, Duration::from_secs(10)).await;
     let gone = Statistics::new(dead, "a".to_owned(), StatisticsSettings::default());
     for _ in 0..70 {
-        house.clock.advance(Duration::from_secs(10));
-        let now = house.clock.now();
+        rig.clock.advance(Duration::from_secs(10));
+        let now = rig.clock.now();
         node.keeper.look(&gone, now).await.unwrap_err();
     }
     assert_eq!(gone.meters().lost.get(), 10);
-    node.run(&house.clock, Duration::from_secs(10)).await;
+    node.run(&rig.clock, Duration::from_secs(10)).await;
     // One before, sixty that waited, and one of them gave way to the last.
-    let total = house.statistics("?step=10").await;
+    let total = rig.statistics("?step=10").await;
     assert_eq!(total["points"].as_array().unwrap().len(), 61);
 }
 
 #[tokio::test]
 async fn nodes_describe_themselves() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let facts = NodeFacts {
         version: "1.2.3".to_owned(),
-        started_at: house.clock.now(),
+        started_at: rig.clock.now(),
         roles: vec!["edge".to_owned()],
         region: String::new(),
         addresses: [("http".to_owned(), "127.0.0.1:80".to_owned())].into(),
@@ -369,8 +368,8 @@ async fn nodes_describe_themselves() {
             is_up: true,
         },
     };
-    house.control.note_node(facts).await.unwrap();
-    let list = house.get("/nodes").await.body();
+    rig.control.note_node(facts).await.unwrap();
+    let list = rig.get("/nodes").await.body();
     let node = &list["nodes"][0];
     assert_eq!(node["name"], "a node");
     assert_eq!(node["is_online"], true);
@@ -378,7 +377,7 @@ async fn nodes_describe_themselves() {
     assert_eq!(node["store"]["engine"], "sqlite");
     // The edge of this node has applied nothing yet.
     assert!(node["revision_lag"].as_i64().unwrap() > 0);
-    house.clock.advance(MINUTE);
-    let list = house.get("/nodes").await.body();
+    rig.clock.advance(MINUTE);
+    let list = rig.get("/nodes").await.body();
     assert_eq!(list["nodes"][0]["is_online"], false);
 }

@@ -4,18 +4,18 @@ use super::*;
 
 #[tokio::test]
 async fn sources_are_parts_and_tell_of_their_subscription() {
-    let house = House::start().await;
-    let made = house
+    let rig = Rig::start().await;
+    let made = rig
         .post("/event_subscriptions", json!({"description": "d"}))
         .await
         .body();
     let id = made["id"].as_str().unwrap();
     let one = format!("/event_subscriptions/{id}");
-    let (_, start) = house.told_after(0).await;
+    let (_, start) = rig.events_after(0).await;
 
     let traffic = "http_request_complete.v0";
     let source = json!({"type": traffic, "fields": ["conn.server_port", "conn.client_ip", "conn.server_port"], "filter": "ev.conn.server_port == 443"});
-    let added = house.post(&format!("{one}/sources"), source).await;
+    let added = rig.post(&format!("{one}/sources"), source).await;
     let Answered::Created(added) = added else {
         panic!("{added:?}");
     };
@@ -26,41 +26,42 @@ async fn sources_are_parts_and_tell_of_their_subscription() {
         json!({"type": traffic, "uri": uri, "fields": fields, "filter": "ev.conn.server_port == 443"})
     );
     let path = format!("{one}/sources/{traffic}");
-    assert_eq!(house.get(&path).await.body(), added);
-    assert_eq!(house.patch(&path, Value::Null).await.body(), added);
-    let all = house
+    assert_eq!(rig.get(&path).await.body(), added);
+    assert_eq!(rig.patch(&path, Value::Null).await.body(), added);
+    let all = rig
         .patch(&path, json!({"type": traffic, "fields": [], "filter": ""}))
         .await
         .body();
     assert_eq!((&all["fields"], &all["filter"]), (&json!([]), &json!("")));
-    let list = house.get(&format!("{one}/sources")).await.body();
+    let list = rig.get(&format!("{one}/sources")).await.body();
     assert_eq!(
         list,
         json!({"sources": [all], "uri": format!("{BASE}{one}/sources")})
     );
-    let paged = house.get(&format!("{one}/sources?limit=1")).await;
+    let paged = rig.get(&format!("{one}/sources?limit=1")).await;
     assert_eq!(paged.code(), Some(231));
-    assert_eq!(house.delete(&path).await, Answered::NoContent);
-    assert_eq!(house.get(&one).await.body(), made);
+    assert_eq!(rig.delete(&path).await, Answered::NoContent);
+    assert_eq!(rig.get(&one).await.body(), made);
 
-    let (told, _) = house.told_after(start).await;
-    assert_eq!(told.len(), 4);
+    let (reported, _) = rig.events_after(start).await;
+    assert_eq!(reported.len(), 4);
     assert!(
-        told.iter()
+        reported
+            .iter()
             .all(|event| event["event_type"] == "event_subscription_updated.v0")
     );
-    assert_eq!(told[0]["object"]["sources"], json!([added]));
-    assert_eq!(told[3]["object"]["sources"], json!([]));
+    assert_eq!(reported[0]["object"]["sources"], json!([added]));
+    assert_eq!(reported[3]["object"]["sources"], json!([]));
 }
 
 #[tokio::test]
 async fn an_empty_list_leaves_sources_and_clears_destinations() {
-    let house = House::start().await;
+    let rig = Rig::start().await;
     let mut ids = Vec::new();
     for n in 0..2 {
-        let made = house.post(
+        let made = rig.post(
             "/event_destinations",
-            house.sample("event_destinations", n).await,
+            rig.sample("event_destinations", n).await,
         );
         ids.push(made.await.body()["id"].clone());
     }
@@ -68,7 +69,7 @@ async fn an_empty_list_leaves_sources_and_clears_destinations() {
         "sources": [{"type": "tcp_connection_closed.v0"}, {"type": "api_key_created.v0", "fields": null}],
         "destination_ids": [ids[1], ids[0], ids[1]],
     });
-    let made = house.post("/event_subscriptions", body).await.body();
+    let made = rig.post("/event_subscriptions", body).await.body();
     let named: Vec<_> = made["destinations"]
         .as_array()
         .unwrap()
@@ -77,43 +78,39 @@ async fn an_empty_list_leaves_sources_and_clears_destinations() {
         .collect();
     assert_eq!(named, [ids[1].clone(), ids[0].clone()]);
     let one = format!("/event_subscriptions/{}", made["id"].as_str().unwrap());
-    assert_eq!(house.patch(&one, json!({"sources": []})).await.body(), made);
-    let cleared = house
-        .patch(&one, json!({"destination_ids": []}))
-        .await
-        .body();
+    assert_eq!(rig.patch(&one, json!({"sources": []})).await.body(), made);
+    let cleared = rig.patch(&one, json!({"destination_ids": []})).await.body();
     assert_eq!(cleared["destinations"], json!([]));
     assert_eq!(cleared["sources"], made["sources"]);
     let replaced = json!({"sources": [{"type": "api_key_deleted.v0"}]});
-    let replaced = house.patch(&one, replaced).await.body();
+    let replaced = rig.patch(&one, replaced).await.body();
     assert_eq!(replaced["sources"].as_array().unwrap().len(), 1);
     for id in &ids {
         let path = format!("/event_destinations/{}", id.as_str().unwrap());
-        assert_eq!(house.delete(&path).await, Answered::NoContent);
+        assert_eq!(rig.delete(&path).await, Answered::NoContent);
     }
 }
 
 #[tokio::test]
 async fn an_audit_event_finds_the_destinations_that_want_it() {
-    let house = House::start().await;
-    let made = house.post(
+    let rig = Rig::start().await;
+    let made = rig.post(
         "/event_destinations",
-        house.sample("event_destinations", 1).await,
+        rig.sample("event_destinations", 1).await,
     );
     let destination = made.await.body()["id"].as_str().unwrap().to_owned();
     let body = json!({
         "sources": [{"type": "api_key_created.v0"}, {"type": "event_subscription_created.v0"}, {"type": "event_subscription_deleted.v0"}],
         "destination_ids": [destination],
     });
-    let made = house.post("/event_subscriptions", body).await.body();
+    let made = rig.post("/event_subscriptions", body).await.body();
     let subscription = made["id"].as_str().unwrap().to_owned();
-    let key = house.post("/api_keys", json!({})).await.body();
+    let key = rig.post("/api_keys", json!({})).await.body();
     let one = format!("/api_keys/{}", key["id"].as_str().unwrap());
-    house.patch(&one, json!({"description": "x"})).await;
-    house
-        .delete(&format!("/event_subscriptions/{subscription}"))
+    rig.patch(&one, json!({"description": "x"})).await;
+    rig.delete(&format!("/event_subscriptions/{subscription}"))
         .await;
-    let heard: Vec<_> = house
+    let heard: Vec<_> = rig
         .store
         .outbox_after(0, 100)
         .await
@@ -134,26 +131,26 @@ async fn an_audit_event_finds_the_destinations_that_want_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writers_of_one_object_take_turns_and_lose_nothing() {
-    let house = Arc::new(House::start().await);
-    let made = house.post("/event_subscriptions", Value::Null).await.body();
+    let rig = Arc::new(Rig::start().await);
+    let made = rig.post("/event_subscriptions", Value::Null).await.body();
     let one = format!("/event_subscriptions/{}", made["id"].as_str().unwrap());
     let kinds: Vec<String> = catalogue()
         .entries()
         .map(|entry| entry.name().to_owned())
         .take(30)
         .collect();
-    let (_, start) = house.told_after(0).await;
+    let (_, start) = rig.events_after(0).await;
     let mut writers = tokio::task::JoinSet::new();
     for n in 0..40 {
-        let (house, one) = (house.clone(), one.clone());
+        let (rig, one) = (rig.clone(), one.clone());
         let kind = kinds.get(n).cloned();
         writers.spawn(async move {
             match kind {
                 Some(kind) => {
                     let path = format!("{one}/sources");
-                    house.post(&path, json!({ "type": kind })).await
+                    rig.post(&path, json!({ "type": kind })).await
                 }
-                None => house.patch(&one, json!({"metadata": format!("{n}")})).await,
+                None => rig.patch(&one, json!({"metadata": format!("{n}")})).await,
             }
         });
     }
@@ -164,32 +161,32 @@ async fn writers_of_one_object_take_turns_and_lose_nothing() {
             "{answered:?}"
         );
     }
-    let list = house.get(&format!("{one}/sources")).await.body();
+    let list = rig.get(&format!("{one}/sources")).await.body();
     assert_eq!(list["sources"].as_array().unwrap().len(), kinds.len());
-    assert_eq!(house.told_after(start).await.0.len(), 40);
+    assert_eq!(rig.events_after(start).await.0.len(), 40);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_join_one_pool_at_once() {
-    let house = Arc::new(House::start().await);
+    let rig = Arc::new(Rig::start().await);
     let body = json!({
         "url": "https://pool.culvert.localhost", "upstream_url": "http://127.0.0.1:9",
         "pooling_enabled": true,
     });
     let mut writers = tokio::task::JoinSet::new();
     for _ in 0..20 {
-        let (house, body) = (house.clone(), body.clone());
-        writers.spawn(async move { house.post("/endpoints", body).await });
+        let (rig, body) = (rig.clone(), body.clone());
+        writers.spawn(async move { rig.post("/endpoints", body).await });
     }
     while let Some(answered) = writers.join_next().await {
         let answered = answered.unwrap();
         assert!(matches!(answered, Answered::Created(_)), "{answered:?}");
     }
-    let list = house.get("/endpoints").await.body();
+    let list = rig.get("/endpoints").await.body();
     for endpoint in list["endpoints"].as_array().unwrap() {
         let path = format!("/endpoints/{}", endpoint["id"].as_str().unwrap());
-        let house = house.clone();
-        writers.spawn(async move { house.delete(&path).await });
+        let rig = rig.clone();
+        writers.spawn(async move { rig.delete(&path).await });
     }
     while let Some(answered) = writers.join_next().await {
         assert_eq!(answered.unwrap(), Answered::NoContent);
@@ -197,7 +194,7 @@ async fn many_join_one_pool_at_once() {
     let mut alone = body;
     alone["pooling_enabled"] = json!(false);
     assert!(matches!(
-        house.post("/endpoints", alone).await,
+        rig.post("/endpoints", alone).await,
         Answered::Created(_)
     ));
 }

@@ -234,7 +234,7 @@ fn confirm(id: method::Id, number: u64, bits: u8) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn confirms_are_told_apart_by_number_and_returns_by_id() {
+async fn confirms_are_distinguished_by_number_and_returns_by_id() {
     let (mut publisher, mut far) = open_publisher();
     let ids = ["a", "b", "c", "d"];
     let messages: Vec<_> = ids.iter().map(|id| message(id, b"{}")).collect();

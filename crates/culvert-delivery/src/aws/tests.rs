@@ -166,7 +166,7 @@ async fn a_role_is_assumed_with_the_accounts_id_and_kept_until_shortly_before_it
 }
 
 #[tokio::test]
-async fn refused_keys_of_a_role_are_renewed_once_and_a_refused_role_is_told() {
+async fn refused_keys_of_a_role_are_renewed_once_and_a_refused_role_is_reported() {
     let fake = Fake::start().await;
     let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(NOW)));
     let kinesis = with_role(&fake, clock);

@@ -173,7 +173,7 @@ async fn at_most_64_kib_of_an_answer_are_read() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_is_told_apart() {
+async fn what_goes_wrong_is_distinguished() {
     use FailureClass::*;
     let net = net(&["127.0.0.0/8"]);
     for (reply, class, code) in [

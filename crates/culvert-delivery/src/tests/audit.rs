@@ -88,21 +88,21 @@ async fn a_replay_sends_each_event_once_more_under_its_id_whatever_stops_it() {
 #[tokio::test]
 async fn a_replay_takes_its_account_kinds_and_times_and_names_who_it_is_for() {
     let bench = Bench::new().await;
-    let told = |at: u32| {
+    let reported = |at: u32| {
         [
             ("ac_1", AUDIT_KIND, at),
             ("ac_2", AUDIT_KIND, at + 1),
             ("ac_1", "vault_created.v0", at + 2),
         ]
     };
-    bench.tell_all(told(0)).await;
+    bench.tell_all(reported(0)).await;
     bench.clock.advance(DAY);
     let since = bench.clock.now();
-    bench.tell_all(told(10)).await;
+    bench.tell_all(reported(10)).await;
     bench.subscribe("esb_1", "ed_1").await;
-    bench.tell_all(told(20)).await;
+    bench.tell_all(reported(20)).await;
     bench.clock.advance(DAY);
-    bench.tell_all(told(30)).await;
+    bench.tell_all(reported(30)).await;
     dispatch(&bench).await;
 
     let target = Scripted::new(500);

@@ -233,9 +233,9 @@ impl Bench {
     }
 
     pub(super) async fn remove(&self, head: Head) {
-        let told = AuditEvent::Suppress { reason: "a test" };
+        let reported = AuditEvent::Suppress { reason: "a test" };
         self.store
-            .commit(Changes::remove(head, told))
+            .commit(Changes::remove(head, reported))
             .await
             .unwrap();
     }
@@ -251,9 +251,9 @@ impl Bench {
     }
 
     async fn insert(&self, document: Document) {
-        let told = AuditEvent::Suppress { reason: "a test" };
+        let reported = AuditEvent::Suppress { reason: "a test" };
         self.store
-            .commit(Changes::insert(document, told))
+            .commit(Changes::insert(document, reported))
             .await
             .unwrap();
     }
@@ -264,9 +264,9 @@ impl Bench {
     }
 
     /// Commits audit events of these accounts, kinds and numbers together.
-    pub(super) async fn tell_all(&self, told: impl IntoIterator<Item = (&str, &str, u32)>) {
+    pub(super) async fn tell_all(&self, reported: impl IntoIterator<Item = (&str, &str, u32)>) {
         let mut changes = Changes::default();
-        for (account, kind, n) in told {
+        for (account, kind, n) in reported {
             let id = format!("ev_audit{n}");
             let object = json!({"id": "ak_1"});
             let event: Event =

@@ -52,11 +52,11 @@ async fn fill(bench: &Bench) {
         n_kept += 4;
         until("they are kept", || bench.meters().retained.get() == n_kept).await;
         let n = round.unsigned_abs();
-        let told = [
+        let reported = [
             ("ac_1", "vault_created.v0", n),
             ("ac_2", "vault_created.v0", 100 + n),
         ];
-        bench.tell_all(told).await;
+        bench.tell_all(reported).await;
     }
     running.stop().await;
 }

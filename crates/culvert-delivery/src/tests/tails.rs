@@ -68,7 +68,7 @@ async fn a_tail_sees_traffic_and_audit_of_its_account_as_it_asked() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_of_a_tail_is_told_what_it_missed() {
+async fn a_slow_reader_of_a_tail_gets_a_count_of_what_it_missed() {
     let bench = Bench::new().await;
     let spec = TailSpec {
         account: "ac_1".into(),

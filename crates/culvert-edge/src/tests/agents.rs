@@ -314,7 +314,7 @@ async fn clients_share_streams_where_the_agent_needs_no_address_of_each() {
 }
 
 #[test]
-fn who_is_told_of_each_client_gets_a_stream_of_each() {
+fn a_service_that_wants_the_client_gets_a_stream_of_each() {
     let schemes = [Scheme::Http, Scheme::Https, Scheme::Tcp, Scheme::Tls];
     let protocols = [Protocol::Http1, Protocol::Http2];
     let proxies = [None, Some(ProxyVersion::One), Some(ProxyVersion::Two)];
@@ -410,7 +410,7 @@ async fn an_agent_that_is_away_busy_or_silent_has_an_answer_of_its_own() {
         let head = client.head().await.unwrap();
         let page = client.body(&head).await.unwrap().0.len() as u64;
         drop(client);
-        let told = |name: &str| {
+        let reported = |name: &str| {
             let mut lines = head.split("\r\n");
             lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
         };
@@ -418,12 +418,12 @@ async fn an_agent_that_is_away_busy_or_silent_has_an_answer_of_its_own() {
             head.starts_with(&format!("HTTP/1.1 {status} ")),
             "{agent:?}"
         );
-        assert_eq!(told("ngrok-error-code"), Some(code));
+        assert_eq!(reported("ngrok-error-code"), Some(code));
         let retry = (agent == Agent::Busy).then_some("1");
-        assert_eq!(told("retry-after"), retry);
+        assert_eq!(reported("retry-after"), retry);
         let events = rig.recorder.events(before + 2).await;
         let object = events::whole(&rig, REQUEST, Some(&head), [0, page]);
-        assert_eq!(events::told(&events[before]), object, "{agent:?}");
+        assert_eq!(events::reported(&events[before]), object, "{agent:?}");
     }
 }
 
@@ -468,7 +468,7 @@ async fn agents_at_one_address_share_the_load_and_stand_in_for_each_other() {
 }
 
 #[tokio::test]
-async fn bytes_of_tcp_pass_and_the_service_is_told_of_the_client() {
+async fn bytes_of_tcp_pass_and_the_service_gets_the_client() {
     let agents = Agents::new(&[("ep_a", Agent::Echoes)]);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -489,8 +489,8 @@ async fn bytes_of_tcp_pass_and_the_service_is_told_of_the_client() {
     let own = stream.local_addr().unwrap();
     let mut client = Client::new(stream);
     let header = format!("PROXY TCP4 127.0.0.1 127.0.0.1 {} {port}\r\n", own.port());
-    let told = client.take(header.len()).await.unwrap();
-    assert_eq!(String::from_utf8(told).unwrap(), header);
+    let reported = client.take(header.len()).await.unwrap();
+    assert_eq!(String::from_utf8(reported).unwrap(), header);
     client.send(b"over").await;
     assert_eq!(client.take(4).await.unwrap(), b"over");
 }

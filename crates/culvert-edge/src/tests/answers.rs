@@ -40,9 +40,9 @@ async fn people_get_pages_and_programs_json() {
             "{text}"
         );
         if begins == "{" {
-            let told: Value = serde_json::from_str(text).unwrap();
+            let reported: Value = serde_json::from_str(text).unwrap();
             assert_eq!(
-                told,
+                reported,
                 json!({
                     "error_code": "ERR_NGROK_3200", "status_code": 404,
                     "msg": "No endpoint is online at this host.", "details": {"request_id": id},

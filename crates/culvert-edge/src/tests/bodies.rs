@@ -82,11 +82,13 @@ async fn a_response_is_compressed_as_the_client_likes_it() {
             plain(coding, &answer.body),
             "some words ".repeat(4_000).as_bytes()
         );
-        let told = last_event(&rig, 2 * n + 1).await;
-        let length = told["http"]["response"]["body_length"].as_i64().unwrap();
+        let reported = last_event(&rig, 2 * n + 1).await;
+        let length = reported["http"]["response"]["body_length"]
+            .as_i64()
+            .unwrap();
         assert_eq!(length, i64::try_from(answer.body.len()).unwrap());
         assert_eq!(
-            told["compression"],
+            reported["compression"],
             json!({"algorithm": coding, "bytes_saved": 44_000 - length})
         );
         rig.recorder.events(2 * n + 2).await;
@@ -144,9 +146,9 @@ async fn some_responses_pass_as_they_are() {
         }
         drop(client);
         count += 2;
-        let told = last_event(&rig, count).await;
+        let reported = last_event(&rig, count).await;
         let nothing = json!({"algorithm": "none", "bytes_saved": 0});
-        assert_eq!(told["compression"], nothing, "{what}");
+        assert_eq!(reported["compression"], nothing, "{what}");
     }
 }
 
@@ -200,11 +202,11 @@ async fn what_the_upstream_pauses_after_is_there_at_once() {
         .unwrap();
     assert_eq!(out, b"firstsecond");
     assert_eq!(trailers, "x-sum: 1\n");
-    let told = last_event(&rig, 1).await;
-    assert_eq!(told["compression"]["algorithm"], "deflate");
+    let reported = last_event(&rig, 1).await;
+    assert_eq!(reported["compression"]["algorithm"], "deflate");
     let (length, saved) = (
-        &told["http"]["response"]["body_length"],
-        &told["compression"]["bytes_saved"],
+        &reported["http"]["response"]["body_length"],
+        &reported["compression"]["bytes_saved"],
     );
     assert_eq!(length.as_i64().unwrap() + saved.as_i64().unwrap(), 11);
 }
@@ -295,8 +297,8 @@ on_http_response:
     assert!(lower.contains("\r\ncontent-length: 31\r\n"), "{text}");
     assert!(!lower.contains("content-digest"), "{text}");
     assert!(text.contains("host: you.example"), "{text}");
-    let told = last_event(&rig, 1).await;
-    assert_eq!(told["http"]["request"]["body_length"], 24);
+    let reported = last_event(&rig, 1).await;
+    assert_eq!(reported["http"]["request"]["body_length"], 24);
 
     // Text in a compressed body is replaced as well, and the body is compressed again for the client.
     let answer = rig.ask(&post("Accept-Encoding: gzip\r\n", body)).await;
@@ -384,9 +386,9 @@ async fn a_body_that_breaks_off_while_a_policy_reads_it_is_not_answered() {
                 sender.clone().send_request(request.unwrap()).await.unwrap();
             } => {}
         }
-        let told = posted(&rig, before, 2).await;
-        assert_eq!(told["response"]["status_code"], json!(null), "{action}");
-        assert_eq!(told["request"]["body_length"], 3, "{action}");
+        let reported = posted(&rig, before, 2).await;
+        assert_eq!(reported["response"]["status_code"], json!(null), "{action}");
+        assert_eq!(reported["request"]["body_length"], 3, "{action}");
 
         // HTTP/1, by its end.
         let before = rig.recorder.count();
@@ -395,8 +397,8 @@ async fn a_body_that_breaks_off_while_a_policy_reads_it_is_not_answered() {
             .send("POST / HTTP/1.1\r\nHost: app.example\r\nContent-Length: 9\r\n\r\nabc")
             .await;
         drop(client);
-        let told = posted(&rig, before, 1).await;
-        assert_eq!(told["response"]["status_code"], json!(null), "{action}");
+        let reported = posted(&rig, before, 1).await;
+        assert_eq!(reported["response"]["status_code"], json!(null), "{action}");
     }
 }
 

@@ -104,8 +104,8 @@ on_http_request:
     );
     assert_eq!(asked.get(), 1);
     // One event: requests of a policy have no event and no log entry of their own.
-    let told = last_event(&rig, 1).await;
-    let logs = told["traffic_policy"]["logs"].as_array().unwrap();
+    let reported = last_event(&rig, 1).await;
+    let logs = reported["traffic_policy"]["logs"].as_array().unwrap();
     assert_eq!(logs.len(), 1);
     assert_eq!(logs[0]["metadata"]["code"], "");
     let said = logs[0]["metadata"]["said"].as_str().unwrap();
@@ -301,9 +301,9 @@ async fn answers_of_any_status_are_results_and_no_answer_is_an_error() {
         .await;
         let answer = rig.ask(ASK).await;
         assert_eq!(answer.status, status, "{config}: {}", answer.text());
-        let told = ["x-attempts", "x-status", "x-code", "x-message"]
+        let reported = ["x-attempts", "x-status", "x-code", "x-message"]
             .map(|name| answer.header(name).unwrap_or_default());
-        assert_eq!(told, headers, "{config}");
+        assert_eq!(reported, headers, "{config}");
         assert!(
             answer.text().starts_with(body),
             "{config}: {}",

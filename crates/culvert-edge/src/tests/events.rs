@@ -71,7 +71,7 @@ pub(super) fn whole(rig: &Rig, request: &str, answer: Option<&str>, lengths: [u6
 }
 
 /// An exchange's event without the time, which no two have in common.
-pub(super) fn told(event: &Value) -> Value {
+pub(super) fn reported(event: &Value) -> Value {
     let mut object = event["object"].clone();
     assert_eq!(event["event_type"], HTTP);
     let since = object["conn"].as_object_mut().unwrap().remove("start_ts");
@@ -144,7 +144,7 @@ async fn an_ordinary_request_tells_everything() {
 
 /// Response fields that the protocol adds are in the event like those of the upstream: each once.
 #[tokio::test]
-async fn the_answer_is_told_as_it_was_sent() {
+async fn the_answer_is_reported_as_it_was_sent() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while let Some((head, _)) = client.request().await {
@@ -159,7 +159,7 @@ async fn the_answer_is_told_as_it_was_sent() {
     })
     .await;
     rig.edge.publish(http("app.example", origin).build()).await;
-    for (number, (line, asks, told)) in [
+    for (number, (line, asks, reported)) in [
         ("/ HTTP/1.1", "", None),
         ("/ HTTP/1.1", "Connection: x, Close\r\n", Some("close")),
         ("/chunked HTTP/1.1", "Connection: close\r\n", Some("close")),
@@ -208,7 +208,7 @@ async fn the_answer_is_told_as_it_was_sent() {
         let connection = headers
             .get("Connection")
             .map(|values| values[0].as_str().unwrap());
-        assert_eq!(connection, told, "{line} {asks}");
+        assert_eq!(connection, reported, "{line} {asks}");
     }
 }
 
@@ -359,10 +359,10 @@ on_http_request:
         let length = |at: usize| expected[at].as_u64();
         // The edge's own page is as long as it says.
         let page = || {
-            let told = head.as_deref().map(fields);
-            let length = told
+            let reported = head.as_deref().map(fields);
+            let length = reported
                 .as_ref()
-                .map(|told| told["Content-Length"][0].as_str().unwrap());
+                .map(|reported| reported["Content-Length"][0].as_str().unwrap());
             length.map_or(0, |length| length.parse().unwrap())
         };
         let lengths = [length(2).unwrap(), length(3).unwrap_or_else(page)];
@@ -380,7 +380,7 @@ on_http_request:
                 *object.pointer_mut(path).unwrap() = value.clone();
             }
         }
-        assert_eq!(told(&events[before]), object, "{request}");
+        assert_eq!(reported(&events[before]), object, "{request}");
         let events = rig.recorder.events(before + 2).await;
         assert_eq!(events[before + 1]["event_type"], TCP, "{request}");
     }
@@ -442,7 +442,7 @@ async fn a_client_that_leaves_ends_the_exchange() {
     drop(client);
     soon("the origin to be left", heard.recv()).await.unwrap();
     let events = rig.recorder.events(2).await;
-    assert_eq!(told(&events[0]), whole(&rig, wait, None, [0, 0]));
+    assert_eq!(reported(&events[0]), whole(&rig, wait, None, [0, 0]));
 
     // While the request is sent.
     let post = "POST / HTTP/1.1\r\nHost: app.example\r\nContent-Length: 100\r\n\r\n";
@@ -452,7 +452,7 @@ async fn a_client_that_leaves_ends_the_exchange() {
     drop(client);
     soon("the origin to be left", heard.recv()).await.unwrap();
     let events = rig.recorder.events(4).await;
-    assert_eq!(told(&events[2]), whole(&rig, post, None, [5, 0]));
+    assert_eq!(reported(&events[2]), whole(&rig, post, None, [5, 0]));
 
     // While the answer is sent.
     let stream = "GET /stream HTTP/1.1\r\nHost: app.example\r\n\r\n";
@@ -465,7 +465,7 @@ async fn a_client_that_leaves_ends_the_exchange() {
     soon("the origin to be left", heard.recv()).await.unwrap();
     let events = rig.recorder.events(6).await;
     let object = whole(&rig, stream, Some(&head), [0, 10]);
-    assert_eq!(told(&events[4]), object);
+    assert_eq!(reported(&events[4]), object);
     for at in [1, 3, 5] {
         assert_eq!(events[at]["event_type"], TCP);
     }

@@ -11,12 +11,12 @@ const GET: &str = "GET /x?y=1 HTTP/1.1\r\nHost: app.example\r\n\r\n";
 #[tokio::test]
 async fn a_request_passes_and_its_answer_comes_back() {
     let mut rig = Rig::start().await;
-    let (told, mut heard) = tokio::sync::mpsc::channel(8);
+    let (reported, mut heard) = tokio::sync::mpsc::channel(8);
     let origin = origin(&mut rig.tasks, move |mut client| {
-        let told = told.clone();
+        let reported = reported.clone();
         async move {
             while let Some((head, body)) = client.request().await {
-                told.send((head, body)).await.unwrap();
+                reported.send((head, body)).await.unwrap();
                 client.send("HTTP/1.1 201 Created\r\nx-a: 1\r\nkeep-alive: x\r\nngrok-error-code: no\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n").await;
             }
         }
@@ -67,12 +67,12 @@ async fn a_trusted_proxy_is_believed_and_continued() {
         ..settings()
     })
     .await;
-    let (told, mut heard) = tokio::sync::mpsc::channel(8);
+    let (reported, mut heard) = tokio::sync::mpsc::channel(8);
     let origin = origin(&mut rig.tasks, move |mut client| {
-        let told = told.clone();
+        let reported = reported.clone();
         async move {
             let (head, _) = client.request().await.unwrap();
-            told.send(head).await.unwrap();
+            reported.send(head).await.unwrap();
             client.send("HTTP/1.1 204 No Content\r\n\r\n").await;
         }
     })
@@ -90,13 +90,13 @@ async fn a_trusted_proxy_is_believed_and_continued() {
 #[tokio::test]
 async fn trailers_pass_both_ways() {
     let mut rig = Rig::start().await;
-    let (told, mut heard) = tokio::sync::mpsc::channel(8);
+    let (reported, mut heard) = tokio::sync::mpsc::channel(8);
     let origin = origin(&mut rig.tasks, move |mut client| {
-        let told = told.clone();
+        let reported = reported.clone();
         async move {
             let head = client.head().await.unwrap();
             let (body, trailers) = client.body(&head).await.unwrap();
-            told.send((head, body, trailers)).await.unwrap();
+            reported.send((head, body, trailers)).await.unwrap();
             client.send("HTTP/1.1 200 OK\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nx-sum: 7\r\nset-cookie: a=b\r\n\r\n").await;
         }
     })
@@ -182,7 +182,7 @@ async fn interim_answers_reach_clients_that_know_them() {
 }
 
 #[tokio::test]
-async fn clients_of_http2_hear_of_interim_answers_and_are_told_to_go_on() {
+async fn clients_of_http2_hear_of_interim_answers_and_are_asked_to_go_on() {
     use super::floods::{
         DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame, request, section,
     };

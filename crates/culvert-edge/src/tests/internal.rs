@@ -108,19 +108,19 @@ on_http_response:
     assert_eq!(answer.header("x-inner"), Some("yes"));
     assert_eq!(answer.header("x-late"), Some("outer"));
     // One event, of the endpoint that was asked, with what both decided and logged.
-    let told = last_event(&rig, 1).await;
+    let reported = last_event(&rig, 1).await;
     assert_eq!(
-        told["traffic_policy"]["logs"],
+        reported["traffic_policy"]["logs"],
         json!([
             {"metadata": {"at": "outer"}},
             {"metadata": {"at": "http://get.internal:8080", "path": "/v2/a"}},
             {"metadata": {"status": 200, "inner": "yes", "mine": 4}},
         ])
     );
-    assert_eq!(told["ip_policy"]["decision"], "allow");
-    assert_eq!(told["basic_auth"]["decision"], "allow");
+    assert_eq!(reported["ip_policy"]["decision"], "allow");
+    assert_eq!(reported["basic_auth"]["decision"], "allow");
     assert_eq!(
-        told["http"]["request"]["url"]["raw"],
+        reported["http"]["request"]["url"]["raw"],
         "http://app.example/a?b=c"
     );
     let events = rig.recorder.events(2).await;
@@ -212,11 +212,11 @@ async fn ways_that_lead_nowhere() {
     let outside = ASK.replace("app.example", "below.wild.internal");
     assert_eq!(rig.ask(&outside).await.status, 404);
     // What went wrong is there to be read.
-    let told = "
+    let reported = "
 on_http_request:
 - actions: [{type: forward-internal, config: {url: http://none.internal, on_error: continue}}]
 - actions: [{type: custom-response, config: {body: '${actions.ngrok.forward_internal.url} ${actions.ngrok.forward_internal.error.code}'}}]";
-    publish(&rig, [named(Scheme::Http, "app.example", 80, "", told)]).await;
+    publish(&rig, [named(Scheme::Http, "app.example", 80, "", reported)]).await;
     assert_eq!(
         rig.ask(ASK).await.text(),
         "http://none.internal ERR_NGROK_3615"

@@ -93,10 +93,10 @@ async fn body_bytes() {
         rig.edge.publish(snapshot).await;
         for (length, status) in [(8, 200), (9, 413)] {
             let body = "x".repeat(length);
-            let told = format!("content-length: {length}\r\n\r\n{body}");
+            let reported = format!("content-length: {length}\r\n\r\n{body}");
             let chunks =
                 format!("transfer-encoding: chunked\r\n\r\n{length:x}\r\n{body}\r\n0\r\n\r\n");
-            for framed in [told, chunks] {
+            for framed in [reported, chunks] {
                 let ask = format!("POST / HTTP/1.1\r\nHost: app.example\r\n{framed}");
                 let answer = rig.ask(&ask).await;
                 assert_eq!(answer.status, status, "{ask}");
@@ -110,7 +110,7 @@ async fn body_bytes() {
 
 #[allow(
     clippy::print_stdout,
-    reason = "beside a failure it is told which limit"
+    reason = "beside a failure it is reported which limit"
 )]
 #[tokio::test]
 async fn each_limit_holds() {

@@ -344,7 +344,7 @@ impl Scene {
     }
 
     /// The sign-in fields of the last event.
-    async fn told(&self, count: usize) -> Value {
+    async fn reported(&self, count: usize) -> Value {
         let events = self.rig.recorder.events(count).await;
         of(&events, HTTP).last().unwrap()["object"]["oauth"].clone()
     }

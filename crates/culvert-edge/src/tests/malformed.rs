@@ -158,13 +158,13 @@ async fn no_ambiguous_request_is_forwarded_and_no_legal_one_refused() {
 #[tokio::test]
 async fn odd_but_legal_requests_arrive_to_the_byte() {
     let mut rig = Rig::start().await;
-    let (told, mut hears) = tokio::sync::mpsc::channel(1);
+    let (reported, mut hears) = tokio::sync::mpsc::channel(1);
     let origin = origin(&mut rig.tasks, move |mut client| {
-        let told = told.clone();
+        let reported = reported.clone();
         async move {
             while let Some(head) = client.head().await {
                 let (body, trailers) = client.body(&head).await.unwrap();
-                told.send((head, body, trailers)).await.unwrap();
+                reported.send((head, body, trailers)).await.unwrap();
                 client
                     .send("HTTP/1.1 299 Passed\r\ncontent-length: 0\r\n\r\n")
                     .await;

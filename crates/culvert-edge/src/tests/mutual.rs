@@ -247,7 +247,7 @@ async fn clients_are_asked_for_certificates_in_every_strategy() {
     let (names, key, root) = certificate(&["app.example"]);
     let (ours, theirs) = (Ca::new("ours"), Ca::new("theirs"));
     let (member, stranger) = (ours.leaf("member.example"), theirs.leaf("stranger.example"));
-    let mut told = 0;
+    let mut reported = 0;
     for (strategy, of_ours, of_theirs, of_none) in [
         (None, true, false, false),
         (Some("require-and-verify"), true, false, false),
@@ -271,8 +271,8 @@ async fn clients_are_asked_for_certificates_in_every_strategy() {
                 let answer = status(&rig, &root, client, versions).await;
                 assert_eq!(answer.is_some(), passes, "{strategy:?}");
                 // A handshake that fails is no exchange, but a connection that was attributed.
-                told += if passes { 2 } else { 1 };
-                let events = rig.recorder.events(told).await;
+                reported += if passes { 2 } else { 1 };
+                let events = rig.recorder.events(reported).await;
                 let Some((200, text)) = answer else { continue };
                 let version = if versions.len() == 2 { "1.3" } else { "1.2" };
                 let who = match client {
@@ -502,8 +502,8 @@ async fn a_session_goes_on_without_another_certificate() {
         client.send(ASK).await;
         assert_eq!(client.answer("GET").await.text(), expected);
         drop(client);
-        let told = last_event(&rig, 2 * n + 1).await;
-        assert_eq!(told["tls"]["client_cert"]["subject"]["cn"], "Me");
+        let reported = last_event(&rig, 2 * n + 1).await;
+        assert_eq!(reported["tls"]["client_cert"]["subject"]["cn"], "Me");
         rig.recorder.events(2 * n + 2).await;
     }
 }

@@ -154,27 +154,27 @@ impl Response {
 
 #[tokio::test]
 async fn an_operator_reaches_the_endpoints_that_it_binds() {
-    let mut house = Installation::start(limits()).await;
-    let http = hello(&mut house.rig.tasks).await;
-    let echo = origin(&mut house.rig.tasks, |mut client| async move {
+    let mut installation = Installation::start(limits()).await;
+    let http = hello(&mut installation.rig.tasks).await;
+    let echo = origin(&mut installation.rig.tasks, |mut client| async move {
         while client.more().await {
             let read = std::mem::take(&mut client.read);
             client.send(read).await;
         }
     })
     .await;
-    let leaf = house.ca.client("k8sop_1");
+    let leaf = installation.ca.client("k8sop_1");
     let tcp = format!("tcp://{echo}");
-    let snapshot = house.snapshot(vec![operator("k8sop_1", "ac_1", &leaf)]);
+    let snapshot = installation.snapshot(vec![operator("k8sop_1", "ac_1", &leaf)]);
     let url = format!("http://{http}");
     let by = ["k8sop_1"];
     let snapshot = snapshot
         .endpoint(bound("ep_h", Scheme::Http, "shop.web", 80, &url, &by))
         .endpoint(bound("ep_t", Scheme::Tcp, "db.web", 5432, &tcp, &by))
         .endpoint(bound("ep_s", Scheme::Tls, "safe.web", 443, &tcp, &by));
-    house.rig.edge.publish(snapshot.build()).await;
+    installation.rig.edge.publish(snapshot.build()).await;
 
-    let (stream, response) = house.bind(&leaf, "Shop.Web", 80).await.unwrap();
+    let (stream, response) = installation.bind(&leaf, "Shop.Web", 80).await.unwrap();
     let (id, proto) = (&*response.endpoint_id, &*response.proto);
     assert_eq!((id, proto, &*response.error_code), ("ep_h", "http", ""));
     let mut client = Client::new(stream);
@@ -186,9 +186,9 @@ async fn an_operator_reaches_the_endpoints_that_it_binds() {
         assert_eq!(client.answer("GET").await.text(), "hello", "{host}");
     }
     drop(client);
-    let events = house.rig.recorder.events(4).await;
-    let told = of(&events, HTTP);
-    let object = &told[0]["object"];
+    let events = installation.rig.recorder.events(4).await;
+    let reported = of(&events, HTTP);
+    let object = &reported[0]["object"];
     let raw = "/http/request/url/raw";
     assert_eq!(object.pointer(raw).unwrap(), "http://shop.web/a");
     assert_eq!(object["conn"]["client_ip"], "127.0.0.1");
@@ -199,26 +199,26 @@ async fn an_operator_reaches_the_endpoints_that_it_binds() {
         serde_json::Value::Null
     );
     assert_eq!(
-        told[2]["object"].pointer(raw).unwrap(),
+        reported[2]["object"].pointer(raw).unwrap(),
         "http://shop.web.svc.cluster.local:80/a"
     );
 
-    let (mut stream, response) = house.bind(&leaf, "db.web", 5432).await.unwrap();
+    let (mut stream, response) = installation.bind(&leaf, "db.web", 5432).await.unwrap();
     assert_eq!((&*response.endpoint_id, &*response.proto), ("ep_t", "tcp"));
     stream.write_all(b"select 1").await.unwrap();
     let mut answer = [0; 8];
     stream.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"select 1");
     drop(stream);
-    let events = house.rig.recorder.events(5).await;
-    let told = of(&events, TCP);
-    let object = &told.last().unwrap()["object"];
+    let events = installation.rig.recorder.events(5).await;
+    let reported = of(&events, TCP);
+    let object = &reported.last().unwrap()["object"];
     assert_eq!(object["conn"]["bytes_in"], 8, "{object}");
     assert_eq!(object["conn"]["bytes_out"], 8);
     assert_eq!(object["conn"]["server_name"], "db.web");
 
     // The TLS of the client goes through.
-    let (mut stream, response) = house.bind(&leaf, "safe.web", 443).await.unwrap();
+    let (mut stream, response) = installation.bind(&leaf, "safe.web", 443).await.unwrap();
     assert_eq!((&*response.endpoint_id, &*response.proto), ("ep_s", "tls"));
     let hello = client_hello("safe.web");
     stream.write_all(&hello).await.unwrap();
@@ -231,9 +231,9 @@ async fn an_operator_reaches_the_endpoints_that_it_binds() {
 #[tokio::test]
 async fn long_bodies_to_an_operator_are_encrypted() {
     const BYTES: usize = 4 << 20;
-    let mut house = Installation::start(limits()).await;
+    let mut installation = Installation::start(limits()).await;
     let body: Vec<u8> = (0..=250).cycle().take(BYTES).collect();
-    let upstream = origin(&mut house.rig.tasks, {
+    let upstream = origin(&mut installation.rig.tasks, {
         let body = body.clone();
         move |mut client| {
             let body = body.clone();
@@ -249,16 +249,16 @@ async fn long_bodies_to_an_operator_are_encrypted() {
         }
     })
     .await;
-    let leaf = house.ca.client("k8sop_1");
+    let leaf = installation.ca.client("k8sop_1");
     let (http, tcp) = (format!("http://{upstream}"), format!("tcp://{upstream}"));
     let by = ["k8sop_1"];
-    let snapshot = house
+    let snapshot = installation
         .snapshot(vec![operator("k8sop_1", "ac_1", &leaf)])
         .endpoint(bound("ep_h", Scheme::Http, "shop.web", 80, &http, &by))
         .endpoint(bound("ep_t", Scheme::Tcp, "db.web", 5432, &tcp, &by));
-    house.rig.edge.publish(snapshot.build()).await;
+    installation.rig.edge.publish(snapshot.build()).await;
     for (host, port) in [("shop.web", 80), ("db.web", 5432)] {
-        let (mut stream, _) = house.bind(&leaf, host, port).await.unwrap();
+        let (mut stream, _) = installation.bind(&leaf, host, port).await.unwrap();
         let ask = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
         stream.write_all(ask.as_bytes()).await.unwrap();
         let mut head = Vec::new();
@@ -284,12 +284,12 @@ fn client_hello(name: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn nothing_else_reaches_a_bound_endpoint() {
-    let mut house = Installation::start(limits()).await;
-    let url = format!("http://{}", hello(&mut house.rig.tasks).await);
-    let ours = house.ca.client("k8sop_1");
-    let other = house.ca.client("k8sop_2");
-    let foreign = house.ca.client("k8sop_3");
-    let snapshot = house.snapshot(vec![
+    let mut installation = Installation::start(limits()).await;
+    let url = format!("http://{}", hello(&mut installation.rig.tasks).await);
+    let ours = installation.ca.client("k8sop_1");
+    let other = installation.ca.client("k8sop_2");
+    let foreign = installation.ca.client("k8sop_3");
+    let snapshot = installation.snapshot(vec![
         operator("k8sop_1", "ac_1", &ours),
         operator("k8sop_2", "ac_1", &other),
         operator("k8sop_3", "ac_2", &foreign),
@@ -304,23 +304,23 @@ async fn nothing_else_reaches_a_bound_endpoint() {
         .endpoint(bound("ep_n", Scheme::Http, "none.web", 80, &url, &[]))
         .endpoint(internal)
         .endpoint(public);
-    house.rig.edge.publish(snapshot.build()).await;
+    installation.rig.edge.publish(snapshot.build()).await;
 
     // Certificates that are not those of an operator fail the handshake: in TLS 1.3 its client learns that with its
     // first read.
     let stranger = Ca::new("operators").client("k8sop_1");
-    let deleted = house.ca.client("k8sop_4");
-    let replaced = house.ca.client("k8sop_1");
+    let deleted = installation.ca.client("k8sop_4");
+    let replaced = installation.ca.client("k8sop_1");
     for (leaf, alert) in [
         // The same name, another key.
         (&stranger, "DecryptError"),
         (&deleted, "CertificateRevoked"),
         (&replaced, "CertificateRevoked"),
     ] {
-        let error = house.bind(leaf, "shop.web", 80).await.unwrap_err();
+        let error = installation.bind(leaf, "shop.web", 80).await.unwrap_err();
         assert!(error.to_string().contains(alert), "{alert}: {error}");
     }
-    let unnamed = match house.dial(None).await {
+    let unnamed = match installation.dial(None).await {
         Ok(mut stream) => Response::read(&mut stream).await.unwrap_err(),
         Err(error) => error,
     };
@@ -354,47 +354,51 @@ async fn nothing_else_reaches_a_bound_endpoint() {
         (&ours, "app.example", 80),
         (&ours, "a.internal", 80),
     ] {
-        let (mut stream, response) = house.bind(leaf, host, port).await.unwrap();
+        let (mut stream, response) = installation.bind(leaf, host, port).await.unwrap();
         assert_eq!(response, refused, "{host}:{port}");
         assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
     }
-    assert_eq!(house.rig.edge.meters().refused_bindings.get(), 14);
-    assert_eq!(house.rig.edge.meters().handshakes_failed.get(), 4);
+    assert_eq!(installation.rig.edge.meters().refused_bindings.get(), 14);
+    assert_eq!(installation.rig.edge.meters().handshakes_failed.get(), 4);
 
     // The public edge does not know the host.
     let ask = "GET / HTTP/1.1\r\nHost: shop.web\r\nConnection: close\r\n\r\n";
-    assert_eq!(house.rig.ask(ask).await.status, 404);
-    let (_, response) = house.bind(&ours, "shop.web", 80).await.unwrap();
+    assert_eq!(installation.rig.ask(ask).await.status, 404);
+    let (_, response) = installation.bind(&ours, "shop.web", 80).await.unwrap();
     assert_eq!(response.endpoint_id, "ep_h");
 }
 
 #[tokio::test]
 async fn a_removed_operator_loses_its_next_request() {
-    let mut house = Installation::start(limits()).await;
-    let url = format!("http://{}", hello(&mut house.rig.tasks).await);
-    let leaf = house.ca.client("k8sop_1");
+    let mut installation = Installation::start(limits()).await;
+    let url = format!("http://{}", hello(&mut installation.rig.tasks).await);
+    let leaf = installation.ca.client("k8sop_1");
     let bound = bound("ep_h", Scheme::Http, "shop.web", 80, &url, &["k8sop_1"]);
     let operators = vec![operator("k8sop_1", "ac_1", &leaf)];
-    let whole = house.snapshot(operators.clone());
+    let whole = installation.snapshot(operators.clone());
     let whole = whole.endpoint(bound.clone()).build();
     let unselected = Endpoint {
         reach: Reach::Kubernetes(Arc::new([])),
         ..bound.clone()
     };
     // Its key was replaced, as after a loss.
-    let replaced = vec![operator("k8sop_1", "ac_1", &house.ca.client("k8sop_1"))];
+    let replaced = vec![operator(
+        "k8sop_1",
+        "ac_1",
+        &installation.ca.client("k8sop_1"),
+    )];
     for after in [
-        house.snapshot(Vec::new()).endpoint(bound.clone()),
-        house.snapshot(operators).endpoint(unselected),
-        house.snapshot(replaced).endpoint(bound),
+        installation.snapshot(Vec::new()).endpoint(bound.clone()),
+        installation.snapshot(operators).endpoint(unselected),
+        installation.snapshot(replaced).endpoint(bound),
     ] {
-        house.rig.edge.publish(whole.clone()).await;
-        let (stream, _) = house.bind(&leaf, "shop.web", 80).await.unwrap();
+        installation.rig.edge.publish(whole.clone()).await;
+        let (stream, _) = installation.bind(&leaf, "shop.web", 80).await.unwrap();
         let mut client = Client::new(stream);
         let ask = "GET / HTTP/1.1\r\nHost: shop.web\r\n\r\n";
         client.send(ask).await;
         assert_eq!(client.answer("GET").await.status, 200);
-        house.rig.edge.publish(after.build()).await;
+        installation.rig.edge.publish(after.build()).await;
         client.send(ask).await;
         let answer = client.answer("GET").await;
         assert_eq!(
@@ -406,10 +410,10 @@ async fn a_removed_operator_loses_its_next_request() {
 
 #[tokio::test]
 async fn only_selected_members_of_a_pool_are_in_turn() {
-    let mut house = Installation::start(limits()).await;
-    let url = format!("http://{}", hello(&mut house.rig.tasks).await);
-    let leaf = house.ca.client("k8sop_1");
-    let mut snapshot = house.snapshot(vec![operator("k8sop_1", "ac_1", &leaf)]);
+    let mut installation = Installation::start(limits()).await;
+    let url = format!("http://{}", hello(&mut installation.rig.tasks).await);
+    let leaf = installation.ca.client("k8sop_1");
+    let mut snapshot = installation.snapshot(vec![operator("k8sop_1", "ac_1", &leaf)]);
     for (id, by) in [
         ("ep_a", "k8sop_2"),
         ("ep_b", "k8sop_1"),
@@ -417,10 +421,10 @@ async fn only_selected_members_of_a_pool_are_in_turn() {
     ] {
         snapshot = snapshot.endpoint(bound(id, Scheme::Http, "shop.web", 80, &url, &[by]));
     }
-    house.rig.edge.publish(snapshot.build()).await;
+    installation.rig.edge.publish(snapshot.build()).await;
     let mut seen = Vec::new();
     for _ in 0..6 {
-        let (_, response) = house.bind(&leaf, "shop.web", 80).await.unwrap();
+        let (_, response) = installation.bind(&leaf, "shop.web", 80).await.unwrap();
         seen.push(response.endpoint_id);
     }
     seen.sort();
@@ -428,10 +432,10 @@ async fn only_selected_members_of_a_pool_are_in_turn() {
 }
 
 #[tokio::test]
-async fn an_ip_restriction_refuses_an_operator_and_is_told() {
-    let house = Installation::start(limits()).await;
-    let leaf = house.ca.client("k8sop_1");
-    let snapshot = house.snapshot(vec![operator("k8sop_1", "ac_1", &leaf)]);
+async fn an_ip_restriction_refuses_an_operator_and_is_reported() {
+    let installation = Installation::start(limits()).await;
+    let leaf = installation.ca.client("k8sop_1");
+    let snapshot = installation.snapshot(vec![operator("k8sop_1", "ac_1", &leaf)]);
     let restriction = Restriction {
         id: "ipx_1".into(),
         account: "ac_1".into(),
@@ -444,10 +448,10 @@ async fn an_ip_restriction_refuses_an_operator_and_is_told() {
     let upstream = "http://127.0.0.1:1";
     let bound = bound("ep_h", Scheme::Http, "shop.web", 80, upstream, &["k8sop_1"]);
     let snapshot = snapshot.endpoint(bound).restriction(restriction);
-    house.rig.edge.publish(snapshot.build()).await;
-    let (_, response) = house.bind(&leaf, "shop.web", 80).await.unwrap();
+    installation.rig.edge.publish(snapshot.build()).await;
+    let (_, response) = installation.bind(&leaf, "shop.web", 80).await.unwrap();
     assert_eq!(response.error_code, "ERR_NGROK_3205");
-    let events = house.rig.recorder.events(1).await;
+    let events = installation.rig.recorder.events(1).await;
     assert_eq!(
         of(&events, TCP)[0]["object"]["ip_policy"]["decision"],
         "block"
@@ -456,22 +460,22 @@ async fn an_ip_restriction_refuses_an_operator_and_is_told() {
 
 #[tokio::test]
 async fn attackers_are_cut_off_beside_honest_traffic() {
-    let mut house = Installation::start(Limits {
+    let mut installation = Installation::start(Limits {
         handshake: Duration::from_millis(400),
         connections_per_source: 64,
         ..limits()
     })
     .await;
-    let url = format!("http://{}", hello(&mut house.rig.tasks).await);
-    let leaf = house.ca.client("k8sop_1");
-    let snapshot = house.snapshot(vec![operator("k8sop_1", "ac_1", &leaf)]);
+    let url = format!("http://{}", hello(&mut installation.rig.tasks).await);
+    let leaf = installation.ca.client("k8sop_1");
+    let snapshot = installation.snapshot(vec![operator("k8sop_1", "ac_1", &leaf)]);
     let bound = bound("ep_h", Scheme::Http, "shop.web", 80, &url, &["k8sop_1"]);
-    house
+    installation
         .rig
         .edge
         .publish(snapshot.endpoint(bound).build())
         .await;
-    let (stream, _) = house.bind(&leaf, "shop.web", 80).await.unwrap();
+    let (stream, _) = installation.bind(&leaf, "shop.web", 80).await.unwrap();
     let mut honest = Client::new(stream);
 
     // Another source opens more connections than it may, and says nothing, or no TLS.
@@ -479,7 +483,7 @@ async fn attackers_are_cut_off_beside_honest_traffic() {
     for n in 0..200 {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.9:0".parse().unwrap()).unwrap();
-        let mut tcp = socket.connect(house.address()).await.unwrap();
+        let mut tcp = socket.connect(installation.address()).await.unwrap();
         if n % 2 == 1 {
             drop(tcp.write_all(&[n; 512]).await);
         }
@@ -493,7 +497,7 @@ async fn attackers_are_cut_off_beside_honest_traffic() {
         b"\xff\xff",
         b"\x05\x00\x0a\xff\xff\xff\xff",
     ] {
-        let mut stream = house.dial(Some(&leaf)).await.unwrap();
+        let mut stream = installation.dial(Some(&leaf)).await.unwrap();
         stream.write_all(begin).await.unwrap();
         inside.push(stream);
     }
@@ -502,7 +506,7 @@ async fn attackers_are_cut_off_beside_honest_traffic() {
             .send("GET / HTTP/1.1\r\nHost: shop.web\r\n\r\n")
             .await;
         assert_eq!(honest.answer("GET").await.status, 200);
-        let (_, response) = house.bind(&leaf, "shop.web", 80).await.unwrap();
+        let (_, response) = installation.bind(&leaf, "shop.web", 80).await.unwrap();
         assert_eq!(response.endpoint_id, "ep_h");
     }
     let mut rest = Vec::new();
@@ -514,9 +518,9 @@ async fn attackers_are_cut_off_beside_honest_traffic() {
         let read = stream.read_to_end(&mut rest);
         drop(soon("the end of a slow message", read).await);
     }
-    assert!(house.rig.edge.meters().refused_source.get() > 0);
+    assert!(installation.rig.edge.meters().refused_source.get() > 0);
     soon("one open connection", async {
-        while house.rig.edge.meters().connections.get() > 1 {
+        while installation.rig.edge.meters().connections.get() > 1 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     })

@@ -117,8 +117,8 @@ pub(super) async fn sheds_when_tasks_wait() {
 /// A store that does not come to an end of its writes: traffic is served, with smaller events.
 pub(super) async fn sheds_when_the_store_is_slow() {
     let millis = Arc::new(AtomicU64::new(0));
-    let told = Arc::clone(&millis);
-    let delay = move || Duration::from_millis(told.load(Ordering::SeqCst));
+    let reported = Arc::clone(&millis);
+    let delay = move || Duration::from_millis(reported.load(Ordering::SeqCst));
     let mut rig = Rig::with(Settings {
         write_delay: Some(Arc::new(delay)),
         limits: Limits {
@@ -203,8 +203,8 @@ fn trimmed(rig: &Rig) -> u64 {
 
 /// An edge whose store has a configurable write delay in milliseconds, which alone sets the level.
 async fn rig_with_store(millis: &Arc<AtomicU64>) -> Rig {
-    let told = Arc::clone(millis);
-    let delay = move || Duration::from_millis(told.load(Ordering::SeqCst));
+    let reported = Arc::clone(millis);
+    let delay = move || Duration::from_millis(reported.load(Ordering::SeqCst));
     Rig::with(Settings {
         write_delay: Some(Arc::new(delay)),
         limits: Limits {

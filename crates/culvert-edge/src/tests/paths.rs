@@ -280,7 +280,7 @@ impl Dice {
 
 #[expect(clippy::print_stdout, reason = "the counts are what the test reports")]
 #[tokio::test]
-async fn what_is_judged_is_what_is_sent_and_told() {
+async fn what_is_judged_is_what_is_sent_and_reported() {
     const TARGETS: usize = 2_500;
     let (mut rig, root) = rig().await;
     let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
@@ -290,7 +290,7 @@ async fn what_is_judged_is_what_is_sent_and_told() {
             false => Asker::http1(&rig).await,
             true => Asker::http2(&mut rig, &root).await,
         };
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
         for _ in 0..TARGETS {
             let target = dice.target();
@@ -299,7 +299,7 @@ async fn what_is_judged_is_what_is_sent_and_told() {
             *statuses.entry(status).or_default() += 1;
             let raw_path = target.split('?').next().unwrap();
             if status != 400 {
-                told.push(raw_path.to_owned());
+                reported.push(raw_path.to_owned());
             }
             let case = format!("{host} {target} over {}", asker.scheme());
             assert!([200, 400, 451].contains(&status), "{case}: {status}");
@@ -339,9 +339,9 @@ async fn what_is_judged_is_what_is_sent_and_told() {
         if is_http2 {
             paths.push("/settings".to_owned());
         }
-        paths.extend(told);
-        let told = http_events(&rig, paths.len()).await;
-        let told: Vec<&str> = told
+        paths.extend(reported);
+        let reported = http_events(&rig, paths.len()).await;
+        let reported: Vec<&str> = reported
             .iter()
             .map(|event| {
                 event["object"]["http"]["request"]["url"]["path"]
@@ -349,7 +349,7 @@ async fn what_is_judged_is_what_is_sent_and_told() {
                     .unwrap()
             })
             .collect();
-        assert_eq!(told, paths);
+        assert_eq!(reported, paths);
     }
 }
 
@@ -738,13 +738,16 @@ async fn plain_http_of_an_https_endpoint_is_redirected() {
     let proxied = "GET / HTTP/1.1\r\nHost: app.example\r\nX-Forwarded-Proto: https\r\n\r\n";
     assert_eq!(rig.ask(proxied).await.status, 404);
     // The event belongs to the endpoint's account.
-    let plain = "GET /told HTTP/1.1\r\nHost: app.example\r\n\r\n";
+    let plain = "GET /reported HTTP/1.1\r\nHost: app.example\r\n\r\n";
     assert_eq!(rig.ask(plain).await.status, 301);
     // Of the ten requests before, the one of the CA and those without an endpoint have no event.
-    let told = http_events(&rig, 9).await;
-    let told = &told.last().unwrap()["object"]["http"];
-    assert_eq!(told["request"]["url"]["raw"], "http://app.example/told");
-    assert_eq!(told["response"]["status_code"], 301);
+    let reported = http_events(&rig, 9).await;
+    let reported = &reported.last().unwrap()["object"]["http"];
+    assert_eq!(
+        reported["request"]["url"]["raw"],
+        "http://app.example/reported"
+    );
+    assert_eq!(reported["response"]["status_code"], 301);
     // Clients that are denied are not redirected.
     let nobody = Restriction {
         id: "ipx_1".into(),

@@ -184,13 +184,16 @@ on_http_response:
     assert_eq!(answer.header("x-vars"), Some("0"));
     assert_eq!(answer.header("x-removed"), Some("x-secret"));
     assert_eq!(answer.header("x-origin"), Some("yes"));
-    let told = last_event(&rig, 1).await;
+    let reported = last_event(&rig, 1).await;
     assert_eq!(
-        told["http"]["request"]["headers"],
+        reported["http"]["request"]["headers"],
         json!({"Host": ["app.example"], "X-Who": ["me"]})
     );
-    assert_eq!(told["http"]["request"]["url"]["path"], "/a");
-    assert_eq!(told["http"]["response"]["headers"]["X-Vars"], json!(["0"]));
+    assert_eq!(reported["http"]["request"]["url"]["path"], "/a");
+    assert_eq!(
+        reported["http"]["response"]["headers"]["X-Vars"],
+        json!(["0"])
+    );
 }
 
 #[tokio::test]
@@ -263,21 +266,21 @@ async fn endings() {
         assert_eq!(found, location, "{rules}");
         drop(client);
         let events = rig.recorder.events(2 * n + 2).await;
-        let told = &of(&events, HTTP)[n]["object"];
+        let reported = &of(&events, HTTP)[n]["object"];
         assert_eq!(
-            told["http"]["response"]["status_code"],
+            reported["http"]["response"]["status_code"],
             json!(status),
             "{rules}"
         );
         // The response phase runs on what the edge made too, unless there is no response.
         let logs = status.map_or(json!([]), |status| json!([{"metadata": {"s": status}}]));
-        assert_eq!(told["traffic_policy"]["logs"], logs, "{rules}");
+        assert_eq!(reported["traffic_policy"]["logs"], logs, "{rules}");
         let decision = match (rules.contains("restrict"), status) {
             (false, _) => "invalid",
             (true, Some(403)) => "block",
             _ => "allow",
         };
-        assert_eq!(told["ip_policy"]["decision"], decision, "{rules}");
+        assert_eq!(reported["ip_policy"]["decision"], decision, "{rules}");
     }
 }
 
@@ -316,10 +319,10 @@ async fn ip_policies_are_read_live() {
     )]);
     client.send(ASK).await;
     assert_eq!(client.answer("GET").await.status, 200);
-    let told = last_event(&rig, 2).await;
-    assert_eq!(told["ip_policy"]["decision"], "allow");
+    let reported = last_event(&rig, 2).await;
+    assert_eq!(reported["ip_policy"]["decision"], "allow");
     assert_eq!(
-        told["traffic_policy"]["logs"],
+        reported["traffic_policy"]["logs"],
         json!([{"metadata": {"m": "127.0.0.0/8"}}])
     );
 }
@@ -461,16 +464,16 @@ async fn basic_credentials() {
             status == 200 && header.contains("basic")
         );
         let events = rig.recorder.events(2 * n + 2).await;
-        let told = &of(&events, HTTP)[n]["object"];
+        let reported = &of(&events, HTTP)[n]["object"];
         assert_eq!(
-            told["basic_auth"],
+            reported["basic_auth"],
             json!({"decision": decision, "username": user}),
             "{header}"
         );
         if status == 200 {
             let auth = json!({"presented": true, "username": user, "authorized": true});
             assert_eq!(
-                told["traffic_policy"]["logs"],
+                reported["traffic_policy"]["logs"],
                 json!([{"metadata": {"auth": auth}}])
             );
         }
@@ -528,11 +531,11 @@ async fn a_failing_upstream_is_left_alone() {
         let answer = rig.ask(ASK).await;
         asked += 1;
         let events = rig.recorder.events(2 * asked).await;
-        let told =
+        let reported =
             of(&events, HTTP).last().unwrap()["object"]["circuit_breaker"]["decision"].clone();
         (
             answer.status,
-            told,
+            reported,
             answer.header("retry-after").map(str::to_owned),
         )
     };

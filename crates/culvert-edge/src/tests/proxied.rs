@@ -61,12 +61,12 @@ const TOLD: (&str, &str, u64) = ("192.0.2.7", "198.51.100.9", 443);
 #[tokio::test]
 async fn the_announced_client_is_the_client() {
     let mut rig = Rig::with(behind("127.0.0.0/8")).await;
-    let (told, mut heard) = tokio::sync::mpsc::channel(8);
+    let (reported, mut heard) = tokio::sync::mpsc::channel(8);
     let origin = origin(&mut rig.tasks, move |mut client| {
-        let told = told.clone();
+        let reported = reported.clone();
         async move {
             while let Some((head, _)) = client.request().await {
-                told.send(head).await.unwrap();
+                reported.send(head).await.unwrap();
                 client.send("HTTP/1.1 204 No Content\r\n\r\n").await;
             }
         }

@@ -25,7 +25,7 @@ fn only(prefix: &str, enforced: bool) -> Restriction {
 const ASK: &str = "GET / HTTP/1.1\r\nHost: app.example\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n";
 
 #[tokio::test]
-async fn http_is_answered_403_and_told_as_blocked() {
+async fn http_is_answered_403_and_reported_as_blocked() {
     let mut rig = Rig::start().await;
     let origin = hello(&mut rig.tasks).await;
     for (n, (restriction, status, decision)) in [
@@ -75,7 +75,7 @@ async fn a_restriction_holds_for_the_next_request_of_an_open_connection() {
 }
 
 #[tokio::test]
-async fn tcp_and_tls_connections_are_closed_and_told_as_blocked() {
+async fn tcp_and_tls_connections_are_closed_and_reported_as_blocked() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         client.send("from the origin").await;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::events::{told, whole};
+use super::events::{reported, whole};
 use super::harness::*;
 use super::streams::{connect, frames, nothing, websocket};
 use crate::{Limits, Settings, Snapshot};
@@ -78,7 +78,7 @@ impl Scene {
     async fn next(&self, before: usize) -> Value {
         let events = self.rig.recorder.events(before + 1).await;
         assert_eq!(events[before]["account_id"], "ac_1");
-        told(&events[before])
+        reported(&events[before])
     }
 }
 
@@ -271,7 +271,7 @@ async fn a_stream_that_its_client_resets_ends_its_exchange() {
         .find(|event| event["object"]["http"]["request"]["method"] == "post");
     let request = "POST /wait HTTP/2\r\nHost: app.example\r\n\r\n";
     let object = whole2(&scene.rig, request, None, [3, 0]);
-    assert_eq!(told(posted.unwrap()), object);
+    assert_eq!(reported(posted.unwrap()), object);
 
     // Within the answer.
     let before = scene.rig.recorder.count();
@@ -287,7 +287,7 @@ async fn a_stream_that_its_client_resets_ends_its_exchange() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_long_is_told_as_far_as_it_came() {
+async fn a_body_that_is_too_long_is_reported_as_far_as_it_came() {
     let scene = Scene::start().await;
     for (request, length) in [
         // Declared in advance: not read.
@@ -312,7 +312,7 @@ async fn a_body_that_is_too_long_is_told_as_far_as_it_came() {
 }
 
 #[tokio::test]
-async fn an_upgraded_connection_is_told_at_its_end() {
+async fn an_upgraded_connection_is_reported_at_its_end() {
     let mut scene = Scene::start().await;
     let upgrade = |path: &str| {
         format!(
@@ -373,7 +373,7 @@ async fn an_upgraded_connection_is_told_at_its_end() {
 }
 
 #[tokio::test]
-async fn requests_of_one_connection_are_told_one_by_one() {
+async fn requests_of_one_connection_are_reported_one_by_one() {
     let mut scene = Scene::start().await;
     // Pipelined, the second on the upstream connection of the first.
     let first = "POST /a HTTP/1.1\r\nHost: app.example\r\nContent-Length: 2\r\n\r\n";
@@ -445,7 +445,10 @@ async fn requests_of_one_connection_are_told_one_by_one() {
     ];
     for (event, object) in events[before..].iter().zip(expected) {
         let is_reused = event["object"]["backend"]["connection_reused"] == true;
-        assert_eq!(told(event), if is_reused { reused(object) } else { object });
+        assert_eq!(
+            reported(event),
+            if is_reused { reused(object) } else { object }
+        );
     }
     drop((sender, other));
     let events = scene.rig.recorder.events(before + 3).await;
@@ -453,7 +456,7 @@ async fn requests_of_one_connection_are_told_one_by_one() {
 }
 
 #[tokio::test]
-async fn what_the_edge_answers_itself_is_told_whole() {
+async fn what_the_edge_answers_itself_is_reported_whole() {
     let mut scene = Scene::start().await;
     // Another account's host on a connection for this one.
     let mut sender = connect(&mut scene.rig, &scene.root).await;
@@ -487,7 +490,7 @@ async fn what_the_edge_answers_itself_is_told_whole() {
 }
 
 #[tokio::test]
-async fn what_a_stop_cuts_is_told_as_cut() {
+async fn what_a_stop_cuts_is_reported_as_cut() {
     let scene = Scene::start().await;
     let waiting = "GET /wait HTTP/1.1\r\nHost: app.example\r\n\r\n";
     let mut first = scene.rig.connect().await;
@@ -503,7 +506,7 @@ async fn what_a_stop_cuts_is_told_as_cut() {
     let events = scene.rig.recorder.events(4).await;
     let event = |path: &str| {
         let mut found = of(&events, HTTP).into_iter();
-        told(
+        reported(
             found
                 .find(|event| event["object"]["http"]["request"]["url"]["path"] == path)
                 .unwrap(),

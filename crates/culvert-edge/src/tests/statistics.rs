@@ -93,12 +93,12 @@ async fn requests_count_by_status_with_bytes_and_latency() {
 #[tokio::test]
 async fn a_request_whose_client_leaves_counts_as_aborted() {
     let mut rig = Rig::start().await;
-    let (told, mut heard) = tokio::sync::mpsc::channel(1);
+    let (reported, mut heard) = tokio::sync::mpsc::channel(1);
     let origin = origin(&mut rig.tasks, move |mut client| {
-        let told = told.clone();
+        let reported = reported.clone();
         async move {
             client.request().await;
-            told.send(()).await.unwrap();
+            reported.send(()).await.unwrap();
             while client.more().await {}
         }
     })

@@ -13,7 +13,7 @@ const CLIENTS: usize = 24;
 const REQUESTS: usize = 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_request_and_connection_is_told_of_once() {
+async fn every_request_and_connection_is_reported_once() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         let mut turn = 0;

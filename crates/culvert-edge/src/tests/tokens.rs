@@ -290,7 +290,7 @@ async fn tokens_of_the_issuer_pass_and_no_others() {
 }
 
 #[tokio::test]
-async fn what_came_of_a_token_is_told() {
+async fn what_came_of_a_token_is_reported() {
     let ours = Issuer::ec("a");
     let rig = rig(&[&ours]).await;
     publish(&rig, "", &policy("at+jwt", "header", "x-token")).await;

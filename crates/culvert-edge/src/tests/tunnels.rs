@@ -18,12 +18,12 @@ fn handshake() -> String {
 #[tokio::test]
 async fn a_websocket_passes_and_ends_as_one_exchange() {
     let mut rig = Rig::start().await;
-    let (told, mut heard) = tokio::sync::mpsc::channel(8);
+    let (reported, mut heard) = tokio::sync::mpsc::channel(8);
     let origin = origin(&mut rig.tasks, move |mut client| {
-        let told = told.clone();
+        let reported = reported.clone();
         async move {
             let head = client.head().await.unwrap();
-            told.send((head, client.read.clone())).await.unwrap();
+            reported.send((head, client.read.clone())).await.unwrap();
             client
                 .send(format!(
                     "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
@@ -68,15 +68,15 @@ async fn a_websocket_passes_and_ends_as_one_exchange() {
 #[tokio::test]
 async fn an_upgrade_that_is_refused_ends_the_connection() {
     let mut rig = Rig::start().await;
-    let (told, mut heard) = tokio::sync::mpsc::channel(8);
+    let (reported, mut heard) = tokio::sync::mpsc::channel(8);
     let origin = origin(&mut rig.tasks, move |mut client| {
-        let told = told.clone();
+        let reported = reported.clone();
         async move {
             client.head().await.unwrap();
             client
                 .send("HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno")
                 .await;
-            told.send(client.rest().await).await.unwrap();
+            reported.send(client.rest().await).await.unwrap();
         }
     })
     .await;

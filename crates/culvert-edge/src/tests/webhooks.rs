@@ -84,11 +84,11 @@ async fn a_webhook_passes_unchanged_and_a_forgery_does_not() {
     assert_eq!(answer.status, 403);
     assert_eq!(answer.header("ngrok-error-code"), Some("ERR_NGROK_3204"));
     let mut expected = posted(403, "block", SIGNATURE, 13, answer.body.len());
-    let mut told = last_event(&rig, 3).await;
-    for event in [&mut expected, &mut told] {
+    let mut reported = last_event(&rig, 3).await;
+    for event in [&mut expected, &mut reported] {
         event["http"]["response"]["headers"] = Value::Null;
     }
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
 
     // In chunks, with a trailer.
     let chunked = format!(
@@ -103,7 +103,7 @@ async fn a_webhook_passes_unchanged_and_a_forgery_does_not() {
 }
 
 #[tokio::test]
-async fn what_is_not_enforced_is_told() {
+async fn what_is_not_enforced_is_reported() {
     let mut rig = Rig::start().await;
     let origin = measure(&mut rig).await;
     let policy = "

@@ -99,10 +99,10 @@ async fn an_upgrade_becomes_a_stream() {
         assert_eq!(soon("the end", read.read(&mut back)).await.unwrap(), 0);
         drop((read, write));
         let events = rig.recorder.events(2 * turn + 2).await;
-        let told = &events[2 * turn]["object"];
-        assert_eq!(told["http"]["response"]["status_code"], 101);
-        assert_eq!(told["http"]["response"]["body_length"], 0);
-        assert_eq!(told["backend"]["connection_reused"], turn > 0);
+        let reported = &events[2 * turn]["object"];
+        assert_eq!(reported["http"]["response"]["status_code"], 101);
+        assert_eq!(reported["http"]["response"]["body_length"], 0);
+        assert_eq!(reported["backend"]["connection_reused"], turn > 0);
         assert_eq!(events[2 * turn + 1]["event_type"], TCP);
     }
 }
@@ -128,9 +128,9 @@ async fn a_stream_stays_a_stream() {
     assert_eq!(stream.take(4).await.unwrap(), b"more");
     stream.stream.shutdown().await.unwrap();
     assert!(!stream.more().await);
-    let told = &rig.recorder.events(2).await[1]["object"]["http"];
-    assert_eq!(told["request"]["method"], "connect");
-    assert_eq!(told["response"]["status_code"], 200);
+    let reported = &rig.recorder.events(2).await[1]["object"]["http"];
+    assert_eq!(reported["request"]["method"], "connect");
+    assert_eq!(reported["response"]["status_code"], 200);
 }
 
 #[tokio::test]

@@ -160,8 +160,8 @@ fn shrunk(record: &Record, expected: &[&str]) -> Value {
 
 #[test]
 fn an_event_too_large_loses_headers_then_logs_then_url() {
-    let told = shrunk(&large("q", "/"), &["headers"]);
-    let object = &told["object"];
+    let reported = shrunk(&large("q", "/"), &["headers"]);
+    let object = &reported["object"];
     assert_eq!(object["http"]["request"]["headers"], json!({}));
     assert_eq!(object["http"]["response"]["headers"], json!({}));
     assert_eq!(object["http"]["request"]["url"]["query"], json!("q"));
@@ -171,23 +171,23 @@ fn an_event_too_large_loses_headers_then_logs_then_url() {
     );
 
     let just_over = "q".repeat((EVENT_BYTES_MAX - 12_000) / 2);
-    let told = shrunk(&large(&just_over, "/"), &["headers", "logs"]);
+    let reported = shrunk(&large(&just_over, "/"), &["headers", "logs"]);
     assert_eq!(
-        told["object"]["traffic_policy"]["logs"]
+        reported["object"]["traffic_policy"]["logs"]
             .as_array()
             .unwrap()
             .len(),
         3
     );
     assert_eq!(
-        told["object"]["http"]["request"]["url"]["query"],
+        reported["object"]["http"]["request"]["url"]["query"],
         json!(just_over)
     );
 
     let far_over = "é".repeat(EVENT_BYTES_MAX);
-    let told = shrunk(&large(&far_over, "/p"), &["headers", "logs", "url"]);
-    let url = &told["object"]["http"]["request"]["url"];
-    assert_eq!(told["object"]["traffic_policy"]["logs"], json!([]));
+    let reported = shrunk(&large(&far_over, "/p"), &["headers", "logs", "url"]);
+    let url = &reported["object"]["http"]["request"]["url"];
+    assert_eq!(reported["object"]["traffic_policy"]["logs"], json!([]));
     assert_eq!(url["query"], json!("é".repeat(4096)));
     assert_eq!(url["raw"].as_str().unwrap().len(), 8192);
     assert_eq!(url["path"], json!("/p"));
@@ -451,17 +451,17 @@ proptest! {
         // Every value that was set is in the event.
         for (field, given) in kind.fields.iter().zip(&values) {
             let pointer = format!("/object/{}", field.path.replace('.', "/"));
-            let Some(told) = value.pointer(&pointer) else { continue };
+            let Some(reported) = value.pointer(&pointer) else { continue };
             match given {
-                Given::Bool(value) => prop_assert_eq!(told, &json!(value)),
-                Given::Int(value) => prop_assert_eq!(told, &json!(value)),
+                Given::Bool(value) => prop_assert_eq!(reported, &json!(value)),
+                Given::Int(value) => prop_assert_eq!(reported, &json!(value)),
                 Given::Text(value) if field.bytes_max.is_none() => {
-                    prop_assert_eq!(told, &json!(value));
+                    prop_assert_eq!(reported, &json!(value));
                 }
                 Given::At(nanos) => {
-                    prop_assert_eq!(told, &json!(Timestamp::from_unix_nanos(*nanos).to_nanos_text()));
+                    prop_assert_eq!(reported, &json!(Timestamp::from_unix_nanos(*nanos).to_nanos_text()));
                 }
-                Given::Nothing => prop_assert_eq!(told.to_string(), field.unset),
+                Given::Nothing => prop_assert_eq!(reported.to_string(), field.unset),
                 _ => {}
             }
         }

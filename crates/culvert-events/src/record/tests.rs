@@ -24,7 +24,7 @@ fn whole() -> Record {
 }
 
 /// The value of one field of the event.
-fn told<T>(record: &Record, slot: Slot<T>) -> Value {
+fn reported<T>(record: &Record, slot: Slot<T>) -> Value {
     let selection = Selection::parse(record.kind(), &[slot.field().path]).unwrap();
     let mut out = Vec::new();
     let truncated = encode::event(record, &selection, "ev_x", &mut out);
@@ -39,13 +39,13 @@ fn the_last_value_wins_and_null_is_for_those_that_can_be() {
     let mut record = whole();
     record.set(POLICY, "allow");
     record.set(POLICY, "block");
-    assert_eq!(told(&record, POLICY), json!("block"));
+    assert_eq!(reported(&record, POLICY), json!("block"));
     record.set_null(POLICY);
-    assert_eq!(told(&record, POLICY), json!("invalid"));
+    assert_eq!(reported(&record, POLICY), json!("invalid"));
     record.set(STATUS, 200);
-    assert_eq!(told(&record, STATUS), json!(200));
+    assert_eq!(reported(&record, STATUS), json!(200));
     record.set_null(STATUS);
-    assert_eq!(told(&record, STATUS), Value::Null);
+    assert_eq!(reported(&record, STATUS), Value::Null);
 }
 
 #[test]
@@ -65,10 +65,10 @@ fn what_is_not_captured_is_not_kept() {
     );
     record.set(LOGS, &[Map::new()]);
     assert!(record.arena.is_empty());
-    assert_eq!(told(&record, USER), Value::Null);
-    assert_eq!(told(&record, REUSED), json!(false));
+    assert_eq!(reported(&record, USER), Value::Null);
+    assert_eq!(reported(&record, REUSED), json!(false));
     record.set(POLICY, "allow");
-    assert_eq!(told(&record, POLICY), json!("allow"));
+    assert_eq!(reported(&record, POLICY), json!("allow"));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_reset_record_remembers_nothing_and_keeps_its_memory() {
         ("ac_y", Timestamp::default())
     );
     assert_eq!(
-        (told(&record, USER), told(&record, STATUS)),
+        (reported(&record, USER), reported(&record, STATUS)),
         (Value::Null, Value::Null)
     );
 }
@@ -95,26 +95,26 @@ fn a_reset_record_remembers_nothing_and_keeps_its_memory() {
 fn text_from_bytes_is_utf8_or_latin1_and_cut_between_characters() {
     let mut record = whole();
     record.set_bytes(USER, "jürgen".as_bytes());
-    assert_eq!(told(&record, USER), json!("jürgen"));
+    assert_eq!(reported(&record, USER), json!("jürgen"));
     record.set_bytes(USER, b"j\xFCrgen");
-    assert_eq!(told(&record, USER), json!("jürgen"));
+    assert_eq!(reported(&record, USER), json!("jürgen"));
     record.set_bytes(USER, b"");
-    assert_eq!(told(&record, USER), json!(""));
+    assert_eq!(reported(&record, USER), json!(""));
 
     record.set(AGENT, &"x".repeat(1024));
-    assert_eq!(told(&record, AGENT), json!("x".repeat(1024)));
+    assert_eq!(reported(&record, AGENT), json!("x".repeat(1024)));
     record.set(AGENT, &("x".to_owned() + &"é".repeat(600)));
     assert_eq!(
-        told(&record, AGENT),
+        reported(&record, AGENT),
         json!("x".to_owned() + &"é".repeat(511))
     );
     let (long, tail) = ("x".repeat(1000), "é".repeat(20));
     record.set_parts(AGENT, &[&long, "", &tail, "y"]);
-    assert_eq!(told(&record, AGENT), json!(long + &"é".repeat(12)));
+    assert_eq!(reported(&record, AGENT), json!(long + &"é".repeat(12)));
     record.set_parts(AGENT, &["a", "b/", "c"]);
-    assert_eq!(told(&record, AGENT), json!("ab/c"));
+    assert_eq!(reported(&record, AGENT), json!("ab/c"));
     record.set_bytes(AGENT, &[0xFF; 600]);
-    assert_eq!(told(&record, AGENT), json!("ÿ".repeat(512)));
+    assert_eq!(reported(&record, AGENT), json!("ÿ".repeat(512)));
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn moments_have_nine_digits() {
     let mut record = whole();
     record.set(START, Timestamp::parse("2026-11-20T19:53:18.5Z").unwrap());
     assert_eq!(
-        told(&record, START),
+        reported(&record, START),
         json!("2026-11-20T19:53:18.500000000Z")
     );
 }
@@ -131,7 +131,7 @@ fn moments_have_nine_digits() {
 fn logs_have_caps_and_what_is_dropped_is_counted() {
     let entry = |value: Value| Map::from_iter([("a".to_owned(), value)]);
     let mut record = whole();
-    assert_eq!(told(&record, LOGS), json!([]));
+    assert_eq!(reported(&record, LOGS), json!([]));
     let kept = [
         entry(json!(true)),
         entry(json!(1.5)),
@@ -139,7 +139,7 @@ fn logs_have_caps_and_what_is_dropped_is_counted() {
     ];
     record.set(LOGS, &kept);
     assert_eq!(
-        told(&record, LOGS),
+        reported(&record, LOGS),
         json!([
             {"metadata": {"a": true}},
             {"metadata": {"a": 1.5}},
@@ -149,19 +149,19 @@ fn logs_have_caps_and_what_is_dropped_is_counted() {
     assert_eq!(record.logs_dropped(), 0);
 
     record.set(LOGS, &vec![entry(json!(1)); LOGS_MAX + 3]);
-    assert_eq!(told(&record, LOGS).as_array().unwrap().len(), LOGS_MAX);
+    assert_eq!(reported(&record, LOGS).as_array().unwrap().len(), LOGS_MAX);
     assert_eq!(record.logs_dropped(), 3);
 
     let frame = r#"{"metadata":{"a":""}}"#.len();
     let fitting = entry(json!("x".repeat(LOG_BYTES_MAX - frame)));
     let too_long = entry(json!("x".repeat(LOG_BYTES_MAX - frame + 1)));
     record.set(LOGS, &[too_long, fitting.clone()]);
-    assert_eq!(told(&record, LOGS).as_array().unwrap().len(), 1);
+    assert_eq!(reported(&record, LOGS).as_array().unwrap().len(), 1);
     assert_eq!(record.logs_dropped(), 1);
 
     record.set(LOGS, &vec![fitting; 5]);
     assert_eq!(
-        told(&record, LOGS).as_array().unwrap().len(),
+        reported(&record, LOGS).as_array().unwrap().len(),
         LOGS_BYTES_MAX / LOG_BYTES_MAX
     );
     assert_eq!(record.logs_dropped(), 1);

@@ -79,14 +79,14 @@ impl SessionMiddleware {
                 .await
         };
         match asked.await {
-            Ok(told) => {
-                let was_told = told.is_some();
-                if let Some((person, tokens)) = told {
+            Ok(claims) => {
+                let was_reported = claims.is_some();
+                if let Some((person, tokens)) = claims {
                     session.person = person;
                     session.tokens = tokens;
                 }
                 session.confirmed(&self.print, now);
-                RefreshOutcome::Goes(Arc::new(session), was_told)
+                RefreshOutcome::Goes(Arc::new(session), was_reported)
             }
             Err(Failed::Away(why)) => {
                 tracing::warn!(why, "refreshing user data failed");

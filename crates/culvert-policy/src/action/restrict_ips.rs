@@ -106,13 +106,13 @@ impl RestrictIps {
     /// Judges the client; `None` when an expression gives no prefix.
     fn judge(&self, x: &mut Exchange<'_>) -> Option<Judgement> {
         let client = x.conn.info.client.ip();
-        let is_told = x.wants_results();
+        let is_reported = x.wants_results();
         let mut judgement = Judgement::default();
         let mut look = |addresses: &Addresses| {
             let (allows, denies) = (addresses.allows(client), addresses.denies(client));
-            if is_told && denies && !judgement.is_denied {
+            if is_reported && denies && !judgement.is_denied {
                 judgement.matched = addresses.matched(Verdict::Deny, client);
-            } else if is_told && allows && judgement.matched.is_none() {
+            } else if is_reported && allows && judgement.matched.is_none() {
                 judgement.matched = addresses.matched(Verdict::Allow, client);
             }
             judgement.is_allowed |= allows;

@@ -89,15 +89,15 @@ fn together_nodes_are_over_the_limit_by_what_was_under_way_at_most() {
         // What one node that saw everything would have counted.
         let mut truth = Bucket::default();
         let mut passed: Vec<(Duration, usize)> = Vec::new();
-        let mut told_at = vec![Duration::ZERO; count];
+        let mut reported_at = vec![Duration::ZERO; count];
         let mut at = millis(random(60_000));
         for _ in 0..600 {
             at += millis(random(pause));
-            for (who, told_at) in told_at.iter_mut().enumerate() {
+            for (who, reported_at) in reported_at.iter_mut().enumerate() {
                 // Turns that fall between two requests.
-                while *told_at + TELL_EVERY <= at {
-                    let next = (*told_at + TELL_EVERY).max(nodes.at);
-                    *told_at += TELL_EVERY;
+                while *reported_at + TELL_EVERY <= at {
+                    let next = (*reported_at + TELL_EVERY).max(nodes.at);
+                    *reported_at += TELL_EVERY;
                     nodes.go_to(next);
                     nodes.tell(who, || millis(random(DELAY_MS)));
                 }

@@ -63,9 +63,9 @@ async fn commits_of_two_nodes_make_one_chain(place: &Place) {
         writers.spawn(async move {
             let id = format!("usr_{}", n / 3);
             // Two of three are refused, after their event was hashed.
-            let told = AuditEvent::Emit(event("k.v0", &format!("ev_{n}")));
+            let emitted = AuditEvent::Emit(event("k.v0", &format!("ev_{n}")));
             store
-                .commit(Changes::insert(document("user", &id), told))
+                .commit(Changes::insert(document("user", &id), emitted))
                 .await
                 .is_ok()
         });
@@ -350,9 +350,9 @@ async fn ranges_by_time_and_event(place: &Place) {
     let store = place.store().await;
     // The clocks of nodes differ: the third event has an earlier time than the second.
     for (n, seconds) in [(1, 10), (2, 30), (3, 20), (4, 40)] {
-        let mut told = event("k.v0", &format!("ev_{n}"));
-        told.at = at(seconds);
-        store.commit(Changes::tell(told)).await.unwrap();
+        let mut emitted = event("k.v0", &format!("ev_{n}"));
+        emitted.at = at(seconds);
+        store.commit(Changes::tell(emitted)).await.unwrap();
     }
     let log = store.audit_log();
     let seqs = async |from: Option<Bound>, to: Option<Bound>| {

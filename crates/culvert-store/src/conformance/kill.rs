@@ -155,17 +155,17 @@ async fn outbox_and_documents(store: &Store, acknowledged: &BTreeSet<String>) ->
             "an acknowledged document is gone"
         );
         let rows = store.outbox_after(0, 1_000_000).await.unwrap();
-        let told: BTreeSet<String> = rows
+        let emitted: BTreeSet<String> = rows
             .iter()
             .map(|row| row.event.id.replace("ev_", "usr_"))
             .collect();
-        if told == present {
+        if emitted == present {
             return rows;
         }
         assert!(
             Instant::now() < deadline,
             "a document without its event, or the reverse: {:?}",
-            told.symmetric_difference(&present).collect::<Vec<_>>()
+            emitted.symmetric_difference(&present).collect::<Vec<_>>()
         );
         tokio::task::yield_now().await;
     }
@@ -175,7 +175,7 @@ async fn outbox_and_documents(store: &Store, acknowledged: &BTreeSet<String>) ->
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[allow(
     clippy::disallowed_methods,
-    reason = "a child process is told what to do by its environment"
+    reason = "a child process is emitted what to do by its environment"
 )]
 async fn child() {
     let (Ok(url), Ok(round)) = (std::env::var(URL), std::env::var(ROUND)) else {
@@ -192,9 +192,9 @@ async fn child() {
         writers.spawn(async move {
             for n in 0.. {
                 let id = format!("{round}_{writer}_{n}");
-                let told = AuditEvent::Emit(event("k.v0", &format!("ev_{id}")));
+                let emitted = AuditEvent::Emit(event("k.v0", &format!("ev_{id}")));
                 let made = document("user", &format!("usr_{id}"));
-                store.commit(Changes::insert(made, told)).await.unwrap();
+                store.commit(Changes::insert(made, emitted)).await.unwrap();
                 acknowledge(&format!("document usr_{id}"));
             }
         });

@@ -164,7 +164,7 @@ async fn a_password_is_never_shown() {
 }
 
 #[tokio::test]
-async fn a_disk_error_is_told_from_a_refusal() {
+async fn a_disk_error_is_distinguished_from_a_refusal() {
     let place = Place::sqlite();
     let store = place.store().await;
     let mut connection = store

@@ -115,7 +115,7 @@ pub(super) async fn run(server: &str, sql: String) -> Result<(), sqlx::Error> {
 
 #[allow(
     clippy::disallowed_methods,
-    reason = "where the tests' PostgreSQL is can only be told from outside"
+    reason = "where the tests' PostgreSQL is can only be emitted from outside"
 )]
 fn server() -> String {
     std::env::var("CULVERT_TEST_POSTGRES_URL")

@@ -158,15 +158,15 @@ async fn nodes_note_health_and_tell_tails_of_others(place: &Place) {
             .await
             .unwrap()
     );
-    let mut n_told = 0;
+    let mut n_reported = 0;
     while queue
-        .tell_tail("tail_1", format!("{n_told}"))
+        .tell_tail("tail_1", format!("{n_reported}"))
         .await
         .unwrap()
     {
-        n_told += 1;
+        n_reported += 1;
     }
-    assert_eq!(n_told, 64, "as much as may wait");
+    assert_eq!(n_reported, 64, "as much as may wait");
     let pieces = queue.tail_pieces("tail_1", 0).await.unwrap();
     let bodies: Vec<String> = pieces.iter().map(|piece| piece.body.clone()).collect();
     assert_eq!(bodies, (0..64).map(|n| n.to_string()).collect::<Vec<_>>());

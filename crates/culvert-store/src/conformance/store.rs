@@ -380,12 +380,15 @@ async fn what_is_refused_leaves_nothing(place: &Place) {
         .commit(insert(key("api_key", "ak_1", "x")))
         .await
         .unwrap();
-    let told = |id: &str| AuditEvent::Emit(event("k.v0", id));
+    let emitted = |id: &str| AuditEvent::Emit(event("k.v0", id));
     let refused = store
         .commit(
-            Changes::insert(document("user", "usr_1"), told("ev_1"))
+            Changes::insert(document("user", "usr_1"), emitted("ev_1"))
                 .and(Changes::tell(event("k.v0", "ev_2")))
-                .and(Changes::insert(key("api_key", "ak_2", "x"), told("ev_3"))),
+                .and(Changes::insert(
+                    key("api_key", "ak_2", "x"),
+                    emitted("ev_3"),
+                )),
         )
         .await;
     assert!(
@@ -422,7 +425,7 @@ async fn events_go_to_those_who_wanted_them_then(place: &Place) {
         ..document("event_subscription", id)
     };
     const LIFE: &[&str] = &["made.v0", "changed.v0", "gone.v0"];
-    let told = |kind: &str, id: &str| AuditEvent::Emit(event(kind, id));
+    let emitted = |kind: &str, id: &str| AuditEvent::Emit(event(kind, id));
     let foreign = Document {
         head: Head {
             account: "ac_2".to_owned(),
@@ -440,19 +443,19 @@ async fn events_go_to_those_who_wanted_them_then(place: &Place) {
     store
         .commit(Changes::insert(
             wants("es_2", &["made.v0"], "ed_2"),
-            told("made.v0", "ev_1"),
+            emitted("made.v0", "ev_1"),
         ))
         .await
         .unwrap();
     let mut more = wants("es_2", LIFE, "ed_3");
     more.head = head(&store, "event_subscription", "es_2").await;
     store
-        .commit(Changes::replace(more, told("changed.v0", "ev_2")))
+        .commit(Changes::replace(more, emitted("changed.v0", "ev_2")))
         .await
         .unwrap();
     let last = head(&store, "event_subscription", "es_2").await;
     store
-        .commit(Changes::remove(last, told("gone.v0", "ev_3")))
+        .commit(Changes::remove(last, emitted("gone.v0", "ev_3")))
         .await
         .unwrap();
     store
@@ -561,8 +564,8 @@ async fn many_at_once_keep_their_own_outcome(place: &Place) {
         writers.spawn(async move {
             // Every value is requested twice.
             let wanted = key("api_key", &format!("ak_{n:03}"), &format!("v{}", n / 2));
-            let told = AuditEvent::Emit(event("k.v0", &format!("ev_{n:03}")));
-            (n, store.commit(Changes::insert(wanted, told)).await)
+            let emitted = AuditEvent::Emit(event("k.v0", &format!("ev_{n:03}")));
+            (n, store.commit(Changes::insert(wanted, emitted)).await)
         });
     }
     let mut revisions = BTreeSet::new();
@@ -594,11 +597,11 @@ async fn many_at_once_keep_their_own_outcome(place: &Place) {
     let rows = store.outbox_after(0, 1000).await.unwrap();
     let seqs: Vec<i64> = rows.iter().map(|row| row.seq).collect();
     assert_eq!(seqs, (1..=100).collect::<Vec<_>>());
-    let told: BTreeSet<String> = rows
+    let emitted: BTreeSet<String> = rows
         .iter()
         .map(|row| row.event.id.replace("ev_", "ak_"))
         .collect();
-    assert_eq!(told, committed);
+    assert_eq!(emitted, committed);
     store.check().await.unwrap();
 }
 
@@ -609,9 +612,12 @@ async fn the_outbox_is_in_commit_order_over_two_nodes(place: &Place) {
         let store = nodes[n % 2].clone();
         writers.spawn(async move {
             let id = format!("ev_{n:03}");
-            let told = AuditEvent::Emit(event("k.v0", &id));
+            let emitted = AuditEvent::Emit(event("k.v0", &id));
             let made = document("user", &format!("usr_{n:03}"));
-            (store.commit(Changes::insert(made, told)).await.unwrap(), id)
+            (
+                store.commit(Changes::insert(made, emitted)).await.unwrap(),
+                id,
+            )
         });
     }
     let mut by_revision = writers.join_all().await;
@@ -681,9 +687,9 @@ async fn settings_and_pruning(place: &Place) {
 async fn a_copy_opens_and_holds_everything(place: &Place) {
     let store = place.store().await;
     let queue = place.queue().await;
-    let told = AuditEvent::Emit(event("k.v0", "ev_1"));
+    let emitted = AuditEvent::Emit(event("k.v0", "ev_1"));
     store
-        .commit(Changes::insert(document("user", "usr_1"), told))
+        .commit(Changes::insert(document("user", "usr_1"), emitted))
         .await
         .unwrap();
     let copy = place.folder.path().join("copy/state.db");
@@ -739,8 +745,8 @@ async fn a_blocked_store_refuses_in_time_and_recovers(place: &Place) {
     other.run(state::LOCK, &[]).await.unwrap();
 
     let asked_at = Instant::now();
-    let told = AuditEvent::Emit(event("k.v0", "ev_1"));
-    let blocked = Changes::insert(document("user", "usr_1"), told);
+    let emitted = AuditEvent::Emit(event("k.v0", "ev_1"));
+    let blocked = Changes::insert(document("user", "usr_1"), emitted);
     let refused = store.commit(blocked.clone()).await;
     let CommitError::Fault(fault) = refused.unwrap_err() else {
         panic!("a fault, since nothing is wrong with the change")

@@ -109,10 +109,10 @@ mod tests {
         let name = format!("culvert-hook-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).unwrap();
-        let (program, told) = (folder.join("hook"), folder.join("told"));
+        let (program, output) = (folder.join("hook"), folder.join("output"));
         let script = format!(
             "#!/bin/sh\nprintf '%s|' \"$@\" \"$CULVERT_DNS_ACTION\" \"$CULVERT_DNS_NAME\" \"$CULVERT_DNS_VALUE\" \"$HOME\" > '{}'\n",
-            told.display()
+            output.display()
         );
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
@@ -120,7 +120,7 @@ mod tests {
         let hostile = "$(touch x); `id` && \"'";
         hook.run("add", "n.example", hostile).await.unwrap();
         assert_eq!(
-            std::fs::read_to_string(&told).unwrap(),
+            std::fs::read_to_string(&output).unwrap(),
             format!("add|n.example|{hostile}|add|n.example|{hostile}||")
         );
         std::fs::remove_dir_all(&folder).unwrap();

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_one_behind_the_other_are_told_apart() {
+    fn requests_one_behind_the_other_are_distinguished() {
         let (all, mut tap) = tap();
         tap.request(b"POST /a HTTP/1.1\r\ncontent-length: 2\r\n\r\nhi");
         tap.response(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nyes\r\n0\r\n\r\n");

@@ -65,13 +65,13 @@ impl Nodes {
         match done.map_err(io::Error::from).and_then(|done| done) {
             Ok(Done { refused: None }) => Ok(()),
             Ok(Done {
-                refused: Some(told),
+                refused: Some(refusal),
             }) => {
-                let code = told
+                let code = refusal
                     .code
                     .and_then(Code::find)
                     .unwrap_or(code::AGENT_DISCONNECTED);
-                Err(Refusal::new(code, told.message))
+                Err(Refusal::new(code, refusal.message))
             }
             Err(error) => {
                 tracing::warn!(node = address, %error, "a node failed to forward a command to its agent");

@@ -81,13 +81,13 @@ fn run_taking(
         heartbeat: Heartbeat::default(),
         is_managed: true,
     };
-    let (told, events) = watch::channel(Vec::new());
+    let (reported, events) = watch::channel(Vec::new());
     let agent = Arc::new(Agent::new(
         settings,
         endpoints,
         Some(Arc::new(Exchanges::new(Arc::new(SystemClock)))),
         Arc::new(SeededEntropy::new(1)),
-        Arc::new(move |event| told.send_modify(|events| events.push(event))),
+        Arc::new(move |event| reported.send_modify(|events| events.push(event))),
     ));
     let (stop, (end, ended)) = (CancellationToken::new(), oneshot::channel());
     let mut tasks = JoinSet::new();

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_are_told_from_expressions() {
+    fn references_are_reported_from_expressions() {
         let text = "a ${ip_policies/office} $${ip_policies/x} ${conn.client_ip} ${reserved_addrs/game:addr} ${a/b} ${";
         let mut found = Vec::new();
         references(&json!([{"x": text}]), &mut found);

@@ -20,7 +20,7 @@ use ipnet::IpNet;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-use crate::clouds;
+use crate::cloud_destinations;
 use crate::config::{Invalid, OnExpressionError, ProxiedListener, Settings};
 
 /// The configuration of the edge.
@@ -216,13 +216,13 @@ pub(super) fn target_settings(
         file_root: Some(file_root),
         public_base: settings.api.base_url.trim_end_matches('/').to_owned(),
         node: settings.node(),
-        aws: clouds::settings(&settings.destinations.aws, environment)?,
-        datadog_base: clouds::base(
+        aws: cloud_destinations::settings(&settings.destinations.aws, environment)?,
+        datadog_base: cloud_destinations::base(
             "destinations.datadog.base_url",
             &settings.destinations.datadog.base_url,
         )?,
         datadog_sites: settings.destinations.datadog.sites.clone(),
-        azure_authority: clouds::base(
+        azure_authority: cloud_destinations::base(
             "destinations.azure.authority_url",
             &settings.destinations.azure.authority_url,
         )?,

@@ -426,8 +426,8 @@ async fn a_domain_gets_its_certificate_by_http_01_and_keeps_it_while_it_is_manag
         // Each event occurs once, without a principal, and in this order.
         let created = hook.wait_for("tls_certificate_created.v0", 1).await;
         let updated = hook.wait_for("domain_updated.v0", 1).await;
-        let told: Vec<Value> = hook.events();
-        let kinds: Vec<&Value> = told.iter().map(|event| &event["event_type"]).collect();
+        let reported: Vec<Value> = hook.events();
+        let kinds: Vec<&Value> = reported.iter().map(|event| &event["event_type"]).collect();
         assert_eq!(
             kinds,
             ["tls_certificate_created.v0", "domain_updated.v0"],

@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
-use crate::agents::{Road, builder, list, soon};
+use crate::agents::{Proxy, builder, list, soon};
 use crate::harness::{Harness, binary, eventually};
 use crate::ssh_reverse::stock_client;
 
@@ -119,7 +119,7 @@ pub struct Running {
 
 enum Ends {
     /// A library in this process, whose connection is broken when it is done: it leaves that open.
-    Library(Pin<Box<dyn Future<Output = ()> + Send>>, Road),
+    Library(Pin<Box<dyn Future<Output = ()> + Send>>, Proxy),
     /// A program, which ends at the end of its input or at a signal.
     Program(Box<Child>, Option<&'static str>, JoinSet<()>),
 }
@@ -128,7 +128,7 @@ impl Running {
     /// Tells a program to end, and does not wait for that.
     pub fn tell_to_end(&self) {
         let Ends::Program(child, Some(signal), _) = &self.ends else {
-            panic!("only programs of the command line are told by signals");
+            panic!("only programs of the command line are reported by signals");
         };
         let id = child.id().unwrap().to_string();
         let kill = std::process::Command::new("kill")
@@ -149,9 +149,9 @@ impl Running {
     /// Ends it as its users do.
     pub async fn close(self) {
         match self.ends {
-            Ends::Library(closing, road) => {
+            Ends::Library(closing, proxy) => {
                 soon("a clean end", closing).await;
-                road.cut();
+                proxy.cut();
             }
             Ends::Program(mut child, signal, _reading) => {
                 drop(child.stdin.take());
@@ -169,7 +169,7 @@ impl Running {
     /// Ends it as a crash does.
     pub async fn kill(self) {
         match self.ends {
-            Ends::Library(_, road) => road.cut(),
+            Ends::Library(_, proxy) => proxy.cut(),
             Ends::Program(mut child, _, _) => child.kill().await.unwrap(),
         }
     }
@@ -299,8 +299,8 @@ async fn library(culvert: &Harness, order: Order<'_>) -> Result<Running, String>
     fn code(error: impl Error) -> String {
         error.error_code().unwrap_or_default().to_owned()
     }
-    let road = Road::to(order.at).await;
-    let session = builder(culvert, road.address, order.token);
+    let proxy = Proxy::to(order.at).await;
+    let session = builder(culvert, proxy.address, order.token);
     let session = soon("a session", session.connect()).await;
     let mut session = session.map_err(code)?;
     let proto = order.proto.trim_end_matches('2');
@@ -336,7 +336,7 @@ async fn library(culvert: &Harness, order: Order<'_>) -> Result<Running, String>
     };
     Ok(Running {
         url,
-        ends: Ends::Library(closing, road),
+        ends: Ends::Library(closing, proxy),
     })
 }
 

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::agent_clients::{KINDS, Kind, Order, all_gone, start};
 use crate::agent_options::versioned;
-use crate::agents::{Road, Service, get, list, pattern, post, soon, sum};
+use crate::agents::{Proxy, Service, get, list, pattern, post, soon, sum};
 use crate::harness::{Harness, eventually};
 
 const HOST: &str = "matrix.culvert.localhost";
@@ -154,9 +154,9 @@ async fn tcp(stage: &Stage<'_>) {
 async fn comes_back(stage: &Stage<'_>) {
     for proto in ["http", "tcp"] {
         let token = stage.token(json!([])).await;
-        let road = Road::to(stage.kind.ingress(stage.culvert)).await;
+        let proxy = Proxy::to(stage.kind.ingress(stage.culvert)).await;
         let order = Order {
-            at: road.address,
+            at: proxy.address,
             ..stage.order(proto, &token)
         };
         let client = start(stage.kind, stage.culvert, order).await.unwrap();
@@ -166,7 +166,7 @@ async fn comes_back(stage: &Stage<'_>) {
             list(stage.culvert, "endpoints").await,
         );
         assert_eq!((before.0.len(), before.1.len()), (1, 1));
-        road.cut();
+        proxy.cut();
         eventually("the client is back", async || stage.is_reached(proto).await).await;
         let after = (
             list(stage.culvert, "tunnel_sessions").await,
@@ -174,7 +174,7 @@ async fn comes_back(stage: &Stage<'_>) {
         );
         assert_eq!(after, before);
         client.close().await;
-        road.cut();
+        proxy.cut();
         all_gone(stage.culvert).await;
     }
 }

@@ -9,7 +9,9 @@ use ngrok::prelude::*;
 use serde_json::json;
 
 use crate::agent_clients::{KINDS, Kind, Order, start};
-use crate::agents::{Passage, Road, Service, builder, builder_of, connect, credential, list, soon};
+use crate::agents::{
+    Passage, Proxy, Service, builder, builder_of, connect, credential, list, soon,
+};
 use crate::events_arrive::{subscribe, subscribe_debug};
 use crate::harness::{Backend, Harness, Receiver, eventually};
 use crate::kill::Process;
@@ -74,7 +76,7 @@ const SAID: [Said; KINDS.len()] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_of_every_kind_of_client_is_told_of_in_full() {
+async fn a_session_of_every_kind_of_client_is_reported_of_in_full() {
     let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
         settings.region = "here".into();
     })
@@ -199,14 +201,14 @@ const ENDS: [(End, &str); 6] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_reason_of_every_end_is_told() {
+async fn the_reason_of_every_end_is_reported() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let service = Service::named("one").await;
     for (end, expected) in ENDS {
         let hook = hook(&culvert).await;
         let (credential_id, token) = credential(&culvert, json!([])).await;
-        let road = Road::to(culvert.agents).await;
-        let mut builder = builder(&culvert, road.address, &token);
+        let proxy = Proxy::to(culvert.agents).await;
+        let mut builder = builder(&culvert, proxy.address, &token);
         // A busy machine is late with many things; only one end is about that.
         let seconds = match end {
             End::Silence => 2,
@@ -234,14 +236,14 @@ async fn the_reason_of_every_end_is_told() {
         };
         let asked = tokio::time::Instant::now();
         match end {
-            End::Close => road.becomes(Passage::Closed),
-            End::Reset => road.becomes(Passage::Reset),
-            End::Silence => road.becomes(Passage::Still),
+            End::Close => proxy.becomes(Passage::Closed),
+            End::Reset => proxy.becomes(Passage::Reset),
+            End::Silence => proxy.becomes(Passage::Still),
             End::Stop => ask("stop").await,
             End::Restart => {
                 ask("restart").await;
                 // Its application ends it.
-                road.cut();
+                proxy.cut();
             }
             End::Credential => {
                 let path = format!("/credentials/{credential_id}");
@@ -261,7 +263,7 @@ async fn the_reason_of_every_end_is_told() {
         }
         // No client reconnects. A silent one stays silent, and one that is reset does not close before that.
         let stays = matches!(end, End::Silence | End::Reset);
-        let held = stays.then_some((road, tunnel, session));
+        let held = stays.then_some((proxy, tunnel, session));
         let stop = hook.wait_for(STOP, 1).await.remove(0);
         assert_eq!(stop["object"]["session"]["id"], *id, "{end:?}");
         let reason = stop["object"]["error"].as_str().unwrap();
@@ -281,7 +283,7 @@ async fn the_reason_of_every_end_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ends_of_the_server_are_told_at_its_next_start() {
+async fn ends_of_the_server_are_reported_at_its_next_start() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let hook = Receiver::start().await;
@@ -323,22 +325,22 @@ async fn ends_of_the_server_are_told_at_its_next_start() {
         drop(sessions);
         let server = Process::start(&data, "");
         let client = Client::new(&server.api, key).unwrap();
-        eventually("every end is told", async || {
+        eventually("every end is reported", async || {
             hook.events().len() >= before + 10
         })
         .await;
         let events = hook.events().split_off(before);
         let stops = events.iter().filter(|event| event["event_type"] == STOP);
-        let mut told: Vec<&str> = Vec::new();
+        let mut reported: Vec<&str> = Vec::new();
         for stop in stops {
             assert_eq!(stop["object"]["error"], expected);
             assert!(stop["object"]["stopped_at"].is_string());
-            told.push(stop["object"]["session"]["id"].as_str().unwrap());
+            reported.push(stop["object"]["session"]["id"].as_str().unwrap());
         }
-        told.sort_unstable();
+        reported.sort_unstable();
         // Delivery may repeat itself after a crash, with the same event.
-        told.dedup();
-        assert_eq!(told, ids);
+        reported.dedup();
+        assert_eq!(reported, ids);
         for collection in ["tunnel_sessions", "tunnels", "endpoints"] {
             let path = format!("/{collection}");
             let shown = client.expect(Method::GET, &path, None).await.unwrap();

@@ -109,7 +109,7 @@ pub fn sum(bytes: &[u8]) -> u64 {
 }
 
 /// A proxy to the server that can simulate network failures.
-pub struct Road {
+pub struct Proxy {
     pub address: SocketAddr,
     travelled: Arc<Mutex<JoinSet<()>>>,
     state: watch::Sender<Passage>,
@@ -127,7 +127,7 @@ pub enum Passage {
     Reset,
 }
 
-impl Road {
+impl Proxy {
     pub async fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -287,9 +287,9 @@ async fn a_published_agent_serves_http_and_comes_back_as_who_it_was() {
         ];
         subscribe_debug(&culvert, &hook, json!(kinds)).await;
         let (credential_id, token) = credential(&culvert, json!([])).await;
-        let road = Road::to(culvert.agents).await;
+        let proxy = Proxy::to(culvert.agents).await;
         let service = Service::named("one").await;
-        let builder = builder(&culvert, road.address, &token);
+        let builder = builder(&culvert, proxy.address, &token);
         let session = soon("a session", builder.connect()).await.unwrap();
         let mut tunnel = soon(
             "an endpoint",
@@ -350,7 +350,7 @@ async fn a_published_agent_serves_http_and_comes_back_as_who_it_was() {
         }
 
         // After a short network failure, there are no events and nothing has changed.
-        road.cut();
+        proxy.cut();
         eventually("the agent is back", async || {
             get(culvert.http, HOST, "/down/10").await.0 == 200
         })
@@ -367,8 +367,8 @@ async fn a_published_agent_serves_http_and_comes_back_as_who_it_was() {
         .await;
         assert_eq!(get(culvert.http, HOST, "/").await.0, 404);
         drop((tunnel, session));
-        road.cut();
-        drop(road);
+        proxy.cut();
+        drop(proxy);
         eventually("the session is gone", async || {
             list(&culvert, "tunnel_sessions").await.is_empty()
         })
@@ -393,9 +393,9 @@ async fn a_published_agent_serves_http_and_comes_back_as_who_it_was() {
             assert_eq!(object["started_at"], shown["started_at"]);
             assert_eq!(object["expires_at"], Value::Null);
             assert_eq!(object["deprecated"], Value::Null);
-            let told = object["error"].as_str().unwrap();
-            assert!(told.starts_with(error), "{told}");
-            assert_eq!(told.is_empty(), error.is_empty());
+            let reported = object["error"].as_str().unwrap();
+            assert!(reported.starts_with(error), "{reported}");
+            assert_eq!(reported.is_empty(), error.is_empty());
             let agent = object["user_agent"].as_str().unwrap();
             assert!(agent.starts_with("ngrok-rust/0.19"), "{agent}");
             let principal = &event["principal"];
@@ -420,7 +420,7 @@ fn coded(number: u16) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_published_agent_is_told_by_code_why_it_is_refused() {
+async fn a_published_agent_is_reported_by_code_why_it_is_refused() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let admit = async |token: &str| {
         let builder = builder(&culvert, culvert.agents, token);
@@ -504,9 +504,9 @@ async fn agents_at_one_url_share_the_load_and_one_that_goes_takes_nothing_along(
     let (_, token) = credential(&culvert, json!([])).await;
     let mut pool = Vec::new();
     for name in ["one", "two", "three"] {
-        let road = Road::to(culvert.agents).await;
+        let proxy = Proxy::to(culvert.agents).await;
         let service = Service::named(name).await;
-        let builder = builder(&culvert, road.address, &token);
+        let builder = builder(&culvert, proxy.address, &token);
         let session = soon("a session", builder.connect()).await.unwrap();
         let mut endpoint = session.http_endpoint();
         endpoint
@@ -515,7 +515,7 @@ async fn agents_at_one_url_share_the_load_and_one_that_goes_takes_nothing_along(
             .pooling_enabled(true);
         let tunnel = endpoint.listen_and_forward(service.url());
         let tunnel = soon("an endpoint", tunnel).await.unwrap();
-        pool.push((road, service, session, tunnel));
+        pool.push((proxy, service, session, tunnel));
     }
     let answers = Arc::new(AtomicUsize::new(0));
     let is_over = Arc::new(AtomicBool::new(false));
@@ -533,9 +533,9 @@ async fn agents_at_one_url_share_the_load_and_one_that_goes_takes_nothing_along(
     };
     more().await;
     // The network of one agent fails and does not recover.
-    let (road, one, its_session, its_tunnel) = pool.remove(0);
-    road.cut();
-    drop(road);
+    let (proxy, one, its_session, its_tunnel) = pool.remove(0);
+    proxy.cut();
+    drop(proxy);
     more().await;
     // Another agent disconnects regularly.
     let (_road, service, session, mut tunnel) = pool.remove(0);

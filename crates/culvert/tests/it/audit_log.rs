@@ -339,6 +339,6 @@ async fn a_replay_under_way_survives_a_restart() {
             .map(|event| event["object"]["id"].to_string())
             .collect()
     };
-    eventually("every key is told of", async || taken().len() == 21).await;
+    eventually("every key is reported of", async || taken().len() == 21).await;
     assert_eq!(server.terminate(), 0);
 }

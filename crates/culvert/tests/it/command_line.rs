@@ -290,7 +290,7 @@ async fn operations_from_the_shell() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_list_of_events_streams_if_it_is_told_to_follow() {
+async fn the_list_of_events_streams_if_it_is_reported_to_follow() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     culvert.create("vaults", json!({"name": "kept"})).await;
     let list = |more: &[&str]| {

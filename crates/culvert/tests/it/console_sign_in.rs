@@ -82,8 +82,8 @@ async fn people_sign_in_to_the_console_at_a_real_provider() {
             .await;
         assert_eq!(made.status, 201, "{}", made.body);
         let query = "/events?type=ip_policy_created.v0";
-        let told = culvert.call(Method::GET, query, None).await;
-        let principal = &told.body["events"][0]["event"]["principal"];
+        let reported = culvert.call(Method::GET, query, None).await;
+        let principal = &reported.body["events"][0]["event"]["principal"];
         assert_eq!(principal["subject"], "ops-ann@x.example");
         assert_eq!(principal["source"], "Dashboard");
         assert_eq!(principal["credential"], Value::Null);
@@ -130,7 +130,7 @@ async fn people_sign_in_to_the_console_at_a_real_provider() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_provider_that_is_away_is_told() {
+async fn a_provider_that_is_away_is_reported() {
     for backend in backends().await {
         let culvert = Harness::start_with(&backend, |settings| {
             let openid = &mut settings.console.openid;

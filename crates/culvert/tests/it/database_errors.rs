@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use crate::agents::{Passage, Road};
+use crate::agents::{Passage, Proxy};
 use crate::harness::{binary, cluster, eventually};
 use crate::kill::Process;
 
@@ -176,9 +176,9 @@ async fn a_connection_that_is_lost_during_a_call_is_logged_with_each_cause_once(
     let host = url.host_str().unwrap().to_owned();
     let database = (host, url.port().unwrap_or(5432));
     let database = tokio::net::lookup_host(database).await.unwrap().next();
-    let road = Road::to(database.unwrap()).await;
-    url.set_ip_host(road.address.ip()).unwrap();
-    url.set_port(Some(road.address.port())).unwrap();
+    let proxy = Proxy::to(database.unwrap()).await;
+    url.set_ip_host(proxy.address.ip()).unwrap();
+    url.set_port(Some(proxy.address.port())).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (log, data) = (folder.path().join("log"), folder.path().join("data"));
     let mut command = binary();
@@ -192,7 +192,7 @@ async fn a_connection_that_is_lost_during_a_call_is_logged_with_each_cause_once(
         called.unwrap()
     };
     assert_eq!(call().await.status, 201);
-    road.becomes(Passage::Reset);
+    proxy.becomes(Passage::Reset);
     eventually("a call fails", async || {
         let answer = call().await;
         let text = answer.body["msg"].as_str().unwrap_or_default().to_owned();
@@ -212,7 +212,7 @@ async fn a_connection_that_is_lost_during_a_call_is_logged_with_each_cause_once(
         let (_, cause) = line.split_once("cause").unwrap();
         check_causes(cause.trim_start_matches(['=', '"', ':', ' ']));
     }
-    road.becomes(Passage::Open);
+    proxy.becomes(Passage::Open);
     culvert.terminate();
     own.remove().await;
 }

@@ -143,23 +143,23 @@ impl Sink {
     }
 
     /// The number of events of each path with this prefix.
-    fn told(&self, prefix: &str) -> BTreeMap<String, usize> {
-        let mut told = BTreeMap::new();
+    fn reported(&self, prefix: &str) -> BTreeMap<String, usize> {
+        let mut reported = BTreeMap::new();
         for path in self.batches().into_iter().flatten() {
             if path.starts_with(prefix) {
-                *told.entry(path).or_default() += 1;
+                *reported.entry(path).or_default() += 1;
             }
         }
-        told
+        reported
     }
 
     async fn wait_for(&self, prefix: &str, count: usize) {
         let deadline = Instant::now() + Duration::from_secs(180);
-        while self.told(prefix).len() < count {
-            let n_told = self.told(prefix).len();
+        while self.reported(prefix).len() < count {
+            let n_reported = self.reported(prefix).len();
             assert!(
                 Instant::now() < deadline,
-                "{n_told} of {count} were told of"
+                "{n_reported} of {count} were reported of"
             );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -217,11 +217,11 @@ async fn ask(edge: SocketAddr, prefix: &str, count: usize) {
 }
 
 /// Waits until an edge tells of its requests.
-async fn until_told(edge: SocketAddr, sink: &Sink, prefix: &str) {
-    eventually("requests are told of", async || {
+async fn until_reported(edge: SocketAddr, sink: &Sink, prefix: &str) {
+    eventually("requests are reported of", async || {
         let head = format!("GET {prefix} HTTP/1.1\r\nhost: {HOST}\r\n");
         let request = format!("{head}connection: close\r\n\r\n");
-        raw(edge, request.as_bytes()).await.status == 200 && !sink.told(prefix).is_empty()
+        raw(edge, request.as_bytes()).await.status == 200 && !sink.reported(prefix).is_empty()
     })
     .await;
 }
@@ -266,8 +266,8 @@ async fn what_waited_in_the_log_of_two_nodes_is_delivered_by_the_one_that_is_lef
     );
     let sink = Sink::start().await;
     let _origin = tell(&stays, &sink).await;
-    until_told(stays.http, &sink, "/live/stays").await;
-    until_told(dies.http, &sink, "/live/dies").await;
+    until_reported(stays.http, &sink, "/live/stays").await;
+    until_reported(dies.http, &sink, "/live/dies").await;
 
     sink.set_up(false);
     tokio::join!(
@@ -285,8 +285,8 @@ async fn what_waited_in_the_log_of_two_nodes_is_delivered_by_the_one_that_is_lef
     sink.set_up(true);
     sink.wait_for("/logged/", 2 * EACH).await;
 
-    let told = sink.told("/logged/");
-    let repeated: Vec<&String> = told
+    let reported = sink.reported("/logged/");
+    let repeated: Vec<&String> = reported
         .iter()
         .filter(|(_, times)| **times > 1)
         .map(|(path, _)| path)
@@ -313,7 +313,7 @@ async fn traffic_and_deliveries_go_on_while_nats_is_away() {
     let culvert = Harness::start_with(&Backend::Sqlite, |settings| settings.event_log = url).await;
     let sink = Sink::start().await;
     let _origin = tell(&culvert, &sink).await;
-    until_told(culvert.http, &sink, "/live").await;
+    until_reported(culvert.http, &sink, "/live").await;
     eventually("it is ready", async || ready(&culvert).await.0 == 200).await;
 
     // Some wait in the log when it goes.
@@ -343,9 +343,9 @@ async fn traffic_and_deliveries_go_on_while_nats_is_away() {
         assert_eq!(metric(&culvert, name).await, 0, "{name}");
     }
     println!(
-        "NATS away: {} requests answered, {} told of, lost 0",
+        "NATS away: {} requests answered, {} reported of, lost 0",
         2 * EACH,
-        sink.told("/before/").len() + sink.told("/away/").len()
+        sink.reported("/before/").len() + sink.reported("/away/").len()
     );
     culvert.stop().await;
 }
@@ -360,7 +360,7 @@ async fn a_start_without_nats_serves_and_says_that_it_is_not_ready() {
     let culvert = Harness::start_with(&Backend::Sqlite, |settings| settings.event_log = url).await;
     let sink = Sink::start().await;
     let _origin = tell(&culvert, &sink).await;
-    until_told(culvert.http, &sink, "/early").await;
+    until_reported(culvert.http, &sink, "/early").await;
     assert_eq!(ready(&culvert).await, (503, true));
     assert_eq!(
         culvert.call(Method::GET, "/api_keys", None).await.status,

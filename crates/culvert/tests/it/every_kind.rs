@@ -382,7 +382,7 @@ async fn every_audit_kind_arrives_at_a_webhook() {
             verify(secret, &request.headers, &request.body);
         }
         let events = hook.events();
-        let told: Vec<(String, String)> = events
+        let reported: Vec<(String, String)> = events
             .iter()
             .map(|event| {
                 let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -392,7 +392,7 @@ async fn every_audit_kind_arrives_at_a_webhook() {
             })
             .collect();
         assert_eq!(
-            told, witness.expected,
+            reported, witness.expected,
             "all of them, in commit order, and no other"
         );
         let key = &oneself["api_key"];
@@ -443,7 +443,7 @@ async fn every_audit_kind_arrives_at_a_webhook() {
             }
         }
         assert!(witness.secrets.len() >= 6, "{}", witness.secrets.len());
-        let seen: BTreeSet<String> = told.into_iter().map(|(kind, _)| kind).collect();
+        let seen: BTreeSet<String> = reported.into_iter().map(|(kind, _)| kind).collect();
         let catalogue = catalogue();
         assert_eq!(seen, catalogue);
         // Writes to standard output directly, because the test harness hides what passing tests print.

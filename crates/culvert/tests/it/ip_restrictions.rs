@@ -122,11 +122,11 @@ async fn endpoints_are_reached_from_admitted_addresses_only() {
                 event["event_type"] == kind && event["object"]["ip_policy"]["decision"] == decision
             })
         };
-        eventually("the request is told as blocked", async || {
+        eventually("the request is reported as blocked", async || {
             decided("http_request_complete.v0", "block")
         })
         .await;
-        eventually("the connection is told as blocked", async || {
+        eventually("the connection is reported as blocked", async || {
             decided("tcp_connection_closed.v0", "block")
         })
         .await;

@@ -267,13 +267,13 @@ async fn no_acknowledged_change_and_no_audit_event_is_lost() {
                 .unwrap();
             assert_eq!(answer.status, 200, "{id} was acknowledged and is gone");
         }
-        eventually("every acknowledged change was told of", async || {
-            let told: BTreeSet<String> = hook
+        eventually("every acknowledged change was reported of", async || {
+            let reported: BTreeSet<String> = hook
                 .events()
                 .iter()
                 .map(|event| event["object"]["id"].as_str().unwrap().to_owned())
                 .collect();
-            acknowledged.is_subset(&told)
+            acknowledged.is_subset(&reported)
         })
         .await;
         println!(

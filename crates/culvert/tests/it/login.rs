@@ -253,14 +253,14 @@ async fn users_log_in_at_a_real_provider() {
         assert!(agent.unwrap().starts_with("curl/"), "{agent:?}");
         let user = json!({"id": "ann", "name": "Name of ann"});
         for (decision, status) in [("allow", 200), ("block", 302)] {
-            let told = |event: &Value| {
+            let reported = |event: &Value| {
                 let object = &event["object"];
                 object["oauth"]
                     == json!({"app_client_id": "app", "decision": decision, "user": user})
                     && object["http"]["response"]["status_code"] == status
             };
             eventually("the event tells it", async || {
-                hook.events().iter().any(told)
+                hook.events().iter().any(reported)
             })
             .await;
         }

@@ -100,13 +100,13 @@ async fn what_one_node_knows_the_others_know() {
 
     // Both delivered all the time, and no event was sent twice.
     hook.wait_for("api_key_created.v0", made.len()).await;
-    let mut told: BTreeMap<String, usize> = BTreeMap::new();
+    let mut reported: BTreeMap<String, usize> = BTreeMap::new();
     for event in hook.events() {
         let id = event["object"]["id"].as_str().unwrap().to_owned();
-        *told.entry(id).or_default() += 1;
+        *reported.entry(id).or_default() += 1;
     }
-    assert_eq!(told.keys().cloned().collect::<BTreeSet<_>>(), made);
-    assert!(told.values().all(|times| *times == 1), "{told:?}");
+    assert_eq!(reported.keys().cloned().collect::<BTreeSet<_>>(), made);
+    assert!(reported.values().all(|times| *times == 1), "{reported:?}");
     other.stop().await;
     one.stop().await;
 }
@@ -177,19 +177,19 @@ async fn health_and_tails_are_those_of_all_nodes_whichever_is_asked() {
 }
 
 /// A proxy whose target can change.
-struct Road {
+struct Proxy {
     address: SocketAddr,
-    leads_to: Arc<Mutex<SocketAddr>>,
+    target: Arc<Mutex<SocketAddr>>,
     _tasks: JoinSet<()>,
 }
 
-impl Road {
+impl Proxy {
     async fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let leads_to = Arc::new(Mutex::new(target));
+        let target = Arc::new(Mutex::new(target));
         let mut tasks = JoinSet::new();
-        let to = Arc::clone(&leads_to);
+        let to = Arc::clone(&target);
         tasks.spawn(async move {
             let mut travelled = JoinSet::new();
             while let Ok((mut near, _)) = listener.accept().await {
@@ -203,7 +203,7 @@ impl Road {
         });
         Self {
             address,
-            leads_to,
+            target,
             _tasks: tasks,
         }
     }

@@ -104,7 +104,7 @@ async fn traffic_goes_on_while_the_database_is_away_and_nothing_is_lost() {
     subscribe_debug(&culvert, &hook, sources).await;
     let origin = Receiver::start().await;
     culvert.endpoint("steady", origin.address).await;
-    eventually("requests are told of", async || {
+    eventually("requests are reported of", async || {
         culvert.get(HOST, "/before").await;
         !hook.events().is_empty()
     })
@@ -142,7 +142,7 @@ async fn traffic_goes_on_while_the_database_is_away_and_nothing_is_lost() {
     })
     .await;
     hook.wait_for("api_key_created.v0", 1).await;
-    let told = || {
+    let reported = || {
         let events = hook.events();
         let paths = events
             .iter()
@@ -157,10 +157,14 @@ async fn traffic_goes_on_while_the_database_is_away_and_nothing_is_lost() {
     };
     // A batch that was on its way when the database went is free again when its lease is over.
     let deadline = Instant::now() + Duration::from_secs(180);
-    while told() < 400 {
-        assert!(Instant::now() < deadline, "{} of 400 were told of", told());
+    while reported() < 400 {
+        assert!(
+            Instant::now() < deadline,
+            "{} of 400 were reported of",
+            reported()
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    println!("database away: 400 requests answered, 400 told of, lost 0");
+    println!("database away: 400 requests answered, 400 reported of, lost 0");
     culvert.stop().await;
 }

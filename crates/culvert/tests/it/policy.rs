@@ -36,13 +36,13 @@ async fn a_policy_is_echoed_runs_and_changes_live() {
         let answer = crate::harness::raw(culvert.http, mine.as_bytes()).await;
         assert_eq!(answer.status, 201);
         assert!(answer.text.ends_with("\r\n\r\nhello me"), "{}", answer.text);
-        let told = |event: &Value| {
+        let reported = |event: &Value| {
             let object = &event["object"];
             object["http"]["response"]["status_code"] == 201
                 && object["traffic_policy"]["logs"] == json!([{"metadata": {"n": 2}}])
         };
         eventually("the event has the log", async || {
-            hook.events().iter().any(told)
+            hook.events().iter().any(reported)
         })
         .await;
 

@@ -73,9 +73,9 @@ async fn public_urls_have_the_ports_of_the_settings_or_the_bound_ones() {
             assert_eq!(refused.body["error_code"], "ERR_NGROK_18023");
 
             if scheme == "http" {
-                let told = format!("{public} {host}:{port} {port}");
+                let reported = format!("{public} {host}:{port} {port}");
                 eventually("the policy knows its public URL", async || {
-                    culvert.get(&host, "/").await.text.ends_with(&told)
+                    culvert.get(&host, "/").await.text.ends_with(&reported)
                 })
                 .await;
             }
@@ -96,7 +96,7 @@ async fn public_urls_have_the_ports_of_the_settings_or_the_bound_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_is_told_the_url_that_works() {
+async fn an_agent_is_reported_the_url_that_works() {
     let culvert = with_ports(0, 0).await;
     let credential = culvert.create("credentials", json!({})).await;
     let port = culvert.http.port();

@@ -102,7 +102,7 @@ async fn ready(culvert: &Process) -> (u16, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn data_about_addresses_comes_with_a_hang_up_and_its_want_is_told_and_refuses() {
+async fn data_about_addresses_comes_with_a_hang_up_and_its_want_is_reported_and_refuses() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let (config, log, geo, list) = (

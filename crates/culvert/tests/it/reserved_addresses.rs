@@ -12,7 +12,7 @@ use crate::events_arrive::subscribe_debug;
 use crate::harness::{Harness, Receiver, backends, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_flow_through_a_reserved_address_and_its_changes_are_told() {
+async fn bytes_flow_through_a_reserved_address_and_its_changes_are_reported() {
     for backend in backends().await {
         let port = unused_port().await;
         let culvert = Harness::start_with(&backend, |settings| {
@@ -52,7 +52,7 @@ async fn bytes_flow_through_a_reserved_address_and_its_changes_are_told() {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         assert_eq!(answer, "there and back");
-        eventually("the connection is told", async || {
+        eventually("the connection is reported", async || {
             hook.events().iter().any(|event| {
                 let conn = &event["object"]["conn"];
                 conn["server_port"] == port && conn["bytes_out"] == answer.len()
@@ -72,8 +72,12 @@ async fn bytes_flow_through_a_reserved_address_and_its_changes_are_told() {
         let kinds = ["created", "updated", "deleted"];
         for (verb, shown) in kinds.into_iter().zip([&made, &changed, &changed]) {
             let kind = format!("tcp_address_{verb}.v0");
-            let told = hook.wait_for(&kind, 1).await;
-            assert_eq!((told.len(), &told[0]["object"]), (1, shown), "{kind}");
+            let reported = hook.wait_for(&kind, 1).await;
+            assert_eq!(
+                (reported.len(), &reported[0]["object"]),
+                (1, shown),
+                "{kind}"
+            );
         }
         eventually("the address is closed", async || {
             TcpStream::connect(address).await.is_err()

@@ -165,7 +165,7 @@ async fn a_stock_ssh_client_serves_http_until_its_key_is_deleted() {
 
 /// OpenSSH and Dropbear print the port of the reply, and then the server prints that of the endpoint.
 #[tokio::test(flavor = "multi_thread")]
-async fn stock_clients_are_told_the_port_that_was_allocated() {
+async fn stock_clients_are_given_the_port_that_was_allocated() {
     let folder = tempfile::tempdir().unwrap();
     let Some(public) = key(folder.path()) else {
         return;
@@ -201,8 +201,8 @@ async fn stock_clients_are_told_the_port_that_was_allocated() {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        let told = line(&mut child, "Port").await;
-        assert_eq!(told.trim(), format!("{:<12}{port}", "Port"));
+        let reported = line(&mut child, "Port").await;
+        assert_eq!(reported.trim(), format!("{:<12}{port}", "Port"));
         let printed = std::fs::read_to_string(&errors).unwrap();
         let allocated = format!("Allocated port {port} for remote forward to");
         assert!(printed.contains(&allocated), "{printed}");
@@ -254,7 +254,7 @@ async fn our_own_agent_serves_http_at_the_real_server() {
     .await;
     let stop = format!("/tunnel_sessions/{id}/stop");
     // The connection before the restart may still be on its way out.
-    eventually("the agent is told to end", async || {
+    eventually("the agent is reported to end", async || {
         let answer = culvert.call(Method::POST, &stop, Some(json!({}))).await;
         answer.status < 300
     })

@@ -140,7 +140,7 @@ async fn agents_that_never_end_their_first_words_keep_no_other_out() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let service = Service::named("one").await;
     let mut tasks = JoinSet::new();
-    let road = slow_road(culvert.agents, &mut tasks).await;
+    let proxy = slow_road(culvert.agents, &mut tasks).await;
     let standing = Arc::new(AtomicUsize::new(0));
     let (tls, to) = (connector(&culvert.settings.data_dir), culvert.agents);
     let counted = Arc::clone(&standing);
@@ -159,7 +159,7 @@ async fn agents_that_never_end_their_first_words_keep_no_other_out() {
         standing.load(Ordering::Relaxed) > PLACES * 3 / 4
     })
     .await;
-    Box::pin(agents_come(&culvert, road, service.address, 3)).await;
+    Box::pin(agents_come(&culvert, proxy, service.address, 3)).await;
     assert!(standing.load(Ordering::Relaxed) > PLACES / 2);
     tasks.shutdown().await;
     culvert.stop().await;
@@ -170,7 +170,7 @@ async fn silent_connections_delay_no_agent() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let service = Service::named("one").await;
     let mut tasks = JoinSet::new();
-    let road = slow_road(culvert.agents, &mut tasks).await;
+    let proxy = slow_road(culvert.agents, &mut tasks).await;
     let mut silent = Vec::new();
     for nth in 0..300 {
         // Some have the address of the agents.
@@ -188,7 +188,7 @@ async fn silent_connections_delay_no_agent() {
         closed.await.is_err()
     })
     .await;
-    Box::pin(agents_come(&culvert, road, service.address, 1)).await;
+    Box::pin(agents_come(&culvert, proxy, service.address, 1)).await;
     drop(silent);
     tasks.shutdown().await;
     culvert.stop().await;

@@ -89,8 +89,8 @@ async fn the_tail_of_a_bot_tells_nothing_about_keys() {
     drop(tail);
     let output = tail_as(&culvert, token, &["--type", "api_key_created.v0"]);
     assert!(!output.status.success());
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains("ERR_NGROK_630"), "{told}");
+    let reported = String::from_utf8(output.stderr).unwrap();
+    assert!(reported.contains("ERR_NGROK_630"), "{reported}");
     culvert.stop().await;
 }
 

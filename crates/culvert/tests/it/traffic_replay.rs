@@ -66,7 +66,7 @@ async fn a_destination_that_came_later_receives_what_was_kept_with_the_same_ids(
             };
             events.iter().filter(is_of).cloned().collect()
         };
-        eventually("six requests are told of", async || {
+        eventually("six requests are reported of", async || {
             let events = first.events();
             of(&events, "wanted").len() + of(&events, "other").len() == 6
         })
@@ -165,7 +165,7 @@ async fn what_is_kept_and_a_replay_of_it_survive_a_restart() {
         let path = |event: Value| event["object"]["http"]["request"]["url"]["path"].to_string();
         events.map(path).collect()
     };
-    eventually("every request is told of", async || {
+    eventually("every request is reported of", async || {
         (0..20).all(|n| paths().contains(&format!("\"/{n}\"")))
     })
     .await;

@@ -51,10 +51,10 @@ async fn webhooks_are_verified_and_their_secret_is_kept() {
         assert!(forged.text.contains("ERR_NGROK_3204"));
         assert_eq!(origin.received().len(), received.len());
         for decision in ["allow", "block"] {
-            let told =
+            let reported =
                 |event: &Value| event["object"]["webhook_verification"]["decision"] == decision;
             eventually("the event tells it", async || {
-                hook.events().iter().any(told)
+                hook.events().iter().any(reported)
             })
             .await;
         }

@@ -228,12 +228,12 @@ impl Control {
         let kinds = kinds_for(certificates, issuer, claim)?;
         let key = order::account_key(self, issuer).await?;
         let mut placed = self.placed(certificates, issuer, &key, claim).await?;
-        let mut is_told = false;
+        let mut is_reported = false;
         let mut look_after = LOOK_AFTER;
         let chain = loop {
             match placed.state {
                 OrderState::Pending(wanted) => {
-                    if !is_told && !wanted.is_empty() {
+                    if !is_reported && !wanted.is_empty() {
                         self.show(certificates, issuer, claim, wanted, &kinds)
                             .await?;
                         let mut logged = None;
@@ -244,7 +244,7 @@ impl Control {
                                 issuer.ready(&key, &placed.url, kind).await?;
                             }
                         }
-                        is_told = true;
+                        is_reported = true;
                     }
                 }
                 OrderState::Ready => {
@@ -450,8 +450,8 @@ impl Control {
                         topics: Vec::new(),
                     };
                     domain.write(&mut document)?;
-                    let created = self.told_of_itself(ty, Verb::Created, &issued)?;
-                    let updated = self.told_of_itself(own_ty, Verb::Updated, &document)?;
+                    let created = self.own_event(ty, Verb::Created, &issued)?;
+                    let updated = self.own_event(own_ty, Verb::Updated, &document)?;
                     Changes::insert(issued, created).and(Changes::replace(document, updated))
                 }
                 (None, _) => return Err(Halt::Overtaken),
@@ -576,7 +576,7 @@ impl Control {
     }
 
     /// The audit event of a write by the server itself, without a principal.
-    fn told_of_itself(
+    fn own_event(
         &self,
         ty: &ResourceType,
         verb: Verb,

@@ -19,7 +19,7 @@ fn logs(fake: &Fake) -> Arc<dyn Target> {
 const MISSING_STREAM: &str = r#"{"__type":"ResourceNotFoundException","message":"m"}"#;
 
 #[tokio::test]
-async fn a_missing_log_stream_is_made_and_a_missing_group_is_told() {
+async fn a_missing_log_stream_is_made_and_a_missing_group_is_reported() {
     let fake = Fake::start().await;
     fake.script([
         Reply::with(400, MISSING_STREAM),
@@ -90,7 +90,7 @@ async fn calls_are_in_order_of_time_and_span_less_than_a_day() {
 }
 
 #[tokio::test]
-async fn entries_that_were_left_out_are_told_by_their_place() {
+async fn entries_that_were_left_out_are_reported_by_their_place() {
     let fake = Fake::start().await;
     let logs = logs(&fake);
     let events: Vec<String> = (0..5)

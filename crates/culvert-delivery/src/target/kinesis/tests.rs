@@ -64,7 +64,7 @@ async fn records_are_envelopes_with_a_key_that_keeps_or_spreads() {
 }
 
 #[tokio::test]
-async fn records_that_failed_are_told_apart() {
+async fn records_that_failed_are_distinguished() {
     let fake = Fake::start().await;
     fake.script([
         Reply::with(200, r#"{"FailedRecordCount":1,"Records":[{"SequenceNumber":"1","ShardId":"s"},{"ErrorCode":"ProvisionedThroughputExceededException","ErrorMessage":"slow down"}]}"#),

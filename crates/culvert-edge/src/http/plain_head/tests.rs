@@ -73,18 +73,18 @@ fn response(text: &str) -> Option<(Option<Vec<String>>, Vec<String>)> {
             let mut out = WriteBuffer::default();
             response.write(out.front());
             let sent = lines(out);
-            let mut told: Vec<String> = response
+            let mut reported: Vec<String> = response
                 .fields()
                 .map(|(name, value)| {
                     let name = String::from_utf8_lossy(name).to_ascii_lowercase();
                     format!("{name}: {}", String::from_utf8_lossy(value))
                 })
                 .collect();
-            told.sort();
+            reported.sort();
             let mut fields: Vec<String> = sent.iter().skip(1).cloned().collect();
             fields.retain(|line| !line.is_empty());
             fields.sort();
-            assert_eq!(told, fields);
+            assert_eq!(reported, fields);
             sent
         }),
         FinalHead::Parts(_) => None,

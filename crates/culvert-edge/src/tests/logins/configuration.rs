@@ -45,7 +45,7 @@ async fn providers_of_the_table() {
         "{}",
         answer.text()
     );
-    let event = scene.told(rig.recorder.count()).await;
+    let event = scene.reported(rig.recorder.count()).await;
     assert_eq!(
         event,
         json!({"app_client_id": "me", "decision": "allow", "user": {"id": "7", "name": "ann"}})

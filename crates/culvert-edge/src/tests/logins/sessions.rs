@@ -206,7 +206,7 @@ async fn without_a_provider_nobody_comes_in_and_who_is_in_stays() {
         .await;
     let answer = Browser::default().get(rig, "/").await;
     assert_eq!(problem(&answer), (502, Some("ERR_NGROK_5536")));
-    let decision = scene.told(rig.recorder.count()).await;
+    let decision = scene.reported(rig.recorder.count()).await;
     assert_eq!(decision["decision"], "block");
 
     // Where upstreams may not be at private addresses, providers may not either.

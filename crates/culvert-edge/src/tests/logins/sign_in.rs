@@ -28,7 +28,7 @@ async fn a_user_logs_in_and_events_tell_who() {
     assert!(!sent.contains_key("prompt"));
     let nobody =
         json!({"app_client_id": "app", "decision": "block", "user": {"id": null, "name": null}});
-    assert_eq!(scene.told(2).await, nobody);
+    assert_eq!(scene.reported(2).await, nobody);
 
     scene
         .idp
@@ -44,7 +44,7 @@ async fn a_user_logs_in_and_events_tell_who() {
         Some("http://app.example/a/b?c=d")
     );
     let ann = |decision: &str| json!({"app_client_id": "app", "decision": decision, "user": {"id": "u7", "name": "Ann"}});
-    assert_eq!(scene.told(4).await, ann("block"));
+    assert_eq!(scene.reported(4).await, ann("block"));
     let asked = scene.idp.asked();
     let (head, form) = &asked[0];
     // `app:a+b`, each encoded.
@@ -76,7 +76,7 @@ async fn a_user_logs_in_and_events_tell_who() {
         received.contains("cookie: mine=1\r\n") && !received.contains("culvert."),
         "{received}"
     );
-    assert_eq!(scene.told(6).await, ann("allow"));
+    assert_eq!(scene.reported(6).await, ann("allow"));
     let seen = scene.seen.lock().unwrap().clone();
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].person.provider_user_id, "u7");
@@ -297,7 +297,7 @@ async fn what_is_no_page_is_refused() {
     assert_eq!(answer.status, 200);
     let event =
         json!({"app_client_id": "app", "decision": "allow", "user": {"id": null, "name": null}});
-    assert_eq!(scene.told(2).await, event);
+    assert_eq!(scene.reported(2).await, event);
     for (method, fields) in [
         ("OPTIONS", "Origin: https://b.example\r\n"),
         ("POST", "content-length: 0\r\n"),

@@ -254,7 +254,7 @@ fn so_does_a_reader_whose_peer_has_long_finished() {
     pair.here.expire(pair.now);
     assert!(pair.here.wants_input());
     assert!(pair.read(stream).is_err());
-    assert_eq!(pair.frames(), [], "the peer has nothing to be told");
+    assert_eq!(pair.frames(), [], "the peer has nothing to be reported");
 }
 
 #[test]

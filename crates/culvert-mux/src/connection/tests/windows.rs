@@ -62,7 +62,7 @@ fn credit_returns_when_half_a_window_was_read() {
 }
 
 #[test]
-fn writers_wait_for_the_window_and_are_told_once() {
+fn writers_wait_for_the_window_and_are_reported_once() {
     let mut pair = Pair::server();
     let stream = pair.open(b"");
     let mut left = Bytes::from(vec![5; 300_000]);

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{Road, beside, process_beside};
+use super::{Proxy, beside, process_beside};
 use crate::agent_options::{connector, made, repeating, secure, talk};
 use crate::agents::{Service, builder, credential, get, list, own_agent, pattern, soon};
 use crate::harness::{Harness, cluster, eventually, raw};
@@ -32,9 +32,9 @@ async fn an_agent_is_reached_through_every_node_and_survives_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let dies = process_beside(&stays, folder.path());
     let (_, token) = credential(&stays, json!([])).await;
-    let road = Road::to(dies.agents.unwrap()).await;
+    let proxy = Proxy::to(dies.agents.unwrap()).await;
     let service = Service::named("one").await;
-    let session = builder(&stays, road.address, &token);
+    let session = builder(&stays, proxy.address, &token);
     let session = soon("a session", session.connect()).await.unwrap();
     let mut endpoint = session.http_endpoint();
     endpoint.scheme(Scheme::HTTP).domain(HOST);
@@ -61,7 +61,7 @@ async fn an_agent_is_reached_through_every_node_and_survives_its_own() {
     let sessions = list(&stays, "tunnel_sessions").await;
     assert_eq!(sessions.len(), 1);
 
-    *road.leads_to.lock().unwrap() = stays.agents;
+    *proxy.target.lock().unwrap() = stays.agents;
     dies.kill();
     eventually("the agent is back, at the node that is left", async || {
         get(stays.http, HOST, "/").await.0 == 200

@@ -121,11 +121,15 @@ async fn a_killed_node_repeats_one_batch_at_most_and_none_is_with_two_at_once() 
     let deadline = Instant::now() + Duration::from_secs(180);
     let missing = || {
         let seen = watch.lock().unwrap();
-        let told: BTreeSet<&String> = seen.batches.iter().flatten().collect();
-        made.iter().filter(|id| !told.contains(id)).count()
+        let reported: BTreeSet<&String> = seen.batches.iter().flatten().collect();
+        made.iter().filter(|id| !reported.contains(id)).count()
     };
     while missing() > 0 {
-        assert!(Instant::now() < deadline, "{} were never told", missing());
+        assert!(
+            Instant::now() < deadline,
+            "{} were never reported",
+            missing()
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let (batches, at_once) = {

@@ -11,7 +11,7 @@ use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{Road, beside, process_beside, status_of};
+use super::{Proxy, beside, process_beside, status_of};
 use crate::agent_clients::{Kind, Order, Running, start};
 use crate::agents::{Service, credential, list};
 use crate::harness::{Harness, binary, cluster, eventually};
@@ -71,7 +71,7 @@ async fn rolling_restart(kind: Kind) {
         first.push(beside(&one).await);
     }
     let nodes = Arc::new(RwLock::new(first));
-    let (road, _passed_on) = balanced(Arc::clone(&nodes)).await;
+    let (proxy, _passed_on) = balanced(Arc::clone(&nodes)).await;
     let service = Service::named("one").await;
     let mut agent = match kind {
         // It keeps nothing of requests, and so does not know when a stream is idle.
@@ -79,7 +79,7 @@ async fn rolling_restart(kind: Kind) {
             let agent = binary()
                 .args(["http", &service.address.to_string(), "--inspect=false"])
                 .args(["--url", &format!("http://{}", HOSTS[0])])
-                .env("CULVERT_SERVER", format!("localhost:{}", road.port()))
+                .env("CULVERT_SERVER", format!("localhost:{}", proxy.port()))
                 .env("CULVERT_AUTHTOKEN", &token)
                 .env("CULVERT_DATA_DIR", &one.settings.data_dir)
                 .stdout(std::process::Stdio::null())
@@ -91,7 +91,7 @@ async fn rolling_restart(kind: Kind) {
                 proto: "http",
                 name: HOSTS[0],
                 upstream: service.address,
-                at: road,
+                at: proxy,
                 token: &token,
                 folder: &one.settings.data_dir,
                 files: None,
@@ -261,13 +261,13 @@ async fn killed_node(kind: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let dies = process_beside(&one, folder.path());
     let (_, token) = credential(&one, json!([])).await;
-    let road = Road::to(dies.agents.unwrap()).await;
+    let proxy = Proxy::to(dies.agents.unwrap()).await;
     let service = Service::named("one").await;
     let order = Order {
         proto: "http",
         name: HOST,
         upstream: service.address,
-        at: road.address,
+        at: proxy.address,
         token: &token,
         folder: &one.settings.data_dir,
         files: None,
@@ -282,7 +282,7 @@ async fn killed_node(kind: Kind) {
         served
     })
     .await;
-    *road.leads_to.lock().unwrap() = one.agents;
+    *proxy.target.lock().unwrap() = one.agents;
     let clients = Clients::start(nodes, HOST);
     // Requests are on their way when it dies.
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -307,8 +307,8 @@ async fn killed_node(kind: Kind) {
     );
     // Requests that were on their way are repeated, and later ones wait for two seconds. Only where the
     // agent takes longer to reconnect, or a node to learn of it, do clients get 404.
-    let is_told = |(_, why): &(Instant, String)| why.starts_with("Ok(404)");
-    assert!(failed.iter().all(is_told), "{failed:#?}");
+    let is_reported = |(_, why): &(Instant, String)| why.starts_with("Ok(404)");
+    assert!(failed.iter().all(is_reported), "{failed:#?}");
     assert!(last.is_none_or(|last| last < Duration::from_secs(20)));
     agent.kill().await;
     two.stop().await;

@@ -135,9 +135,9 @@ async fn a_rate_limit_of_the_cluster_holds_at_each_node_that_loses_the_database(
     let host = url.host_str().unwrap().to_owned();
     let database = (host, url.port().unwrap_or(5432));
     let database = tokio::net::lookup_host(database).await.unwrap().next();
-    let road = agents::Road::to(database.unwrap()).await;
-    url.set_ip_host(road.address.ip()).unwrap();
-    url.set_port(Some(road.address.port())).unwrap();
+    let proxy = agents::Proxy::to(database.unwrap()).await;
+    url.set_ip_host(proxy.address.ip()).unwrap();
+    url.set_port(Some(proxy.address.port())).unwrap();
     let other = beside_at(&one, url.as_str()).await;
     let policy = json!({"on_http_request": [{"actions": [
         {"type": "rate-limit", "config": {"capacity": CAPACITY, "rate": "1h", "bucket_key": ["req.url.path"], "scope": "cluster"}},
@@ -181,7 +181,7 @@ async fn a_rate_limit_of_the_cluster_holds_at_each_node_that_loses_the_database(
 
     for lost in [Passage::Reset, Passage::Still] {
         let path = |name: &str| format!("/{name}/{lost:?}");
-        road.becomes(lost);
+        proxy.becomes(lost);
         eventually("it finds itself alone", async || {
             shares(&other, false).await
         })
@@ -195,8 +195,8 @@ async fn a_rate_limit_of_the_cluster_holds_at_each_node_that_loses_the_database(
             !passes(&other, "/before").await,
             "what it has heard counts on"
         );
-        road.becomes(Passage::Open);
-        road.cut();
+        proxy.becomes(Passage::Open);
+        proxy.cut();
         eventually("it is one of them again", async || {
             shares(&other, true).await
         })
