@@ -110,12 +110,12 @@ pub(crate) fn samples(counts: &SharedCounts) -> Vec<Sample> {
             m.is_up.get(),
         ),
         counter(
-            "rate_limit_counts_reported",
+            "rate_limit_counts_sent",
             "Rate limit counts sent to other nodes",
             m.sent.get(),
         ),
         counter(
-            "rate_limit_counts_heard",
+            "rate_limit_counts_received",
             "Rate limit counts received from other nodes",
             m.heard.get(),
         ),
