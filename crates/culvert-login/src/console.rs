@@ -197,11 +197,11 @@ impl ConsoleProvider {
         };
         let (verifier, nonce) = (attempt.derived("verifier"), attempt.derived("nonce"));
         let claims = asking.claims_by_code(&code, &verifier, &nonce, redirect_uri);
-        let (claims, claims) = claims.await.map_err(|failed| match failed {
+        let (claims, user_info) = claims.await.map_err(|failed| match failed {
             Failed::Refused(_) => ConsoleSignInError::Denied,
             other => ConsoleSignInError::Provider(other.to_string()),
         })?;
-        self.identity(&endpoints.issuer, &claims, &claims)
+        self.identity(&endpoints.issuer, &claims, &user_info)
     }
 
     /// The person of an ID token, with the data of the provider about it.
@@ -209,7 +209,7 @@ impl ConsoleProvider {
         &self,
         issuer: &str,
         claims: &Json,
-        claims: &Json,
+        user_info: &Json,
     ) -> Result<Identity, ConsoleSignInError> {
         let subject = claims.get("sub").and_then(Json::as_str).unwrap_or_default();
         if subject.is_empty() || subject.len() > SUBJECT_BYTES_MAX {
@@ -217,13 +217,13 @@ impl ConsoleProvider {
             return Err(ConsoleSignInError::Provider(why));
         }
         // The address must be said to be verified by the one who says it.
-        let email = [claims, claims].into_iter().find_map(|said| {
+        let email = [claims, user_info].into_iter().find_map(|said| {
             let is_verified = said.get("email_verified") == Some(&Json::Bool(true));
             let email = said.get("email")?.as_str()?.trim();
             (is_verified && !email.is_empty()).then(|| email.to_owned())
         });
         let claim = self.settings.groups_claim.as_str();
-        let groups = [claims, claims]
+        let groups = [claims, user_info]
             .into_iter()
             .find_map(|said| said.get(claim));
         let groups = match groups {

@@ -506,16 +506,16 @@ mod tests {
             "https://id.example/realm/.well-known/openid-configuration"
         );
         let read = |change: Json, allows_loopback| {
-            let mut claims = json!({
+            let mut metadata = json!({
                 "issuer": "https://id.example/realm",
                 "authorization_endpoint": "https://id.example/auth",
                 "token_endpoint": "https://id.example/token",
                 "jwks_uri": "https://id.example/keys",
             });
             for (name, value) in change.as_object().unwrap() {
-                claims[name] = value.clone();
+                metadata[name] = value.clone();
             }
-            issuer.read(serde_json::from_value(claims).unwrap(), allows_loopback)
+            issuer.read(serde_json::from_value(metadata).unwrap(), allows_loopback)
         };
         let endpoints = read(json!({}), false).unwrap();
         assert_eq!(endpoints.issuer, "https://id.example/realm");

@@ -79,14 +79,14 @@ impl SessionMiddleware {
                 .await
         };
         match asked.await {
-            Ok(claims) => {
-                let was_reported = claims.is_some();
-                if let Some((person, tokens)) = claims {
+            Ok(refreshed) => {
+                let has_person = refreshed.is_some();
+                if let Some((person, tokens)) = refreshed {
                     session.person = person;
                     session.tokens = tokens;
                 }
                 session.confirmed(&self.print, now);
-                RefreshOutcome::Goes(Arc::new(session), was_reported)
+                RefreshOutcome::Goes(Arc::new(session), has_person)
             }
             Err(Failed::Away(why)) => {
                 tracing::warn!(why, "refreshing user data failed");
