@@ -16,7 +16,6 @@ use culvert_policy::services::{CALLS_MAX, PolicyServices, Spawn};
 use culvert_policy::shared_counts::SharedCounts;
 use culvert_statistics::Traffic;
 use tokio::net::TcpListener;
-use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -183,12 +182,6 @@ impl Edge {
     /// The address of the listener for Kubernetes operators.
     pub fn kubernetes_addr(&self) -> Option<SocketAddr> {
         self.kubernetes_addr
-    }
-
-    /// The next of the threads that serve connections, for a connection of an agent: a thread that also serves its
-    /// clients needs no other thread to pass their bytes on. `None` if the edge has no threads.
-    pub fn thread_for_agent(&self) -> Option<Handle> {
-        self.shared.lanes.next().cloned()
     }
 
     /// The state that its connections share.

@@ -11,7 +11,6 @@ mod tasks;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -377,11 +376,7 @@ impl Server {
                     .context("the agent ingress has no certificate")?;
                 let limits = settings.limits.agent_connections(legs);
                 let tls = ingress::tls(resolver, &[])?;
-                // With more processors, an agent's connection and its clients' may each have one.
-                let has_one = available_parallelism().is_ok_and(|count| count.get() == 1);
-                let threads = edge.clone().filter(|_| has_one);
-                let ingress = Ingress::new(listener, tls, server.clone(), limits)
-                    .on_threads(move || threads.as_ref()?.thread_for_agent());
+                let ingress = Ingress::new(listener, tls, server.clone(), limits);
                 parts.agents.start("agents", |stop| ingress.run(stop));
             }
             if !settings.agents.ssh_addr.is_empty() {

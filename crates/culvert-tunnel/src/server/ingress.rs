@@ -1,7 +1,5 @@
 //! Accepts agents over TCP and TLS, and limits unauthenticated connections.
 
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,7 +7,6 @@ use std::time::Duration;
 
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Handle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
@@ -28,31 +25,6 @@ pub struct Ingress {
     tls: Arc<ServerConfig>,
     server: Arc<Server>,
     limits: ConnectionLimits,
-    threads: Threads,
-}
-
-/// Returns the runtime that moves the bytes of the next connection; `None` for the current one.
-#[derive(Clone)]
-struct Threads(Arc<dyn Fn() -> Option<Handle> + Send + Sync>);
-
-impl fmt::Debug for Threads {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Threads")
-    }
-}
-
-impl Threads {
-    /// Gives a connection that was accepted to the next runtime, whose reactor then watches it.
-    fn place(&self, socket: TcpStream) -> io::Result<(TcpStream, Handle)> {
-        let Some(thread) = (self.0)() else {
-            return Ok((socket, Handle::current()));
-        };
-        let socket = socket.into_std()?;
-        let entered = thread.enter();
-        let socket = TcpStream::from_std(socket)?;
-        drop(entered);
-        Ok((socket, thread))
-    }
 }
 
 impl Ingress {
@@ -68,17 +40,6 @@ impl Ingress {
             tls,
             server,
             limits,
-            threads: Threads(Arc::new(|| None)),
-        }
-    }
-
-    /// Moves the bytes of each connection on a runtime that `threads` returns. The handshake and the calls of agents
-    /// stay on the runtime of [`Ingress::run`].
-    #[must_use]
-    pub fn on_threads(self, threads: impl Fn() -> Option<Handle> + Send + Sync + 'static) -> Self {
-        Self {
-            threads: Threads(Arc::new(threads)),
-            ..self
         }
     }
 
@@ -90,7 +51,6 @@ impl Ingress {
             tls,
             server,
             limits,
-            threads,
         } = self;
         let accepting = stop.child_token();
         let closing = async {
@@ -107,22 +67,15 @@ impl Ingress {
             |socket, peer, permit| {
                 let tls = TlsAcceptor::from(Arc::clone(&tls));
                 let (server, stop) = (Arc::clone(&server), stop.clone());
-                let threads = threads.clone();
                 async move {
-                    let placed = threads.place(socket);
-                    let greeting = async {
-                        let (socket, thread) = placed.ok()?;
-                        let greeted = greet(socket, peer, tls, &permit).await?;
-                        Some((greeted, thread))
-                    };
                     let greeted = tokio::select! {
-                        greeted = greeting => greeted,
+                        greeted = greet(socket, peer, tls, &permit) => greeted,
                         () = permit.displaced() => None,
                         () = stop.cancelled() => None,
                     };
                     match greeted {
-                        Some(((socket, origin), thread)) => {
-                            server.serve(socket, &thread, origin, permit, stop).await;
+                        Some((socket, origin)) => {
+                            server.serve(socket, origin, permit, stop).await;
                         }
                         None => server.meters().handshakes_failed.up(),
                     }

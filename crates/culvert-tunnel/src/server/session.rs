@@ -9,7 +9,6 @@ use std::time::Duration;
 use culvert_base::{Refusal, Secret, code};
 use culvert_mux::{Ending, ErrorCode, Limits, OURS_STREAMS_MAX, Side};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -147,12 +146,10 @@ impl Server {
         &self.bindings
     }
 
-    /// Serves one connection to its end. Its bytes are moved on the runtime `thread`. `permit` counts it as
-    /// unauthenticated.
+    /// Serves one connection to its end. `permit` counts it as unauthenticated.
     pub(crate) async fn serve<S>(
         self: &Arc<Self>,
         socket: S,
-        thread: &Handle,
         origin: Origin,
         permit: UnauthenticatedPermit,
         stop: CancellationToken,
@@ -160,9 +157,9 @@ impl Server {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let (session, driver) = driver::connect(socket, Side::Server, Limits::unauthenticated());
-        // Ends the driver if this future is dropped.
+        // A task, so that bytes do not wake the conversation. It ends if this future is dropped.
         let mut driving = JoinSet::new();
-        driving.spawn_on(async { drop(driver.run().await) }, thread);
+        driving.spawn(async { drop(driver.run().await) });
         let connection = Connection {
             server: Arc::clone(self),
             origin,
