@@ -15,6 +15,7 @@ use culvert_edge::Inherited;
 use http::Method;
 use peak_alloc::PeakAlloc;
 use serde_json::json;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 #[global_allocator]
@@ -153,6 +154,7 @@ fn an_idle_connection_through_an_agent_is_small() {
 
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let stop = CancellationToken::new();
+    let mut tasks = JoinSet::new();
     let (server, token) = runtime.block_on(async {
         let sockets = Inherited::new(vec![public]);
         let server = Box::pin(Server::start_on(settings.clone(), sockets))
@@ -163,7 +165,7 @@ fn an_idle_connection_through_an_agent_is_small() {
         let none = json!({});
         let stopping = stop.clone();
         let (http, agents) = (server.http_addr().unwrap(), server.agents_addr().unwrap());
-        tokio::spawn(async move { server.run(stopping).await.unwrap() });
+        tasks.spawn(async move { server.run(stopping).await.unwrap() });
         let made = api
             .expect(Method::POST, "/credentials", Some(&none))
             .await

@@ -307,9 +307,9 @@ async fn files_have_head_beside_get() {
         "/console/assets/app.js",
         "/console/assets/none.js",
         "/console/ca.pem",
-        crate::OPENAPI_PATH,
-        crate::ALIVE_PATH,
-        crate::READY_PATH,
+        OPENAPI_PATH,
+        ALIVE_PATH,
+        READY_PATH,
     ] {
         let mut wire = Wire::to(&harness).await;
         let head = wire.ask("HEAD", path, None, &[html], NO_BODY).await;
@@ -320,7 +320,7 @@ async fn files_have_head_beside_get() {
             assert_eq!(head.header(name), get.header(name), "{path}: {name}");
         }
         // No body followed the head.
-        let next = wire.ask("GET", crate::ALIVE_PATH, None, &[], NO_BODY).await;
+        let next = wire.ask("GET", ALIVE_PATH, None, &[], NO_BODY).await;
         assert_eq!(next.status, 200, "{path}");
     }
     let mut wire = Wire::to(&harness).await;

@@ -375,7 +375,7 @@ async fn all_listeners_share_the_limit_of_connections() {
     };
     let mut harness = Harness::start(settings).await;
     let other = harness.listen_again().await;
-    let mut alive = async |wire: &mut Wire| {
+    let alive = async |wire: &mut Wire| {
         let answer = wire.ask("GET", ALIVE_PATH, None, &[], NO_BODY).await;
         answer.status == 200
     };

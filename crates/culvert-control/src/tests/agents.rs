@@ -63,7 +63,7 @@ impl Open {
     }
 
     /// A session of a new credential with this ACL.
-    async fn session(&self, acl: Value) -> SessionGrant {
+    pub(super) async fn session(&self, acl: Value) -> SessionGrant {
         let (_, token) = self.credential(acl).await;
         self.authorize(hello(&token)).await.unwrap()
     }

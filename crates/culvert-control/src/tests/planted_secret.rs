@@ -109,7 +109,7 @@ async fn no_operation_shows_a_secret_to_a_caller_that_may_not_read_it() {
     }
     // The test sees the secret where it is shown: once for each reader of a get, and more often for updates.
     assert!(n_shown >= 4, "{n_shown}");
-    let (events, _) = rig.reported_after(0).await;
+    let (events, _) = rig.events_after(0).await;
     assert!(!events.is_empty());
     for event in events {
         assert!(!event.to_string().contains(PLANT), "{event}");

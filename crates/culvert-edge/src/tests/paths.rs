@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 
 use super::harness::*;
 use super::internal::named;
-use super::streams::{Frames, connect, frames, nothing};
+use super::streams::{Frames, connect, nothing};
 use crate::{Endpoint, Restriction, Settings, Snapshot, SnapshotBuilder};
 
 /// Adds the values that rules see as header fields.
