@@ -3,7 +3,7 @@
 //! Service users are the same objects under another name (`service_user`).
 
 use culvert_base::{Code, Ksuid, Refusal, code, id};
-use culvert_store::{Changes, Document, Head, PageQuery};
+use culvert_store::{AuditEvent, Changes, Document, Head, PageQuery};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -14,7 +14,7 @@ use crate::resource::model::Model;
 use crate::resource::model::bot_user::{BotUser, Name};
 use crate::resource::model::kubernetes_operator::KubernetesOperator;
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
-use crate::resource::{api_key, kubernetes_operator, ssh_public_key, tunnel_credential};
+use crate::resource::{api_key, ssh_public_key, tunnel_credential};
 use crate::stored::{self, Format};
 use crate::{Caller, Error, Parameter, Role, input, service};
 
@@ -110,7 +110,11 @@ impl Resource for BotUser {
     }
 }
 
-/// Removes the keys, credentials and Kubernetes operators of an owner, oldest first.
+const SILENT_OPERATORS: AuditEvent = AuditEvent::Suppress {
+    reason: "the catalogue has no events for Kubernetes operators",
+};
+
+/// Removes the Kubernetes operators of an owner, and its keys and credentials, oldest first.
 pub(crate) async fn owned_removal(cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
     let mut owned: Vec<(&ResourceType, Document)> = Vec::new();
     for ty in OWNED {
@@ -133,16 +137,17 @@ pub(crate) async fn owned_removal(cx: &Cx<'_>, head: &Head) -> Result<Changes, E
     }
     // Prefixes differ by kind; the ID bodies after them ascend with time.
     let age = |document: &Document| id::split(&document.head.id).map(|(_, body)| body.to_owned());
+    let mut operators = Changes::default();
     for document in cx.store.all(KubernetesOperator::KIND).await? {
         let operator: KubernetesOperator = stored::read(&document)?;
         if document.head.account == head.account && operator.principal_id == head.id {
-            owned.push((&kubernetes_operator::TYPE, document));
+            operators = operators.and(Changes::remove(document.head, SILENT_OPERATORS));
         }
     }
     owned.sort_by_cached_key(|(_, document)| age(document));
     owned
         .into_iter()
-        .try_fold(Changes::default(), |changes, (ty, document)| {
+        .try_fold(operators, |changes, (ty, document)| {
             Ok(changes.and(service::removal(cx, ty, document)?))
         })
 }

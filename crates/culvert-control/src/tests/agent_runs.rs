@@ -1,4 +1,4 @@
-//! Sessions of agents across runs of servers, and answers that got lost.
+//! Sessions of agents across runs of servers, and binds whose response was lost.
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

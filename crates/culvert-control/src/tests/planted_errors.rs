@@ -29,7 +29,7 @@ fn texts() -> [String; 9] {
     ]
 }
 
-/// Collects what is logged.
+/// Collects the log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<String>>, Arc<AtomicU64>);
 

@@ -756,7 +756,7 @@ fn a_secret_stays_in_its_rule_for_an_author_who_may_not_read_it() {
     assert!(changed().restored_in_place(Some(&stored)).is_err());
     let restored = changed().restored(Some(&stored)).unwrap();
     assert!(restored.text().contains("hush"));
-    // Whoever sends the secret knows it.
+    // The caller that sends the secret knows it.
     let known = rule("slack", "hush").restored_in_place(Some(&stored));
     assert!(known.unwrap().has_only_secrets_of(&stored));
     assert!(!rule("slack", "another").has_only_secrets_of(&stored));

@@ -303,7 +303,12 @@ mod tests {
                 "an HTTP service requires an http endpoint",
             ),
         ] {
-            check(text, protocol, &format!("invalid upstream `{text}`: {why}"));
+            let shown = text.replace("u:p@", "…@");
+            check(
+                text,
+                protocol,
+                &format!("invalid upstream `{shown}`: {why}"),
+            );
         }
     }
 }

@@ -348,9 +348,11 @@ async fn renewal_information_is_read_and_orders_name_what_they_replace() {
     let names = [HostName::parse("old.example").unwrap()];
     acme.place(&key, &names, Some(&old)).await.unwrap();
     {
-        let asked = peer.asked.lock().unwrap();
+        let mut asked = peer.asked.lock().unwrap().clone();
+        // The authority refuses some nonces, and the client then asks again.
+        asked.dedup();
         let id = asked[0].strip_prefix("info ").unwrap();
-        assert_eq!(*asked, [format!("info {id}"), format!("replaces {id}")]);
+        assert_eq!(asked, [format!("info {id}"), format!("replaces {id}")]);
     }
     // An authority without renewal information gets neither.
     let settings = AcmeSettings {
