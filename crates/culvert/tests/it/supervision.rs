@@ -112,7 +112,8 @@ async fn kill(task: &str, database: Option<&Database>) {
         }
     };
 
-    assert!(kill(task), "{task}");
+    // Some tasks start after the server does.
+    eventually(&format!("{task} runs"), async || kill(task)).await;
     // Without the edge no request is in flight, and without the API there is no response.
     if !["api", "edge"].contains(&task) {
         eventually(&format!("it is not ready without {task}"), async || {
