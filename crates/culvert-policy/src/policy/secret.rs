@@ -44,14 +44,29 @@ impl Source {
         )
     }
 
-    /// Whether all keys of the text are phases, so that it is a policy and not another document.
-    pub fn has_only_phases(&self) -> bool {
-        match &self.root {
-            Node::Object(entries) => entries
-                .iter()
-                .all(|(name, _)| Phase::ALL.iter().any(|phase| phase.name() == name.as_str())),
-            _ => false,
+    /// Whether it is certain where its secrets are: all keys are phases with lists of rules, and all actions have a known
+    /// type. Another document, or a policy that the server will refuse, may have secrets anywhere.
+    pub fn has_known_secrets(&self) -> bool {
+        let mut root = self.root.clone();
+        let Node::Object(entries) = &root else {
+            return false;
+        };
+        let is_phase = |name: &str| Phase::ALL.iter().any(|phase| phase.name() == name);
+        let has_rules = |value: &Node| matches!(value, Node::List(_));
+        if !entries
+            .iter()
+            .all(|(name, value)| is_phase(name) && has_rules(value))
+        {
+            return false;
         }
+        rules(&mut root).into_iter().all(|rule| {
+            let count = match entry(rule, "actions") {
+                Some(Node::List(actions)) => actions.len(),
+                Some(_) => return false,
+                None => 0,
+            };
+            actions(rule, self.known).len() == count
+        })
     }
 
     /// Replaces each `[redacted]` in this text by the secret in `before`: in rules that are otherwise equal,

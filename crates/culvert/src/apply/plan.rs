@@ -574,8 +574,8 @@ fn policy_text(policy: &Value) -> Value {
         return text.into();
     }
     match culvert_policy::Source::read(&text, culvert_login::ACTIONS) {
-        // Another document that was named by mistake.
-        Ok(source) if !source.has_only_phases() => HIDDEN.into(),
+        // The server reports the error, if it is one.
+        Ok(source) if !source.has_known_secrets() => HIDDEN.into(),
         Ok(source) => {
             let text = source.redacted().unwrap_or(text);
             // Policies from mappings are JSON on one line.

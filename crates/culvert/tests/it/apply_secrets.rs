@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use culvert_control::operations;
+use http::Method;
 use serde_json::{Value, json};
 
 use crate::harness::{Backend, Harness, binary};
@@ -131,5 +132,82 @@ async fn no_output_shows_a_variable_in_any_field() {
         }
     }
     assert!(n > 150, "{n}");
+    server.stop().await;
+}
+
+/// Secrets of policies: written into the file, read from a file, by reference, older ones, and in broken policies. Names, such as
+/// that of an unknown phase, are no secrets.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_output_shows_a_secret_of_a_policy() {
+    let server = Harness::start(&Backend::Sqlite).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (at, file) = (folder.path(), folder.path().join("objects.json"));
+    let write = |name: &str, text: &str| std::fs::write(at.join(name), text).unwrap();
+    write("policy.yaml", &policy(PLANT));
+    write(
+        "broken.yaml",
+        &policy(PLANT).replace("on_http_request:", "on_http_request: ]"),
+    );
+    write(
+        "unknown.yaml",
+        &policy(PLANT).replace("basic-auth", "no-such-action"),
+    );
+    write("other.yaml", &format!("password: {PLANT}\n"));
+    write(
+        "long.yaml",
+        &policy(PLANT).replace("config: {credentials", "config: {realm: '${', credentials"),
+    );
+    let older = policy("older-7d21-word");
+    let url = "http://planted.culvert.localhost";
+    let body = json!({
+        "url": url, "traffic_policy": older, "upstream_url": "http://127.0.0.1:1",
+        "metadata": "{\"culvert_apply\":{\"name\":\"shop\"}}",
+    });
+    let shop = server.create("endpoints", body).await;
+    let path = format!("/endpoints/{}", shop["id"].as_str().unwrap());
+    let mapping = json!({"on_http_request": [{"actions": [
+        {"type": "basic-auth", "config": {"credentials": [format!("me:{PLANT}")]}},
+    ]}]});
+    for traffic_policy in [
+        json!(policy(PLANT)),
+        mapping,
+        json!("@policy.yaml"),
+        json!("@broken.yaml"),
+        json!("@unknown.yaml"),
+        json!("@other.yaml"),
+        json!("@long.yaml"),
+        json!(format!("on_http_request: {PLANT}")),
+        json!({"on_http_request": PLANT}),
+    ] {
+        let shop = json!({"kind": "endpoints", "name": "shop", "spec": {
+            "url": url, "upstream_url": "http://127.0.0.1:1", "traffic_policy": traffic_policy,
+        }});
+        let by_reference = json!({"kind": "vaults", "name": "keys", "spec": {
+            "name": "keys", "description": "${endpoints/shop:traffic_policy}",
+        }});
+        for objects in [json!([shop]), json!([shop, by_reference])] {
+            write("objects.json", &objects.to_string());
+            for arguments in COMMANDS {
+                let said = run(&mut culvert(&server, arguments, &file));
+                for secret in [PLANT, "older-7d21-word"] {
+                    assert!(!said.contains(secret), "{arguments:?} {objects}: {said}");
+                }
+                assert!(!said.is_empty());
+            }
+            let again = json!({"traffic_policy": older});
+            server.call(Method::PATCH, &path, Some(again)).await;
+        }
+    }
+    // The values reached the server: the outputs are of real plans.
+    write(
+        "objects.json",
+        &json!([{"kind": "endpoints", "name": "shop", "spec": {
+            "url": url, "upstream_url": "http://127.0.0.1:1", "traffic_policy": "@policy.yaml",
+        }}])
+        .to_string(),
+    );
+    run(&mut culvert(&server, COMMANDS[3], &file));
+    let whole = server.call(Method::GET, &path, None).await.body;
+    assert!(whole["traffic_policy"].as_str().unwrap().contains(PLANT));
     server.stop().await;
 }

@@ -40,7 +40,8 @@ impl Context<'_> {
             _ => {
                 self.imported.note(
                     line,
-                    row.join(" "),
+                    // A value may be a secret.
+                    row.first().cloned().unwrap_or_default(),
                     "replacing a part of a header has no equal",
                 );
                 return;
@@ -61,12 +62,12 @@ impl Context<'_> {
         match (sign, value.map(template)) {
             (_, Some(None)) => {
                 self.imported
-                    .note(line, row.join(" "), "its placeholder has no equal");
+                    .note(line, field, "its placeholder has no equal");
                 return;
             }
             ('-', _) => actions.push(action("remove-headers", json!({"headers": [name]}))),
             (_, None) => {
-                self.imported.note(line, row.join(" "), "it has no value");
+                self.imported.note(line, field, "it has no value");
                 return;
             }
             (sign, Some(Some(value))) => {
