@@ -1,5 +1,5 @@
-//! Which people and bots are active, for what was begun with their credentials and lasts: agent sessions and the
-//! certificates of Kubernetes operators.
+//! Which people and bots are active. Agent sessions and certificates of Kubernetes operators outlive the call that made
+//! them, so they end when their owner is deactivated or deleted.
 
 use std::collections::BTreeSet;
 

@@ -195,7 +195,7 @@ impl Direction {
         }
     }
 
-    /// There is nothing to read: flushes what was written.
+    /// Flushes the written bytes, because there are none to read.
     fn poll_idle(
         &mut self,
         cx: &mut Context<'_>,

@@ -59,7 +59,7 @@ pub(crate) async fn endpoint<S>(
     relay(&mut socket, &mut wire, timeouts, down, count).await;
 }
 
-/// Connects to the upstream of an endpoint, and sends it what was read.
+/// Connects to the upstream of an endpoint, and sends the bytes that were already read from the client.
 async fn reach(
     ahead: Vec<u8>,
     member: &Member,

@@ -49,7 +49,7 @@ fn service() -> SocketAddr {
     address
 }
 
-/// Reads until what was read ends so. `false` at the end of the connection.
+/// Reads until the bytes end with `end`. `false` if the connection ends first.
 fn read_to(stream: &mut TcpStream, end: &[u8]) -> bool {
     let (mut room, mut length) = ([0; 1024], 0);
     while !room[..length].ends_with(end) {

@@ -80,9 +80,10 @@ async fn a_bind_without_an_answer_leaves_no_ghost() {
         let grant = open.session(json!([])).await;
         // No configuration reaches the edge, so the bind is committed and waits until it is cancelled.
         let want = http("ghost.culvert.localhost");
+        let mut commits = open.rig.store.watch();
         let committed = async {
             while open.collection("endpoints").await.is_empty() {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                commits.changed().await.unwrap();
             }
         };
         tokio::select! {

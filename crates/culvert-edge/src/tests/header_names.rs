@@ -3,6 +3,7 @@
 use culvert_policy::Scheme;
 use http::Request;
 use http_body_util::BodyExt;
+use rustls_pki_types::CertificateDer;
 
 use super::harness::*;
 use super::internal::named;
@@ -10,34 +11,41 @@ use super::paths::{ask2, rig};
 use super::streams::{connect, frames};
 use crate::{Settings, Snapshot};
 
+/// An edge with an endpoint of this policy over HTTP and HTTPS, and its root certificate. The upstream returns the head and
+/// the trailers that it got, and this field.
+async fn echoing(field: &'static str, policy: &str, keeps: bool) -> (Rig, CertificateDer<'static>) {
+    let settings = Settings {
+        underscore_headers: keeps,
+        ..settings()
+    };
+    let mut rig = Rig::with(settings).await;
+    let origin = origin(&mut rig.tasks, move |mut client| async move {
+        while let Some(head) = client.head().await {
+            let (_, trailers) = client.body(&head).await.unwrap();
+            let text = format!("{head}{trailers}");
+            let response = format!(
+                "HTTP/1.1 200 OK\r\n{field}\r\ncontent-length: {}\r\n\r\n{text}",
+                text.len()
+            );
+            client.send(response).await;
+        }
+    })
+    .await;
+    let (names, key, root) = certificate(&["app.example"]);
+    let origin = format!("http://{origin}");
+    let snapshot = Snapshot::builder()
+        .endpoint(named(Scheme::Http, "app.example", 80, &origin, policy))
+        .endpoint(named(Scheme::Https, "app.example", 443, &origin, policy))
+        .certificate(names, key);
+    rig.edge.publish(snapshot.build()).await;
+    (rig, root)
+}
+
 #[tokio::test]
 async fn fields_with_underscores_do_not_pass() {
     for keeps in [false, true] {
-        let settings = Settings {
-            underscore_headers: keeps,
-            ..settings()
-        };
-        let mut rig = Rig::with(settings).await;
-        let origin = origin(&mut rig.tasks, |mut client| async move {
-            while let Some(head) = client.head().await {
-                let (_, trailers) = client.body(&head).await.unwrap();
-                let text = format!("{head}{trailers}");
-                let answer = format!(
-                    "HTTP/1.1 200 OK\r\nx_own: 1\r\ncontent-length: {}\r\n\r\n{text}",
-                    text.len()
-                );
-                client.send(answer).await;
-            }
-        })
-        .await;
-        let (names, key, root) = certificate(&["app.example"]);
         let policy = "on_http_request: [{actions: [{type: add-headers, config: {headers: {x-saw: \"${'x_real_ip' in req.headers}\", x_mine: \"1\"}}}]}]";
-        let origin = format!("http://{origin}");
-        let snapshot = Snapshot::builder()
-            .endpoint(named(Scheme::Http, "app.example", 80, &origin, policy))
-            .endpoint(named(Scheme::Https, "app.example", 443, &origin, policy))
-            .certificate(names, key);
-        rig.edge.publish(snapshot.build()).await;
+        let (mut rig, root) = echoing("x_own: 1", policy, keeps).await;
         let request = "POST / HTTP/1.1\r\nHost: app.example\r\nX_Real_IP: 1.1.1.1\r\nContent_Length: 7\r\nX-Fine: 1\r\n\
                        Transfer-Encoding: chunked\r\n\r\n0\r\nx_tail: 1\r\nx-tail: 1\r\n\r\n";
         let answer = rig.ask(request).await;
@@ -95,24 +103,6 @@ async fn fields_that_origins_mix_up_do_not_pass() {
     ];
     const KEPT: [&str; 4] = ["x.fine", "x-amz-meta-a.b", "x-given", "x-user"];
     for keeps in [false, true] {
-        let settings = Settings {
-            underscore_headers: keeps,
-            ..settings()
-        };
-        let mut rig = Rig::with(settings).await;
-        let origin = origin(&mut rig.tasks, |mut client| async move {
-            while let Some(head) = client.head().await {
-                let (_, trailers) = client.body(&head).await.unwrap();
-                let text = format!("{head}{trailers}");
-                let answer = format!(
-                    "HTTP/1.1 200 OK\r\nx.forwarded.for: 1\r\ncontent-length: {}\r\n\r\n{text}",
-                    text.len()
-                );
-                client.send(answer).await;
-            }
-        })
-        .await;
-        let (names, key, root) = certificate(&["app.example"]);
         // If a policy sets or removes a field, other spellings of it are removed, too.
         let policy = r#"
 on_http_request:
@@ -120,12 +110,7 @@ on_http_request:
   - {type: add-headers, config: {headers: {x-user: "anna", x_mine: "1"}}}
   - {type: remove-headers, config: {headers: [x-gone]}}
 "#;
-        let origin = format!("http://{origin}");
-        let snapshot = Snapshot::builder()
-            .endpoint(named(Scheme::Http, "app.example", 80, &origin, policy))
-            .endpoint(named(Scheme::Https, "app.example", 443, &origin, policy))
-            .certificate(names, key);
-        rig.edge.publish(snapshot.build()).await;
+        let (mut rig, root) = echoing("x.forwarded.for: 1", policy, keeps).await;
         let mut request = "POST / HTTP/1.1\r\nHost: app.example\r\nX-Given: 1\r\nx.fine: 1\r\n\
                            x-amz-meta-a.b: 1\r\nTransfer-Encoding: chunked\r\n"
             .to_owned();
