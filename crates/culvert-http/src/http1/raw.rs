@@ -270,10 +270,12 @@ impl RawResponse {
             head::check_field(field.name, field.value).ok()?;
             length.note(field.name, field.value).ok()?;
             if field.is("connection") {
-                closes |= field.value.eq_ignore_ascii_case(b"close");
-                if !closes && !field.value.eq_ignore_ascii_case(b"keep-alive") {
+                let is_close = field.value.eq_ignore_ascii_case(b"close");
+                // Other options name fields that do not pass.
+                if !is_close && !field.value.eq_ignore_ascii_case(b"keep-alive") {
                     return None;
                 }
+                closes |= is_close;
             }
         }
         Some(Self {

@@ -204,6 +204,34 @@ proptest! {
     }
 }
 
+/// Several `connection` fields, in every order: each may name fields that do not pass.
+#[test]
+fn each_connection_field_counts() {
+    const VALUES: [&str; 7] = [
+        "close",
+        "keep-alive",
+        "x-a",
+        "close, x-a",
+        "set-cookie",
+        "X-A",
+        "",
+    ];
+    for (one, two, three) in VALUES
+        .into_iter()
+        .flat_map(|one| VALUES.map(|two| (one, two)))
+        .flat_map(|(one, two)| VALUES.map(|three| (one, two, three)))
+    {
+        let fields = format!(
+            "Connection: {one}\r\nX-A: 1\r\nConnection: {two}\r\nSet-Cookie: s=1\r\nconnection: {three}\r\n\r\n"
+        );
+        let sent = request(&format!("GET /a HTTP/1.1\r\nHost: h\r\n{fields}"), false);
+        let returned = response(&format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{fields}"));
+        for (plain, general) in [sent, returned].into_iter().flatten() {
+            assert!(plain.is_none_or(|plain| plain == general), "{fields}");
+        }
+    }
+}
+
 #[test]
 fn usual_heads_are_plain_and_others_are_not() {
     let is_plain = |fields: &str, trusted: bool| {
