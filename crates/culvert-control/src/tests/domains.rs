@@ -435,3 +435,27 @@ async fn only_admins_reserve_names_of_the_installation() {
         }
     }
 }
+
+/// Also below a name that an admin reserved.
+#[tokio::test]
+async fn only_admins_serve_names_of_the_installation() {
+    let rig = Rig::start().await;
+    let member = rig.user("member@x.example", Role::Member, true).await;
+    for domain in ["own.example", "api.example", "other.example"] {
+        rig.post("/reserved_domains", json!({"domain": domain}))
+            .await
+            .body();
+        let body =
+            json!({"url": format!("https://{domain}"), "upstream_url": "http://127.0.0.1:9"});
+        let is_own = domain != "other.example";
+        match rig.call(&member, "POST", "/endpoints", body.clone()).await {
+            Answered::Created(made) if !is_own => {
+                let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
+                assert_eq!(rig.delete(&path).await, Answered::NoContent);
+            }
+            refused => assert_eq!((refused.code(), is_own), (Some(18006), true), "{domain}"),
+        }
+        let made = rig.post("/endpoints", body).await;
+        assert!(matches!(made, Answered::Created(_)), "{domain}: {made:?}");
+    }
+}

@@ -10,7 +10,7 @@ use crate::cx::Cx;
 use crate::pool::{self, Taken};
 use crate::resource::model::endpoint::{Address, AddressScheme, Binding};
 use crate::resource::{reserved_addr, reserved_domain};
-use crate::{Error, owner, platform, traffic_policy as policy};
+use crate::{Error, Role, owner, platform, traffic_policy as policy};
 
 /// The domain of hosts that only policies can reach.
 const INTERNAL: &str = "internal";
@@ -210,8 +210,12 @@ impl RequestedUrl {
                     && is_below(&host, domain)
                     && !platform::is_own(cx.settings, &host)
                     && !reserved_domain::is_kin_of_another(cx, &host).await?;
+                let may_serve = cx.caller.role == Role::Admin
+                    || !platform::is_own_elsewhere(cx.settings, &host);
                 let id = match covering {
-                    Some(found) if found.head.account == cx.caller.account => Some(found.head.id),
+                    Some(found) if found.head.account == cx.caller.account && may_serve => {
+                        Some(found.head.id)
+                    }
                     None if is_free => None,
                     _ => {
                         return Err(Refusal::new(
