@@ -141,8 +141,12 @@ impl Control {
         if !owner.active {
             return Err(Refusal::of(code::OWNER_INACTIVE).into());
         }
-        key.restrictions.check_time(self.clock.now())?;
-        let highest = key.restrictions.role.unwrap_or(Role::Admin);
+        let mut restrictions = key.restrictions;
+        restrictions.check_time(self.clock.now())?;
+        // A token from before a rotation gives no rights that outlive it.
+        let ends = [restrictions.expires_at, token.until];
+        restrictions.expires_at = ends.into_iter().flatten().min();
+        let highest = restrictions.role.unwrap_or(Role::Admin);
         Ok(Caller {
             owner_id: key.owner_id,
             owner_kind: owner.kind,
@@ -150,7 +154,7 @@ impl Control {
             key_id: head.id,
             subject: owner.subject,
             account: head.account,
-            restrictions: (!key.restrictions.is_none()).then(|| Arc::new(key.restrictions)),
+            restrictions: (!restrictions.is_none()).then(|| Arc::new(restrictions)),
             token: Some(token),
         })
     }

@@ -11,7 +11,7 @@ use culvert_base::{Prefix, Refusal, Timestamp, code};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::caller::{Caller, Role};
-use crate::right::{Right, Scopes};
+use crate::right::{Right, Scope, Scopes};
 
 /// Limit of networks of one key.
 pub(crate) const NETWORKS_MAX: usize = 32;
@@ -161,18 +161,19 @@ impl Caller {
         Err(Refusal::new(code::API_KEY_CANNOT_WIDEN, why))
     }
 
-    /// Refuses to make a credential (643) whose rights would exceed those of the caller's key: it would
-    /// have its owner's role, and neither the end nor the networks of the key.
+    /// Refuses to make a credential or an SSH certificate (643) whose rights would exceed those of the caller's key: it
+    /// would have its owner's role, neither the end nor the networks of the key, and agents would serve endpoints with it.
     pub(crate) fn may_make_credentials(&self) -> Result<(), Refusal> {
         let Some(own) = &self.restrictions else {
             return Ok(());
         };
         let has_role = own.role.is_some_and(|role| role < Role::Admin);
-        if !has_role && own.expires_at.is_none() && own.networks.is_empty() {
+        let may_serve = own.scopes.is_empty() || own.scopes.has(Scope::EndpointsWrite);
+        if !has_role && may_serve && own.expires_at.is_none() && own.networks.is_empty() {
             return Ok(());
         }
-        let why = "An API key with a role, an end or networks cannot create credentials of agents, \
-                   which would not have these restrictions.";
+        let why = "An API key with a role, an end, networks, or scopes without `endpoints.write` cannot create \
+                   credentials, operators or certificates, which would not have these restrictions.";
         Err(Refusal::new(code::API_KEY_CANNOT_WIDEN, why))
     }
 }
@@ -182,7 +183,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::right::Scope;
 
     fn of(text: &str) -> KeyRestrictions {
         serde_json::from_str(text).unwrap()

@@ -200,11 +200,13 @@ impl Resource for KubernetesOperator {
 }
 
 impl KubernetesOperator {
-    /// The selectors of the endpoints that its certificate opens; `None` if it has none.
-    fn reach(&self) -> Option<Vec<String>> {
+    /// The selectors of the endpoints that its certificate opens, and the address at which it does; `None` if it has no
+    /// certificate.
+    fn reach(&self) -> Option<(Vec<String>, String)> {
         let binding = self.binding.as_ref()?;
         binding.certificate.as_ref()?;
-        Some(binding.endpoint_selectors.clone())
+        let address = binding.ingress_endpoint.clone();
+        Some((binding.endpoint_selectors.clone(), address))
     }
 
     /// Sets the binding. Returns further changes to commit.

@@ -60,6 +60,7 @@ impl Resource for SshHostCertificate {
     type Update = Update;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        cx.caller.may_make_credentials()?;
         let nothing = Options::new();
         let asked = CertificateRequest {
             role: Role::Host,

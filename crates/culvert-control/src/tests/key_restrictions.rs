@@ -225,11 +225,7 @@ pub(super) async fn a_restricted_key_gives_no_more_than_it_has() {
     let rotated = call("POST", &rotate(&child), Value::Null).await;
     assert!(matches!(rotated, Answered::Created(_)));
     // Credentials would have the owner's rights, without restriction or expiry.
-    for collection in ["credentials", "ssh_credentials", "ssh_user_certificates"] {
-        let body = rig.sample(collection, 1).await;
-        let answered = call("POST", &format!("/{collection}"), body).await;
-        assert_eq!(answered.code(), Some(643), "{collection}");
-    }
+    makes_no_credential(&rig, &caller, "all").await;
     // It may narrow itself, and then do no more than that.
     let body = json!({"scopes": ["keys.write"], "networks": ["192.0.2.128/25"]});
     call("PATCH", &of(&id), body).await.body();
@@ -240,6 +236,61 @@ pub(super) async fn a_restricted_key_gives_no_more_than_it_has() {
     let narrowed = narrowed.unwrap();
     let again = rig.call(&narrowed, "PATCH", &of(&id), own).await;
     assert_eq!(again.code(), Some(643));
+}
+
+/// The caller makes nothing that would have its owner's rights and outlive its key.
+async fn makes_no_credential(rig: &Rig, caller: &Caller, what: &str) {
+    for collection in [
+        "credentials",
+        "ssh_credentials",
+        "ssh_user_certificates",
+        "ssh_host_certificates",
+    ] {
+        let body = rig.sample(collection, 1).await;
+        let path = format!("/{collection}");
+        let answered = rig.call(caller, "POST", &path, body).await;
+        assert_eq!(answered.code(), Some(643), "{what}: {collection}");
+    }
+}
+
+/// Each restriction alone.
+#[tokio::test]
+async fn no_restriction_can_be_left_behind_by_a_credential() {
+    let rig = Rig::start().await;
+    let end = rig.clock.now().plus(HOUR).to_string();
+    for restriction in [
+        json!({"role": "member"}),
+        json!({"expires_at": end}),
+        json!({"networks": ["192.0.2.0/24"]}),
+        json!({"scopes": ["credentials.write", "keys.write", "agents.write"]}),
+    ] {
+        let (_, caller) = restricted(&rig, restriction.clone()).await;
+        makes_no_credential(&rig, &caller, &restriction.to_string()).await;
+    }
+    let scopes = json!({"scopes": ["credentials.write", "endpoints.write"]});
+    let (_, caller) = restricted(&rig, scopes).await;
+    let made = rig.call(&caller, "POST", "/credentials", json!({})).await;
+    assert!(matches!(made, Answered::Created(_)), "{made:?}");
+}
+
+/// The token from before a rotation works until its end, and so does all that is made with it.
+#[tokio::test]
+async fn a_previous_token_leaves_nothing_behind() {
+    let rig = Rig::start().await;
+    let (id, first) = key(&rig, &rig.admin, json!({})).await;
+    let rotate = format!("/api_keys/{id}/rotate");
+    let rotated = rig.post(&rotate, json!({"overlap": 3_600})).await;
+    assert!(matches!(rotated, Answered::Created(_)));
+    let caller = rig.authenticate(&first).await.unwrap();
+    makes_no_credential(&rig, &caller, "a previous token").await;
+    let again = rig
+        .call(&caller, "POST", &rotate, json!({"overlap": 0}))
+        .await;
+    assert_eq!(again.code(), Some(643));
+    let (_, child) = key(&rig, &caller, json!({})).await;
+    assert!(rig.authenticate(&child).await.is_ok());
+    rig.clock.advance(HOUR);
+    assert!(rig.authenticate(&child).await.is_err());
 }
 
 /// What depends on the role of the owner depends on the role of the key too.
