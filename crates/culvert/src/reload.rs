@@ -75,11 +75,11 @@ fn waiting(before: &Settings, after: &Settings) -> Vec<String> {
             .cloned()
             .unwrap_or(Value::Null)
     };
-    keys()
-        .into_iter()
-        .map(|key| key.name)
+    let names = keys().iter().map(|key| &key.name);
+    names
         .filter(|key| !LIVE.contains(&key.as_str()))
         .filter(|key| value(before, key) != value(after, key))
+        .cloned()
         .collect()
 }
 

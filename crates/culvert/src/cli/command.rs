@@ -37,11 +37,11 @@ pub fn with_settings(command: Command) -> Command {
     let mut command = command.arg(file);
     for key in config::keys() {
         command = command.arg(
-            Arg::new(key.name.clone())
+            Arg::new(&*key.name)
                 .long(key.flag())
                 .value_name("VALUE")
                 .action(ArgAction::Set)
-                .help(key.doc.clone())
+                .help(&*key.doc)
                 .hide_short_help(true)
                 .help_heading("Settings"),
         );
@@ -52,7 +52,7 @@ pub fn with_settings(command: Command) -> Command {
 /// The settings of a command built with [`with_settings`].
 pub fn settings_of(matches: &ArgMatches) -> Result<Settings, Failure> {
     let flags: Vec<(String, String)> = config::keys()
-        .into_iter()
+        .iter()
         // Secrets have no flags, because every user of the machine can read command lines.
         .filter_map(|key| {
             Some((

@@ -1,5 +1,7 @@
 //! The keys of the settings, from their schema, and the reference page.
 
+use std::sync::LazyLock;
+
 use serde_json::Value;
 
 use super::Settings;
@@ -62,13 +64,17 @@ impl Key {
 }
 
 /// Every key, sorted by name within its section.
-pub fn keys() -> Vec<Key> {
-    let schema =
-        serde_json::to_value(schemars::schema_for!(Settings)).expect("a schema is always JSON");
-    let defaults = serde_json::to_value(Settings::default()).expect("settings are always JSON");
-    let mut keys = Vec::new();
-    collect_keys(&schema, &schema, &defaults, "", &mut keys);
-    keys
+pub fn keys() -> &'static [Key] {
+    // Many commands have a flag for each of them.
+    static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+        let schema =
+            serde_json::to_value(schemars::schema_for!(Settings)).expect("a schema is always JSON");
+        let defaults = serde_json::to_value(Settings::default()).expect("settings are always JSON");
+        let mut keys = Vec::new();
+        collect_keys(&schema, &schema, &defaults, "", &mut keys);
+        keys
+    });
+    &KEYS
 }
 
 fn collect_keys(root: &Value, schema: &Value, defaults: &Value, path: &str, keys: &mut Vec<Key>) {

@@ -94,7 +94,7 @@ pub fn load(
             without_values(&e)
         ))
     })?;
-    refuse_unknown(&given, &keys)?;
+    refuse_unknown(&given, keys)?;
     let mut settings: Settings = config.try_deserialize().map_err(|e| {
         Invalid(format!(
             "the configuration is invalid: {}",

@@ -138,7 +138,7 @@ fn every_key_is_documented() {
 
 #[test]
 fn every_live_key_is_a_key() {
-    let keys: Vec<String> = keys().into_iter().map(|key| key.name).collect();
+    let keys: Vec<String> = keys().iter().map(|key| key.name.clone()).collect();
     for live in LIVE {
         assert!(keys.iter().any(|key| key == live), "{live}");
     }
