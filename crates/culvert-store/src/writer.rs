@@ -199,44 +199,62 @@ impl<B: WriteBackend> Task<B> {
         if let Err(fault) = self.health.check() {
             return refuse(group, &fault);
         }
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => match self.site.connect(Access::Write).await {
-                Ok(connection) => connection,
-                Err(error) => return refuse(group, &Fault::new("reaching the database", error)),
-            },
-        };
         let (entries, answers): (Vec<_>, Vec<_>) = group
             .into_iter()
             .map(|one| (one.command, one.answer))
             .unzip();
-        let transacted = tokio::time::timeout(
-            TRANSACTION_TIMEOUT,
-            self.transact(&mut connection, &entries),
-        )
-        .await
-        .unwrap_or(Err((
-            "committing: timed out; the outcome is unknown",
-            sqlx::Error::PoolTimedOut,
-        )));
-        match transacted {
+        let kept = self.connection.take();
+        let is_kept = kept.is_some();
+        let mut written = self.attempt(kept, &entries).await;
+        // The server may have closed the connection since its last use, as a restart does.
+        if is_kept && written.as_ref().is_err_and(Failure::may_be_repeated) {
+            tracing::debug!("repeating a transaction on a new connection");
+            written = self.attempt(None, &entries).await;
+        }
+        match written {
             Ok(outcomes) => {
-                self.connection = Some(connection);
                 for (answer, outcome) in answers.into_iter().zip(outcomes) {
                     // Fails if the caller has gone away.
                     drop(answer.send(outcome));
                 }
             }
-            Err((doing, error)) => {
-                self.health.judge(&error, doing);
+            Err(Failure { doing, error, .. }) => {
                 for answer in answers {
                     let fault = Fault::new(doing, error.to_string());
                     drop(answer.send(Err(fault.into())));
                 }
-                // Dropping the connection ends the transaction, whatever its state.
-                drop(connection);
             }
         }
+    }
+
+    /// Runs one transaction on `connection`, or on a new one. Keeps the connection if it works.
+    async fn attempt(
+        &mut self,
+        connection: Option<Connection>,
+        entries: &[B::Command],
+    ) -> Result<Outcomes<B>, Failure> {
+        let mut connection = match connection {
+            Some(connection) => connection,
+            None => {
+                let opened = self.site.connect(Access::Write).await;
+                opened.map_err(Failure::undone(
+                    "reaching the database; nothing was written",
+                ))?
+            }
+        };
+        let transaction = self.transact(&mut connection, entries);
+        let written = tokio::time::timeout(TRANSACTION_TIMEOUT, transaction)
+            .await
+            .unwrap_or_else(|_| {
+                let doing = "committing: timed out; the outcome is unknown";
+                Err(Failure::unknown(doing)(sqlx::Error::PoolTimedOut))
+            });
+        match &written {
+            Ok(_) => self.connection = Some(connection),
+            // Dropping the connection ends the transaction, whatever its state.
+            Err(failure) => self.health.judge(&failure.error, failure.doing),
+        }
+        written
     }
 
     /// Runs one transaction. An error means that the whole group failed.
@@ -244,16 +262,16 @@ impl<B: WriteBackend> Task<B> {
         &self,
         connection: &mut Connection,
         entries: &[B::Command],
-    ) -> Result<Vec<Result<B::Outcome, B::Refused>>, (&'static str, sqlx::Error)> {
+    ) -> Result<Outcomes<B>, Failure> {
         if let [command] = entries
             && self.book.is_one_statement(command)
         {
             let written = self.statement(connection, command).await;
             return written
                 .map(|outcome| vec![outcome])
-                .map_err(|error| ("committing; the outcome is unknown", error));
+                .map_err(Failure::unknown(COMMITTING));
         }
-        let beginning = |error| ("beginning a transaction; nothing was written", error);
+        let beginning = Failure::undone("beginning a transaction; nothing was written");
         connection.begin().await.map_err(beginning)?;
         let mut transaction = self.book.open(connection).await.map_err(beginning)?;
         let mut outcomes = Vec::with_capacity(entries.len());
@@ -265,7 +283,7 @@ impl<B: WriteBackend> Task<B> {
                 [_] => Ok(self.apply(connection, &mut transaction, command).await),
                 _ => self.one(connection, &mut transaction, command).await,
             };
-            let outcome = outcome.map_err(|error| ("writing; nothing was written", error))?;
+            let outcome = outcome.map_err(Failure::undone("writing; nothing was written"))?;
             outcomes.push(match outcome {
                 Outcome::Written(answer) => {
                     has_written = true;
@@ -279,7 +297,7 @@ impl<B: WriteBackend> Task<B> {
             });
         }
         if has_written {
-            let committing = |error| ("committing; the outcome is unknown", error);
+            let committing = Failure::unknown(COMMITTING);
             self.book
                 .close(connection, &transaction)
                 .await
@@ -357,6 +375,48 @@ impl<B: WriteBackend> Task<B> {
     }
 }
 
+/// The outcome of each command of a group.
+type Outcomes<B> = Vec<Result<<B as WriteBackend>::Outcome, <B as WriteBackend>::Refused>>;
+
+/// Why a whole group failed.
+struct Failure {
+    doing: &'static str,
+    error: sqlx::Error,
+    /// Whether it is certain that nothing was written.
+    is_undone: bool,
+}
+
+impl Failure {
+    fn undone(doing: &'static str) -> impl Fn(sqlx::Error) -> Self + Copy {
+        move |error| Self {
+            doing,
+            error,
+            is_undone: true,
+        }
+    }
+
+    fn unknown(doing: &'static str) -> impl Fn(sqlx::Error) -> Self + Copy {
+        move |error| Self {
+            doing,
+            error,
+            is_undone: false,
+        }
+    }
+
+    /// Whether the connection was lost before anything was written.
+    fn may_be_repeated(&self) -> bool {
+        let is_lost = match &self.error {
+            // Class 57P of PostgreSQL: the server is shutting down, or was restarted.
+            sqlx::Error::Database(error) => {
+                error.code().is_some_and(|code| code.starts_with("57P"))
+            }
+            sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => true,
+            _ => false,
+        };
+        self.is_undone && is_lost
+    }
+}
+
 /// Collects the first command and those that wait. If the last group was larger, waits briefly for
 /// more, because callers that just got a result usually send the next command.
 async fn gather<T>(first: T, waiting: &mut mpsc::Receiver<T>, size_before: usize) -> Vec<T> {
@@ -384,6 +444,7 @@ fn refuse<B: WriteBackend>(group: Vec<Waiting<B>>, fault: &Fault) {
     }
 }
 
+const COMMITTING: &str = "committing; the outcome is unknown";
 const GROUP_MAX: usize = 64;
 const WAITING_MAX: usize = 4 * GROUP_MAX;
 const GATHER_AT_MOST: Duration = Duration::from_millis(2);

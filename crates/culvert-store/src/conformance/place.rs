@@ -66,6 +66,16 @@ impl Place {
         self.database.is_none()
     }
 
+    /// Ends all connections, as a restart of the server does. SQLite has none.
+    pub(super) async fn end_connections(&self) {
+        if let Some(Temporary { server, name }) = &self.database {
+            let ended = format!(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
+            );
+            run(server, ended).await.unwrap();
+        }
+    }
+
     pub(super) async fn store(&self) -> Store {
         Store::open(&self.url, self.clock.clone(), texts())
             .await
@@ -115,7 +125,7 @@ pub(super) async fn run(server: &str, sql: String) -> Result<(), sqlx::Error> {
 
 #[allow(
     clippy::disallowed_methods,
-    reason = "where the tests' PostgreSQL is can only be emitted from outside"
+    reason = "the environment names the PostgreSQL server of the tests"
 )]
 fn server() -> String {
     std::env::var("CULVERT_TEST_POSTGRES_URL")

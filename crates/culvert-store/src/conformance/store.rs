@@ -33,6 +33,7 @@ on_both_engines!(
     settings_and_pruning,
     a_copy_opens_and_holds_everything,
     a_blocked_store_refuses_in_time_and_recovers,
+    closed_connections_fail_no_commit_and_no_read,
     closed_means_closed,
 );
 
@@ -91,6 +92,30 @@ fn child(id: &str, of: &str, on_delete: OnDelete) -> Document {
 
 async fn head(store: &Store, kind: &str, id: &str) -> Head {
     store.get(kind, id).await.unwrap().unwrap().head
+}
+
+async fn closed_connections_fail_no_commit_and_no_read(place: &Place) {
+    let store = place.store().await;
+    let id = |n: usize| format!("item_{n}");
+    store
+        .commit(insert(document("item", &id(0))))
+        .await
+        .unwrap();
+    // One commit alone, then several that the writer combines.
+    for some in [1..2, 2..30] {
+        place.end_connections().await;
+        let mut commits = JoinSet::new();
+        for n in some {
+            let (store, document) = (store.clone(), document("item", &id(n)));
+            commits.spawn(async move { store.commit(insert(document)).await });
+        }
+        while let Some(committed) = commits.join_next().await {
+            committed.unwrap().unwrap();
+        }
+        place.end_connections().await;
+        assert!(store.get("item", &id(1)).await.unwrap().is_some());
+    }
+    assert_eq!(store.all("item").await.unwrap().len(), 30);
 }
 
 async fn a_document_comes_back_as_it_went(place: &Place) {
