@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_prefixes() {
+    fn addresses_and_prefixes_match() {
         for (text, read) in [
             ("192.0.2.7", Some("192.0.2.7/32")),
             ("192.0.2.7/24", Some("192.0.2.0/24")),

@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_and_json_are_read_alike() {
+    fn yaml_and_json_parse_to_equal_documents() {
         let expected = json!({"a": [1, "two", true, null, 1.5], "b": {"c": "0x"}});
         for text in [
             "a: [1, two, true, ~, 1.5]\nb:\n  c: 0x\n",
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_readers_may_read_differently_is_refused() {
+    fn ambiguous_documents_are_refused() {
         for (text, why) in [
             ("a: 1\na: 2", "line 2, column 1: duplicate key `a`"),
             (
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_cannot_make_a_small_text_large() {
+    fn yaml_aliases_cannot_expand_a_document() {
         let mut bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
         for level in 1..20 {
             let below = vec![format!("*a{}", level - 1); 10].join(",");
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_knows_its_place() {
+    fn strings_have_their_position_in_the_source() {
         for text in [
             "é: [plain]",
             "é: ['plain']",

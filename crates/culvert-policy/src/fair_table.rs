@@ -355,7 +355,7 @@ mod tests {
 
     /// A new key visits a few counts, regardless of how full the table is and which sources hold its buckets.
     #[test]
-    fn a_new_key_looks_at_a_few_counts_in_a_full_table_too() {
+    fn a_new_key_visits_few_buckets_of_a_full_table() {
         const KEYS_MAX: u128 = 1_000;
         const ASKED: u32 = 100;
         const EACH_MAX: u32 = 8;
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greedy_source_displaces_its_own_keys_and_resets_none() {
+    fn a_greedy_source_evicts_only_its_own_keys() {
         let mut table = FairTable::new(100, 64);
         for turn in 1..=3 {
             assert_eq!(ask(&mut table, 1, 1, 0), turn, "its own");
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_displaced_key_is_known_to_other_sources() {
+    fn an_evicted_key_keeps_its_count_for_other_sources() {
         let mut table = FairTable::new(100, 64);
         for _ in 0..3 {
             ask(&mut table, 7, 1, 0);
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn where_each_source_has_one_place_further_ones_share_counts() {
+    fn sources_beyond_the_table_size_share_counts() {
         let mut table = FairTable::new(100, 4);
         for source in 0..100 {
             assert_eq!(ask(&mut table, source.into(), source, 0), 1);

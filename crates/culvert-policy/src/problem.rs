@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_answer_has_a_code_of_its_own() {
+    fn each_problem_has_a_distinct_code() {
         let mut numbers: Vec<u16> = Problem::ALL.iter().map(|problem| problem.row().1).collect();
         numbers.sort_unstable();
         let before = numbers.len();

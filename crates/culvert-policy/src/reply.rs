@@ -309,13 +309,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates() {
+    fn http_dates_are_formatted() {
         assert_eq!(imf_date(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(imf_date(0), "Thu, 01 Jan 1970 00:00:00 GMT");
     }
 
     #[test]
-    fn each_answer_says_its_code_and_the_request_in_every_form() {
+    fn every_form_of_a_problem_has_its_code_and_the_request_id() {
         for problem in Problem::ALL {
             let (code, text) = (problem.code(), problem.sentence());
             let number = code.rsplit('_').next().unwrap().parse().unwrap();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_named_first_is_chosen() {
+    fn the_preferred_form_of_the_client_is_chosen() {
         for (accept, form) in [
             ("text/html,application/json", Form::Html),
             ("application/json;q=0.1", Form::Json),

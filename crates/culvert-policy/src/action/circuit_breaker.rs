@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_breaker_opens_is_probed_and_closes() {
+    fn a_circuit_breaker_opens_probes_and_closes() {
         let mut state = State::default();
         for failed in [false, true, false] {
             state.answered(&SETTINGS, at(1), failed);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_the_window_is_forgotten() {
+    fn responses_older_than_the_window_do_not_count() {
         let mut state = State::default();
         for second in 0..3 {
             state.answered(&SETTINGS, at(second), true);

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_look_like_their_type() {
+    fn content_types_are_inferred_from_bodies() {
         for (body, expected) in [
             ("{\"a\": 1}", "application/json"),
             (" [1]", "application/json"),

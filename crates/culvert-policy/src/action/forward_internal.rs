@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets() {
+    fn targets_must_be_internal_urls() {
         for (text, host, port) in [
             ("http://A.internal", "a.internal", 80),
             ("https://a.b.internal/", "a.b.internal", 443),

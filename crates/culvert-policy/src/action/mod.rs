@@ -63,7 +63,7 @@ mod tests {
     use crate::action_type::NOT_BUILT;
 
     #[test]
-    fn each_action_is_whole_and_built_once() {
+    fn each_action_is_complete_and_listed_once() {
         for ty in ALL {
             assert!(!ty.name.is_empty() && ty.doc.ends_with('.'), "{}", ty.name);
             assert!(

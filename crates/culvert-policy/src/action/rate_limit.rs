@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_slide() {
+    fn rate_limit_windows_slide() {
         let minute = Duration::from_secs(60);
         let at = Duration::from_secs_f64;
         let mut bucket = Bucket::default();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_with_ever_new_keys_locks_nobody_out() {
+    fn a_client_with_many_keys_affects_no_other_client() {
         let (limit, at) = (limit(2), Duration::from_secs);
         for _ in 0..2 {
             assert_eq!(limit.take_at("victim", 2, at(1)), Ok(()));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_of_the_cluster_are_known_by_the_same_hash_everywhere() {
+    fn cluster_buckets_have_one_hash_on_every_node() {
         assert_ne!(hash(&[b"ab", b"c"]), hash(&[b"a", b"bc"]));
         let known = 127_758_177_345_770_750_612_842_648_274_318_026_135;
         assert_eq!(hash(&[b"ab", b"c"]), known);

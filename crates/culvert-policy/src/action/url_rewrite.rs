@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets() {
+    fn rewritten_targets_are_parsed_or_refused() {
         let before = "https://app.example/a?b=c";
         for (url, expected) in [
             ("https://app.example/x?y", Some(("/x?y", None))),

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_mean_nothing_are_rejected() {
+    fn malformed_paths_are_refused() {
         for text in [
             "",
             ".",
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_of_a_level_has_a_limit() {
+    fn the_cost_of_nested_wildcards_is_limited() {
         let paths: Vec<_> = (0..10)
             .map(|_| JsonPath::parse("**.**.**.**.**.**.**.x").unwrap())
             .collect();

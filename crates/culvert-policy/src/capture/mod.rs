@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_no_rule_confirmed_is_not_captured_and_its_memory_is_free() {
+    fn an_unconfirmed_request_is_not_captured_and_frees_its_memory() {
         let budget = BodyBudget::new(1 << 20);
         let mut draft = CaptureDraft::new(&budget);
         draft.tap_request(100);

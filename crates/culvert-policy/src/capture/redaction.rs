@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_action_names_is_revealed() {
+    fn fields_that_an_action_reveals_are_not_redacted() {
         let redaction = Redaction {
             revealed_headers: vec!["authorization".to_owned()],
             revealed_parameters: vec![HeaderRules::parameter_key(b"token")],
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_cannot_be_read_is_not_stored_where_it_may_have_secrets() {
+    fn an_unreadable_body_that_may_have_secrets_is_not_stored() {
         let utf16: Vec<u8> = "{\"a\":1}"
             .encode_utf16()
             .flat_map(u16::to_le_bytes)
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn matches_of_patterns_are_redacted_also_where_they_are_escaped() {
+    fn escaped_matches_of_patterns_are_redacted() {
         let redaction = patterns(&["[0-9]{16}"]);
         for (media, text, wanted) in [
             ("text/plain", "card 4111111111111111.", "card [redacted]."),
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_lose_credentials_even_if_they_are_cut() {
+    fn credentials_in_truncated_forms_are_redacted() {
         let form = [(
             "content-type",
             "Application/X-WWW-Form-urlencoded; charset=utf-8",
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn two_actions_redact_one_after_the_other() {
+    fn redactions_of_two_actions_add_up() {
         let mut messages = CapturedMessages {
             owners: Vec::new(),
             request: None,

@@ -37,7 +37,7 @@ fn markup(page: &str) -> Vec<&str> {
 }
 
 #[test]
-fn no_page_takes_markup_from_a_value() {
+fn values_in_error_pages_are_escaped() {
     let own = Template::parse("<p title='{{host}}' id=\"{{request_id}}\">{{ host }}</p>").unwrap();
     let pages = ErrorPages::default();
     for problem in Problem::ALL {
@@ -97,7 +97,7 @@ fn the_built_in_pages_are_valid_and_show_every_value() {
 }
 
 #[test]
-fn templates_are_checked() {
+fn invalid_templates_are_refused() {
     let unknown = |line, name: &str| TemplateError::Unknown {
         line,
         name: name.to_owned(),
@@ -118,7 +118,7 @@ fn templates_are_checked() {
 }
 
 #[test]
-fn files_of_a_directory_replace_the_page_of_a_status_of_a_class_and_of_all() {
+fn template_files_replace_pages_by_status_class_and_default() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &[u8]| std::fs::write(folder.path().join(name), text).unwrap();
     let read = || ErrorPages::read(folder.path());

@@ -423,7 +423,7 @@ mod tests {
 
     /// For any starts, the index finds the same range as a search of all ranges.
     #[test]
-    fn the_index_finds_what_a_search_of_all_finds() {
+    fn the_index_finds_the_results_of_a_linear_search() {
         let entropy = SeededEntropy::new(3);
         let entropy: &dyn Entropy = &entropy;
         let random = || u64::from_le_bytes(entropy.bytes());
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_any_length_and_numbers_are_found() {
+    fn strings_of_any_length_and_numbers_are_found() {
         assert_eq!(size_of::<(Prefix, u32)>(), 12);
         let lengths = [0, 1, 126, 127, 128, 129, SHORT_MAX - 1, SHORT_MAX];
         let lengths = lengths.into_iter().chain([SHORT_MAX + 1, 70_000]);

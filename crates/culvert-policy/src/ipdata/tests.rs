@@ -19,7 +19,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 #[test]
-fn every_field_is_found_where_the_files_have_it() {
+fn every_field_of_the_files_is_found() {
     let files = IpDataFiles {
         geo: Some(file("geo.mmdb")),
         asn: Some(file("asn.mmdb")),
@@ -94,7 +94,7 @@ fn every_field_is_found_where_the_files_have_it() {
 }
 
 #[test]
-fn lists_are_categories_with_those_above_them() {
+fn lists_belong_to_their_parent_categories() {
     let folder = std::env::temp_dir().join(format!("culvert-lists-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let write = |name: &str, text: &str| {
@@ -200,7 +200,7 @@ fn look_through(bytes: Vec<u8>) -> bool {
 }
 
 #[test]
-fn files_that_are_cut_or_changed_in_any_byte_do_no_harm() {
+fn truncated_or_damaged_files_are_read_or_refused() {
     for whole in [GEO, ASN, COUNTRY] {
         assert!(look_through(whole.to_vec()));
         for length in 0..whole.len() {
@@ -257,7 +257,7 @@ fn made(data: &[u8], metadata: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 }
 
 #[test]
-fn circles_towers_and_floods_are_refused() {
+fn cyclic_deep_and_oversized_files_are_refused() {
     let plain = |data: &[u8]| Database::of(made(data, |_| {})).err();
     // {"country": {"iso_code": "AT"}}
     let good = b"\xe1\x47country\xe1\x48iso_code\x42AT";
@@ -305,17 +305,17 @@ fn circles_towers_and_floods_are_refused() {
 
 proptest! {
     #[test]
-    fn any_bytes_between_tree_and_metadata_do_no_harm(data in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_data_section_is_read_or_refused(data in proptest::collection::vec(any::<u8>(), 0..200)) {
         look_through(made(&data, |_| {}));
     }
 
     #[test]
-    fn any_bytes_for_metadata_do_no_harm(data in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_metadata_is_read_or_refused(data in proptest::collection::vec(any::<u8>(), 0..200)) {
         look_through(made(b"\xe0", |file| file.splice(30.., data).for_each(drop)));
     }
 
     #[test]
-    fn several_changes_do_no_harm(changes in proptest::collection::vec((0usize..1702, any::<u8>()), 1..20)) {
+    fn files_with_several_damaged_bytes_are_read_or_refused(changes in proptest::collection::vec((0usize..1702, any::<u8>()), 1..20)) {
         let mut changed = GEO.to_vec();
         for (at, byte) in changes {
             if let Some(place) = changed.get_mut(at) {
@@ -421,7 +421,7 @@ fn random_database(is_v6: bool, count: usize, seed: u64) -> Vec<u8> {
 
 /// The tables say what the tree says: at the edges of every network, and of random addresses.
 #[test]
-fn tables_say_what_the_tree_says() {
+fn tables_equal_the_search_tree() {
     use culvert_base::{Entropy, SeededEntropy};
     let entropy = SeededEntropy::new(1);
     let entropy: &dyn Entropy = &entropy;

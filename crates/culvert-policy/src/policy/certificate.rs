@@ -183,7 +183,7 @@ mod tests {
     use crate::policy::values::text;
 
     #[test]
-    fn a_certificate_taken_apart() {
+    fn variables_of_a_certificate_are_extracted() {
         let mut params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
         params.serial_number = Some(SerialNumber::from_slice(&[0x00, 0xAB, 0x01]));
         params.distinguished_name = Default::default();

@@ -129,7 +129,7 @@ mod tests {
     use crate::policy::values::text;
 
     #[test]
-    fn cookies_of_a_request() {
+    fn cookies_of_a_request_are_parsed() {
         let mut headers = HeaderMap::new();
         headers.append(COOKIE, "a=1; b=\"2\"; a=3; broken".parse().unwrap());
         let value = of_request(&headers);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_of_a_response() {
+    fn cookies_of_a_response_are_parsed() {
         let lines = [
             "s=1; Path=/; HttpOnly",
             "s=2; Path=/deep; Secure; SameSite=Lax; Max-Age=60; Expires=Sun, 06-Nov-1994 08:49:37 GMT; Odd=x",

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn matches_are_replaced() {
+    fn matches_in_bodies_are_replaced() {
         for (from, to, expected) in [
             ("(\\d+)-(\\d+)", "$2-$1", "a 2-1 b 4-3"),
             ("[ab] ", "", "1-2 3-4"),

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn matches_are_replaced() {
+    fn matches_in_urls_are_replaced() {
         for (from, to, matches, expected) in [
             (
                 "/a/(\\d+)",

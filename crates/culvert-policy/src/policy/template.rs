@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn literals_and_escapes() {
+    fn literals_and_escapes_are_parsed() {
         let env = Env::new(Limits::POLICY);
         let parse = |text: &str| Template::parse(text, &env);
         assert_eq!(parse("").unwrap().constant(), Some(""));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn values_as_text_and_json() {
+    fn values_are_formatted_as_text_and_json() {
         for (value, expected) in [
             (Value::Null, ""),
             (Value::Bool(true), "true"),

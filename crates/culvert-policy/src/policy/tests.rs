@@ -43,7 +43,7 @@ fn action(config: &str) -> String {
 }
 
 #[test]
-fn documents() {
+fn policy_documents_compile_or_are_refused() {
     for (text, code, said) in [
         ("{}", 0, ""),
         ("on_http_request: []", 0, ""),
@@ -160,7 +160,7 @@ fn documents() {
 }
 
 #[test]
-fn limits() {
+fn policies_beyond_the_limits_are_refused() {
     let rule = "{actions: [{type: deny}]}";
     for (text, code) in [
         (
@@ -256,7 +256,7 @@ fn phases_and_upstreams_fit_the_endpoint() {
 }
 
 #[test]
-fn configurations_of_actions() {
+fn invalid_action_configurations_are_refused() {
     let long = "x".repeat((64 << 10) + 1);
     for (text, code, said) in [
         ("type: deny\n    config: {status_code: 451}", 0, ""),
@@ -422,7 +422,7 @@ fn configurations_of_actions() {
 }
 
 #[test]
-fn references_are_found() {
+fn references_of_policies_are_found() {
     let text = action("type: restrict-ips\n    config: {ip_policies: [ipp_1, ipp_9, ipp_1]}");
     let references = Source::read(&text, ACTIONS).unwrap().references();
     let ids: Vec<_> = references
@@ -433,7 +433,7 @@ fn references_are_found() {
 }
 
 #[test]
-fn configurations_of_guards() {
+fn invalid_configurations_of_access_actions_are_refused() {
     let short = "x".repeat(7);
     let long = "x".repeat(129);
     for (text, code, said) in [
@@ -574,7 +574,7 @@ fn configurations_of_guards() {
 }
 
 #[test]
-fn secrets_are_cut_out_and_put_back() {
+fn secrets_are_redacted_and_restored() {
     let text = "# mine\non_http_request:\n- name: é\n  actions:\n  - type: basic-auth\n    config:\n      credentials: [ 'me:password', \"${vars.x}\" ] # two\n      realm: r\n";
     let source = Source::read(text, ACTIONS).unwrap();
     let shown = source.redacted().unwrap();
@@ -629,7 +629,7 @@ fn secrets_are_cut_out_and_put_back() {
 }
 
 #[test]
-fn rules_that_differ_in_their_secrets_alone_keep_each_its_own() {
+fn rules_that_differ_only_in_secrets_keep_their_own() {
     let rule = |secret: &str| {
         format!(
             "- actions: [{{type: verify-webhook, config: {{provider: github, secret: {secret}}}}}]"
@@ -654,7 +654,7 @@ fn rules_that_differ_in_their_secrets_alone_keep_each_its_own() {
 
 /// A new policy must not name a variable that never has a value; stored policies continue to run.
 #[test]
-fn variables_that_nothing_fills_are_refused_when_a_policy_is_written() {
+fn variables_without_a_source_are_refused() {
     let judged = Resources {
         ip_data: Some(Arc::default()),
         ..Resources::default()
@@ -718,7 +718,7 @@ fn variables_that_nothing_fills_are_refused_when_a_policy_is_written() {
 
 /// One of three rules that differ in their secrets alone was removed: the order does not say which.
 #[test]
-fn a_secret_is_not_restored_where_it_is_unclear() {
+fn an_ambiguous_secret_is_not_restored() {
     let rules = |secrets: &[&str]| {
         let rule = |secret: &&str| {
             format!(
@@ -764,7 +764,7 @@ fn a_secret_stays_in_its_rule_for_an_author_who_may_not_read_it() {
 
 /// Only a text that is one expression is shown.
 #[test]
-fn a_text_around_expressions_is_a_secret() {
+fn text_around_expressions_is_redacted() {
     for (text, is_secret) in [
         ("${vars.x}", false),
         ("${secrets.get('v', 's')}", false),

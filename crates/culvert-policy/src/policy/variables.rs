@@ -606,7 +606,7 @@ mod tests {
     use crate::policy::environments::of;
 
     #[test]
-    fn each_path_is_there_once_and_documented() {
+    fn each_variable_is_listed_once_and_documented() {
         for (place, variable) in ALL.iter().enumerate() {
             assert_eq!(
                 usize::from(slot(&variable.path)),
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_have_their_variables() {
+    fn variables_are_available_in_their_phases() {
         for (text, since) in [
             ("conn.client_ip == '1'", Phase::Connect),
             ("conn.client_ip.is_tor_node", Phase::Connect),

@@ -75,7 +75,7 @@ impl Nodes {
 /// By how much a bucket may be over its limit: no more than what others let pass within a turn and the time of a
 /// message. And nothing is refused that fits the limit.
 #[test]
-fn together_nodes_are_over_the_limit_by_what_was_under_way_at_most() {
+fn nodes_exceed_a_shared_limit_only_by_messages_in_flight() {
     const DELAY_MS: u64 = 300;
     let mut was_over = 0;
     for seed in 0..60 {
@@ -125,7 +125,7 @@ fn together_nodes_are_over_the_limit_by_what_was_under_way_at_most() {
 }
 
 #[test]
-fn a_node_that_hears_nothing_goes_on_by_itself_and_learns_later() {
+fn an_isolated_node_counts_alone_and_catches_up() {
     let mut nodes = Nodes::new(2);
     let pass = |nodes: &Nodes, who| (0..20).filter(|_| nodes.take(who, 1, 1, 10)).count();
     assert_eq!(pass(&nodes, 0), 10);
@@ -144,7 +144,7 @@ fn a_node_that_hears_nothing_goes_on_by_itself_and_learns_later() {
 }
 
 #[test]
-fn other_keys_and_other_actions_are_not_touched() {
+fn counts_of_other_keys_and_actions_are_unchanged() {
     let mut nodes = Nodes::new(2);
     assert!((0..10).all(|_| nodes.take(0, 1, 1, 10)));
     nodes.settle();
@@ -155,7 +155,7 @@ fn other_keys_and_other_actions_are_not_touched() {
 }
 
 #[test]
-fn an_action_knows_what_was_heard_before_its_first_request() {
+fn an_action_starts_with_counts_received_before_its_first_request() {
     let mut nodes = Nodes::new(2);
     let first = nodes.nodes[0].table(9, MINUTE);
     for _ in 0..10 {
@@ -174,7 +174,7 @@ fn an_action_knows_what_was_heard_before_its_first_request() {
 
 /// A flood of keys at one node: the messages stay bounded, the other node's table too, and an ordinary key counts.
 #[test]
-fn a_flood_of_keys_is_bounded_everywhere() {
+fn a_flood_of_keys_is_bounded_on_every_node() {
     let nodes = Nodes::new(2);
     for _ in 0..5 {
         assert!(nodes.take(0, 1, 2, 5));
@@ -202,7 +202,7 @@ fn a_flood_of_keys_is_bounded_everywhere() {
 }
 
 #[test]
-fn no_message_does_harm() {
+fn malformed_messages_are_ignored() {
     let mut nodes = Nodes::new(2);
     assert!(nodes.take(0, 1, 1, 10));
     let message = nodes.nodes[0].outgoing().remove(0);
@@ -226,7 +226,7 @@ fn no_message_does_harm() {
 }
 
 #[test]
-fn more_nodes_than_a_bucket_has_room_for_are_refused_and_counted() {
+fn counts_of_too_many_nodes_are_dropped_and_counted() {
     let nodes = Nodes::new(2 + RUNS_MAX);
     for who in 1..nodes.nodes.len() {
         assert!(nodes.take(who, 1, 1, 1_000));
@@ -239,7 +239,7 @@ fn more_nodes_than_a_bucket_has_room_for_are_refused_and_counted() {
 }
 
 #[test]
-fn clocks_that_differ_a_little_do_no_harm() {
+fn small_clock_differences_are_tolerated() {
     let length = MINUTE;
     let mut bucket = Bucket::default();
     let ahead = WindowCounts {

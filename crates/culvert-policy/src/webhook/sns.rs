@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificates_are_amazons() {
+    fn certificates_are_fetched_only_from_amazon() {
         for (text, is_taken) in [
             ("https://sns.us-east-1.amazonaws.com/a.pem", true),
             ("https://sns.us-gov-west-1.amazonaws.com/a.pem", true),

@@ -87,7 +87,7 @@ impl Case {
 }
 
 #[test]
-fn requests_are_judged_as_their_providers_sign_them() {
+fn recorded_requests_of_every_provider_are_verified() {
     let vectors = vectors();
     for case in &vectors.cases {
         let name = format!("{}: {}", case.provider, case.case);
@@ -126,7 +126,7 @@ fn requests_are_judged_as_their_providers_sign_them() {
 }
 
 #[test]
-fn each_provider_has_the_cases_that_matter() {
+fn each_provider_has_the_required_test_cases() {
     let mut cases: BTreeMap<String, BTreeSet<Expected>> = BTreeMap::new();
     for case in vectors().cases {
         cases.entry(case.provider).or_default().insert(case.expect);
@@ -146,7 +146,7 @@ fn each_provider_has_the_cases_that_matter() {
 }
 
 #[test]
-fn the_table_is_in_order() {
+fn the_provider_table_is_sorted() {
     let names: Vec<_> = all().map(Provider::name).collect();
     assert!(names.is_sorted() && names.len() == names.iter().collect::<BTreeSet<_>>().len());
     assert!(
@@ -158,7 +158,7 @@ fn the_table_is_in_order() {
 }
 
 #[test]
-fn secrets_that_cannot_be_are_refused() {
+fn invalid_secrets_are_refused() {
     for (provider, secret, is_taken) in [
         ("github", "", false),
         ("github", "x", true),
@@ -195,7 +195,7 @@ fn an_empty_secret_verifies_nothing() {
 }
 
 #[test]
-fn moments() {
+fn timestamps_of_providers_are_parsed() {
     let at = Timestamp::from_unix_seconds(1_767_225_600);
     for text in [
         "1767225600",
@@ -248,7 +248,7 @@ fn fields() -> impl Strategy<Value = Vec<(HeaderName, HeaderValue)>> {
 
 proptest! {
     #[test]
-    fn no_request_is_too_odd_to_be_judged(
+    fn any_request_is_verified_or_refused(
         fields in fields(),
         url in "(https://)?[a-z.:]{0,12}[/?&=%a-zé0-9.:]{0,40}",
         secret in "(whsec_)?[ -~é]{0,30}",

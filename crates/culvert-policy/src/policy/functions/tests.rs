@@ -41,7 +41,7 @@ fn eval(source: &str) -> Result<String, EvalErrorKind> {
 }
 
 #[test]
-fn results() {
+fn functions_return_their_documented_results() {
     for (source, expected) in [
         ("hasReqHeader('X-A') && !hasReqHeader('x-b')", "true"),
         ("getReqHeader('X-A')", r#"["1","2"]"#),
@@ -161,7 +161,7 @@ fn results() {
 }
 
 #[test]
-fn failures() {
+fn invalid_arguments_of_functions_are_errors() {
     use EvalErrorKind::{IndexOutOfRange, InvalidArgument, MemoryExceeded, NoSuchKey};
     for (source, kind) in [
         ("getReqCookie('nope')", NoSuchKey),
@@ -207,7 +207,7 @@ fn each_function_is_documented_and_of_its_phase() {
 }
 
 #[test]
-fn secrets_by_name() {
+fn secrets_are_found_by_vault_and_name() {
     assert_eq!(eval("secrets.get('v', 'n')"), Ok("hush".to_owned()));
     for absent in ["secrets.get('v', 'x')", "secrets.get('x', 'n')"] {
         assert_eq!(eval(absent), Err(EvalErrorKind::Missing), "{absent}");
@@ -221,7 +221,7 @@ fn secrets_by_name() {
 }
 
 #[test]
-fn hours_of_named_zones() {
+fn time_functions_accept_named_zones() {
     for (call, hour) in [
         (
             "timestamp('2026-07-01T10:30:00Z').getHours('Europe/Vienna')",
