@@ -131,7 +131,7 @@ mod tests {
     ];
 
     #[test]
-    fn seeds_hold() {
+    fn fuzz_seeds_pass() {
         super::policy(POLICY.as_bytes());
         assert!(
             culvert_policy::Source::read(POLICY, culvert_login::ACTIONS)
@@ -146,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn changed_policies_hold(at in 0..POLICY.len(), cut in 0..12_usize, put in "[ -~\\n]{0,8}") {
+        fn changed_policies_compile_or_are_refused(at in 0..POLICY.len(), cut in 0..12_usize, put in "[ -~\\n]{0,8}") {
             let mut bytes = POLICY.as_bytes().to_vec();
             let end = (at + cut).min(bytes.len());
             bytes.splice(at..end, put.bytes());
@@ -154,7 +154,7 @@ mod tests {
         }
 
         #[test]
-        fn changed_expressions_hold(which in 0..EXPRESSIONS.len(), at in 0..60_usize, cut in 0..6_usize, put in "[ -~]{0,6}") {
+        fn changed_expressions_compile_or_are_refused(which in 0..EXPRESSIONS.len(), at in 0..60_usize, cut in 0..6_usize, put in "[ -~]{0,6}") {
             let mut bytes = EXPRESSIONS[which].as_bytes().to_vec();
             let end = (at + cut).min(bytes.len());
             bytes.splice(at.min(end)..end, put.bytes());

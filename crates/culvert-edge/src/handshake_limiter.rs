@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn handshakes_that_wait_for_their_clients_hold_no_turn() {
+    async fn handshakes_waiting_for_their_client_hold_no_permit() {
         let limiter = Arc::new(HandshakeLimiter::new(1));
         let mut clients = Vec::new();
         let mut waiting = JoinSet::new();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_source_waits_behind_itself() {
+    async fn a_source_with_many_handshakes_delays_only_itself() {
         let limiter = Arc::new(HandshakeLimiter::new(1));
         let done = Arc::new(AtomicUsize::new(0));
         let all = limiter.hold_all().await;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wait_ends_in_time() {
+    async fn a_wait_for_a_permit_times_out() {
         let limiter = HandshakeLimiter::new(1);
         let _all = limiter.hold_all().await;
         assert!(limiter.run(1, Duration::ZERO, async {}).await.is_err());

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_found_by_what_it_listens_on() {
+    fn an_inherited_socket_is_found_by_its_address() {
         let one = TcpListener::bind("127.0.0.1:0").unwrap();
         let all = TcpListener::bind("0.0.0.0:0").unwrap();
         let (one_at, port) = (one.local_addr().unwrap(), all.local_addr().unwrap().port());

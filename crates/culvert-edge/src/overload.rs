@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_entered_at_once_and_left_one_by_one() {
+    fn overload_levels_rise_immediately_and_fall_one_by_one() {
         let start = Instant::now();
         let mut pressure = Pressure::default();
         let mut look =
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_full_sheds_more() {
+    fn sustained_pressure_drops_events_then_ends_exchanges() {
         let start = Instant::now();
         let mut pressure = Pressure::default();
         let mut look = |memory, files, millis| {
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_the_greediest_source_go_first_and_no_more_than_must() {
+    fn connections_are_closed_oldest_first_from_the_largest_source() {
         let start = Instant::now();
         let (greedy, modest, lone) = (
             IpAddr::from([192, 0, 2, 1]),
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_closed_as_it_takes() {
+    fn idle_connections_are_closed_down_to_the_threshold() {
         let files = |open| Demand {
             files: (open, 16_000),
             memory: 0,
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn the_process_is_seen() {
+    fn memory_and_open_files_of_the_process_are_measured() {
         // If the system reports nothing, nothing is shed.
         if std::path::Path::new("/proc/self/statm").exists() {
             assert!(memory().is_some_and(|bytes| bytes > 0));
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_share_counts_and_a_slow_store_refuses_nobody() {
+    fn the_largest_share_sets_the_level_and_a_slow_store_refuses_no_request() {
         let second = Duration::from_secs(1);
         let (none, some) = ((Duration::ZERO, second), (second / 2, second));
         let shares = |run_queue, store| {
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_queue_that_stands_counts() {
+    fn only_a_standing_run_queue_is_pressure() {
         let start = Instant::now();
         let at = |look: u64| start + Duration::from_millis(100 * look);
         let sent = std::cell::RefCell::new(Vec::new());

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn lines() {
+    fn version_1_headers_are_parsed() {
         for (line, header) in [
             (
                 "PROXY TCP4 1.2.3.4 5.6.7.8 9 10",
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn binaries() {
+    fn version_2_headers_are_parsed() {
         let four = [1, 2, 3, 4, 5, 6, 7, 8, 0, 9, 0, 10];
         let whole = ends("1.2.3.4:9", "5.6.7.8:10");
         let with = |after: &[u8]| [&four[..], after].concat();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_headers_are_parsed_back() {
         for (client, server) in [
             ("1.2.3.4:9", "5.6.7.8:10"),
             ("[2001:db8::1]:9", "[::1]:10"),
@@ -346,12 +346,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn any_bytes_are_parsed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             crate::fuzz::proxy_header(&bytes);
         }
 
         #[test]
-        fn nearly_headers_are_read(
+        fn damaged_headers_are_parsed_or_refused(
             start in prop_oneof![Just(&SIGNATURE[..]), Just(&b"PROXY TCP4 "[..]), Just(&b"PROXY "[..])],
             rest in prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..60),

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_before_wildcard_and_the_longest_wildcard_first() {
+    fn exact_hosts_precede_wildcards_and_longer_wildcards_shorter_ones() {
         let mut hosts = Hosts::default();
         hosts.insert(&name("a.example"), 1);
         hosts.insert(&name("*.example"), 2);

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_keeps_what_it_had() {
+    fn a_copy_is_unchanged_by_later_writes() {
         let mut table = Table::<Arc<str>, usize>::default();
         let mut copies = Vec::new();
         let mut plain = HashMap::new();

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_one_hop_do_not_pass() {
+    fn hop_by_hop_fields_are_not_forwarded() {
         let mut headers = fields(&[
             ("connection", "close, X-Mine"),
             ("x-mine", "1"),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_cannot_change_what_came_before() {
+    fn fields_that_belong_in_a_head_are_removed_from_trailers() {
         let mut trailers = fields(&[
             ("content-length", "1"),
             ("set-cookie", "a=b"),

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_proof_of_the_standard_is_accepted() {
+    fn the_accept_key_of_rfc_6455_is_accepted() {
         // RFC 6455 1.3.
         let key = HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ==");
         let mut headers = HeaderMap::new();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_handshakes_count() {
+    fn incomplete_websocket_handshakes_are_refused() {
         let ask = |change: &dyn Fn(&mut request::Builder)| {
             let mut builder = Request::get("/")
                 .header(CONNECTION, "keep-alive, Upgrade")

@@ -91,7 +91,7 @@ mod tests {
         \"\x1a\x0a\x12k8s.ngrok.com/team\x12\x04shop";
 
     #[tokio::test]
-    async fn a_recorded_request_is_read() {
+    async fn a_recorded_operator_request_is_parsed() {
         let request = ConnRequest::read(&mut &*RECORDED).await.unwrap();
         assert_eq!((request.host.as_str(), request.port), ("shop.web", 8080));
         let pod = request.pod.unwrap();
@@ -100,7 +100,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_request_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_parsed_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             drop(runtime.block_on(ConnRequest::read(&mut &*bytes)));
         }

@@ -172,7 +172,7 @@ mod tests {
 
     /// A thread that becomes idle leaves its pipes to the others.
     #[test]
-    fn idle_pipes_are_those_of_all_threads() {
+    fn idle_pipes_are_counted_over_all_threads() {
         let descriptors = |pipe: &Pipe| pipe.ends.read.as_raw_fd();
         let given = std::thread::spawn(move || {
             let pipe = Pipe::take().unwrap();

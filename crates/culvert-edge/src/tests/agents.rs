@@ -267,7 +267,7 @@ const REQUEST: &str = "GET / HTTP/1.1\r\nhost: app.example\r\n\r\n";
 const UPLOAD: &str = "POST / HTTP/1.1\r\nhost: app.example\r\ncontent-length: 1\r\n\r\nx";
 
 #[tokio::test]
-async fn a_stream_carries_the_requests_of_one_client_and_of_no_other() {
+async fn a_stream_is_reused_only_by_the_same_client() {
     let agents = Agents::new(&[("ep_a", Agent::Serves)]);
     let endpoints = vec![endpoint_of("ep_a", Scheme::Http, "app.example", None)];
     let rig = rig(&agents, endpoints).await;
@@ -293,7 +293,7 @@ async fn a_stream_carries_the_requests_of_one_client_and_of_no_other() {
 }
 
 #[tokio::test]
-async fn clients_share_streams_where_the_agent_needs_no_address_of_each() {
+async fn clients_share_streams_if_the_agent_needs_no_client_address() {
     let agents = Agents::new(&[("ep_a", Agent::Serves)]);
     let rig = rig(&agents, vec![forwarding("ep_a")]).await;
     // Clients that stay connected, with one request at a time among them.
@@ -314,7 +314,7 @@ async fn clients_share_streams_where_the_agent_needs_no_address_of_each() {
 }
 
 #[test]
-fn a_service_that_wants_the_client_gets_a_stream_of_each() {
+fn services_that_need_the_client_address_get_a_stream_per_client() {
     let schemes = [Scheme::Http, Scheme::Https, Scheme::Tcp, Scheme::Tls];
     let protocols = [Protocol::Http1, Protocol::Http2];
     let proxies = [None, Some(ProxyVersion::One), Some(ProxyVersion::Two)];
@@ -332,7 +332,7 @@ fn a_service_that_wants_the_client_gets_a_stream_of_each() {
 }
 
 #[tokio::test]
-async fn who_finds_no_stream_waits_for_one() {
+async fn a_request_to_a_busy_agent_waits_for_a_stream() {
     let agents = Agents::new(&[("ep_a", Agent::Busy)]);
     let rig = rig(&agents, vec![forwarding("ep_a")]).await;
     let mut client = rig.connect().await;
@@ -344,7 +344,7 @@ async fn who_finds_no_stream_waits_for_one() {
 }
 
 #[tokio::test]
-async fn a_stream_that_an_agent_refuses_is_opened_again_or_the_client_may_try_again() {
+async fn a_refused_stream_is_opened_again_or_answered_as_retryable() {
     let mut agents = Agents::new(&[("ep_a", Agent::RefusesOne)]);
     // Keeps no streams, so that every request asks the agent.
     Arc::get_mut(&mut agents).unwrap().may_rest = false;
@@ -361,7 +361,7 @@ async fn a_stream_that_an_agent_refuses_is_opened_again_or_the_client_may_try_ag
 }
 
 #[tokio::test]
-async fn a_stream_that_is_not_kept_after_an_answer_is_ended_in_good_order() {
+async fn a_stream_that_is_not_pooled_ends_cleanly_after_its_response() {
     let mut agents = Agents::new(&[("ep_a", Agent::Serves)]);
     Arc::get_mut(&mut agents).unwrap().may_rest = false;
     let rig = rig(&agents, vec![forwarding("ep_a")]).await;
@@ -379,7 +379,7 @@ async fn a_stream_that_is_not_kept_after_an_answer_is_ended_in_good_order() {
 }
 
 #[tokio::test]
-async fn where_an_agent_has_little_room_its_streams_end_with_their_request() {
+async fn streams_of_a_nearly_full_agent_end_with_their_request() {
     let mut agents = Agents::new(&[("ep_a", Agent::Serves)]);
     Arc::get_mut(&mut agents).unwrap().may_rest = false;
     let endpoints = vec![endpoint_of("ep_a", Scheme::Http, "app.example", None)];
@@ -393,7 +393,7 @@ async fn where_an_agent_has_little_room_its_streams_end_with_their_request() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_away_busy_or_silent_has_an_answer_of_its_own() {
+async fn unreachable_busy_and_silent_agents_have_distinct_error_codes() {
     let agents = Agents::new(&[]);
     let endpoints = vec![endpoint_of("ep_a", Scheme::Http, "app.example", None)];
     let rig = rig(&agents, endpoints).await;
@@ -428,7 +428,7 @@ async fn an_agent_that_is_away_busy_or_silent_has_an_answer_of_its_own() {
 }
 
 #[tokio::test]
-async fn agents_at_one_address_share_the_load_and_stand_in_for_each_other() {
+async fn agents_at_one_address_share_load_and_fail_over() {
     let agents = Agents::new(&[("ep_a", Agent::Serves), ("ep_b", Agent::Serves)]);
     let endpoints = ["ep_a", "ep_b"]
         .map(|id| endpoint_of(id, Scheme::Http, "app.example", None))
@@ -468,7 +468,7 @@ async fn agents_at_one_address_share_the_load_and_stand_in_for_each_other() {
 }
 
 #[tokio::test]
-async fn bytes_of_tcp_pass_and_the_service_gets_the_client() {
+async fn tcp_bytes_pass_and_the_service_gets_the_client_address() {
     let agents = Agents::new(&[("ep_a", Agent::Echoes)]);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -496,7 +496,7 @@ async fn bytes_of_tcp_pass_and_the_service_gets_the_client() {
 }
 
 #[tokio::test]
-async fn a_stream_of_tcp_that_an_agent_refuses_begins_again_at_another() {
+async fn a_tcp_stream_that_an_agent_refuses_fails_over_to_another() {
     let agents = Agents::new(&[("ep_a", Agent::RefusesOne), ("ep_b", Agent::Refuses)]);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -543,7 +543,7 @@ async fn a_stream_of_tcp_that_an_agent_refuses_begins_again_at_another() {
 }
 
 #[tokio::test]
-async fn a_request_looks_again_for_an_agent_that_moved_or_whose_connection_was_lost() {
+async fn a_request_finds_an_agent_that_moved_or_reconnected() {
     for fails in [Agent::MovesOnce, Agent::LostOnce] {
         let mut agents = Agents::new(&[("ep_a", fails)]);
         Arc::get_mut(&mut agents).unwrap().may_rest = false;
@@ -561,7 +561,7 @@ async fn a_request_looks_again_for_an_agent_that_moved_or_whose_connection_was_l
 }
 
 #[tokio::test]
-async fn a_request_waits_for_an_agent_that_just_lost_its_connection() {
+async fn a_request_waits_for_an_agent_that_is_reconnecting() {
     let agents = Agents::new(&[("ep_1", Agent::IsAway)]);
     let one = endpoint_of("ep_1", Scheme::Http, "app.example", None);
     let rig = rig(&agents, vec![one]).await;

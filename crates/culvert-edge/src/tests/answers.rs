@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::harness::*;
 
 #[tokio::test]
-async fn people_get_pages_and_programs_json() {
+async fn browsers_get_html_errors_and_programs_json() {
     let rig = Rig::start().await;
     for (accept, media, begins) in [
         ("", "text/plain; charset=utf-8", "ERR_NGROK_3200: "),

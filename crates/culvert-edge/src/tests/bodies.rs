@@ -53,7 +53,7 @@ async fn origin_with(rig: &mut Rig, status: &'static str, fields: &'static str) 
 }
 
 #[tokio::test]
-async fn a_response_is_compressed_as_the_client_likes_it() {
+async fn a_response_is_compressed_with_the_coding_that_the_client_prefers() {
     let mut rig = Rig::start().await;
     let origin = origin_with(
         &mut rig,
@@ -96,7 +96,7 @@ async fn a_response_is_compressed_as_the_client_likes_it() {
 }
 
 #[tokio::test]
-async fn some_responses_pass_as_they_are() {
+async fn responses_that_must_not_be_compressed_pass_unchanged() {
     let mut rig = Rig::start().await;
     let gzip = "Accept-Encoding: gzip\r\n";
     let mut count = 0;
@@ -153,7 +153,7 @@ async fn some_responses_pass_as_they_are() {
 }
 
 #[tokio::test]
-async fn what_the_upstream_pauses_after_is_there_at_once() {
+async fn compressed_bytes_are_flushed_when_the_upstream_pauses() {
     let mut rig = Rig::start().await;
     let go_on = Arc::new(Notify::new());
     let waits = Arc::clone(&go_on);
@@ -212,7 +212,7 @@ async fn what_the_upstream_pauses_after_is_there_at_once() {
 }
 
 #[tokio::test]
-async fn the_edges_own_answers_are_compressed_too() {
+async fn responses_of_the_edge_are_compressed() {
     let rig = Rig::start().await;
     publish(
         &rig,
@@ -259,7 +259,7 @@ async fn mirror(rig: &mut Rig) -> String {
 }
 
 #[tokio::test]
-async fn parts_of_bodies_are_replaced() {
+async fn matches_in_bodies_are_replaced() {
     let mut rig = Rig::start().await;
     let origin = mirror(&mut rig).await;
     publish(
@@ -324,7 +324,7 @@ on_http_response:
 }
 
 #[tokio::test]
-async fn an_answer_too_long_to_be_searched_is_not_passed() {
+async fn a_response_too_long_to_search_is_refused() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while client.request().await.is_some() {
@@ -351,7 +351,7 @@ async fn an_answer_too_long_to_be_searched_is_not_passed() {
 /// A client that leaves while a policy reads its body: no response is sent, and the event has no
 /// status.
 #[tokio::test]
-async fn a_body_that_breaks_off_while_a_policy_reads_it_is_not_answered() {
+async fn a_body_aborted_while_a_policy_reads_it_gets_no_response() {
     let mut rig = Rig::start().await;
     let origin = hello(&mut rig.tasks).await;
     let (names, key, root) = certificate(&["app.example"]);

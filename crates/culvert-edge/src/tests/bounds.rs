@@ -27,7 +27,7 @@ struct Scene {
 }
 
 #[tokio::test]
-async fn each_bound_holds() {
+async fn each_documented_bound_is_enforced() {
     let scene = Scene::start().await;
     for bound in BOUNDS {
         let most = usize::try_from(bound.most).unwrap();

@@ -91,7 +91,7 @@ fn bytes(rig: &Rig) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn an_answer_nobody_takes_is_not_read_on() {
+async fn an_unread_response_stops_reads_from_the_upstream() {
     for framing in [
         "Content-Length: 1099511627776",
         "Transfer-Encoding: chunked",
@@ -116,7 +116,7 @@ async fn an_answer_nobody_takes_is_not_read_on() {
 }
 
 #[tokio::test]
-async fn a_request_nobody_takes_is_not_read_on() {
+async fn an_unread_request_stops_reads_from_the_client() {
     for (framing, begin) in [
         ("Content-Length: 1099511627776", ""),
         ("Transfer-Encoding: chunked", "fffffffff\r\n"),

@@ -61,7 +61,7 @@ on_http_request:
 }
 
 #[tokio::test]
-async fn a_policy_asks_and_goes_on_with_the_answer() {
+async fn a_policy_calls_a_service_and_uses_its_response() {
     let mut rig = Rig::start().await;
     let (authority, asked) = service(&mut rig, |_, head, body| ok(&format!("{head}{body}"))).await;
     let (upstream, _) = service(&mut rig, |_, head, _| ok(head)).await;
@@ -132,7 +132,7 @@ on_http_request:
 }
 
 #[tokio::test]
-async fn answers_of_any_status_are_results_and_no_answer_is_an_error() {
+async fn responses_of_any_status_are_results_and_no_response_is_an_error() {
     let mut rig = Rig::start().await;
     let (made, _) = service(&mut rig, |_, head, _| {
         match head.split(' ').nth(1).unwrap() {
@@ -338,7 +338,7 @@ async fn answers_of_any_status_are_results_and_no_answer_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_condition_says_whether_to_ask_once_more() {
+async fn a_call_is_retried_while_its_condition_is_true() {
     let mut rig = Rig::start().await;
     let (flaky, asked) = service(&mut rig, |turn, _, body| match turn % 3 {
         2 => ok(body),
@@ -381,7 +381,7 @@ async fn a_condition_says_whether_to_ask_once_more() {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_as_far_as_that_is_allowed() {
+async fn redirects_are_followed_up_to_their_limit() {
     let mut rig = Rig::start().await;
     let (made, _) = service(&mut rig, |_, head, body| {
         let place = match head.split(' ').nth(1).unwrap() {
@@ -453,7 +453,7 @@ async fn redirects_are_followed_as_far_as_that_is_allowed() {
 }
 
 #[tokio::test]
-async fn a_response_phase_asks_too() {
+async fn the_response_phase_calls_a_service() {
     let mut rig = Rig::start().await;
     let (made, _) = service(&mut rig, |_, _, body| ok(body)).await;
     let (upstream, _) = service(&mut rig, |_, _, _| ok("mine")).await;
@@ -477,7 +477,7 @@ on_http_response:
 }
 
 #[tokio::test]
-async fn public_hosts_are_for_the_operator_to_allow() {
+async fn calls_to_public_hosts_need_the_operators_permission() {
     let policy = |url: &str| asks(&format!("{{url: '{url}', on_error: continue}}"));
     let anyone = Resources {
         allows_public_calls: true,
@@ -541,7 +541,7 @@ async fn public_hosts_are_for_the_operator_to_allow() {
 }
 
 #[tokio::test]
-async fn a_redirect_of_a_public_host_leads_to_no_internal_endpoint() {
+async fn a_public_host_cannot_redirect_to_an_internal_endpoint() {
     let mut rig = Rig::with(Settings {
         allows_public_calls: true,
         allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
@@ -574,7 +574,7 @@ async fn a_redirect_of_a_public_host_leads_to_no_internal_endpoint() {
 }
 
 #[test]
-fn what_is_refused_when_it_is_written() {
+fn invalid_call_configurations_are_refused() {
     let many = |count: usize, one: &dyn Fn(usize) -> String| {
         (0..count).map(one).collect::<Vec<_>>().join(", ")
     };
@@ -654,7 +654,7 @@ fn what_is_refused_when_it_is_written() {
 }
 
 #[tokio::test]
-async fn no_more_than_so_many_wait_at_once() {
+async fn concurrent_calls_are_limited() {
     let mut rig = Rig::start().await;
     let (made, asked) = service(&mut rig, |_, _, _| ok("")).await;
     publish(

@@ -35,7 +35,7 @@ async fn captured(rig: &Rig) -> Option<CapturedMessages> {
 }
 
 #[tokio::test]
-async fn messages_are_captured_as_the_client_sent_and_got_them() {
+async fn captures_have_the_messages_as_the_client_sent_and_received_them() {
     let mut rig = Rig::start().await;
     let upstream = echo(&mut rig, "content-type: text/plain\r\n").await;
     let policy = json!({
@@ -70,7 +70,7 @@ async fn messages_are_captured_as_the_client_sent_and_got_them() {
 }
 
 #[tokio::test]
-async fn only_the_content_types_and_the_time_that_an_action_names_are_captured() {
+async fn captures_obey_the_content_types_and_the_time_of_the_action() {
     for (config, is_request, is_body) in [
         (json!({"content_types": ["text/*"]}), true, true),
         (json!({"content_types": ["application/json"]}), true, false),
@@ -103,7 +103,7 @@ async fn only_the_content_types_and_the_time_that_an_action_names_are_captured()
 }
 
 #[tokio::test]
-async fn a_rejected_request_is_captured_without_the_body_that_was_not_read() {
+async fn a_rejected_request_is_captured_without_its_unread_body() {
     let rig = Rig::start().await;
     let policy = json!({"on_http_request": [{"actions": [
         {"type": "capture", "config": {}},

@@ -35,7 +35,7 @@ fn nobody() -> Restriction {
 }
 
 #[tokio::test]
-async fn a_pending_token_is_a_file_of_its_host_before_anything_else() {
+async fn http_challenges_are_answered_before_routing() {
     let mut rig = Rig::start().await;
     let origin = hello(&mut rig.tasks).await;
     let snapshot = || http("app.example", origin).restriction(nobody());
@@ -150,7 +150,7 @@ async fn presented(rig: &Rig, name: &str, offers: &[&[u8]]) -> std::io::Result<V
 }
 
 #[tokio::test]
-async fn a_pending_name_is_proved_to_one_who_asks_for_that_alone() {
+async fn tls_alpn_challenges_are_answered_only_if_requested() {
     let rig = Rig::start().await;
     let (names, key, own) = certificate(&["app.example"]);
     let snapshot = || {

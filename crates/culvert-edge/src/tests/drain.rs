@@ -6,7 +6,7 @@ use super::harness::*;
 use crate::{Limits, Settings};
 
 #[tokio::test]
-async fn what_has_begun_is_finished_and_idle_connections_close() {
+async fn draining_finishes_exchanges_and_closes_idle_connections() {
     let mut rig = Rig::start().await;
     let (ask, mut asked) = tokio::sync::mpsc::channel(1);
     let go = tokio_util::sync::CancellationToken::new();
@@ -56,7 +56,7 @@ async fn what_has_begun_is_finished_and_idle_connections_close() {
 }
 
 #[tokio::test]
-async fn what_does_not_finish_is_cut_with_its_events() {
+async fn unfinished_exchanges_are_cut_and_recorded_at_the_end_of_draining() {
     let mut rig = Rig::with(Settings {
         limits: Limits {
             drain: Duration::from_millis(100),
@@ -93,7 +93,7 @@ async fn what_does_not_finish_is_cut_with_its_events() {
 }
 
 #[tokio::test]
-async fn a_request_on_its_way_when_the_end_begins_is_answered() {
+async fn a_request_in_flight_when_draining_begins_gets_its_response() {
     let mut rig = Rig::with(Settings {
         // Longer than the test may take: it ends because every connection does.
         limits: Limits {

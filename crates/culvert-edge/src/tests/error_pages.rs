@@ -54,7 +54,7 @@ fn check_page(answer: &Answer, status: u16, what: &str) {
 }
 
 #[tokio::test]
-async fn browsers_get_pages_and_other_clients_what_they_got() {
+async fn browsers_get_error_pages_and_other_clients_json_or_text() {
     let rig = Rig::start().await;
     publish(&rig, "", POLICY).await;
     let host = "app.example";
@@ -100,7 +100,7 @@ async fn browsers_get_pages_and_other_clients_what_they_got() {
 }
 
 #[tokio::test]
-async fn a_host_with_markup_stays_text() {
+async fn markup_in_a_host_is_escaped() {
     let rig = Rig::start().await;
     for host in [
         "<script>alert(1)</script>",
@@ -120,7 +120,7 @@ async fn a_host_with_markup_stays_text() {
 }
 
 #[tokio::test]
-async fn clients_of_http2_get_pages_too() {
+async fn error_pages_are_sent_over_http2() {
     let (names, key, root) = certificate(&["app.example"]);
     let rig = Rig::with(Settings {
         certificates: vec![(names, key)],
@@ -174,7 +174,7 @@ async fn clients_of_http2_get_pages_too() {
 }
 
 #[tokio::test]
-async fn templates_of_the_operator_replace_pages_with_a_reload() {
+async fn a_reload_applies_the_operators_templates() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start().await;
     let built_in = get(&rig, "GET", "/", "no.example", BROWSER).await;

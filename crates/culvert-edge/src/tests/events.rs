@@ -80,7 +80,7 @@ pub(super) fn reported(event: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn an_ordinary_request_tells_everything() {
+async fn a_request_event_has_every_field() {
     let mut rig = Rig::start().await;
     let origin = hello(&mut rig.tasks).await;
     rig.edge.publish(http("app.example", origin).build()).await;
@@ -144,7 +144,7 @@ async fn an_ordinary_request_tells_everything() {
 
 /// Response fields that the protocol adds are in the event like those of the upstream: each once.
 #[tokio::test]
-async fn the_answer_is_reported_as_it_was_sent() {
+async fn the_response_is_recorded_as_sent() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while let Some((head, _)) = client.request().await {
@@ -213,7 +213,7 @@ async fn the_answer_is_reported_as_it_was_sent() {
 }
 
 #[tokio::test]
-async fn situations() {
+async fn exchanges_are_recorded_however_they_end() {
     let mut rig = Rig::with(Settings {
         limits: Limits {
             answer: std::time::Duration::from_millis(300),
@@ -389,7 +389,7 @@ on_http_request:
 }
 
 #[tokio::test]
-async fn what_found_no_endpoint_makes_no_event() {
+async fn unrouted_requests_make_no_event() {
     let mut rig = Rig::start().await;
     let origin = hello(&mut rig.tasks).await;
     rig.edge.publish(http("app.example", origin).build()).await;
@@ -409,7 +409,7 @@ async fn what_found_no_endpoint_makes_no_event() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_ends_the_exchange() {
+async fn a_disconnect_of_the_client_ends_the_exchange() {
     let mut rig = Rig::start().await;
     let (tell, mut heard) = tokio::sync::mpsc::channel(8);
     let origin = origin(&mut rig.tasks, move |mut client| {
@@ -472,7 +472,7 @@ async fn a_client_that_leaves_ends_the_exchange() {
 }
 
 #[tokio::test]
-async fn bytes_that_never_left_are_not_counted() {
+async fn bytes_that_were_not_sent_are_not_counted() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         client.request().await;
@@ -504,7 +504,7 @@ async fn bytes_that_never_left_are_not_counted() {
 }
 
 #[tokio::test]
-async fn nobody_listening_costs_no_record() {
+async fn no_record_is_made_without_a_subscription() {
     let mut rig = Rig::start().await;
     rig.recorder
         .is_off
@@ -551,7 +551,7 @@ async fn connections_beyond_the_limit_of_their_source_are_closed() {
 }
 
 #[tokio::test]
-async fn the_slow_are_closed() {
+async fn slow_connections_are_closed() {
     let short = std::time::Duration::from_millis(100);
     let mut rig = Rig::with(Settings {
         limits: Limits {

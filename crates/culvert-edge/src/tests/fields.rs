@@ -184,7 +184,7 @@ async fn governed_request(said_by: &mut BTreeMap<&'static str, Value>) {
 }
 
 #[tokio::test]
-async fn every_field_of_a_request_is_reported_by_its_module() {
+async fn every_field_of_a_request_event_is_filled() {
     let mut said_by = BTreeMap::new();
     let scene = Scene::start("").await;
     let mut browser = scene.logged_in().await;
@@ -197,7 +197,7 @@ async fn every_field_of_a_request_is_reported_by_its_module() {
 }
 
 #[tokio::test]
-async fn every_field_of_a_connection_is_reported_by_its_module() {
+async fn every_field_of_a_connection_event_is_filled() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         client.more().await;

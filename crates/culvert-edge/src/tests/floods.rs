@@ -355,7 +355,7 @@ fn cells() -> Vec<Attack> {
 }
 
 #[tokio::test]
-async fn a_busy_client_is_not_a_flood() {
+async fn a_busy_client_is_not_treated_as_a_flood() {
     let mut rig = Rig::start().await;
     let origin = hello(&mut rig.tasks).await;
     let (names, key, root) = certificate(&["app.example"]);

@@ -9,7 +9,7 @@ use super::harness::*;
 const GET: &str = "GET /x?y=1 HTTP/1.1\r\nHost: app.example\r\n\r\n";
 
 #[tokio::test]
-async fn a_request_passes_and_its_answer_comes_back() {
+async fn a_request_and_its_response_are_forwarded() {
     let mut rig = Rig::start().await;
     let (reported, mut heard) = tokio::sync::mpsc::channel(8);
     let origin = origin(&mut rig.tasks, move |mut client| {
@@ -61,7 +61,7 @@ async fn a_request_passes_and_its_answer_comes_back() {
 }
 
 #[tokio::test]
-async fn a_trusted_proxy_is_believed_and_continued() {
+async fn forwarded_fields_of_a_trusted_proxy_are_extended() {
     let mut rig = Rig::with(crate::Settings {
         trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()],
         ..settings()
@@ -88,7 +88,7 @@ async fn a_trusted_proxy_is_believed_and_continued() {
 }
 
 #[tokio::test]
-async fn trailers_pass_both_ways() {
+async fn trailers_are_forwarded_in_both_directions() {
     let mut rig = Rig::start().await;
     let (reported, mut heard) = tokio::sync::mpsc::channel(8);
     let origin = origin(&mut rig.tasks, move |mut client| {
@@ -121,7 +121,7 @@ async fn trailers_pass_both_ways() {
 }
 
 #[tokio::test]
-async fn a_client_that_waits_for_100_gets_it_and_others_do_not() {
+async fn only_clients_that_expect_100_continue_get_it() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while let Some((head, body)) = client.request().await {
@@ -153,7 +153,7 @@ async fn a_client_that_waits_for_100_gets_it_and_others_do_not() {
 }
 
 #[tokio::test]
-async fn interim_answers_reach_clients_that_know_them() {
+async fn interim_responses_are_forwarded_to_http_1_1_clients() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while let Some((head, _)) = client.request().await {
@@ -182,7 +182,7 @@ async fn interim_answers_reach_clients_that_know_them() {
 }
 
 #[tokio::test]
-async fn clients_of_http2_hear_of_interim_answers_and_are_asked_to_go_on() {
+async fn http2_clients_get_interim_responses_and_100_continue() {
     use super::floods::{
         DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame, request, section,
     };
@@ -251,7 +251,7 @@ async fn clients_of_http2_hear_of_interim_answers_and_are_asked_to_go_on() {
 /// The time for a request to end after an early response runs out even if nothing else happens on the
 /// connection.
 #[tokio::test]
-async fn a_request_of_http2_that_was_answered_early_is_ended_in_the_end() {
+async fn an_http2_request_with_an_early_response_is_ended() {
     use super::floods::{DATA, END_STREAM, RST_STREAM, SETTINGS, frame, request};
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
@@ -294,7 +294,7 @@ async fn a_request_of_http2_that_was_answered_early_is_ended_in_the_end() {
 }
 
 #[tokio::test]
-async fn an_answer_may_come_before_the_request_was_sent() {
+async fn a_response_may_precede_the_end_of_its_request() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         client.head().await;
@@ -336,7 +336,7 @@ async fn an_answer_may_come_before_the_request_was_sent() {
 }
 
 #[tokio::test]
-async fn what_no_answer_may_be_is_a_bad_gateway() {
+async fn invalid_responses_become_502() {
     let mut rig = Rig::start().await;
     let said = Arc::new(std::sync::Mutex::new(""));
     let says = Arc::clone(&said);
@@ -411,7 +411,7 @@ async fn what_no_answer_may_be_is_a_bad_gateway() {
 }
 
 #[tokio::test]
-async fn answers_without_body_end_at_their_head() {
+async fn responses_without_a_body_end_with_their_head() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while let Some((head, _)) = client.request().await {
@@ -456,7 +456,7 @@ async fn answers_without_body_end_at_their_head() {
 }
 
 #[tokio::test]
-async fn an_old_client_gets_an_answer_it_understands() {
+async fn http_1_0_clients_get_responses_without_chunks() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while client.request().await.is_some() {
@@ -480,7 +480,7 @@ async fn an_old_client_gets_an_answer_it_understands() {
 }
 
 #[tokio::test]
-async fn requests_sent_ahead_are_answered_in_order() {
+async fn pipelined_requests_are_answered_in_order() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while let Some((head, body)) = client.request().await {
@@ -526,7 +526,7 @@ async fn a_head_may_arrive_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn large_bodies_pass_both_ways_at_once() {
+async fn large_bodies_pass_in_both_directions_concurrently() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while let Some((head, body)) = client.request().await {
@@ -553,7 +553,7 @@ async fn large_bodies_pass_both_ways_at_once() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_was_closed_costs_no_request() {
+async fn a_closed_pooled_connection_fails_no_request() {
     let mut rig = Rig::start().await;
     let turns = Arc::new(Turns::default());
     let seen = Arc::clone(&turns);
@@ -590,7 +590,7 @@ async fn a_kept_connection_that_was_closed_costs_no_request() {
 }
 
 #[tokio::test]
-async fn hosts_are_found_exactly_then_by_wildcard() {
+async fn hosts_match_exactly_before_wildcards() {
     let mut rig = Rig::start().await;
     let [a, b] = [
         named(&mut rig.tasks, "a").await,
@@ -651,7 +651,7 @@ async fn named(tasks: &mut tokio::task::JoinSet<()>, name: &'static str) -> std:
 }
 
 #[tokio::test]
-async fn endpoints_at_one_address_take_turns() {
+async fn endpoints_of_a_pool_take_turns() {
     let mut rig = Rig::start().await;
     let [a, b] = [
         named(&mut rig.tasks, "a").await,
@@ -679,7 +679,7 @@ async fn endpoints_at_one_address_take_turns() {
 }
 
 #[tokio::test]
-async fn a_change_of_snapshot_loses_no_request() {
+async fn a_change_of_the_snapshot_fails_no_request() {
     let mut rig = Rig::start().await;
     let [a, b] = [hello(&mut rig.tasks).await, hello(&mut rig.tasks).await];
     rig.edge.publish(http("app.example", a).build()).await;
@@ -711,7 +711,7 @@ async fn a_change_of_snapshot_loses_no_request() {
 }
 
 #[tokio::test]
-async fn bad_answers_become_502() {
+async fn malformed_responses_become_502() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         let Some((head, _)) = client.request().await else {
@@ -752,7 +752,7 @@ async fn bad_answers_become_502() {
 }
 
 #[tokio::test]
-async fn http2_upstreams_are_spoken_to_over_one_connection() {
+async fn requests_to_an_http2_upstream_share_one_connection() {
     let mut rig = Rig::start().await;
     let origin = super::secure::http2_origin(&mut rig.tasks).await;
     let snapshot = crate::Snapshot::builder()
@@ -787,7 +787,7 @@ async fn http2_upstreams_are_spoken_to_over_one_connection() {
 }
 
 #[tokio::test]
-async fn an_answers_head_has_limits_too() {
+async fn response_heads_have_limits() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         let Some((head, _)) = client.request().await else {
@@ -815,7 +815,7 @@ async fn an_answers_head_has_limits_too() {
 }
 
 #[tokio::test]
-async fn clients_that_give_up_do_not_cost_others_an_http2_upstream() {
+async fn cancelled_requests_do_not_close_an_http2_upstream_connection() {
     let mut rig = Rig::start().await;
     let origin = super::secure::http2_origin(&mut rig.tasks).await;
     let snapshot = crate::Snapshot::builder()

@@ -84,7 +84,7 @@ async fn passes(rig: &Rig, root: &CertificateDer<'static>, client: Option<&Leaf>
 }
 
 #[tokio::test]
-async fn a_condition_on_anything_known_before_the_handshake_asks_for_a_certificate() {
+async fn conditions_known_before_the_handshake_request_certificates() {
     let mut rig = Rig::start().await;
     let upstream = ok(&mut rig).await;
     let (names, key, root) = certificate(&["app.example"]);
@@ -151,7 +151,7 @@ async fn a_condition_on_anything_known_before_the_handshake_asks_for_a_certifica
 }
 
 #[tokio::test]
-async fn a_name_that_asks_for_a_certificate_is_not_reached_over_one_that_does_not() {
+async fn a_host_with_client_certificates_is_not_reachable_over_a_connection_without() {
     let rig = Rig::start().await;
     let (names, key, root) = certificate(&["a.app.example", "b.app.example"]);
     let ca = Ca::new("ours");
@@ -191,7 +191,7 @@ async fn a_name_that_asks_for_a_certificate_is_not_reached_over_one_that_does_no
 /// Rules about a connection, or about the name it was made for, are not passed over a connection made for
 /// another name, in every phase.
 #[tokio::test]
-async fn rules_about_connections_are_not_passed_under_another_name() {
+async fn connection_rules_hold_for_every_host_of_a_connection() {
     let rig = Rig::start().await;
     let (names, key, root) = certificate(&["a.app.example", "b.app.example"]);
     let refusing = json!([{"type": "close-connection", "config": {}}]);
@@ -241,7 +241,7 @@ struct Found {
 }
 
 #[tokio::test]
-async fn settings_of_several_actions_are_merged_in_any_order_and_from_any_place() {
+async fn tls_settings_of_several_actions_are_merged_in_any_order() {
     let mut rig = Rig::start().await;
     let upstream = ok(&mut rig).await;
     let (names, key, root) = certificate(&["app.example"]);
@@ -301,7 +301,7 @@ async fn settings_of_several_actions_are_merged_in_any_order_and_from_any_place(
 }
 
 #[tokio::test]
-async fn of_one_setting_that_two_actions_name_the_last_counts() {
+async fn the_last_action_with_a_tls_setting_decides() {
     let rig = Rig::start().await;
     let (names, key, root) = certificate(&["app.example"]);
     let (ca, other) = (Ca::new("ours"), Ca::new("theirs"));
@@ -347,7 +347,7 @@ async fn of_one_setting_that_two_actions_name_the_last_counts() {
 }
 
 #[tokio::test]
-async fn an_internal_endpoint_does_not_drop_what_the_one_before_it_asks_for() {
+async fn an_internal_endpoint_keeps_the_tls_settings_of_the_previous_one() {
     let mut rig = Rig::start().await;
     let upstream = ok(&mut rig).await;
     let (names, key, root) = certificate(&["app.example"]);
@@ -444,7 +444,7 @@ async fn ask(rig: &Rig, config: &Arc<ClientConfig>, name: &str) -> Option<(Strin
 }
 
 #[tokio::test]
-async fn certificates_of_version_1_are_refused_by_every_strategy() {
+async fn version_1_certificates_are_refused_by_every_strategy() {
     let rig = Rig::start().await;
     let (names, key, root) = certificate(&["app.example"]);
     let ca = Ca::new("ours");
@@ -482,7 +482,7 @@ async fn certificates_of_version_1_are_refused_by_every_strategy() {
 
 /// A session that began under one set of terms, continued under another.
 #[tokio::test]
-async fn a_resumed_session_fulfils_what_a_new_one_would() {
+async fn a_resumed_session_meets_the_current_tls_policy() {
     let now = Timestamp::from_unix_nanos(
         culvert_base::Clock::now(&culvert_base::SystemClock).unix_nanos(),
     );
@@ -542,7 +542,7 @@ async fn a_resumed_session_fulfils_what_a_new_one_would() {
 }
 
 #[tokio::test]
-async fn an_expression_that_fails_passes_over_other_rules_as_the_setting_says() {
+async fn a_failing_expression_skips_rules_according_to_on_error() {
     // The rule of the contract for everything but terminate-tls.
     for (refuses_undecided, expected) in [(false, true), (true, false)] {
         let rig = Rig::with(Settings {

@@ -42,7 +42,7 @@ async fn echoing(field: &'static str, policy: &str, keeps: bool) -> (Rig, Certif
 }
 
 #[tokio::test]
-async fn fields_with_underscores_do_not_pass() {
+async fn fields_with_underscores_are_not_forwarded() {
     for keeps in [false, true] {
         let policy = "on_http_request: [{actions: [{type: add-headers, config: {headers: {x-saw: \"${'x_real_ip' in req.headers}\", x_mine: \"1\"}}}]}]";
         let (mut rig, root) = echoing("x_own: 1", policy, keeps).await;
@@ -87,7 +87,7 @@ async fn fields_with_underscores_do_not_pass() {
 /// Servers that store fields in variables (CGI, WSGI) read every character other than letters and digits as
 /// `_`, so they would confuse these names with culvert's fields or with other fields.
 #[tokio::test]
-async fn fields_that_origins_mix_up_do_not_pass() {
+async fn fields_that_origins_may_confuse_are_not_forwarded() {
     const DROPPED: [&str; 11] = [
         "x.forwarded.for",
         "x!forwarded!for",
@@ -155,7 +155,7 @@ on_http_request:
 
 /// One limit for both protocols; a browser's cookies, which HTTP/2 splits, count as one field.
 #[tokio::test]
-async fn a_request_has_as_many_fields_over_http2() {
+async fn the_limit_of_fields_is_equal_over_http2() {
     let (mut rig, root) = rig().await;
     let mut sender = connect(&mut rig, &root).await;
     for (fields, cookies, status) in [

@@ -50,7 +50,7 @@ fn code(bytes: &[u8]) -> u32 {
 }
 
 #[tokio::test]
-async fn a_paused_stream_is_reset_and_its_connection_goes_on() {
+async fn a_stalled_stream_is_reset_and_its_connection_continues() {
     const STALL: Duration = Duration::from_millis(300);
     let mut tasks = tokio::task::JoinSet::new();
     let origin = origin(&mut tasks, |mut client| async move {
@@ -112,7 +112,7 @@ async fn a_paused_stream_is_reset_and_its_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn the_end_and_trailers_wait_for_no_window() {
+async fn the_end_of_stream_and_trailers_need_no_window() {
     let (go, gate) = mpsc::channel::<()>(1);
     let gate = Arc::new(Mutex::new(gate));
     let mut tasks = tokio::task::JoinSet::new();
@@ -162,7 +162,7 @@ async fn the_end_and_trailers_wait_for_no_window() {
 }
 
 #[tokio::test]
-async fn streams_of_a_broken_connection_end_for_its_reason() {
+async fn streams_of_a_broken_connection_end_with_its_error() {
     let mut tasks = tokio::task::JoinSet::new();
     let origin = origin(&mut tasks, |mut client| async move {
         client.rest().await;
@@ -213,7 +213,7 @@ async fn large(tasks: &mut tokio::task::JoinSet<()>) -> std::net::SocketAddr {
 }
 
 #[tokio::test]
-async fn paused_clients_of_an_http2_upstream_hold_up_nobody() {
+async fn stalled_clients_of_an_http2_upstream_delay_no_other() {
     let mut tasks = tokio::task::JoinSet::new();
     let origin = large(&mut tasks).await;
     let (rig, root) = rig(&format!("http://{origin}"), "http2", settings()).await;

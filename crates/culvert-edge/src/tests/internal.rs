@@ -56,7 +56,7 @@ async fn says(rig: &mut Rig, name: &'static str) -> String {
 const ASK: &str = "GET /a?b=c HTTP/1.1\r\nHost: app.example\r\nX-Who: me\r\n\r\n";
 
 #[tokio::test]
-async fn a_request_goes_from_policy_to_policy_and_back() {
+async fn forward_internal_runs_each_policy_in_both_phases() {
     let mut rig = Rig::start().await;
     let origin = says(&mut rig, "inner").await;
     let outer = r#"
@@ -132,7 +132,7 @@ on_http_response:
 }
 
 #[tokio::test]
-async fn to_block_is_final() {
+async fn a_block_is_not_undone_by_a_later_allow() {
     let rig = Rig::start().await;
     let forward = "
 on_http_request: [{actions: [{type: forward-internal, config: {url: http://a.internal}}]}]
@@ -151,7 +151,7 @@ on_http_response: [{actions: [{type: restrict-ips, config: {allow: [0.0.0.0/0]}}
 }
 
 #[tokio::test]
-async fn ways_that_lead_nowhere() {
+async fn loops_and_unknown_targets_of_forward_internal_are_refused() {
     let mut rig = Rig::start().await;
     let origin = says(&mut rig, "own").await;
     let to = |url: &str, on_error: &str| {
@@ -224,7 +224,7 @@ on_http_request:
 }
 
 #[tokio::test]
-async fn a_body_goes_along() {
+async fn a_body_is_forwarded_to_the_internal_endpoint() {
     let mut rig = Rig::start().await;
     let origin = says(&mut rig, "inner").await;
     let forward = "on_http_request: [{actions: [{type: forward-internal, config: {url: http://a.internal}}]}]";
@@ -255,7 +255,7 @@ fn closed() -> (socket2::Socket, u16) {
 }
 
 #[tokio::test]
-async fn a_pool_shares_its_load_and_passes_over_what_is_down() {
+async fn an_internal_pool_shares_load_and_skips_failed_members() {
     let mut rig = Rig::start().await;
     let (first, second) = (
         says(&mut rig, "first").await,
@@ -295,7 +295,7 @@ async fn a_pool_shares_its_load_and_passes_over_what_is_down() {
 }
 
 #[tokio::test]
-async fn connections_go_from_endpoint_to_endpoint() {
+async fn connections_are_forwarded_to_internal_endpoints() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut rig = Rig::with(Settings {
@@ -377,7 +377,7 @@ async fn connections_go_from_endpoint_to_endpoint() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_when_it_is_written() {
+fn invalid_forward_internal_configurations_are_refused() {
     for (scheme, phase, url, code) in [
         (Scheme::Http, "on_http_request", "tcp://a.internal:1", 2204),
         (Scheme::Tcp, "on_tcp_connect", "http://a.internal", 2204),

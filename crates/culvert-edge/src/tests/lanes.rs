@@ -4,7 +4,7 @@ use super::harness::*;
 use crate::Settings;
 
 #[tokio::test]
-async fn every_lane_serves_keeps_and_drains_its_own_connections() {
+async fn every_thread_serves_pools_and_drains_its_own_connections() {
     let mut rig = Rig::with(Settings {
         threads: 3,
         ..settings()

@@ -113,7 +113,7 @@ async fn body_bytes() {
     reason = "beside a failure it is reported which limit"
 )]
 #[tokio::test]
-async fn each_limit_holds() {
+async fn each_request_limit_is_enforced() {
     for (limit, case) in cases() {
         println!("{limit}");
         case.await;
@@ -228,7 +228,7 @@ async fn connections_per_source() {
 
 /// Clients that never finish their handshakes delay no others, not even at their own address.
 #[tokio::test]
-async fn unfinished_handshakes_delay_nobody() {
+async fn unfinished_handshakes_delay_no_other_client() {
     let (rig, root) = serving(Limits {
         handshake: Duration::from_secs(3_600),
         ..settings().limits
@@ -627,7 +627,7 @@ fn code(bytes: &[u8]) -> u32 {
 }
 
 #[tokio::test]
-async fn http2_announces_its_limits() {
+async fn http2_settings_announce_the_limits() {
     let (rig, root) = serving(Limits::default()).await;
     let mut client = raw(&rig, &root).await;
     let (_, _, payload) = next(&mut client, SETTINGS).await;
@@ -653,7 +653,7 @@ async fn http2_announces_its_limits() {
 }
 
 #[tokio::test]
-async fn heads_of_http2_share_a_connections_allowance() {
+async fn http2_heads_share_the_header_memory_of_their_connection() {
     let (mut rig, root) = before_silence(Limits::default()).await;
     let mut sender = http2(&mut rig, &root, "app.example").await;
     let large = |bytes: usize| {
@@ -689,7 +689,7 @@ async fn heads_of_http2_share_a_connections_allowance() {
 
 /// Eight interim responses pass, a ninth makes the response invalid.
 #[tokio::test]
-async fn answers_before_the_answer_are_few() {
+async fn interim_responses_are_limited() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while let Some((head, _)) = client.request().await {

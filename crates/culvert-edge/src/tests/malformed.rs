@@ -80,7 +80,7 @@ fn corpus() -> Vec<Request> {
     reason = "the counts are what the corpus reports"
 )]
 #[tokio::test]
-async fn no_ambiguous_request_is_forwarded_and_no_legal_one_refused() {
+async fn ambiguous_requests_are_refused_and_legal_ones_forwarded() {
     let mut rig = Rig::start().await;
     let heard: Arc<Heard> = Arc::default();
     let hears = Arc::clone(&heard);
@@ -156,7 +156,7 @@ async fn no_ambiguous_request_is_forwarded_and_no_legal_one_refused() {
 }
 
 #[tokio::test]
-async fn odd_but_legal_requests_arrive_to_the_byte() {
+async fn unusual_legal_requests_are_forwarded_byte_for_byte() {
     let mut rig = Rig::start().await;
     let (reported, mut hears) = tokio::sync::mpsc::channel(1);
     let origin = origin(&mut rig.tasks, move |mut client| {

@@ -242,7 +242,7 @@ fn terminating(
 }
 
 #[tokio::test]
-async fn clients_are_asked_for_certificates_in_every_strategy() {
+async fn every_strategy_requests_client_certificates() {
     let rig = Rig::start().await;
     let (names, key, root) = certificate(&["app.example"]);
     let (ours, theirs) = (Ca::new("ours"), Ca::new("theirs"));
@@ -294,7 +294,7 @@ async fn clients_are_asked_for_certificates_in_every_strategy() {
 }
 
 #[tokio::test]
-async fn versions_and_certificates_of_a_policy() {
+async fn terminate_tls_sets_versions_and_certificates() {
     let rig = Rig::start().await;
     let (names, key, root) = certificate(&["app.example"]);
     for (config, on_12, on_13) in [
@@ -328,7 +328,7 @@ async fn versions_and_certificates_of_a_policy() {
 }
 
 #[tokio::test]
-async fn authorities_by_id_count_live_and_hold_for_open_connections() {
+async fn changes_of_certificate_authorities_apply_to_open_connections() {
     let rig = Rig::start().await;
     let (names, key, root) = certificate(&["app.example", "other.example"]);
     let (ours, theirs) = (Ca::new("ours"), Ca::new("theirs"));
@@ -385,7 +385,7 @@ async fn authorities_by_id_count_live_and_hold_for_open_connections() {
 }
 
 #[tokio::test]
-async fn a_tls_endpoint_ends_tls_with_a_policy_and_passes_it_through_without() {
+async fn a_tls_endpoint_terminates_tls_only_with_a_policy() {
     let mut rig = Rig::start().await;
     let upper = origin(&mut rig.tasks, |mut client| async move {
         while client.more().await {
@@ -458,7 +458,7 @@ pub(super) fn client_hello(name: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_session_goes_on_without_another_certificate() {
+async fn a_resumed_session_keeps_its_client_certificate() {
     let rig = Rig::start().await;
     let (names, key, root) = certificate(&["app.example"]);
     let ca = Ca::new("ours");
@@ -511,7 +511,7 @@ async fn a_session_goes_on_without_another_certificate() {
 /// A request comes to an internal endpoint over a handshake that its policy had no part in, so the client showed no
 /// certificate to it, whatever it showed before.
 #[tokio::test]
-async fn an_internal_endpoint_that_asks_for_certificates_serves_nobody() {
+async fn an_internal_endpoint_with_client_certificates_refuses_connections() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while client.request().await.is_some() {
@@ -575,7 +575,7 @@ async fn an_internal_endpoint_that_asks_for_certificates_serves_nobody() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_when_it_is_written() {
+fn invalid_terminate_tls_configurations_are_refused() {
     let ca = Ca::new("ca");
     let (leaf, other) = (ca.leaf("a.example"), ca.leaf("a.example"));
     for (scheme, config, code) in [
@@ -632,7 +632,7 @@ fn what_cannot_be_is_refused_when_it_is_written() {
 /// A certificate authority that a policy names and that does not exist: no handshake is done, whatever
 /// else the policy trusts and whatever it asks of clients.
 #[tokio::test]
-async fn an_authority_that_is_gone_refuses_every_handshake() {
+async fn a_missing_certificate_authority_refuses_every_handshake() {
     let rig = Rig::start().await;
     let (names, key, root) = certificate(&["app.example"]);
     let ours = Ca::new("ours");

@@ -153,7 +153,7 @@ impl Response {
 }
 
 #[tokio::test]
-async fn an_operator_reaches_the_endpoints_that_it_binds() {
+async fn an_operator_reaches_its_bound_endpoints() {
     let mut installation = Installation::start(limits()).await;
     let http = hello(&mut installation.rig.tasks).await;
     let echo = origin(&mut installation.rig.tasks, |mut client| async move {
@@ -283,7 +283,7 @@ fn client_hello(name: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn nothing_else_reaches_a_bound_endpoint() {
+async fn only_operators_reach_a_bound_endpoint() {
     let mut installation = Installation::start(limits()).await;
     let url = format!("http://{}", hello(&mut installation.rig.tasks).await);
     let ours = installation.ca.client("k8sop_1");
@@ -409,7 +409,7 @@ async fn a_removed_operator_loses_its_next_request() {
 }
 
 #[tokio::test]
-async fn only_selected_members_of_a_pool_are_in_turn() {
+async fn only_selected_members_of_a_pool_serve_an_operator() {
     let mut installation = Installation::start(limits()).await;
     let url = format!("http://{}", hello(&mut installation.rig.tasks).await);
     let leaf = installation.ca.client("k8sop_1");
@@ -432,7 +432,7 @@ async fn only_selected_members_of_a_pool_are_in_turn() {
 }
 
 #[tokio::test]
-async fn an_ip_restriction_refuses_an_operator_and_is_reported() {
+async fn an_ip_restriction_refuses_an_operator_and_is_recorded() {
     let installation = Installation::start(limits()).await;
     let leaf = installation.ca.client("k8sop_1");
     let snapshot = installation.snapshot(vec![operator("k8sop_1", "ac_1", &leaf)]);
@@ -459,7 +459,7 @@ async fn an_ip_restriction_refuses_an_operator_and_is_reported() {
 }
 
 #[tokio::test]
-async fn attackers_are_cut_off_beside_honest_traffic() {
+async fn hostile_connections_to_the_operator_listener_are_closed_and_others_served() {
     let mut installation = Installation::start(Limits {
         handshake: Duration::from_millis(400),
         connections_per_source: 64,

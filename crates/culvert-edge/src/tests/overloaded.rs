@@ -217,7 +217,7 @@ async fn rig_with_store(millis: &Arc<AtomicU64>) -> Rig {
 }
 
 #[tokio::test]
-async fn fewer_connections_to_upstreams_rest_under_pressure() {
+async fn under_pressure_fewer_upstream_connections_are_pooled() {
     const CONNECTIONS: usize = 140;
     let millis = Arc::new(AtomicU64::new(0));
     let mut rig = rig_with_store(&millis).await;
@@ -263,7 +263,7 @@ async fn fewer_connections_to_upstreams_rest_under_pressure() {
 }
 
 #[tokio::test]
-async fn new_agents_wait_while_it_is_tight() {
+async fn new_agents_wait_under_pressure() {
     let millis = Arc::new(AtomicU64::new(0));
     let rig = rig_with_store(&millis).await;
     let held = || rig.edge.meters().held_agents.get();
@@ -287,7 +287,7 @@ async fn new_agents_wait_while_it_is_tight() {
 
 /// While the memory stays full, events are dropped, and exchanges end: first the one that holds most.
 #[tokio::test]
-async fn what_holds_most_ends_first() {
+async fn exchanges_with_the_most_memory_end_first() {
     let mut rig = Rig::with(with(u64::MAX)).await;
     let origin = hello(&mut rig.tasks).await;
     let (names, key, root) = certificate(&["app.example"]);

@@ -280,7 +280,7 @@ impl Dice {
 
 #[expect(clippy::print_stdout, reason = "the counts are what the test reports")]
 #[tokio::test]
-async fn what_is_judged_is_what_is_sent_and_reported() {
+async fn policies_upstreams_and_events_see_the_same_path() {
     const TARGETS: usize = 2_500;
     let (mut rig, root) = rig().await;
     let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
@@ -369,7 +369,7 @@ fn read_raw(path: &str) -> String {
 /// If empty segments are kept, rules see whether a path begins with one, in any encoding, and url-rewrite
 /// creates no path that a client could not have requested.
 #[tokio::test]
-async fn paths_that_keep_empty_segments_are_judged_as_they_are_sent() {
+async fn kept_empty_segments_are_visible_to_policies() {
     const TARGETS: usize = 2_500;
     let mut rig = Rig::start().await;
     let origin = echo(&mut rig).await;
@@ -443,7 +443,7 @@ async fn paths_that_keep_empty_segments_are_judged_as_they_are_sent() {
 }
 
 #[tokio::test]
-async fn no_spelling_passes_a_rule() {
+async fn no_spelling_of_a_path_evades_a_rule() {
     let (mut rig, root) = rig().await;
     let mut askers = [
         Asker::http1(&rig).await,
@@ -535,7 +535,7 @@ pub(super) async fn ask2(
 }
 
 #[tokio::test]
-async fn targets_of_every_form() {
+async fn every_form_of_request_target_is_handled() {
     let (mut rig, root) = rig().await;
     for (line, expected) in [
         (
@@ -616,7 +616,7 @@ async fn targets_of_every_form() {
 }
 
 #[tokio::test]
-async fn what_policies_make_is_normalised() {
+async fn targets_written_by_policies_are_normalised() {
     let mut rig = Rig::start().await;
     let origin = echo(&mut rig).await;
     let policy = r#"

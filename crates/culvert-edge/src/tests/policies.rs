@@ -141,7 +141,7 @@ on_http_response:
 }
 
 #[tokio::test]
-async fn requests_and_responses_are_changed_on_the_way() {
+async fn actions_change_requests_and_responses() {
     let mut rig = Rig::start().await;
     let origin = echo(&mut rig).await;
     publish(
@@ -197,7 +197,7 @@ on_http_response:
 }
 
 #[tokio::test]
-async fn endings() {
+async fn deny_redirect_and_custom_response_end_a_request() {
     let mut rig = Rig::start().await;
     let origin = echo(&mut rig).await;
     for (n, (rules, status, location)) in [
@@ -285,7 +285,7 @@ async fn endings() {
 }
 
 #[tokio::test]
-async fn edge_made_errors_pass_the_response_phase() {
+async fn errors_of_the_edge_run_the_response_phase() {
     let rig = Rig::start().await;
     let policy = "on_http_response: [{expressions: ['res.status_code == 502'], actions: [{type: custom-response, config: {status_code: 503, body: back soon}}]}]";
     publish(&rig, "http://127.0.0.1:1", policy).await;
@@ -296,7 +296,7 @@ async fn edge_made_errors_pass_the_response_phase() {
 }
 
 #[tokio::test]
-async fn ip_policies_are_read_live() {
+async fn changes_of_ip_policies_apply_immediately() {
     let mut rig = Rig::start().await;
     let origin = echo(&mut rig).await;
     let cell = Arc::new(IpPolicy::default());
@@ -328,7 +328,7 @@ async fn ip_policies_are_read_live() {
 }
 
 #[tokio::test]
-async fn connections_are_judged_before_requests() {
+async fn connection_rules_run_before_request_rules() {
     let mut rig = Rig::start().await;
     let origin = echo(&mut rig).await;
     let policy = |allow: &str| {
@@ -416,7 +416,7 @@ async fn tcp_and_tls_connections_obey_their_policy() {
 }
 
 #[tokio::test]
-async fn basic_credentials() {
+async fn basic_auth_accepts_only_its_credentials() {
     let mut rig = Rig::start().await;
     let origin = echo(&mut rig).await;
     let policy = |more: &str| {
@@ -483,7 +483,7 @@ async fn basic_credentials() {
 }
 
 #[tokio::test]
-async fn requests_beyond_the_limit_wait() {
+async fn requests_beyond_a_rate_limit_are_refused() {
     let mut rig = Rig::start().await;
     let origin = echo(&mut rig).await;
     let policy = "on_http_request: [{actions: [{type: rate-limit, config: {capacity: 2, rate: 24h, bucket_key: [\"req.headers['x-who'][0]\"]}}]}]";
@@ -503,7 +503,7 @@ async fn requests_beyond_the_limit_wait() {
 }
 
 #[tokio::test]
-async fn a_failing_upstream_is_left_alone() {
+async fn the_circuit_breaker_skips_a_failing_upstream() {
     let mut rig = Rig::start().await;
     let served = Arc::new(Turns::default());
     let turns = Arc::clone(&served);
@@ -565,7 +565,7 @@ async fn a_failing_upstream_is_left_alone() {
 
 /// Pairs of actions that configure one thing, in each order.
 #[tokio::test]
-async fn of_two_actions_that_configure_one_thing_neither_undoes_the_other() {
+async fn two_actions_with_one_subject_both_apply() {
     let mut rig = Rig::start().await;
     let upstream = echo(&mut rig).await;
     let compress =
@@ -617,7 +617,7 @@ async fn of_two_actions_that_configure_one_thing_neither_undoes_the_other() {
 /// An IP policy that a policy names and that does not exist: the addresses that it denied are unknown, so every address is
 /// denied, whatever else the policy allows.
 #[tokio::test]
-async fn an_ip_policy_that_is_gone_denies_everybody() {
+async fn a_missing_ip_policy_denies_every_client() {
     let mut rig = Rig::start().await;
     let origin = echo(&mut rig).await;
     let prefix = |text| Prefix::parse(text).unwrap();
@@ -652,7 +652,7 @@ async fn an_ip_policy_that_is_gone_denies_everybody() {
 /// A secret that a policy reads and that does not exist: the rule is not skipped and nothing is made of
 /// its absence, wherever the expression stands.
 #[tokio::test]
-async fn a_secret_that_is_gone_refuses_the_exchange() {
+async fn a_missing_secret_refuses_the_exchange() {
     let mut rig = Rig::start().await;
     let origin = echo(&mut rig).await;
     let secrets = Arc::new(Secrets::default());
@@ -708,7 +708,7 @@ async fn a_secret_that_is_gone_refuses_the_exchange() {
 /// Rules on a host apply to every spelling of it that requests are routed by: none is skipped because the
 /// host has no value, and none passes under another spelling.
 #[tokio::test]
-async fn rules_on_the_host_hold_for_every_spelling_of_it() {
+async fn host_rules_match_every_spelling_of_the_host() {
     let mut rig = Rig::start().await;
     let origin = echo(&mut rig).await;
     let spellings = [
@@ -769,7 +769,7 @@ async fn rules_on_the_host_hold_for_every_spelling_of_it() {
 
 /// When the request's body had arrived is known to the response phase, where there was one and it is whole.
 #[tokio::test]
-async fn the_response_phase_knows_when_the_body_had_arrived() {
+async fn the_response_phase_has_the_time_when_the_request_body_ended() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while client.request().await.is_some() {

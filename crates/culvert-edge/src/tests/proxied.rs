@@ -59,7 +59,7 @@ fn ends(event: &serde_json::Value) -> (&str, &str, u64) {
 const TOLD: (&str, &str, u64) = ("192.0.2.7", "198.51.100.9", 443);
 
 #[tokio::test]
-async fn the_announced_client_is_the_client() {
+async fn the_proxy_header_sets_the_client_address() {
     let mut rig = Rig::with(behind("127.0.0.0/8")).await;
     let (reported, mut heard) = tokio::sync::mpsc::channel(8);
     let origin = origin(&mut rig.tasks, move |mut client| {
@@ -120,7 +120,7 @@ async fn the_announced_client_is_the_client() {
 }
 
 #[tokio::test]
-async fn a_header_may_come_byte_by_byte_and_with_what_follows() {
+async fn a_proxy_header_may_arrive_in_any_pieces() {
     let mut rig = Rig::with(behind("127.0.0.0/8")).await;
     let origin = hello(&mut rig.tasks).await;
     rig.edge.publish(http("app.example", origin).build()).await;
@@ -140,7 +140,7 @@ async fn a_header_may_come_byte_by_byte_and_with_what_follows() {
 }
 
 #[tokio::test]
-async fn restrictions_and_tcp_endpoints_know_the_announced_client() {
+async fn ip_restrictions_and_tcp_endpoints_use_the_address_of_the_proxy_header() {
     let mut rig = Rig::with(behind("127.0.0.0/8")).await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         client.send("hello").await;
@@ -191,7 +191,7 @@ async fn restrictions_and_tcp_endpoints_know_the_announced_client() {
 }
 
 #[tokio::test]
-async fn nobody_else_is_believed() {
+async fn proxy_headers_of_untrusted_peers_are_refused() {
     // A peer outside the networks, and a listener that is not configured.
     let plain = Settings {
         proxy_protocol: ProxyProtocol {
@@ -215,7 +215,7 @@ async fn nobody_else_is_believed() {
 }
 
 #[tokio::test]
-async fn what_is_no_header_is_closed() {
+async fn connections_without_a_valid_proxy_header_are_closed() {
     let settings = Settings {
         limits: Limits {
             first_byte: Duration::from_millis(150),
@@ -257,7 +257,7 @@ async fn what_is_no_header_is_closed() {
 }
 
 #[tokio::test]
-async fn sources_are_counted_behind_the_balancer() {
+async fn source_limits_use_the_address_of_the_proxy_header() {
     let settings = Settings {
         limits: Limits {
             connections_per_source: 1,

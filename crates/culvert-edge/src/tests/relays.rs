@@ -85,7 +85,7 @@ async fn pair_of(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_bytes_arrive_in_order_both_ways_and_are_counted() {
+async fn bytes_arrive_in_order_in_both_directions_and_are_counted() {
     let mut tasks = JoinSet::new();
     let (origin, mut origins) = handed(&mut tasks).await;
     let (rig, at) = relayed(settings(), origin).await;
@@ -397,7 +397,7 @@ async fn a_long_body_that_breaks_off_ends_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_a_long_body_is_recorded_with_what_it_got() {
+async fn an_aborted_download_is_recorded_with_the_bytes_received() {
     let mut tasks = JoinSet::new();
     let origin = bodies(&mut tasks).await;
     let rig = Rig::start().await;
@@ -469,7 +469,7 @@ impl Dial for Agents {
 
 /// Pieces in memory are written together, and what the client does not take is kept in order.
 #[tokio::test(flavor = "multi_thread")]
-async fn pieces_of_an_agent_arrive_in_order_at_a_slow_client_and_so_does_the_end() {
+async fn a_slow_client_gets_all_pieces_of_an_agent_in_order_and_the_end() {
     let (send, mut streams) = mpsc::channel(1);
     let rig = Rig::with(Settings {
         agents: Some(std::sync::Arc::new(Agents(send))),

@@ -25,7 +25,7 @@ fn only(prefix: &str, enforced: bool) -> Restriction {
 const ASK: &str = "GET / HTTP/1.1\r\nHost: app.example\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n";
 
 #[tokio::test]
-async fn http_is_answered_403_and_reported_as_blocked() {
+async fn restricted_http_requests_get_403_and_are_recorded_as_blocked() {
     let mut rig = Rig::start().await;
     let origin = hello(&mut rig.tasks).await;
     for (n, (restriction, status, decision)) in [
@@ -61,7 +61,7 @@ async fn http_is_answered_403_and_reported_as_blocked() {
 }
 
 #[tokio::test]
-async fn a_restriction_holds_for_the_next_request_of_an_open_connection() {
+async fn a_new_ip_restriction_applies_to_open_connections() {
     let mut rig = Rig::start().await;
     let origin = hello(&mut rig.tasks).await;
     rig.edge.publish(http("app.example", origin).build()).await;
@@ -75,7 +75,7 @@ async fn a_restriction_holds_for_the_next_request_of_an_open_connection() {
 }
 
 #[tokio::test]
-async fn tcp_and_tls_connections_are_closed_and_reported_as_blocked() {
+async fn restricted_tcp_and_tls_connections_are_closed_and_recorded_as_blocked() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         client.send("from the origin").await;

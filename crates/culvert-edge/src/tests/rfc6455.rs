@@ -508,7 +508,7 @@ async fn over_http1(address: SocketAddr) -> TcpStream {
 }
 
 #[tokio::test]
-async fn websockets_are_the_same_straight_and_through_the_edge() {
+async fn websockets_behave_equally_with_and_without_the_edge() {
     let mut tasks = JoinSet::new();
     let one = http1_origin(&mut tasks).await;
     let two = http2_origin(&mut tasks).await;

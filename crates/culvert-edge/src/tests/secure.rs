@@ -100,7 +100,7 @@ pub(super) async fn http2(
 }
 
 #[tokio::test]
-async fn the_certificate_follows_the_name_and_events_tell_of_tls() {
+async fn certificates_are_selected_by_sni_and_events_describe_tls() {
     let (rig, roots) = rig().await;
     let address = rig.edge.https_addr().unwrap();
     let mut client = Client::new(
@@ -148,7 +148,7 @@ async fn the_certificate_follows_the_name_and_events_tell_of_tls() {
 }
 
 #[tokio::test]
-async fn an_unknown_name_gets_the_alert_for_it() {
+async fn an_unknown_server_name_gets_an_alert() {
     let (rig, roots) = rig().await;
     let error = tls(rig.edge.https_addr().unwrap(), &roots[0], "c.example", "h2")
         .await
@@ -169,7 +169,7 @@ async fn an_unknown_name_gets_the_alert_for_it() {
 }
 
 #[tokio::test]
-async fn a_tls_connection_without_request_is_attributed_by_its_name() {
+async fn a_tls_connection_without_a_request_is_recorded_under_its_server_name() {
     let (rig, roots) = rig().await;
     drop(
         tls(
@@ -188,7 +188,7 @@ async fn a_tls_connection_without_request_is_attributed_by_its_name() {
 }
 
 #[tokio::test]
-async fn http2_streams_each_make_an_event_and_the_connection_one() {
+async fn each_http2_stream_and_the_connection_make_one_event() {
     let (mut rig, roots) = rig().await;
     let mut sender = http2(&mut rig, &roots[0], "a.example").await;
     for _ in 0..3 {
@@ -210,7 +210,7 @@ async fn http2_streams_each_make_an_event_and_the_connection_one() {
 }
 
 #[tokio::test]
-async fn a_connection_for_one_host_is_not_one_for_another() {
+async fn a_connection_serves_only_hosts_of_its_certificate() {
     let (mut rig, roots) = rig().await;
     let mut sender = http2(&mut rig, &roots[0], "a.example").await;
     assert_eq!(ask2(&mut sender, "https://b.example/", "").await.0, 421);
@@ -231,7 +231,7 @@ async fn a_connection_for_one_host_is_not_one_for_another() {
 }
 
 #[tokio::test]
-async fn http2_requests_are_checked_too() {
+async fn malformed_http2_requests_are_refused() {
     let (mut rig, roots) = rig().await;
     let mut sender = http2(&mut rig, &roots[0], "a.example").await;
     let connect = http::Request::connect("a.example:443")
@@ -250,7 +250,7 @@ async fn http2_requests_are_checked_too() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_given_up_ends_its_exchange_alone() {
+async fn a_reset_stream_ends_only_its_own_exchange() {
     let (mut rig, roots) = rig().await;
     let waits = origin(&mut rig.tasks, |mut client| async move {
         client.head().await;
@@ -298,7 +298,7 @@ async fn a_stream_that_is_given_up_ends_its_exchange_alone() {
 }
 
 #[tokio::test]
-async fn draining_says_goaway() {
+async fn draining_sends_goaway() {
     let (mut rig, roots) = rig().await;
     let mut sender = http2(&mut rig, &roots[0], "a.example").await;
     assert_eq!(ask2(&mut sender, "https://a.example/", "").await.0, 200);
@@ -314,7 +314,7 @@ async fn draining_says_goaway() {
 }
 
 #[tokio::test]
-async fn tls_endpoints_pass_through() {
+async fn tls_endpoints_pass_tls_through() {
     let mut rig = Rig::start().await;
     let (_, key, root) = certificate(&["pass.example"]);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -360,7 +360,7 @@ async fn tls_endpoints_pass_through() {
 /// Servers that close TLS without `close_notify` are common. Framing × end: what was whole arrives whole,
 /// and what was cut does not pass for whole.
 #[tokio::test]
-async fn upstreams_may_close_tls_without_a_goodbye() {
+async fn upstreams_may_close_tls_without_close_notify() {
     let (_, key, root) = certificate(&["localhost"]);
     let mut rig = Rig::with(crate::Settings {
         upstream_roots: vec![root],

@@ -181,7 +181,7 @@ fn reused(mut object: Value) -> Value {
 }
 
 #[tokio::test]
-async fn an_upstream_that_resets_ends_the_exchange() {
+async fn a_reset_by_the_upstream_ends_the_exchange() {
     let mut scene = Scene::start().await;
     for path in ["/reset", "/reset-chunks"] {
         let before = scene.rig.recorder.count();
@@ -225,7 +225,7 @@ async fn an_upstream_that_resets_ends_the_exchange() {
 }
 
 #[tokio::test]
-async fn a_stream_that_its_client_resets_ends_its_exchange() {
+async fn a_stream_reset_by_its_client_ends_its_exchange() {
     let mut scene = Scene::start().await;
     let mut sender = connect(&mut scene.rig, &scene.root).await;
     // Before the answer.
@@ -287,7 +287,7 @@ async fn a_stream_that_its_client_resets_ends_its_exchange() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_long_is_reported_as_far_as_it_came() {
+async fn a_too_long_body_is_recorded_with_the_bytes_received() {
     let scene = Scene::start().await;
     for (request, length) in [
         // Declared in advance: not read.
@@ -312,7 +312,7 @@ async fn a_body_that_is_too_long_is_reported_as_far_as_it_came() {
 }
 
 #[tokio::test]
-async fn an_upgraded_connection_is_reported_at_its_end() {
+async fn an_upgraded_connection_is_recorded_at_its_end() {
     let mut scene = Scene::start().await;
     let upgrade = |path: &str| {
         format!(
@@ -373,7 +373,7 @@ async fn an_upgraded_connection_is_reported_at_its_end() {
 }
 
 #[tokio::test]
-async fn requests_of_one_connection_are_reported_one_by_one() {
+async fn each_request_of_a_connection_is_recorded() {
     let mut scene = Scene::start().await;
     // Pipelined, the second on the upstream connection of the first.
     let first = "POST /a HTTP/1.1\r\nHost: app.example\r\nContent-Length: 2\r\n\r\n";
@@ -456,7 +456,7 @@ async fn requests_of_one_connection_are_reported_one_by_one() {
 }
 
 #[tokio::test]
-async fn what_the_edge_answers_itself_is_reported_whole() {
+async fn responses_of_the_edge_are_recorded_completely() {
     let mut scene = Scene::start().await;
     // Another account's host on a connection for this one.
     let mut sender = connect(&mut scene.rig, &scene.root).await;
@@ -490,7 +490,7 @@ async fn what_the_edge_answers_itself_is_reported_whole() {
 }
 
 #[tokio::test]
-async fn what_a_stop_cuts_is_reported_as_cut() {
+async fn exchanges_cut_by_a_stop_are_recorded_as_cut() {
     let scene = Scene::start().await;
     let waiting = "GET /wait HTTP/1.1\r\nHost: app.example\r\n\r\n";
     let mut first = scene.rig.connect().await;

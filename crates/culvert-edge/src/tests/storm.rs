@@ -13,7 +13,7 @@ const CLIENTS: usize = 24;
 const REQUESTS: usize = 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_request_and_connection_is_reported_once() {
+async fn every_request_and_connection_is_recorded_once() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         let mut turn = 0;
@@ -91,7 +91,7 @@ async fn every_request_and_connection_is_reported_once() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_rests_and_wakes() {
+async fn an_idle_connection_frees_its_buffers_and_serves_again() {
     let mut rig = Rig::with(Settings {
         limits: Limits {
             rest: Duration::from_millis(20),

@@ -156,7 +156,7 @@ pub(super) fn websocket(path: &str) -> http::request::Builder {
 }
 
 #[tokio::test]
-async fn a_websocket_is_a_stream_among_others() {
+async fn a_websocket_over_http2_is_one_of_many_streams() {
     let mut tasks = JoinSet::new();
     let origin = echo(&mut tasks).await;
     let (mut rig, root) = rig(&format!("http://{origin}"), "", settings()).await;
@@ -234,7 +234,7 @@ async fn a_websocket_is_a_stream_among_others() {
 }
 
 #[tokio::test]
-async fn streams_that_are_not_opened_are_answered() {
+async fn refused_extended_connects_get_a_response() {
     let mut tasks = JoinSet::new();
     let origin = echo(&mut tasks).await;
     let (mut rig, root) = rig(&format!("http://{origin}"), "", settings()).await;
@@ -267,7 +267,7 @@ async fn streams_that_are_not_opened_are_answered() {
 }
 
 #[tokio::test]
-async fn a_silent_stream_is_closed_though_its_connection_is_busy() {
+async fn an_idle_stream_is_closed_on_a_busy_connection() {
     let mut tasks = JoinSet::new();
     let origin = echo(&mut tasks).await;
     let settings = Settings {
@@ -399,7 +399,7 @@ fn fields(fields: &[(&'static str, &'static str)]) -> HeaderMap {
 }
 
 #[tokio::test]
-async fn grpc_flows_both_ways_and_ends_with_its_trailers() {
+async fn grpc_streams_in_both_directions_and_ends_with_trailers() {
     let mut tasks = JoinSet::new();
     let two = (grpc2(&mut tasks).await, "http2");
     let one = (grpc1(&mut tasks).await, "");
@@ -451,7 +451,7 @@ async fn grpc_flows_both_ways_and_ends_with_its_trailers() {
 }
 
 #[tokio::test]
-async fn events_are_passed_on_one_by_one() {
+async fn server_sent_events_are_forwarded_immediately() {
     let (go, gate) = mpsc::channel::<()>(1);
     let gate = std::sync::Arc::new(tokio::sync::Mutex::new(gate));
     let mut tasks = JoinSet::new();

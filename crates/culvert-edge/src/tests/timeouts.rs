@@ -115,7 +115,7 @@ const KINDS: [&str; 6] = [
 
 /// A pause within any kind of response is tolerated, over both protocols on both sides, with and without TLS.
 #[tokio::test]
-async fn an_upstream_may_be_silent_in_the_midst_of_any_answer() {
+async fn a_pause_within_a_response_is_tolerated() {
     for is_http2 in [false, true] {
         let (go, gate) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -215,7 +215,7 @@ async fn waits(tasks: &mut JoinSet<()>, is_http2: bool, go: watch::Receiver<bool
 /// a request uses a whole upstream connection, the content type alone does not extend the timeout; nor does
 /// it on HTTP/2 without the `te: trailers` that every gRPC client sends.
 #[tokio::test]
-async fn a_call_of_grpc_may_be_silent_from_the_start() {
+async fn a_grpc_call_may_be_silent_from_the_start() {
     const CALLS: [&str; 3] = [
         "application/grpc",
         "application/grpc+proto",
@@ -272,7 +272,7 @@ async fn a_call_of_grpc_may_be_silent_from_the_start() {
 /// If clients leave during a silent response, its exchange ends, on HTTP/2 and HTTP/1, even if they have sent
 /// more data than is buffered.
 #[tokio::test]
-async fn a_silent_answer_ends_with_its_client() {
+async fn a_silent_response_ends_with_its_client() {
     let mut tasks = JoinSet::new();
     let (_go, gate) = watch::channel(false);
     let origin = quiet(&mut tasks, false, gate).await;
@@ -361,7 +361,7 @@ async fn small(to: SocketAddr) -> tokio::net::TcpStream {
 }
 
 #[tokio::test]
-async fn ten_slow_readers_are_cut_and_who_reads_goes_on() {
+async fn slow_readers_are_disconnected_and_others_continue() {
     let write = Duration::from_secs(1);
     let (rig, root, _tasks) = endless_rig(write).await;
     let meters = rig.edge.meters();
@@ -423,7 +423,7 @@ async fn ten_slow_readers_are_cut_and_who_reads_goes_on() {
 
 /// A stream whose client grants no window is reset alone, while another stream continues.
 #[tokio::test]
-async fn one_stream_that_is_not_read_is_reset_alone() {
+async fn only_the_stream_that_is_not_read_is_reset() {
     let write = Duration::from_millis(800);
     let (mut rig, root, _tasks) = endless_rig(write).await;
     let mut sender = connect(&mut rig, &root).await;
@@ -448,7 +448,7 @@ async fn one_stream_that_is_not_read_is_reset_alone() {
 
 /// A WebSocket and a TCP endpoint with a client that does not read.
 #[tokio::test]
-async fn tunnels_that_are_not_read_are_cut() {
+async fn upgraded_connections_that_are_not_read_are_closed() {
     let mut tasks = JoinSet::new();
     let origin = origin(&mut tasks, |mut client| async move {
         client.more().await;
@@ -489,7 +489,7 @@ async fn tunnels_that_are_not_read_are_cut() {
 /// Each timeout of an endpoint overrides the settings: a shorter one ends the exchange, a longer one keeps
 /// it.
 #[tokio::test]
-async fn endpoints_have_times_of_their_own() {
+async fn timeouts_of_an_endpoint_override_the_settings() {
     let mut tasks = JoinSet::new();
     let silent = origin(&mut tasks, |mut client| async move {
         client.rest().await;
@@ -596,7 +596,7 @@ async fn endpoints_have_times_of_their_own() {
 /// A connection table that is nearly full closes the oldest idle connections of the source with the most:
 /// those that it needs, and no others.
 #[tokio::test]
-async fn room_is_made_by_the_oldest_of_the_greediest() {
+async fn a_full_connection_table_closes_idle_connections_of_the_largest_source() {
     let mut rig = Rig::with(within(Limits {
         connections: 64,
         connections_per_source: 64,

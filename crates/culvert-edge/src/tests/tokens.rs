@@ -124,7 +124,7 @@ async fn ask(rig: &Rig, authorization: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn tokens_of_the_issuer_pass_and_no_others() {
+async fn only_tokens_of_the_issuer_are_accepted() {
     let (ours, other, stranger) = (Issuer::ec("a"), Issuer::ed("b"), Issuer::ec("a"));
     let rig = rig(&[&other, &ours]).await;
     publish(&rig, "", &policy("jwt", "header", "Authorization")).await;
@@ -290,7 +290,7 @@ async fn tokens_of_the_issuer_pass_and_no_others() {
 }
 
 #[tokio::test]
-async fn what_came_of_a_token_is_reported() {
+async fn results_of_jwt_validation_are_recorded() {
     let ours = Issuer::ec("a");
     let rig = rig(&[&ours]).await;
     publish(&rig, "", &policy("at+jwt", "header", "x-token")).await;
@@ -309,7 +309,7 @@ async fn what_came_of_a_token_is_reported() {
 }
 
 #[tokio::test]
-async fn tokens_are_found_in_bodies() {
+async fn tokens_are_read_from_bodies() {
     let ours = Issuer::ec("a");
     let rig = rig(&[&ours]).await;
     publish(&rig, "", &policy("id_token", "body", "token")).await;
@@ -338,7 +338,7 @@ async fn tokens_are_found_in_bodies() {
 }
 
 #[tokio::test]
-async fn without_keys_nothing_passes() {
+async fn requests_are_refused_while_keys_are_unavailable() {
     let ours = Issuer::ec("a");
     let rig = rig(&[]).await;
     let unreachable = policy("jwt", "header", "authorization")
@@ -354,7 +354,7 @@ async fn without_keys_nothing_passes() {
 }
 
 #[test]
-fn what_cannot_be_validated_is_not_taken() {
+fn invalid_jwt_validation_configurations_are_refused() {
     let whole = policy("jwt", "header", "authorization");
     for (from, to, code) in [
         ("[ES256, EdDSA]", "[none]", "ERR_NGROK_2204"),

@@ -16,7 +16,7 @@ fn handshake() -> String {
 }
 
 #[tokio::test]
-async fn a_websocket_passes_and_ends_as_one_exchange() {
+async fn a_websocket_is_recorded_as_one_exchange() {
     let mut rig = Rig::start().await;
     let (reported, mut heard) = tokio::sync::mpsc::channel(8);
     let origin = origin(&mut rig.tasks, move |mut client| {
@@ -66,7 +66,7 @@ async fn a_websocket_passes_and_ends_as_one_exchange() {
 }
 
 #[tokio::test]
-async fn an_upgrade_that_is_refused_ends_the_connection() {
+async fn a_refused_upgrade_ends_the_connection() {
     let mut rig = Rig::start().await;
     let (reported, mut heard) = tokio::sync::mpsc::channel(8);
     let origin = origin(&mut rig.tasks, move |mut client| {
@@ -101,7 +101,7 @@ async fn an_upgrade_that_is_refused_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn handshakes_that_are_none_are_refused() {
+async fn invalid_websocket_handshakes_are_refused() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         client.head().await;
@@ -174,7 +174,7 @@ async fn tcp_endpoints_open_and_close_with_the_snapshot() {
 }
 
 #[tokio::test]
-async fn one_direction_may_close_first() {
+async fn each_direction_may_close_first() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         let all = client.rest().await;

@@ -337,7 +337,7 @@ fn found(events: &[Value]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn every_variable_has_a_value_wherever_the_reference_promises_one() {
+async fn every_documented_variable_has_a_value() {
     let mut rig = Rig::with(Settings {
         ip_data: IpDatabases::new(data()),
         region: REGION.into(),
@@ -419,7 +419,7 @@ async fn every_variable_has_a_value_wherever_the_reference_promises_one() {
 }
 
 #[tokio::test]
-async fn a_policy_without_its_data_refuses_traffic_until_it_is_back() {
+async fn a_policy_with_missing_ip_data_refuses_traffic() {
     let databases = IpDatabases::new(data());
     let rig = Rig::with(Settings {
         ip_data: databases.clone(),

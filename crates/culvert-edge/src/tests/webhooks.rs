@@ -67,7 +67,7 @@ fn posted(status: u16, decision: &str, signature: &str, length: usize, answer: u
 }
 
 #[tokio::test]
-async fn a_webhook_passes_unchanged_and_a_forgery_does_not() {
+async fn verified_webhooks_pass_unchanged_and_forged_ones_are_refused() {
     let mut rig = Rig::start().await;
     let origin = measure(&mut rig).await;
     publish(&rig, &origin, GITHUB).await;
@@ -103,7 +103,7 @@ async fn a_webhook_passes_unchanged_and_a_forgery_does_not() {
 }
 
 #[tokio::test]
-async fn what_is_not_enforced_is_reported() {
+async fn unenforced_verifications_are_recorded() {
     let mut rig = Rig::start().await;
     let origin = measure(&mut rig).await;
     let policy = "
@@ -185,7 +185,7 @@ pub(super) async fn held_bytes() {
 }
 
 #[tokio::test]
-async fn questions_of_providers_are_answered() {
+async fn challenges_of_webhook_providers_are_answered() {
     let rig = Rig::start().await;
     let policy = "
 on_http_request:
@@ -208,7 +208,7 @@ on_http_request:
 }
 
 #[tokio::test]
-async fn messages_of_sns_are_verified_by_their_certificate() {
+async fn sns_messages_are_verified_by_their_certificate() {
     let vectors: Value = serde_json::from_str(include_str!(
         "../../../culvert-policy/tests/data/webhooks.json"
     ))
@@ -245,7 +245,7 @@ async fn messages_of_sns_are_verified_by_their_certificate() {
 }
 
 #[tokio::test]
-async fn a_body_of_http2_is_held_and_counted() {
+async fn an_http2_body_is_held_and_counted() {
     let mut rig = Rig::start().await;
     let origin = measure(&mut rig).await;
     let (names, key, root) = certificate(&["app.example"]);
@@ -271,7 +271,7 @@ async fn a_body_of_http2_is_held_and_counted() {
 }
 
 #[test]
-fn what_cannot_be_verified_is_not_taken() {
+fn invalid_verify_webhook_configurations_are_refused() {
     for (config, code, hint) in [
         ("{secret: s}", "ERR_NGROK_2234", "provider"),
         (

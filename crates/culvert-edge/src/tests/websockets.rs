@@ -69,7 +69,7 @@ fn handshake(path: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_upgrade_becomes_a_stream() {
+async fn an_http1_upgrade_becomes_an_extended_connect() {
     let mut tasks = JoinSet::new();
     let origin = echo(&mut tasks, true).await;
     let (rig, _) = rig(&format!("http://{origin}"), "http2", settings()).await;
@@ -108,7 +108,7 @@ async fn an_upgrade_becomes_a_stream() {
 }
 
 #[tokio::test]
-async fn a_stream_stays_a_stream() {
+async fn an_extended_connect_is_forwarded_as_one() {
     let mut tasks = JoinSet::new();
     let origin = echo(&mut tasks, true).await;
     let (mut rig, root) = rig(&format!("http://{origin}"), "http2", settings()).await;
@@ -134,7 +134,7 @@ async fn a_stream_stays_a_stream() {
 }
 
 #[tokio::test]
-async fn what_is_no_stream_is_answered() {
+async fn refused_websocket_handshakes_get_a_response() {
     let mut tasks = JoinSet::new();
     for (takes, path, status) in [(true, "/no", 403), (false, "/chat", 503)] {
         let origin = echo(&mut tasks, takes).await;

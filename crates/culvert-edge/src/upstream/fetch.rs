@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_is_public_or_allowed_is_asked() {
+    async fn only_public_or_allowed_addresses_are_fetched() {
         let everywhere = ["0.0.0.0/0", "::/0"].map(|network| network.parse().unwrap());
         let authority = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let own = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn private_addresses() {
+    fn private_addresses_are_recognised() {
         for private in [
             "127.0.0.1",
             "10.1.2.3",
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_address_of_a_name_is_one_too_many() {
+    fn a_name_with_one_forbidden_address_is_refused() {
         let public = AddressGuard::new(true, &[]).to_public([]);
         assert!(public.admits(&places(&["1.1.1.1", "2606:4700::1111"])));
         assert!(!public.admits(&places(&["1.1.1.1", "10.0.0.1"])));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_services_need_their_very_address() {
+    fn metadata_addresses_must_be_allowed_explicitly() {
         for address in [
             "169.254.169.254",
             "169.254.170.2",
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn own_listeners_are_known_by_port_and_address() {
+    fn own_listeners_are_recognised_by_address_and_port() {
         let own: [SocketAddr; 2] = ["0.0.0.0:443", "192.0.2.1:80"].map(|own| own.parse().unwrap());
         let networks = ["127.0.0.0/8".parse().unwrap()];
         let guard = AddressGuard::new(true, &networks).to_public(own);

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_connection_goes_to_one_request_that_waits() {
+    fn a_released_connection_goes_to_one_waiting_request() {
         let handover = Handover::default();
         assert_eq!(handover.give(1), Some(1), "no request waits");
         handover.enter();
@@ -102,7 +102,7 @@ mod tests {
     /// Every order of the steps of two requests that wait and of what others give: whatever was given reaches a
     /// request that waits, and nothing stays behind.
     #[test]
-    fn no_order_of_steps_loses_a_connection() {
+    fn no_interleaving_loses_a_connection() {
         const STEPS: u32 = 6;
         // A request begins to wait, looks, or leaves, for each of the two; a connection is given.
         const KINDS: usize = 7;

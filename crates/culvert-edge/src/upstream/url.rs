@@ -616,7 +616,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls() {
+    fn upstream_urls_are_parsed() {
         for (url, shown) in [
             ("http://127.0.0.1:3000", "http://127.0.0.1:3000"),
             ("http://LOCALHOST", "http://localhost:80"),
@@ -658,7 +658,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read(url in "\\PC{0,60}", protocol in "\\PC{0,6}") {
+        fn any_text_is_parsed_or_refused(url in "\\PC{0,60}", protocol in "\\PC{0,6}") {
             if let Ok(upstream) = Upstream::parse(&url, &protocol) {
                 prop_assert_eq!(Upstream::parse(&upstream.to_string(), &protocol), Ok(upstream));
             }

@@ -206,7 +206,7 @@ proptest! {
 
 /// Several `connection` fields, in every order: each may name fields that do not pass.
 #[test]
-fn each_connection_field_counts() {
+fn each_connection_field_is_respected() {
     const VALUES: [&str; 7] = [
         "close",
         "keep-alive",
@@ -233,7 +233,7 @@ fn each_connection_field_counts() {
 }
 
 #[test]
-fn usual_heads_are_plain_and_others_are_not() {
+fn usual_heads_take_the_plain_path_and_others_do_not() {
     let is_plain = |fields: &str, trusted: bool| {
         let text = format!("GET /a HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
         request(&text, trusted).unwrap().0.is_some()
@@ -279,7 +279,7 @@ fn usual_heads_are_plain_and_others_are_not() {
 }
 
 #[test]
-fn names_that_the_edge_interprets_are_looked_at() {
+fn fields_that_the_edge_interprets_leave_the_plain_path() {
     for name in [
         "close",
         "connection",

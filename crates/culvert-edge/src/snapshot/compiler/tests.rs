@@ -62,7 +62,7 @@ fn endpoint(id: usize, n: usize) -> Endpoint {
 }
 
 #[test]
-fn changes_lead_where_a_whole_snapshot_does() {
+fn changes_compile_to_the_tables_of_a_whole_snapshot() {
     let mut compiler = SnapshotCompiler::default();
     let mut live = compiler.compile(Snapshot::default()).unwrap();
     let mut snapshot = Snapshot::default();
@@ -106,7 +106,7 @@ fn changes_lead_where_a_whole_snapshot_does() {
 }
 
 #[test]
-fn a_pool_outlives_a_change_of_its_endpoint() {
+fn a_connection_pool_survives_a_change_of_its_endpoint() {
     let mut compiler = SnapshotCompiler::default();
     let live = compiler
         .compile(Snapshot::builder().endpoint(endpoint(1, 1)).build())

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn providers_of_the_table() {
+async fn each_oauth_provider_of_the_table_signs_in() {
     let providers = |app: Option<(&str, &str)>| LoginSettings {
         providers: BTreeMap::from(["github", "google"].map(|name| {
             let app = app
@@ -124,7 +124,7 @@ async fn one_callback_address_for_all_endpoints() {
 }
 
 #[test]
-fn what_cannot_be_run_is_not_taken() {
+fn invalid_sign_in_configurations_are_refused() {
     let (logins, _) = Logins::new(LoginKeys::new([]), LoginSettings::default());
     let resources = Resources {
         logins: Some(LoginService::new(logins)),

@@ -5,7 +5,7 @@ use culvert_base::Clock as _;
 use super::*;
 
 #[tokio::test]
-async fn sessions_end() {
+async fn sessions_end_when_idle_expired_or_signed_out() {
     let scene = Scene::start(", max_session_duration: 1h, idle_session_duration: 10m").await;
     let (rig, idp) = (&scene.rig, &*scene.idp);
     let seconds = Duration::from_secs;
@@ -129,7 +129,7 @@ async fn sessions_end() {
 }
 
 #[tokio::test]
-async fn users_are_asked_about_again() {
+async fn sessions_are_refreshed_at_the_provider() {
     let scene = Scene::start(", userinfo_refresh_interval: 5m").await;
     let (rig, idp) = (&scene.rig, &*scene.idp);
     let seconds = Duration::from_secs;
@@ -195,7 +195,7 @@ async fn users_are_asked_about_again() {
 }
 
 #[tokio::test]
-async fn without_a_provider_nobody_comes_in_and_who_is_in_stays() {
+async fn an_unavailable_provider_blocks_sign_ins_and_keeps_sessions() {
     let scene = Scene::start("").await;
     let (rig, idp) = (&scene.rig, &*scene.idp);
     let mut inside = scene.logged_in().await;
@@ -237,7 +237,7 @@ async fn without_a_provider_nobody_comes_in_and_who_is_in_stays() {
 }
 
 #[tokio::test]
-async fn a_session_begins_without_a_journal_and_not_where_there_is_no_room() {
+async fn sessions_begin_while_the_journal_is_unavailable_but_not_if_it_is_full() {
     let settings = LoginSettings::default;
     let full = Scene::noting(settings(), "openid-connect", CONFIG, Noted::Full).await;
     let answer = Browser::default().log_in(&full.rig, &full.idp).await;
@@ -261,7 +261,7 @@ async fn a_session_begins_without_a_journal_and_not_where_there_is_no_room() {
 }
 
 #[tokio::test]
-async fn many_cookies_are_no_matter() {
+async fn many_session_cookies_are_handled() {
     let scene = Scene::start("").await;
     let mut browser = scene.logged_in().await;
     for number in 0..50 {

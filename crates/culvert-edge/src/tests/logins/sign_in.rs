@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_user_logs_in_and_events_tell_who() {
+async fn a_user_signs_in_and_events_name_the_user() {
     let scene = Scene::start("").await;
     let mut browser = Browser::default();
     let answer = browser.get(&scene.rig, "/a/b?c=d").await;
@@ -96,7 +96,7 @@ async fn a_user_logs_in_and_events_tell_who() {
 }
 
 #[tokio::test]
-async fn what_comes_back_is_checked() {
+async fn callbacks_are_verified() {
     let scene = Scene::start("").await;
     let (rig, idp) = (&scene.rig, &*scene.idp);
     let mut browser = Browser::default();
@@ -181,7 +181,7 @@ async fn what_comes_back_is_checked() {
 }
 
 #[tokio::test]
-async fn id_tokens_are_checked() {
+async fn id_tokens_are_verified() {
     let scene = Scene::start("").await;
     let (rig, idp) = (&scene.rig, &*scene.idp);
     for (claims, status) in [
@@ -246,7 +246,7 @@ async fn id_tokens_are_checked() {
 }
 
 #[tokio::test]
-async fn nobody_is_sent_elsewhere() {
+async fn redirects_after_sign_in_stay_on_the_host() {
     let scene = Scene::start("").await;
     let (rig, idp) = (&scene.rig, &*scene.idp);
     for (target, path) in [
@@ -289,7 +289,7 @@ async fn nobody_is_sent_elsewhere() {
 }
 
 #[tokio::test]
-async fn what_is_no_page_is_refused() {
+async fn requests_that_are_not_navigations_are_refused_without_a_session() {
     let scene = Scene::start(", allow_cors_preflight: true").await;
     let (rig, idp) = (&scene.rig, &*scene.idp);
     let ask = "Origin: https://b.example\r\nAccess-Control-Request-Method: POST\r\n";
