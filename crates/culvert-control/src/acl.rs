@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules() {
+    fn acl_rules_are_parsed_or_refused() {
         for rule in [
             "*",
             "bind:*",
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_says_what_may_be_bound() {
+    fn an_acl_decides_which_addresses_may_be_bound() {
         let list = |rules: &[&str]| {
             let rules: Vec<String> = rules.iter().map(|rule| (*rule).to_owned()).collect();
             Acl::try_from(rules).unwrap()
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_bounded() {
+    fn acls_have_a_length_limit() {
         let many = |n| Acl::try_from(vec!["*".to_owned(); n]);
         assert_eq!(many(RULES_MAX).unwrap().len(), RULES_MAX);
         assert_eq!(many(RULES_MAX + 1), Err(BadAcl::TooMany));
@@ -227,7 +227,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_rule_or_none(rule in "(bind:)?[*.:=a-z0-9é\\[\\]-]{0,40}") {
+        fn any_text_is_a_rule_or_refused(rule in "(bind:)?[*.:=a-z0-9é\\[\\]-]{0,40}") {
             if is_rule(&rule) {
                 prop_assert!(rule == "*" || rule.starts_with("bind:"));
             }

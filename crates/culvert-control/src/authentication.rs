@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials() {
+    fn credentials_are_read_from_headers() {
         let basic = |text: &str| format!("Basic {}", STANDARD.encode(text));
         let token = format!("{}_{}", "0".repeat(27), "a".repeat(21));
         for (header, expected) in [
@@ -244,7 +244,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_header_has_a_credential_or_none(header in "\\PC{0,60}|(Bearer|Basic) [A-Za-z0-9+/=]{0,40}") {
+        fn any_header_is_parsed_or_refused(header in "\\PC{0,60}|(Bearer|Basic) [A-Za-z0-9+/=]{0,40}") {
             drop(credential(&header));
         }
     }

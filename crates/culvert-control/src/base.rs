@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn public_urls_show_the_ports_of_the_world() {
+    fn public_urls_have_the_public_ports() {
         let mapped = PublicPorts::default();
         let bound = PublicPorts {
             http: 8080,

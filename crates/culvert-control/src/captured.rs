@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_sent_as_it_was_or_with_changes() {
+    fn a_captured_request_is_replayed_unchanged_or_edited() {
         let request = original().edited(Input::default()).unwrap();
         assert_eq!(
             (&*request.authority, &*request.target),
@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_limited_and_never_name_another_host() {
+    fn edits_of_a_replay_are_limited_and_keep_the_host() {
         let field = |name: &str, value: &str| InputField {
             name: name.to_owned(),
             value: value.to_owned(),
@@ -683,7 +683,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_must_be_sent() {
+    fn a_replay_must_supply_what_was_not_captured() {
         let mut unknown = original();
         unknown.body = Err("The body was not captured; send `body`.");
         assert_eq!(

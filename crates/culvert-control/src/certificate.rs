@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_of_pem() {
+    fn pem_sections_are_parsed() {
         let a = |label: &str, headers| Some(vec![(label.to_owned(), headers, 3)]);
         for (text, expected) in [
             ("", Some(Vec::new())),
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn serials_and_addresses() {
+    fn serials_and_ip_addresses_are_formatted() {
         assert_eq!(serial(&[0, 0x8f, 1]), "8f01");
         assert_eq!(serial(&[4, 0xce]), "04ce");
         assert_eq!(serial(&[0]), "00");
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_cut_anywhere_is_refused() {
+    fn a_truncated_certificate_is_refused() {
         let der = sample();
         read(&der).unwrap();
         for end in 0..der.len() {
@@ -462,7 +462,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_pem_or_refused(text in "(-----(BEGIN|END) (CERTIFICATE|PRIVATE KEY|EC PRIVATE KEY)-----\n|[A-Za-z0-9+/=:]{0,40}\n|\\PC{0,30}){0,8}") {
+        fn any_text_is_parsed_as_pem_or_refused(text in "(-----(BEGIN|END) (CERTIFICATE|PRIVATE KEY|EC PRIVATE KEY)-----\n|[A-Za-z0-9+/=:]{0,40}\n|\\PC{0,30}){0,8}") {
             if let Some(sections) = sections(&text) {
                 for section in sections {
                     drop(read(&section.der));
@@ -472,12 +472,12 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_certificate_or_refused(bytes: Vec<u8>) {
+        fn any_bytes_are_parsed_as_a_certificate_or_refused(bytes: Vec<u8>) {
             prop_assert!(read(&bytes).is_err());
         }
 
         #[test]
-        fn a_changed_certificate_is_read_or_refused(at: prop::sample::Index, byte: u8) {
+        fn a_damaged_certificate_is_parsed_or_refused(at: prop::sample::Index, byte: u8) {
             let mut der = sample();
             let at = at.index(der.len());
             der[at] = byte;

@@ -876,7 +876,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_long_pass_delays_no_change() {
+    fn a_long_pass_delays_no_change() {
         let ms = Duration::from_millis;
         for (before, last, expected) in [
             (ms(0), ms(700), PASS_APART),

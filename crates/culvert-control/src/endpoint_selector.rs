@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_bound_when_it_is_offered_and_selected() {
+    fn an_endpoint_is_bound_if_offered_and_selected() {
         let bound = |sources: &[&str], bindings: Json| {
             let endpoint = json!({
                 "bindings": bindings, "url": "http://a.b", "port": 80, "metadata": "team=x",
@@ -148,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_selector_or_refused(text in "\\PC{0,200}") {
+        fn any_text_is_parsed_or_refused(text in "\\PC{0,200}") {
             drop(check(std::slice::from_ref(&text)));
         }
     }

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_stands_for_what_the_caller_may_read() {
+    fn a_family_expands_to_the_kinds_that_the_caller_may_read() {
         let caller = |role| Caller {
             owner_id: "usr_1".to_owned(),
             owner_kind: OwnerKind::User,
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_only_their_owners_see_are_known_by_their_ids() {
+    fn events_of_private_objects_are_recognised_by_id() {
         for id in ["ak_1", "cr_1", "sshcr_1", "ts_1"] {
             assert!(is_private_object(id), "{id}");
         }

@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_and_their_codes() {
+    fn event_query_parameters_are_validated_with_codes() {
         let asked = read(&[("type", "a.v0,b.v0"), ("type", "c.v0"), ("limit", "7")]).unwrap();
         assert_eq!(asked.types, ["a.v0", "b.v0", "c.v0"]);
         assert_eq!(asked.limit, 7);
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_next_page_repeats_the_query_with_another_cursor() {
+    fn next_page_uri_repeats_the_query_with_a_new_cursor() {
         let query = [("type", "a"), ("cursor", "n1-1-1"), ("filter", "x == 'é'")];
         let query = query.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let next = next_page("http://x/events", &query, "n0-2-3".parse().unwrap());

@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_is_refused_by_the_path_of_its_field() {
+    fn malformed_input_is_refused_with_the_path_of_its_field() {
         for (body, code, message) in [
             (
                 json!({"x": 1}),
@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_values_of_a_create_are_not_given_and_false_is() {
+    fn empty_values_in_a_create_are_absent_and_false_is_not() {
         let body = json!({"description": "", "items": [], "size": 0, "active": false});
         let input: Input = create(Some(body)).unwrap();
         assert_eq!(input.active, Some(false));
@@ -621,7 +621,7 @@ mod tests {
 
     /// Empty values × types of fields: only the empty value of the field's own type counts as not given.
     #[test]
-    fn empty_values_of_another_type_are_refused() {
+    fn empty_values_of_the_wrong_type_are_refused() {
         let fields = [
             ("description", json!(""), "text"),
             ("active", json!(false), "true or false"),
@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_not_allowed_is_distinguished() {
+    fn invalid_values_are_distinguished_from_malformed_input() {
         let body = json!({"description": "x".repeat(256)});
         match create::<Input>(Some(body)) {
             Err(Problem::Value { field, why }) => {
@@ -676,7 +676,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_object_is_read_or_refused(name in "[a-z]{0,12}|description|active|items|size", text in ".{0,300}", n: i64) {
+        fn any_object_is_parsed_or_refused(name in "[a-z]{0,12}|description|active|items|size", text in ".{0,300}", n: i64) {
             for value in [json!(text), json!(n), json!([text]), json!({ name.clone(): n }), json!([{ "name": text }])] {
                 drop(create::<Input>(Some(json!({ name.clone(): value }))));
                 drop(update::<Input>(Some(json!({ name.clone(): value }))));

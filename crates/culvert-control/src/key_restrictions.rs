@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_restricts_nothing_is_not_stored() {
+    fn empty_restrictions_are_not_stored() {
         assert_eq!(
             serde_json::to_string(&KeyRestrictions::default()).unwrap(),
             "{}"
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_or_less_is_within() {
+    fn only_equal_or_narrower_restrictions_are_within_others() {
         for (own, other, is_within) in [
             ("{}", "{}", true),
             (r#"{"role":"read_only"}"#, r#"{"role":"member"}"#, true),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_works_inside_of_its_networks_until_its_end() {
+    fn a_key_works_within_its_networks_until_it_expires() {
         let key = of(r#"{"expires_at":"2027-01-01T00:00:00Z","networks":["192.0.2.0/24"]}"#);
         let end = key.expires_at.unwrap();
         assert!(
@@ -303,7 +303,7 @@ mod tests {
     proptest! {
         /// Whatever is within another can do nothing that the other cannot.
         #[test]
-        fn within_is_no_more(own in any(), other in any()) {
+        fn restrictions_within_others_allow_no_more(own in any(), other in any()) {
             prop_assert!(own.is_within(&own));
             if own.is_within(&other) {
                 for scope in Scope::ALL {

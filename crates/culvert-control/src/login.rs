@@ -418,7 +418,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_are_bounded_and_forgotten() {
+    fn the_list_of_ended_sessions_is_bounded_and_expires() {
         let at = Timestamp::from_unix_seconds;
         let mut ends = Ends::default();
         ends.add(End::One("as_1", at(100)), at(1));

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_and_their_codes() {
+    fn page_parameters_are_validated_with_codes() {
         assert_eq!(read(&[]).unwrap().limit, 100);
         assert_eq!(
             read(&[("limit", ""), ("before_id", "")]).unwrap().limit,
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_next_page_repeats_what_was_asked() {
+    fn next_page_uri_repeats_the_query() {
         let wanted = read(&[("limit", "2"), ("filter", "obj.id == 'é&'"), ("url", "a b")]).unwrap();
         assert_eq!(
             wanted.next_page("http://x/api_keys", "ak_1"),

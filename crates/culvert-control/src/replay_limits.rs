@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replays_of_an_owner_are_limited_in_time() {
+    fn replays_of_an_owner_are_rate_limited() {
         let limits = ReplayLimits::default();
         let now = Timestamp::from_unix_nanos(0);
         let count = |at| (0..100).filter(|_| limits.count("usr_1", at)).count();

@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scopes_have_their_names_in_order() {
+    fn scopes_are_sorted_by_name() {
         assert!(Scope::ALL.is_sorted_by_key(|scope| scope.name()));
         for scope in Scope::ALL {
             let text = serde_json::to_string(&scope).unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn to_write_is_to_read() {
+    fn a_write_scope_includes_reading() {
         let write: Scopes = [Scope::KeysWrite].into_iter().collect();
         let read: Scopes = [Scope::KeysRead].into_iter().collect();
         assert!(write.has(Scope::KeysRead) && write.has(Scope::KeysWrite));

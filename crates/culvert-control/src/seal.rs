@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sealed_text_opens_only_where_it_belongs_and_under_its_key() {
+    fn encrypted_text_decrypts_only_in_its_place_with_its_key() {
         let seal = Seal::new(&Secret::new("master".into()));
         let entropy = SeededEntropy::new(1);
         let sealed = seal.seal(&entropy, "ed_1", "hush").unwrap();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_key_opens_and_does_not_seal() {
+    fn an_older_key_decrypts_and_does_not_encrypt() {
         let entropy = SeededEntropy::new(1);
         let (old, new) = (Secret::new("old".into()), Secret::new("new".into()));
         let sealed = Seal::new(&old).seal(&entropy, "ed_1", "hush").unwrap();
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pepper_outlives_its_master_key() {
+    fn the_pepper_survives_a_new_master_key() {
         let entropy = SeededEntropy::new(1);
         let (old, new) = (Secret::new("old".into()), Secret::new("new".into()));
         let stored = Pepper::new(&old).digest("token");
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_recognised_by_its_digest_alone() {
+    fn a_token_is_recognised_by_its_digest() {
         let pepper = Pepper::new(&Secret::new("pepper".into()));
         let stored = pepper.digest("token");
         assert!(pepper.recognises(Some(&stored), "token"));
@@ -288,7 +288,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn anything_stored_opens_or_faults(text in ".{0,120}") {
+        fn any_stored_text_decrypts_or_is_a_fault(text in ".{0,120}") {
             let seal = Seal::new(&Secret::new("master".into()));
             prop_assert!(seal.open("x", &text).is_err());
             let pepper = Pepper::new(&Secret::new("pepper".into()));

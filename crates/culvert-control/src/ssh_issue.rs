@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_as_servers_take_them() {
+    fn config_blocks_have_the_form_that_servers_accept() {
         for block in [
             "10.0.0.1",
             "10.0.0.0/8",
@@ -320,7 +320,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_block_or_none(text in "[0-9a-f.:/]{0,30}") {
+        fn any_text_is_parsed_or_refused(text in "[0-9a-f.:/]{0,30}") {
             if is_block(&text) {
                 prop_assert!(text.split('/').next().unwrap().parse::<IpAddr>().is_ok());
             }

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_format_is_not_read() {
+    fn documents_of_another_format_are_refused() {
         assert_eq!(serde_json::to_string(&Format::<1>).unwrap(), "1");
         assert!(serde_json::from_str::<Format<1>>("1").is_ok());
         let error = serde_json::from_str::<Format<1>>("2").unwrap_err();

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minted_token_has_its_shape_and_a_changed_one_has_not() {
+    fn minted_tokens_have_a_valid_checksum_and_changed_ones_do_not() {
         let token = token();
         let text = token.reveal();
         assert_eq!(text.len(), 50);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn other_shapes() {
+    fn malformed_tokens_are_recognised() {
         let token = token();
         let imported = &token.reveal()[..49];
         assert!(matches!(shape(imported), Shape::Token { .. }));
@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_has_a_shape(text in ".{0,80}") {
+        fn any_text_is_classified(text in ".{0,80}") {
             if let Shape::Token { body } = shape(&text) {
                 prop_assert_eq!(body.len(), BODY_LENGTH);
             }

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_retired_with_everything_below_it() {
+    fn a_path_is_retired_with_its_subpaths() {
         for (path, code) in [
             ("/edges", Some(7008)),
             ("/edges/", Some(7008)),

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_silent_when_it_was_seen_to_be() {
+    fn a_run_without_new_heartbeats_is_silent() {
         let (began, wrote) = (Instant::now(), Timestamp::from_unix_seconds(1));
         let after = |seconds| began + Duration::from_secs(seconds);
         let mut failure_detector = FailureDetector::default();

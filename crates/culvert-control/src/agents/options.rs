@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_at_once_is_a_policy_that_runs() {
+    fn all_options_together_compile_to_a_policy() {
         let policy = policy_of(json!({
             "Hostname": "app.example.test", "Auth": "bob:long enough", "Subdomain": "",
             "HostHeaderRewrite": false, "LocalUrlScheme": null, "ProxyProto": 1,
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn each_option_has_its_rules() {
+    fn each_option_becomes_its_rules() {
         for (opts, expected) in [
             (json!({}), &[][..]),
             (json!({"TrafficPolicy": ""}), &[]),
@@ -582,7 +582,7 @@ mod tests {
 
     /// Pairs of handshake settings, from options and from the policy, in every order.
     #[test]
-    fn what_options_and_a_policy_say_of_a_handshake_is_merged_or_refused() {
+    fn tls_settings_of_options_and_policy_are_merged_or_refused() {
         let authority = json!({"mutual_tls_ca": STANDARD.encode("ca one")});
         let other = json!({"mutual_tls_ca": STANDARD.encode("ca two")});
         let key = json!({"cert": STANDARD.encode("chain"), "key": STANDARD.encode("key")});
@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_of_the_old_form_is_one_of_todays() {
+    fn a_policy_in_the_old_form_is_converted() {
         let old = json!({
             "Inbound": [{"Name": "n", "Expressions": ["true"], "Actions": [{"Type": "deny", "Config": {"status_code": 404}}]}],
             "Outbound": [{"Name": "", "Actions": [{"Type": "add-headers", "Config": {"headers": {"a": "b"}}}]}],

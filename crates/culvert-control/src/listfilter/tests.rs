@@ -31,7 +31,7 @@ fn object() -> Json {
 }
 
 #[test]
-fn what_passes_and_what_does_not() {
+fn list_filters_match_or_reject_objects() {
     for (source, expected) in [
         ("true", true),
         ("!true || false", false),
@@ -87,7 +87,7 @@ fn what_passes_and_what_does_not() {
 
 /// Every text and list has a size, and no other field has.
 #[test]
-fn every_field_that_is_a_text_or_a_list_has_a_size() {
+fn exactly_strings_and_lists_have_a_size() {
     for field in FIELDS {
         let name = field.name;
         let compiled = ListFilter::compile(&format!("size(obj.{name}) >= 0"), FIELDS, now());
@@ -109,7 +109,7 @@ fn every_field_that_is_a_text_or_a_list_has_a_size() {
 }
 
 #[test]
-fn what_is_refused_is_250() {
+fn invalid_list_filters_are_refused_with_code_250() {
     let long = format!("obj.description == '{}'", "x".repeat(4096));
     let many = vec!["obj.id == 'x'"; 65].join(" || ");
     let deep = format!("{}true{}", "(".repeat(33), ")".repeat(33));

@@ -421,7 +421,7 @@ mod tests {
     const SHA512: &str = include_str!("kubernetes_operator/sha512.csr.pem");
 
     #[test]
-    fn requests_are_read_and_their_signatures_checked() {
+    fn signing_requests_are_parsed_and_verified() {
         assert!(public_key(&csr(&PKCS_ECDSA_P256_SHA256)).is_ok());
         assert!(public_key(SHA512).is_ok());
         let forged = {
@@ -451,7 +451,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_request_or_refused(text in "\\PC{0,200}") {
+        fn any_text_is_parsed_or_refused(text in "\\PC{0,200}") {
             drop(public_key(&text));
             drop(check_ingress(&text));
             let pem = format!("-----BEGIN CERTIFICATE REQUEST-----\n{text}\n-----END CERTIFICATE REQUEST-----\n");

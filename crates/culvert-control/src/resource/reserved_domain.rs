@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn domain_names_are_normalised_or_refused() {
         let long = |length: usize| {
             let labels = "abcdefg.".repeat(40);
             format!("{}example", &labels[..length - 7])

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_plain() {
+    fn vault_names_are_validated() {
         for (name, code) in [
             ("a", None),
             ("prod/db.main-2_X", None),

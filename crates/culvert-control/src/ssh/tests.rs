@@ -28,7 +28,7 @@ fn line(name: &str, fields: &[&[u8]]) -> String {
 }
 
 #[test]
-fn made_keys_are_kept_and_read() {
+fn generated_keys_are_stored_and_read_back() {
     for spec in SPECS {
         let key = key(spec);
         let again = SigningKey::from_text(key.algorithm(), &key.to_text().unwrap()).unwrap();
@@ -46,7 +46,7 @@ fn made_keys_are_kept_and_read() {
 }
 
 #[test]
-fn certificates_hold_what_was_asked_for_and_an_independent_reader_finds_it() {
+fn certificates_have_the_requested_fields_for_an_independent_parser() {
     let clock = culvert_base::ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000));
     let flags = BTreeMap::from([
         ("permit-pty".to_owned(), String::new()),
@@ -85,7 +85,7 @@ fn certificates_hold_what_was_asked_for_and_an_independent_reader_finds_it() {
 }
 
 #[test]
-fn hostile_keys() {
+fn malformed_public_keys_are_refused() {
     let good = key(Spec::Ed25519).public_line();
     let point = |first: u8| {
         let mut point = vec![1; 65];
@@ -149,7 +149,7 @@ fn hostile_keys() {
 }
 
 #[test]
-fn numbers_and_options_as_openssh_writes_them() {
+fn numbers_and_options_are_encoded_like_openssh() {
     let number = |bytes: &[u8]| {
         let mut wire = Wire::default();
         wire.number(bytes);
@@ -169,7 +169,7 @@ fn numbers_and_options_as_openssh_writes_them() {
 
 proptest! {
     #[test]
-    fn any_line_is_a_key_or_none(
+    fn any_line_is_parsed_as_a_key_or_refused(
         name in "ssh-rsa|ssh-ed25519|ssh-dss|ecdsa-sha2-nistp(256|384|521)|\\PC{0,20}",
         fields in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..80), 0..4),
         tail in "\\PC{0,20}",

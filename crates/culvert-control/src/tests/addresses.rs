@@ -25,7 +25,7 @@ impl Rig {
 }
 
 #[tokio::test]
-pub(super) async fn wrong_values_have_their_codes() {
+pub(super) async fn invalid_addresses_are_refused_with_codes() {
     let rig = Rig::start().await;
     for (body, code) in [
         (json!({"region": "mars"}), 500),
@@ -66,7 +66,7 @@ pub(super) async fn wrong_values_have_their_codes() {
 }
 
 #[tokio::test]
-async fn an_address_is_one_accounts_alone() {
+async fn an_address_belongs_to_one_account() {
     let rig = Rig::start().await;
     let stranger = rig.stranger().await;
     let make = || rig.reserve();
@@ -95,7 +95,7 @@ async fn an_address_is_one_accounts_alone() {
 }
 
 #[tokio::test]
-async fn a_released_address_is_given_again_when_no_other_is_free() {
+async fn released_addresses_are_reused_last() {
     let rig = Rig::start().await;
     let first = rig.reserve().await;
     let (_, start) = rig.events_after(0).await;
@@ -166,7 +166,7 @@ pub(super) async fn an_address_in_use_stays_reserved() {
 }
 
 #[tokio::test]
-async fn an_address_without_a_reservation_is_its_endpoints_until_it_leaves() {
+async fn an_unreserved_address_belongs_to_its_endpoint_until_deletion() {
     let rig = Rig::start().await;
     let made = rig.tcp("tcp://").await.body();
     assert_eq!(made["tcp_addr"], Value::Null);
@@ -194,7 +194,7 @@ async fn an_address_without_a_reservation_is_its_endpoints_until_it_leaves() {
 }
 
 #[tokio::test]
-async fn an_address_cannot_go_while_an_endpoint_comes() {
+async fn an_address_is_not_deleted_while_an_endpoint_takes_it() {
     let rig = Rig::start().await;
     for _ in 0..4 {
         let made = rig.reserve().await;
@@ -218,7 +218,7 @@ async fn an_address_cannot_go_while_an_endpoint_comes() {
 
 /// Concurrent requests of an owner who may have two of the three addresses.
 #[tokio::test]
-async fn takes_at_once_keep_to_the_limit_of_their_owner() {
+async fn concurrent_reservations_obey_the_limit_of_their_owner() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     for _ in 0..20 {
@@ -241,7 +241,7 @@ async fn takes_at_once_keep_to_the_limit_of_their_owner() {
 
 /// Addresses kept for agents of an owner count: an owner who connects and disconnects holds at most half.
 #[tokio::test]
-async fn kept_addresses_count_for_their_owner() {
+async fn addresses_kept_for_agents_count_toward_their_owners_limit() {
     let open = Open::with(LIMITS).await;
     let owner = Owner::bot(&open, "owner").await;
     let other = Owner::bot(&open, "other").await;

@@ -7,7 +7,7 @@ use super::agents::{Open, http, recorded};
 use super::*;
 
 #[tokio::test]
-async fn what_a_crash_left_behind_is_cleared_away_and_reported() {
+async fn sessions_of_a_crashed_run_are_ended_and_reported() {
     let rig = Rig::start().await;
     let run = json!({"format": 1, "node": "a node"});
     let run = rig.insert("agent_run", "agrun", "", &run, Vec::new()).await;
@@ -30,7 +30,7 @@ async fn what_a_crash_left_behind_is_cleared_away_and_reported() {
 }
 
 #[tokio::test]
-async fn a_stale_look_ends_no_session_of_a_run_that_just_began() {
+async fn a_stale_read_ends_no_session_of_a_new_run() {
     let rig = Rig::start().await;
     let control = &rig.control;
     let agents = control.agents.as_ref().unwrap();
@@ -69,7 +69,7 @@ async fn a_stale_look_ends_no_session_of_a_run_that_just_began() {
 }
 
 #[tokio::test]
-async fn a_bind_without_an_answer_leaves_no_ghost() {
+async fn an_unanswered_bind_leaves_no_endpoint() {
     for keeper_runs in [false, true] {
         let rig = Rig::start().await;
         rig.control.begin_agents().await.unwrap();

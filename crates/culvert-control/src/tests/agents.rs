@@ -167,7 +167,7 @@ pub(super) fn again(want: &EndpointRequest, had: &Binding) -> EndpointRequest {
 }
 
 #[tokio::test]
-pub(super) async fn a_refused_agent_gets_the_reason() {
+pub(super) async fn a_refused_agent_gets_the_error_code() {
     let open = Open::start().await;
     let rig = &open.rig;
     let (id, token) = open.credential(json!([])).await;
@@ -239,7 +239,7 @@ pub(super) async fn a_refused_agent_gets_the_reason() {
 }
 
 #[tokio::test]
-pub(super) async fn a_suspended_account_has_no_sessions() {
+pub(super) async fn sessions_of_a_suspended_account_end() {
     let open = Open::start().await;
     let (_, token) = open.credential(json!([])).await;
     let account = &open.rig.admin.account;
@@ -275,7 +275,7 @@ async fn crowd(open: &Open, tokens: [&str; 2], tries: usize) -> (Vec<SessionGran
 }
 
 #[tokio::test(flavor = "multi_thread")]
-pub(super) async fn sessions_have_limits_of_credential_account_and_process() {
+pub(super) async fn sessions_are_limited_per_credential_account_and_process() {
     let of_credential = AgentLimits {
         sessions_per_credential: 3,
         ..AGENTS
@@ -329,7 +329,7 @@ pub(super) async fn sessions_have_limits_of_credential_account_and_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sessions_that_are_over_or_away_keep_nobody_out() {
+async fn ended_and_disconnected_sessions_do_not_block_new_ones() {
     let limits = AgentLimits {
         sessions_per_credential: 3,
         sessions: 5,
@@ -392,7 +392,7 @@ async fn sessions_that_are_over_or_away_keep_nobody_out() {
 
 /// One owner with many credentials leaves sessions, endpoints and ports for others.
 #[tokio::test]
-async fn an_owner_does_not_fill_what_all_share() {
+async fn an_owner_cannot_exhaust_the_shared_limits() {
     let open = Open::with(AgentLimits {
         sessions_per_owner: 3,
         endpoints_per_owner: 2,
@@ -434,7 +434,7 @@ async fn an_owner_does_not_fill_what_all_share() {
 
 /// The limit does not apply to admins.
 #[tokio::test]
-async fn an_admin_may_have_every_port() {
+async fn an_admin_may_bind_every_port() {
     let open = Open::with(AGENTS).await;
     let admin = Owner::of(&open, open.rig.admin.clone()).await;
     for n in 0..4 {
@@ -444,7 +444,7 @@ async fn an_admin_may_have_every_port() {
 }
 
 #[tokio::test]
-async fn endpoints_have_a_limit_for_each_account() {
+async fn endpoints_are_limited_per_account() {
     let open = Open::with(AgentLimits {
         endpoints_per_account: 3,
         ..AGENTS
@@ -463,7 +463,7 @@ async fn endpoints_have_a_limit_for_each_account() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn endpoints_that_are_asked_for_at_once_stay_within_the_limit() {
+async fn concurrent_binds_obey_the_endpoint_limit() {
     let open = Open::with(AgentLimits {
         endpoints_per_account: 5,
         ..AGENTS
@@ -501,7 +501,7 @@ async fn endpoints_that_are_asked_for_at_once_stay_within_the_limit() {
 }
 
 #[tokio::test]
-pub(super) async fn what_may_not_be_served_is_refused_with_its_code() {
+pub(super) async fn invalid_binds_are_refused_with_their_codes() {
     let open = Open::start().await;
     let rig = &open.rig;
     let stranger = rig.stranger().await;
@@ -627,7 +627,7 @@ async fn a_tcp_endpoint_gets_the_port_that_was_announced() {
 }
 
 #[tokio::test]
-async fn a_session_that_comes_back_has_what_it_had() {
+async fn a_resumed_session_gets_its_endpoints_back() {
     let open = Open::start().await;
     let (_, token) = open.credential(json!([])).await;
     let grant = open.authorize(hello(&token)).await.unwrap();
@@ -705,7 +705,7 @@ async fn a_session_that_comes_back_has_what_it_had() {
 }
 
 #[tokio::test]
-async fn a_name_that_was_left_behind_is_free_at_once() {
+async fn a_name_of_a_lost_session_is_free_for_its_owner() {
     let open = Open::start().await;
     let first = open.session(json!([])).await;
     let want = http("one.culvert.localhost");
@@ -720,7 +720,7 @@ async fn a_name_that_was_left_behind_is_free_at_once() {
 }
 
 #[tokio::test]
-async fn an_agent_changes_its_endpoint_and_nobody_elses() {
+async fn an_agent_changes_only_its_own_endpoint() {
     let open = Open::start().await;
     let grant = open.session(json!([])).await;
     let bound = open.bind(&grant, http("")).await.unwrap();
@@ -750,7 +750,7 @@ async fn an_agent_changes_its_endpoint_and_nobody_elses() {
 }
 
 #[tokio::test]
-pub(super) async fn a_deleted_credential_ends_its_sessions() {
+pub(super) async fn sessions_of_a_deleted_credential_end() {
     let open = Open::start().await;
     let (id, token) = open.credential(json!([])).await;
     let grant = open.authorize(hello(&token)).await.unwrap();
@@ -770,7 +770,7 @@ pub(super) async fn a_deleted_credential_ends_its_sessions() {
 }
 
 #[tokio::test]
-async fn an_inactive_owner_has_no_sessions() {
+async fn sessions_of_an_inactive_owner_end() {
     let open = Open::start().await;
     let rig = &open.rig;
     let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
@@ -793,7 +793,7 @@ async fn an_inactive_owner_has_no_sessions() {
 
 /// Events about an old agent contain a notice, and the references in events resolve.
 #[tokio::test]
-async fn events_of_old_agents_say_that_a_newer_one_is_needed() {
+async fn events_of_old_agents_recommend_an_upgrade() {
     for (version, transport, is_old) in [
         ("3.4.9", Transport::Muxado, true),
         ("v2.99.1-beta", Transport::Muxado, true),
@@ -862,7 +862,7 @@ pub(super) async fn recorded(rig: &Rig, run: &str, transport: &str) -> String {
 }
 
 #[tokio::test]
-pub(super) async fn what_cannot_be_asked_of_an_agent_is_said() {
+pub(super) async fn unsupported_agent_operations_are_refused() {
     let rig = Rig::start().await;
     let run = rig.control.agents.as_ref().unwrap().run.clone();
     let elsewhere = recorded(&rig, "agrun_1", "muxado").await;

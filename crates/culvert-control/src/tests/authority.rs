@@ -10,7 +10,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::*;
 
 #[tokio::test]
-async fn certificates_are_signed_by_the_one_authority_and_made_anew_in_time() {
+async fn certificates_are_signed_by_one_authority_and_renewed_in_time() {
     let rig = Rig::start().await;
     let ca = CertificateDer::from_pem_slice(rig.control.ca_pem().as_bytes()).unwrap();
     let (_, ca) = X509Certificate::from_der(&ca).unwrap();
@@ -73,7 +73,7 @@ async fn certificates_are_signed_by_the_one_authority_and_made_anew_in_time() {
 }
 
 #[tokio::test]
-async fn the_authority_is_kept_sealed_and_read_by_the_next_start() {
+async fn the_authority_is_stored_encrypted_and_reused() {
     let rig = Rig::start().await;
     let documents = rig.store.all("authority").await.unwrap();
     assert_eq!(documents.len(), 1);

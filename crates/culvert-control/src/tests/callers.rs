@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-pub(super) async fn a_token_is_judged_step_by_step() {
+pub(super) async fn authentication_checks_each_property_of_a_token() {
     let rig = Rig::start().await;
     let token = rig.token.reveal();
     assert_eq!(rig.authenticate(token).await.unwrap(), rig.admin);
@@ -28,7 +28,7 @@ pub(super) async fn a_token_is_judged_step_by_step() {
 }
 
 #[tokio::test]
-async fn a_key_lives_from_its_201_to_its_204_and_its_token_is_shown_once() {
+async fn a_key_works_until_deletion_and_its_token_is_shown_once() {
     let rig = Rig::start().await;
     let made = rig.post("/api_keys", Value::Null).await.body();
     let (id, token) = (
@@ -61,7 +61,7 @@ async fn a_key_lives_from_its_201_to_its_204_and_its_token_is_shown_once() {
 }
 
 #[tokio::test]
-pub(super) async fn the_token_of_a_tunnel_credential_is_named_and_not_taken() {
+pub(super) async fn tunnel_credentials_are_refused_by_the_api() {
     let rig = Rig::start().await;
     let made = rig.post("/credentials", Value::Null).await.body();
     let (id, token) = (
@@ -86,7 +86,7 @@ pub(super) async fn the_token_of_a_tunnel_credential_is_named_and_not_taken() {
 }
 
 #[tokio::test]
-pub(super) async fn an_inactive_owner_is_refused_at_once_and_let_in_again_at_once() {
+pub(super) async fn deactivation_of_an_owner_applies_immediately() {
     let rig = Rig::start().await;
     let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
     let bot_id = bot["id"].as_str().unwrap();
@@ -126,7 +126,7 @@ pub(super) async fn a_suspended_account_is_refused() {
 }
 
 #[tokio::test]
-async fn a_first_start_happens_once_and_its_key_has_no_principal() {
+async fn bootstrap_runs_once_and_its_key_event_has_no_principal() {
     let rig = Rig::start().await;
     assert!(rig.control.bootstrap(None).await.unwrap().is_none());
     let (reported, _) = rig.events_after(0).await;
@@ -142,7 +142,7 @@ async fn a_first_start_happens_once_and_its_key_has_no_principal() {
 }
 
 #[tokio::test]
-async fn a_given_token_is_installed_and_another_shape_is_a_mistake() {
+async fn bootstrap_installs_a_given_token_or_refuses_a_malformed_one() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000)));
     let url = StoreUrl::Sqlite(folder.path().join("state.db"));

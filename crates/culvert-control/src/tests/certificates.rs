@@ -43,7 +43,7 @@ fn wrapped(label: &str, data: &str) -> String {
 }
 
 #[tokio::test]
-pub(super) async fn authorities() {
+pub(super) async fn certificate_authorities_are_validated() {
     let rig = Rig::start().await;
     let pem = authority("old root");
     let key = KeyPair::generate().unwrap().serialize_pem();
@@ -109,7 +109,7 @@ fn encoded(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_a_tls_certificate_says_is_shown_and_its_key_is_not() {
+async fn tls_certificates_show_their_fields_and_never_the_key() {
     let rig = Rig::start().await;
     let (root, issuer) = make_authority("root");
     let names = ["a.example", "*.b.example", "10.0.0.1", "::1"];
@@ -200,7 +200,7 @@ async fn what_a_tls_certificate_says_is_shown_and_its_key_is_not() {
 }
 
 #[tokio::test]
-pub(super) async fn wrong_tls_certificates() {
+pub(super) async fn invalid_tls_certificates_are_refused() {
     let rig = Rig::start().await;
     let good = leaf("a.example");
     let pem = good["certificate_pem"].as_str().unwrap();
@@ -262,7 +262,7 @@ pub(super) async fn wrong_tls_certificates() {
 
 /// Keys in older formats, as tools write them.
 #[tokio::test]
-async fn keys_of_every_form_are_taken() {
+async fn private_keys_of_every_form_are_accepted() {
     let rig = Rig::start().await;
     for (name, kind) in [
         ("rsa_pkcs1", "rsa"),

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use super::*;
 
 #[tokio::test]
-async fn event_queries() {
+async fn event_query_errors_have_their_codes() {
     let rig = Rig::start().await;
     for (query, code) in [
         ("order=up", 5407),
@@ -27,7 +27,7 @@ async fn event_queries() {
 }
 
 #[tokio::test]
-async fn statistics() {
+async fn statistics_errors_have_their_codes() {
     let rig = Rig::start().await;
     for (query, code) in [
         ("subject=weather", 5430),
@@ -56,7 +56,7 @@ async fn statistics() {
 }
 
 #[tokio::test]
-async fn event_destinations() {
+async fn event_destination_errors_have_their_codes() {
     let rig = Rig::start().await;
     let debug = json!({"debug": {"log": true}});
     for (body, code) in [
@@ -187,7 +187,7 @@ fn wrong_clouds() -> Vec<(Value, u16)> {
 }
 
 #[tokio::test]
-async fn secrets_of_clouds_are_hidden_sealed_and_kept() {
+async fn cloud_secrets_are_hidden_encrypted_and_kept_by_updates() {
     let rig = Rig::start().await;
     let auth = json!({"role": null, "creds": {"aws_access_key_id": "AKIA", "aws_secret_access_key": "hush-hush"}});
     let stream = "arn:aws:kinesis:us-east-1:123456789012:stream/events";
@@ -224,7 +224,7 @@ async fn secrets_of_clouds_are_hidden_sealed_and_kept() {
 }
 
 #[tokio::test]
-async fn secrets_of_a_destination_are_shown_once_sealed_and_kept() {
+async fn destination_secrets_are_shown_once_encrypted_and_kept_by_updates() {
     let rig = Rig::start().await;
     let target =
         json!({"webhook": {"url": "https://hooks.example/x", "headers": {"x-auth": "hush hush"}}});
@@ -266,7 +266,7 @@ async fn secrets_of_a_destination_are_shown_once_sealed_and_kept() {
 }
 
 #[tokio::test]
-async fn event_subscriptions_and_sources() {
+async fn event_subscription_errors_have_their_codes() {
     let rig = Rig::start().await;
     let destination = rig.post(
         "/event_destinations",
@@ -426,7 +426,7 @@ async fn event_subscriptions_and_sources() {
 }
 
 #[tokio::test]
-async fn bots_and_keys() {
+async fn bot_and_key_errors_have_their_codes() {
     let rig = Rig::start().await;
     let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
     rig.post("/bot_users", json!({"name": "c"})).await.body();
@@ -469,7 +469,7 @@ async fn bots_and_keys() {
 }
 
 #[tokio::test]
-async fn tunnel_credentials() {
+async fn tunnel_credential_errors_have_their_codes() {
     let rig = Rig::start().await;
     for (body, code) in [
         (json!({"acl": ["nope"]}), 600),
@@ -512,7 +512,7 @@ async fn tunnel_credentials() {
 }
 
 #[tokio::test]
-async fn endpoints() {
+async fn endpoint_errors_have_their_codes() {
     let rig = Rig::start().await;
     let upstream = "http://127.0.0.1:9";
     let with = |field: &str, value: Value| {
@@ -705,53 +705,53 @@ const OF_THE_CONTRACT: &[u16] = &[
 
 /// The tests that reach codes.
 const REACHING: &[fn()] = &[
-    addresses::wrong_values_have_their_codes,
+    addresses::invalid_addresses_are_refused_with_codes,
     addresses::an_address_in_use_stays_reserved,
-    agents::a_deleted_credential_ends_its_sessions,
-    agents::a_suspended_account_has_no_sessions,
-    agents::sessions_have_limits_of_credential_account_and_process,
-    agents::what_cannot_be_asked_of_an_agent_is_said,
-    agents::what_may_not_be_served_is_refused_with_its_code,
-    agents::a_refused_agent_gets_the_reason,
+    agents::sessions_of_a_deleted_credential_end,
+    agents::sessions_of_a_suspended_account_end,
+    agents::sessions_are_limited_per_credential_account_and_process,
+    agents::unsupported_agent_operations_are_refused,
+    agents::invalid_binds_are_refused_with_their_codes,
+    agents::a_refused_agent_gets_the_error_code,
     callers::a_suspended_account_is_refused,
-    callers::a_token_is_judged_step_by_step,
-    callers::an_inactive_owner_is_refused_at_once_and_let_in_again_at_once,
-    callers::the_token_of_a_tunnel_credential_is_named_and_not_taken,
-    certificates::authorities,
-    certificates::wrong_tls_certificates,
+    callers::authentication_checks_each_property_of_a_token,
+    callers::deactivation_of_an_owner_applies_immediately,
+    callers::tunnel_credentials_are_refused_by_the_api,
+    certificates::certificate_authorities_are_validated,
+    certificates::invalid_tls_certificates_are_refused,
     statistics,
-    domains::a_certificate_comes_and_goes,
-    domains::a_name_and_what_is_below_it_is_one_accounts,
-    domains::endpoints_are_where_a_domain_of_the_account_is,
-    domains::wrong_domains,
-    every_resource::refusals_change_and_tell_nothing,
-    ingresses::codes_of_ingresses,
+    domains::a_certificate_is_attached_to_a_domain_and_detached,
+    domains::a_domain_and_its_subdomains_belong_to_one_account,
+    domains::endpoints_need_a_domain_of_their_account,
+    domains::invalid_domains_are_refused,
+    every_resource::refused_calls_change_nothing_and_make_no_event,
+    ingresses::agent_ingress_errors_have_their_codes,
     ip::a_dashboard_restriction_keeps_the_last_rule,
-    ip::a_policy_goes_with_its_rules_unless_a_restriction_names_it,
-    ip::codes_of_policies_and_rules,
-    ip::codes_of_restrictions,
-    key_restrictions::a_restricted_key_does_less_than_its_owner,
-    key_restrictions::a_restricted_key_gives_no_more_than_it_has,
-    keys::only_admins_name_another_owner,
+    ip::an_ip_policy_is_deleted_with_its_rules_unless_in_use,
+    ip::ip_policy_and_rule_errors_have_their_codes,
+    ip::ip_restriction_errors_have_their_codes,
+    key_restrictions::a_restricted_key_may_do_less_than_its_owner,
+    key_restrictions::a_restricted_key_grants_no_more_than_it_has,
+    keys::only_admins_may_set_another_owner,
     lists::filters_are_applied_before_paging,
-    managed::what_is_issued_is_reported_once_and_stays_while_it_is_managed,
-    managed::what_cannot_be_tried_again_is_refused,
-    operators::codes_of_operators,
-    people::an_active_admin_stays,
-    people::invitations_that_are_not_valid_are_refused,
-    people::groups_let_people_in,
-    people::wrong_users_are_refused,
-    ssh::ssh_certificate_authorities,
-    ssh::ssh_certificates,
-    ssh::ssh_public_keys,
-    vaults::codes_of_secrets,
-    vaults::names_of_vaults,
-    endpoint_addresses::addresses_are_shared_by_pools_only,
-    bots_and_keys,
+    managed::an_issued_certificate_is_reported_once_and_kept_while_managed,
+    managed::retries_without_a_failed_order_are_refused,
+    operators::kubernetes_operator_errors_have_their_codes,
+    people::the_last_active_admin_cannot_be_removed,
+    people::invalid_invitations_are_refused,
+    people::groups_of_the_identity_provider_admit_users,
+    people::invalid_users_are_refused,
+    ssh::ssh_certificate_authorities_are_validated,
+    ssh::ssh_certificates_are_issued_or_refused,
+    ssh::ssh_public_keys_are_validated,
+    vaults::vault_secret_errors_have_their_codes,
+    vaults::invalid_vault_names_are_refused,
+    endpoint_addresses::only_pooled_endpoints_share_an_address,
+    bot_and_key_errors_have_their_codes,
     endpoints,
     event_destinations,
     event_queries,
-    event_subscriptions_and_sources,
+    event_subscription_errors_have_their_codes,
     tunnel_credentials,
 ];
 
@@ -760,7 +760,7 @@ const OF_POLICIES: RangeInclusive<u16> = 2200..=2299;
 
 #[test]
 #[expect(clippy::print_stdout, reason = "the counts are read by people")]
-fn every_code_is_answered_by_some_operation() {
+fn every_code_is_returned_by_some_operation() {
     for test in REACHING {
         test();
     }

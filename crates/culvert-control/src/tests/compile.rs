@@ -68,7 +68,7 @@ async fn a_commit_reaches_the_edge_and_delivery() {
 }
 
 #[tokio::test]
-async fn a_tail_names_kinds_that_exist() {
+async fn a_tail_of_unknown_kinds_is_refused() {
     let rig = Rig::start().await;
     let spec = |kind: &str| TailSpec {
         kinds: vec![kind.to_owned()],
@@ -84,7 +84,7 @@ async fn a_tail_names_kinds_that_exist() {
 }
 
 #[tokio::test]
-async fn a_mirror_makes_what_changed_and_forgets_what_went() {
+async fn the_informer_cache_compiles_changed_documents_only() {
     let rig = Rig::start().await;
     let mut mirror = InformerCache::of("ip_policy");
     let made = std::cell::Cell::new(0);
@@ -159,7 +159,7 @@ async fn a_change_reads_one_document_however_many_there_are() {
 }
 
 #[tokio::test]
-async fn an_endpoint_has_times_of_its_own() {
+async fn timeouts_of_an_endpoint_are_stored_and_compiled() {
     let none = json!({
         "connect": null, "first_byte": null, "idle": null, "write": null, "request": null,
     });

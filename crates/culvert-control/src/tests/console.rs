@@ -18,7 +18,7 @@ async fn is_valid(rig: &Rig, cookie: &Secret) -> bool {
 }
 
 #[tokio::test]
-async fn a_session_ends_when_it_is_idle_and_after_half_a_day() {
+async fn a_console_session_ends_when_idle_and_after_twelve_hours() {
     let rig = Rig::start().await;
     let cookie = sign_in(&rig).await;
     rig.clock.advance(29 * MINUTE);
@@ -38,7 +38,7 @@ async fn a_session_ends_when_it_is_idle_and_after_half_a_day() {
 }
 
 #[tokio::test]
-async fn the_oldest_of_too_many_sessions_ends() {
+async fn too_many_console_sessions_end_the_oldest() {
     let rig = Rig::start().await;
     let mut cookies = Vec::new();
     for _ in 0..11 {
@@ -56,7 +56,7 @@ async fn the_oldest_of_too_many_sessions_ends() {
 }
 
 #[tokio::test]
-async fn sessions_that_have_ended_leave_nothing_behind() {
+async fn ended_console_sessions_are_deleted() {
     let rig = Rig::start().await;
     let cookie = sign_in(&rig).await;
     let stored = async || rig.store.count("console_sessions").await.unwrap();
@@ -75,7 +75,7 @@ async fn sessions_that_have_ended_leave_nothing_behind() {
 
 /// A session never lives longer than the token that it began with.
 #[tokio::test]
-async fn a_session_ends_with_its_token() {
+async fn a_console_session_ends_with_its_key() {
     let rig = Rig::start().await;
     let made = rig.post("/api_keys", json!({})).await.body();
     let path = format!("/api_keys/{}/rotate", made["id"].as_str().unwrap());
@@ -122,7 +122,7 @@ async fn a_session_ends_with_its_token() {
 }
 
 #[tokio::test]
-async fn a_session_has_the_restrictions_and_the_end_of_its_key() {
+async fn a_console_session_has_the_restrictions_and_expiry_of_its_key() {
     let rig = Rig::start().await;
     let made = rig.post("/api_keys", json!({})).await.body();
     let token = made["token"].as_str().unwrap();
@@ -147,7 +147,7 @@ async fn a_session_has_the_restrictions_and_the_end_of_its_key() {
 }
 
 #[tokio::test]
-async fn a_link_signs_in_once_within_an_hour() {
+async fn a_sign_in_link_works_once_within_an_hour() {
     let rig = Rig::start().await;
     let make = || rig.control.make_console_link(&rig.token);
     let works = async |link: &Secret| {

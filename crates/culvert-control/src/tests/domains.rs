@@ -14,7 +14,7 @@ fn path(object: &Value) -> String {
 }
 
 #[tokio::test]
-pub(super) async fn wrong_domains() {
+pub(super) async fn invalid_domains_are_refused() {
     let rig = Rig::start().await;
     let certificate = certificates::leaf("a.example");
     let certificate = rig.post("/tls_certificates", certificate).await.body()["id"].clone();
@@ -124,7 +124,7 @@ pub(super) async fn wrong_domains() {
 }
 
 #[tokio::test]
-async fn what_is_shown_of_a_domain() {
+async fn domains_show_normalised_names_and_dns_targets() {
     let rig = Rig::start().await;
     let made = reserve(&rig, " App.Bücher.Example. ").await;
     assert_eq!(made["domain"], "app.xn--bcher-kva.example");
@@ -192,7 +192,7 @@ async fn what_is_shown_of_a_domain() {
 }
 
 #[tokio::test]
-pub(super) async fn a_name_and_what_is_below_it_is_one_accounts() {
+pub(super) async fn a_domain_and_its_subdomains_belong_to_one_account() {
     let rig = Rig::start().await;
     let stranger = rig.stranger().await;
     for name in [
@@ -237,7 +237,7 @@ pub(super) async fn a_name_and_what_is_below_it_is_one_accounts() {
 }
 
 #[tokio::test]
-async fn of_two_accounts_that_want_overlapping_names_at_the_same_moment_one_gets_them() {
+async fn concurrent_reservations_of_overlapping_domains_succeed_once() {
     let rig = Rig::start().await;
     let stranger = rig.stranger().await;
     let ask = async |caller: &Caller, name: &str| {
@@ -255,7 +255,7 @@ async fn of_two_accounts_that_want_overlapping_names_at_the_same_moment_one_gets
 }
 
 #[tokio::test]
-pub(super) async fn a_certificate_comes_and_goes() {
+pub(super) async fn a_certificate_is_attached_to_a_domain_and_detached() {
     let rig = Rig::start().await;
     let body = certificates::leaf("a.example,*.a.example");
     let certificate = rig.post("/tls_certificates", body).await.body();
@@ -318,7 +318,7 @@ pub(super) async fn a_certificate_comes_and_goes() {
 }
 
 #[tokio::test]
-async fn a_policy_and_an_uploaded_certificate_replace_each_other() {
+async fn a_management_policy_and_an_uploaded_certificate_replace_each_other() {
     let rig = Rig::start().await;
     let uploaded = async |name: &str| {
         let body = certificates::leaf(name);
@@ -359,7 +359,7 @@ async fn a_policy_and_an_uploaded_certificate_replace_each_other() {
 }
 
 #[tokio::test]
-pub(super) async fn endpoints_are_where_a_domain_of_the_account_is() {
+pub(super) async fn endpoints_need_a_domain_of_their_account() {
     let rig = Rig::start().await;
     let exact = reserve(&rig, "a.example").await;
     let wild = reserve(&rig, "*.a.example").await;

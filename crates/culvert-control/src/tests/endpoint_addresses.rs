@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn private_upstreams_are_refused_where_they_are_switched_off() {
+async fn private_upstreams_are_refused_if_disabled() {
     let mut rig = Rig::start().await;
     let control = Arc::get_mut(&mut rig.control).unwrap();
     control.settings.allow_private_upstreams = false;
@@ -12,7 +12,7 @@ async fn private_upstreams_are_refused_where_they_are_switched_off() {
 }
 
 #[tokio::test]
-pub(super) async fn addresses_are_shared_by_pools_only() {
+pub(super) async fn only_pooled_endpoints_share_an_address() {
     let rig = Rig::start().await;
     let make = |scheme: &'static str, host: &'static str, pooling: bool| {
         let upstream = if scheme == "tls" {
@@ -57,7 +57,7 @@ pub(super) async fn addresses_are_shared_by_pools_only() {
 }
 
 #[tokio::test]
-async fn random_addresses_are_free_ones_until_none_is_left() {
+async fn random_addresses_are_unused_until_none_is_left() {
     let rig = Rig::start().await;
     let make = || {
         rig.post(
@@ -96,7 +96,7 @@ async fn random_addresses_are_free_ones_until_none_is_left() {
 }
 
 #[tokio::test]
-async fn of_two_that_want_one_address_at_the_same_moment_one_gets_it() {
+async fn concurrent_endpoints_at_one_address_succeed_once() {
     let rig = Rig::start().await;
     let body =
         json!({"url": "https://race.culvert.localhost", "upstream_url": "http://127.0.0.1:9"});

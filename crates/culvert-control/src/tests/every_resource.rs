@@ -15,7 +15,7 @@ fn is_admins(ty: &ResourceType) -> bool {
 }
 
 #[tokio::test]
-async fn the_life_of_one_object_and_its_events() {
+async fn each_resource_is_created_updated_and_deleted_with_events() {
     let rig = Rig::start().await;
     for ty in configured() {
         let collection = format!("/{}", ty.collection);
@@ -110,7 +110,7 @@ async fn the_life_of_one_object_and_its_events() {
 }
 
 #[tokio::test]
-async fn a_stranger_sees_no_difference_between_absent_and_foreign() {
+async fn objects_of_other_accounts_look_absent() {
     let rig = Rig::start().await;
     let stranger = rig.stranger().await;
     for ty in configured() {
@@ -147,7 +147,7 @@ async fn a_stranger_sees_no_difference_between_absent_and_foreign() {
 }
 
 #[tokio::test]
-pub(super) async fn refusals_change_and_tell_nothing() {
+pub(super) async fn refused_calls_change_nothing_and_make_no_event() {
     let rig = Rig::start().await;
     let reader = rig.user("reader@x.example", Role::ReadOnly, true).await;
     for ty in configured() {
@@ -401,7 +401,7 @@ async fn the_event_lists_of_the_contract_are_the_fields_of_the_events() {
 }
 
 #[tokio::test]
-async fn the_root_names_every_collection_and_self_says_who_asks() {
+async fn the_root_lists_every_collection_and_self_shows_the_caller() {
     let rig = Rig::start().await;
     let root = rig.get("/").await.body();
     assert_eq!(root["uri"], format!("{BASE}/"));
@@ -463,7 +463,7 @@ fn operations_have_one_path_and_method_each() {
 
 /// A body's schema lists exactly the fields that the operation accepts.
 #[tokio::test]
-async fn schemas_of_bodies_name_what_is_taken() {
+async fn request_schemas_name_the_accepted_fields() {
     let rig = Rig::start().await;
     for operation in operations() {
         let Some(body) = operation.body else {

@@ -75,7 +75,7 @@ fn values() -> Vec<(&'static str, Value)> {
 }
 
 #[tokio::test]
-async fn every_field_bears_every_value() {
+async fn every_field_handles_every_value() {
     let rig = Rig::start().await;
     for ty in ALL.iter().filter(|ty| ty.life == Life::Configured) {
         let collection = format!("/{}", ty.collection);
@@ -144,7 +144,7 @@ fn damaged(der: &[u8]) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn damaged_certificates_keys_and_requests() {
+async fn damaged_certificates_keys_and_requests_are_refused() {
     let rig = Rig::start().await;
     let authority = certificates::authority("root");
     let leaf = certificates::leaf("a.example");
@@ -181,7 +181,7 @@ async fn damaged_certificates_keys_and_requests() {
 }
 
 #[tokio::test]
-async fn damaged_ssh_keys() {
+async fn damaged_ssh_keys_are_refused() {
     let rig = Rig::start().await;
     let good = ssh::new_key();
     let blob = STANDARD.decode(good.split(' ').nth(1).unwrap()).unwrap();
@@ -239,7 +239,7 @@ async fn damaged_ssh_keys() {
 }
 
 #[tokio::test]
-async fn wrong_prefixes() {
+async fn invalid_ip_prefixes_are_refused() {
     let rig = Rig::start().await;
     let policy = rig.ip_policy().await;
     let long = format!("{}/8", "0".repeat(1 << 16));
@@ -275,7 +275,7 @@ async fn wrong_prefixes() {
 }
 
 #[tokio::test]
-async fn a_policy_has_so_many_rules_and_goes_with_all_of_them() {
+async fn rules_of_an_ip_policy_are_limited_and_deleted_with_it() {
     const MOST: usize = ip_policy_rule::RULES_MAX;
     let rig = Rig::start().await;
     let policy = rig.ip_policy().await;
@@ -345,7 +345,7 @@ async fn a_policy_has_so_many_rules_and_goes_with_all_of_them() {
 }
 
 #[tokio::test]
-async fn wrong_names() {
+async fn invalid_names_are_refused() {
     let rig = Rig::start().await;
     let labels = |label: &str, n: usize| vec![label; n].join(".");
     for name in [

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-pub(super) async fn codes_of_ingresses() {
+pub(super) async fn agent_ingress_errors_have_their_codes() {
     let rig = Rig::start().await;
     let first = json!({"domain": " Connect.Example.COM. "});
     let made = rig.post("/agent_ingresses", first).await.body();
@@ -66,7 +66,7 @@ pub(super) async fn codes_of_ingresses() {
 }
 
 #[tokio::test]
-async fn a_policy_begins_and_is_changed_but_never_ends() {
+async fn certificate_management_of_an_ingress_cannot_be_removed() {
     let rig = Rig::start().await;
     let body = json!({"domain": "connect.example.com"});
     let made = rig.post("/agent_ingresses", body).await.body();
@@ -92,7 +92,7 @@ async fn a_policy_begins_and_is_changed_but_never_ends() {
 }
 
 #[tokio::test]
-async fn an_ingress_is_not_below_a_domain_of_another_account() {
+async fn an_ingress_below_a_domain_of_another_account_is_refused() {
     let rig = Rig::start().await;
     rig.post("/reserved_domains", json!({"domain": "*.example.com"}))
         .await

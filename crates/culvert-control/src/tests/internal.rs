@@ -13,7 +13,7 @@ fn body(url: &str) -> Value {
 }
 
 #[tokio::test]
-async fn any_host_below_internal_is_the_accounts_own() {
+async fn internal_hosts_are_separate_for_each_account() {
     let rig = Rig::start().await;
     let stranger = rig.stranger().await;
     for (url, shown, port) in [

@@ -25,7 +25,7 @@ impl Rig {
 }
 
 #[tokio::test]
-pub(super) async fn codes_of_policies_and_rules() {
+pub(super) async fn ip_policy_and_rule_errors_have_their_codes() {
     let rig = Rig::start().await;
     let policy = rig.ip_policy().await;
     let one = format!("/ip_policies/{policy}");
@@ -106,7 +106,7 @@ pub(super) async fn codes_of_policies_and_rules() {
 }
 
 #[tokio::test]
-pub(super) async fn codes_of_restrictions() {
+pub(super) async fn ip_restriction_errors_have_their_codes() {
     let rig = Rig::start().await;
     let policy = rig.ip_policy().await;
     let nobody = format!("ipp_{}", "0".repeat(27));
@@ -156,7 +156,7 @@ pub(super) async fn codes_of_restrictions() {
 }
 
 #[tokio::test]
-pub(super) async fn a_policy_goes_with_its_rules_unless_a_restriction_names_it() {
+pub(super) async fn an_ip_policy_is_deleted_with_its_rules_unless_in_use() {
     let rig = Rig::start().await;
     let policy = rig.ip_policy().await;
     let one = format!("/ip_policies/{policy}");
@@ -198,7 +198,7 @@ pub(super) async fn a_dashboard_restriction_keeps_the_last_rule() {
 }
 
 #[tokio::test]
-async fn the_api_and_the_edge_are_restricted_soon_after_a_commit() {
+async fn ip_restrictions_apply_soon_after_a_commit() {
     let rig = Rig::start().await;
     let cancel = CancellationToken::new();
     let mut tasks = tokio::task::JoinSet::new();
@@ -261,7 +261,7 @@ async fn the_api_and_the_edge_are_restricted_soon_after_a_commit() {
 }
 
 #[tokio::test]
-async fn the_restriction_of_the_api_can_be_lifted_by_nobody() {
+async fn bootstrap_lifts_the_restriction_of_the_api() {
     let rig = Rig::start().await;
     let founder = Bootstrap {
         ids: &IdMaker::new(),

@@ -31,7 +31,7 @@ fn admitted(rig: &Rig, caller: &Caller, address: &str) -> Option<u16> {
 }
 
 #[tokio::test]
-async fn restrictions_are_set_shown_and_lifted() {
+async fn restrictions_are_set_shown_and_removed() {
     let rig = Rig::start().await;
     let (id, token) = key(&rig, &rig.admin, json!({})).await;
     let path = format!("/api_keys/{id}/restrictions");
@@ -86,7 +86,7 @@ async fn restrictions_are_set_shown_and_lifted() {
 }
 
 #[tokio::test]
-async fn wrong_restrictions_are_refused() {
+async fn invalid_restrictions_are_refused() {
     let rig = Rig::start().await;
     let (id, _) = key(&rig, &rig.admin, json!({})).await;
     let path = format!("/api_keys/{id}/restrictions");
@@ -124,7 +124,7 @@ async fn wrong_restrictions_are_refused() {
 }
 
 #[tokio::test]
-pub(super) async fn a_restricted_key_does_less_than_its_owner() {
+pub(super) async fn a_restricted_key_may_do_less_than_its_owner() {
     let rig = Rig::start().await;
     let (id, token) = key(&rig, &rig.admin, json!({})).await;
     let path = format!("/api_keys/{id}/restrictions");
@@ -186,7 +186,7 @@ pub(super) async fn a_restricted_key_does_less_than_its_owner() {
 }
 
 #[tokio::test]
-pub(super) async fn a_restricted_key_gives_no_more_than_it_has() {
+pub(super) async fn a_restricted_key_grants_no_more_than_it_has() {
     let rig = Rig::start().await;
     let end = rig.clock.now().plus(HOUR).to_string();
     let own = json!({
@@ -255,7 +255,7 @@ async fn makes_no_credential(rig: &Rig, caller: &Caller, what: &str) {
 
 /// Each restriction alone.
 #[tokio::test]
-async fn no_restriction_can_be_left_behind_by_a_credential() {
+async fn credentials_inherit_every_restriction_of_their_creator() {
     let rig = Rig::start().await;
     let end = rig.clock.now().plus(HOUR).to_string();
     for restriction in [
@@ -275,7 +275,7 @@ async fn no_restriction_can_be_left_behind_by_a_credential() {
 
 /// The token from before a rotation works until its end, and so does all that is made with it.
 #[tokio::test]
-async fn a_previous_token_leaves_nothing_behind() {
+async fn credentials_made_with_a_previous_token_expire_with_it() {
     let rig = Rig::start().await;
     let (id, first) = key(&rig, &rig.admin, json!({})).await;
     let rotate = format!("/api_keys/{id}/rotate");
@@ -295,7 +295,7 @@ async fn a_previous_token_leaves_nothing_behind() {
 
 /// What depends on the role of the owner depends on the role of the key too.
 #[tokio::test]
-async fn a_key_with_a_lower_role_is_not_its_owner() {
+async fn a_key_with_a_lower_role_has_the_rights_of_that_role() {
     let rig = Rig::start().await;
     let (_, caller) = restricted(&rig, json!({"role": "member"})).await;
     let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
@@ -334,7 +334,7 @@ async fn a_key_with_a_lower_role_is_not_its_owner() {
 }
 
 #[tokio::test]
-async fn a_rotated_key_has_two_tokens_for_a_while() {
+async fn both_tokens_of_a_rotated_key_work_during_the_overlap() {
     let rig = Rig::start().await;
     let (id, first) = key(&rig, &rig.admin, json!({})).await;
     let path = format!("/api_keys/{id}/rotate");
@@ -387,7 +387,7 @@ async fn a_rotated_key_has_two_tokens_for_a_while() {
 }
 
 #[tokio::test]
-async fn the_last_use_of_a_key_is_kept() {
+async fn the_last_use_of_a_key_is_stored() {
     let rig = Rig::start().await;
     let (id, token) = key(&rig, &rig.admin, json!({})).await;
     let caller = rig.authenticate(&token).await.unwrap();
@@ -430,7 +430,7 @@ async fn the_last_use_of_a_key_is_kept() {
 }
 
 #[tokio::test]
-async fn self_says_what_the_caller_may_do() {
+async fn self_shows_the_rights_of_the_caller() {
     let rig = Rig::start().await;
     let may = |shown: &Value| -> Vec<String> {
         let operations = shown["operations"].as_array().unwrap().iter();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-pub(super) async fn only_admins_name_another_owner() {
+pub(super) async fn only_admins_may_set_another_owner() {
     let rig = Rig::start().await;
     let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
     let bot_id = bot["id"].as_str().unwrap().to_owned();
@@ -58,7 +58,7 @@ pub(super) async fn only_admins_name_another_owner() {
 }
 
 #[tokio::test]
-async fn a_bot_goes_with_what_belongs_to_it_oldest_first_in_one_commit() {
+async fn deletion_of_a_bot_deletes_its_objects_in_one_commit() {
     let rig = Rig::start().await;
     let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
     let bot_id = bot["id"].as_str().unwrap();
@@ -95,7 +95,7 @@ async fn a_bot_goes_with_what_belongs_to_it_oldest_first_in_one_commit() {
 }
 
 #[tokio::test]
-async fn bots_and_service_users_are_one_kind_of_object() {
+async fn service_users_are_an_alias_of_bot_users() {
     let rig = Rig::start().await;
     let made = rig
         .post("/service_users", json!({"name": "s"}))

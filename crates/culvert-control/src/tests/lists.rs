@@ -8,7 +8,7 @@ use crate::resource::resource_type::{Life, ResourceType};
 use crate::tests::*;
 
 #[tokio::test]
-async fn pages_are_newest_first_and_never_link_to_an_empty_one() {
+async fn pages_are_newest_first_and_the_last_has_no_link() {
     let rig = Rig::start().await;
     let mut ids = vec![rig.admin.key_id.clone()];
     for n in 0..6 {
@@ -141,7 +141,7 @@ async fn endpoints_are_found_by_id_and_url() {
 
 /// Filters narrow the objects that the store reads; matching objects must be among them.
 #[tokio::test]
-async fn every_field_finds_the_object_that_has_its_value() {
+async fn filters_on_every_field_find_the_matching_object() {
     let rig = Rig::start().await;
     let mut missed = Vec::new();
     for ty in ALL {
@@ -236,7 +236,7 @@ async fn list(rig: &Rig, ty: &ResourceType, filter: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_few_objects_have_is_found_among_many() {
+async fn selective_filters_find_few_objects_among_many() {
     let rig = Rig::start().await;
     let first = rig
         .post("/api_keys", json!({"description": "needle"}))
@@ -273,7 +273,7 @@ async fn what_few_objects_have_is_found_among_many() {
 /// The cost limit of a filter is a number of objects, not a time: a busy machine refuses no more than an idle
 /// one.
 #[tokio::test]
-async fn a_filter_looks_at_as_many_objects_however_long_that_takes() {
+async fn a_filter_reads_a_fixed_number_of_objects() {
     let rig = Rig::start().await;
     let first = rig
         .post(

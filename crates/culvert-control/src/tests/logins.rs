@@ -82,7 +82,7 @@ fn session_id(number: u32) -> String {
 }
 
 #[tokio::test]
-async fn log_ins_are_listed_and_followed() {
+async fn sign_ins_are_listed_and_updated() {
     let kept = Kept::start().await;
     let first = kept.sighting(1, "ann");
     let Noted::Stored(user_id) = kept.tell(first.clone()).await else {
@@ -134,7 +134,7 @@ async fn log_ins_are_listed_and_followed() {
 }
 
 #[tokio::test]
-async fn a_session_that_ended_does_not_come_back() {
+async fn an_ended_application_session_is_not_restored() {
     let kept = Kept::start().await;
     let (one, two) = (kept.sighting(1, "ann"), kept.sighting(2, "ann"));
     let Noted::Stored(user_id) = kept.tell(one.clone()).await else {
@@ -185,7 +185,7 @@ async fn a_session_that_ended_does_not_come_back() {
 }
 
 #[tokio::test]
-async fn a_user_has_so_many_sessions() {
+async fn application_sessions_of_a_user_are_limited() {
     let kept = Kept::start().await;
     let oldest = kept.sighting(0, "ann");
     for number in 0..52 {
@@ -197,7 +197,7 @@ async fn a_user_has_so_many_sessions() {
 }
 
 #[tokio::test]
-async fn what_has_expired_is_removed() {
+async fn expired_application_sessions_are_deleted() {
     let kept = Kept::start().await;
     kept.tell(kept.sighting(1, "ann")).await;
     kept.rig.clock.advance(Duration::from_secs(3600 + 599));
@@ -209,7 +209,7 @@ async fn what_has_expired_is_removed() {
 }
 
 #[tokio::test]
-async fn policies_that_log_people_in_are_checked() {
+async fn sign_in_policies_are_validated() {
     let rig = Rig::start().await;
     let stranger = rig.stranger().await;
     let other = json!({"domain": "theirs.example"});

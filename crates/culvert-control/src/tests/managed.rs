@@ -200,7 +200,7 @@ fn path(object: &Value) -> String {
 }
 
 #[tokio::test]
-pub(super) async fn what_is_issued_is_reported_once_and_stays_while_it_is_managed() {
+pub(super) async fn an_issued_certificate_is_reported_once_and_kept_while_managed() {
     let paper = Paper::new(true);
     let (rig, _tasks) = rig(&paper).await;
     let (_, start) = rig.events_after(0).await;
@@ -259,7 +259,7 @@ pub(super) async fn what_is_issued_is_reported_once_and_stays_while_it_is_manage
 }
 
 #[tokio::test]
-async fn a_policy_that_ends_in_the_middle_of_an_order_leaves_nothing_behind() {
+async fn removal_of_management_during_an_order_leaves_nothing_behind() {
     for deletes_domain in [false, true] {
         let paper = Paper::new(false);
         let (rig, _tasks) = rig(&paper).await;
@@ -288,7 +288,7 @@ async fn a_policy_that_ends_in_the_middle_of_an_order_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn an_agent_ingress_gets_its_certificate_and_the_edge_presents_it() {
+async fn the_edge_presents_the_certificate_of_an_agent_ingress() {
     let paper = Paper::new(true);
     let (rig, _tasks) = rig(&paper).await;
     let (_, start) = rig.events_after(0).await;
@@ -335,7 +335,7 @@ fn seconds(time: &Value) -> i64 {
 }
 
 #[tokio::test]
-async fn a_failed_certificate_is_tried_again_when_asked() {
+async fn a_failed_order_is_retried_on_request() {
     let retry = "certificate_management_policy/retry";
     for collection in ["reserved_domains", "agent_ingresses"] {
         for change in [
@@ -404,7 +404,7 @@ async fn a_failed_certificate_is_tried_again_when_asked() {
 }
 
 #[tokio::test]
-pub(super) async fn what_cannot_be_tried_again_is_refused() {
+pub(super) async fn retries_without_a_failed_order_are_refused() {
     let (rig, _tasks) = rig(&Paper::new(true)).await;
     let body = json!({"domain": "x.culvert.localhost"});
     let one = path(&rig.post("/reserved_domains", body).await.body());

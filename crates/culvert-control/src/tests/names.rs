@@ -174,7 +174,7 @@ async fn hold(open: &Open, owner: &Owner, kinds: &[Kind]) -> Vec<Held> {
 }
 
 #[tokio::test]
-async fn a_host_belongs_to_one_owner_with_all_its_schemes_and_what_is_below() {
+async fn a_host_its_schemes_and_its_subdomains_belong_to_one_owner() {
     for state in [State::Live, State::Grace, State::Kept, State::Over] {
         let open = Open::with(LIMITS).await;
         let mut holder = Owner::bot(&open, "holder").await;
@@ -289,7 +289,7 @@ async fn until_gone(open: &Open, session_id: &str) {
 
 /// With its token an agent gets its random name and port again, and no other owner gets them before.
 #[tokio::test]
-async fn random_names_and_ports_come_back_to_their_owner() {
+async fn random_names_and_ports_return_to_their_owner() {
     let open = Open::with(LIMITS).await;
     let holder = Owner::bot(&open, "holder").await;
     let other = Owner::bot(&open, "other").await;
@@ -356,7 +356,7 @@ async fn random_names_and_ports_come_back_to_their_owner() {
 
 /// Names of the installation itself.
 #[tokio::test]
-async fn nobody_serves_or_reserves_names_of_the_platform() {
+async fn names_of_the_installation_are_refused() {
     let open = Open::with(LIMITS).await;
     let admin = Owner::of(&open, open.rig.admin.clone()).await;
     for name in [
@@ -407,7 +407,7 @@ async fn nobody_serves_or_reserves_names_of_the_platform() {
 
 /// Another account's reservation covers the names below and above it.
 #[tokio::test]
-async fn names_around_a_reservation_of_another_account_are_not_free() {
+async fn names_around_a_reservation_of_another_account_are_refused() {
     let open = Open::with(LIMITS).await;
     let admin = Owner::of(&open, open.rig.admin.clone()).await;
     let stranger = open.rig.stranger().await;
@@ -444,7 +444,7 @@ async fn names_around_a_reservation_of_another_account_are_not_free() {
 /// An owner who binds and unbinds names has no more reserved names than the endpoint limit; the oldest are
 /// removed first.
 #[tokio::test]
-async fn kept_names_have_a_limit() {
+async fn names_kept_for_agents_are_limited() {
     let limits = AgentLimits {
         endpoints_per_account: 5,
         ..AGENTS
@@ -485,7 +485,7 @@ async fn kept_names_have_a_limit() {
 
 /// The wildcard of all internal names would keep every other owner from using one.
 #[tokio::test]
-async fn only_admins_take_all_internal_names() {
+async fn only_admins_bind_wildcard_internal_names() {
     let open = Open::with(LIMITS).await;
     let owner = Owner::bot(&open, "owner").await;
     let admin = Owner::of(&open, open.rig.admin.clone()).await;

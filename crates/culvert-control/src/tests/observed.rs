@@ -75,7 +75,7 @@ pub(super) async fn stored_one(rig: &Rig, ty: &ResourceType, user_id: &str) -> S
 }
 
 #[tokio::test]
-async fn collections_are_empty_until_something_comes_up() {
+async fn observed_collections_are_empty_without_sessions() {
     let rig = Rig::start().await;
     for ty in not_configured() {
         let list = rig.get(&format!("/{}", ty.collection)).await.body();
@@ -100,7 +100,7 @@ async fn collections_are_empty_until_something_comes_up() {
 }
 
 #[test]
-fn nobody_makes_or_changes_them() {
+fn observed_objects_cannot_be_created_or_changed() {
     for ty in not_configured() {
         let methods: Vec<_> = operations()
             .iter()
@@ -123,7 +123,7 @@ fn nobody_makes_or_changes_them() {
 }
 
 #[tokio::test]
-async fn what_came_up_is_shown_with_every_key() {
+async fn observed_objects_have_every_key_of_their_schema() {
     let rig = Rig::start().await;
     let stranger = rig.stranger().await;
     let users = &resource::application_user::TYPE;
@@ -161,7 +161,7 @@ async fn what_came_up_is_shown_with_every_key() {
 }
 
 #[tokio::test]
-async fn a_user_goes_with_all_sessions_and_a_session_alone() {
+async fn an_application_user_is_deleted_with_its_sessions() {
     let rig = Rig::start().await;
     let (users, sessions) = (
         &resource::application_user::TYPE,
@@ -190,7 +190,7 @@ async fn a_user_goes_with_all_sessions_and_a_session_alone() {
 }
 
 #[tokio::test]
-async fn operations_of_sessions_find_none_online() {
+async fn operations_on_unknown_sessions_are_not_found() {
     let rig = Rig::start().await;
     let id = format!("ts_{}", "0".repeat(27));
     for name in ["restart", "stop", "update"] {

@@ -15,7 +15,7 @@ fn csr() -> String {
 }
 
 #[tokio::test]
-pub(super) async fn codes_of_operators() {
+pub(super) async fn kubernetes_operator_errors_have_their_codes() {
     let rig = Rig::start().await;
     let uid = |uid: &str| json!({"namespace.uid": uid}).to_string();
     let deployment = json!({"name": "o", "namespace": "n", "version": "1", "cluster_name": "c"});
@@ -94,7 +94,7 @@ pub(super) async fn codes_of_operators() {
 }
 
 #[tokio::test]
-async fn a_signing_request_is_answered_by_a_certificate_of_the_operators_authority() {
+async fn signing_requests_are_signed_by_the_operators_authority() {
     let rig = Rig::start().await;
     let body = json!({"binding": {"endpoint_selectors": ["true"], "ingress_endpoint": "in.x.example:443"}});
     let made = rig.post("/kubernetes_operators", body).await.body();
@@ -168,7 +168,7 @@ async fn a_signing_request_is_answered_by_a_certificate_of_the_operators_authori
 }
 
 #[tokio::test]
-async fn an_endpoint_changes_between_the_public_edge_and_clusters() {
+async fn an_endpoint_moves_between_public_and_kubernetes_bindings() {
     let rig = Rig::start().await;
     let host = "x.culvert.localhost";
     let body = json!({"url": format!("http://{host}"), "upstream_url": "http://127.0.0.1:9"});
@@ -204,7 +204,7 @@ async fn an_endpoint_changes_between_the_public_edge_and_clusters() {
 }
 
 #[tokio::test]
-async fn bound_endpoints_are_those_offered_to_kubernetes() {
+async fn bound_endpoints_have_the_kubernetes_binding() {
     let rig = Rig::start().await;
     rig.post("/endpoints", rig.sample("endpoints", 1).await)
         .await
@@ -247,7 +247,7 @@ async fn bound_endpoints_are_those_offered_to_kubernetes() {
 
 /// The certificate of an operator opens nothing once its owner is inactive or gone.
 #[tokio::test]
-async fn an_operator_connects_while_its_owner_is_active() {
+async fn an_operator_is_compiled_only_while_its_owner_is_active() {
     let rig = Rig::start().await;
     let person = rig.user("owner@x.example", Role::Member, true).await;
     let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();

@@ -37,7 +37,7 @@ async fn accept(rig: &Rig, token: &str) -> Result<Accepted, Option<u16>> {
 }
 
 #[tokio::test]
-async fn an_invited_person_comes_in_by_the_link_once() {
+async fn an_invitation_link_works_once() {
     let rig = Rig::start().await;
     let (id, token) = invite(&rig, "Ada@x.example", "").await;
     let path = format!("/users/{id}");
@@ -74,7 +74,7 @@ async fn an_invited_person_comes_in_by_the_link_once() {
 }
 
 #[tokio::test]
-pub(super) async fn invitations_that_are_not_valid_are_refused() {
+pub(super) async fn invalid_invitations_are_refused() {
     let rig = Rig::start().await;
     let (id, first) = invite(&rig, "ada@x.example", "admin").await;
     let other = token::generate(&*rig.clock, &SeededEntropy::new(7));
@@ -100,7 +100,7 @@ pub(super) async fn invitations_that_are_not_valid_are_refused() {
 }
 
 #[tokio::test]
-pub(super) async fn wrong_users_are_refused() {
+pub(super) async fn invalid_users_are_refused() {
     let rig = Rig::start().await;
     invite(&rig, "ada@x.example", "").await;
     let long = format!("{}@x.example", "a".repeat(254));
@@ -121,7 +121,7 @@ pub(super) async fn wrong_users_are_refused() {
 }
 
 #[tokio::test]
-pub(super) async fn an_active_admin_stays() {
+pub(super) async fn the_last_active_admin_cannot_be_removed() {
     let rig = Rig::start().await;
     let path = format!("/users/{}", rig.admin.owner_id);
     let refused = async || {
@@ -150,7 +150,7 @@ pub(super) async fn an_active_admin_stays() {
 
 /// Of two admins who demote each other, one stays.
 #[tokio::test]
-async fn of_two_admins_who_go_at_once_one_stays() {
+async fn concurrent_removals_leave_one_admin() {
     for _ in 0..8 {
         let rig = Rig::start().await;
         let other = rig.user("other@x.example", Role::Admin, true).await;
@@ -216,7 +216,7 @@ async fn a_changed_role_and_a_removal_take_effect_at_once() {
 }
 
 #[tokio::test]
-async fn a_restricted_key_gives_nobody_rights() {
+async fn a_restricted_key_grants_no_rights_to_users() {
     let rig = Rig::start().await;
     let (id, _) = invite(&rig, "ada@x.example", "read_only").await;
     let restrictions = KeyRestrictions {
@@ -269,7 +269,7 @@ async fn come(
 }
 
 #[tokio::test]
-pub(super) async fn groups_let_people_in() {
+pub(super) async fn groups_of_the_identity_provider_admit_users() {
     let rig = Rig::start().await;
     let ada = identity("1", Some("ada@x.example"));
     assert_eq!(come(&rig, &ada, None).await, Err(Some(647)));
@@ -304,7 +304,7 @@ pub(super) async fn groups_let_people_in() {
 }
 
 #[tokio::test]
-async fn the_invited_come_in_by_their_verified_address() {
+async fn invited_users_sign_in_by_their_verified_address() {
     let rig = Rig::start().await;
     let (id, token) = invite(&rig, "Ada@x.example", "read_only").await;
     let unverified = identity("1", None);

@@ -67,7 +67,7 @@ impl tracing::Subscriber for Log {
 }
 
 #[tokio::test]
-async fn no_refusal_and_no_log_line_repeats_a_secret() {
+async fn errors_and_log_lines_never_contain_secrets() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
     let rig = Rig::start().await;

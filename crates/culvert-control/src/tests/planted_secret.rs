@@ -69,7 +69,7 @@ fn bodies(operation: &Operation, shown: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn no_operation_shows_a_secret_to_a_caller_that_may_not_read_it() {
+async fn secrets_are_hidden_from_callers_who_may_not_read_them() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let mut n_shown = 0;
@@ -117,7 +117,7 @@ async fn no_operation_shows_a_secret_to_a_caller_that_may_not_read_it() {
 }
 
 #[tokio::test]
-async fn a_policy_comes_back_as_it_was_sent_to_those_who_may_change_it() {
+async fn callers_who_may_change_a_policy_read_it_unredacted() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let [admin, owner] = [&cast.callers[0], &cast.callers[1]];
@@ -197,7 +197,7 @@ async fn a_policy_comes_back_as_it_was_sent_to_those_who_may_change_it() {
 /// A secret that an admin writes into the policy of another's endpoint stays unknown to its owner, who may keep it and
 /// may replace it.
 #[tokio::test]
-async fn an_owner_does_not_read_a_secret_that_an_admin_wrote() {
+async fn secrets_written_by_an_admin_are_hidden_from_the_owner() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let [admin, owner] = [&cast.callers[0], &cast.callers[1]];

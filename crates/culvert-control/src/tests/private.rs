@@ -27,7 +27,7 @@ fn spec(kinds: &[&str]) -> TailSpec {
 }
 
 #[test]
-fn events_of_private_resources_are_known_by_their_kind() {
+fn events_of_private_resources_are_recognised_by_kind() {
     let private: Vec<String> = event_types()
         .into_iter()
         .filter(|name| event_kinds::is_private(name))
@@ -265,7 +265,7 @@ async fn older_subscriptions_get_the_owner_that_the_audit_log_names() {
 
 /// A rejected batch shows its events, but shows events about keys only to admins.
 #[tokio::test]
-async fn dead_letters_show_events_about_keys_to_admins_alone() {
+async fn dead_letters_show_events_about_keys_only_to_admins() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let sample = rig.sample("event_destinations", 1).await;
@@ -316,7 +316,7 @@ async fn dead_letters_show_events_about_keys_to_admins_alone() {
 /// Events about keys may still be queued for a destination that receives no more of them. Only admins may
 /// change its target.
 #[tokio::test]
-async fn a_destination_that_got_events_about_keys_is_the_admins() {
+async fn only_admins_change_a_destination_that_got_events_about_keys() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let target = |host: &str| json!({"webhook": {"url": format!("https://{host}.example/in")}});
@@ -387,7 +387,7 @@ async fn a_destination_that_got_events_about_keys_is_the_admins() {
 
 /// As above, for a destination that received them from a subscription of an older version.
 #[tokio::test]
-async fn a_destination_of_an_older_subscription_is_the_admins() {
+async fn only_admins_change_a_destination_of_an_older_subscription() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let target = |host: &str| json!({"webhook": {"url": format!("https://{host}.example/in")}});
@@ -424,7 +424,7 @@ async fn a_destination_of_an_older_subscription_is_the_admins() {
 /// Lists, filters, single objects and refusals reveal neither the IDs of other owners' keys nor the secrets
 /// in their policies.
 #[tokio::test]
-async fn nothing_tells_of_keys_and_secrets_of_others() {
+async fn keys_and_secrets_of_others_are_never_revealed() {
     let open = Open::with(LIMITS).await;
     let rig = &open.rig;
     let owner = Owner::bot(&open, "owner").await;
@@ -504,7 +504,7 @@ async fn nothing_tells_of_keys_and_secrets_of_others() {
 
 /// Only admins may change the rules of an IP restriction and its policy.
 #[tokio::test]
-async fn only_admins_change_who_gets_in() {
+async fn only_admins_change_ip_policies_of_restrictions() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let bot = &cast.callers[1];
@@ -551,7 +551,7 @@ async fn only_admins_change_who_gets_in() {
 /// A reservation that another owner's agent uses stays until an admin deletes it. Its name then stays
 /// reserved for that owner for a while.
 #[tokio::test]
-async fn a_reservation_that_is_served_is_not_given_to_a_third() {
+async fn a_reservation_in_use_by_an_agent_is_not_given_to_another_owner() {
     let open = Open::with(LIMITS).await;
     let rig = &open.rig;
     let owner = Owner::bot(&open, "owner").await;
@@ -607,7 +607,7 @@ async fn a_reservation_that_is_served_is_not_given_to_a_third() {
 
 /// A certificate of an authority that was registered later signs in only as the owner that it was issued by.
 #[tokio::test]
-async fn a_certificate_logs_in_as_no_other_owner() {
+async fn an_ssh_certificate_authenticates_only_its_issuing_owner() {
     let open = Open::with(LIMITS).await;
     let rig = &open.rig;
     let owner = Owner::bot(&open, "owner").await;
@@ -699,7 +699,7 @@ async fn a_certificate_logs_in_as_no_other_owner() {
 
 /// A policy can send the secrets that it names to any upstream.
 #[tokio::test]
-async fn policies_name_secrets_of_their_owner_and_of_admins() {
+async fn policies_may_use_secrets_of_their_owner_and_of_admins() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let [admin, owner, other] = [0, 1, 2].map(|index| &cast.callers[index]);

@@ -41,7 +41,7 @@ async fn take(open: &Open, owner: &Owner, way: Way, url: &str, neutral: &str) ->
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_owners_who_want_kin_names_at_once_one_gets_them() {
+async fn concurrent_reservations_of_related_names_succeed_once() {
     let open = Open::with(LIMITS).await;
     let owners = [
         Owner::bot(&open, "one").await,
@@ -82,7 +82,7 @@ async fn of_two_owners_who_want_kin_names_at_once_one_gets_them() {
 
 /// Unrelated names do not conflict, whatever the order of changes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unrelated_names_are_all_taken() {
+async fn concurrent_reservations_of_unrelated_names_all_succeed() {
     let open = Open::with(LIMITS).await;
     let owners = [
         Owner::bot(&open, "one").await,
@@ -127,7 +127,7 @@ async fn futures<T>(n: usize, run: impl AsyncFn(usize) -> T) -> Vec<T> {
 
 /// A reservation of one account and an endpoint of another, whose names conflict.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_reservation_and_an_endpoint_of_two_accounts_one_is_made() {
+async fn a_concurrent_reservation_and_endpoint_of_two_accounts_succeed_once() {
     let open = Open::with(LIMITS).await;
     let owner = Owner::bot(&open, "one").await;
     let stranger = open.rig.stranger().await;
@@ -169,7 +169,7 @@ async fn of_a_reservation_and_an_endpoint_of_two_accounts_one_is_made() {
 
 /// A policy that refers to a secret, and a concurrent rename of the secret or its vault.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_policy_and_another_name_for_its_secret_one_is_made() {
+async fn a_policy_and_a_concurrent_rename_of_its_secret_succeed_once() {
     let rig = Rig::start().await;
     for n in 0..20 {
         let vault = json!({"name": format!("v{n}")});

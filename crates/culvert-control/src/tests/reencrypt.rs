@@ -28,7 +28,7 @@ async fn secrets(rig: &Rig, seal: &Seal) -> usize {
 }
 
 #[tokio::test]
-async fn everything_sealed_is_sealed_anew_whatever_stops_it() {
+async fn reencryption_completes_after_any_interruption() {
     let rig = Rig::start().await;
     for ty in ALL.iter().filter(|ty| ty.life == Life::Configured) {
         let sample = rig.sample(ty.collection, 1).await;

@@ -129,7 +129,7 @@ async fn naming(rig: &Rig, place: &Place, other: &Value) -> Value {
 }
 
 #[tokio::test]
-pub(super) async fn what_is_named_is_not_deleted() {
+pub(super) async fn objects_in_use_are_not_deleted() {
     for place in PLACES {
         let rig = Rig::start().await;
         let (path, other) = named(&rig, place.to).await;
@@ -164,7 +164,7 @@ pub(super) async fn what_is_named_is_not_deleted() {
 }
 
 #[tokio::test]
-async fn every_place_that_names_an_object_has_a_row() {
+async fn every_field_that_refers_to_an_object_is_in_the_table() {
     let has_row = |collection: &str, field: &str| {
         let mut rows = PLACES.iter().map(|place| place.at);
         rows.any(|at| at == (collection, field))
@@ -221,7 +221,7 @@ async fn every_place_that_names_an_object_has_a_row() {
 
 /// A policy refers to a secret by names, which cannot change while it does.
 #[tokio::test]
-async fn names_by_which_a_policy_finds_a_secret_stay() {
+async fn secrets_used_by_a_policy_are_not_renamed() {
     let rig = Rig::start().await;
     let (path, secret) = named(&rig, "vault_secrets").await;
     let vault = format!("/vaults/{}", secret["vault"]["id"].as_str().unwrap());
@@ -251,7 +251,7 @@ async fn names_by_which_a_policy_finds_a_secret_stay() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_attached_to_a_domain_that_it_is_for() {
+async fn a_certificate_must_cover_its_domain() {
     let rig = Rig::start().await;
     for (name, domain, fits) in [
         ("a.example", "a.example", true),
@@ -300,7 +300,7 @@ fn made_id(answered: &Answered) -> String {
 
 /// Objects of a version that did not store references.
 #[tokio::test]
-async fn what_older_objects_name_is_written_down_at_a_start() {
+async fn a_start_stores_missing_references_of_older_objects() {
     let rig = Rig::start().await;
     let mut named_paths = Vec::new();
     for place in PLACES

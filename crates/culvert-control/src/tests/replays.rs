@@ -9,7 +9,7 @@ async fn destination(rig: &Rig) -> String {
 }
 
 #[tokio::test]
-async fn refusals_have_codes_and_change_nothing() {
+async fn refused_replays_have_codes_and_change_nothing() {
     let rig = Rig::start().await;
     let id = destination(&rig).await;
     let path = format!("/event_destinations/{id}/replay");
@@ -95,7 +95,7 @@ async fn refusals_have_codes_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn one_replay_at_a_time_and_the_same_request_is_the_same_replay() {
+async fn one_replay_runs_and_repeated_requests_return_it() {
     let rig = Rig::start().await;
     let id = destination(&rig).await;
     let path = format!("/event_destinations/{id}/replay");
@@ -163,7 +163,7 @@ async fn one_replay_at_a_time_and_the_same_request_is_the_same_replay() {
 }
 
 #[tokio::test]
-async fn a_replay_of_nothing_is_done_at_once() {
+async fn an_empty_replay_completes_immediately() {
     let rig = Rig::start().await;
     let id = destination(&rig).await;
     rig.clock.advance(std::time::Duration::from_secs(60));

@@ -113,7 +113,7 @@ fn is_no_more(id: &str, before: &Value, now: &Value, own: &KeyRestrictions) -> b
 }
 
 #[tokio::test]
-async fn what_a_restriction_does_not_allow_changes_nothing() {
+async fn operations_refused_by_a_restriction_change_nothing() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let objects = objects(rig).await;
@@ -166,7 +166,7 @@ async fn what_a_restriction_does_not_allow_changes_nothing() {
 
 /// The same requests by an unrestricted admin give rights, so the test sees them.
 #[tokio::test]
-async fn a_restricted_key_gives_no_right_that_outlives_it() {
+async fn rights_granted_by_a_restricted_key_end_with_it() {
     for restricted in [true, false] {
         let rig = Rig::start().await;
         let objects = objects(&rig).await;

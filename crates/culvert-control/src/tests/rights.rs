@@ -321,11 +321,11 @@ fn judge(answered: &Answered, absent: &Answered) -> May {
 }
 
 #[tokio::test]
-async fn every_operation_with_an_object_of_every_ownership() {
+async fn every_operation_on_an_object_checks_its_ownership() {
     let cast = Cast::start().await;
     for object in [Object::OfOwner, Object::Ownerless, Object::AboutKeys] {
         for operation in operations() {
-            // Events are no objects; `events_of_an_account` has their rights.
+            // Events are no objects; `audit_events_are_readable_within_their_account` has their rights.
             if operation.path.contains("{id}") && operation.collection != "events" {
                 call_by_all(&cast, operation, object).await;
             }
@@ -396,7 +396,7 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
 
 /// Audit events can be read by their id in their account. Traffic events need an edge (`it captures`).
 #[tokio::test]
-async fn events_of_an_account() {
+async fn audit_events_are_readable_within_their_account() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     rig.post("/vaults", json!({"name": "v"})).await.body();
@@ -443,7 +443,7 @@ async fn events_of_an_account() {
 
 /// The right that an operation states is the one that the tests above find.
 #[test]
-fn every_operation_states_its_right() {
+fn every_operation_declares_its_right() {
     use crate::Right;
 
     for operation in operations() {
@@ -469,7 +469,7 @@ fn every_operation_states_its_right() {
 /// Operations without an object: who may create one, and that everyone may list. Other tests cover the
 /// private objects in lists.
 #[tokio::test]
-async fn every_operation_without_an_object() {
+async fn every_operation_without_an_object_checks_the_role() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let mut n = 100;
@@ -520,7 +520,7 @@ async fn stored(rig: &Rig, id: &str) -> Option<(String, i64)> {
 
 /// No list contains keys and credentials of others, whatever the query, and pages are full.
 #[tokio::test]
-async fn lists_of_private_objects_are_the_callers_own() {
+async fn lists_of_private_objects_have_only_the_callers_own() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let [admin, owner, other] = [0, 1, 2].map(|index| &cast.callers[index]);
@@ -609,7 +609,7 @@ async fn pages(
 
 /// A bot cannot create keys and bots for other owners.
 #[tokio::test]
-async fn a_bot_makes_nothing_for_another_owner() {
+async fn a_bot_creates_no_object_for_another_owner() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let bot = cast.owner();
@@ -641,7 +641,7 @@ async fn a_bot_makes_nothing_for_another_owner() {
 
 /// Certificates of an authority with which agents sign in as its owner.
 #[tokio::test]
-async fn a_bot_issues_no_certificate_to_log_in_as_another_owner() {
+async fn a_bot_issues_no_certificate_for_another_owner() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let authority = rig
@@ -670,7 +670,7 @@ async fn a_bot_issues_no_certificate_to_log_in_as_another_owner() {
 }
 
 #[tokio::test]
-async fn the_last_key_of_an_admin_goes_only_with_force() {
+async fn the_last_admin_key_is_deleted_only_with_force() {
     let rig = Rig::start().await;
     let delete = async |id: &str, query: &str| rig.delete(&format!("/api_keys/{id}{query}")).await;
     let first = rig.admin.key_id.clone();
@@ -715,7 +715,7 @@ async fn the_last_key_of_an_admin_goes_only_with_force() {
 
 /// Two concurrent deletions leave one key.
 #[tokio::test]
-async fn of_two_admin_keys_that_go_at_once_one_stays() {
+async fn concurrent_deletions_leave_one_admin_key() {
     for _ in 0..8 {
         let rig = Rig::start().await;
         let other = rig.post("/api_keys", Value::Null).await.body();
@@ -730,7 +730,7 @@ async fn of_two_admin_keys_that_go_at_once_one_stays() {
 
 /// A stored secret of a destination is never sent to an address that it was not given for.
 #[tokio::test]
-async fn a_stored_secret_stays_with_the_address_of_its_destination() {
+async fn a_new_target_address_needs_its_secret_again() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let webhook = |url: &str, secret: &str| json!({"target": {"webhook": {"url": url, "headers": {"authorization": secret}}}});

@@ -33,7 +33,7 @@ fn bad_keys() -> [(String, bool); 4] {
 }
 
 #[tokio::test]
-pub(super) async fn ssh_public_keys() {
+pub(super) async fn ssh_public_keys_are_validated() {
     let rig = Rig::start().await;
     let key = new_key();
     for (body, code) in [
@@ -92,7 +92,7 @@ pub(super) async fn ssh_public_keys() {
 }
 
 #[tokio::test]
-async fn of_two_that_bring_one_key_at_the_same_moment_one_gets_it() {
+async fn concurrent_registrations_of_one_key_succeed_once() {
     let rig = Rig::start().await;
     let stranger = rig.stranger().await;
     let body = json!({"public_key": new_key()});
@@ -113,7 +113,7 @@ async fn of_two_that_bring_one_key_at_the_same_moment_one_gets_it() {
 }
 
 #[tokio::test]
-pub(super) async fn ssh_certificate_authorities() {
+pub(super) async fn ssh_certificate_authorities_are_validated() {
     let rig = Rig::start().await;
     for (body, code) in [
         (json!({"private_key_type": "dsa"}), 1936),
@@ -182,7 +182,7 @@ pub(super) async fn ssh_certificate_authorities() {
 }
 
 #[tokio::test]
-pub(super) async fn ssh_certificates() {
+pub(super) async fn ssh_certificates_are_issued_or_refused() {
     let rig = Rig::start().await;
     let ca = authority(&rig, json!({})).await["id"].clone();
     let stranger = rig.stranger().await;
@@ -287,7 +287,7 @@ pub(super) async fn ssh_certificates() {
 }
 
 #[tokio::test]
-async fn options_of_user_certificates() {
+async fn options_of_user_certificates_are_validated() {
     let rig = Rig::start().await;
     let ca = authority(&rig, json!({})).await["id"].clone();
     let key = new_key();
@@ -422,7 +422,7 @@ impl Drop for Server {
 }
 
 #[tokio::test]
-async fn certificates_log_in_to_a_stock_server() {
+async fn a_stock_ssh_server_accepts_issued_certificates() {
     let sshd = ["/usr/sbin/sshd", "/usr/local/sbin/sshd"].map(PathBuf::from);
     let Some(sshd) = sshd.into_iter().find(|path| path.exists()) else {
         culvert_testing::ignore("there is no sshd on this machine");
@@ -555,7 +555,7 @@ async fn certificates_log_in_to_a_stock_server() {
 }
 
 #[tokio::test]
-async fn the_host_key_is_made_once_and_kept_sealed() {
+async fn the_host_key_is_generated_once_and_stored_encrypted() {
     let rig = Rig::start().await;
     let seed = rig.control.ssh_host_seed().await.unwrap();
     assert_eq!(rig.control.ssh_host_seed().await.unwrap(), seed);

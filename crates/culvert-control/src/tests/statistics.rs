@@ -88,7 +88,7 @@ impl Rig {
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn two_hours_are_the_same_before_and_after_they_are_folded() {
+async fn folding_does_not_change_two_hours_of_statistics() {
     let rig = Rig::start().await;
     let mut node = rig.node("a").await;
     let mut other = rig.node("b").await;
@@ -148,7 +148,7 @@ async fn two_hours_are_the_same_before_and_after_they_are_folded() {
 }
 
 #[tokio::test]
-async fn the_top_is_ordered_and_only_of_the_callers_account() {
+async fn top_lists_are_sorted_and_limited_to_the_account() {
     let rig = Rig::start().await;
     let mut node = rig.node("a").await;
     let account = rig.admin.account.clone();
@@ -178,7 +178,7 @@ async fn the_top_is_ordered_and_only_of_the_callers_account() {
 }
 
 #[tokio::test]
-async fn nodes_are_for_admins_and_accounts_are_apart() {
+async fn node_statistics_are_for_admins_and_accounts_are_separate() {
     let rig = Rig::start().await;
     let mut node = rig.node("a").await;
     node.run(&rig.clock, MINUTE).await;
@@ -207,7 +207,7 @@ async fn nodes_are_for_admins_and_accounts_are_apart() {
 }
 
 #[tokio::test]
-async fn the_step_is_chosen_for_the_range() {
+async fn the_step_follows_the_range() {
     let rig = Rig::start().await;
     for (from, step) in [
         ("2027-01-15T07:00:00Z", 10),
@@ -262,7 +262,7 @@ async fn old_and_surplus_statistics_are_deleted() {
 }
 
 #[tokio::test]
-async fn frames_of_a_node_that_is_gone_are_folded_by_another() {
+async fn frames_of_a_lost_node_are_folded_by_another() {
     let rig = Rig::start().await;
     let mut gone = rig.node("gone").await;
     gone.run(&rig.clock, 2 * MINUTE).await;
@@ -317,7 +317,7 @@ async fn an_interrupted_fold_counts_once() {
 }
 
 #[tokio::test]
-async fn a_dead_store_delays_statistics_and_loses_the_oldest_beyond_the_limit() {
+async fn an_unavailable_store_delays_statistics_and_drops_the_oldest() {
     let rig = Rig::start().await;
     let folder = tempfile::tempdir().unwrap();
     let url = StoreUrl::Sqlite(folder.path().join("state.db"));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn sources_are_parts_and_tell_of_their_subscription() {
+async fn events_of_event_sources_name_their_subscription() {
     let rig = Rig::start().await;
     let made = rig
         .post("/event_subscriptions", json!({"description": "d"}))
@@ -92,7 +92,7 @@ async fn an_empty_list_leaves_sources_and_clears_destinations() {
 }
 
 #[tokio::test]
-async fn an_audit_event_finds_the_destinations_that_want_it() {
+async fn audit_events_are_routed_to_matching_destinations() {
     let rig = Rig::start().await;
     let made = rig.post(
         "/event_destinations",
@@ -130,7 +130,7 @@ async fn an_audit_event_finds_the_destinations_that_want_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn writers_of_one_object_take_turns_and_lose_nothing() {
+async fn concurrent_updates_of_one_object_lose_nothing() {
     let rig = Arc::new(Rig::start().await);
     let made = rig.post("/event_subscriptions", Value::Null).await.body();
     let one = format!("/event_subscriptions/{}", made["id"].as_str().unwrap());
@@ -167,7 +167,7 @@ async fn writers_of_one_object_take_turns_and_lose_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_join_one_pool_at_once() {
+async fn endpoints_join_a_pool_concurrently() {
     let rig = Arc::new(Rig::start().await);
     let body = json!({
         "url": "https://pool.culvert.localhost", "upstream_url": "http://127.0.0.1:9",

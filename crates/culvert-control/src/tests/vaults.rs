@@ -9,7 +9,7 @@ async fn vault(rig: &Rig, name: &str) -> String {
 }
 
 #[tokio::test]
-pub(super) async fn names_of_vaults() {
+pub(super) async fn invalid_vault_names_are_refused() {
     let rig = Rig::start().await;
     vault(&rig, "a").await;
     let one = format!("/vaults/{}", vault(&rig, "b/c.d-e_F").await);
@@ -34,7 +34,7 @@ pub(super) async fn names_of_vaults() {
 }
 
 #[tokio::test]
-pub(super) async fn codes_of_secrets() {
+pub(super) async fn vault_secret_errors_have_their_codes() {
     let rig = Rig::start().await;
     let (a, b) = (vault(&rig, "a").await, vault(&rig, "b").await);
     let body = |change: Value| {
@@ -118,7 +118,7 @@ pub(super) async fn codes_of_secrets() {
 }
 
 #[tokio::test]
-async fn a_value_is_sealed_and_never_seen() {
+async fn vault_secrets_are_encrypted_and_never_shown() {
     let rig = Rig::start().await;
     let vault = vault(&rig, "v").await;
     let body = json!({"name": "s", "value": "hush hush", "vault_id": vault});
@@ -162,7 +162,7 @@ async fn a_value_is_sealed_and_never_seen() {
 }
 
 #[tokio::test]
-async fn the_secrets_of_a_vault_are_a_list_of_their_own() {
+async fn secrets_are_listed_by_vault() {
     let rig = Rig::start().await;
     let (a, b) = (vault(&rig, "a").await, vault(&rig, "b").await);
     let mut ids = Vec::new();

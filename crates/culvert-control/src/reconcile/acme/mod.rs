@@ -300,7 +300,7 @@ mod tests {
     use crate::resource::model::management::{Job, JobError, KeyType};
 
     #[test]
-    fn waits_double_to_a_limit() {
+    fn retry_delays_double_up_to_a_limit() {
         let minute = Duration::from_secs(60);
         for (blame, attempts, minutes) in [
             (Blame::Passing, 1, 1),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_when() {
+    fn orders_and_retries_are_due_at_their_times() {
         let at = Timestamp::from_unix_seconds;
         let asker = Asker {
             node: "here",

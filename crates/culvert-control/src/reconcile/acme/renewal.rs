@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_renewal_moves_into_the_window() {
+    fn a_renewal_is_scheduled_within_the_suggested_window() {
         let at = Timestamp::from_unix_seconds;
         let window = |start, end| RenewalWindow {
             start: at(start),

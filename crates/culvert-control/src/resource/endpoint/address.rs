@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn urls() {
+    fn endpoint_urls_are_parsed_or_refused() {
         use AddressScheme::{Http, Https, Tcp, Tls};
         let host = |name: &str| Some(name.to_owned());
         for (url, expected) in [
@@ -475,7 +475,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_url_or_refused(url in "\\PC{0,80}|(http|tls|tcp|https)://[a-z.*:0-9]{0,30}") {
+        fn any_text_is_parsed_or_refused(url in "\\PC{0,80}|(http|tls|tcp|https)://[a-z.*:0-9]{0,30}") {
             drop(RequestedUrl::parse(&url));
         }
     }

@@ -416,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_are_shared_where_the_agent_hands_them_on_to_an_address() {
+    fn clients_share_streams_only_to_http_upstreams_of_agents() {
         let shares = |forwards_to: &str, proto: &str, proxy_version| {
             let served = Served {
                 session_id: String::new(),
