@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_packed_where_that_is_shorter_and_counts_for_its_lines() {
+    fn a_batch_is_compressed_if_shorter_and_counts_its_uncompressed_size() {
         let mut open = OpenBatch::default();
         for id in 0..100 {
             open.push(&"esb_1".into(), &envelope(id, 200));
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packed_batch_takes_no_more_memory_than_it_may_stand_for() {
+    fn the_memory_of_a_compressed_batch_is_limited() {
         let claims = |length: u32| [&[0x1f, b'x', 1, 0, 0][..], &length.to_le_bytes()].concat();
         for length in [5 * 255 + 1, (16 << 20) + 1, u32::MAX] {
             assert_eq!(decompressed(&claims(length)), Err(Unreadable));
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_reads_as_it_was_filled() {
+    fn a_batch_is_read_back_as_filled() {
         let (a, b): (Arc<str>, Arc<str>) = ("esb_a".into(), "esb_b".into());
         let mut open = OpenBatch::default();
         open.push(&a, &envelope(1, 0));
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn joined_batches_read_as_one_and_as_they_were_stored() {
+    fn joined_batches_read_as_one() {
         let (a, b): (Arc<str>, Arc<str>) = ("esb_a".into(), "esb_b".into());
         let mut first = OpenBatch::default();
         first.push(&a, &envelope(1, 0));
@@ -621,7 +621,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packing_and_splitting_never_lose_reorder_or_exceed(
+        fn compression_and_splitting_keep_events_order_and_limits(
             sizes in proptest::collection::vec(0usize..600, 0..120),
             events_max in 1u32..40,
             bytes_max in 50usize..2000,
@@ -648,7 +648,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(
+        fn any_bytes_are_parsed_or_refused(
             mut body in proptest::collection::vec(any::<u8>(), 0..200),
             version in PLAIN..=PACKED,
         ) {
@@ -657,7 +657,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_was_packed_is_read_or_refused(plain in proptest::collection::vec(0u8..3, 0..2000)) {
+        fn any_compressed_bytes_are_parsed_or_refused(plain in proptest::collection::vec(0u8..3, 0..2000)) {
             if let Some(mut stored) = packed(&plain) {
                 stored.pop();
                 prop_assert_eq!(decompressed(&stored), Ok(plain));
@@ -667,7 +667,7 @@ mod tests {
         }
 
         #[test]
-        fn a_damaged_batch_is_refused_or_whole(at: prop::sample::Index, to: u8, is_packed: bool) {
+        fn a_damaged_batch_is_refused_or_complete(at: prop::sample::Index, to: u8, is_packed: bool) {
             let mut open = OpenBatch::default();
             for id in 0..5 {
                 open.push(&"esb_1".into(), &envelope(id, 100 * id));

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_and_the_spill_task_never_hold_batches_together() {
+    fn a_worker_and_the_spill_task_never_hold_batches_concurrently() {
         let buffer = DeliveryBuffer::default();
         let now = Instant::now();
         let limits = BatchLimits {

@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_is_that_of_the_node_that_sent_last_and_counters_add_up() {
+    fn the_last_sending_node_sets_the_state_and_counters_are_summed() {
         use State::{Ok, Retrying, Unhealthy};
         for (nodes, state, code) in [
             (vec![node("a", Ok, None, None)], Ok, None),

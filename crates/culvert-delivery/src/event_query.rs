@@ -755,7 +755,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_is_read_as_it_is_written() {
+    fn a_cursor_is_parsed_as_written() {
         for order in [Order::NewestFirst, Order::OldestFirst] {
             let cursor = Cursor {
                 order,

@@ -414,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_follows_the_failures_in_a_row() {
+    fn consecutive_failures_set_the_health_state() {
         let counters = DeliveryCounters::default();
         let at = Timestamp::from_unix_seconds(1);
         assert_eq!(counters.health().state, State::Ok);
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_left_is_never_less_than_nothing() {
+    fn queued_counters_never_become_negative() {
         let counters = DeliveryCounters::default();
         for class in [BatchClass::Audit, BatchClass::Traffic] {
             counters.queued(class, 3, 30);
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_the_queue_forgets_nothing_that_is_on_its_way_there() {
+    fn a_refresh_of_the_backlog_keeps_batches_in_transit() {
         let all_counters = AllCounters::default();
         let counters = all_counters.of(&Arc::from("ed_1"));
         counters.held(1, 10);

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_of_one_connection_keep_their_order_whatever_threads_offer_them() {
+    fn records_of_one_connection_keep_their_order_across_threads() {
         const THREADS: usize = 4;
         const RECORDS: i64 = 2_000;
         let limits = OfferLimits {

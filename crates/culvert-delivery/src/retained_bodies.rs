@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_read_as_they_were_written() {
+    fn rows_are_read_back_as_written() {
         for bytes in [vec![b'x'; 100_000], (0..=255).collect(), Vec::new()] {
             let messages = CapturedMessages {
                 owners: Vec::new(),

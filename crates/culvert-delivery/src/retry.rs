@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_the_contract() {
+    fn retry_delays_follow_the_documented_table() {
         use FailureClass::*;
         // attempt, class, age, Retry-After → longest delay in milliseconds, or none: give up
         type Row = (u32, FailureClass, i64, Option<u64>, Option<u64>);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn twenty_failures_leave_one_probe_per_step_and_a_ramp_afterwards() {
+    fn after_twenty_failures_one_probe_per_step_is_sent_then_a_ramp() {
         let mut circuit = Circuit::default();
         for _ in 0..CIRCUIT_FAILURES - 1 {
             circuit.failed(at(100));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_are_a_fifth_of_all_sends_when_many_destinations_fail() {
+    fn retries_are_limited_to_a_fifth_of_all_sends() {
         let mut budget = RetryBudget::new(at(0));
         while budget.take(11, at(0)) {}
         let mut retries = 0;
@@ -360,7 +360,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_next_attempt_is_never_in_the_past_nor_beyond_the_age(
+        fn the_next_attempt_is_in_the_future_and_within_the_maximum_age(
             attempt: u32, random: u64, age in 0i64..7200, after in proptest::option::of(0u64..100_000)
         ) {
             let (failure, now) = failed(attempt, FailureClass::Retryable, age, after);

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_owner_with_many_searches_leaves_turns_to_others() {
+    async fn many_searches_of_one_owner_leave_permits_to_others() {
         let turns = SearchTurns::new();
         let first = turns.take("usr_1", false).await.unwrap();
         let mut more = Vec::new();

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reading_has_what_the_others_have_not() {
+    fn each_reading_has_only_the_counts_since_the_last() {
         let counters = DeliveryCounters::default();
         counters.sent.add(3);
         counters.batches.add(2);

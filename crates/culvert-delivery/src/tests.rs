@@ -28,7 +28,7 @@ use crate::target::verdict::Verdict;
 use crate::worker::{Step, Worker};
 
 #[tokio::test]
-async fn audit_events_are_copied_once_and_go_before_traffic() {
+async fn audit_events_are_copied_once_and_sent_before_traffic() {
     let bench = Bench::new().await;
     let target = Scripted::new(500);
     bench.publish(Vec::new(), &[("ed_1", &target)]);
@@ -53,7 +53,7 @@ async fn audit_events_are_copied_once_and_go_before_traffic() {
 }
 
 #[tokio::test]
-async fn a_deleted_destination_loses_its_queue_and_the_loss_is_counted() {
+async fn the_queue_of_a_deleted_destination_is_deleted_and_counted() {
     let bench = Bench::new().await;
     let down = Scripted::new(500);
     down.otherwise(Verdict::Failed(failure(FailureClass::Retryable, "503")));
@@ -77,7 +77,7 @@ async fn a_deleted_destination_loses_its_queue_and_the_loss_is_counted() {
 }
 
 #[tokio::test]
-async fn a_test_event_says_what_became_of_it() {
+async fn a_test_event_reports_its_outcome() {
     let bench = Bench::new().await;
     let target = Scripted::new(500);
     target.script([
@@ -107,7 +107,7 @@ async fn a_test_event_says_what_became_of_it() {
 }
 
 #[tokio::test]
-async fn secrets_of_a_webhook_are_in_no_dead_letter_and_no_health() {
+async fn dead_letters_and_health_have_no_webhook_secrets() {
     let fake = Fake::start().await;
     let secret = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     let says = format!("cannot verify {secret}");
@@ -139,7 +139,7 @@ async fn secrets_of_a_webhook_are_in_no_dead_letter_and_no_health() {
 }
 
 #[tokio::test]
-async fn events_reach_a_file_whole() {
+async fn events_reach_a_file_complete() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
     let bench = Bench::with(|settings| settings.targets.file_root = Some(root)).await;
@@ -159,7 +159,7 @@ async fn events_reach_a_file_whole() {
 }
 
 #[tokio::test]
-async fn a_target_is_served_past_the_queue_until_it_fails() {
+async fn events_bypass_the_queue_until_the_target_fails() {
     let bench = Bench::new().await;
     let target = Scripted::new(500);
     bench.publish(vec![source("esb_1", &["ed_1"])], &[("ed_1", &target)]);
@@ -196,7 +196,7 @@ async fn a_target_is_served_past_the_queue_until_it_fails() {
 }
 
 #[tokio::test]
-async fn what_waits_is_known_whichever_node_put_it_there_or_took_it() {
+async fn the_backlog_counts_batches_of_every_node() {
     let bench = Bench::new().await;
     let target = Scripted::new(500);
     bench.publish(Vec::new(), &[("ed_1", &target)]);

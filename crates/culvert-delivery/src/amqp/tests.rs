@@ -132,7 +132,7 @@ fn message<'a>(id: &'a str, body: &'a [u8]) -> Message<'a> {
 }
 
 #[test]
-fn a_header_is_read_as_it_was_written_and_never_beyond_its_end() {
+fn a_frame_header_is_parsed_within_its_bounds() {
     let header = codec::content_header(1, &message("ev_1:esb_1", b"abc"));
     let payload = &header[7..header.len() - 1];
     assert_eq!(codec::message_id(payload), Ok(("ev_1:esb_1", 3)));
@@ -163,7 +163,7 @@ async fn against(script: Vec<u8>) -> Broken {
 }
 
 #[tokio::test]
-async fn what_does_not_belong_ends_the_connection() {
+async fn unexpected_frames_end_the_connection() {
     let start = |mechanisms: &str| {
         let mut out = Out::method(0, method::CONNECTION_START);
         out.u8(0)
@@ -234,7 +234,7 @@ fn confirm(id: method::Id, number: u64, bits: u8) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn confirms_are_distinguished_by_number_and_returns_by_id() {
+async fn confirms_match_by_delivery_tag_and_returns_by_message_id() {
     let (mut publisher, mut far) = open_publisher();
     let ids = ["a", "b", "c", "d"];
     let messages: Vec<_> = ids.iter().map(|id| message(id, b"{}")).collect();

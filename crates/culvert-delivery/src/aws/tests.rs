@@ -22,7 +22,7 @@ const STREAM: ResourceType = ResourceType {
 };
 
 #[test]
-fn arns_are_judged_part_by_part() {
+fn each_part_of_an_arn_is_validated() {
     for (text, code) in [
         ("arn:aws:kinesis:us-east-1:123456789012:stream/a", 0),
         (
@@ -67,7 +67,7 @@ fn arns_are_judged_part_by_part() {
 }
 
 #[test]
-fn a_patch_keeps_the_secret_that_it_leaves_out() {
+fn a_patch_without_a_secret_keeps_it() {
     let creds = |secret: Value| json!({"auth": {"creds": {"aws_access_key_id": "a", "aws_secret_access_key": secret}}});
     let stored = creds(json!("old"));
     for absent in [json!(null), json!("")] {
@@ -118,7 +118,7 @@ const TAKEN: &str = r#"{"FailedRecordCount":0,"Records":[{},{}]}"#;
 const NOW: i64 = 1_800_000_000;
 
 #[tokio::test]
-async fn a_role_is_assumed_with_the_accounts_id_and_kept_until_shortly_before_its_end() {
+async fn a_role_is_assumed_with_the_account_id_and_renewed_before_expiry() {
     let fake = Fake::start().await;
     let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(NOW)));
     let kinesis = with_role(&fake, clock.clone());
@@ -166,7 +166,7 @@ async fn a_role_is_assumed_with_the_accounts_id_and_kept_until_shortly_before_it
 }
 
 #[tokio::test]
-async fn refused_keys_of_a_role_are_renewed_once_and_a_refused_role_is_reported() {
+async fn refused_role_credentials_are_renewed_once_and_a_refused_role_is_reported() {
     let fake = Fake::start().await;
     let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(NOW)));
     let kinesis = with_role(&fake, clock);
@@ -198,7 +198,7 @@ async fn refused_keys_of_a_role_are_renewed_once_and_a_refused_role_is_reported(
 }
 
 #[tokio::test]
-async fn a_clock_that_is_wrong_is_set_by_the_answer() {
+async fn a_clock_skew_is_corrected_from_the_response() {
     let fake = Fake::start().await;
     let creds = json!({"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": "s"});
     let config = json!({
@@ -231,7 +231,7 @@ async fn a_clock_that_is_wrong_is_set_by_the_answer() {
 
 /// The server's own keys from each place, seen by the signature under the role's assumption.
 #[tokio::test]
-async fn the_servers_own_keys_are_fetched_where_they_are() {
+async fn credentials_of_the_server_are_fetched_from_their_source() {
     let folder = tempfile::tempdir().unwrap();
     let token_file = folder.path().join("token");
     std::fs::write(&token_file, "web-t0k3n\n").unwrap();

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn spans() {
+fn durations_are_parsed() {
     for (text, millis, shown) in [
         ("15s", 15_000, "15s"),
         ("24h", 86_400_000, "24h"),
@@ -33,7 +33,7 @@ fn spans() {
 
 proptest! {
     #[test]
-    fn any_text_is_a_span_or_not(text in "[0-9a-zé ]{0,34}") {
+    fn any_text_is_parsed_or_refused(text in "[0-9a-zé ]{0,34}") {
         if let Some(span) = ConfigDuration::parse(&text) {
             prop_assert_eq!(ConfigDuration::parse(&span.to_string()), Some(span));
         }

@@ -43,23 +43,23 @@ macro_rules! on_both_logs {
 }
 
 on_both_logs!(LEASE:
-    batches_come_in_order_and_once,
-    what_failed_waits_holds_back_and_goes_again,
-    what_waits_can_be_made_due,
-    a_batch_that_is_being_sent_is_left_alone,
-    what_was_being_sent_and_failed_goes_again,
-    pieces_come_instead_of_the_whole,
+    batches_are_leased_in_order_and_once,
+    a_failed_batch_blocks_later_ones_until_its_retry,
+    waiting_batches_can_be_made_due,
+    a_leased_batch_is_unchanged,
+    a_failed_lease_is_sent_again,
+    a_split_batch_is_replaced_by_its_parts,
     dead_letters_are_in_the_database,
-    backlog_counts_by_destination_and_goes_with_it,
-    a_run_is_taken_when_there_is_enough_or_its_first_is_old,
-    a_run_is_settled_in_parts,
-    several_come_in_order_and_hold_the_line_until_they_are_settled,
-    audit_events_of_the_database_go_first,
+    the_backlog_is_counted_and_deleted_by_destination,
+    a_run_of_batches_is_leased_by_size_or_age,
+    a_run_of_batches_is_settled_in_parts,
+    several_leased_batches_block_later_ones_until_settled,
+    audit_events_in_the_database_are_leased_first,
 );
 
 // Only this test waits for the end of a lease. A short deadline would also pass early on a busy
 // machine.
-on_both_logs!(STREAM_LEASE: a_lease_passes_on_and_its_holder_has_lost);
+on_both_logs!(STREAM_LEASE: an_expired_lease_passes_to_another_node);
 
 const LEASE: Duration = Duration::from_secs(60);
 /// Acknowledgement deadline for tests that let leases end.
@@ -264,7 +264,7 @@ fn why() -> DeadLetterReason {
     }
 }
 
-async fn batches_come_in_order_and_once(place: &Place) {
+async fn batches_are_leased_in_order_and_once(place: &Place) {
     assert_eq!(place.lease().await, None);
     assert_eq!(place.log.next_due("ed_1").await.unwrap(), None);
     let elsewhere = batch("ed_2", BatchClass::Traffic, "x", 0);
@@ -292,7 +292,7 @@ async fn batches_come_in_order_and_once(place: &Place) {
     assert_eq!(left[0].destination, "ed_2");
 }
 
-async fn what_failed_waits_holds_back_and_goes_again(place: &Place) {
+async fn a_failed_batch_blocks_later_ones_until_its_retry(place: &Place) {
     place.append(vec![traffic("a"), traffic("b")]).await;
     let first = place.lease().await.unwrap();
     let due = place.clock.now().plus(Duration::from_secs(10));
@@ -309,7 +309,7 @@ async fn what_failed_waits_holds_back_and_goes_again(place: &Place) {
     assert_eq!(place.drain().await, ["b"]);
 }
 
-async fn what_waits_can_be_made_due(place: &Place) {
+async fn waiting_batches_can_be_made_due(place: &Place) {
     place.append(vec![traffic("a")]).await;
     let now = place.clock.now();
     let first = place.lease().await.unwrap();
@@ -325,7 +325,7 @@ async fn what_waits_can_be_made_due(place: &Place) {
     assert_eq!(place.drain().await, ["p", "q"]);
 }
 
-async fn a_batch_that_is_being_sent_is_left_alone(place: &Place) {
+async fn a_leased_batch_is_unchanged(place: &Place) {
     let sending = place
         .log
         .append_leased(traffic("first"), "node-1", LEASE)
@@ -355,7 +355,7 @@ async fn a_batch_that_is_being_sent_is_left_alone(place: &Place) {
     assert_eq!(text(&second.unwrap()), "second");
 }
 
-async fn what_was_being_sent_and_failed_goes_again(place: &Place) {
+async fn a_failed_lease_is_sent_again(place: &Place) {
     let batch = traffic("first");
     let sending = place.log.append_leased(batch.clone(), "node-1", LEASE);
     let sending = sending.await.unwrap();
@@ -384,7 +384,7 @@ async fn what_was_being_sent_and_failed_goes_again(place: &Place) {
     assert_eq!(place.drain().await, ["half"]);
 }
 
-async fn pieces_come_instead_of_the_whole(place: &Place) {
+async fn a_split_batch_is_replaced_by_its_parts(place: &Place) {
     place.append(vec![traffic("whole")]).await;
     let whole = place.lease().await.unwrap();
     let began = place.clock.now();
@@ -429,7 +429,7 @@ async fn dead_letters_are_in_the_database(place: &Place) {
     place.queue.check().await.unwrap();
 }
 
-async fn a_lease_passes_on_and_its_holder_has_lost(place: &Place) {
+async fn an_expired_lease_passes_to_another_node(place: &Place) {
     place.append(vec![traffic("a")]).await;
     let slow = place.lease().await.unwrap();
     let other = place.beside().await;
@@ -457,7 +457,7 @@ async fn a_lease_passes_on_and_its_holder_has_lost(place: &Place) {
     assert_eq!(place.log.backlog().await.unwrap(), []);
 }
 
-async fn backlog_counts_by_destination_and_goes_with_it(place: &Place) {
+async fn the_backlog_is_counted_and_deleted_by_destination(place: &Place) {
     let batches = [
         traffic("a"),
         traffic("b"),
@@ -484,7 +484,7 @@ async fn backlog_counts_by_destination_and_goes_with_it(place: &Place) {
     assert_eq!(place.drain().await, ["d"]);
 }
 
-async fn audit_events_of_the_database_go_first(place: &Place) {
+async fn audit_events_in_the_database_are_leased_first(place: &Place) {
     place.append(vec![traffic("t"), traffic("u")]).await;
     let audit = |name| batch("ed_1", BatchClass::Audit, name, 0);
     let append = place.queue.append(vec![audit("a"), audit("b")], None);
@@ -506,7 +506,7 @@ async fn several(place: &Place) -> Vec<Lease> {
     leases.await.unwrap()
 }
 
-async fn several_come_in_order_and_hold_the_line_until_they_are_settled(place: &Place) {
+async fn several_leased_batches_block_later_ones_until_settled(place: &Place) {
     let names = ["a", "b", "c", "d"];
     place.append(names.map(traffic).into()).await;
     let mut came = Vec::new();
@@ -568,7 +568,7 @@ async fn names(place: &Place, run: &Run) -> Vec<String> {
     names
 }
 
-async fn a_run_is_taken_when_there_is_enough_or_its_first_is_old(place: &Place) {
+async fn a_run_of_batches_is_leased_by_size_or_age(place: &Place) {
     let began = place.clock.now();
     assert_eq!(run(place).await, Run::default());
     place.append(vec![filled("a"), filled("b")]).await;
@@ -614,7 +614,7 @@ async fn a_run_is_taken_when_there_is_enough_or_its_first_is_old(place: &Place) 
     assert_eq!(place.log.backlog().await.unwrap(), []);
 }
 
-async fn a_run_is_settled_in_parts(place: &Place) {
+async fn a_run_of_batches_is_settled_in_parts(place: &Place) {
     place
         .append(vec![filled("a"), filled("b"), filled("c")])
         .await;

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_read_and_shown_without_secrets() {
+    fn servers_are_parsed_and_shown_without_secrets() {
         for (text, shown) in [
             ("nats://one:4222", "nats://one:4222"),
             ("nats://one", "nats://one"),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_server_is_refused_without_telling_secrets() {
+    fn invalid_server_urls_are_refused_without_showing_secrets() {
         for text in [
             "",
             "one:4222",

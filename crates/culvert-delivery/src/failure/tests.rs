@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn shown_texts_have_no_secrets_queries_or_control_characters() {
+fn shown_errors_have_no_secrets_queries_or_control_characters() {
     for (text, shown) in [
         ("plain", "plain"),
         ("key whsec_abcdef is wrong", "key [redacted] is wrong"),
@@ -30,7 +30,7 @@ fn shown_texts_have_no_secrets_queries_or_control_characters() {
 
 proptest! {
     #[test]
-    fn any_foreign_text_can_be_shown(text in "\\PC*", secret in "[a-z]{4,8}") {
+    fn any_foreign_error_can_be_shown(text in "\\PC*", secret in "[a-z]{4,8}") {
         let shown = scrub(&text, &[&secret]);
         prop_assert!(shown.chars().count() <= FAILURE_TEXT_MAX);
         prop_assert!(!shown.contains(&*secret) || "[redacted]".contains(&*secret));

@@ -49,7 +49,7 @@ fn spellings(a: u8, b: u8, c: u8, d: u8) -> Vec<String> {
 }
 
 #[test]
-fn no_spelling_of_a_forbidden_address_passes() {
+fn every_spelling_of_a_forbidden_address_is_refused() {
     let forbidden = [
         (127, 0, 0, 1),
         (127, 255, 255, 254),
@@ -85,7 +85,7 @@ fn no_spelling_of_a_forbidden_address_passes() {
 }
 
 #[test]
-fn urls() {
+fn target_urls_are_validated() {
     use Denied::*;
     let long = format!("https://example.com/{}", "x".repeat(2048));
     let long_host = format!("https://{}.com/", "a.".repeat(130));
@@ -165,7 +165,7 @@ fn urls() {
 }
 
 #[test]
-fn addresses_at_the_edges_of_every_block() {
+fn first_and_last_addresses_of_every_block_are_refused() {
     use Denied::*;
     let cases: &[(&str, Option<Denied>)] = &[
         ("0.255.255.255", Some(Unspecified)),
@@ -231,7 +231,7 @@ fn addresses_at_the_edges_of_every_block() {
 }
 
 #[test]
-fn an_allowed_network_opens_its_addresses_but_metadata_needs_its_own_entry() {
+fn an_allowed_network_does_not_include_metadata_addresses() {
     let allow = |networks: &[&str]| Rules {
         allow_networks: networks.iter().map(|n| n.parse().unwrap()).collect(),
         ..Rules::default()
@@ -257,7 +257,7 @@ fn an_allowed_network_opens_its_addresses_but_metadata_needs_its_own_entry() {
 }
 
 #[test]
-fn one_bad_answer_refuses_the_name() {
+fn a_name_with_one_forbidden_address_is_refused() {
     let good: IpAddr = "93.184.216.34".parse().unwrap();
     let bad: IpAddr = "10.0.0.1".parse().unwrap();
     assert_eq!(strict().addresses(&[good]), Ok(()));
@@ -267,7 +267,7 @@ fn one_bad_answer_refuses_the_name() {
 }
 
 #[test]
-fn a_refusal_names_the_rule_and_not_the_address() {
+fn an_error_names_the_rule_and_not_the_address() {
     for denied in Denied::ALL {
         assert!(!denied.rule().is_empty());
         let text = denied.to_string();
@@ -277,19 +277,19 @@ fn a_refusal_names_the_rule_and_not_the_address() {
 
 proptest! {
     #[test]
-    fn any_text_is_judged_without_a_panic(text in "\\PC{0,80}") {
+    fn any_url_is_checked_without_a_panic(text in "\\PC{0,80}") {
         strict().url(&text).ok();
     }
 
     #[test]
-    fn any_authority_is_judged_and_what_passes_is_stable(host in "[0-9a-fxX.:\\[\\]]{1,40}") {
+    fn any_authority_is_checked_and_its_normal_form_is_stable(host in "[0-9a-fxX.:\\[\\]]{1,40}") {
         if let Ok(place) = strict().url(&format!("https://{host}/")) {
             prop_assert_eq!(strict().url(place.url.as_str()), Ok(place));
         }
     }
 
     #[test]
-    fn every_spelling_is_judged_like_its_address(a: u8, b: u8, c: u8, d: u8) {
+    fn every_spelling_is_checked_like_its_address(a: u8, b: u8, c: u8, d: u8) {
         let direct = strict().address(Ipv4Addr::new(a, b, c, d).into());
         for host in spellings(a, b, c, d).into_iter().take(15) {
             let got = strict().url(&format!("https://{host}/")).map(drop);

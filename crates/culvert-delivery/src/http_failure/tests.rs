@@ -4,7 +4,7 @@ use http::HeaderMap;
 use super::*;
 
 #[test]
-fn answers_are_judged_by_the_table() {
+fn responses_are_classified_by_the_table() {
     use FailureClass::*;
     for (status, class) in [
         (200, None),

@@ -140,7 +140,7 @@ mod tests {
 
     /// The values of the test of Kafka's own hash.
     #[test]
-    fn keys_are_hashed_as_kafkas_own_clients_hash_them() {
+    fn keys_are_hashed_like_kafka_clients_do() {
         for (key, hash) in [
             ("21", -973_932_308),
             ("foobar", -790_332_482),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_has_its_length_and_its_checksum() {
+    fn a_record_batch_has_its_length_and_checksum() {
         let record = Record {
             at: 1_000,
             key: Some("k"),

@@ -155,7 +155,7 @@ mod tests {
 
     /// The example of RFC 7677.
     #[test]
-    fn the_exchange_is_that_of_the_specification() {
+    fn the_scram_exchange_matches_rfc_7677() {
         let scram = Scram::new(Mechanism::ScramSha256, "user", "rOprNGfwEbeRWgbNEkqO");
         assert_eq!(scram.first(), "n,,n=user,r=rOprNGfwEbeRWgbNEkqO");
         let challenge = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_challenge_is_answered_only_if_it_is_ours_and_modest() {
+    fn only_challenges_with_our_nonce_and_few_iterations_are_answered() {
         let scram = Scram::new(Mechanism::ScramSha512, "a=b,c", "abc");
         assert_eq!(scram.first(), "n,,n=a=3Db=2Cc,r=abc");
         for challenge in [

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_variable_length_are_as_protocol_buffers_have_them() {
+    fn varints_are_encoded_like_protocol_buffers() {
         for (number, bytes) in [
             (0, &[0][..]),
             (-1, &[1]),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_beyond_the_end_or_reserved_by_a_number() {
+    fn lengths_beyond_the_input_are_refused_without_allocation() {
         assert_eq!(In::new(&[0, 5, b'a']).text(), Err(Cut));
         assert_eq!(In::new(&[0xff, 0xff]).text(), Ok(""));
         assert_eq!(In::new(&[0x80, 0]).text(), Err(Cut));

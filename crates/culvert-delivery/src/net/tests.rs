@@ -72,7 +72,7 @@ const LOOPBACK: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const PUBLIC: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(93, 184, 216, 34));
 
 #[tokio::test]
-async fn names_that_lead_inside_are_refused_before_any_connection() {
+async fn names_with_private_addresses_are_refused_before_connecting() {
     let fake = Fake::start().await;
     for answers in [
         vec![LOOPBACK],
@@ -100,7 +100,7 @@ async fn names_that_lead_inside_are_refused_before_any_connection() {
 }
 
 #[tokio::test]
-async fn a_name_that_moves_inside_between_two_requests_is_refused_then() {
+async fn a_name_that_changes_to_a_private_address_is_refused() {
     let fake = Fake::start().await;
     let names = Names(vec![
         vec![LOOPBACK],
@@ -119,7 +119,7 @@ async fn a_name_that_moves_inside_between_two_requests_is_refused_then() {
 }
 
 #[tokio::test]
-async fn an_address_that_was_allowed_once_is_judged_again_at_the_connection() {
+async fn addresses_are_checked_again_at_each_connection() {
     let fake = Fake::start().await;
     let to = checked(&net(&["127.0.0.0/8"]), &fake.url("/"));
     let failure = post(&net(&[]), &to).await.unwrap_err();
@@ -128,7 +128,7 @@ async fn an_address_that_was_allowed_once_is_judged_again_at_the_connection() {
 }
 
 #[tokio::test]
-async fn our_own_listeners_are_refused_whatever_is_allowed() {
+async fn own_listeners_are_refused_even_in_allowed_networks() {
     let fake = Fake::start().await;
     let net = net(&["0.0.0.0/0"]);
     let to = checked(&net, &fake.url("/"));
@@ -145,7 +145,7 @@ async fn our_own_listeners_are_refused_whatever_is_allowed() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_an_answer_and_not_followed() {
+async fn redirects_are_not_followed() {
     let (fake, other) = (Fake::start().await, Fake::start().await);
     fake.script([Reply::Status(
         302,
@@ -164,7 +164,7 @@ async fn a_redirect_is_an_answer_and_not_followed() {
 }
 
 #[tokio::test]
-async fn at_most_64_kib_of_an_answer_are_read() {
+async fn at_most_64_kib_of_a_response_are_read() {
     let fake = Fake::start().await;
     fake.script([Reply::Status(200, Vec::new(), "x".repeat(200_000))]);
     let net = net(&["127.0.0.0/8"]);
@@ -173,7 +173,7 @@ async fn at_most_64_kib_of_an_answer_are_read() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_is_distinguished() {
+async fn network_errors_are_classified() {
     use FailureClass::*;
     let net = net(&["127.0.0.0/8"]);
     for (reply, class, code) in [
@@ -211,7 +211,7 @@ async fn what_goes_wrong_is_distinguished() {
 /// Every status, however its body ends: where the head decides, the body changes nothing; where the body
 /// decides, an incomplete one of a success leaves the outcome unknown. A status that refuses the request is a refusal.
 #[tokio::test]
-async fn a_body_that_drips_or_breaks_off_changes_a_success_only_where_the_body_decides() {
+async fn a_slow_or_aborted_body_fails_only_requests_that_need_it() {
     let net = net(&["127.0.0.0/8"]);
     for status in [200, 202, 204, 400, 404, 500, 503] {
         for reply in [
@@ -244,7 +244,7 @@ async fn a_body_that_drips_or_breaks_off_changes_a_success_only_where_the_body_d
 
 /// The deadline is far away, so that only the head can have ended it.
 #[tokio::test]
-async fn a_success_with_a_dripping_body_does_not_hold_its_sender() {
+async fn a_slow_body_does_not_delay_a_success() {
     let net = net(&["127.0.0.0/8"]);
     for (status, at_most) in [(200, 5), (400, 10)] {
         let fake = Fake::start().await;
@@ -264,7 +264,7 @@ async fn a_success_with_a_dripping_body_does_not_hold_its_sender() {
 }
 
 #[tokio::test]
-async fn tls_takes_the_extra_authority_and_checks_the_name() {
+async fn tls_accepts_the_extra_authority_and_verifies_the_name() {
     let certified = rcgen::generate_simple_self_signed(vec!["hook.example".to_owned()]).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let ca_file = folder.path().join("ca.pem");
@@ -325,7 +325,7 @@ async fn tls_takes_the_extra_authority_and_checks_the_name() {
 }
 
 #[test]
-fn retry_after() {
+fn retry_after_is_parsed() {
     let now = Timestamp::parse("2026-11-06T08:49:37Z").unwrap();
     for (value, seconds) in [
         ("120", Some(120)),
@@ -348,7 +348,7 @@ fn retry_after() {
 
 proptest::proptest! {
     #[test]
-    fn any_retry_after_is_read_or_not(value in "\\PC{0,70}") {
+    fn any_retry_after_is_parsed_or_ignored(value in "\\PC{0,70}") {
         parse_retry_after(&value, Timestamp::from_unix_seconds(1_800_000_000));
     }
 }

@@ -34,7 +34,7 @@ fn every_field_of_every_target_is_documented() {
 }
 
 #[test]
-fn nonsense_is_refused_by_every_target_with_its_code() {
+fn malformed_configurations_are_refused_by_every_target() {
     let settings = TargetSettings {
         file_root: Some("/nowhere".into()),
         ..TargetSettings::default()

@@ -42,7 +42,7 @@ async fn dispatch(bench: &Bench) {
 }
 
 #[tokio::test]
-async fn a_replay_sends_each_event_once_more_under_its_id_whatever_stops_it() {
+async fn an_interrupted_replay_sends_each_event_once_under_its_id() {
     let bench = Bench::new().await;
     bench.subscribe("esb_1", "ed_1").await;
     bench
@@ -86,7 +86,7 @@ async fn a_replay_sends_each_event_once_more_under_its_id_whatever_stops_it() {
 }
 
 #[tokio::test]
-async fn a_replay_takes_its_account_kinds_and_times_and_names_who_it_is_for() {
+async fn a_replay_selects_account_kinds_and_times_and_its_destination() {
     let bench = Bench::new().await;
     let reported = |at: u32| {
         [
@@ -134,7 +134,7 @@ async fn a_replay_takes_its_account_kinds_and_times_and_names_who_it_is_for() {
 }
 
 #[tokio::test]
-async fn a_long_replay_waits_for_room() {
+async fn a_long_replay_waits_for_queue_capacity() {
     let bench = Bench::new().await;
     bench
         .tell_all((0..1500).map(|n| ("ac_1", AUDIT_KIND, n)))
@@ -155,7 +155,7 @@ async fn a_long_replay_waits_for_room() {
 }
 
 #[tokio::test]
-async fn cursors_of_replays_that_are_gone_are_forgotten_in_time() {
+async fn cursors_of_deleted_replays_are_removed() {
     let bench = Bench::new().await;
     bench.tell(1).await;
     let id = Ksuid::new(bench.clock.now(), [7; 16]);
@@ -177,7 +177,7 @@ async fn cursors_of_replays_that_are_gone_are_forgotten_in_time() {
 }
 
 #[tokio::test]
-async fn the_log_is_pruned_by_age_in_steps_and_never_before_its_readers() {
+async fn the_log_is_pruned_by_age_behind_its_readers() {
     let bench = Bench::with(|settings| settings.audit_retention = 30 * DAY).await;
     let plane = plane(&bench);
     bench
@@ -219,7 +219,7 @@ async fn the_log_is_pruned_by_age_in_steps_and_never_before_its_readers() {
 }
 
 #[tokio::test]
-async fn a_running_plane_prunes_and_says_where_the_log_stands() {
+async fn a_running_plane_prunes_and_reports_the_position_of_the_log() {
     let bench = Bench::new().await;
     bench
         .tell_all((0..3).map(|n| ("ac_1", AUDIT_KIND, n)))
@@ -240,7 +240,7 @@ async fn a_running_plane_prunes_and_says_where_the_log_stands() {
 
 /// An event that not every subscription may get is copied by a table with the rights of its commit, never by an older one.
 #[tokio::test]
-async fn a_private_event_waits_for_the_rights_of_its_commit() {
+async fn a_private_event_waits_until_the_rights_of_its_commit_are_known() {
     const PUBLIC: &str = "vault_created.v0";
     let bench = Bench::new().await;
     bench.subscribe("esb_1", "ed_1").await;

@@ -28,7 +28,7 @@ async fn two() -> [Bench; 2] {
 }
 
 #[tokio::test]
-async fn the_health_of_a_destination_is_that_of_all_nodes_whichever_is_asked() {
+async fn every_node_shows_the_health_of_all_nodes() {
     let nodes = two().await;
     let down = Scripted::new(500);
     down.otherwise(Verdict::Failed(failure(FailureClass::Auth, "401")));
@@ -72,7 +72,7 @@ async fn the_health_of_a_destination_is_that_of_all_nodes_whichever_is_asked() {
 
 /// What a node has not sent itself, it still knows of.
 #[tokio::test]
-async fn a_failure_that_one_node_saw_is_shown_by_a_node_that_sends_nothing() {
+async fn a_failure_on_one_node_is_shown_by_an_idle_node() {
     let [one, other] = two().await;
     let down = Scripted::new(500);
     down.otherwise(Verdict::Failed(failure(FailureClass::Config, "404")));
@@ -98,7 +98,7 @@ async fn next(tail: &mut Tail) -> Tailed {
 }
 
 #[tokio::test]
-async fn a_tail_shows_the_traffic_of_every_node_and_ends_on_all() {
+async fn a_tail_shows_traffic_of_every_node_and_ends_on_all() {
     let [one, other] = two().await;
     let running = [one.run(), other.run()];
     let spec = |account: &str| TailSpec {

@@ -17,7 +17,7 @@ const BATCHES: usize = 8;
 const EVENTS: usize = 5;
 
 #[tokio::test]
-async fn nothing_is_lost_and_a_crash_repeats_one_batch_at_most() {
+async fn a_crash_loses_nothing_and_repeats_at_most_one_batch() {
     for seed in 0..SEEDS {
         one_run(seed).await;
     }

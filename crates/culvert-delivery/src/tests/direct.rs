@@ -11,7 +11,7 @@ use crate::fake::until;
 use crate::target::verdict::Verdict;
 
 #[tokio::test]
-async fn what_is_taken_at_once_is_never_queued() {
+async fn immediately_delivered_events_are_never_queued() {
     let bench = Bench::new().await;
     let target = Scripted::new(2);
     bench.publish(vec![source("esb_1", &["ed_1"])], &[("ed_1", &target)]);
@@ -34,7 +34,7 @@ async fn what_is_taken_at_once_is_never_queued() {
 }
 
 #[tokio::test]
-async fn what_is_not_taken_soon_is_queued_and_still_sent_once() {
+async fn slow_deliveries_are_queued_and_sent_once() {
     let bench = Bench::with(|settings| settings.direct_for = Duration::from_millis(30)).await;
     let target = Scripted::new(2);
     target.gate();
@@ -67,7 +67,7 @@ async fn what_is_not_taken_soon_is_queued_and_still_sent_once() {
 }
 
 #[tokio::test]
-async fn what_comes_while_the_queue_empties_is_not_queued_behind_it() {
+async fn events_that_arrive_while_the_queue_drains_are_not_queued() {
     let bench = Bench::with(|settings| settings.direct_for = Duration::from_secs(600)).await;
     let target = Scripted::new(2);
     target.gate();
@@ -89,7 +89,7 @@ async fn what_comes_while_the_queue_empties_is_not_queued_behind_it() {
 }
 
 #[tokio::test]
-async fn what_fails_is_queued_with_what_is_behind_it() {
+async fn failed_batches_are_queued_with_later_ones() {
     let bench = Bench::new().await;
     let target = Scripted::new(2);
     target.script([Verdict::Failed(failure(FailureClass::Retryable, "503"))]);
@@ -112,7 +112,7 @@ async fn what_fails_is_queued_with_what_is_behind_it() {
 }
 
 #[tokio::test]
-async fn a_stop_leaves_nothing_behind_in_memory() {
+async fn a_stop_spills_all_batches_from_memory() {
     let bench = Bench::with(|settings| settings.direct_for = Duration::from_millis(30)).await;
     let target = Scripted::new(2);
     target.gate();
@@ -138,7 +138,7 @@ async fn a_stop_leaves_nothing_behind_in_memory() {
 }
 
 #[tokio::test]
-async fn a_destination_that_takes_everything_has_nothing_to_do_with_the_queue_of_another() {
+async fn a_healthy_destination_is_independent_of_other_queues() {
     // The buffer of the other destination is limited by a number of events, or by its share of the memory.
     for (events_max, held_bytes_max) in [(100, u64::MAX), (10_000, 128 << 10)] {
         let bench = Bench::with(|settings| {

@@ -43,7 +43,7 @@ fn keys(numbers: impl IntoIterator<Item = u32>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn small_batches_are_sent_together_in_order() {
+async fn small_batches_are_merged_in_order() {
     let (bench, target, mut worker) = backlog().await;
     drain(&bench, &mut worker).await;
     assert_eq!(target.keys(), keys(0..40));
@@ -53,7 +53,7 @@ async fn small_batches_are_sent_together_in_order() {
 }
 
 #[tokio::test]
-async fn a_failure_repeats_what_was_sent_together_and_nothing_else() {
+async fn a_failure_repeats_exactly_the_merged_batches() {
     let (bench, target, mut worker) = backlog().await;
     target.script([
         Verdict::Delivered,
@@ -67,7 +67,7 @@ async fn a_failure_repeats_what_was_sent_together_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn one_refused_event_among_many_is_found_and_the_others_are_taken_once() {
+async fn one_refused_event_is_found_and_the_others_are_sent_once() {
     for class in [FailureClass::Permanent, FailureClass::Split] {
         let (bench, target, mut worker) = backlog().await;
         target.refuse("ev_13", failure(class, "400"));
@@ -80,7 +80,7 @@ async fn one_refused_event_among_many_is_found_and_the_others_are_taken_once() {
 }
 
 #[tokio::test]
-async fn each_batch_is_settled_by_what_became_of_its_own_events() {
+async fn each_merged_batch_is_settled_by_its_own_events() {
     let (bench, target, mut worker) = backlog().await;
     let refused = || Outcome::Failed(failure(FailureClass::Permanent, "422"));
     target.script([
@@ -110,7 +110,7 @@ async fn each_batch_is_settled_by_what_became_of_its_own_events() {
 }
 
 #[tokio::test]
-async fn a_crash_repeats_what_was_being_sent() {
+async fn a_crash_repeats_the_batches_being_sent() {
     let (bench, target, mut worker) = backlog().await;
     assert_eq!(worker.step().await.unwrap(), Step::Moved);
     target.gate();

@@ -86,7 +86,7 @@ fn ids(events: &[LoggedEvent]) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn pages_fit_together_however_little_work_each_may_be() {
+async fn pages_are_complete_under_any_work_limit() {
     let bench = Bench::with(keeps).await;
     fill(&bench).await;
     let none = "ev.conn.server_port > 100000";
@@ -109,7 +109,7 @@ async fn pages_fit_together_however_little_work_each_may_be() {
 }
 
 #[tokio::test]
-async fn an_endpoint_has_its_own_traffic() {
+async fn traffic_is_found_by_endpoint() {
     let bench = Bench::with(keeps).await;
     fill(&bench).await;
     let wanted = EventQuery {
@@ -149,7 +149,7 @@ async fn keep_at(bench: &Bench, pieces: &[&[u64]], path: &str) {
 }
 
 #[tokio::test]
-async fn traffic_of_a_page_is_sorted_by_time_and_a_followers_is_not() {
+async fn pages_sort_traffic_by_time_and_streams_do_not() {
     let bench = Bench::with(keeps).await;
     keep_at(&bench, &[&[3, 4], &[1, 2]], "/").await;
     let times = |events: &[LoggedEvent]| -> Vec<String> {
@@ -200,7 +200,7 @@ async fn a_page_of_large_events_ends_early() {
 
 /// An event that costs much to look at does not stop the others of its piece from having a page of their own.
 #[tokio::test]
-async fn a_page_ends_within_a_piece_when_its_work_is_done() {
+async fn a_page_may_end_within_a_stored_piece() {
     let bench = Bench::with(keeps).await;
     keep_at(&bench, &[&[0; 400]], "/").await;
     let none = "ev.conn.server_port > 100000";

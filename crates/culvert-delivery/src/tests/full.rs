@@ -12,7 +12,7 @@ use crate::losses::{Losses, Lost};
 use crate::target::verdict::Verdict;
 
 #[tokio::test]
-async fn a_full_destination_drops_the_newest_and_traffic_is_never_slowed() {
+async fn a_full_queue_drops_the_newest_events_without_delaying_traffic() {
     let bench = Bench::with(|settings| {
         settings.destination_events_max = 100;
         settings.flush_after = Duration::from_millis(5);
@@ -57,7 +57,7 @@ async fn a_full_destination_drops_the_newest_and_traffic_is_never_slowed() {
 }
 
 #[tokio::test]
-async fn audit_events_that_wait_take_no_room_from_traffic_nor_traffic_from_them() {
+async fn queued_audit_and_traffic_events_have_separate_limits() {
     let bench = Bench::with(|settings| {
         settings.destination_events_max = 10;
         // So that traffic waits in the queue, too.
@@ -101,7 +101,7 @@ async fn audit_events_that_wait_take_no_room_from_traffic_nor_traffic_from_them(
 }
 
 #[tokio::test]
-async fn a_full_offer_queue_drops_the_newest_and_counts() {
+async fn a_full_recorder_queue_drops_and_counts_the_newest_records() {
     let bench = Bench::with(|settings| settings.offer_records_max = 10).await;
     let target = Scripted::new(500);
     bench.publish(vec![source("esb_1", &["ed_1"])], &[("ed_1", &target)]);
@@ -118,7 +118,7 @@ async fn a_full_offer_queue_drops_the_newest_and_counts() {
 }
 
 #[tokio::test]
-async fn what_was_offered_before_the_stop_is_in_the_queue_after_it() {
+async fn records_offered_before_a_stop_are_queued() {
     let bench = Bench::with(|settings| settings.flush_after = Duration::from_secs(3600)).await;
     let down = Scripted::new(500);
     down.otherwise(Verdict::Failed(failure(FailureClass::Retryable, "503")));
@@ -144,7 +144,7 @@ async fn what_was_offered_before_the_stop_is_in_the_queue_after_it() {
 }
 
 #[tokio::test]
-async fn what_a_crash_took_is_counted_by_the_next_life() {
+async fn events_lost_in_a_crash_are_counted_after_the_restart() {
     let bench = Bench::with(|settings| {
         settings.flush_events = 4;
         settings.flush_after = Duration::from_secs(3600);
@@ -202,7 +202,7 @@ async fn what_a_crash_took_is_counted_by_the_next_life() {
 }
 
 #[tokio::test]
-async fn what_a_power_cut_may_have_taken_besides_is_said_by_the_next_life() {
+async fn events_possibly_lost_in_a_power_cut_are_reported_after_the_restart() {
     let bench = Bench::new().await;
     let file = bench.folder.path().join("offered");
     let read = async |file: Option<&Path>, boot: &str| {

@@ -68,7 +68,7 @@ fn objects(fake: &Fake) -> Vec<Vec<String>> {
 }
 
 #[tokio::test]
-async fn an_object_is_put_when_the_first_event_is_old_enough_or_all_are_enough() {
+async fn an_object_is_written_at_its_age_or_size_limit() {
     let fake = Fake::start().await;
     let bench = bench(&fake).await;
     let mut worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
@@ -96,7 +96,7 @@ async fn an_object_is_put_when_the_first_event_is_old_enough_or_all_are_enough()
 }
 
 #[tokio::test]
-async fn what_failed_waits_and_goes_again_with_what_came_since() {
+async fn failed_events_are_resent_with_newer_ones() {
     let fake = Fake::start().await;
     let bench = bench(&fake).await;
     let mut worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
@@ -133,7 +133,7 @@ async fn what_failed_waits_and_goes_again_with_what_came_since() {
 
 /// A process that dies while it puts, or behind that: the events are there again, and none is lost.
 #[tokio::test]
-async fn a_crash_repeats_one_object_at_most() {
+async fn a_crash_repeats_at_most_one_object() {
     let fake = Fake::start().await;
     let bench = bench(&fake).await;
     append(&bench, 1, 0).await;
@@ -168,7 +168,7 @@ async fn a_crash_repeats_one_object_at_most() {
 }
 
 #[tokio::test]
-async fn what_gathers_may_be_more_than_a_queue_holds_otherwise() {
+async fn gathering_destinations_have_a_larger_queue_limit() {
     let fake = Fake::start().await;
     let bench = bench(&fake).await;
     let running = bench.run();

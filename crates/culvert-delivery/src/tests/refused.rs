@@ -32,12 +32,12 @@ async fn one_batch(bench: &Bench, class: BatchClass, events: usize) {
 /// Whichever events are refused: those become dead letters, and all others are accepted once. If all are
 /// refused, that needs few requests.
 #[tokio::test]
-async fn halving_finds_refused_audit_events_and_stops_where_that_is_everything() {
+async fn halving_finds_refused_audit_events_and_stops_if_all_are_refused() {
     halving_finds_what_is_refused(BatchClass::Audit).await;
 }
 
 #[tokio::test]
-async fn halving_finds_refused_traffic_events_and_stops_where_that_is_everything() {
+async fn halving_finds_refused_traffic_events_and_stops_if_all_are_refused() {
     halving_finds_what_is_refused(BatchClass::Traffic).await;
 }
 
@@ -88,7 +88,7 @@ async fn halving_finds_what_is_refused(class: BatchClass) {
 
 /// A target that says of each event what became of it.
 #[tokio::test]
-async fn events_refused_one_by_one_are_one_dead_letter_for_each_reason() {
+async fn refused_events_make_one_dead_letter_per_reason() {
     let bench = Bench::new().await;
     let target = Scripted::new(500);
     let refused = |code: &str| Outcome::Failed(failure(FailureClass::Permanent, code));
@@ -140,7 +140,7 @@ impl Write for Log {
 }
 
 #[tokio::test]
-async fn the_log_has_a_line_for_each_change_of_state_and_none_for_each_event() {
+async fn state_changes_are_logged_once_and_events_are_not() {
     let log = Log::default();
     let dispatch = |log: Log| {
         let subscriber = tracing_subscriber::fmt()

@@ -71,7 +71,7 @@ async fn whole(bench: &Bench) -> TrafficRange {
 }
 
 #[tokio::test]
-async fn a_replay_applies_the_subscriptions_of_today_to_the_traffic_of_yesterday() {
+async fn a_replay_applies_current_subscriptions_to_retained_traffic() {
     let bench = Bench::with(keeps).await;
     let running = bench.run();
     bench.delivery.publish(Table::default());
@@ -103,7 +103,7 @@ async fn a_replay_applies_the_subscriptions_of_today_to_the_traffic_of_yesterday
 }
 
 #[tokio::test]
-async fn a_replay_goes_from_an_event_to_an_event_of_its_account_whole_where_nobody_subscribes() {
+async fn a_replay_between_event_ids_sends_full_events_without_a_subscription() {
     let bench = Bench::with(keeps).await;
     let (live, target) = (Scripted::new(500), Scripted::new(500));
     bench.publish(vec![source("esb_1", &["ed_0"])], &[("ed_0", &live)]);
@@ -130,7 +130,7 @@ async fn a_replay_goes_from_an_event_to_an_event_of_its_account_whole_where_nobo
 }
 
 #[tokio::test]
-async fn what_is_kept_is_limited_by_age_and_size() {
+async fn retained_traffic_is_limited_by_age_and_size() {
     let bench = Bench::with(|settings| {
         keeps(settings);
         settings.traffic_retention_bytes = 10_000;
@@ -171,7 +171,7 @@ async fn what_is_kept_is_limited_by_age_and_size() {
 }
 
 #[tokio::test]
-async fn traffic_goes_on_where_it_cannot_be_kept() {
+async fn delivery_continues_if_traffic_cannot_be_retained() {
     let bench = Bench::with(keeps).await;
     let target = Scripted::new(500);
     bench.publish(vec![source("esb_1", &["ed_1"])], &[("ed_1", &target)]);

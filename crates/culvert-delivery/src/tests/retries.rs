@@ -14,7 +14,7 @@ use crate::target::verdict::{Outcome, Verdict};
 use crate::worker::{Step, Worker};
 
 #[tokio::test]
-async fn a_failed_batch_waits_its_time_and_then_goes() {
+async fn a_failed_batch_is_retried_after_its_delay() {
     let bench = Bench::new().await;
     let target = Scripted::new(500);
     target.script([
@@ -62,7 +62,7 @@ async fn a_failed_batch_waits_its_time_and_then_goes() {
 }
 
 #[tokio::test]
-async fn only_the_failed_events_of_a_batch_are_sent_again_and_one_is_dead_lettered() {
+async fn only_failed_events_of_a_batch_are_resent_and_refused_ones_dead_lettered() {
     let bench = Bench::new().await;
     let target = Scripted::new(500);
     target.script([Verdict::Partial(vec![
@@ -102,7 +102,7 @@ async fn only_the_failed_events_of_a_batch_are_sent_again_and_one_is_dead_letter
 }
 
 #[tokio::test]
-async fn one_bad_event_of_many_is_found_by_halving_and_the_others_are_delivered() {
+async fn one_refused_event_is_found_by_halving_and_the_others_are_delivered() {
     for class in [FailureClass::Permanent, FailureClass::Split] {
         let bench = Bench::new().await;
         let target = Scripted::new(500);
@@ -133,7 +133,7 @@ async fn one_bad_event_of_many_is_found_by_halving_and_the_others_are_delivered(
 }
 
 #[tokio::test]
-async fn refused_credentials_make_it_unhealthy_and_an_edit_sends_at_once_what_waited() {
+async fn refused_credentials_make_a_destination_unhealthy_until_an_edit() {
     let bench = Bench::new().await;
     let wrong = Scripted::new(500);
     wrong.otherwise(Verdict::Failed(failure(FailureClass::Auth, "401")));
@@ -165,7 +165,7 @@ async fn refused_credentials_make_it_unhealthy_and_an_edit_sends_at_once_what_wa
 }
 
 #[tokio::test]
-async fn a_destination_that_is_gone_is_not_bothered_until_it_is_edited() {
+async fn a_gone_destination_gets_no_requests_until_an_edit() {
     let bench = Bench::new().await;
     let gone = Scripted::new(500);
     gone.otherwise(Verdict::Failed(failure(FailureClass::Gone, "410")));
@@ -184,7 +184,7 @@ async fn a_destination_that_is_gone_is_not_bothered_until_it_is_edited() {
 }
 
 #[tokio::test]
-async fn traffic_is_given_up_after_an_hour_and_audit_after_three_days() {
+async fn traffic_expires_after_an_hour_and_audit_events_after_three_days() {
     let bench = Bench::new().await;
     let down = Scripted::new(500);
     down.otherwise(Verdict::Failed(failure(FailureClass::Retryable, "503")));
@@ -217,7 +217,7 @@ async fn idle(worker: &mut Worker) -> Timestamp {
 }
 
 #[tokio::test]
-async fn after_twenty_failures_one_probe_goes_per_step() {
+async fn after_twenty_failures_one_probe_per_step_is_sent() {
     let bench = Bench::new().await;
     let down = Scripted::new(500);
     down.otherwise(Verdict::Failed(failure(FailureClass::Retryable, "503")));
@@ -244,7 +244,7 @@ async fn after_twenty_failures_one_probe_goes_per_step() {
 }
 
 #[tokio::test]
-async fn a_send_that_outlives_its_lease_is_not_settled_by_its_first_holder() {
+async fn a_send_that_exceeds_its_lease_is_not_settled_by_the_first_holder() {
     let bench = Bench::new().await;
     let target = Scripted::new(500);
     target.gate();

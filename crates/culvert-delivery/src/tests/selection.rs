@@ -8,7 +8,7 @@ use crate::TailSpec;
 use crate::fake::until;
 
 #[tokio::test]
-async fn each_subscription_receives_what_matches_with_its_fields() {
+async fn each_subscription_gets_matching_events_with_its_fields() {
     let bench = Bench::new().await;
     let (all, web) = (Scripted::new(500), Scripted::new(500));
     let mut filtered = source("esb_web", &["ed_web"]);
@@ -59,7 +59,7 @@ async fn each_subscription_receives_what_matches_with_its_fields() {
 }
 
 #[tokio::test]
-async fn a_filter_that_fails_is_counted_and_nothing_is_delivered() {
+async fn a_failing_filter_is_counted_and_delivers_nothing() {
     let bench = Bench::new().await;
     let target = Scripted::new(500);
     let mut failing = source("esb_1", &["ed_1"]);
@@ -84,7 +84,7 @@ async fn a_filter_that_fails_is_counted_and_nothing_is_delivered() {
 }
 
 #[tokio::test]
-async fn a_thousand_and_one_events_keep_their_order_and_their_caps() {
+async fn batches_keep_event_order_and_their_limits() {
     let bench = Bench::new().await;
     let target = Scripted::new(100);
     bench.publish(vec![source("esb_1", &["ed_1"])], &[("ed_1", &target)]);
@@ -102,7 +102,7 @@ async fn a_thousand_and_one_events_keep_their_order_and_their_caps() {
 }
 
 #[tokio::test]
-async fn capture_follows_sources_and_open_tails() {
+async fn only_fields_of_sources_and_open_tails_are_captured() {
     let bench = Bench::new().await;
     let recorder = bench.delivery.recorder();
     let captured = |kind| recorder.capture(kind);
@@ -141,7 +141,7 @@ async fn capture_follows_sources_and_open_tails() {
 }
 
 #[tokio::test]
-async fn records_that_nobody_wants_are_done_with() {
+async fn unselected_records_are_completed() {
     let bench = Bench::new().await;
     let running = bench.run();
     // Exactly the number that wakes the recorder.

@@ -8,7 +8,7 @@ use crate::fake::until;
 use crate::{TAIL_LINES_MAX, TailSpec, Tailed};
 
 #[tokio::test]
-async fn a_tail_sees_traffic_and_audit_of_its_account_as_it_asked() {
+async fn a_tail_gets_matching_traffic_and_audit_events_of_its_account() {
     let bench = Bench::new().await;
     let spec = |account: &str, kinds: &[&str], filter: &str, fields: &[&str]| TailSpec {
         owner: "usr_1".to_owned(),
@@ -68,7 +68,7 @@ async fn a_tail_sees_traffic_and_audit_of_its_account_as_it_asked() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_of_a_tail_gets_a_count_of_what_it_missed() {
+async fn a_slow_tail_gets_a_count_of_missed_events() {
     let bench = Bench::new().await;
     let spec = TailSpec {
         account: "ac_1".into(),
@@ -98,7 +98,7 @@ async fn a_slow_reader_of_a_tail_gets_a_count_of_what_it_missed() {
 }
 
 #[tokio::test]
-async fn tails_are_few() {
+async fn open_tails_are_limited() {
     let bench = Bench::with(|settings| settings.tails_max = 8).await;
     let open = |owner: &str| {
         bench.delivery.tail(TailSpec {

@@ -72,7 +72,7 @@ async fn a_repeated_append_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_acknowledged_outlives_the_server_and_what_comes_meanwhile_is_in_the_database() {
+async fn acknowledged_events_survive_the_server_and_new_ones_go_to_the_database() {
     let Some(mut place) = Place::stream().await else {
         return;
     };
@@ -105,7 +105,7 @@ async fn what_is_acknowledged_outlives_the_server_and_what_comes_meanwhile_is_in
 }
 
 #[tokio::test]
-async fn a_log_that_is_started_without_its_server_finds_it_later() {
+async fn a_log_started_without_its_server_connects_later() {
     let Some(mut place) = Place::stream().await else {
         return;
     };
@@ -121,7 +121,7 @@ async fn a_log_that_is_started_without_its_server_finds_it_later() {
 }
 
 #[tokio::test]
-async fn a_server_that_lost_everything_gets_the_stream_again() {
+async fn the_stream_is_created_again_on_an_empty_server() {
     let Some(mut place) = Place::stream().await else {
         return;
     };
@@ -138,7 +138,7 @@ async fn a_server_that_lost_everything_gets_the_stream_again() {
 }
 
 #[tokio::test]
-async fn a_lease_lasts_as_long_as_it_is_kept_and_ends_with_its_node() {
+async fn a_lease_is_renewed_and_ends_with_its_node() {
     let Some(place) = Place::stream().await else {
         return;
     };
@@ -177,7 +177,7 @@ async fn a_lease_lasts_as_long_as_it_is_kept_and_ends_with_its_node() {
 }
 
 #[tokio::test]
-async fn a_node_that_comes_back_has_at_once_what_it_had() {
+async fn a_restarted_node_holds_its_leases_immediately() {
     let Some(place) = Place::stream().await else {
         return;
     };
@@ -216,7 +216,7 @@ async fn a_node_that_comes_back_has_at_once_what_it_had() {
 }
 
 #[tokio::test]
-async fn a_batch_larger_than_a_message_goes_in_parts() {
+async fn a_batch_larger_than_a_message_is_split() {
     let Some(place) = Place::stream().await else {
         return;
     };
@@ -245,7 +245,7 @@ async fn a_batch_larger_than_a_message_goes_in_parts() {
 }
 
 #[tokio::test]
-async fn who_is_not_let_in_goes_on_with_the_database() {
+async fn refused_credentials_fall_back_to_the_database() {
     let Some(place) = Place::stream().await else {
         return;
     };
@@ -259,7 +259,7 @@ async fn who_is_not_let_in_goes_on_with_the_database() {
 }
 
 #[tokio::test]
-async fn servers_are_verified_and_logged_in_at() {
+async fn servers_are_verified_before_authentication() {
     let folder = tempfile::tempdir().unwrap();
     certificate(&folder, "localhost");
     let at = |name: &str| folder.path().join(name);
@@ -325,7 +325,7 @@ async fn servers_are_verified_and_logged_in_at() {
 }
 
 #[tokio::test]
-async fn a_token_lets_in() {
+async fn a_token_authenticates() {
     let Some(server) = NatsServer::start_with(&["--auth", "t0ken"]).await else {
         return;
     };
@@ -341,7 +341,7 @@ async fn a_token_lets_in() {
 }
 
 #[tokio::test]
-async fn a_cluster_goes_on_without_one_of_its_servers() {
+async fn a_cluster_continues_without_one_server() {
     let Some(mut servers) = NatsServer::start_cluster().await else {
         return;
     };
@@ -383,7 +383,7 @@ async fn a_cluster_goes_on_without_one_of_its_servers() {
 }
 
 #[tokio::test]
-async fn another_stream_of_that_name_is_left_alone() {
+async fn a_foreign_stream_of_the_same_name_is_unchanged() {
     let Some(server) = NatsServer::start(&[]).await else {
         return;
     };

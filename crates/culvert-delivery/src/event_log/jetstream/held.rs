@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_life_after_finds_what_was_held_and_no_more() {
+    async fn a_restart_finds_exactly_the_held_messages() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("held");
         let now = Timestamp::from_unix_seconds(1_800_000_000);

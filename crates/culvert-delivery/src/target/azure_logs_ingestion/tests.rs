@@ -57,7 +57,7 @@ async fn a_token_is_fetched_once_and_batches_are_arrays_under_gzip() {
 }
 
 #[tokio::test]
-async fn a_token_is_renewed_before_its_end_and_once_when_it_is_refused() {
+async fn a_token_is_renewed_before_expiry_and_once_after_a_refusal() {
     let (authority, ingestion) = (Fake::start().await, Fake::start().await);
     authority.script([token("one", 299), token("two", 3600), token("three", 3600)]);
     ingestion.script([Reply::status(204), Reply::status(401), Reply::status(204)]);
@@ -82,7 +82,7 @@ async fn a_token_is_renewed_before_its_end_and_once_when_it_is_refused() {
 }
 
 #[tokio::test]
-async fn answers_have_the_classes_of_the_contract() {
+async fn responses_are_classified() {
     use FailureClass::*;
     let (authority, ingestion) = (Fake::start().await, Fake::start().await);
     authority.otherwise(token("t0k3n", 3600));

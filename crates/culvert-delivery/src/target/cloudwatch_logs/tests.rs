@@ -19,7 +19,7 @@ fn logs(fake: &Fake) -> Arc<dyn Target> {
 const MISSING_STREAM: &str = r#"{"__type":"ResourceNotFoundException","message":"m"}"#;
 
 #[tokio::test]
-async fn a_missing_log_stream_is_made_and_a_missing_group_is_reported() {
+async fn a_missing_log_stream_is_created_and_a_missing_group_is_reported() {
     let fake = Fake::start().await;
     fake.script([
         Reply::with(400, MISSING_STREAM),
@@ -59,7 +59,7 @@ async fn a_missing_log_stream_is_made_and_a_missing_group_is_reported() {
 }
 
 #[tokio::test]
-async fn calls_are_in_order_of_time_and_span_less_than_a_day() {
+async fn calls_are_sorted_by_time_and_span_less_than_a_day() {
     let fake = Fake::start().await;
     let logs = logs(&fake);
     let events = [
@@ -90,7 +90,7 @@ async fn calls_are_in_order_of_time_and_span_less_than_a_day() {
 }
 
 #[tokio::test]
-async fn entries_that_were_left_out_are_reported_by_their_place() {
+async fn rejected_entries_are_reported_by_position() {
     let fake = Fake::start().await;
     let logs = logs(&fake);
     let events: Vec<String> = (0..5)
@@ -112,7 +112,7 @@ async fn entries_that_were_left_out_are_reported_by_their_place() {
 }
 
 #[test]
-fn the_largest_batch_keeps_to_what_the_service_counts() {
+fn the_largest_batch_is_within_the_limits_of_the_service() {
     let limits = TYPE.limits;
     assert!(limits.bytes_max + limits.events_max as usize * EVENT_OVERHEAD <= 1_048_576);
     assert!(limits.events_max <= 10_000);

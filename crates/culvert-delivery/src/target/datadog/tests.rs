@@ -42,7 +42,7 @@ async fn a_batch_is_an_array_of_flat_logs_under_gzip() {
 }
 
 #[tokio::test]
-async fn answers_have_the_classes_of_the_contract() {
+async fn responses_are_classified() {
     use crate::failure::FailureClass::*;
     let fake = Fake::start().await;
     let datadog = datadog(&fake, json!({}));
@@ -72,7 +72,7 @@ async fn answers_have_the_classes_of_the_contract() {
 }
 
 #[test]
-fn the_largest_batch_stays_below_what_is_taken() {
+fn the_largest_batch_is_within_the_limits_of_the_service() {
     // 2000 bytes of tags and a service name of 200 bytes, escaped to at most six times their size,
     // in each of 500 events.
     let limits = TYPE.limits;

@@ -46,7 +46,7 @@ async fn a_callback_gets_each_batch_as_an_array() {
 }
 
 #[test]
-fn one_of_its_fields_must_be_set() {
+fn log_or_callback_url_must_be_set() {
     let strict = TargetSettings::default();
     for (given, passes) in [
         (json!({"log": true}), true),

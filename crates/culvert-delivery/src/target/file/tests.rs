@@ -96,7 +96,7 @@ async fn batches_are_appended_as_lines() {
 }
 
 #[tokio::test]
-async fn a_file_is_rotated_by_size_and_age_and_old_ones_go() {
+async fn files_rotate_by_size_and_age_and_old_ones_are_deleted() {
     let bench = Bench::new();
     let file =
         bench.target(json!({"path": "e.log", "max_bytes": 4096, "max_age": "1h", "max_files": 2}));
@@ -127,7 +127,7 @@ async fn a_file_is_rotated_by_size_and_age_and_old_ones_go() {
 }
 
 #[tokio::test]
-async fn a_batch_larger_than_the_limit_still_fits_into_an_empty_file() {
+async fn a_batch_larger_than_the_limit_gets_its_own_file() {
     let bench = Bench::new();
     let file = bench.target(json!({"path": "e.log", "max_bytes": 4096}));
     assert_eq!(file.send(&batch(0..1, 9000)).await, Verdict::Delivered);
@@ -135,7 +135,7 @@ async fn a_batch_larger_than_the_limit_still_fits_into_an_empty_file() {
 }
 
 #[tokio::test]
-async fn a_moved_file_is_opened_anew() {
+async fn a_moved_file_is_reopened() {
     let bench = Bench::new();
     let file = bench.target(json!({"path": "e.log"}));
     file.send(&batch(0..1, 0)).await;
@@ -146,7 +146,7 @@ async fn a_moved_file_is_opened_anew() {
 }
 
 #[tokio::test]
-async fn a_torn_line_of_a_former_life_is_cut_off() {
+async fn a_partial_line_of_a_previous_run_is_removed() {
     let bench = Bench::new();
     for (torn, kept) in [
         ("{\"event_id\":\"ev_", 0),
@@ -193,7 +193,7 @@ async fn two_destinations_with_one_path_never_mix_their_lines() {
 }
 
 #[tokio::test]
-async fn links_are_refused_at_creation_and_at_every_opening() {
+async fn symbolic_links_are_refused_at_creation_and_every_open() {
     let bench = Bench::new();
     let outside = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(outside.path(), bench.path("out")).unwrap();
@@ -214,7 +214,7 @@ async fn links_are_refused_at_creation_and_at_every_opening() {
 }
 
 #[test]
-fn paths() {
+fn file_paths_are_validated() {
     let settings = TargetSettings {
         file_root: Some("/nowhere".into()),
         ..TargetSettings::default()
@@ -248,7 +248,7 @@ fn paths() {
 }
 
 #[test]
-fn numbers_have_bounds_and_defaults() {
+fn numeric_settings_have_bounds_and_defaults() {
     let settings = TargetSettings {
         file_root: Some("/nowhere".into()),
         ..TargetSettings::default()
@@ -275,7 +275,7 @@ fn numbers_have_bounds_and_defaults() {
 }
 
 #[test]
-fn a_full_disk_is_tried_again_and_a_closed_door_needs_a_hand() {
+fn a_full_disk_is_retryable_and_denied_permission_is_a_configuration_error() {
     let class = |kind: io::ErrorKind| blame(kind.into()).class;
     assert_eq!(class(io::ErrorKind::StorageFull), FailureClass::Retryable);
     assert_eq!(class(io::ErrorKind::Other), FailureClass::Retryable);
@@ -284,7 +284,7 @@ fn a_full_disk_is_tried_again_and_a_closed_door_needs_a_hand() {
 
 proptest! {
     #[test]
-    fn a_path_that_is_taken_stays_below_its_root(text in "[a-z./\\\\]{0,24}") {
+    fn accepted_paths_stay_below_their_root(text in "[a-z./\\\\]{0,24}") {
         if let Ok(path) = relative(&text) {
             let joined = Path::new("/root").join(path);
             prop_assert!(joined.starts_with("/root"));

@@ -6,7 +6,7 @@ use crate::failure::FailureClass;
 use crate::fake::{Fake, Reply, batch, classes, pair, target};
 
 #[tokio::test]
-async fn records_are_lines_and_those_that_failed_are_distinguished() {
+async fn records_are_lines_and_failed_records_are_identified() {
     let fake = Fake::start().await;
     fake.script([
         Reply::with(200, r#"{"FailedPutCount":0,"RequestResponses":[{"RecordId":"1"},{"RecordId":"2"}]}"#),

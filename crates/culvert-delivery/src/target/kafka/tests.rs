@@ -191,7 +191,7 @@ fn batch_of(events: &[String]) -> Batch {
 }
 
 #[tokio::test]
-async fn records_of_one_key_are_numbered_in_one_partition_and_others_spread() {
+async fn records_of_one_key_share_a_partition_and_others_spread() {
     let broker = Broker::start(4).await;
     let kafka = broker.target(json!({}));
     for _ in 0..2 {
@@ -225,7 +225,7 @@ async fn records_of_one_key_are_numbered_in_one_partition_and_others_spread() {
 /// The broker may have stored a batch without a response, so the same records are sent under the
 /// same sequence numbers.
 #[tokio::test]
-async fn what_was_not_answered_is_repeated_under_its_numbers() {
+async fn unanswered_records_are_resent_with_their_sequence_numbers() {
     let broker = Broker::start(1).await;
     let kafka = broker.target(json!({}));
     assert_eq!(kafka.send(&batch_of(&many(3))).await, Verdict::Delivered);
@@ -262,7 +262,7 @@ fn is_unknown(outcome: &Outcome) -> bool {
 }
 
 #[tokio::test]
-async fn a_part_that_is_too_large_is_halved_and_only_one_event_is_at_fault() {
+async fn a_too_large_part_is_halved_until_one_event_is_refused() {
     let broker = Broker::start(1).await;
     *broker.state.records_max.lock().unwrap() = Some(2);
     let kafka = broker.target(json!({}));
@@ -323,7 +323,7 @@ async fn errors_of_the_broker_have_their_class() {
 
 /// A broker cannot name an address that a user may not configure.
 #[tokio::test]
-async fn addresses_that_the_cluster_names_are_judged() {
+async fn addresses_announced_by_the_cluster_are_checked() {
     let broker = Broker::start(1).await;
     let [one, _] = pair();
     let one = batch(BatchClass::Audit, &[&one]);
@@ -352,7 +352,7 @@ async fn addresses_that_the_cluster_names_are_judged() {
 }
 
 #[tokio::test]
-async fn a_password_is_taken_or_refused() {
+async fn sasl_passwords_are_accepted_or_refused() {
     let broker = Broker::with(BrokerState {
         partitions: 1,
         password: Some("s3cr3t"),
@@ -384,7 +384,7 @@ async fn a_password_is_taken_or_refused() {
 }
 
 #[test]
-fn what_is_refused_and_what_is_kept() {
+fn configurations_are_validated_and_updates_keep_secrets() {
     let settings = TargetSettings::default();
     let good = json!({
         "brokers": ["kafka.example:9093", "kafka-2.example"],

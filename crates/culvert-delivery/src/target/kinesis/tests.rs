@@ -15,7 +15,7 @@ fn kinesis(fake: &Fake) -> Arc<dyn Target> {
 }
 
 #[tokio::test]
-async fn records_are_envelopes_with_a_key_that_keeps_or_spreads() {
+async fn records_are_envelopes_with_an_ordering_or_spreading_key() {
     let fake = Fake::start().await;
     fake.otherwise(Reply::with(
         200,
@@ -64,7 +64,7 @@ async fn records_are_envelopes_with_a_key_that_keeps_or_spreads() {
 }
 
 #[tokio::test]
-async fn records_that_failed_are_distinguished() {
+async fn failed_records_are_identified() {
     let fake = Fake::start().await;
     fake.script([
         Reply::with(200, r#"{"FailedRecordCount":1,"Records":[{"SequenceNumber":"1","ShardId":"s"},{"ErrorCode":"ProvisionedThroughputExceededException","ErrorMessage":"slow down"}]}"#),
@@ -85,7 +85,7 @@ async fn records_that_failed_are_distinguished() {
 }
 
 #[tokio::test]
-async fn errors_have_the_class_of_their_code_in_json_headers_and_xml() {
+async fn errors_in_json_headers_and_xml_are_classified() {
     use FailureClass::*;
     let fake = Fake::start().await;
     let kinesis = kinesis(&fake);

@@ -27,7 +27,7 @@ impl Server {
 }
 
 #[tokio::test]
-async fn events_are_messages_that_a_stream_stores_once() {
+async fn events_are_stored_once_by_the_stream() {
     let Some(server) = Server::start(&[]).await else {
         return;
     };
@@ -75,7 +75,7 @@ async fn events_are_messages_that_a_stream_stores_once() {
 }
 
 #[tokio::test]
-async fn refusals_of_the_server_have_their_class() {
+async fn errors_of_the_server_are_classified() {
     let Some(server) = Server::start(&[]).await else {
         return;
     };
@@ -157,7 +157,7 @@ async fn certificates_are_verified_for_the_name_in_the_url() {
 }
 
 #[test]
-fn what_is_refused_and_what_is_kept() {
+fn configurations_are_validated_and_updates_keep_secrets() {
     let good = json!({"urls": ["nats://nats.example"]});
     let stored = check(&good, &TargetSettings::default(), &OsEntropy)
         .unwrap()

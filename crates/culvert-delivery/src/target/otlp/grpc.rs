@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_has_its_class_and_says_when_to_come_again() {
+    fn statuses_are_classified_and_have_a_retry_delay() {
         use FailureClass::*;
         let delay = RetryInfo {
             retry_delay: Some(Delay {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_unescaped_as_far_as_it_is_escaped() {
+    fn status_messages_are_percent_decoded() {
         assert_eq!(unescaped("a%20b%C3%A9%"), "a bé%");
         assert_eq!(unescaped("%zz%4"), "%zz%4");
     }

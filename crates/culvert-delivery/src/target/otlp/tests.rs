@@ -17,7 +17,7 @@ fn otlp(fake: &Fake, more: Value) -> Arc<dyn Target> {
 }
 
 #[tokio::test]
-async fn an_event_is_a_log_record_with_its_time_and_its_object() {
+async fn an_event_becomes_a_log_record_with_time_and_object() {
     let fake = Fake::start().await;
     let otlp = otlp(&fake, json!({}));
     let sent = otlp.send(&batch(BatchClass::Audit, &[EVENT])).await;
@@ -75,7 +75,7 @@ async fn an_event_is_a_log_record_with_its_time_and_its_object() {
 }
 
 #[tokio::test]
-async fn json_is_as_the_specification_writes_it() {
+async fn json_follows_the_otlp_specification() {
     let fake = Fake::start().await;
     fake.script([Reply::with(
         200,
@@ -104,7 +104,7 @@ async fn json_is_as_the_specification_writes_it() {
 }
 
 #[tokio::test]
-async fn answers_have_the_classes_of_the_contract() {
+async fn responses_are_classified() {
     use FailureClass::*;
     let fake = Fake::start().await;
     let otlp = otlp(&fake, json!({}));

@@ -46,7 +46,7 @@ fn name() -> String {
 }
 
 #[tokio::test]
-async fn events_are_rows_and_a_repetition_changes_nothing() {
+async fn events_become_rows_and_repeated_events_are_ignored() {
     let Some((server, client, _driver)) = server().await else {
         return;
     };
@@ -101,7 +101,7 @@ async fn events_are_rows_and_a_repetition_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_missing_and_who_is_refused_have_their_class() {
+async fn missing_tables_and_refused_users_are_classified() {
     let Some((server, client, _driver)) = server().await else {
         return;
     };
@@ -128,7 +128,7 @@ async fn what_is_missing_and_who_is_refused_have_their_class() {
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_configurations_are_refused() {
     let good = json!({"url": "postgres://db.example/events", "user": "u"});
     let stored = check(&good, &TargetSettings::default(), &OsEntropy)
         .unwrap()

@@ -40,7 +40,7 @@ fn first_failure(verdict: Verdict) -> (FailureClass, String) {
 }
 
 #[tokio::test]
-async fn events_are_messages_in_order_under_their_kind() {
+async fn events_are_published_in_order_with_their_kind_as_routing_key() {
     let Some(mut admin) = Admin::connect().await else {
         return;
     };
@@ -91,7 +91,7 @@ async fn events_are_messages_in_order_under_their_kind() {
 }
 
 #[tokio::test]
-async fn refusals_of_the_broker_have_their_class() {
+async fn errors_of_the_broker_are_classified() {
     if Admin::connect().await.is_none() {
         return;
     }
@@ -115,7 +115,7 @@ async fn refusals_of_the_broker_have_their_class() {
 }
 
 #[tokio::test]
-async fn a_connection_that_broke_is_made_anew() {
+async fn a_broken_connection_is_reopened() {
     let Some(mut admin) = Admin::connect().await else {
         return;
     };
@@ -180,7 +180,7 @@ async fn tls_verifies_the_name_in_the_url() {
 }
 
 #[test]
-fn what_is_refused_and_what_is_kept() {
+fn configurations_are_validated_and_updates_keep_secrets() {
     let good = json!({"urls": ["amqps://rabbit.example"], "user": "u", "password": "hidden"});
     let settings = TargetSettings::default();
     let stored = check(&good, &settings, &OsEntropy).unwrap().stored;

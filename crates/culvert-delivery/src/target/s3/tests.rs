@@ -49,7 +49,7 @@ fn unpacked(seen: &RecordedRequest) -> String {
 }
 
 #[tokio::test]
-async fn an_object_has_the_lines_of_all_and_is_named_by_the_first() {
+async fn an_object_has_the_lines_of_all_batches_and_the_name_of_the_first() {
     let fake = Fake::start().await;
     let s3 = s3(&fake, json!({"object_prefix": "a=b/", "compression": true}));
     let [one, two] = pair();
@@ -77,7 +77,7 @@ async fn an_object_has_the_lines_of_all_and_is_named_by_the_first() {
 }
 
 #[tokio::test]
-async fn without_compression_lines_go_as_they_are() {
+async fn lines_are_uncompressed_if_configured() {
     let fake = Fake::start().await;
     let s3 = s3(&fake, json!({}));
     let [one, two] = pair();
@@ -93,7 +93,7 @@ async fn without_compression_lines_go_as_they_are() {
 
 /// An object of that name exists, with the same content or with other content.
 #[tokio::test]
-async fn an_object_is_never_written_over_and_never_lost() {
+async fn an_existing_object_is_not_overwritten() {
     let fake = Fake::start().await;
     let s3 = s3(&fake, json!({}));
     let [one, two] = pair();
@@ -134,7 +134,7 @@ async fn an_object_is_never_written_over_and_never_lost() {
 }
 
 #[tokio::test]
-async fn the_bucket_says_where_it_is_and_what_is_refused_has_its_class() {
+async fn the_region_of_the_bucket_is_followed_and_errors_are_classified() {
     use FailureClass::*;
     let fake = Fake::start().await;
     let s3 = s3(&fake, json!({}));
@@ -175,7 +175,7 @@ async fn the_bucket_says_where_it_is_and_what_is_refused_has_its_class() {
 }
 
 #[test]
-fn buckets_are_in_the_hosts_name_where_they_can_be() {
+fn buckets_are_in_the_host_name_if_possible() {
     let context = crate::fake::Named::context(&TargetSettings::default());
     let url = |bucket: &str, settings: &TargetSettings| {
         let mut config = config(json!({}));
@@ -228,7 +228,7 @@ fn buckets_are_in_the_hosts_name_where_they_can_be() {
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_configurations_are_refused() {
     let settings = TargetSettings::default();
     let stored = check(&config(json!({})), &settings, &OsEntropy)
         .unwrap()

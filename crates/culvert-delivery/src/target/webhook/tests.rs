@@ -54,7 +54,7 @@ fn hmac(key: &[u8], message: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_request_verifies_by_an_independent_computation() {
+async fn signatures_match_an_independent_computation() {
     let fake = Fake::start().await;
     let second = "whsec_HwECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
     let webhook = target(
@@ -84,7 +84,7 @@ async fn a_request_verifies_by_an_independent_computation() {
 }
 
 #[tokio::test]
-async fn single_mode_goes_on_after_a_refused_event_and_stops_at_a_failure_that_may_pass() {
+async fn single_mode_skips_refused_events_and_stops_at_retryable_failures() {
     let fake = Fake::start().await;
     let webhook = target(json!({"url": fake.url("/")}));
     fake.script([Reply::status(200), Reply::status(422), Reply::status(200)]);
@@ -129,7 +129,7 @@ async fn batch_mode_posts_one_array() {
 }
 
 #[tokio::test]
-async fn cloud_events() {
+async fn cloud_events_have_their_headers() {
     let fake = Fake::start().await;
     let audit = r#"{"event_id":"ev_1","event_type":"api_key_created.v0","event_timestamp":"2026-11-20T19:53:18.737Z","account_id":"ac_1","principal":{"id":"usr_1","subject":"a@x.test","source":"API","credential":null},"object":{"id":"ak_1","z":1,"a":2}}"#;
     let traffic = r#"{"event_id":"ev_2","event_type":"tcp_connection_closed.v0","event_timestamp":"2026-11-20T19:53:18.737Z","account_id":"ac_1","principal":null,"object":{"conn":{"server_name":"app.test"}}}"#;
@@ -164,7 +164,7 @@ async fn cloud_events() {
 }
 
 #[tokio::test]
-async fn secrets_echoed_by_the_other_side_are_not_shown() {
+async fn secrets_echoed_by_the_receiver_are_redacted() {
     let fake = Fake::start().await;
     let body = format!("bad signature for {SECRET}, Bearer s3cr3t-value");
     fake.script([Reply::Status(401, Vec::new(), body)]);
@@ -180,7 +180,7 @@ async fn secrets_echoed_by_the_other_side_are_not_shown() {
 }
 
 #[test]
-fn a_secret_is_made_and_shown_once() {
+fn a_generated_secret_is_shown_once() {
     let given = json!({"url": "https://example.com/h"});
     let checked = check(&given, &settings(), &SeededEntropy::new(1)).unwrap();
     let made = checked.shown_once.unwrap()["secrets"][0]
@@ -199,7 +199,7 @@ fn a_secret_is_made_and_shown_once() {
 }
 
 #[test]
-fn a_patch_keeps_the_secrets_it_leaves_out() {
+fn a_patch_without_secrets_keeps_them() {
     let stored = json!({"url": "https://a.example", "secrets": [SECRET], "headers": {"x-a": "1", "x-b": "2"}});
     for given in [
         json!({"url": "https://b.example"}),
@@ -218,7 +218,7 @@ fn a_patch_keeps_the_secrets_it_leaves_out() {
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_configurations_are_refused() {
     let url = "https://example.com/";
     let eleven: Map<String, Value> = (0..11).map(|n| (format!("x-{n}"), "v".into())).collect();
     for (given, says) in [
