@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_wins_over_a_variable_and_a_service_over_all() {
+    fn settings_precede_variables_and_service_settings_precede_both() {
         let mut given = AwsDestinations {
             endpoint_url: "http://all.example".into(),
             ..AwsDestinations::default()
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_own_keys_come_from_the_first_place_that_is_named() {
+    fn credentials_of_the_server_come_from_the_first_configured_source() {
         let web = [
             ("AWS_WEB_IDENTITY_TOKEN_FILE", "/token"),
             ("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/x"),

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_holder_is_refused_whatever_became_of_the_lock_file() {
+    fn a_second_holder_is_refused_even_if_the_lock_file_changed() {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
         std::fs::create_dir(&data).unwrap();

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_made_once_and_kept_private() {
+    fn a_key_is_generated_once_with_private_permissions() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("master.key");
         assert_eq!(load(&path).unwrap(), None);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotated_key_is_read_with_the_one_before() {
+    fn a_rotated_key_is_read_with_the_previous_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("master.key");
         let before = make(&path, &SeededEntropy::new(1)).unwrap();

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_is_read_and_only_its_owner_may_read_it() {
+    fn a_saved_profile_is_readable_only_by_its_owner() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/culvert/config.toml");
         assert_eq!(Profile::read(&path).unwrap(), Profile::default());

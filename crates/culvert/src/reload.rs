@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_and_is_not_live_waits() {
+    fn changed_settings_that_need_a_restart_are_reported() {
         let before = Settings::default();
         let mut after = before.clone();
         after.log.level = "debug".into();

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn usage_is_read_behind_any_name() {
+    fn usage_is_parsed_behind_any_process_name() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 9 0 12345 99999999 300 18446744073709551615 1";
         let usage = Usage {
             cpu_millis: 3_000,

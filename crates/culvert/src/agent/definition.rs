@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn tunnels_have_the_fields_of_ngroks_format() {
+    fn tunnels_accept_the_fields_of_ngroks_format() {
         let endpoint = defined(&json!({
             "name": "web", "proto": "http", "addr": 8080, "schemes": ["http"], "inspect": false,
             "domain": "app.test", "basic_auth": ["a:long enough"], "compression": true,
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn both_schemes_are_two_endpoints_of_one_name() {
+    fn a_tunnel_with_both_schemes_becomes_two_endpoints() {
         let names = |body: Value| {
             let endpoints = defined(&body).endpoints;
             let shown = |it: &Endpoint| format!("{} {}", it.name, it.protocol.as_str());
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_fields_are_named() {
         for (body, path, why) in [
             (json!([]), "", "must be an object"),
             (json!({"name": "a"}), "addr", "must be a port"),

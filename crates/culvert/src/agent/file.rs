@@ -333,7 +333,7 @@ endpoints:
 "#;
 
     #[test]
-    fn all_endpoints_of_a_file_or_some() {
+    fn all_or_selected_endpoints_of_a_file_are_started() {
         assert_eq!(
             check(FILE, &[]).unwrap(),
             [
@@ -356,7 +356,7 @@ endpoints:
     }
 
     #[test]
-    fn version_2_has_the_same_settings_and_tunnels() {
+    fn version_2_files_have_equal_settings_and_tunnels() {
         let text = "
 version: \"2\"
 authtoken: secret
@@ -390,7 +390,7 @@ tunnels:
     }
 
     #[test]
-    fn a_revocation_list_is_refused_unless_it_is_not_needed() {
+    fn a_required_revocation_list_is_refused() {
         let check = |text: &str| parsed(text, Selection::Check).map(|read| read.identity.notices);
         for text in [
             "version: 2\ncrl_url: http://a.test\n",
@@ -452,7 +452,7 @@ tunnels:
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn errors_name_the_field_and_its_line() {
         let wrong = |from: &str, to: &str| check(&FILE.replacen(from, to, 1), &[]).unwrap_err();
         assert_eq!(
             check(FILE, &["nope"]).unwrap_err(),

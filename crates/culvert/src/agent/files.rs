@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_leave_files_for_everything_else() {
+    fn the_stream_limit_reserves_file_descriptors() {
         for (limit, streams) in [
             (Some(0), 8),
             (Some(64), 32),

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_have_lines_in_maps_and_lists() {
+    fn keys_in_maps_and_lists_have_line_numbers() {
         let text = "version: 2\ntunnels:\n  web:\n    addr: 80\n    oauth: {provider: google}\nlist:\n  - a: 1\n    b: 2\n  -\n    c: 3\n";
         let lines = Lines::of(text);
         for (path, line) in [

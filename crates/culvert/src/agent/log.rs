@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_quoted_where_they_must_be() {
+    fn values_are_quoted_if_necessary() {
         let written = |value: &str| {
             let mut text = String::new();
             write_value(&mut text, value).unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_places_styles_and_levels() {
+    fn log_destinations_styles_and_levels_are_parsed() {
         assert_eq!(LogTo::parse("stdout"), LogTo::Stdout);
         assert_eq!(LogTo::parse("false"), LogTo::Off);
         assert_eq!(LogTo::parse("a.log"), LogTo::File("a.log".into()));

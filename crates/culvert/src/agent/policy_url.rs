@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_policy_has_a_reason() {
+    async fn invalid_policies_are_refused_with_a_reason() {
         let large = vec![b'a'; BYTES_MAX + 1];
         for (response, why) in [
             (response("404 Not Found", "", b"a: b"), "the status 404"),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_server_ends_the_fetch() {
+    async fn a_fetch_from_a_silent_server_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = parse(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
         let error = fetch(&url, TIMEOUT).await.unwrap_err();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_checked() {
+    fn policy_urls_are_validated() {
         for (text, why) in [
             ("policy.yml", "http or https"),
             ("/policy.yml", "http or https"),

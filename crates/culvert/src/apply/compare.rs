@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn other_spellings_are_no_difference() {
+    fn equivalent_spellings_are_no_difference() {
         for (field, wanted, shown) in [
             (
                 "url",

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_collection_that_callers_write_has_a_place_in_the_order() {
+    fn every_writable_collection_has_a_position_in_the_order() {
         // Made by people or by Kubernetes, or signed once.
         const LEFT_OUT: [&str; 4] = [
             "kubernetes_operators",

@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_files_are_named_with_their_line() {
+    fn invalid_files_are_refused_with_their_line() {
         for (text, why) in [
             (
                 "kind: vaults\nname: a\nspec: {nam: b}",

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_references_stays() {
+    fn a_text_without_references_is_unchanged() {
         for text in ["", "$", "${}", "}{$", "$${x}", "ü${"] {
             assert_eq!(
                 resolve(&json!(text), &|_| None),

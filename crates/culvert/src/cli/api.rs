@@ -541,7 +541,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_urls_of_this_machine_get_its_first_key() {
+    fn only_local_urls_get_the_first_key() {
         for (url, expected) in [
             ("http://127.0.0.1:8420", true),
             ("http://127.9.9.9", true),

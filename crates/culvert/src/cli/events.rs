@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_what_an_event_is_about() {
+    fn a_line_names_the_subject_of_an_event() {
         let request = json!({"url": {"raw": "http://a/b"}, "method": "get"});
         let traffic = json!({
             "event_type": "http_request_complete.v0",

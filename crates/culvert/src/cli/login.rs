@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_loopback_needs_no_tls() {
+    fn plain_http_is_accepted_only_for_loopback() {
         for url in [
             "https://a.test",
             "http://127.0.0.1:1",

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_by_itself_columns_fit_the_width() {
+    fn default_columns_fit_the_width() {
         for width in [40, 80, 120] {
             let text = table(&[], width, false).render(&list());
             assert!(text.lines().all(|line| line.width() <= width), "{text}");
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_columns_are_whole_for_programs_and_fit_a_terminal() {
+    fn selected_columns_are_complete_for_programs_and_fit_a_terminal() {
         let whole = table(&["id", "owner.id", "description"], 40, false).render(&list());
         assert!(whole.contains(&"long ".repeat(39)), "{whole}");
         assert!(

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_is_whole_or_not_there() {
+    fn an_incomplete_identity_provider_is_refused() {
         assert!(OpenId::default().provider(false).unwrap().is_none());
         let (_, name, roles) = openid().provider(false).unwrap().unwrap();
         assert_eq!(name, "id.example.com");

@@ -15,7 +15,7 @@ fn load_with(variables: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Setti
 }
 
 #[test]
-fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+fn flags_precede_the_environment_and_the_environment_precedes_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("culvert.toml");
     std::fs::write(
@@ -37,7 +37,7 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file() {
 }
 
 #[test]
-fn lists_numbers_and_durations_come_from_text() {
+fn lists_numbers_and_durations_are_parsed() {
     let settings = load_with(
         &[
             ("CULVERT_ROLES", "api,edge"),
@@ -60,7 +60,7 @@ fn lists_numbers_and_durations_come_from_text() {
 }
 
 #[test]
-fn an_unknown_key_names_the_nearest() {
+fn an_unknown_key_suggests_the_nearest() {
     let error = load_with(&[("CULVERT_EDGE__HTP_ADDR", "x")], &[])
         .unwrap_err()
         .0;
@@ -71,7 +71,7 @@ fn an_unknown_key_names_the_nearest() {
 }
 
 #[test]
-fn wrong_values_are_named() {
+fn invalid_values_are_named() {
     for (key, value) in [
         ("api.addr", "nowhere"),
         ("edge.tcp_ports", "9-1"),
@@ -137,7 +137,7 @@ fn every_key_is_documented() {
 }
 
 #[test]
-fn every_live_key_is_a_key() {
+fn every_reloadable_key_exists() {
     let keys: Vec<String> = keys().iter().map(|key| key.name.clone()).collect();
     for live in LIVE {
         assert!(keys.iter().any(|key| key == live), "{live}");

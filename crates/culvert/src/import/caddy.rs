@@ -509,7 +509,7 @@ mod tests {
     use super::super::{Format, import};
 
     #[test]
-    fn what_protected_a_site_still_does() {
+    fn unsupported_access_rules_deny_the_site() {
         for directive in [
             "forward_auth localhost:1",
             "authorize with users",
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn alternatives_exclude_each_other() {
+    fn alternative_handlers_are_mutually_exclusive() {
         let text = "a.example {\n handle /api/* {\n  reverse_proxy localhost:1\n }\n handle_path /static/* {\n  header x y\n }\n handle {\n  respond \"hello\" 201\n }\n log\n}";
         let imported = import(Format::Caddy, text, Some("example")).unwrap();
         let site = imported

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn files_have_sites_with_directives() {
+    fn sites_and_directives_are_parsed() {
         let text = "{\n\temail a@b.c\n}\n(common) {\n\tencode gzip\n}\na.example, b.example,\nc.example {\n\timport common # here\n\treverse_proxy /x/* localhost:1 \\\n\t\tlocalhost:2 {\n\t\theader_up Host \"a \\\"b\\\" {\"\n\t}\n\trespond `multi\nline` 200\n}\n";
         let file = parse(text).unwrap();
         assert_eq!(shown(&file.options), "2:email a@b.c");
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_files_are_refused_with_their_line() {
+    fn invalid_files_are_refused_with_their_line() {
         for (text, line) in [
             ("a {\n b", 1),
             ("a {\n b \"", 2),

@@ -284,7 +284,7 @@ mod tests {
     use super::super::{Format, import};
 
     #[test]
-    fn rules_become_endpoints() {
+    fn ingress_rules_become_endpoints() {
         let text = "tunnel: abc\ncredentials-file: /x.json\noriginRequest:\n  connectTimeout: 30s\ningress:\n  - hostname: a.example\n    service: http://localhost:8000\n    originRequest:\n      httpHostHeader: inner\n      noTLSVerify: true\n  - hostname: b.example\n    path: ^/api\n    service: https://localhost:1\n  - hostname: b.example\n    service: http://localhost:2\n  - hostname: ssh.example\n    service: ssh://localhost:22\n  - service: http_status:404\n";
         let imported = import(Format::Cloudflared, text, None).unwrap();
         let urls: Vec<_> = imported

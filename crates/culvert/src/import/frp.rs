@@ -435,7 +435,7 @@ mod tests {
     use super::super::{Format, import};
 
     #[test]
-    fn a_server_becomes_settings() {
+    fn a_server_file_becomes_settings() {
         let text = "bindPort = 7000\nvhostHTTPPort = 80\nsubDomainHost = \"a.example\"\nauth.token = \"x\"\nallowPorts = [{start = 2000, end = 3000}, {single = 4000}]\nkcpBindPort = 7000\n[webServer]\nport = 7500\n";
         let imported = import(Format::Frps, text, None).unwrap();
         let files = imported.files();
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_of_a_client_is_taken_or_noted() {
+    fn every_line_of_a_client_file_is_imported_or_reported() {
         let text = "serverAddr = \"a.example\"\nserverPort = 7000\nauth.token = \"x\"\n[[proxies]]\nname = \"ssh\"\ntype = \"tcp\"\nlocalPort = 22\nremotePort = 6000\ntransport.bandwidthLimit = \"1MB\"\n[[proxies]]\nname = \"web\"\ntype = \"http\"\nlocalPort = 80\nsubdomain = \"web\"\ncustomDomains = [\"w.example\"]\nhttpUser = \"me\"\nhttpPassword = \"correct horse\"\nrequestHeaders.set.x-from = \"frp\"\n[[proxies]]\nname = \"dns\"\ntype = \"udp\"\n";
         let imported = import(Format::Frpc, text, Some("a.example")).unwrap();
         let names: Vec<_> = imported

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_texts_are_safe() {
+    fn imported_names_and_texts_are_escaped() {
         assert_eq!(name_of("a b/c"), "a-b-c");
         assert_eq!(name_of("//"), "unnamed");
         assert_eq!(label_of("A_b.c"), "a-b-c");

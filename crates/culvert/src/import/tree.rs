@@ -366,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_become_yaml_and_come_back() {
+    fn values_are_read_back_from_their_yaml() {
         for value in [
             json!({"kind": "endpoints", "name": "a", "spec": {"url": "https://*.a.example", "list": [1, "x: y", true, {"a": ["b"], "c": {}}], "empty": [], "no": "no"}}),
             json!({"a": [{"b": {"c": "d\ne"}}], "number": "007", "null": null}),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_have_lines() {
+    fn parsed_values_have_line_numbers() {
         let mut table =
             read_toml("a = 1\n[b]\nc.d = \"x\" # why\n[[e]]\nf = [\"g\",\n\"h\"]\n").unwrap();
         assert_eq!(table.text("a"), Some((1, "1".to_owned())));

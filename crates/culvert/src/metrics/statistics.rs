@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_latency_is_in_one_bucket() {
+    fn every_latency_is_counted_in_one_bucket() {
         let mut point = Point::default();
         let millis = [0, 1, 3, 100, 1_000, 500_000];
         for millis in millis {

@@ -7,7 +7,7 @@ use crate::harness::{Harness, cluster, eventually};
 use crate::nodes::beside;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rights_that_one_node_takes_are_gone_on_the_others() {
+async fn rights_revoked_on_one_node_end_on_the_others() {
     let Some(backend) = cluster(2).await else {
         return;
     };

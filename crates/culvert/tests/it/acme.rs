@@ -371,7 +371,7 @@ async fn reserve(culvert: &Harness, body: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_domain_gets_its_certificate_by_http_01_and_keeps_it_while_it_is_managed() {
+async fn a_managed_domain_gets_and_keeps_a_certificate_by_http_01() {
     for backend in backends().await {
         let Some(mut authority) = Authority::prepare().await else {
             return;
@@ -550,7 +550,7 @@ async fn an_agent_ingress_gets_its_certificate_and_renews_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_is_renewed_and_the_old_one_is_served_no_more() {
+async fn a_renewed_certificate_replaces_the_old_one() {
     let Some(mut authority) = Authority::prepare().await else {
         return;
     };
@@ -589,7 +589,7 @@ async fn a_certificate_is_renewed_and_the_old_one_is_served_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_does_not_point_here_shows_a_dns_error_until_it_does() {
+async fn a_domain_with_wrong_dns_shows_a_dns_error_until_corrected() {
     let Some(mut authority) = Authority::prepare().await else {
         return;
     };
@@ -613,7 +613,7 @@ async fn a_name_that_does_not_point_here_shows_a_dns_error_until_it_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_authority_that_is_away_shows_an_internal_error_until_it_is_back() {
+async fn an_unreachable_authority_shows_an_internal_error() {
     let Some(mut authority) = Authority::prepare().await else {
         return;
     };
@@ -637,7 +637,7 @@ async fn an_authority_that_is_away_shows_an_internal_error_until_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_an_authority_a_managed_domain_says_so() {
+async fn a_managed_domain_without_an_authority_shows_an_error() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let made = reserve(&culvert, json!({"domain": "lone.managed.example"})).await;
     let failing = |domain: &Value| job(domain)["error_code"] == "INTERNAL_ERROR";
@@ -648,7 +648,7 @@ async fn without_an_authority_a_managed_domain_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_killed_in_the_middle_of_an_order_goes_on_with_its_account() {
+async fn a_server_killed_during_an_order_continues_with_its_account() {
     let Some(mut authority) = Authority::prepare().await else {
         return;
     };
@@ -747,7 +747,7 @@ fn write_hook(hook: &Path, texts: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_nodes_one_orders_and_both_answer_and_serve() {
+async fn one_of_two_nodes_orders_and_both_answer_challenges_and_serve() {
     let Some(backend) = cluster(2).await else {
         return;
     };

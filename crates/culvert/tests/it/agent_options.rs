@@ -261,7 +261,7 @@ async fn ask(at: SocketAddr, host: &str, one: &Try) -> RawAnswer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_option_of_a_published_agent_acts_like_its_action() {
+async fn each_option_of_a_published_agent_behaves_like_its_action() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let service = Service::named("one").await;
     let (_, token) = credential(&culvert, json!([])).await;
@@ -344,7 +344,7 @@ pub async fn repeating(tasks: &mut JoinSet<()>) -> SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn upstreams_get_the_protocol_and_the_header_that_they_want() {
+async fn upstreams_get_the_configured_protocol_and_proxy_header() {
     let (culvert, port) = Harness::start_with_port().await;
     let mut tasks = JoinSet::new();
     let (versioned, repeating) = (versioned(&mut tasks).await, repeating(&mut tasks).await);
@@ -519,7 +519,7 @@ pub async fn talk(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tls_ends_where_the_agent_wants_it_to() {
+async fn tls_is_terminated_where_the_agent_configures_it() {
     const HOST: &str = "tls.culvert.localhost";
     let culvert = Harness::start(&Backend::Sqlite).await;
     let (_, token) = credential(&culvert, json!([])).await;
@@ -594,7 +594,7 @@ async fn tls_ends_where_the_agent_wants_it_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn users_log_in_at_an_endpoint_of_an_agent() {
+async fn users_sign_in_at_an_endpoint_of_an_agent() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let Some(provider) = Provider::start(&[callback(&culvert)]) else {
         culvert.stop().await;
@@ -630,7 +630,7 @@ async fn users_log_in_at_an_endpoint_of_an_agent() {
 /// All sources of handshake settings, from an agent's options and from its policy: none of them drops the requirement
 /// for client certificates.
 #[tokio::test(flavor = "multi_thread")]
-async fn mutual_tls_is_kept_whatever_else_configures_the_handshake() {
+async fn mutual_tls_is_required_with_every_other_tls_setting() {
     const HOST: &str = "mutual.culvert.localhost";
     let culvert = Harness::start(&Backend::Sqlite).await;
     let (_, token) = credential(&culvert, json!([])).await;

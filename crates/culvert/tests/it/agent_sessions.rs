@@ -76,7 +76,7 @@ const SAID: [Said; KINDS.len()] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_of_every_kind_of_client_is_reported_of_in_full() {
+async fn session_events_are_complete_for_every_kind_of_client() {
     let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
         settings.region = "here".into();
     })
@@ -201,7 +201,7 @@ const ENDS: [(End, &str); 6] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_reason_of_every_end_is_reported() {
+async fn session_end_events_have_the_reason() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let service = Service::named("one").await;
     for (end, expected) in ENDS {
@@ -283,7 +283,7 @@ async fn the_reason_of_every_end_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ends_of_the_server_are_reported_at_its_next_start() {
+async fn sessions_ended_by_the_server_are_reported_after_its_restart() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let hook = Receiver::start().await;

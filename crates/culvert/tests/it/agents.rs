@@ -274,7 +274,7 @@ pub async fn list(culvert: &Harness, collection: &str) -> Vec<Value> {
 const HOST: &str = "app.culvert.localhost";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_published_agent_serves_http_and_comes_back_as_who_it_was() {
+async fn a_published_agent_serves_http_and_resumes_its_session() {
     for backend in backends().await {
         let culvert = Harness::start_with(&backend, |settings| {
             settings.region = "here".into();
@@ -420,7 +420,7 @@ fn coded(number: u16) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_published_agent_is_reported_by_code_why_it_is_refused() {
+async fn a_refused_published_agent_gets_the_error_code() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let admit = async |token: &str| {
         let builder = builder(&culvert, culvert.agents, token);
@@ -499,7 +499,7 @@ async fn ask_until(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_at_one_url_share_the_load_and_one_that_goes_takes_nothing_along() {
+async fn agents_at_one_url_share_load_and_one_that_stops_fails_no_request() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let (_, token) = credential(&culvert, json!([])).await;
     let mut pool = Vec::new();

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::harness::{Harness, Receiver, backends};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_is_live_when_it_is_answered() {
+async fn a_change_is_live_when_its_response_arrives() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let origin = Receiver::start().await;

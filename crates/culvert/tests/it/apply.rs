@@ -59,7 +59,7 @@ const SHOP: &str = "kind: vaults\nname: keys\nlabels: {app: shop}\nspec: {name: 
 const POLICY: &str = "on_http_request: # in\n- actions:\n  - {type: restrict-ips, config: {ip_policies: ['${ip_policies/office}']}}\n  - {type: basic-auth, config: {credentials: ['me:${env:SHOP_PIN}-long']}}\n  - {type: custom-response, config: {body: '${req.host} in'}}\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_are_applied_changed_and_pruned() {
+async fn applied_files_create_update_and_prune_objects() {
     for backend in backends().await {
         let server = Harness::start(&backend).await;
         let folder = tempfile::tempdir().unwrap();
@@ -440,7 +440,7 @@ fn import(server: &Harness, file: &Path, out: &Path, more: &[&str]) -> String {
 
 /// An imported Caddyfile behaves as it did in Caddy.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_imported_caddyfile_behaves() {
+async fn an_imported_caddyfile_behaves_like_caddy() {
     let server = Harness::start(&Backend::Sqlite).await;
     let (api, web) = (Receiver::start().await, Receiver::start().await);
     let folder = tempfile::tempdir().unwrap();

@@ -79,7 +79,7 @@ fn needed(collection: &str) -> Value {
 
 /// A variable in any field of any kind is a secret.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_output_shows_a_variable_in_any_field() {
+async fn output_never_shows_variables() {
     let server = Harness::start(&Backend::Sqlite).await;
     server
         .create(
@@ -138,7 +138,7 @@ async fn no_output_shows_a_variable_in_any_field() {
 /// Secrets of policies: written into the file, read from a file, by reference, older ones, and in broken policies. Names, such as
 /// that of an unknown phase, are no secrets.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_output_shows_a_secret_of_a_policy() {
+async fn output_never_shows_secrets_of_policies() {
     let server = Harness::start(&Backend::Sqlite).await;
     let folder = tempfile::tempdir().unwrap();
     let (at, file) = (folder.path(), folder.path().join("objects.json"));

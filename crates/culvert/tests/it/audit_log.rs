@@ -78,7 +78,7 @@ fn hash_of(line: &Value, whole: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_verified_and_exported_beside_the_running_server() {
+async fn the_audit_log_is_verified_and_exported_beside_a_running_server() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let settings = culvert.settings.clone();

@@ -47,7 +47,7 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restored_backup_is_the_whole_installation() {
+async fn a_restored_backup_has_the_whole_installation() {
     for backend in backends().await {
         match backend {
             Backend::Sqlite => check(None).await,

@@ -91,7 +91,7 @@ async fn send(culvert: &Harness, host: &str, target: &str, fields: &str, body: &
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_owner_and_admins_read_what_was_captured_without_credentials() {
+async fn captures_are_readable_by_owner_and_admins_without_credentials() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let (owner, other) = (bot(&culvert, "owner").await, bot(&culvert, "other").await);
@@ -171,7 +171,7 @@ async fn the_owner_and_admins_read_what_was_captured_without_credentials() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rules_of_the_response_select_by_the_response() {
+async fn response_rules_capture_by_properties_of_the_response() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let origin = Receiver::start().await;
     let policy = json!({"on_http_response": [{
@@ -198,7 +198,7 @@ async fn rules_of_the_response_select_by_the_response() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_aborted_upload_is_captured_as_far_as_it_came() {
+async fn an_aborted_upload_is_captured_up_to_the_abort() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let origin = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let body = json!({
@@ -224,7 +224,7 @@ async fn an_aborted_upload_is_captured_as_far_as_it_came() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn traffic_goes_on_where_the_memory_for_captures_is_used_up() {
+async fn full_capture_memory_does_not_affect_traffic() {
     let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
         settings.events.capture_memory_bytes = 8 << 10;
     })
@@ -247,7 +247,7 @@ async fn traffic_goes_on_where_the_memory_for_captures_is_used_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_captured_survives_a_kill() {
+async fn captures_survive_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let origin = Receiver::start().await;
     let process = Process::start(folder.path(), "");
@@ -291,7 +291,7 @@ async fn replay(client: &Client, id: &str, body: Value) -> (u16, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_sent_again_as_it_was_or_with_changes_and_marked() {
+async fn a_captured_request_is_replayed_unchanged_or_edited_with_a_mark() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let origin = Receiver::start().await;
@@ -385,7 +385,7 @@ async fn a_request_is_sent_again_as_it_was_or_with_changes_and_marked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_without_a_capture_is_sent_again_from_its_event() {
+async fn a_request_without_a_capture_is_replayed_from_its_event() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let origin = Receiver::start().await;
     let client = &culvert.client;
@@ -430,7 +430,7 @@ async fn a_request_without_a_capture_is_sent_again_from_its_event() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dry_run_says_which_rules_would_match_and_runs_none() {
+async fn a_dry_run_lists_matching_rules_without_side_effects() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let (owner, other) = (bot(&culvert, "owner").await, bot(&culvert, "other").await);

@@ -15,33 +15,33 @@ async fn the_published_python_client_works_unchanged() {
 
 /// The responses to generated requests, valid and invalid, match the OpenAPI document.
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_are_what_the_openapi_document_promises() {
+async fn responses_conform_to_the_openapi_document() {
     drive("openapi").await;
 }
 
 /// According to sslyze, the edge's TLS complies with Mozilla's intermediate profile.
 #[tokio::test(flavor = "multi_thread")]
-async fn tls_complies_with_a_public_profile() {
+async fn tls_conforms_to_a_public_profile() {
     drive("sslyze").await;
 }
 
 /// gRPC calls of all kinds continue at a thousand small messages per second each, with grpcio as client and as
 /// upstream.
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_of_grpcio_run_on() {
+async fn grpcio_calls_of_all_kinds_continue() {
     drive("grpc").await;
 }
 
 /// Our agent as its users see it: its screen on a terminal that pyte shows, and its API under pyngrok, which starts the
 /// program itself.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_agent_has_a_screen_and_the_api_that_its_clients_expect() {
+async fn the_agent_has_a_screen_and_an_api_for_pyngrok() {
     drive("agent").await;
 }
 
 /// The same with grpc-go.
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_of_grpc_go_run_on() {
+async fn grpc_go_calls_of_all_kinds_continue() {
     let program = root().join("target/go-clients/grpc-go");
     if !program.exists() {
         culvert_testing::ignore("no Go client for gRPC; scripts/go-clients makes it");

@@ -18,7 +18,7 @@ fn run(arguments: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn exit_codes() {
+fn commands_have_documented_exit_codes() {
     assert_eq!(run(&["--version"]).0, 0);
     assert_eq!(run(&["--help"]).0, 0);
     assert_eq!(run(&["config", "check"]).0, 0);
@@ -40,7 +40,7 @@ fn exit_codes() {
 
 /// Closing standard output early, like `| head`, is not an error.
 #[test]
-fn a_reader_that_left_is_no_failure() {
+fn a_closed_output_pipe_is_no_failure() {
     for arguments in [&["openapi"][..], &["config", "show"], &["events", "kinds"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -51,7 +51,7 @@ fn a_reader_that_left_is_no_failure() {
 }
 
 #[test]
-fn a_setting_is_suggested_only_where_it_is_near() {
+fn only_similar_settings_are_suggested() {
     let mut check = binary();
     check.args(["config", "check"]);
     let output = check.env("CULVERT_FOO", "x").output().unwrap();
@@ -128,7 +128,7 @@ fn help_has_groups_and_a_near_miss_gets_a_suggestion() {
 }
 
 #[test]
-fn what_is_printed_can_be_parsed() {
+fn printed_output_is_valid_json() {
     let (_, document, _) = run(&["openapi"]);
     let document: Value = serde_json::from_str(&document).unwrap();
     assert_eq!(
@@ -151,7 +151,7 @@ fn what_is_printed_can_be_parsed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operations_from_the_shell() {
+async fn api_operations_run_from_the_shell() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let run = |arguments: &[&str]| {
         let output = binary()
@@ -290,7 +290,7 @@ async fn operations_from_the_shell() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_list_of_events_streams_if_it_is_reported_to_follow() {
+async fn events_are_streamed_with_follow() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     culvert.create("vaults", json!({"name": "kept"})).await;
     let list = |more: &[&str]| {

@@ -68,7 +68,7 @@ fn systemd_accepts_the_units() {
 }
 
 #[test]
-fn a_users_service_is_installed_shown_and_removed() {
+fn a_user_service_is_installed_shown_and_removed() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     std::fs::create_dir(at("bin")).unwrap();

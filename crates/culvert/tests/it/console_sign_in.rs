@@ -130,7 +130,7 @@ async fn people_sign_in_to_the_console_at_a_real_provider() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_provider_that_is_away_is_reported() {
+async fn an_unreachable_provider_is_reported() {
     for backend in backends().await {
         let culvert = Harness::start_with(&backend, |settings| {
             let openid = &mut settings.console.openid;

@@ -137,7 +137,7 @@ async fn ask_all(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_thousand_kept_clients_of_one_agent_are_all_served() {
+async fn two_thousand_idle_clients_of_one_agent_are_served() {
     const KEPT: usize = 2_000;
     const FRESH: usize = 2_000;
     let culvert = harness().await;
@@ -212,7 +212,7 @@ async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_finds_no_stream_of_an_agent_waits_a_little_and_may_try_again() {
+async fn a_request_without_a_free_stream_waits_then_gets_503() {
     let culvert = harness().await;
     let mut tasks = JoinSet::new();
     let (open, is_let) = watch::channel(false);
@@ -415,7 +415,7 @@ async fn own_agent(culvert: &Harness, upstream: SocketAddr, flags: &[&str]) -> O
 
 /// What the agent holds for 480 clients that ask for 8 MiB each and read nothing goes back to the system with them.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_agent_gives_the_memory_of_a_crowd_back() {
+async fn the_agent_frees_memory_after_many_clients() {
     const MORE_KIB_MAX: u64 = 16 << 10;
     const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(60);
     let culvert = harness().await;
@@ -548,7 +548,7 @@ async fn small_requests(client: &mut Client, enough: impl Fn(usize) -> bool) -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_stall_do_not_hold_up_the_others_of_their_agent() {
+async fn stalled_clients_do_not_delay_others_of_their_agent() {
     const REQUESTS: usize = 100;
     let culvert = harness().await;
     let mut tasks = JoinSet::new();
@@ -596,7 +596,7 @@ async fn clients_that_stall_do_not_hold_up_the_others_of_their_agent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_with_few_files_serves_its_share_and_refuses_the_rest_as_busy() {
+async fn an_agent_with_few_file_descriptors_refuses_surplus_streams_as_busy() {
     // It may raise the first limit to the second; 32 files are not for streams.
     const FILES: (u64, u64) = (64, 96);
     const SHARE: usize = 64;
@@ -649,7 +649,7 @@ async fn an_agent_with_few_files_serves_its_share_and_refuses_the_rest_as_busy()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_is_free_for_its_owner_while_the_agent_before_finishes() {
+async fn an_owner_reuses_a_name_while_its_previous_agent_finishes() {
     let culvert = harness().await;
     let mut tasks = JoinSet::new();
     let (let_go, is_let) = watch::channel(false);

@@ -73,7 +73,7 @@ async fn a_second_server_on_a_data_directory_is_refused() {
 }
 
 #[test]
-fn admin_commands_beside_a_running_server() {
+fn admin_commands_work_beside_a_running_server() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let copy = folder.path().join("copy").display().to_string();
@@ -106,7 +106,7 @@ fn admin_commands_beside_a_running_server() {
 }
 
 #[test]
-fn a_backup_is_whole_or_not_there() {
+fn an_incomplete_backup_is_never_visible() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let server = Process::start(&data, "");

@@ -167,7 +167,7 @@ async fn commands_name_the_file_that_cannot_be_opened() {
 
 /// The caller of the API gets one sentence, and the log has each cause once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_is_lost_during_a_call_is_logged_with_each_cause_once() {
+async fn a_connection_lost_during_a_call_is_logged_with_each_cause_once() {
     let Some(backend) = cluster(2).await else {
         return;
     };

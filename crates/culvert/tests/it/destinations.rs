@@ -197,7 +197,7 @@ fn now_ms() -> i64 {
 /// A role is assumed with the account's external id. Wrong ids, keys and names have their failure classes, and the
 /// largest batch is accepted.
 #[tokio::test(flavor = "multi_thread")]
-async fn roles_and_refusals_are_as_amazons_authentication_has_them() {
+async fn assumed_roles_and_refusals_follow_amazons_authentication() {
     let Some(mut amazon) = Amazon::start().await else {
         return;
     };
@@ -330,7 +330,7 @@ const BUCKET: &str = "arn:aws:s3:::event.bucket";
 
 /// Events are collected in objects. Conditional writes prevent that an object is overwritten.
 #[tokio::test(flavor = "multi_thread")]
-async fn events_come_together_in_objects_of_a_bucket() {
+async fn events_are_gathered_into_objects_of_a_bucket() {
     let Some(mut amazon) = Amazon::start().await else {
         return;
     };
@@ -621,7 +621,7 @@ async fn log_records_decode_by_opentelemetrys_own_messages() {
 
 /// A destination can be tested and inspected, and its dead letters can be sent again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_destination_is_tried_looked_at_and_given_its_dead_letters_again() {
+async fn a_destination_is_tested_inspected_and_its_dead_letters_replayed() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let hook = Receiver::start().await;

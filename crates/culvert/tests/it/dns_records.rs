@@ -148,7 +148,7 @@ impl Fetch for Nothing {
 }
 
 #[tokio::test]
-async fn bind_takes_signed_updates_and_follows_aliases() {
+async fn bind_accepts_signed_updates_and_aliases_are_followed() {
     let aliases = "_acme-challenge.other CNAME there.far.example.\n*.wild CNAME there.far.example.\nloop CNAME loop2\nloop2 CNAME loop";
     let zones = [("near.example", aliases), ("far.example", "")];
     let Some(bind) = Bind::start(&zones).await else {
@@ -193,7 +193,7 @@ async fn bind_takes_signed_updates_and_follows_aliases() {
 }
 
 #[tokio::test]
-async fn bind_refuses_and_the_error_names_the_record() {
+async fn an_update_refused_by_bind_names_the_record() {
     let Some(bind) = Bind::start(&[("near.example", "")]).await else {
         return;
     };
@@ -237,7 +237,7 @@ async fn bind_refuses_and_the_error_names_the_record() {
 }
 
 #[tokio::test]
-async fn a_record_that_does_not_appear_is_an_error_with_its_server() {
+async fn a_missing_record_is_an_error_that_names_the_server() {
     let zones = [("near.example", "")];
     let (Some(bind), Some(stale)) = (Bind::start(&zones).await, Bind::start(&zones).await) else {
         return;
@@ -259,7 +259,7 @@ async fn a_record_that_does_not_appear_is_an_error_with_its_server() {
 }
 
 #[tokio::test]
-async fn name_servers_at_private_addresses_are_not_asked() {
+async fn name_servers_at_private_addresses_are_not_queried() {
     let Some(bind) = Bind::start(&[("near.example", "")]).await else {
         return;
     };
@@ -374,7 +374,7 @@ fn cloudflare(call: &Request<Bytes>, records: &mut Vec<Value>) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn cloudflare_takes_records() {
+async fn cloudflare_records_are_created_and_deleted() {
     let Some(bind) = Bind::start(&[("near.example", ""), ("far.example", "")]).await else {
         return;
     };
@@ -457,7 +457,7 @@ fn desec(call: &Request<Bytes>, records: &mut Vec<Value>) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn desec_takes_records() {
+async fn desec_records_are_created_and_deleted() {
     let Some(bind) = Bind::start(&[("near.example", ""), ("far.example", "")]).await else {
         return;
     };
@@ -524,7 +524,7 @@ fn acme_dns(call: &Request<Bytes>, records: &mut Vec<Value>) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn acme_dns_takes_records_of_its_alias_only() {
+async fn acme_dns_records_are_created_only_for_its_alias() {
     let alias = "_acme-challenge.a CNAME sub.auth.example.";
     let Some(bind) = Bind::start(&[("near.example", alias), ("auth.example", "")]).await else {
         return;
@@ -568,7 +568,7 @@ async fn acme_dns_takes_records_of_its_alias_only() {
 }
 
 #[tokio::test]
-async fn route_53_takes_records() {
+async fn route_53_records_are_created_and_deleted() {
     let Some(bind) = Bind::start(&[("near.example", ""), ("far.example", "")]).await else {
         return;
     };

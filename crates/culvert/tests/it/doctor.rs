@@ -58,7 +58,7 @@ fn of<'a>(findings: &'a [Value], area: &str, level: &str) -> Vec<&'a str> {
 
 /// A running server is ready, and nothing is wrong with it. After its end, `health` fails and its ports are free.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_runs_is_in_order() {
+async fn a_running_server_is_healthy() {
     for backend in backends().await {
         let database = backend.database().await;
         let url = database.as_ref().map_or("", |database| &database.url);
@@ -107,7 +107,7 @@ async fn a_server_that_runs_is_in_order() {
 
 /// Each kind of damage is found, with a way to fix it.
 #[tokio::test(flavor = "multi_thread")]
-async fn damage_is_found_with_a_way_to_fix_it() {
+async fn each_problem_is_found_with_a_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let process = Process::start(&data, "");
@@ -195,7 +195,7 @@ async fn execute(file: &Path, statement: &'static str) {
 
 /// An unreachable database is a finding, not a failure of the command, and its password is in no finding.
 #[test]
-fn an_unreachable_database_is_found() {
+fn an_unreachable_database_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let url = "postgres://culvert:hunter2@127.0.0.1:9/culvert";

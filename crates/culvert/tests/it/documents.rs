@@ -54,7 +54,7 @@ fn generated_documents_are_current() {
 }
 
 #[test]
-fn links_between_documents_lead_somewhere() {
+fn links_between_documents_resolve() {
     let mut documents = markdown(&root().join("docs"));
     for entry in std::fs::read_dir(root()).unwrap() {
         let path = entry.unwrap().path();

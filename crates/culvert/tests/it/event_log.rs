@@ -245,7 +245,7 @@ async fn ready(culvert: &Harness) -> (u16, bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waited_in_the_log_of_two_nodes_is_delivered_by_the_one_that_is_left() {
+async fn a_remaining_node_delivers_the_queued_events_of_both() {
     const EACH: usize = 150;
     let Some(backend) = cluster(2).await else {
         return;
@@ -304,7 +304,7 @@ async fn what_waited_in_the_log_of_two_nodes_is_delivered_by_the_one_that_is_lef
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn traffic_and_deliveries_go_on_while_nats_is_away() {
+async fn traffic_and_deliveries_continue_without_nats() {
     const EACH: usize = 100;
     let Some(mut nats) = Nats::start().await else {
         return;
@@ -351,7 +351,7 @@ async fn traffic_and_deliveries_go_on_while_nats_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_without_nats_serves_and_says_that_it_is_not_ready() {
+async fn a_server_started_without_nats_serves_and_is_not_ready() {
     let Some(mut nats) = Nats::start().await else {
         return;
     };

@@ -44,7 +44,7 @@ fn own(entries: &[Entry]) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_of_all_nodes_are_found_at_each_and_survive_a_node() {
+async fn events_of_all_nodes_are_found_on_each_and_survive_a_node() {
     const ROUNDS: usize = 12;
     let Some(backend) = cluster(2).await else {
         return;
@@ -127,7 +127,7 @@ async fn events_of_all_nodes_are_found_at_each_and_survive_a_node() {
 
 /// A VACUUM holds this lock, and a node that hangs holds the others.
 #[tokio::test(flavor = "multi_thread")]
-async fn searches_do_not_wait_for_locks_of_the_traffic_log() {
+async fn searches_are_not_blocked_by_locks_of_the_traffic_log() {
     let Some(backend) = cluster(2).await else {
         return;
     };

@@ -23,7 +23,7 @@ fn token(key: &Value) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn malformed_searches_are_refused_or_find_nothing() {
+async fn malformed_searches_are_refused_or_empty() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let (_, key) = bot(&culvert, "weak").await;
@@ -62,7 +62,7 @@ async fn malformed_searches_are_refused_or_find_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_weak_key_finds_nothing_about_keys_whatever_its_cursor() {
+async fn a_member_finds_no_event_about_keys_with_any_cursor() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let (_, weak) = bot(&culvert, "weak").await;
     for n in 0..5 {

@@ -146,7 +146,7 @@ pub fn verify(secret: &str, headers: &http::HeaderMap, body: &[u8]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_destination_that_fails_gets_its_audit_events_when_it_is_back() {
+async fn a_failed_destination_gets_its_audit_events_after_recovery() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let hook = Receiver::start().await;
@@ -176,7 +176,7 @@ async fn a_destination_that_fails_gets_its_audit_events_when_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subscription_reports_its_own_life() {
+async fn a_subscription_gets_the_events_about_itself() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let hook = Receiver::start().await;

@@ -46,7 +46,7 @@ async fn status_of_edge(server: &Process) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_on_a_full_disk_serves_the_edge_and_refuses_writes_until_there_is_room() {
+async fn a_server_on_a_full_disk_serves_traffic_and_refuses_writes() {
     let folder = tempfile::tempdir().unwrap();
     let Some(disk) = Small::mount(&folder.path().join("disk")) else {
         return;

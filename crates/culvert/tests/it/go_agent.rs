@@ -144,7 +144,7 @@ async fn an_upstream_protocol_arrives_as_each_version_sends_it() {
 /// encrypted. The server terminates the TLS of an https endpoint; an agent that expects TLS there breaks the exchange,
 /// and the client learns that the agent is the cause.
 #[tokio::test(flavor = "multi_thread")]
-async fn tls_ends_at_the_agent_for_tls_endpoints_only() {
+async fn the_agent_terminates_tls_only_for_tls_endpoints() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let mut tasks = JoinSet::new();
     let session = connect(&culvert, &mut tasks).await;

@@ -26,7 +26,7 @@ fn no_large_group_of_files_imports_in_a_cycle() {
 }
 
 #[test]
-fn every_form_of_path_counts() {
+fn every_form_of_import_path_is_counted() {
     let cycles = |one: &str, other: &str| {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {

@@ -23,7 +23,7 @@ async fn restrict(culvert: &Harness, place: &str, policy: &Value) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_api_takes_calls_from_admitted_addresses_only() {
+async fn the_api_accepts_only_admitted_addresses() {
     for backend in backends().await {
         // The test acts as a trusted proxy.
         let culvert = Harness::start_with(&backend, |settings| {
@@ -79,7 +79,7 @@ async fn the_api_takes_calls_from_admitted_addresses_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn endpoints_are_reached_from_admitted_addresses_only() {
+async fn endpoints_accept_only_admitted_addresses() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let (origin, hook) = (Receiver::start().await, Receiver::start().await);
@@ -151,7 +151,7 @@ async fn endpoints_are_reached_from_admitted_addresses_only() {
 /// Decisions of the edge and of the API follow every change of a rule and of a restriction, under continuous requests
 /// of which none fails otherwise.
 #[tokio::test(flavor = "multi_thread")]
-async fn decisions_follow_changes_while_requests_flow() {
+async fn changed_restrictions_apply_to_requests_under_load() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let origin = Receiver::start().await;
@@ -199,7 +199,7 @@ async fn decisions_follow_changes_while_requests_flow() {
 
 /// The API rejects and admits its caller as the restriction of its account changes, under continuous calls.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_api_follows_changes_while_it_is_called() {
+async fn changed_restrictions_apply_to_the_api_under_load() {
     for backend in backends().await {
         // The test acts as a trusted proxy. One address is always allowed.
         let culvert = Harness::start_with(&backend, |settings| {

@@ -149,7 +149,7 @@ async fn an_auditor_proves_over_http_that_the_log_is_complete() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kept_events_are_found_by_all_that_is_known_of_them() {
+async fn retained_events_are_found_by_every_property() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let origin = Receiver::start().await;
@@ -256,7 +256,7 @@ async fn kept_events_are_found_by_all_that_is_known_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_finds_nothing_about_keys() {
+async fn a_member_finds_no_events_about_keys() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let bot = culvert.create("bot_users", json!({"name": "bot"})).await;
     let key = culvert
@@ -288,7 +288,7 @@ async fn a_member_finds_nothing_about_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_retention_has_no_traffic_and_says_so() {
+async fn a_server_without_retention_reports_that_traffic_is_not_stored() {
     let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
         settings.events.traffic_retention = Span(Duration::ZERO);
     })
@@ -382,7 +382,7 @@ async fn a_stream_without_messages_resumes_where_it_began() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_of_kept_events_resumes_behind_its_last_message() {
+async fn a_stream_of_retained_events_resumes_after_its_last_message() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let origin = Receiver::start().await;
@@ -429,7 +429,7 @@ async fn a_stream_of_kept_events_resumes_behind_its_last_message() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn traffic_is_kept_by_default_and_survives_a_restart() {
+async fn traffic_is_retained_by_default_and_survives_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
@@ -474,7 +474,7 @@ async fn kept_ids(client: &Client, kind: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_takes_no_audit_event_and_no_traffic_that_was_found() {
+async fn a_kill_loses_no_audit_event_and_no_visible_traffic() {
     let folder = tempfile::tempdir().unwrap();
     let origin = Receiver::start().await;
     let process = Process::start(folder.path(), "");

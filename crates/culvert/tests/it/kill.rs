@@ -149,7 +149,7 @@ const LOST: &str = "culvert_events_lost_total";
 const MAYBE_LOST: &str = "culvert_events_maybe_lost_total";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_power_cut_the_events_that_may_be_lost_are_counted() {
+async fn events_possibly_lost_in_a_power_cut_are_counted() {
     const REQUESTS: usize = 60;
     let folder = tempfile::tempdir().unwrap();
     let (data, cut) = (folder.path().join("data"), folder.path().join("cut"));

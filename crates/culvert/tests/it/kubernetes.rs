@@ -78,7 +78,7 @@ impl Forwarder {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_reaches_the_endpoints_that_it_selects() {
+async fn an_operator_reaches_its_selected_endpoints() {
     for backend in backends().await {
         let culvert = Harness::start_with(&backend, |settings| {
             settings.kubernetes.addr = "127.0.0.1:0".into();
@@ -256,7 +256,7 @@ async fn an_operator_of_an_inactive_or_deleted_bot_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_listener_no_endpoint_is_for_kubernetes() {
+async fn kubernetes_bindings_are_refused_without_a_listener() {
     let culvert = Harness::start(&crate::harness::Backend::Sqlite).await;
     let body = json!({
         "url": "http://shop.web", "bindings": ["kubernetes"], "upstream_url": "http://127.0.0.1:1",

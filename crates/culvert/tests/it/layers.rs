@@ -217,7 +217,7 @@ const PRODUCT: [&str; 15] = [
 ];
 
 #[test]
-fn the_http_crate_knows_no_product() {
+fn the_http_crate_has_no_product_terms() {
     let source = sources(&root().join("crates/culvert-http/src")).to_lowercase();
     let source = source.replace("user-agent", "");
     let words = source.split(|c: char| !c.is_ascii_alphabetic());
@@ -231,7 +231,7 @@ fn the_http_crate_knows_no_product() {
 }
 
 #[test]
-fn the_lock_file_holds_nothing_that_is_banned() {
+fn the_lock_file_has_no_banned_crates() {
     let deny = std::fs::read_to_string(root().join("deny.toml")).unwrap();
     let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
     let banned: Vec<&str> = deny
@@ -337,7 +337,7 @@ fn every_dependency_is_used() {
 }
 
 #[test]
-fn every_path_the_map_names_exists() {
+fn every_path_in_the_architecture_document_exists() {
     for page in ["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"] {
         let text = std::fs::read_to_string(root().join(page)).unwrap();
         let quoted = text
@@ -359,7 +359,7 @@ fn every_path_the_map_names_exists() {
 }
 
 #[test]
-fn numbers_of_codes_are_in_one_module() {
+fn code_numbers_are_in_one_module() {
     let made = ["Code", "::new("].concat();
     let everywhere = sources(&root().join("crates")).matches(&made).count();
     let module = root().join("crates/culvert-base/src/code.rs");

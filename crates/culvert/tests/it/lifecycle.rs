@@ -16,7 +16,7 @@ use crate::harness::{Backend, Harness, Receiver, backends, eventually, raw};
 use crate::kill::Process;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_readiness_and_metrics_answer() {
+async fn health_readiness_and_metrics_respond() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         for path in ["/healthz", "/readyz"] {
@@ -52,7 +52,7 @@ async fn health_readiness_and_metrics_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_keeps_everything_and_makes_no_second_first_key() {
+async fn a_restart_keeps_all_objects_and_makes_no_new_first_key() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let server = Process::start(&data, "");
@@ -77,7 +77,7 @@ async fn a_restart_keeps_everything_and_makes_no_second_first_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_made_in_the_second_of_the_first_start_is_newer() {
+async fn objects_created_in_the_second_of_the_bootstrap_are_newer() {
     for _ in 0..4 {
         let culvert = Harness::start(&Backend::Sqlite).await;
         let made = culvert.create("api_keys", json!({})).await;
@@ -88,7 +88,7 @@ async fn what_is_made_in_the_second_of_the_first_start_is_newer() {
 }
 
 #[test]
-fn a_hang_up_ends_nothing() {
+fn a_reload_ends_no_connection() {
     let folder = tempfile::tempdir().unwrap();
     let server = Process::start(&folder.path().join("data"), "");
     server.signal("HUP");
@@ -96,7 +96,7 @@ fn a_hang_up_ends_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_reaches_the_edge_without_dropping_a_request() {
+async fn a_change_reaches_the_edge_without_a_failed_request() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let origin = Receiver::start().await;
     culvert.endpoint("steady", origin.address).await;
@@ -124,7 +124,7 @@ async fn a_change_reaches_the_edge_without_dropping_a_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_dead_at_the_204() {
+async fn a_deleted_key_is_refused_immediately() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         for _ in 0..20 {

@@ -192,7 +192,7 @@ async fn listed(culvert: &Harness, collection: &str, field: &str) -> Vec<Value> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn users_log_in_at_a_real_provider() {
+async fn users_sign_in_at_a_real_provider() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let Some(provider) = Provider::start(&[callback(&culvert)]) else {
@@ -315,7 +315,7 @@ async fn users_log_in_at_a_real_provider() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_is_good_and_over_on_every_node() {
+async fn a_session_is_valid_and_ends_on_every_node() {
     let Some(backend) = cluster(2).await else {
         return;
     };

@@ -299,7 +299,7 @@ fn notices(read: &Result<Read, impl std::fmt::Debug>, text: &str) -> Vec<String>
 }
 
 #[test]
-fn every_key_of_the_agent_has_a_fate_in_both_versions() {
+fn every_agent_key_is_handled_in_both_versions() {
     let folder = Folder::new();
     for (key, value, fate) in AGENT {
         folder.check(&format!("version: 2\n\n{key}: {value}\n"), key, *fate);
@@ -315,7 +315,7 @@ fn every_key_of_the_agent_has_a_fate_in_both_versions() {
 }
 
 #[test]
-fn every_key_of_a_tunnel_or_endpoint_has_a_fate_in_both_versions() {
+fn every_tunnel_and_endpoint_key_is_handled_in_both_versions() {
     let folder = Folder::new();
     for (proto, keys) in [("http", HTTP), ("tcp", TCP), ("tls", TLS)] {
         for (key, value, fate) in keys {
@@ -353,7 +353,7 @@ fn every_key_of_a_tunnel_or_endpoint_has_a_fate_in_both_versions() {
 }
 
 #[test]
-fn the_check_of_a_file_says_what_has_no_effect() {
+fn config_check_lists_keys_without_effect() {
     let folder = Folder::new();
     let check = |path: &Path| {
         let output = binary()

@@ -50,7 +50,7 @@ pub fn process_beside(first: &Harness, folder: &Path) -> Process {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_one_node_knows_the_others_know() {
+async fn changes_on_one_node_reach_the_others() {
     let Some(backend) = cluster(2).await else {
         return;
     };
@@ -113,7 +113,7 @@ async fn what_one_node_knows_the_others_know() {
 
 /// A tail and health of one node include the traffic of another.
 #[tokio::test(flavor = "multi_thread")]
-async fn health_and_tails_are_those_of_all_nodes_whichever_is_asked() {
+async fn every_node_shows_health_and_tails_of_all() {
     const HOST: &str = "watched.culvert.localhost";
     const KIND: &str = "http_request_complete.v0";
     let Some(backend) = cluster(2).await else {

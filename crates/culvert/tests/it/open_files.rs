@@ -72,7 +72,7 @@ const FILES_USED: &str = "culvert_edge_pressure_percent{of=\"files\"}";
 const CLOSED: &str = "culvert_edge_shed_total{what=\"connections\"}";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_take_their_share_of_the_files_and_the_rest_works_on() {
+async fn connections_use_only_their_share_of_file_descriptors() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let limited = binary();

@@ -90,7 +90,7 @@ impl Drop for Postgres {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn traffic_goes_on_while_the_database_is_away_and_nothing_is_lost() {
+async fn a_database_outage_stops_no_traffic_and_loses_no_event() {
     const HOST: &str = "steady.culvert.localhost";
     let Some(postgres) = tokio::task::spawn_blocking(Postgres::start).await.unwrap() else {
         return;

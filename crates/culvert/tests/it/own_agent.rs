@@ -233,7 +233,7 @@ async fn raw(address: &str, head: &str, body: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_from_the_shell_its_requests_on_the_page_and_one_sent_again() {
+async fn the_http_command_publishes_an_endpoint_and_replays_a_request() {
     let stage = Stage::start().await;
     let mut agent = stage.run(&[
         "http",
@@ -381,7 +381,7 @@ async fn exchanges(streams: Vec<Stream>, each: usize) -> Vec<Stream> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_requests_some_are_kept_and_the_page_says_how_many_are_not() {
+async fn the_inspection_page_counts_requests_that_were_not_kept() {
     const ENDPOINT: &str = "ep_busy.example.test";
     let stage = Stage::start().await;
     let mut agent = stage.run(&[
@@ -443,7 +443,7 @@ async fn of_many_requests_some_are_kept_and_the_page_says_how_many_are_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn several_endpoints_from_a_file_come_back_after_a_cut() {
+async fn endpoints_of_a_file_reconnect_after_a_lost_connection() {
     let stage = Stage::start().await;
     let file = stage.folder.path().join("agent.yml");
     let text = format!(
@@ -469,7 +469,7 @@ async fn several_endpoints_from_a_file_come_back_after_a_cut() {
 
 /// Version 2 of ngrok's configuration, without flags or variables: the file says everything.
 #[tokio::test(flavor = "multi_thread")]
-async fn ngroks_configuration_starts_as_it_is() {
+async fn ngroks_configuration_file_works_unchanged() {
     let stage = Stage::start().await;
     let text = format!(
         "version: \"2\"\nauthtoken: right\nregion: eu\nserver_addr: {}\nroot_cas: ca.pem\nweb_addr: false\n\
@@ -511,7 +511,7 @@ async fn ngroks_configuration_starts_as_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_is_one_sentence_and_wrong_usage_another() {
+async fn refusals_and_wrong_usage_have_distinct_one_line_errors() {
     let stage = Stage::start().await;
     let said = async |change: &dyn Fn(&mut Command), arguments: &[&str]| {
         let mut command = stage.command(arguments);

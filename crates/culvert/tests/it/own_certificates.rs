@@ -193,7 +193,7 @@ fn renew(path: &Path) -> CertificateDer<'static> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hang_up_reads_the_certificate_file_of_the_api() {
+async fn a_reload_reads_the_certificate_file_of_the_api() {
     let folder = tempfile::tempdir().unwrap();
     let pem = folder.path().join("api.pem");
     let first = renew(&pem);
@@ -310,7 +310,7 @@ fn replaces_of(body: &[u8]) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn renewal_information_is_read_and_orders_name_what_they_replace() {
+async fn renewal_information_is_read_and_orders_name_the_replaced_certificate() {
     let Some(mut authority) = Authority::prepare().await else {
         return;
     };

@@ -10,7 +10,7 @@ use crate::harness::{Backend, Harness, Receiver, backends, eventually};
 const POLICY: &str = "# ours\non_http_request:\n  - name:   only us\n    expressions: [ \"req.headers['x-who'][0] == 'me'\" ]\n    actions:\n      - {type: log, config: {metadata: {n: '${1 + 1}'}}}\n      - type: custom-response\n        config: { status_code: 201, body: 'hello ${req.headers[\"x-who\"][0]}' }\n  - actions: [ {type: deny} ]";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_is_echoed_runs_and_changes_live() {
+async fn a_policy_is_returned_runs_and_changes_without_a_restart() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let hook = Receiver::start().await;
@@ -79,7 +79,7 @@ async fn a_policy_is_echoed_runs_and_changes_live() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ip_policies_count_live_and_do_not_hold_on() {
+async fn changes_of_ip_policies_apply_immediately_and_keep_no_reference() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let origin = Receiver::start().await;
@@ -120,7 +120,7 @@ async fn ip_policies_count_live_and_do_not_hold_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn passwords_are_sealed_and_kept() {
+async fn passwords_are_encrypted_and_kept_by_updates() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let host = "locked.culvert.localhost";
@@ -160,7 +160,7 @@ async fn passwords_are_sealed_and_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_policy_of_the_guide_is_taken() {
+async fn every_policy_of_the_guide_is_accepted() {
     let guide = include_str!("../../../../docs/how-to/traffic-policy.md");
     let culvert = Harness::start(&Backend::Sqlite).await;
     let policy = culvert.create("ip_policies", json!({})).await;
@@ -184,7 +184,7 @@ async fn every_policy_of_the_guide_is_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn traffic_reaches_an_internal_endpoint_through_a_policy_alone() {
+async fn internal_endpoints_are_reachable_only_through_policies() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let origin = Receiver::start().await;
@@ -214,7 +214,7 @@ async fn traffic_reaches_an_internal_endpoint_through_a_policy_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_of_a_vault_counts_live_and_stays_sealed() {
+async fn a_vault_secret_applies_immediately_and_stays_encrypted() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let vault = culvert.create("vaults", json!({"name": "keys"})).await;
@@ -255,7 +255,7 @@ async fn a_secret_of_a_vault_counts_live_and_stays_sealed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn certificate_authorities_are_named_in_policies() {
+async fn policies_use_certificate_authorities() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::default();

@@ -96,7 +96,7 @@ async fn public_urls_have_the_ports_of_the_settings_or_the_bound_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_is_reported_the_url_that_works() {
+async fn an_agent_gets_the_url_with_the_public_port() {
     let culvert = with_ports(0, 0).await;
     let credential = culvert.create("credentials", json!({})).await;
     let port = culvert.http.port();

@@ -76,7 +76,7 @@ impl<'a> Owner<'a> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_owners_on_two_nodes_one_gets_kin_names() {
+async fn concurrent_reservations_on_two_nodes_succeed_once() {
     for backend in backends().await {
         let backend = backend.for_nodes(2);
         let one = Harness::start(&backend).await;

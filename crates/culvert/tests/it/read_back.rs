@@ -233,7 +233,7 @@ async fn cases(culvert: &Harness) -> Vec<Case> {
 
 /// A plan after each write finds nothing to change, for every resource of Terraform's provider.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_plan_of_terraform_drifts() {
+async fn terraform_plans_show_no_drift() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         for mut case in cases(&culvert).await {
@@ -291,7 +291,7 @@ async fn run(culvert: &Harness, case: &Case, body: &Value) {
 
 /// The operator compares these fields of an endpoint with its own by equality, and updates when one differs.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_reconcile_of_the_operator_repeats() {
+async fn operator_reconciles_change_nothing_twice() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let policy = json!({"on_http_request": [{"name": "in", "actions": [
         {"type": "basic-auth", "config": {"credentials": ["me:correct horse"]}},
@@ -346,7 +346,7 @@ async fn no_reconcile_of_the_operator_repeats() {
 
 /// Responses with secrets are not cached, and lists do not have them.
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_are_in_responses_about_one_endpoint_alone() {
+async fn secrets_are_only_in_responses_about_one_endpoint() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let body = json!({"url": "https://one.culvert.localhost", "traffic_policy": POLICY});
     let made = culvert.create("endpoints", body).await;

@@ -24,7 +24,7 @@ fn renew(path: &Path) -> CertificateDer<'static> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hang_up_takes_new_files_into_use_and_keeps_the_old_when_they_are_bad() {
+async fn a_reload_uses_new_files_and_keeps_the_old_if_invalid() {
     let folder = tempfile::tempdir().unwrap();
     let pem = folder.path().join("edge.pem");
     let config = folder.path().join("culvert.toml");
@@ -102,7 +102,7 @@ async fn ready(culvert: &Process) -> (u16, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn data_about_addresses_comes_with_a_hang_up_and_its_want_is_reported_and_refuses() {
+async fn a_reload_reads_ip_data_and_missing_data_is_reported_and_refuses_traffic() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let (config, log, geo, list) = (
@@ -222,7 +222,7 @@ async fn data_about_addresses_comes_with_a_hang_up_and_its_want_is_reported_and_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn templates_of_error_pages_come_with_a_hang_up_and_bad_ones_change_nothing() {
+async fn a_reload_reads_error_page_templates_and_invalid_ones_change_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (pages, log) = (folder.path().join("pages"), folder.path().join("log"));
     std::fs::create_dir(&pages).unwrap();

@@ -56,7 +56,7 @@ async fn lives(data: &Path, url: &str, hook: &Receiver, secret: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_key_opens_everything_whatever_stopped_its_making() {
+async fn an_interrupted_master_key_rotation_completes() {
     for backend in backends().await {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");

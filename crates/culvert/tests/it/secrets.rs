@@ -9,7 +9,7 @@ use crate::events_arrive::subscribe_debug;
 use crate::harness::{Backend, Harness, Receiver, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_is_in_one_answer_and_nowhere_else() {
+async fn a_token_is_in_one_response_and_nowhere_else() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let hook = Receiver::start().await;
     let kinds = [

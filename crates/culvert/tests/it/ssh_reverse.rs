@@ -165,7 +165,7 @@ async fn a_stock_ssh_client_serves_http_until_its_key_is_deleted() {
 
 /// OpenSSH and Dropbear print the port of the reply, and then the server prints that of the endpoint.
 #[tokio::test(flavor = "multi_thread")]
-async fn stock_clients_are_given_the_port_that_was_allocated() {
+async fn stock_ssh_clients_get_the_allocated_port() {
     let folder = tempfile::tempdir().unwrap();
     let Some(public) = key(folder.path()) else {
         return;
@@ -226,7 +226,7 @@ async fn stock_clients_are_given_the_port_that_was_allocated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_own_agent_serves_http_at_the_real_server() {
+async fn our_agent_serves_http_at_a_real_server() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let credential = culvert.create("credentials", json!({})).await;
     let mut tasks = JoinSet::new();
@@ -264,7 +264,7 @@ async fn our_own_agent_serves_http_at_the_real_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn certificates_of_a_registered_authority_log_in_until_they_end() {
+async fn certificates_of_a_registered_authority_authenticate_until_they_expire() {
     let folder = tempfile::tempdir().unwrap();
     let Some(public) = key(folder.path()) else {
         return;
@@ -371,7 +371,7 @@ async fn endless(tasks: &mut JoinSet<()>) -> (String, Arc<AtomicUsize>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn downloads_that_stall_hold_up_no_other_of_the_same_client() {
+async fn stalled_downloads_do_not_delay_others_of_the_client() {
     const STALLED: usize = 20;
     let folder = tempfile::tempdir().unwrap();
     let Some(public) = key(folder.path()) else {

@@ -62,7 +62,7 @@ async fn answer(mut stream: TcpStream, asked: Arc<Notify>, let_go: Arc<Notify>) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_lets_a_slow_request_finish_and_keeps_its_event() {
+async fn a_stop_waits_for_a_slow_request_and_keeps_its_event() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let (origin, hook) = (Origin::start().await, Receiver::start().await);

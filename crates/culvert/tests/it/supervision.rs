@@ -136,7 +136,7 @@ async fn kill(task: &str, database: Option<&Database>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_any_task_is_the_end_of_the_server() {
+async fn the_server_stops_if_any_task_ends() {
     for backend in backends().await {
         let database = backend.database().await;
         let folder = tempfile::tempdir().unwrap();

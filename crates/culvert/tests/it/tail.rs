@@ -74,7 +74,7 @@ impl Drop for Tail {
 
 /// Keys and credentials exist for their owner and for admins alone, in events too.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_tail_of_a_bot_tells_nothing_about_keys() {
+async fn the_tail_of_a_bot_has_no_events_about_keys() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let bot = culvert.create("bot_users", json!({"name": "bot"})).await;
     let key = culvert
@@ -100,7 +100,7 @@ fn tail_as(culvert: &Harness, token: &str, arguments: &[&str]) -> std::process::
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tail_prints_what_matches_with_the_wanted_fields() {
+async fn a_tail_prints_matching_events_with_the_selected_fields() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let origin = Receiver::start().await;
     culvert.endpoint("wanted", origin.address).await;
@@ -162,7 +162,7 @@ async fn a_tail_of_everything_prints_audit_events_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tail_that_cannot_be_says_why() {
+async fn an_invalid_tail_is_refused_with_a_reason() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     for (arguments, code) in [
         (["--type", "nothing.v0"], "ERR_NGROK_238"),

@@ -43,7 +43,7 @@ async fn kept(culvert: &Harness, n_events: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_destination_that_came_later_receives_what_was_kept_with_the_same_ids() {
+async fn a_new_destination_receives_retained_traffic_with_its_ids() {
     for backend in backends().await {
         let culvert = Harness::start_with(&backend, keeps).await;
         let (first, late) = (Receiver::start().await, Receiver::start().await);
@@ -123,7 +123,7 @@ async fn a_destination_that_came_later_receives_what_was_kept_with_the_same_ids(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_kept_and_a_replay_of_it_survive_a_restart() {
+async fn retained_traffic_and_its_replay_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let culvert = Harness::start_with(&Backend::Sqlite, |settings| {

@@ -12,7 +12,7 @@ const SIGNATURE: &str = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c
 const POLICY: &str = "on_http_request: # from GitHub\n- actions:\n  - type: verify-webhook\n    config: {provider: github, secret: \"It's a Secret to Everybody\"}\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn webhooks_are_verified_and_their_secret_is_kept() {
+async fn webhooks_are_verified_and_updates_keep_the_secret() {
     for backend in backends().await {
         let culvert = Harness::start(&backend).await;
         let (hook, origin) = (Receiver::start().await, Receiver::start().await);

@@ -206,7 +206,7 @@ fn character(text: &str) -> Option<&str> {
 }
 
 #[test]
-fn literals_are_told_from_comments() {
+fn literals_are_distinguished_from_comments() {
     let source = r##"
 //! one "a"
 fn f<'a>(x: &'a str) -> char { g("b // b", '"', r#"c " c"#, b"d\"d"); 'e' } // two

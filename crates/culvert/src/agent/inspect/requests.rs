@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_fields_have_one_spelling() {
+    fn field_names_are_canonicalised() {
         assert_eq!(canonical("content-TYPE"), "Content-Type");
         assert_eq!(canonical("x-forwarded-for"), "X-Forwarded-For");
         assert_eq!(canonical(""), "");

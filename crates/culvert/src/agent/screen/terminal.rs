@@ -158,7 +158,7 @@ mod tests {
     use super::{Style, frame};
 
     #[test]
-    fn nothing_is_cleared_behind_a_line() {
+    fn a_line_is_cleared_before_it_is_drawn() {
         let line = |text: &str| vec![(Style::Plain, text.to_owned())];
         let bytes = frame(&[line("first"), line("second"), line("third")], true).unwrap();
         let drawn = String::from_utf8(bytes).unwrap();

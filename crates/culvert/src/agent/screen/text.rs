@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_a_terminal_obeys_is_left() {
+    fn control_sequences_are_removed() {
         for hostile in [
             "\u{1b}[2J\u{1b}]0;title\u{7}",
             "a\rb\nc\td\u{8}",
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_cut_to_columns() {
+    fn texts_are_truncated_to_columns() {
         assert_eq!(fit("abcdef", 6), "abcdef");
         assert_eq!(fit("abcdefg", 6), "abcde…");
         assert_eq!(fit("猫猫猫", 5), "猫猫…");

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_names_host_and_port() {
+    fn host_and_port_are_read_from_a_url() {
         let host = |text: &str| host_of(text, 443);
         assert_eq!(
             host("https://ca.example/dir"),

@@ -23,7 +23,7 @@ use crate::agents::{Service, builder, credential, get, list, own_agent, pattern,
 use crate::harness::{Harness, cluster, eventually, raw};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_is_reached_through_every_node_and_survives_its_own() {
+async fn an_agent_is_reachable_through_every_node_and_survives_its_own() {
     const HOST: &str = "carried.culvert.localhost";
     let Some(backend) = cluster(2).await else {
         return;
@@ -87,8 +87,7 @@ async fn once(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_kind_of_endpoint_is_reached_through_another_node_and_its_agent_is_asked_from_there()
-{
+async fn every_kind_of_endpoint_is_reachable_through_another_node() {
     const HOST: &str = "tls.culvert.localhost";
     let Some(backend) = cluster(2).await else {
         return;
@@ -184,7 +183,7 @@ async fn every_kind_of_endpoint_is_reached_through_another_node_and_its_agent_is
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_of_the_api_alone_asks_agents_of_others() {
+async fn an_api_node_sends_commands_to_agents_of_other_nodes() {
     let Some(backend) = cluster(2).await else {
         return;
     };
@@ -233,7 +232,7 @@ async fn a_node_of_the_api_alone_asks_agents_of_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_stops_does_not_wait_for_an_agent_that_died_before() {
+async fn a_stopping_node_does_not_wait_for_a_dead_agent() {
     const HOST: &str = "died.culvert.localhost";
     let Some(backend) = cluster(2).await else {
         return;

@@ -79,7 +79,7 @@ async fn take(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_node_repeats_one_batch_at_most_and_none_is_with_two_at_once() {
+async fn a_killed_node_repeats_at_most_one_batch() {
     let Some(backend) = cluster(2).await else {
         return;
     };

@@ -240,12 +240,12 @@ async fn ask_on(at: SocketAddr, host: &'static str, over: CancellationToken) -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_node_of_three_breaks_no_request_of_its_agents() {
+async fn a_killed_node_of_three_fails_no_request_of_its_agents() {
     Box::pin(killed_node(Kind::Own)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_node_of_three_breaks_no_request_of_its_published_agents() {
+async fn a_killed_node_of_three_fails_no_request_of_its_published_agents() {
     if Kind::Python.is_here() {
         Box::pin(killed_node(Kind::Python)).await;
     }
@@ -318,7 +318,7 @@ async fn killed_node(kind: Kind) {
 /// An agent with the addresses of two nodes has a session with each: when one node dies, requests go through the
 /// other.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_node_costs_an_agent_of_two_nodes_nothing() {
+async fn an_agent_with_two_nodes_survives_a_killed_node() {
     const HOST: &str = "two.culvert.localhost";
     // Requests on their way may fail; none waits until the node is known as lost, which takes longer.
     const FAILURES_END_WITHIN: Duration = Duration::from_secs(2);

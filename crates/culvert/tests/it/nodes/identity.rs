@@ -50,7 +50,7 @@ impl ServerCertVerifier for Anyone {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_nodes_are_let_in_by_the_listener_of_nodes() {
+async fn the_node_listener_admits_only_nodes() {
     let Some(backend) = cluster(1).await else {
         return;
     };

@@ -15,7 +15,7 @@ use crate::harness::{Harness, cluster, eventually};
 /// Clients spread over three nodes: a limit of the cluster holds but for what was under way, and other buckets are
 /// not touched. A limit without a scope is each node's own.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rate_limit_of_the_cluster_is_that_of_all_nodes() {
+async fn a_cluster_rate_limit_counts_all_nodes() {
     const CAPACITY: usize = 100;
     // How long a count may take to be known elsewhere, on a machine with other work.
     const KNOWN_WITHIN: Duration = Duration::from_secs(6);
@@ -124,7 +124,7 @@ async fn a_rate_limit_of_the_cluster_is_that_of_all_nodes() {
 /// A node that loses the database limits by its own counts and those that it has received, and is one of all again
 /// when the database is back.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rate_limit_of_the_cluster_holds_at_each_node_that_loses_the_database() {
+async fn a_cluster_rate_limit_holds_on_a_node_without_the_database() {
     const HOST: &str = "apart.culvert.localhost";
     const CAPACITY: usize = 10;
     let Some(backend) = cluster(2).await else {

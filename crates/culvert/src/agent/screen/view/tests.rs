@@ -128,7 +128,7 @@ fn many_endpoints_leave_room_for_requests() {
 }
 
 #[test]
-fn a_newer_server_is_named() {
+fn an_available_update_is_shown() {
     let mut view = view();
     view.sessions[0].server_version = "99.1.0".into();
     view.sessions[0].notices = vec!["Planned maintenance\u{7} tonight.".into()];

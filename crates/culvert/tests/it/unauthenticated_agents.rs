@@ -135,7 +135,7 @@ async fn agents_come(culvert: &Harness, at: SocketAddr, upstream: SocketAddr, ti
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_that_never_end_their_first_words_keep_no_other_out() {
+async fn unfinished_agent_handshakes_block_no_other_agent() {
     const SOURCES: usize = PLACES / PLACES_PER_SOURCE;
     let culvert = Harness::start(&Backend::Sqlite).await;
     let service = Service::named("one").await;
