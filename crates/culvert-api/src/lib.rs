@@ -2,7 +2,7 @@
 //! health (contract: management API 1, operations 4).
 //!
 //! One hyper service handles all requests. The routes are rows of a table, and most of them share one sequence of
-//! steps, so a router of handlers would only add boxes and copies. A request passes through [`Api::answer`], which
+//! steps, so a router of handlers would only add boxes and copies. A request passes through `Api::answer`, which
 //! checks in the order of the contract: preflight, path and method, caller, version, rate, body. Then control runs
 //! the operation.
 //!

@@ -7,8 +7,8 @@
 //!                nonce, PKCE)
 //! ```
 //!
-//! A session is stored whole in its encrypted cookie ([`seal`]), so any node of an installation accepts it and no
-//! request waits for a store. Records of sessions go through the [`journal`]. The state in memory, such as used
+//! A session is stored whole in its encrypted cookie (`seal`), so any node of an installation accepts it and no
+//! request waits for a store. Records of sessions go through the module `journal`. The state in memory, such as used
 //! attempts and refreshes in progress, is bounded and may be lost.
 //!
 //! Requests to providers go through the ports of [`culvert_policy::services`].

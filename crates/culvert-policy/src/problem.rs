@@ -10,7 +10,7 @@ use http::header::HeaderName;
 /// The field with the code of a response that the edge made. It is removed from responses of upstreams, so its
 /// presence proves that the edge made the response.
 pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static(ERROR_CODE_NAME);
-/// The name of [`ERROR_CODE`].
+/// The name of the field with the code of a response that the edge made.
 pub const ERROR_CODE_NAME: &str = "ngrok-error-code";
 
 /// What a visitor can do about a problem. Pages say it.

@@ -1,10 +1,9 @@
 //! What policies can do: one file per action, each exporting one `static TYPE`.
 //!
 //! An action is compiled once, at the place where it stands, and run by every exchange that its rule
-//! applies to. It fills its own fields of the event ([`Exchange::tell`](crate::policy::Exchange::tell)),
-//! says what came of it to the expressions behind it
-//! ([`Exchange::result`](crate::policy::Exchange::result)), and decides where the exchange goes
-//! ([`Flow`](crate::policy::Flow)).
+//! applies to. It fills its own fields of the event ([`Exchange::tell`](crate::policy::exchange::Exchange::tell)), stores its
+//! results for later expressions ([`Exchange::result`](crate::policy::exchange::Exchange::result)), and decides how the exchange
+//! continues ([`Flow`](crate::policy::run::Flow)).
 
 mod add_headers;
 mod basic_auth;

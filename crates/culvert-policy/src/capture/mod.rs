@@ -1,6 +1,6 @@
 //! Captures of requests and responses, which the `capture` action requests and the edge fills.
 //!
-//! An exchange that captures nothing has no [`CaptureDraft`], so it costs one check. The request's body is
+//! An exchange that captures nothing has no `CaptureDraft`, so it costs one check. The request's body is
 //! copied through a [`RequestTap`], which the task that reads the body shares; everything else belongs to
 //! the exchange.
 //!

@@ -1,7 +1,7 @@
 //! Data about IP addresses from the operator's files: location, network and categories.
 //!
 //! Locations and networks come from MMDB files, categories from lists of networks. A file is validated
-//! completely when it is read ([`mmdb`]), so lookups cannot fail, and converted to tables ([`flat`]), so they
+//! completely when it is read (`mmdb`), so lookups cannot fail, and converted to tables (`flat`), so they
 //! are fast. A lookup allocates only the text that it returns.
 //!
 //! A policy that uses missing data must not run as if the address had none. It is rejected when it is

@@ -80,7 +80,7 @@ pub struct Gathering {
 /// Batches from the head of one class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// In order, without bodies; [`Queue::body`] reads those. Empty if none are due.
+    /// In order, without bodies; [`super::Queue::body`] reads those. Empty if none are due.
     pub leases: Vec<Lease>,
     /// When to ask again; `None` if nothing waits.
     pub next_at: Option<Timestamp>,

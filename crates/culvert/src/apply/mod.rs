@@ -1,7 +1,7 @@
 //! Declarative configuration: files describe objects of the management API, and [`plan`] finds the changes that make
 //! the server match them.
 //!
-//! The name of an object is in its metadata, under [`IDENTITY`], so a run that was interrupted is completed by
+//! The name of an object is in its metadata, under `culvert_apply`, so a run that was interrupted is completed by
 //! another, and nothing is stored on this side. Everything goes through the public API with the rights of one key.
 
 mod compare;
