@@ -1,7 +1,7 @@
 //! Which endpoints there are, and which certificates.
 //!
 //! Control builds a [`Snapshot`](input::Snapshot) or a [`Change`](change::Change). The
-//! [compiler](compiler) turns it into [`Live`](live::Live): tables that a request reads without a lock.
+//! [`compiler`] turns it into [`Live`](live::Live): tables that a request reads without a lock.
 
 pub(crate) mod address;
 pub(crate) mod change;

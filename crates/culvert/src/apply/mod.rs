@@ -1,4 +1,4 @@
-//! Declarative configuration: files describe objects of the management API, and [`plan`] finds the changes that make
+//! Declarative configuration: files describe objects of the management API, and [`plan()`] finds the changes that make
 //! the server match them.
 //!
 //! The name of an object is in its metadata, under `culvert_apply`, so a run that was interrupted is completed by

@@ -58,7 +58,7 @@ pub(crate) const fn merges_slashes() -> bool {
     true
 }
 
-/// An upstream as sent; both parts have passed [`Upstream::parse`].
+/// An upstream as sent; both parts have passed [`culvert_edge::Upstream::parse`].
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct StoredUpstream {
     pub(crate) url: String,
