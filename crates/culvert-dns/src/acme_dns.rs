@@ -38,21 +38,18 @@ impl AcmeDns {
         if change == Change::Remove {
             return Ok(());
         }
-        let mut headers = HeaderMap::new();
-        header(&mut headers, "x-api-user", self.username.reveal())?;
-        header(&mut headers, "x-api-key", self.password.reveal())?;
-        let url = format!("{}/update", self.server_url);
+        let mut credentials = HeaderMap::new();
+        header(&mut credentials, "x-api-user", self.username.reveal())?;
+        header(&mut credentials, "x-api-key", self.password.reveal())?;
+        let api = api.json(&self.server_url, credentials);
         let body = json!({"subdomain": self.subdomain, "txt": value});
-        let answer = api.json(Method::POST, &url, headers, Some(&body)).await?;
+        let answer = api.send(Method::POST, "/update", Some(&body)).await?;
         if answer.is_success() {
             return Ok(());
         }
         let body = answer.json();
         let message = body["error"].as_str().unwrap_or("no message");
-        Err(DnsError::new(format_args!(
-            "acme-dns returned status {}: {message}",
-            answer.status
-        )))
+        Err(answer.error("acme-dns", message))
     }
 
     /// Checks that a name is the account's. The API has no request that checks credentials without a change.

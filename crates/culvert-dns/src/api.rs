@@ -24,14 +24,32 @@ pub(crate) struct Api {
     clock: Arc<dyn Clock>,
 }
 
-/// A response.
+/// The JSON API of a provider.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) body: Bytes,
+pub(crate) struct JsonApi<'a> {
+    api: &'a Api,
+    /// The base of all URLs, without a slash at the end.
+    base: &'a str,
+    /// The fields that authenticate each request.
+    credentials: HeaderMap,
 }
 
-impl Answer {
+/// A response.
+#[derive(Debug)]
+pub(crate) struct ApiResponse {
+    pub(crate) status: u16,
+    body: Bytes,
+}
+
+impl ApiResponse {
+    /// The error for a response that reports one.
+    pub(crate) fn error(&self, provider: &str, message: &str) -> DnsError {
+        let status = self.status;
+        DnsError::new(format_args!(
+            "{provider} returned status {status}: {message}"
+        ))
+    }
+
     pub(crate) fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
@@ -62,7 +80,7 @@ impl Api {
         url: &str,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Answer, DnsError> {
+    ) -> Result<ApiResponse, DnsError> {
         let mut request = Request::new(body);
         *request.method_mut() = method;
         *request.uri_mut() = url
@@ -75,7 +93,7 @@ impl Api {
         }
         let sent = self.fetch.fetch(request, ANSWER_BYTES_MAX);
         match tokio::time::timeout(REQUEST_WITHIN, sent).await {
-            Ok(Ok(answer)) => Ok(Answer {
+            Ok(Ok(answer)) => Ok(ApiResponse {
                 status: answer.status().as_u16(),
                 body: answer.into_body(),
             }),
@@ -84,18 +102,29 @@ impl Api {
         }
     }
 
-    /// Sends JSON, or nothing.
-    pub(crate) async fn json(
+    pub(crate) fn json<'a>(&'a self, base: &'a str, credentials: HeaderMap) -> JsonApi<'a> {
+        JsonApi {
+            api: self,
+            base,
+            credentials,
+        }
+    }
+}
+
+impl JsonApi<'_> {
+    /// Sends JSON, or nothing. Error responses are `Ok`.
+    pub(crate) async fn send(
         &self,
         method: Method,
-        url: &str,
-        mut headers: HeaderMap,
+        path: &str,
         body: Option<&Value>,
-    ) -> Result<Answer, DnsError> {
+    ) -> Result<ApiResponse, DnsError> {
+        let url = format!("{}{path}", self.base);
+        let mut headers = self.credentials.clone();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let body = body.map(|body| Bytes::from(body.to_string()));
-        self.send(method, url, headers, body.unwrap_or_default())
-            .await
+        let body = body.unwrap_or_default();
+        self.api.send(method, &url, headers, body).await
     }
 }
 

@@ -4,7 +4,7 @@ use culvert_base::Secret;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::api::{Answer, Api, authorized, encoded};
+use crate::api::{Api, ApiResponse, JsonApi, authorized, encoded};
 use crate::change::{Change, TTL, zones_of};
 use crate::error::DnsError;
 
@@ -31,13 +31,14 @@ impl Cloudflare {
         change: Change,
         api: &Api,
     ) -> Result<(), DnsError> {
-        let (zone_id, _) = self.zone(name, api).await?;
+        let api = self.json(api)?;
+        let (zone_id, _) = zone_of(name, &api).await?;
         let records = format!("/zones/{}/dns_records", encoded(&zone_id));
         let text = format!("\"{value}\"");
         match change {
             Change::Add => {
                 let body = json!({"type": "TXT", "name": name, "content": text, "ttl": TTL});
-                let answer = self.call(Method::POST, &records, Some(&body), api).await?;
+                let answer = api.send(Method::POST, &records, Some(&body)).await?;
                 let errors = answer.json()["errors"].take();
                 let is_same = |error: &Value| error["code"] == SAME_RECORD;
                 if errors
@@ -46,18 +47,18 @@ impl Cloudflare {
                 {
                     return Ok(());
                 }
-                judge(&answer).map(drop)
+                result_of(&answer).map(drop)
             }
             Change::Remove => {
                 let path = format!("{records}?type=TXT&name={}", encoded(name));
-                let found = judge(&self.call(Method::GET, &path, None, api).await?)?;
+                let found = result_of(&api.send(Method::GET, &path, None).await?)?;
                 for record in found.as_array().into_iter().flatten() {
                     let (id, content) = (&record["id"], &record["content"]);
                     if (*content == text || *content == value)
                         && let Some(id) = id.as_str()
                     {
                         let path = format!("{records}/{}", encoded(id));
-                        judge(&self.call(Method::DELETE, &path, None, api).await?)?;
+                        result_of(&api.send(Method::DELETE, &path, None).await?)?;
                     }
                 }
                 Ok(())
@@ -66,37 +67,29 @@ impl Cloudflare {
     }
 
     pub(crate) async fn check(&self, name: &str, api: &Api) -> Result<String, DnsError> {
-        let (_, zone) = self.zone(name, api).await?;
+        let (_, zone) = zone_of(name, &self.json(api)?).await?;
         Ok(format!("Cloudflare has the zone `{zone}`"))
     }
 
-    /// ID and name of the zone of a name.
-    async fn zone(&self, name: &str, api: &Api) -> Result<(String, String), DnsError> {
-        for zone in zones_of(name) {
-            let path = format!("/zones?name={}", encoded(zone));
-            let found = judge(&self.call(Method::GET, &path, None, api).await?)?;
-            if let Some(id) = found[0]["id"].as_str() {
-                return Ok((id.to_owned(), zone.to_owned()));
-            }
-        }
-        Err(DnsError::new("the token sees no zone with this name"))
-    }
-
-    async fn call(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-        api: &Api,
-    ) -> Result<Answer, DnsError> {
-        let url = format!("{}{path}", self.api_url);
-        let headers = authorized("Bearer", &self.api_token)?;
-        api.json(method, &url, headers, body).await
+    fn json<'a>(&'a self, api: &'a Api) -> Result<JsonApi<'a>, DnsError> {
+        Ok(api.json(&self.api_url, authorized("Bearer", &self.api_token)?))
     }
 }
 
+/// ID and name of the zone of a name.
+async fn zone_of(name: &str, api: &JsonApi<'_>) -> Result<(String, String), DnsError> {
+    for zone in zones_of(name) {
+        let path = format!("/zones?name={}", encoded(zone));
+        let found = result_of(&api.send(Method::GET, &path, None).await?)?;
+        if let Some(id) = found[0]["id"].as_str() {
+            return Ok((id.to_owned(), zone.to_owned()));
+        }
+    }
+    Err(DnsError::new("the token sees no zone with this name"))
+}
+
 /// The result of a response, or its errors.
-fn judge(answer: &Answer) -> Result<Value, DnsError> {
+fn result_of(answer: &ApiResponse) -> Result<Value, DnsError> {
     let mut body = answer.json();
     if answer.is_success() && body["success"] == true {
         return Ok(body["result"].take());
@@ -108,13 +101,9 @@ fn judge(answer: &Answer) -> Result<Value, DnsError> {
             format!("{message} ({})", error["code"])
         })
         .collect();
-    Err(DnsError::new(format_args!(
-        "Cloudflare returned status {}: {}",
-        answer.status,
-        if errors.is_empty() {
-            "no message".to_owned()
-        } else {
-            errors.join(", ")
-        }
-    )))
+    let message = match errors.is_empty() {
+        true => "no message".to_owned(),
+        false => errors.join(", "),
+    };
+    Err(answer.error("Cloudflare", &message))
 }

@@ -4,7 +4,7 @@ use culvert_base::Secret;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::api::{Answer, Api, authorized, encoded};
+use crate::api::{Api, ApiResponse, JsonApi, authorized, encoded};
 use crate::change::Change;
 use crate::error::DnsError;
 
@@ -37,15 +37,16 @@ impl Desec {
         change: Change,
         api: &Api,
     ) -> Result<(), DnsError> {
-        let domain = self.domain(name, api).await?;
+        let api = self.json(api)?;
+        let domain = domain_of(name, &api).await?;
         let subname = name.strip_suffix(&domain.name).unwrap_or_default();
         let subname = subname.trim_end_matches('.');
         let sets = format!("/domains/{}/rrsets/", encoded(&domain.name));
         let path = format!("{sets}{}/TXT/", encoded(subname));
-        let answer = self.call(Method::GET, &path, None, api).await?;
+        let answer = api.send(Method::GET, &path, None).await?;
         let before = match answer.status {
             404 => Value::Null,
-            _ => judge(&answer)?,
+            _ => result_of(&answer)?,
         };
         let values = values_of(&before);
         let records = change.of(values.clone(), &format!("\"{value}\""));
@@ -55,39 +56,31 @@ impl Desec {
         let ttl = before["ttl"].as_u64().unwrap_or(domain.ttl);
         // A set without records is deleted.
         let set = json!([{"subname": subname, "type": "TXT", "ttl": ttl, "records": records}]);
-        judge(&self.call(Method::PATCH, &sets, Some(&set), api).await?).map(drop)
+        result_of(&api.send(Method::PATCH, &sets, Some(&set)).await?).map(drop)
     }
 
     pub(crate) async fn check(&self, name: &str, api: &Api) -> Result<String, DnsError> {
-        let domain = self.domain(name, api).await?;
+        let domain = domain_of(name, &self.json(api)?).await?;
         Ok(format!("deSEC has the domain `{}`", domain.name))
     }
 
-    /// The domain that has a name.
-    async fn domain(&self, name: &str, api: &Api) -> Result<Domain, DnsError> {
-        let path = format!("/domains/?owns_qname={}", encoded(name));
-        let found = judge(&self.call(Method::GET, &path, None, api).await?)?;
-        let domain = found[0]["name"].as_str();
-        let domain = domain.filter(|domain| name.ends_with(&format!(".{domain}")));
-        Ok(Domain {
-            name: domain
-                .ok_or_else(|| DnsError::new("the account has no domain with this name"))?
-                .to_owned(),
-            ttl: found[0]["minimum_ttl"].as_u64().unwrap_or(TTL),
-        })
+    fn json<'a>(&'a self, api: &'a Api) -> Result<JsonApi<'a>, DnsError> {
+        Ok(api.json(&self.api_url, authorized("Token", &self.token)?))
     }
+}
 
-    async fn call(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-        api: &Api,
-    ) -> Result<Answer, DnsError> {
-        let url = format!("{}{path}", self.api_url);
-        let headers = authorized("Token", &self.token)?;
-        api.json(method, &url, headers, body).await
-    }
+/// The domain that has a name.
+async fn domain_of(name: &str, api: &JsonApi<'_>) -> Result<Domain, DnsError> {
+    let path = format!("/domains/?owns_qname={}", encoded(name));
+    let found = result_of(&api.send(Method::GET, &path, None).await?)?;
+    let domain = found[0]["name"].as_str();
+    let domain = domain.filter(|domain| name.ends_with(&format!(".{domain}")));
+    Ok(Domain {
+        name: domain
+            .ok_or_else(|| DnsError::new("the account has no domain with this name"))?
+            .to_owned(),
+        ttl: found[0]["minimum_ttl"].as_u64().unwrap_or(TTL),
+    })
 }
 
 /// The values of a set of records, as they are written.
@@ -97,7 +90,8 @@ fn values_of(set: &Value) -> Vec<String> {
     texts.map(str::to_owned).collect()
 }
 
-fn judge(answer: &Answer) -> Result<Value, DnsError> {
+/// The body of a response, or its error.
+fn result_of(answer: &ApiResponse) -> Result<Value, DnsError> {
     if answer.is_success() {
         return Ok(answer.json());
     }
@@ -107,8 +101,5 @@ fn judge(answer: &Answer) -> Result<Value, DnsError> {
         None if body.is_null() => "no message".to_owned(),
         None => body.to_string(),
     };
-    Err(DnsError::new(format_args!(
-        "deSEC returned status {}: {message}",
-        answer.status
-    )))
+    Err(answer.error("deSEC", &message))
 }

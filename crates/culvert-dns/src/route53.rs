@@ -5,7 +5,7 @@ use culvert_aws::{Keys, SignableBody, sign};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
 
-use crate::api::{Answer, Api, encoded};
+use crate::api::{Api, ApiResponse, encoded};
 use crate::change::{Change, TTL, zones_of};
 use crate::error::DnsError;
 
@@ -146,7 +146,7 @@ impl Route53 {
         path: &str,
         body: Bytes,
         api: &Api,
-    ) -> Result<Answer, DnsError> {
+    ) -> Result<ApiResponse, DnsError> {
         let url = format!("{}/{VERSION}{path}", self.endpoint_url);
         let mut headers = HeaderMap::new();
         if !body.is_empty() {
@@ -171,11 +171,8 @@ impl Route53 {
         let text = answer.text();
         let code = element(&text, "Code").unwrap_or("no code");
         let message = element(&text, "Message").unwrap_or("no message");
-        Err(DnsError::new(format_args!(
-            "Route 53 returned status {}: {} ({code})",
-            answer.status,
-            unescaped(message),
-        )))
+        let message = format!("{} ({code})", unescaped(message));
+        Err(answer.error("Route 53", &message))
     }
 }
 
