@@ -1,0 +1,153 @@
+//! Certificates: those of custom domains, agent ingresses and the installation's own names, and the fallback
+//! certificates of platform names.
+
+use std::sync::Arc;
+
+use culvert_base::Fault;
+use culvert_base::net::HostName;
+use culvert_edge::{Snapshot, SnapshotBuilder};
+use culvert_store::Document;
+use rustls::sign::CertifiedKey;
+use tracing::error;
+
+use super::state::ReconcileState;
+use crate::authority::Authority;
+use crate::control::Control;
+use crate::own_certificate;
+use crate::resource::model::Model;
+use crate::resource::model::agent_ingress::AgentIngress;
+use crate::resource::model::reserved_domain::ReservedDomain;
+use crate::resource::model::tls_certificate::TlsCertificate;
+use crate::stored;
+
+impl Control {
+    /// Gives the public certificates of the installation's own names to the listeners.
+    pub(super) async fn compile_own_certificates(
+        &self,
+        seen: &mut ReconcileState,
+    ) -> Result<(), Fault> {
+        let read = |document: Document| {
+            own_certificate::certified(self, &document).unwrap_or_else(|fault| {
+                error!(cause = %fault.chain(), "certificate skipped");
+                None
+            })
+        };
+        let changes = seen.own_certificates.refresh(&self.store, read).await?;
+        if !changes.is_empty() {
+            seen.due.certificates = true;
+            let certificates = seen.own_certificates.made().flatten().cloned();
+            self.own_certificates.replace(certificates.collect());
+        }
+        Ok(())
+    }
+
+    /// A snapshot update with only the certificates in use.
+    pub(super) async fn certificates_due(
+        &self,
+        authority: &mut Authority,
+        seen: &mut ReconcileState,
+    ) -> Result<SnapshotBuilder, Fault> {
+        let platform = &self.settings.edge_domain;
+        let mut snapshot = Snapshot::builder();
+        let (custom, mut bare) = self.custom_domains(seen).await;
+        for (name, key) in custom {
+            snapshot = snapshot.certificate([name], key);
+        }
+        for (names, key) in seen.own_certificates.made().flatten() {
+            if !names.contains(platform) {
+                snapshot = snapshot.certificate(names.iter().cloned(), key.clone());
+            }
+        }
+        let mut public = seen.own_certificates.made().flatten();
+        let public = public.find(|(names, _)| names.contains(platform));
+        let parents = seen.parents.keys().cloned();
+        let now = self.clock.now();
+        for (mut names, key) in authority.certificates_below(parents, now, &*self.entropy)? {
+            let mut key = key;
+            if names.contains(platform) {
+                if let Some((_, public)) = public {
+                    key = public.clone();
+                }
+                names.append(&mut bare);
+            }
+            snapshot = snapshot.fallback_certificate(names, key);
+        }
+        Ok(snapshot)
+    }
+
+    /// Custom domains and agent ingresses with their certificates, and the names that have none. For the
+    /// latter the edge presents the platform's certificate.
+    pub(super) async fn custom_domains(
+        &self,
+        seen: &mut ReconcileState,
+    ) -> (Vec<(HostName, Arc<CertifiedKey>)>, Vec<HostName>) {
+        let mut known = std::mem::take(&mut seen.certificates);
+        let mut covered: Vec<(HostName, Arc<CertifiedKey>)> = Vec::new();
+        let mut bare = Vec::new();
+        // If a name has two certificates, the later one wins: the reserved domain's.
+        let ingresses = seen.ingresses.made().map(ingress);
+        for named in ingresses.chain(seen.domains.made().map(custom_domain)) {
+            let (name, certificate_id) = match named {
+                Ok(Some(custom)) => custom,
+                Ok(None) => continue,
+                Err(fault) => {
+                    error!(cause = %fault.chain(), "domain skipped");
+                    continue;
+                }
+            };
+            let Some(id) = certificate_id else {
+                bare.push(name);
+                continue;
+            };
+            let key = match seen
+                .certificates
+                .get(&id)
+                .cloned()
+                .or_else(|| known.remove(&id))
+            {
+                Some(key) => Ok(key),
+                None => self.open_certificate(&id).await,
+            };
+            match key {
+                Ok(key) => {
+                    seen.certificates.insert(id, key.clone());
+                    covered.push((name, key));
+                }
+                Err(fault) => {
+                    error!(cause = %fault.chain(), "certificate skipped");
+                    bare.push(name);
+                }
+            }
+        }
+        (covered, bare)
+    }
+
+    pub(crate) async fn open_certificate(&self, id: &str) -> Result<Arc<CertifiedKey>, Fault> {
+        let document = self.store.get(TlsCertificate::KIND, id).await?;
+        let document = document.ok_or_else(|| Fault::bare(format!("opening {id}: not found")))?;
+        let certificate: TlsCertificate = stored::read(&document)?;
+        certificate.certified_key(&self.seal, &document.head)
+    }
+}
+
+/// The name of a custom domain and the ID of its certificate; `None` for a platform name.
+fn custom_domain(document: &Document) -> Result<Option<(HostName, Option<String>)>, Fault> {
+    let domain: ReservedDomain = stored::read(document)?;
+    let Some((name, certificate_id)) = domain.custom() else {
+        return Ok(None);
+    };
+    let name = HostName::parse(name)
+        .map_err(|error| Fault::new(format!("compiling {}", document.head.id), error))?;
+    Ok(Some((name, certificate_id.map(str::to_owned))))
+}
+
+/// The name of an agent ingress and the ID of its certificate; `None` while it has none.
+fn ingress(document: &Document) -> Result<Option<(HostName, Option<String>)>, Fault> {
+    let ingress: AgentIngress = stored::read(document)?;
+    let Some(id) = ingress.certificate_id() else {
+        return Ok(None);
+    };
+    let name = HostName::parse(ingress.name())
+        .map_err(|error| Fault::new(format!("compiling {}", document.head.id), error))?;
+    Ok(Some((name, Some(id.to_owned()))))
+}

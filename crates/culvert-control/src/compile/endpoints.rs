@@ -1,0 +1,195 @@
+//! Endpoints: their documents, the runs that their agents are connected to, and the Kubernetes operators that may
+//! bind them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use culvert_base::Fault;
+use culvert_edge::{Operator, Operators, Reach};
+use culvert_policy::Scheme;
+use culvert_store::Document;
+use tracing::error;
+
+use super::state::{Ready, ReconcileState};
+use crate::agents::heartbeat;
+use crate::authority;
+use crate::base::Base;
+use crate::control::Control;
+use crate::endpoint_selector::EndpointFacts;
+use crate::resource::model::Model;
+use crate::resource::model::endpoint::Endpoint;
+use crate::seal::Seal;
+use crate::settings::Settings;
+use crate::stored;
+use crate::traffic_policy::Compiled;
+
+impl Control {
+    /// Reads and compiles the endpoints that have changed.
+    pub(super) async fn read_endpoints(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
+        let policies = &mut seen.policies;
+        let settings = &self.settings;
+        let ready = |document: Document| match ready(&document, settings, &self.seal, policies) {
+            Ok(ready) => Some(ready),
+            Err(fault) => {
+                error!(cause = %fault.chain(), "endpoint skipped");
+                None
+            }
+        };
+        let changes = seen.endpoints.refresh(&self.store, ready).await?;
+        for (id, before) in changes {
+            let now = seen.endpoints.get(&id).and_then(Option::as_ref);
+            let before = before.flatten();
+            if now.is_some_and(|now| now.endpoint.policy.is_some()) {
+                // It may refer to a policy that was not read yet. Until then that policy denies every
+                // address.
+                seen.policies_at = None;
+            } else {
+                seen.policies.forget(&id);
+            }
+            let parent = |ready: &Ready| {
+                let (_, parent) = ready.certificate_host.as_deref()?.split_once('.')?;
+                Some(parent.to_owned())
+            };
+            if let Some(parent) = now.and_then(parent) {
+                let count = seen.parents.entry(parent).or_default();
+                *count += 1;
+                seen.due.certificates |= *count == 1;
+            }
+            if let Some(parent) = before.as_ref().and_then(parent)
+                && let Some(count) = seen.parents.get_mut(&parent)
+            {
+                *count -= 1;
+                if *count == 0 {
+                    seen.parents.remove(&parent);
+                    seen.due.certificates = true;
+                }
+            }
+            let is_served = |ready: &Ready| ready.served.is_some();
+            seen.due.whereabouts |=
+                now.is_some_and(is_served) || before.is_some_and(|ready| is_served(&ready));
+            seen.due.endpoints.insert(id);
+        }
+        Ok(())
+    }
+
+    /// Other runs whose agents this node can reach, with their addresses.
+    pub(super) async fn elsewhere(
+        &self,
+        seen: &mut ReconcileState,
+    ) -> Result<BTreeMap<String, String>, Fault> {
+        if self.nodes.is_none() {
+            return Ok(BTreeMap::new());
+        }
+        let read = |document: Document| {
+            let address = heartbeat::address(&document).unwrap_or_else(|fault| {
+                error!(cause = %fault.chain(), "node instance skipped");
+                None
+            });
+            (document.head.id, address)
+        };
+        seen.runs.refresh(&self.store, read).await?;
+        let own = self.agents.as_ref().map(|agents| &agents.run);
+        let others = seen.runs.made().filter(|(run, _)| Some(run) != own);
+        Ok(others
+            .filter_map(|(run, address)| Some((run.clone(), address.clone()?)))
+            .collect())
+    }
+
+    /// Adds the runs that endpoints refer to and that are not known here yet. An endpoint that this process
+    /// wrote is read in its latest state. This may include a later commit that moved it to a node that has
+    /// just started. Commits of other nodes are otherwise seen here only after a short delay.
+    pub(super) async fn find_runs(
+        &self,
+        seen: &ReconcileState,
+        elsewhere: &mut BTreeMap<String, String>,
+    ) -> Result<(), Fault> {
+        if self.nodes.is_none() {
+            return Ok(());
+        }
+        let own = self.agents.as_ref().map(|agents| agents.run.as_str());
+        let run_of = |ready: &Ready| Some(ready.served.as_ref()?.1.clone());
+        let due = seen.due.endpoints.iter();
+        let due = due.filter_map(|id| seen.endpoints.get(id)?.as_ref().and_then(run_of));
+        let mut named: BTreeSet<String> = due.collect();
+        // In this case the whole snapshot is rebuilt.
+        if *elsewhere != seen.elsewhere {
+            named.extend(seen.endpoints.made().flatten().filter_map(run_of));
+        }
+        for run in named {
+            if own == Some(run.as_str()) || elsewhere.contains_key(&run) {
+                continue;
+            }
+            if let Some(document) = self.store.get(heartbeat::KIND, &run).await?
+                && let Some(address) = heartbeat::address(&document)?
+            {
+                elsewhere.insert(run, address);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the Kubernetes operators that have changed. The endpoints that they may bind are due again.
+    pub(super) async fn read_operators(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
+        let accounts = seen.operators.refresh(&self.store).await?;
+        if accounts.is_empty() {
+            return Ok(());
+        }
+        seen.due.operators = true;
+        let offered = seen.endpoints.made().flatten();
+        let offered = offered
+            .filter(|ready| ready.facts.is_some() && accounts.contains(&ready.endpoint.account));
+        let offered = offered.map(|ready| ready.endpoint.id.clone());
+        seen.due.endpoints.extend(offered);
+        Ok(())
+    }
+
+    /// The Kubernetes operators that may connect.
+    pub(super) async fn operators(&self, seen: &ReconcileState) -> Result<Operators, Fault> {
+        let operators: Vec<Operator> = seen.operators.all().cloned().collect();
+        if operators.is_empty() {
+            return Ok(Operators::default());
+        }
+        Ok(Operators {
+            authority: authority::operators_certificate(&self.store).await?,
+            operators,
+        })
+    }
+}
+
+fn ready(
+    document: &Document,
+    settings: &Settings,
+    seal: &Seal,
+    policies: &mut Compiled,
+) -> Result<Ready, Fault> {
+    let endpoint: Endpoint = stored::read(document)?;
+    let served = endpoint
+        .served()
+        .map(|served| (document.head.id.clone(), served.run.clone()));
+    let ready = endpoint.compile(settings.public_ports, seal, &document.head, policies)?;
+    let policy = ready.policy.as_ref();
+    let ends_tls =
+        ready.scheme == Scheme::Https || policy.is_some_and(|policy| policy.terminates_tls());
+    let host = endpoint
+        .certificate_host(&settings.edge_domain)
+        .filter(|_| ends_tls);
+    let base = Base {
+        uri: "",
+        ports: settings.public_ports,
+        kubernetes_ingress: "",
+        viewer: None,
+    };
+    let facts = match ready.reach {
+        Reach::Kubernetes(_) => {
+            let view = serde_json::to_value(endpoint.view(&document.head, base));
+            let view = view.map_err(|error| Fault::new("reading an endpoint", error))?;
+            EndpointFacts::of(&view)
+        }
+        Reach::Public | Reach::Internal => None,
+    };
+    Ok(Ready {
+        facts,
+        certificate_host: host.map(str::to_owned),
+        endpoint: ready,
+        served,
+    })
+}

@@ -1,0 +1,174 @@
+//! Compiles documents for the other planes: endpoints, certificates and IP restrictions become a snapshot for
+//! the edge; subscriptions and destinations become a table for delivery.
+//!
+//! A pass takes no input and can run at any time. Commits and a timer start it, so a missed notification only
+//! causes a delay. Commits in quick succession share a pass, and a pass without changes publishes nothing.
+//! The cost of a pass depends on what changed: the edge gets the changes of its snapshot. It gets a whole
+//! snapshot only at the start, every hour, and when restrictions or nodes change. An invalid document is
+//! logged and skipped; the others still take effect.
+
+mod certificates;
+mod delivery;
+mod edge;
+mod endpoints;
+mod state;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use culvert_base::Fault;
+use culvert_store::Document;
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+use self::state::ReconcileState;
+use crate::authority::Authority;
+use crate::control::Control;
+use crate::login;
+use crate::resource::model::Model;
+use crate::resource::model::ip_policy::IpPolicy;
+use crate::resource::model::ip_policy_rule::IpPolicyRule;
+use crate::resource::model::ip_restriction::IpRestriction;
+use crate::restriction::Restrictions;
+
+/// Longest time between two passes: certificates become due without a commit.
+const PASS_EVERY: Duration = Duration::from_secs(60);
+/// Longest time until a failed pass is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// Minimum and maximum pause between two passes.
+const PASS_APART: Duration = Duration::from_millis(1);
+const PASS_APART_MAX: Duration = Duration::from_millis(100);
+
+/// The pause after a pass. It is four times the duration of a pass, so that many changes leave most of a processor to the
+/// traffic. A single long pass, such as the first one or one that waited for the database, does not delay the next one.
+fn pause(before: Duration, last: Duration) -> Duration {
+    (4 * before.min(last)).clamp(PASS_APART, PASS_APART_MAX)
+}
+
+/// Kinds that decide which addresses are allowed.
+const RESTRICTION_KINDS: [&str; 3] = [IpRestriction::KIND, IpPolicy::KIND, IpPolicyRule::KIND];
+
+impl Control {
+    /// Keeps the other planes up to date until cancelled.
+    pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
+        let mut authority = self.authority.lock().await;
+        let mut seen = ReconcileState::nothing(Arc::clone(&self.logins));
+        let mut revision = self.store.watch();
+        let mut before = Duration::ZERO;
+        loop {
+            revision.mark_unchanged();
+            let began = Instant::now();
+            let compiled = self.pass(&mut authority, &mut seen).await;
+            self.has_failed.store(compiled.is_err(), Ordering::Relaxed);
+            let next = match compiled {
+                Ok(()) => PASS_EVERY,
+                Err(fault) => {
+                    error!(cause = %fault.chain(), "configuration failed to compile; keeping the last snapshot");
+                    RETRY_AFTER
+                }
+            };
+            let last = began.elapsed();
+            let apart = pause(std::mem::replace(&mut before, last), last);
+            let woken = async {
+                tokio::time::sleep(apart).await;
+                // The sender lives in the store, which outlives this task.
+                drop(tokio::time::timeout(next, revision.changed()).await);
+            };
+            tokio::select! {
+                () = woken => {}
+                () = cancel.cancelled() => return,
+            }
+        }
+    }
+
+    async fn pass(
+        &self,
+        authority: &mut Authority,
+        seen: &mut ReconcileState,
+    ) -> Result<(), Fault> {
+        self.compile_restrictions(seen).await;
+        if self.edge.is_some() {
+            // First, so that an ended session is not accepted while the rest is compiled.
+            self.compile_ends(seen).await?;
+        }
+        self.compile_delivery(seen).await?;
+        self.compile_own_certificates(seen).await?;
+        if let Some(edge) = &self.edge {
+            // All that is read from here on includes at least this revision.
+            let revision = *self.store.watch().borrow();
+            self.compile_edge(&**edge, authority, seen).await?;
+            self.published.send_replace(revision);
+        }
+        Ok(())
+    }
+
+    /// The latest revision, and whether a document of these kinds was, or may have been, written since
+    /// `since`.
+    async fn is_touched(&self, since: Option<i64>, kinds: &[&str]) -> (i64, bool) {
+        let (until, touched) = self.store.touched(since.unwrap_or(0)).await;
+        let is_touched = match (since, touched) {
+            (Some(_), Some(touched)) => touched.iter().any(|one| kinds.contains(&&*one.kind)),
+            _ => true,
+        };
+        (until, is_touched)
+    }
+
+    /// Applies new IP restrictions. If they cannot be read, the previous ones stay in force.
+    async fn compile_restrictions(&self, seen: &mut ReconcileState) {
+        let (until, is_due) = self
+            .is_touched(seen.restrictions_at, &RESTRICTION_KINDS)
+            .await;
+        if !is_due {
+            seen.restrictions_at = Some(until);
+            return;
+        }
+        let before = self.restrictions.load_full();
+        match Restrictions::load(&self.store, &before).await {
+            Ok(loaded) => {
+                seen.restrictions_at = Some(until);
+                if let Some(restrictions) = loaded {
+                    self.restrictions.store(Arc::new(restrictions));
+                }
+            }
+            Err(fault) => {
+                error!(cause = %fault.chain(), "IP restrictions failed to compile; keeping the previous ones");
+            }
+        }
+    }
+
+    /// Sends ended sessions to the edge, without a new snapshot.
+    async fn compile_ends(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
+        let made = |document: Document| match login::compile(&document) {
+            Ok(made) => Some(made),
+            Err(fault) => {
+                error!(cause = %fault.chain(), "session revocations of a user are skipped");
+                None
+            }
+        };
+        let changes = seen.ends.refresh(&self.store, made).await?;
+        if !changes.is_empty() || !std::mem::replace(&mut seen.has_ends, true) {
+            self.logins.revoke(login::table(seen.ends.made()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_pass_delays_no_change() {
+        let ms = Duration::from_millis;
+        for (before, last, expected) in [
+            (ms(0), ms(700), PASS_APART),
+            (ms(700), ms(2), ms(8)),
+            (ms(2), ms(30), ms(8)),
+            (ms(30), ms(20), ms(80)),
+            (ms(700), ms(700), PASS_APART_MAX),
+        ] {
+            assert_eq!(pause(before, last), expected, "{before:?} {last:?}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What the last pass read and compiled, to detect changes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+use culvert_delivery::{Replay, Source, Target};
+use culvert_edge::Reach;
+use culvert_login::{Logins, Revoked, UserKey};
+use culvert_store::Document;
+use rustls::sign::CertifiedKey;
+
+use crate::active_operators::ActiveOperators;
+use crate::agents::heartbeat;
+use crate::endpoint_selector::EndpointFacts;
+use crate::informer_cache::InformerCache;
+use crate::own_certificate::{self, Certified};
+use crate::reconcile::acme;
+use crate::resource::model::Model;
+use crate::resource::model::agent_ingress::AgentIngress;
+use crate::resource::model::endpoint::Endpoint;
+use crate::resource::model::event_destination::EventDestination;
+use crate::resource::model::event_subscription::EventSubscription;
+use crate::resource::model::reserved_domain::ReservedDomain;
+use crate::resource::model::user::User;
+use crate::restriction::Restrictions;
+use crate::traffic_policy::Compiled;
+use crate::{login, replay};
+
+/// The documents of the last pass, to detect changes.
+#[derive(Debug)]
+pub(super) struct ReconcileState {
+    /// Compiled endpoints; `None` for one that is skipped.
+    pub(super) endpoints: InformerCache<Option<Ready>>,
+    /// Runs of servers with agents: ID, and the address at which other nodes reach the agents.
+    pub(super) runs: InformerCache<(String, Option<String>)>,
+    pub(super) domains: InformerCache<Document>,
+    pub(super) own_certificates: InformerCache<Option<Certified>>,
+    pub(super) ingresses: InformerCache<Document>,
+    pub(super) orders: InformerCache<Document>,
+    pub(super) operators: ActiveOperators,
+    pub(super) subscriptions: InformerCache<Subscribed>,
+    /// Whether each user may receive every event.
+    pub(super) users: InformerCache<bool>,
+    pub(super) destinations: InformerCache<Document>,
+    /// Replays with their owners; `None` for one that is skipped.
+    pub(super) replays: InformerCache<Option<(Replay, String)>>,
+    /// Changes that the edge does not have yet.
+    pub(super) due: Due,
+    /// The number of endpoints that present a certificate for names below each parent.
+    pub(super) parents: BTreeMap<String, usize>,
+    /// The IP restrictions and the other nodes of the snapshot.
+    pub(super) restrictions: Option<Arc<Restrictions>>,
+    pub(super) elsewhere: BTreeMap<String, String>,
+    /// The revisions up to which restrictions and policies were read.
+    pub(super) restrictions_at: Option<i64>,
+    pub(super) policies_at: Option<i64>,
+    /// Uploaded certificates in use, by ID. A certificate never changes under its ID.
+    pub(super) certificates: HashMap<String, Arc<CertifiedKey>>,
+    /// Whether delivery has received the table.
+    pub(super) has_delivery: bool,
+    /// Open targets by destination, with the revision they were opened from.
+    pub(super) targets: HashMap<String, (i64, Arc<dyn Target>)>,
+    /// Traffic policies in use.
+    pub(super) policies: Compiled,
+    /// Sessions that ended early, and whether the edge has them.
+    pub(super) ends: InformerCache<Option<(UserKey, Revoked)>>,
+    pub(super) has_ends: bool,
+    /// When the snapshot was last built; its certificates become due for renewal.
+    pub(super) snapshot_at: Option<Instant>,
+}
+
+/// Changes that were read since the edge was last updated. They stay due while passes fail.
+#[derive(Debug, Default)]
+pub(super) struct Due {
+    pub(super) endpoints: BTreeSet<String>,
+    pub(super) certificates: bool,
+    pub(super) challenges: bool,
+    pub(super) operators: bool,
+    /// Where agents are connected, for streams to other nodes.
+    pub(super) whereabouts: bool,
+}
+
+/// A compiled endpoint for the edge.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub(super) endpoint: culvert_edge::Endpoint,
+    /// The host below the platform domain whose certificate it presents.
+    pub(super) certificate_host: Option<String>,
+    /// The endpoint's ID and the run that its agent is connected to, for an agent's endpoint.
+    pub(super) served: Option<(String, String)>,
+    /// What selectors of Kubernetes operators see, if they may bind it.
+    pub(super) facts: Option<EndpointFacts>,
+}
+
+/// The parts of a subscription that delivery needs.
+#[derive(Debug, Default)]
+pub(super) struct Subscribed {
+    /// The compiled traffic sources.
+    pub(super) sources: Vec<Arc<Source>>,
+    pub(super) id: String,
+    /// The owner, whose role decides whether events for admins are sent.
+    pub(super) owner_id: String,
+}
+
+impl ReconcileState {
+    pub(super) fn nothing(logins: Arc<Logins>) -> Self {
+        Self {
+            endpoints: InformerCache::of(Endpoint::KIND),
+            runs: InformerCache::of(heartbeat::KIND),
+            domains: InformerCache::of(ReservedDomain::KIND),
+            own_certificates: InformerCache::of(own_certificate::KIND),
+            ingresses: InformerCache::of(AgentIngress::KIND),
+            orders: InformerCache::of(acme::KIND),
+            operators: ActiveOperators::nothing(),
+            subscriptions: InformerCache::of(EventSubscription::KIND),
+            users: InformerCache::of(User::KIND),
+            destinations: InformerCache::of(EventDestination::KIND),
+            replays: InformerCache::of(replay::KIND),
+            due: Due::default(),
+            parents: BTreeMap::new(),
+            restrictions: None,
+            elsewhere: BTreeMap::new(),
+            restrictions_at: None,
+            policies_at: None,
+            certificates: HashMap::new(),
+            has_delivery: false,
+            targets: HashMap::new(),
+            policies: Compiled::new(logins),
+            ends: InformerCache::of(login::KIND),
+            has_ends: false,
+            snapshot_at: None,
+        }
+    }
+
+    /// An endpoint for the edge, with the Kubernetes operators that select it.
+    pub(super) fn bound(&self, ready: &Ready) -> culvert_edge::Endpoint {
+        let mut endpoint = ready.endpoint.clone();
+        if let Some(facts) = &ready.facts {
+            let selecting = self.operators.selecting(&endpoint.account, facts);
+            endpoint.reach = Reach::Kubernetes(selecting);
+        }
+        endpoint
+    }
+}
