@@ -44,7 +44,7 @@ pub(crate) enum Failed {
     Token(&'static str),
     /// The response contains no user id.
     #[error("the provider returned no user ID")]
-    Nobody,
+    NoUser,
     /// The response contains no verified e-mail address.
     #[error("the provider returned no verified e-mail address")]
     NoEmail,
@@ -111,7 +111,7 @@ impl Asking<'_> {
         // OpenID Connect Core 5.3.2: data of another user must not be used.
         match profile.get("sub") == claims.get("sub") {
             true => Ok((claims, profile)),
-            false => Err(Failed::Nobody),
+            false => Err(Failed::NoUser),
         }
     }
 
@@ -233,7 +233,7 @@ impl Asking<'_> {
             _ => {}
         }
         if text("sub").is_none_or(str::is_empty) {
-            return Err(Failed::Nobody);
+            return Err(Failed::NoUser);
         }
         Ok(claims)
     }
@@ -285,13 +285,13 @@ impl Asking<'_> {
                     |answer: &Json| answer.get("sub").and_then(Json::as_str).map(str::to_owned);
                 // OpenID Connect Core 5.3.2: data of another user must not be used.
                 match (said(&body), said(claims)) {
-                    (Some(body), Some(claimed)) if body != claimed => return Err(Failed::Nobody),
+                    (Some(body), Some(claimed)) if body != claimed => return Err(Failed::NoUser),
                     _ => standard_person([&body, claims]),
                 }
             }
         };
         if person.provider_user_id.is_empty() {
-            return Err(Failed::Nobody);
+            return Err(Failed::NoUser);
         }
         if let (Some(known), true) = (self.known, person.email.is_empty()) {
             if let (Some(behind), Some(url)) = (known.emails, &self.endpoints.userinfo) {

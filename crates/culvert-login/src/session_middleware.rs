@@ -25,7 +25,7 @@ use super::session::{Session, Spans, Standing, Tokens};
 use super::{CALLBACK_PATH, Logins};
 use culvert_http::authority::Authority;
 use culvert_policy::policy::exchange::Exchange;
-use culvert_policy::policy::run::{Action, Flow, Run};
+use culvert_policy::policy::run::{Action, ActionResult, Flow};
 use culvert_policy::policy::template::Template;
 use culvert_policy::policy::values::map;
 use culvert_policy::problem::Problem;
@@ -89,7 +89,7 @@ pub(crate) struct SessionMiddleware {
 pub(crate) struct Login(pub(crate) Arc<SessionMiddleware>);
 
 /// The context of one request.
-struct Visit {
+struct RequestContext {
     app: App,
     /// The context that cookies are encrypted for.
     context: String,
@@ -98,9 +98,9 @@ struct Visit {
 
 /// Why there is no valid session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gone {
+enum NoSession {
     /// The request has no session.
-    Nobody,
+    Absent,
     TimedOut,
     TooOld,
     Ended,
@@ -180,7 +180,11 @@ impl SessionMiddleware {
     }
 
     /// The context of a request. A flow if the client id or secret cannot be computed.
-    fn visit(&self, x: &mut Exchange<'_>, request: &request::Parts) -> Result<Visit, Flow> {
+    fn request_context(
+        &self,
+        x: &mut Exchange<'_>,
+        request: &request::Parts,
+    ) -> Result<RequestContext, Flow> {
         let app = match &self.options.app {
             AppSource::Operators(app) => app.clone(),
             AppSource::Own(id, secret) => {
@@ -202,7 +206,7 @@ impl SessionMiddleware {
             app.id,
             self.options.auth_id
         );
-        Ok(Visit {
+        Ok(RequestContext {
             app,
             context,
             now: x.conn.info.now(),
@@ -214,11 +218,12 @@ impl SessionMiddleware {
         &self,
         account: &str,
         request: &request::Parts,
-        visit: &Visit,
-    ) -> Result<(Session, Standing), Gone> {
-        let mut gone = Gone::Nobody;
+        request_context: &RequestContext,
+    ) -> Result<(Session, Standing), NoSession> {
+        let mut absence = NoSession::Absent;
         for sealed in self.cookies.sessions(&request.headers) {
-            let Some(session) = Session::open(&self.logins.keys, &visit.context, &sealed) else {
+            let Some(session) = Session::open(&self.logins.keys, &request_context.context, &sealed)
+            else {
                 continue;
             };
             let user = self.user(account, &session.person);
@@ -226,16 +231,16 @@ impl SessionMiddleware {
                 .logins
                 .has_ended(user, &session.id, session.started_at())
             {
-                gone = Gone::Ended;
+                absence = NoSession::Ended;
                 continue;
             }
-            match session.standing(self.options.spans, &self.print, visit.now) {
-                Standing::TimedOut => gone = Gone::TimedOut,
-                Standing::TooOld => gone = Gone::TooOld,
+            match session.standing(self.options.spans, &self.print, request_context.now) {
+                Standing::TimedOut => absence = NoSession::TimedOut,
+                Standing::TooOld => absence = NoSession::TooOld,
                 standing => return Ok((session, standing)),
             }
         }
-        Err(gone)
+        Err(absence)
     }
 
     /// Lets a request with a session pass.
@@ -243,7 +248,7 @@ impl SessionMiddleware {
         x.tell(event_slots::OAUTH_DECISION, "allow");
         self.tell_user(x, &session.person);
         if x.wants_results() {
-            let fields = self.result(Some(session), Gone::Nobody, was_refreshed, None);
+            let fields = self.result(Some(session), NoSession::Absent, was_refreshed, None);
             x.result(self.options.kind.result(), fields);
         }
         // Upstreams must not receive the cookies, which would allow them to act as the user.
@@ -268,7 +273,7 @@ impl SessionMiddleware {
     fn result(
         &self,
         session: Option<&Session>,
-        gone: Gone,
+        absence: NoSession,
         was_refreshed: bool,
         problem: Option<Problem>,
     ) -> Vec<(&'static str, Value)> {
@@ -301,10 +306,13 @@ impl SessionMiddleware {
             ("access_token", text(&tokens.access)),
             ("refresh_token", text(&tokens.refresh)),
             ("expires_at", text(&expires)),
-            ("session_timed_out", Value::Bool(gone == Gone::TimedOut)),
+            (
+                "session_timed_out",
+                Value::Bool(absence == NoSession::TimedOut),
+            ),
             (
                 "session_max_duration_reached",
-                Value::Bool(gone == Gone::TooOld),
+                Value::Bool(absence == NoSession::TooOld),
             ),
             ("userinfo_refreshed", Value::Bool(was_refreshed)),
         ];
@@ -316,30 +324,42 @@ impl SessionMiddleware {
 
     /// Responds instead of the upstream, with the error of the problem.
     fn refuse(&self, x: &mut Exchange<'_>, problem: Problem) -> Flow {
-        self.stop(x, Gone::Nobody, Some(problem));
+        self.stop(x, NoSession::Absent, Some(problem));
         x.refuse(problem)
     }
 
-    fn stop(&self, x: &mut Exchange<'_>, gone: Gone, problem: Option<Problem>) {
+    fn stop(&self, x: &mut Exchange<'_>, absence: NoSession, problem: Option<Problem>) {
         x.tell(event_slots::OAUTH_DECISION, "block");
         if x.wants_results() {
-            let fields = self.result(None, gone, false, problem);
+            let fields = self.result(None, absence, false, problem);
             x.result(self.options.kind.result(), fields);
         }
     }
 
     /// Sets the cookies of a session.
-    fn keep(&self, x: &mut Exchange<'_>, visit: &Visit, session: &Session) -> Option<()> {
+    fn keep(
+        &self,
+        x: &mut Exchange<'_>,
+        request_context: &RequestContext,
+        session: &Session,
+    ) -> Option<()> {
         let entropy = Arc::clone(&x.conn.services.entropy);
-        let sealed = session.seal(&self.logins.keys, &*entropy, &visit.context)?;
-        let keep_for = session.ends_at(self.options.spans).since(visit.now);
+        let sealed = session.seal(&self.logins.keys, &*entropy, &request_context.context)?;
+        let keep_for = session
+            .ends_at(self.options.spans)
+            .since(request_context.now);
         let headers = &x.request?.headers;
         let cookies = self.cookies.keep_session(&sealed, keep_for, headers);
         x.memory.cookies.extend(cookies);
         Some(())
     }
 
-    fn sighting(&self, x: &Exchange<'_>, visit: &Visit, session: &Session) -> Sighting {
+    fn sighting(
+        &self,
+        x: &Exchange<'_>,
+        request_context: &RequestContext,
+        session: &Session,
+    ) -> Sighting {
         let agent = x
             .request
             .and_then(|request| request.headers.get(USER_AGENT));
@@ -356,12 +376,16 @@ impl SessionMiddleware {
             user_agent: agent.chars().take(USER_AGENT_BYTES_MAX).collect(),
             ip_address: x.conn.info.client.ip().to_string(),
             started_at: session.started_at(),
-            seen_at: visit.now,
+            seen_at: request_context.now,
             expires_at: session.ends_at(self.options.spans),
         }
     }
 
-    async fn enter(self: &Arc<Self>, x: &mut Exchange<'_>, visit: Visit) -> Flow {
+    async fn enter(
+        self: &Arc<Self>,
+        x: &mut Exchange<'_>,
+        request_context: RequestContext,
+    ) -> Flow {
         let Some(request) = x.request else {
             return Flow::Continue;
         };
@@ -370,34 +394,38 @@ impl SessionMiddleware {
             LOGIN_PATH if self.is_meant(query) => {
                 let path = parameter(query, "redirect_path");
                 return match path.as_deref().map(local_path) {
-                    None => self.begin(x, &visit, "/", true).await,
-                    Some(Some(path)) => self.begin(x, &visit, path, true).await,
+                    None => self.begin(x, &request_context, "/", true).await,
+                    Some(Some(path)) => self.begin(x, &request_context, path, true).await,
                     Some(None) => self.refuse(x, Problem::LoginPath),
                 };
             }
-            LOGOUT_PATH if self.is_meant(query) => return self.leave(x, &visit, query).await,
+            LOGOUT_PATH if self.is_meant(query) => {
+                return self.leave(x, &request_context, query).await;
+            }
             CALLBACK_PATH if request.method == Method::GET => {
-                return match self.finish(x, &visit, query).await {
+                return match self.finish(x, &request_context, query).await {
                     Ok(flow) => flow,
                     Err(problem) => self.refuse(x, problem),
                 };
             }
             _ => {}
         }
-        match self.session(x.endpoint.account, request, &visit) {
+        match self.session(x.endpoint.account, request, &request_context) {
             Ok((session, Standing::Good)) => self.admit(x, &session, false),
             Ok((session, Standing::Ask)) => {
                 let services = Arc::clone(x.conn.services);
-                match self.ask(&services, &visit, session).await {
+                match self.ask(&services, &request_context, session).await {
                     RefreshOutcome::Goes(session, was_refreshed) => {
-                        self.renew(x, &visit, Session::clone(&session), was_refreshed)
+                        self.renew(x, &request_context, Session::clone(&session), was_refreshed)
                             .await
                     }
-                    RefreshOutcome::Ends => self.turn_away(x, &visit, Gone::Ended).await,
+                    RefreshOutcome::Ends => {
+                        self.turn_away(x, &request_context, NoSession::Ended).await
+                    }
                 }
             }
-            Ok((session, _)) => self.renew(x, &visit, session, false).await,
-            Err(gone) => self.turn_away(x, &visit, gone).await,
+            Ok((session, _)) => self.renew(x, &request_context, session, false).await,
+            Err(absence) => self.turn_away(x, &request_context, absence).await,
         }
     }
 
@@ -410,31 +438,36 @@ impl SessionMiddleware {
     async fn renew(
         &self,
         x: &mut Exchange<'_>,
-        visit: &Visit,
+        request_context: &RequestContext,
         mut session: Session,
         was_refreshed: bool,
     ) -> Flow {
-        session.seen(visit.now);
+        session.seen(request_context.now);
         let user = self.user(x.endpoint.account, &session.person);
         if session.user_id.is_empty()
             && let Some(id) = self.logins.users.get(&user).await
         {
             session.user_id = id;
         }
-        if self.keep(x, visit, &session).is_none() {
+        if self.keep(x, request_context, &session).is_none() {
             return x.fault();
         }
-        let sighting = self.sighting(x, visit, &session);
+        let sighting = self.sighting(x, request_context, &session);
         self.logins.note_again(x.conn.services, sighting).await;
         self.admit(x, &session, was_refreshed)
     }
 
     /// Redirects a GET request without a session to the provider. Requests with other methods get an error.
-    async fn turn_away(&self, x: &mut Exchange<'_>, visit: &Visit, gone: Gone) -> Flow {
+    async fn turn_away(
+        &self,
+        x: &mut Exchange<'_>,
+        request_context: &RequestContext,
+        absence: NoSession,
+    ) -> Flow {
         let Some(request) = x.request else {
             return Flow::Continue;
         };
-        if gone != Gone::Nobody {
+        if absence != NoSession::Absent {
             let forgotten = self.cookies.forget_session(&request.headers);
             x.memory.cookies.extend(forgotten);
         }
@@ -443,15 +476,15 @@ impl SessionMiddleware {
                 .uri
                 .path_and_query()
                 .map_or("/", |path| path.as_str());
-            let flow = self.begin(x, visit, path, false).await;
+            let flow = self.begin(x, request_context, path, false).await;
             if let Flow::Reply(_) = &flow
-                && gone != Gone::Nobody
+                && absence != NoSession::Absent
             {
-                self.stop(x, gone, None);
+                self.stop(x, absence, None);
             }
             return flow;
         }
-        self.stop(x, gone, Some(Problem::LoginFirst));
+        self.stop(x, absence, Some(Problem::LoginFirst));
         let mut flow = x.refuse(Problem::LoginFirst);
         if let Flow::Reply(answer) = &mut flow {
             let challenge = format!(
@@ -474,16 +507,16 @@ fn is_preflight(request: &request::Parts) -> bool {
 }
 
 impl Action for Login {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let middleware = &self.0;
         let Some(request) = x.request else {
             return Flow::Continue.into();
         };
-        let visit = match middleware.visit(x, request) {
-            Ok(visit) => visit,
+        let request_context = match middleware.request_context(x, request) {
+            Ok(request_context) => request_context,
             Err(flow) => return flow.into(),
         };
-        x.tell(event_slots::OAUTH_APP_CLIENT_ID, &visit.app.id);
+        x.tell(event_slots::OAUTH_APP_CLIENT_ID, &request_context.app.id);
         if middleware.options.allows_preflight && is_preflight(request) {
             x.tell(event_slots::OAUTH_DECISION, "allow");
             return Flow::Continue.into();
@@ -492,12 +525,13 @@ impl Action for Login {
         let path = request.uri.path();
         if ![LOGIN_PATH, LOGOUT_PATH, CALLBACK_PATH].contains(&path)
             && let Ok((session, Standing::Good)) =
-                middleware.session(x.endpoint.account, request, &visit)
+                middleware.session(x.endpoint.account, request, &request_context)
         {
             return middleware.admit(x, &session, false).into();
         }
-        let enter: BoxFuture<'a, Flow> = Box::pin(async move { middleware.enter(x, visit).await });
-        Run::Later(enter)
+        let enter: BoxFuture<'a, Flow> =
+            Box::pin(async move { middleware.enter(x, request_context).await });
+        ActionResult::Later(enter)
     }
 
     fn slots(&self) -> Vec<culvert_cel::Slot> {

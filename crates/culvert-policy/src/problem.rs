@@ -227,7 +227,7 @@ problems! {
     LoginNoEmail: FORBIDDEN 3109 "Your identity provider returned no verified e-mail address."
         Access "The application needs the scope that returns e-mail addresses, and the user needs a verified one.";
     /// The provider returned no user ID.
-    LoginNobody: FORBIDDEN 3110 "Your identity provider returned no user ID."
+    LoginNoUser: FORBIDDEN 3110 "Your identity provider returned no user ID."
         Access "The application needs the scope that returns the user ID.";
     /// The provider's ID token is invalid.
     LoginToken: FORBIDDEN 3303 "The identity provider's ID token is invalid."

@@ -11,7 +11,7 @@ use culvert_policy::reply;
 use http::header::HOST;
 use http::request;
 
-use super::{Gone, SessionMiddleware, Visit};
+use super::{NoSession, RequestContext, SessionMiddleware};
 use crate::attempt::{ATTEMPT_WITHIN, Nonce, State, challenge, local_path, parameter};
 use crate::grant::{Asking, Failed};
 use crate::journal::{Ending, Noted};
@@ -31,7 +31,7 @@ impl SessionMiddleware {
     pub(super) async fn begin(
         &self,
         x: &mut Exchange<'_>,
-        visit: &Visit,
+        request_context: &RequestContext,
         path: &str,
         is_anew: bool,
     ) -> Flow {
@@ -47,18 +47,17 @@ impl SessionMiddleware {
             return Flow::Continue;
         };
         let (keys, entropy) = (&self.logins.keys, &*services.entropy);
-        let brought = self
-            .cookies
-            .nonces(&request.headers)
-            .find_map(|text| Nonce::open(keys, &visit.context, text, visit.now));
+        let brought = self.cookies.nonces(&request.headers).find_map(|text| {
+            Nonce::open(keys, &request_context.context, text, request_context.now)
+        });
         let nonce = match brought {
-            Some(nonce) => nonce.renewed(visit.now),
-            None => Nonce::new(entropy, visit.now),
+            Some(nonce) => nonce.renewed(request_context.now),
+            None => Nonce::new(entropy, request_context.now),
         };
         let origin = origin(x, request);
-        let state = State::new(entropy, &nonce, &origin, path, visit.now);
+        let state = State::new(entropy, &nonce, &origin, path, request_context.now);
         let sealed = state.seal(keys, entropy, "");
-        let cookie = nonce.seal(keys, entropy, &visit.context);
+        let cookie = nonce.seal(keys, entropy, &request_context.context);
         let cookie = cookie.and_then(|text| self.cookies.keep_nonce(&text, ATTEMPT_WITHIN));
         let (Some(sealed), Some(cookie)) = (sealed, cookie) else {
             return x.fault();
@@ -66,7 +65,7 @@ impl SessionMiddleware {
         let mut url = endpoints.authorize.clone();
         let mut given: Vec<(&str, Cow<'_, str>)> = vec![
             ("response_type", "code".into()),
-            ("client_id", visit.app.id.as_str().into()),
+            ("client_id", request_context.app.id.as_str().into()),
             ("redirect_uri", self.redirect_uri(&origin).into()),
             ("scope", self.options.scopes.as_str().into()),
             ("state", sealed.into()),
@@ -87,7 +86,7 @@ impl SessionMiddleware {
             given.push((name, value.as_str().into()));
         }
         url.query_pairs_mut().extend_pairs(&given);
-        self.stop(x, Gone::Nobody, None);
+        self.stop(x, NoSession::Absent, None);
         x.memory.cookies.push(cookie);
         match redirect(url.as_str()) {
             Some(answer) => Flow::Reply(Box::new(answer)),
@@ -99,7 +98,7 @@ impl SessionMiddleware {
     pub(super) async fn finish(
         &self,
         x: &mut Exchange<'_>,
-        visit: &Visit,
+        request_context: &RequestContext,
         query: &str,
     ) -> Result<Flow, Problem> {
         let Some(request) = x.request else {
@@ -108,23 +107,25 @@ impl SessionMiddleware {
         let services = Arc::clone(x.conn.services);
         let keys = &self.logins.keys;
         let text = parameter(query, "state").ok_or(Problem::LoginNoState)?;
-        let state = State::open(keys, "", &text, visit.now).ok_or(Problem::LoginState)?;
+        let state = State::open(keys, "", &text, request_context.now).ok_or(Problem::LoginState)?;
         if state.origin != origin(x, request) {
             return Err(Problem::LoginOtherHost);
         }
         let nonce = self
             .cookies
             .nonces(&request.headers)
-            .filter_map(|text| Nonce::open(keys, &visit.context, text, visit.now))
+            .filter_map(|text| {
+                Nonce::open(keys, &request_context.context, text, request_context.now)
+            })
             .find(|nonce| nonce.is_of(&state))
             .ok_or(Problem::LoginCookie)?;
         let back = format!("{}{}", state.origin, state.path);
         let attempt = self.logins.used.entry(state.id()).or_insert(()).await;
         if !attempt.is_fresh() {
             // The user may have gone back a page.
-            let session = self.session(x.endpoint.account, request, visit);
+            let session = self.session(x.endpoint.account, request, request_context);
             session.map_err(|_| Problem::LoginState)?;
-            self.stop(x, Gone::Nobody, None);
+            self.stop(x, NoSession::Absent, None);
             let answer = redirect(&back).ok_or(Problem::LoginState)?;
             return Ok(Flow::Reply(Box::new(answer)));
         }
@@ -154,9 +155,9 @@ impl SessionMiddleware {
         let asking = Asking {
             services: &services,
             endpoints: &endpoints,
-            app: &visit.app,
+            app: &request_context.app,
             known: self.known(),
-            now: visit.now,
+            now: request_context.now,
         };
         let redirect_uri = self.redirect_uri(&state.origin);
         let (verifier, token_nonce) = (nonce.verifier(&state), nonce.token_nonce(&state));
@@ -166,30 +167,37 @@ impl SessionMiddleware {
             problem_of(&failed)
         })?;
         let user = self.user(x.endpoint.account, &person);
-        let began = self.logins.beginning(user, visit.now);
+        let began = self.logins.beginning(user, request_context.now);
         let id = new_session_id(&self.logins, &services);
         let mut session = Session::new(id, person, &self.print, tokens, began);
-        let sighting = self.sighting(x, visit, &session);
+        let sighting = self.sighting(x, request_context, &session);
         session.user_id = match self.logins.note_first(sighting).await {
             Ok(user_id) => user_id,
             Err(Noted::Ended) => return Err(Problem::LoginState),
             Err(_) => return Err(Problem::LoginBusy),
         };
         services.meters.logins.up();
-        self.keep(x, visit, &session).ok_or(Problem::Policy)?;
-        self.stop(x, Gone::Nobody, None);
+        self.keep(x, request_context, &session)
+            .ok_or(Problem::Policy)?;
+        self.stop(x, NoSession::Absent, None);
         self.tell_user(x, &session.person);
         let answer = redirect(&back).ok_or(Problem::LoginState)?;
         Ok(Flow::Reply(Box::new(answer)))
     }
 
     /// Signs a user out.
-    pub(super) async fn leave(&self, x: &mut Exchange<'_>, visit: &Visit, query: &str) -> Flow {
+    pub(super) async fn leave(
+        &self,
+        x: &mut Exchange<'_>,
+        request_context: &RequestContext,
+        query: &str,
+    ) -> Flow {
         let Some(request) = x.request else {
             return Flow::Continue;
         };
         for sealed in self.cookies.sessions(&request.headers) {
-            let Some(session) = Session::open(&self.logins.keys, &visit.context, &sealed) else {
+            let Some(session) = Session::open(&self.logins.keys, &request_context.context, &sealed)
+            else {
                 continue;
             };
             self.end(x.endpoint.account, &session).await;
@@ -206,7 +214,7 @@ impl SessionMiddleware {
                 "You are signed out. Your session at the identity provider may still be active.",
             )),
         };
-        self.stop(x, Gone::Nobody, None);
+        self.stop(x, NoSession::Absent, None);
         match answer {
             Some(answer) => Flow::Reply(Box::new(answer)),
             None => x.fault(),
@@ -230,7 +238,7 @@ fn problem_of(failed: &Failed) -> Problem {
         Failed::Refused(_) => Problem::LoginDenied,
         Failed::Away(_) => Problem::LoginProvider,
         Failed::Token(_) => Problem::LoginToken,
-        Failed::Nobody => Problem::LoginNobody,
+        Failed::NoUser => Problem::LoginNoUser,
         Failed::NoEmail => Problem::LoginNoEmail,
     }
 }

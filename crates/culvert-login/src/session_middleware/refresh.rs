@@ -8,7 +8,7 @@ use culvert_policy::services::PolicyServices;
 use futures_util::FutureExt;
 use futures_util::future::Shared as SharedFuture;
 
-use super::{SessionMiddleware, Visit};
+use super::{RequestContext, SessionMiddleware};
 use crate::grant::{App, Asking, Failed};
 use crate::session::Session;
 
@@ -32,12 +32,16 @@ impl SessionMiddleware {
     pub(super) async fn ask(
         self: &Arc<Self>,
         services: &Arc<PolicyServices>,
-        visit: &Visit,
+        request_context: &RequestContext,
         session: Session,
     ) -> RefreshOutcome {
         let key = format!("{} {}", session.id, session.asked());
-        let (middleware, account, now) = (Arc::clone(self), visit.account(), visit.now);
-        let (its_services, app) = (Arc::clone(services), visit.app.clone());
+        let (middleware, account, now) = (
+            Arc::clone(self),
+            request_context.account(),
+            request_context.now,
+        );
+        let (its_services, app) = (Arc::clone(services), request_context.app.clone());
         let asking: BoxFuture<'static, RefreshOutcome> = Box::pin(async move {
             middleware
                 .ask_now(&its_services, &account, &app, session, now)
@@ -102,7 +106,7 @@ impl SessionMiddleware {
     }
 }
 
-impl Visit {
+impl RequestContext {
     /// The account, which is the first line of the context.
     fn account(&self) -> Arc<str> {
         self.context.split('\n').next().unwrap_or_default().into()

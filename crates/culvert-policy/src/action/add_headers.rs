@@ -11,7 +11,7 @@ use crate::action_type::ActionType;
 use crate::fields::{self, Field, FieldTemplates};
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::values::map;
 
 const HEADERS_MAX: usize = 10;
@@ -50,7 +50,7 @@ struct AddHeaders {
 }
 
 impl Action for AddHeaders {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let fields = self.headers.render(x);
         if x.wants_results() {
             let added = fields

@@ -15,7 +15,7 @@ use crate::event_slots;
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::secret::REDACTED;
 use crate::policy::template::Template;
 use crate::policy::values::map;
@@ -158,7 +158,7 @@ const REJECTION: Rejection = Rejection {
 };
 
 impl Action for BasicAuth {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let presented = x.request.and_then(|request| presented(&request.headers));
         let mut is_known = Choice::from(0);
         for template in &self.credentials {

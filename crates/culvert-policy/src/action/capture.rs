@@ -15,7 +15,7 @@ use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
 use crate::policy::rewrite::PATTERN_BYTES_MAX;
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::scheme::Scheme;
 
 const BYTES_DEFAULT: usize = 64 << 10;
@@ -250,7 +250,7 @@ struct Capture {
 }
 
 impl Action for Capture {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let is_over = |until| x.conn.info.now() > until;
         if self.rules.until.is_some_and(is_over) {
             return Flow::Continue.into();

@@ -16,7 +16,7 @@ use crate::event_slots;
 use crate::policy::context::GoDuration;
 use crate::policy::exchange::{Exchange, Watch};
 use crate::policy::phase::{Ends, Phase};
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::problem::Problem;
 
 /// Parts of the window; the oldest is forgotten at a time.
@@ -252,7 +252,7 @@ impl Drop for Pending {
 }
 
 impl Action for CircuitBreaker {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let breaker = &self.shared;
         let slot = event_slots::CIRCUIT_BREAKER_DECISION;
         if !breaker.settings.enforce {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use crate::action_type::ActionType;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "close-connection",
@@ -27,7 +27,7 @@ struct Config {}
 struct CloseConnection;
 
 impl Action for CloseConnection {
-    fn run<'a>(&'a self, _: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, _: &'a mut Exchange<'_>) -> ActionResult<'a> {
         Flow::Close.into()
     }
 }

@@ -10,7 +10,7 @@ use crate::action_type::ActionType;
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "compress-response",
@@ -71,7 +71,7 @@ struct CompressResponse {
 }
 
 impl Action for CompressResponse {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let (Some(request), Some(response)) = (x.request, x.response) else {
             return Flow::Continue.into();
         };

@@ -13,7 +13,7 @@ use crate::action_type::ActionType;
 use crate::fields::{Field, FieldTemplates};
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::Template;
 
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -77,7 +77,7 @@ struct CustomResponse {
 }
 
 impl Action for CustomResponse {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let body = self.body.render(x).into_owned();
         let mut response = Response::new(Bytes::new());
         *response.status_mut() = self.status;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::action_type::ActionType;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::reply::Rejection;
 
 pub(crate) static TYPE: ActionType = ActionType {
@@ -50,7 +50,7 @@ const REJECTION: Rejection = Rejection {
 };
 
 impl Action for Deny {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         if x.phase == Phase::Connect {
             return Flow::Close.into();
         }

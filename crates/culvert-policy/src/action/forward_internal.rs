@@ -11,7 +11,7 @@ use crate::action_type::ActionType;
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::problem::Problem;
@@ -150,7 +150,7 @@ impl ForwardInternal {
 }
 
 impl Action for ForwardInternal {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let (url, problem) = match self.find(x) {
             Ok(flow) => return flow.into(),
             Err(failed) => failed,

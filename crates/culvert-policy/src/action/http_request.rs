@@ -20,7 +20,7 @@ use crate::host::{Called, ConnContext, EndpointInfo, NotCalled};
 use crate::policy::context::{GoDuration, PolicyContext};
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::policy::variables;
@@ -137,7 +137,7 @@ enum Failed {
     #[error("the URL is not the URL of an internal endpoint")]
     Target,
     #[error("the internal endpoint does not exist")]
-    Nobody,
+    NoEndpoint,
     #[error("the policy of a called endpoint cannot call other endpoints")]
     Nested,
     #[error("too many policy requests are in progress")]
@@ -152,7 +152,7 @@ impl Failed {
     fn problem(&self) -> Problem {
         match self {
             Self::Template => Problem::Policy,
-            Self::Target | Self::Nobody => Problem::NoInternal,
+            Self::Target | Self::NoEndpoint => Problem::NoInternal,
             Self::Nested => Problem::Hops,
             Self::Busy | Self::TooSlow | Self::NotCalled(_) => Problem::Call,
         }
@@ -362,7 +362,7 @@ async fn send(conn: ConnContext<'_>, from: EndpointInfo<'_>, call: Call) -> Resu
     match whom(&call.url) {
         Some(Whom::Internal(scheme, host, port)) => {
             let to = conn.host.internal(from.account, scheme, &host, port);
-            Ok(conn.host.call(to.ok_or(Failed::Nobody)?, call).await?)
+            Ok(conn.host.call(to.ok_or(Failed::NoEndpoint)?, call).await?)
         }
         // Public calls may have been disabled since the policy was written.
         Some(Whom::Public) if conn.allows_public_calls => Ok(conn.host.call_public(call).await?),
@@ -477,9 +477,9 @@ impl Resolver for Attempt<'_, '_> {
 }
 
 impl Action for HttpRequest {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let asking: BoxFuture<'a, Flow> = Box::pin(self.ask(x));
-        Run::Later(asking)
+        ActionResult::Later(asking)
     }
 
     fn slots(&self) -> Vec<Slot> {

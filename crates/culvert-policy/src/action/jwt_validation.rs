@@ -17,7 +17,7 @@ use crate::jws::{self, ALGORITHMS, KeySet, TOKEN_BYTES_MAX, Unbelieved};
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::values::{map, of_json};
 use crate::problem::Problem;
 use crate::services::PolicyServices;
@@ -458,8 +458,8 @@ fn in_body(headers: &http::HeaderMap, body: &[u8], name: &str) -> Option<String>
 }
 
 impl Action for JwtValidation {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let validate: BoxFuture<'a, Flow> = Box::pin(self.validate(x));
-        Run::Later(validate)
+        ActionResult::Later(validate)
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::action_type::ActionType;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::ValueTemplate;
 use crate::policy::values::to_json;
 
@@ -43,7 +43,7 @@ struct Log {
 }
 
 impl Action for Log {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let metadata = self.metadata.render(x);
         if let Value::Object(entry) = to_json(metadata.borrow()) {
             x.log(entry);

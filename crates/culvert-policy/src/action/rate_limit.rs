@@ -20,7 +20,7 @@ use crate::fair_table::FairTable;
 use crate::policy::context::GoDuration;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::values::text;
 use crate::policy::variables;
 use crate::reply::Rejection;
@@ -236,7 +236,7 @@ const REJECTION: Rejection = Rejection {
 };
 
 impl Action for RateLimit {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let mut key = String::new();
         for program in &self.key {
             // Requests whose key cannot be computed share a bucket.

@@ -15,7 +15,7 @@ use crate::fields::{Field, FieldTemplates};
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::rewrite::{self, Matches, Rewrite};
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::values::texts;
 
 const HEADERS_MAX: usize = 10;
@@ -68,7 +68,7 @@ struct Redirect {
 }
 
 impl Action for Redirect {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let before = x.sent_url().unwrap_or_default();
         let made = match self.rewrite.of(&before, Matches::First, x) {
             Ok(Some(made)) => made,

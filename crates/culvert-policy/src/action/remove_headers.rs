@@ -9,7 +9,7 @@ use crate::action_type::ActionType;
 use crate::fields;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::values::texts;
 
 const HEADERS_MAX: usize = 10;
@@ -56,7 +56,7 @@ struct RemoveHeaders {
 }
 
 impl Action for RemoveHeaders {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         for name in &self.names {
             x.edits.remove(name.clone());
         }

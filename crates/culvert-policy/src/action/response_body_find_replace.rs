@@ -4,7 +4,7 @@ use crate::action_type::ActionType;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
 use crate::policy::replace::{Config, FindReplace};
-use crate::policy::run::{Action, Run};
+use crate::policy::run::{Action, ActionResult};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "response-body-find-replace",
@@ -22,7 +22,7 @@ pub(crate) static TYPE: ActionType = ActionType {
 struct ResponseBodyFindReplace(FindReplace);
 
 impl Action for ResponseBodyFindReplace {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         self.0.run(x)
     }
 

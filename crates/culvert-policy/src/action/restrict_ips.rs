@@ -12,7 +12,7 @@ use crate::address::{Addresses, IpPolicy, prefix};
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::Template;
 use crate::problem::Problem;
 
@@ -135,7 +135,7 @@ impl RestrictIps {
 }
 
 impl Action for RestrictIps {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let judgement = self.judge(x);
         let is_admitted = judgement
             .as_ref()

@@ -11,7 +11,7 @@ use crate::action_type::ActionType;
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::ValueTemplate;
 use crate::policy::values::to_json;
 
@@ -89,7 +89,7 @@ struct SetVars {
 }
 
 impl Action for SetVars {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         for (name, template) in &self.vars {
             let value = template.render(x);
             let size = |value: &culvert_cel::Value| to_json(value.borrow()).to_string().len();

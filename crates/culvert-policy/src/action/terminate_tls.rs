@@ -17,7 +17,7 @@ use crate::action_type::ActionType;
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::Template;
 use crate::scheme::Scheme;
 
@@ -252,7 +252,7 @@ impl TerminateTls {
 }
 
 impl Action for TerminateTls {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         match self.tls_policy(x) {
             Some(tls_policy) => {
                 x.edits.tls_policy = Some(tls_policy);

@@ -11,7 +11,7 @@ use crate::action_type::ActionType;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
 use crate::policy::rewrite::{self, Matches, Rewrite};
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::values::texts;
 
 pub(crate) static TYPE: ActionType = ActionType {
@@ -45,7 +45,7 @@ struct UrlRewrite {
 }
 
 impl Action for UrlRewrite {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         // A rewrite sees what the one before it made.
         let before = match &x.edits.url {
             Some(url) => url.clone(),

@@ -15,7 +15,7 @@ use crate::action_type::ActionType;
 use crate::event_slots;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
-use crate::policy::run::{Action, Flow, Run};
+use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::problem::Problem;
@@ -195,9 +195,9 @@ async fn by_certificate(
 }
 
 impl Action for VerifyWebhook {
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let verify: BoxFuture<'a, Flow> = Box::pin(self.verify(x));
-        Run::Later(verify)
+        ActionResult::Later(verify)
     }
 
     fn slots(&self) -> Vec<culvert_cel::Slot> {

@@ -198,7 +198,7 @@ const SHORT_MAX: usize = (1 << 14) - 1;
 
 /// A number or a long text of a record.
 #[derive(Clone, Copy, Debug)]
-enum Kept {
+enum StoredValue {
     Text(u32, u32),
     Int(i64),
     Double(f64),
@@ -214,7 +214,7 @@ pub(super) struct Flat {
     /// By record and field: the place of a text with [`IS_TEXT`], the index of another value plus one, or 0 for
     /// none.
     cells: Vec<u32>,
-    kept: Vec<Kept>,
+    kept: Vec<StoredValue>,
     texts: String,
 }
 
@@ -254,9 +254,9 @@ impl Flat {
                         flat.cells.push(cell);
                         continue;
                     }
-                    Scalar::Int(number) => ((0, number as u64), Kept::Int(number)),
-                    Scalar::Double(number) => ((1, number.to_bits()), Kept::Double(number)),
-                    Scalar::Bool(value) => ((2, value.into()), Kept::Bool(value)),
+                    Scalar::Int(number) => ((0, number as u64), StoredValue::Int(number)),
+                    Scalar::Double(number) => ((1, number.to_bits()), StoredValue::Double(number)),
+                    Scalar::Bool(value) => ((2, value.into()), StoredValue::Bool(value)),
                 };
                 let cell = match known_numbers.get(&key) {
                     Some(cell) => *cell,
@@ -272,7 +272,7 @@ impl Flat {
     }
 
     /// Stores a value and returns its cell. `None` if there are too many.
-    fn keep(&mut self, value: Kept) -> Option<u32> {
+    fn keep(&mut self, value: StoredValue) -> Option<u32> {
         self.kept.push(value);
         let cell = u32::try_from(self.kept.len()).ok()?;
         (cell & IS_TEXT == 0).then_some(cell)
@@ -284,7 +284,7 @@ impl Flat {
         if text.len() > SHORT_MAX || from & IS_TEXT > 0 {
             self.texts.push_str(text);
             let to = u32::try_from(self.texts.len()).ok()?;
-            return self.keep(Kept::Text(from, to));
+            return self.keep(StoredValue::Text(from, to));
         }
         for bits in [text.len() & 0x7f, text.len() >> 7] {
             self.texts.push(char::from(bits as u8));
@@ -329,10 +329,12 @@ impl Flat {
         }
         let kept = self.kept.get((cell as usize).checked_sub(1)?)?;
         Some(match *kept {
-            Kept::Text(from, to) => Scalar::Text(self.texts.get(from as usize..to as usize)?),
-            Kept::Int(number) => Scalar::Int(number),
-            Kept::Double(number) => Scalar::Double(number),
-            Kept::Bool(value) => Scalar::Bool(value),
+            StoredValue::Text(from, to) => {
+                Scalar::Text(self.texts.get(from as usize..to as usize)?)
+            }
+            StoredValue::Int(number) => Scalar::Int(number),
+            StoredValue::Double(number) => Scalar::Double(number),
+            StoredValue::Bool(value) => Scalar::Bool(value),
         })
     }
 }

@@ -10,7 +10,7 @@ use crate::policy::compiled::Policy;
 
 /// Most policies whose connection phase is remembered: those of an endpoint and of the internal endpoints that it
 /// forwards to.
-const VISITS_MAX: usize = 4;
+const POLICIES_MAX: usize = 4;
 
 /// The results of the connection phases of a connection's policies. Allocates nothing without one.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub struct PolicyConnState(Mutex<Option<Box<PolicyResults>>>);
 #[derive(Debug, Default)]
 struct PolicyResults {
     /// The last policies of HTTP endpoints.
-    visits: Vec<Visit>,
+    policies: Vec<ConnectedPolicy>,
     is_http: bool,
     /// The decision of IP policies.
     decision: Option<&'static str>,
@@ -28,7 +28,7 @@ struct PolicyResults {
 
 /// A policy whose connection phase ran.
 #[derive(Debug)]
-struct Visit {
+struct ConnectedPolicy {
     policy: Arc<Policy>,
     /// Whether it accepted the connection.
     is_in: bool,
@@ -41,20 +41,20 @@ impl PolicyConnState {
     pub fn entered(&self, policy: &Arc<Policy>) -> Option<bool> {
         let mut entry = lock(&self.0);
         let entry = entry.get_or_insert_default();
-        let mut known = entry.visits.iter();
-        let known = known.find(|visit| Arc::ptr_eq(&visit.policy, policy));
-        entry.decision = known.and_then(|visit| visit.decision);
-        known.map(|visit| visit.is_in)
+        let mut known = entry.policies.iter();
+        let known = known.find(|seen| Arc::ptr_eq(&seen.policy, policy));
+        entry.decision = known.and_then(|seen| seen.decision);
+        known.map(|seen| seen.is_in)
     }
 
     /// Records whether a policy's connection phase accepted the connection.
     pub fn enter(&self, policy: &Arc<Policy>, is_in: bool) {
         let mut entry = lock(&self.0);
         let entry = entry.get_or_insert_default();
-        if entry.visits.len() == VISITS_MAX {
-            entry.visits.remove(0);
+        if entry.policies.len() == POLICIES_MAX {
+            entry.policies.remove(0);
         }
-        entry.visits.push(Visit {
+        entry.policies.push(ConnectedPolicy {
             policy: Arc::clone(policy),
             is_in,
             decision: entry.decision,

@@ -16,7 +16,7 @@ use crate::policy::context::PolicyContext;
 use crate::policy::edits::Replacement;
 use crate::policy::exchange::Exchange;
 use crate::policy::rewrite::{PATTERN_BYTES_MAX, PROGRAM_BYTES_MAX, Part, parts};
-use crate::policy::run::{Flow, Run};
+use crate::policy::run::{ActionResult, Flow};
 use crate::policy::template::Template;
 
 /// Maximum size of a body before and after replacement, in bytes.
@@ -102,7 +102,7 @@ impl FindReplace {
     }
 
     /// Evaluates the replacements, which are applied when the phase ends.
-    pub(crate) fn run<'a>(&'a self, x: &mut Exchange<'_>) -> Run<'a> {
+    pub(crate) fn run<'a>(&'a self, x: &mut Exchange<'_>) -> ActionResult<'a> {
         for (from, to) in &self.pairs {
             let from = match from {
                 From::Pattern(pattern) => pattern.clone(),

@@ -16,7 +16,7 @@ use crate::policy::phase::Phase;
 /// A compiled action. All exchanges of its endpoint share it.
 pub trait Action: Send + Sync + fmt::Debug {
     /// Runs the action, immediately or as a future.
-    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a>;
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a>;
 
     /// Whether this action always ends its phase, where others of its type may not.
     fn is_final(&self) -> bool {
@@ -45,13 +45,13 @@ pub trait Action: Send + Sync + fmt::Debug {
 }
 
 /// The result of an action.
-pub enum Run<'a> {
+pub enum ActionResult<'a> {
     Done(Flow),
     /// It waits for something.
     Later(BoxFuture<'a, Flow>),
 }
 
-impl fmt::Debug for Run<'_> {
+impl fmt::Debug for ActionResult<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done(flow) => f.debug_tuple("Done").field(flow).finish(),
@@ -75,7 +75,7 @@ pub enum Flow {
     Broken,
 }
 
-impl From<Flow> for Run<'_> {
+impl From<Flow> for ActionResult<'_> {
     fn from(flow: Flow) -> Self {
         Self::Done(flow)
     }
@@ -113,8 +113,8 @@ impl Exchange<'_> {
             for action in &rule.actions {
                 self.failure = None;
                 let flow = match action.run(self) {
-                    Run::Done(flow) => flow,
-                    Run::Later(flow) => flow.await,
+                    ActionResult::Done(flow) => flow,
+                    ActionResult::Later(flow) => flow.await,
                 };
                 // A value that lacks its secret must not be sent.
                 if self.is_missing {

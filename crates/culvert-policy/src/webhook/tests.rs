@@ -30,11 +30,11 @@ struct Case {
     now: Option<i64>,
     certificate: Option<String>,
     #[serde(default, deserialize_with = "given")]
-    answer: Option<Option<Answer>>,
+    answer: Option<Option<ChallengeCase>>,
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct ChallengeCase {
     status: u16,
     body: String,
 }
@@ -52,7 +52,7 @@ enum Expected {
 /// Tells `null` from nothing.
 fn given<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
-) -> Result<Option<Option<Answer>>, D::Error> {
+) -> Result<Option<Option<ChallengeCase>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 

@@ -9,12 +9,12 @@ use md5::Md5;
 use sha1::Sha1;
 use sha2::{Digest, Sha256, Sha512};
 
-use super::row::{INVALID, NO_OVERLOAD, Row, Run, global, made, member};
+use super::row::{FunctionBody, INVALID, NO_OVERLOAD, Row, global, made, member};
 
 pub(super) fn rows() -> Vec<Row> {
     const SIGNATURES: &[&str] = &["(string) -> string", "(string, string) -> string"];
     const DOC: &str = "The hash of a string, as `\"hex\"` (default) or `\"base64\"`.";
-    let algorithms: [(&str, &str, Run); 7] = [
+    let algorithms: [(&str, &str, FunctionBody); 7] = [
         ("hash.crc32", "crc32", |a, m| {
             hashed(a, m, |text| CRC32.checksum(text).to_be_bytes().to_vec())
         }),

@@ -7,14 +7,14 @@ use crate::policy::variables;
 
 /// A function, and the first phase that has it.
 pub(super) type Row = (Phase, Extension);
-pub(super) type Run = fn(&[ValueRef<'_>], &mut Meter<'_>) -> Result<Value, EvalErrorKind>;
+pub(super) type FunctionBody = fn(&[ValueRef<'_>], &mut Meter<'_>) -> Result<Value, EvalErrorKind>;
 
 /// Called as `name(…)`.
 pub(super) fn global(
     name: &'static str,
     signatures: &'static [&'static str],
     doc: &'static str,
-    run: Run,
+    run: FunctionBody,
 ) -> Row {
     let extension = Extension {
         name,
@@ -32,7 +32,7 @@ pub(super) fn member(
     name: &'static str,
     signatures: &'static [&'static str],
     doc: &'static str,
-    run: Run,
+    run: FunctionBody,
 ) -> Row {
     let (since, extension) = global(name, signatures, doc, run);
     (
@@ -51,7 +51,7 @@ pub(super) fn about(
     name: &'static str,
     signatures: &'static [&'static str],
     doc: &'static str,
-    run: Run,
+    run: FunctionBody,
 ) -> Row {
     let slot: Slot = variables::slot(variable);
     let (_, extension) = global(name, signatures, doc, run);
