@@ -9,28 +9,28 @@ mod full;
 mod kill;
 mod migration;
 mod node;
-mod place;
 mod queue;
 mod statements;
 mod statistics;
 mod store;
+mod test_database;
 mod texts;
 
 /// Runs each test on both engines.
 macro_rules! on_both_engines {
     ($($name:ident),* $(,)?) => {$(
         mod $name {
-            use crate::conformance::place::Place;
+            use crate::conformance::test_database::TestDatabase;
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn sqlite() {
-                super::$name(&Place::sqlite()).await;
+                super::$name(&TestDatabase::sqlite()).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn postgres() {
-                if let Some(place) = Place::postgres().await {
-                    super::$name(&place).await;
+                if let Some(db) = TestDatabase::postgres().await {
+                    super::$name(&db).await;
                 }
             }
         }

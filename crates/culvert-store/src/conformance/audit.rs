@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::on_both_engines;
-use super::place::Place;
 use super::store::{at, document, event};
+use super::test_database::TestDatabase;
 use crate::chain::Link;
 use crate::commit_error::CommitError;
 use crate::database::{Database, Part};
@@ -46,8 +46,8 @@ async fn tell(store: &Store, n: u32) {
 }
 
 /// A store with five events, and its log.
-async fn five(place: &Place) -> (Store, AuditLog) {
-    let store = place.store().await;
+async fn five(db: &TestDatabase) -> (Store, AuditLog) {
+    let store = db.store().await;
     for n in 1..=5 {
         tell(&store, n).await;
     }
@@ -55,8 +55,8 @@ async fn five(place: &Place) -> (Store, AuditLog) {
     (store, log)
 }
 
-async fn commits_of_two_nodes_make_one_chain(place: &Place) {
-    let nodes = [place.store().await, place.store().await];
+async fn commits_of_two_nodes_make_one_chain(db: &TestDatabase) {
+    let nodes = [db.store().await, db.store().await];
     let mut writers = JoinSet::new();
     for n in 0..120 {
         let store = nodes[n % 2].clone();
@@ -90,7 +90,7 @@ async fn commits_of_two_nodes_make_one_chain(place: &Place) {
     }
 }
 
-async fn every_tampering_is_found(place: &Place) {
+async fn every_tampering_is_found(db: &TestDatabase) {
     const AGAIN: &str = "UPDATE outbox SET seq = 99 WHERE seq = 3; \
          UPDATE outbox SET seq = 3 WHERE seq = 4; UPDATE outbox SET seq = 4 WHERE seq = 99;";
     // The change, how to undo it, and the first wrong position.
@@ -164,7 +164,7 @@ async fn every_tampering_is_found(place: &Place) {
         let set = |value: &str| format!("UPDATE outbox SET {column} = {value} WHERE seq = 3");
         tamperings.push((set(other), set(mended), 3));
     }
-    let (store, log) = five(place).await;
+    let (store, log) = five(db).await;
     let whole = log.verify(None).await.unwrap();
     script(&store, "CREATE TABLE saved (hash TEXT NOT NULL)").await;
     script(
@@ -190,8 +190,8 @@ async fn every_tampering_is_found(place: &Place) {
     .unwrap();
 }
 
-async fn a_log_made_anew_is_found_by_a_head_noted_before(place: &Place) {
-    let (store, log) = five(place).await;
+async fn a_log_made_anew_is_found_by_a_head_noted_before(db: &TestDatabase) {
+    let (store, log) = five(db).await;
     let head = log.extent().await.unwrap().head;
     let noted: NotedHead = head.to_string().parse().unwrap();
     let alone: NotedHead = head.hash.to_string().parse().unwrap();
@@ -223,8 +223,8 @@ async fn a_log_made_anew_is_found_by_a_head_noted_before(place: &Place) {
     assert!(log.verify(Some(noted)).await.is_err());
 }
 
-async fn pruning_leaves_an_anchor(place: &Place) {
-    let (store, log) = five(place).await;
+async fn pruning_leaves_an_anchor(db: &TestDatabase) {
+    let (store, log) = five(db).await;
     let third = log.hash_at(3).await.unwrap().unwrap();
     let second: NotedHead = format!("2:{}", log.hash_at(2).await.unwrap().unwrap())
         .parse()
@@ -257,30 +257,28 @@ async fn pruning_leaves_an_anchor(place: &Place) {
 }
 
 /// The database as a program of format 1 leaves it.
-async fn format_1(place: &Place) {
+async fn format_1(db: &TestDatabase) {
     let part = Part {
         steps: &migrate::STATE[..1],
         ..crate::database::STATE
     };
-    let database = Database::open(&place.url, part, &*place.clock)
-        .await
-        .unwrap();
+    let database = Database::open(&db.url, part, &*db.clock).await.unwrap();
     let mut connection = database.site.connect(Access::Write).await.unwrap();
     connection.script(FORMAT_1.to_owned()).await.unwrap();
     connection.close().await;
     database.close().await;
 }
 
-async fn a_log_of_format_1_is_chained(place: &Place) {
-    format_1(place).await;
+async fn a_log_of_format_1_is_chained(db: &TestDatabase) {
+    format_1(db).await;
     // Opening for reading does not migrate.
-    let refused = AuditLog::open(&place.url).await.unwrap_err();
+    let refused = AuditLog::open(&db.url).await.unwrap_err();
     assert!(
         refused.chain().contains("culvert serve"),
         "{}",
         refused.chain()
     );
-    let store = place.store().await;
+    let store = db.store().await;
     let log = store.audit_log();
     let extent = log.verify(None).await.unwrap();
     assert_eq!(extent.head.to_string(), HEAD_OF_FORMAT_1);
@@ -298,7 +296,7 @@ async fn a_log_of_format_1_is_chained(place: &Place) {
     let noted: NotedHead = HEAD_OF_FORMAT_1.parse().unwrap();
     assert_eq!(log.verify(Some(noted)).await.unwrap().head.seq, 4);
     store.close().await;
-    let again = place.store().await;
+    let again = db.store().await;
     assert_eq!(
         again
             .audit_log()
@@ -311,8 +309,8 @@ async fn a_log_of_format_1_is_chained(place: &Place) {
     );
 }
 
-async fn what_an_older_program_writes_is_chained_by_the_next_commit(place: &Place) {
-    let (store, log) = five(place).await;
+async fn what_an_older_program_writes_is_chained_by_the_next_commit(db: &TestDatabase) {
+    let (store, log) = five(db).await;
     let before = log.verify(None).await.unwrap();
     // More rows than one commit chains in addition to its own.
     let mut older = String::new();
@@ -337,7 +335,7 @@ async fn what_an_older_program_writes_is_chained_by_the_next_commit(place: &Plac
     script(&store, "UPDATE ledger SET outbox = 209").await;
     tell(&store, 210).await;
     store.close().await;
-    let store = place.store().await;
+    let store = db.store().await;
     tell(&store, 211).await;
     let refused = store.audit_log().verify(None).await;
     let Err(AuditError::Damaged(damage)) = refused else {
@@ -346,8 +344,8 @@ async fn what_an_older_program_writes_is_chained_by_the_next_commit(place: &Plac
     assert_eq!(damage.seq, 209);
 }
 
-async fn ranges_by_time_and_event(place: &Place) {
-    let store = place.store().await;
+async fn ranges_by_time_and_event(db: &TestDatabase) {
+    let store = db.store().await;
     // The clocks of nodes differ: the third event has an earlier time than the second.
     for (n, seconds) in [(1, 10), (2, 30), (3, 20), (4, 40)] {
         let mut emitted = event("k.v0", &format!("ev_{n}"));
@@ -391,14 +389,14 @@ async fn ranges_by_time_and_event(place: &Place) {
     assert_eq!(log.verify(None).await.unwrap().head.seq, 5);
 }
 
-async fn reading_makes_nothing(place: &Place) {
-    assert!(AuditLog::open(&place.url).await.is_err());
-    if let crate::store_url::StoreUrl::Sqlite(path) = &place.url {
+async fn reading_makes_nothing(db: &TestDatabase) {
+    assert!(AuditLog::open(&db.url).await.is_err());
+    if let crate::store_url::StoreUrl::Sqlite(path) = &db.url {
         assert!(!path.exists());
     }
-    let (store, _) = five(place).await;
+    let (store, _) = five(db).await;
     // While a store runs, and after it has closed.
-    let log = AuditLog::open(&place.url).await.unwrap();
+    let log = AuditLog::open(&db.url).await.unwrap();
     let mut writing = JoinSet::new();
     let writer = store.clone();
     writing.spawn(async move {

@@ -4,8 +4,8 @@ use culvert_base::Clock as _;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::on_both_engines;
-use super::place::Place;
 use super::store::event;
+use super::test_database::TestDatabase;
 use crate::database::{Database, STATE};
 use crate::dialect::{Access, Connection};
 use crate::statements::{
@@ -46,9 +46,9 @@ async fn found(store: &Store, key: AuditKey<'_>, order: Order, limit: u32) -> Ve
     rows.iter().map(|linked| linked.row.seq).collect()
 }
 
-async fn audit_events_are_found_by_object_actor_and_kind(place: &Place) {
+async fn audit_events_are_found_by_object_actor_and_kind(db: &TestDatabase) {
     use Order::{NewestFirst, OldestFirst};
-    let store = place.store().await;
+    let store = db.store().await;
     tell(&store, 30).await;
     assert!(store.audit_log().is_indexed().await.unwrap());
     let object = AuditKey::Object("ob_4");
@@ -72,8 +72,8 @@ async fn audit_events_are_found_by_object_actor_and_kind(place: &Place) {
     store.close().await;
 }
 
-async fn what_an_older_program_writes_is_indexed_later(place: &Place) {
-    let store = place.store().await;
+async fn what_an_older_program_writes_is_indexed_later(db: &TestDatabase) {
+    let store = db.store().await;
     tell(&store, 30).await;
     let mut connection = store
         .shared
@@ -96,9 +96,9 @@ async fn what_an_older_program_writes_is_indexed_later(place: &Place) {
     store.close().await;
 }
 
-async fn pieces_are_found_by_endpoint(place: &Place) {
-    let queue = place.queue().await;
-    let now = place.clock.now();
+async fn pieces_are_found_by_endpoint(db: &TestDatabase) {
+    let queue = db.queue().await;
+    let now = db.clock.now();
     let piece = |n: usize| NewPiece {
         first_at: now,
         last_at: now,
@@ -133,12 +133,12 @@ async fn pieces_are_found_by_endpoint(place: &Place) {
     queue.close().await;
 }
 
-async fn a_page_of_events_is_read_from_an_index_and_no_further(place: &Place) {
-    let store = place.store().await;
+async fn a_page_of_events_is_read_from_an_index_and_no_further(db: &TestDatabase) {
+    let store = db.store().await;
     tell(&store, 1000).await;
     store.close().await;
-    let queue = place.queue().await;
-    let now = place.clock.now();
+    let queue = db.queue().await;
+    let now = db.clock.now();
     let piece = |n: usize| NewPiece {
         first_at: now,
         last_at: now,
@@ -176,9 +176,7 @@ async fn a_page_of_events_is_read_from_an_index_and_no_further(place: &Place) {
             ],
         ),
     ] {
-        let database = Database::open(&place.url, part, &*place.clock)
-            .await
-            .unwrap();
+        let database = Database::open(&db.url, part, &*db.clock).await.unwrap();
         let mut connection = database.site.connect(Access::Write).await.unwrap();
         for (sql, value, index) in statements {
             let arguments = ["1", "900", "100", value];

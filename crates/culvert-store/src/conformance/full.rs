@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use culvert_base::Clock;
 
-use super::place::{Place, texts};
+use super::test_database::{TestDatabase, texts};
 use crate::store::Store;
 use crate::store_url::StoreUrl;
 use crate::{AuditEvent, Changes, Document, Head, Queue};
@@ -48,8 +48,8 @@ impl Drop for Small {
     }
 }
 
-fn item(place: &Place, id: &str) -> Changes {
-    let at = place.clock.now();
+fn item(db: &TestDatabase, id: &str) -> Changes {
+    let at = db.clock.now();
     let document = Document {
         head: Head {
             id: id.to_owned(),
@@ -69,18 +69,18 @@ fn item(place: &Place, id: &str) -> Changes {
 
 #[tokio::test]
 async fn a_start_on_a_full_disk_reads_everything_and_refuses_writes_at_once() {
-    let place = Place::sqlite();
-    let Some(disk) = Small::mount(&place.folder.path().join("disk")) else {
+    let db = TestDatabase::sqlite();
+    let Some(disk) = Small::mount(&db.folder.path().join("disk")) else {
         return;
     };
     let url = StoreUrl::Sqlite(disk.0.join("state.db"));
     let open = async || {
-        let store = Store::open(&url, place.clock.clone(), texts()).await;
-        let queue = Queue::open(&url, place.clock.clone()).await;
+        let store = Store::open(&url, db.clock.clone(), texts()).await;
+        let queue = Queue::open(&url, db.clock.clone()).await;
         (store.unwrap(), queue.unwrap())
     };
     let (store, queue) = open().await;
-    store.commit(item(&place, "it_1")).await.unwrap();
+    store.commit(item(&db, "it_1")).await.unwrap();
     assert!(!store.is_read_only());
     store.close().await;
     queue.close().await;
@@ -92,7 +92,7 @@ async fn a_start_on_a_full_disk_reads_everything_and_refuses_writes_at_once() {
     assert_eq!(store.ids("item").await.unwrap(), ["it_1"]);
     assert_eq!(queue.backlog().await.unwrap(), []);
     let began = std::time::Instant::now();
-    assert!(store.commit(item(&place, "it_2")).await.is_err());
+    assert!(store.commit(item(&db, "it_2")).await.is_err());
     assert!(queue.append(Vec::new(), None).await.is_err());
     assert!(began.elapsed() < Duration::from_secs(1));
     for usable in [store.usable().await, queue.usable().await] {
@@ -131,7 +131,7 @@ async fn a_start_on_a_full_disk_reads_everything_and_refuses_writes_at_once() {
         store.usable().await.unwrap();
         for n in 2..40 {
             let id = format!("it_{n}");
-            store.commit(item(&place, &id)).await.unwrap();
+            store.commit(item(&db, &id)).await.unwrap();
             assert!(store.get("item", &id).await.unwrap().is_some());
         }
         assert_eq!(store.ids("item").await.unwrap().len(), 39);

@@ -14,8 +14,8 @@ use culvert_base::{Entropy, OsEntropy, SystemClock};
 use tokio::task::JoinSet;
 
 use super::on_both_engines;
-use super::place::Place;
 use super::store::{document, event};
+use super::test_database::TestDatabase;
 use crate::store::Store;
 use crate::store_url::StoreUrl;
 use crate::{
@@ -29,11 +29,11 @@ const URL: &str = "CULVERT_TEST_CHILD_URL";
 const ROUND: &str = "CULVERT_TEST_CHILD_ROUND";
 const CURSOR: &str = "outbox";
 
-async fn nothing_acknowledged_is_lost_by_a_kill(place: &Place) {
+async fn nothing_acknowledged_is_lost_by_a_kill(db: &TestDatabase) {
     let mut documents = BTreeSet::new();
     let mut cursor = 0;
     for round in 0..ROUNDS {
-        let url = match &place.url {
+        let url = match &db.url {
             StoreUrl::Sqlite(path) => path.to_str().unwrap().to_owned(),
             StoreUrl::Postgres(url) => url.clone(),
         };
@@ -47,7 +47,7 @@ async fn nothing_acknowledged_is_lost_by_a_kill(place: &Place) {
                 _ => panic!("the child said {line:?}"),
             }
         }
-        verify(place, &documents, cursor).await;
+        verify(db, &documents, cursor).await;
     }
     assert!(
         cursor > 0 && !documents.is_empty(),
@@ -100,9 +100,9 @@ impl Drop for Running {
     }
 }
 
-async fn verify(place: &Place, documents: &BTreeSet<String>, cursor: i64) {
-    let store = place.store().await;
-    let queue = place.queue().await;
+async fn verify(db: &TestDatabase, documents: &BTreeSet<String>, cursor: i64) {
+    let store = db.store().await;
+    let queue = db.queue().await;
     store.check().await.unwrap();
     queue.check().await.unwrap();
 
@@ -182,7 +182,7 @@ async fn child() {
         return;
     };
     let url: StoreUrl = url.parse().unwrap();
-    let store = Store::open(&url, Arc::new(SystemClock), super::place::texts())
+    let store = Store::open(&url, Arc::new(SystemClock), super::test_database::texts())
         .await
         .unwrap();
     let queue = Queue::open(&url, Arc::new(SystemClock)).await.unwrap();

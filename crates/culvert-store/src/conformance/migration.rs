@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use culvert_base::Clock;
 
 use super::on_both_engines;
-use super::place::{Place, texts};
+use super::test_database::{TestDatabase, texts};
 use crate::database::{Database, Part};
 use crate::dialect::{Access, Arg};
 use crate::migrate::{self, Step};
@@ -51,11 +51,11 @@ static LATER: LazyLock<Vec<Step>> = LazyLock::new(|| {
     steps
 });
 
-async fn a_step_is_applied_once_and_the_last_two_copies_are_kept(place: &Place) {
-    let store = place.store().await;
+async fn a_step_is_applied_once_and_the_last_two_copies_are_kept(db: &TestDatabase) {
+    let store = db.store().await;
     store.meta_set("node", "a").await.unwrap();
     store.close().await;
-    if let StoreUrl::Sqlite(path) = &place.url {
+    if let StoreUrl::Sqlite(path) = &db.url {
         let copy = path.with_file_name(format!("state.db.pre-{OURS}"));
         assert!(!copy.exists(), "a new database has nothing to keep");
     }
@@ -64,9 +64,7 @@ async fn a_step_is_applied_once_and_the_last_two_copies_are_kept(place: &Place) 
             steps: &LATER[..n],
             ..crate::database::STATE
         };
-        let database = Database::open(&place.url, part, &*place.clock)
-            .await
-            .unwrap();
+        let database = Database::open(&db.url, part, &*db.clock).await.unwrap();
         let row = database
             .pool
             .row("", meta::GET, &[Arg::Text("format")])
@@ -76,7 +74,7 @@ async fn a_step_is_applied_once_and_the_last_two_copies_are_kept(place: &Place) 
         database.close().await;
         if n == OURS + 2 {
             // The program of an older format can still use the database, and does not downgrade it.
-            let older = place.store().await;
+            let older = db.store().await;
             assert_eq!(older.meta_get("node").await.unwrap().as_deref(), Some("a"));
             assert_eq!(
                 older.meta_get("format").await.unwrap().as_deref(),
@@ -85,7 +83,7 @@ async fn a_step_is_applied_once_and_the_last_two_copies_are_kept(place: &Place) 
             older.close().await;
         }
     }
-    if let StoreUrl::Sqlite(path) = &place.url {
+    if let StoreUrl::Sqlite(path) = &db.url {
         let exists = |n: usize| path.with_file_name(format!("state.db.pre-{n}")).exists();
         assert_eq!(
             [OURS, OURS + 1, OURS + 2, OURS + 3].map(exists),
@@ -94,16 +92,14 @@ async fn a_step_is_applied_once_and_the_last_two_copies_are_kept(place: &Place) 
     }
 }
 
-async fn a_database_that_needs_a_newer_culvert_is_refused(place: &Place) {
+async fn a_database_that_needs_a_newer_culvert_is_refused(db: &TestDatabase) {
     let part = Part {
         steps: &LATER,
         ..crate::database::STATE
     };
-    let newer = Database::open(&place.url, part, &*place.clock)
-        .await
-        .unwrap();
+    let newer = Database::open(&db.url, part, &*db.clock).await.unwrap();
     newer.close().await;
-    let refused = Store::open(&place.url, place.clock.clone(), texts())
+    let refused = Store::open(&db.url, db.clock.clone(), texts())
         .await
         .unwrap_err();
     assert_eq!(
@@ -117,11 +113,11 @@ async fn a_database_that_needs_a_newer_culvert_is_refused(place: &Place) {
     );
 }
 
-async fn two_nodes_may_start_at_once(place: &Place) {
-    let (one, other) = tokio::join!(place.store(), place.store());
+async fn two_nodes_may_start_at_once(db: &TestDatabase) {
+    let (one, other) = tokio::join!(db.store(), db.store());
     let format = one.meta_get("format").await.unwrap();
     assert_eq!(format, Some(OURS.to_string()));
-    let migrated_at = place.clock.now().to_string();
+    let migrated_at = db.clock.now().to_string();
     assert_eq!(
         other.meta_get("migrated_at").await.unwrap(),
         Some(migrated_at)
@@ -130,17 +126,17 @@ async fn two_nodes_may_start_at_once(place: &Place) {
 
 #[tokio::test]
 async fn damage_is_found_before_anything_is_written() {
-    let place = Place::sqlite();
-    let StoreUrl::Sqlite(path) = &place.url else {
+    let db = TestDatabase::sqlite();
+    let StoreUrl::Sqlite(path) = &db.url else {
         panic!("a SQLite place")
     };
-    let store = place.store().await;
+    let store = db.store().await;
     store.close().await;
     let mut bytes = std::fs::read(path).unwrap();
     bytes[..16].fill(b'x');
     std::fs::write(path, &bytes).unwrap();
     assert!(
-        Store::open(&place.url, place.clock.clone(), texts())
+        Store::open(&db.url, db.clock.clone(), texts())
             .await
             .is_err()
     );
@@ -149,15 +145,15 @@ async fn damage_is_found_before_anything_is_written() {
 
 #[tokio::test]
 async fn a_password_is_never_shown() {
-    let place = Place::sqlite();
+    let db = TestDatabase::sqlite();
     let url: StoreUrl = "postgres://u:hush@127.0.0.1:1/x".parse().unwrap();
     assert!(!format!("{url:?}").contains("hush"));
-    let fault = Store::open(&url, place.clock.clone(), texts())
+    let fault = Store::open(&url, db.clock.clone(), texts())
         .await
         .unwrap_err();
     assert!(!fault.chain().contains("hush"), "{}", fault.chain());
     let wrong: StoreUrl = "postgres://u:hush@[bad".parse().unwrap();
-    let fault = Store::open(&wrong, place.clock.clone(), texts())
+    let fault = Store::open(&wrong, db.clock.clone(), texts())
         .await
         .unwrap_err();
     assert!(!fault.chain().contains("hush"), "{}", fault.chain());
@@ -165,8 +161,8 @@ async fn a_password_is_never_shown() {
 
 #[tokio::test]
 async fn a_disk_error_is_distinguished_from_a_refusal() {
-    let place = Place::sqlite();
-    let store = place.store().await;
+    let db = TestDatabase::sqlite();
+    let store = db.store().await;
     let mut connection = store
         .shared
         .database
@@ -179,7 +175,7 @@ async fn a_disk_error_is_distinguished_from_a_refusal() {
     health.judge(&refused.unwrap_err(), "reading");
     assert!(health.check().is_ok());
     // The attached file is not a database.
-    let garbage = place.folder.path().join("garbage");
+    let garbage = db.folder.path().join("garbage");
     std::fs::write(&garbage, [b'x'; 4096]).unwrap();
     let path = garbage.to_str().unwrap();
     let error = match connection
@@ -196,15 +192,15 @@ async fn a_disk_error_is_distinguished_from_a_refusal() {
     assert!(health.check().is_err(), "{error}");
 }
 
-async fn an_inspection_says_what_a_start_would_do_and_does_nothing(place: &Place) {
-    let inspect = async || crate::inspect(&place.url, &*place.clock).await.unwrap();
+async fn an_inspection_says_what_a_start_would_do_and_does_nothing(db: &TestDatabase) {
+    let inspect = async || crate::inspect(&db.url, &*db.clock).await.unwrap();
     let [empty, _] = inspect().await;
     assert_eq!((empty.format, empty.is_migrated()), (None, false));
-    if let StoreUrl::Sqlite(path) = &place.url {
+    if let StoreUrl::Sqlite(path) = &db.url {
         assert!(!path.exists(), "an inspection creates nothing");
     }
 
-    place.store().await.close().await;
+    db.store().await.close().await;
     let ours = i64::try_from(OURS).unwrap();
     let [current, events] = inspect().await;
     assert_eq!((current.format, current.newest), (Some(ours), ours));
@@ -212,7 +208,7 @@ async fn an_inspection_says_what_a_start_would_do_and_does_nothing(place: &Place
     assert_eq!(events.format, None, "no queue was opened");
 
     // As a program of format 1 left it.
-    let store = place.store().await;
+    let store = db.store().await;
     store.meta_set("format", "1").await.unwrap();
     let [older, _] = inspect().await;
     assert!(older.is_migrated() && !older.excludes_older());

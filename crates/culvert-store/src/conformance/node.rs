@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::on_both_engines;
-use super::place::{Place, run};
 use super::store::document;
+use super::test_database::{TestDatabase, run};
 use crate::postgres::Schema;
 use crate::{AuditEvent, Changes, Store, StoreUrl, Touched};
 
@@ -22,23 +22,23 @@ on_both_engines!(
     a_server_without_a_free_connection_is_waited_for,
 );
 
-async fn a_running_process_has_its_name_alone(place: &Place) {
+async fn a_running_process_has_its_name_alone(db: &TestDatabase) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let one = place.store().await;
+    let one = db.store().await;
     let first = one.join_as("edge", Arc::clone(&clock)).await.unwrap();
     assert_eq!(first.name, "edge");
     // Both clocks run on this machine, so they agree even if the test is delayed.
     let apart = first.clock.now().unix_seconds() - clock.now().unix_seconds();
     assert!(apart.abs() < 30, "{apart} s");
-    if place.is_sqlite() {
+    if db.is_sqlite() {
         one.close().await;
         return;
     }
-    let other = place.store().await;
+    let other = db.store().await;
     let second = other.join_as("edge", Arc::clone(&clock)).await.unwrap();
     assert_eq!(second.name, "edge-2");
     one.close().await;
-    let third = place.store().await;
+    let third = db.store().await;
     let heir = third.join_as("edge", clock).await.unwrap();
     assert_eq!(heir.name, "edge", "free again when its process is gone");
     other.close().await;
@@ -65,17 +65,17 @@ async fn known(store: &Store, since: i64, until: i64) -> Option<Vec<Touched>> {
     store.touched(since).await.1
 }
 
-async fn what_a_commit_touched_is_known_to_every_process(place: &Place) {
-    let one = place.store().await;
+async fn what_a_commit_touched_is_known_to_every_process(db: &TestDatabase) {
+    let one = db.store().await;
     let insert = |id: &str| Changes::insert(document("item", id), NOTHING);
-    if place.is_sqlite() {
+    if db.is_sqlite() {
         // A SQLite file has one process.
         let first = one.commit(insert("a")).await.unwrap();
         assert_eq!(known(&one, first - 1, first).await, touched(&["a"]));
         one.close().await;
         return;
     }
-    let other = place.store().await;
+    let other = db.store().await;
     let mut before = one.commit(insert("a")).await.unwrap();
     // Until both receive notifications.
     loop {
@@ -118,9 +118,9 @@ async fn what_a_commit_touched_is_known_to_every_process(place: &Place) {
     other.close().await;
 }
 
-async fn a_server_without_a_free_connection_is_waited_for(place: &Place) {
+async fn a_server_without_a_free_connection_is_waited_for(db: &TestDatabase) {
     // A SQLite file has no such limit.
-    let StoreUrl::Postgres(url) = &place.url else {
+    let StoreUrl::Postgres(url) = &db.url else {
         return;
     };
     let (base, name) = url.rsplit_once('/').unwrap();

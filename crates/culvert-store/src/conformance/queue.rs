@@ -10,7 +10,7 @@ use std::time::Duration;
 use culvert_base::Clock;
 
 use super::on_both_engines;
-use super::place::Place;
+use super::test_database::TestDatabase;
 use crate::database::{Database, Part};
 use crate::dialect::{Access, Arg};
 use crate::queue::{EVENTS, checksum};
@@ -30,8 +30,8 @@ on_both_engines!(
 );
 
 /// Bytes of the queue's write-ahead log.
-fn log_bytes(place: &Place) -> u64 {
-    let StoreUrl::Sqlite(path) = &place.url else {
+fn log_bytes(db: &TestDatabase) -> u64 {
+    let StoreUrl::Sqlite(path) = &db.url else {
         panic!("a SQLite place")
     };
     let log = path.with_file_name("events.db-wal");
@@ -42,11 +42,9 @@ fn log_bytes(place: &Place) -> u64 {
 /// reader and without, during a burst and after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_write_ahead_log_is_cut_off_after_a_burst() {
-    let place = Place::sqlite();
-    let queue = place.queue().await;
-    let database = Database::open(&place.url, EVENTS, &*place.clock)
-        .await
-        .unwrap();
+    let db = TestDatabase::sqlite();
+    let queue = db.queue().await;
+    let database = Database::open(&db.url, EVENTS, &*db.clock).await.unwrap();
     queue.append(vec![audit("before")], None).await.unwrap();
     let mut reader = database.site.connect(Access::Read).await.unwrap();
     reader.run("BEGIN", &[]).await.unwrap();
@@ -58,25 +56,22 @@ async fn the_write_ahead_log_is_cut_off_after_a_burst() {
         queue.append(vec![traffic(&large)], None).await.unwrap();
         slowest = slowest.max(began.elapsed());
     }
-    assert!(
-        log_bytes(&place) > WAL_BYTES_MAX,
-        "the reader is in the way"
-    );
+    assert!(log_bytes(&db) > WAL_BYTES_MAX, "the reader is in the way");
     assert!(
         slowest < Duration::from_secs(4),
         "writers do not wait for it: {slowest:?}"
     );
     reader.close().await;
     let began = std::time::Instant::now();
-    while log_bytes(&place) > WAL_BYTES_MAX {
+    while log_bytes(&db) > WAL_BYTES_MAX {
         assert!(
             began.elapsed() < Duration::from_secs(60),
             "{}",
-            log_bytes(&place)
+            log_bytes(&db)
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(drain(&place, &queue).await.len(), 41);
+    assert_eq!(drain(&db, &queue).await.len(), 41);
 }
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -101,9 +96,9 @@ fn traffic(body: &str) -> NewBatch {
     batch("ed_1", BatchClass::Traffic, body)
 }
 
-async fn lease(place: &Place, queue: &Queue) -> Option<Lease> {
+async fn lease(db: &TestDatabase, queue: &Queue) -> Option<Lease> {
     queue
-        .lease("ed_1", "node-1", LEASE, place.clock.now())
+        .lease("ed_1", "node-1", LEASE, db.clock.now())
         .await
         .unwrap()
 }
@@ -113,9 +108,9 @@ fn text(lease: Option<&Lease>) -> Option<&str> {
 }
 
 /// Leases and acknowledges all batches that are due, one by one.
-async fn drain(place: &Place, queue: &Queue) -> Vec<String> {
+async fn drain(db: &TestDatabase, queue: &Queue) -> Vec<String> {
     let mut bodies = Vec::new();
-    while let Some(lease) = lease(place, queue).await {
+    while let Some(lease) = lease(db, queue).await {
         bodies.push(String::from_utf8(lease.body.clone()).unwrap());
         queue.ack(&lease).await.unwrap();
     }
@@ -126,8 +121,8 @@ fn is_lost(outcome: Result<(), QueueError>) -> bool {
     matches!(outcome, Err(QueueError::Lost))
 }
 
-async fn nodes_note_health_and_tell_tails_of_others(place: &Place) {
-    let queue = place.queue().await;
+async fn nodes_note_health_and_tell_tails_of_others(db: &TestDatabase) {
+    let queue = db.queue().await;
     let note = |destination: &str, body: &str| (destination.to_owned(), body.to_owned());
     let notes = vec![note("ed_1", "a"), note("ed_2", "b")];
     queue.note_healths("node-1", notes).await.unwrap();
@@ -144,7 +139,7 @@ async fn nodes_note_health_and_tell_tails_of_others(place: &Place) {
     queue.drop_destination("ed_1").await.unwrap();
     assert_eq!(queue.healths("ed_1").await.unwrap(), []);
 
-    let now = place.clock.now();
+    let now = db.clock.now();
     queue
         .open_tail("tail_1", "node-1", "spec", now.plus(LEASE))
         .await
@@ -193,8 +188,8 @@ async fn nodes_note_health_and_tell_tails_of_others(place: &Place) {
     assert_eq!(queue.healths("ed_2").await.unwrap(), []);
 }
 
-async fn backlog_counts_by_destination(place: &Place) {
-    let queue = place.queue().await;
+async fn backlog_counts_by_destination(db: &TestDatabase) {
+    let queue = db.queue().await;
     queue
         .append(
             vec![
@@ -207,7 +202,7 @@ async fn backlog_counts_by_destination(place: &Place) {
         .await
         .unwrap();
     let gone = queue
-        .lease("ed_2", "node-1", LEASE, place.clock.now())
+        .lease("ed_2", "node-1", LEASE, db.clock.now())
         .await
         .unwrap()
         .unwrap();
@@ -230,7 +225,7 @@ async fn backlog_counts_by_destination(place: &Place) {
     );
     assert_eq!(
         (first.events, first.bytes, first.oldest),
-        (4, 7, Some(place.clock.now()))
+        (4, 7, Some(db.clock.now()))
     );
     assert_eq!((first.traffic_events, first.traffic_bytes), (2, 4));
     let second = &backlog[1];
@@ -247,8 +242,8 @@ async fn backlog_counts_by_destination(place: &Place) {
     assert_eq!(queue.backlog().await.unwrap(), []);
 }
 
-async fn everything_survives_reopening(place: &Place) {
-    let queue = place.queue().await;
+async fn everything_survives_reopening(db: &TestDatabase) {
+    let queue = db.queue().await;
     let cursor = CursorMove {
         name: "outbox".to_owned(),
         from: 0,
@@ -258,29 +253,27 @@ async fn everything_survives_reopening(place: &Place) {
         .append(vec![audit("a1"), traffic("t1")], Some(cursor))
         .await
         .unwrap();
-    let held = lease(place, &queue).await.unwrap();
+    let held = lease(db, &queue).await.unwrap();
     queue.close().await;
-    let queue = place.queue().await;
+    let queue = db.queue().await;
     assert_eq!(queue.cursor("outbox").await.unwrap(), 7);
     queue.ack(&held).await.unwrap();
-    assert_eq!(drain(place, &queue).await, ["t1"]);
+    assert_eq!(drain(db, &queue).await, ["t1"]);
     queue.usable().await.unwrap();
     queue.close().await;
     assert!(queue.usable().await.is_err());
 }
 
 /// Batches that were stored before bodies had their own table are unchanged.
-async fn batches_of_the_format_before_are_carried_over(place: &Place) {
+async fn batches_of_the_format_before_are_carried_over(db: &TestDatabase) {
     let before = Part {
         steps: &migrate::EVENTS[..2],
         ..EVENTS
     };
-    let database = Database::open(&place.url, before, &*place.clock)
-        .await
-        .unwrap();
+    let database = Database::open(&db.url, before, &*db.clock).await.unwrap();
     let mut connection = database.site.connect(Access::Write).await.unwrap();
     for (n, name) in ["a1", "a2", "a3"].into_iter().enumerate() {
-        let insert = "INSERT INTO batch (destination, class, place, part, events, bytes, crc, attempt, \
+        let insert = "INSERT INTO batch (destination, class, db, part, events, bytes, crc, attempt, \
              first_at, due_at, fence, body) VALUES ('ed_1', 0, $1, 0, 2, 7, $2, 0, 5, 5, 0, $3)";
         let arguments = [
             Arg::Int(n as i64),
@@ -292,9 +285,9 @@ async fn batches_of_the_format_before_are_carried_over(place: &Place) {
     connection.close().await;
     database.close().await;
 
-    let queue = place.queue().await;
+    let queue = db.queue().await;
     queue.check().await.unwrap();
     assert_eq!(queue.backlog().await.unwrap()[0].bytes, 21);
     queue.append(vec![audit("a4")], None).await.unwrap();
-    assert_eq!(drain(place, &queue).await, ["a1", "a2", "a3", "a4"]);
+    assert_eq!(drain(db, &queue).await, ["a1", "a2", "a3", "a4"]);
 }

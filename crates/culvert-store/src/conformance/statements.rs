@@ -4,8 +4,8 @@ use sqlx::postgres::{PgConnection, PgTypeInfo};
 use sqlx::{AssertSqlSafe, Executor as _, Row as _, SqlSafeStr as _, SqlStr};
 
 use super::on_both_engines;
-use super::place::Place;
 use super::store::document;
+use super::test_database::TestDatabase;
 use crate::database::{Database, Part};
 use crate::dialect::{Access, Connection};
 use crate::statements::{PAIRS, TEXTS_ONE_OF, WRITTEN_SINCE, events, meta, state};
@@ -16,19 +16,17 @@ on_both_engines!(
     a_page_is_read_from_an_index_and_no_further,
 );
 
-async fn every_statement_is_prepared(place: &Place) {
+async fn every_statement_is_prepared(db: &TestDatabase) {
     for (part, statements) in [
         (crate::database::STATE, [state::ALL, meta::ALL]),
         (crate::queue::EVENTS, [events::ALL, meta::ALL]),
     ] {
-        prepare(place, part, &statements.concat()).await;
+        prepare(db, part, &statements.concat()).await;
     }
 }
 
-async fn prepare(place: &Place, part: Part, statements: &[&'static str]) {
-    let database = Database::open(&place.url, part, &*place.clock)
-        .await
-        .unwrap();
+async fn prepare(db: &TestDatabase, part: Part, statements: &[&'static str]) {
+    let database = Database::open(&db.url, part, &*db.clock).await.unwrap();
     let pairs = PAIRS
         .iter()
         .filter(|pair| match part.file {
@@ -78,8 +76,8 @@ fn text(sql: &'static str) -> SqlStr {
 
 /// The query plans of pages on large tables: an index returns the rows in order, so reading stops
 /// at the limit.
-async fn a_page_is_read_from_an_index_and_no_further(place: &Place) {
-    let store = place.store().await;
+async fn a_page_is_read_from_an_index_and_no_further(db: &TestDatabase) {
+    let store = db.store().await;
     let nothing = || AuditEvent::Suppress { reason: "a test" };
     let owner = document("own", "own_1");
     store
@@ -101,7 +99,7 @@ async fn a_page_is_read_from_an_index_and_no_further(place: &Place) {
     }
     store.close().await;
 
-    let database = Database::open(&place.url, crate::database::STATE, &*place.clock)
+    let database = Database::open(&db.url, crate::database::STATE, &*db.clock)
         .await
         .unwrap();
     let mut connection = database.site.connect(Access::Write).await.unwrap();

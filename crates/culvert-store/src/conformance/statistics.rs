@@ -3,7 +3,7 @@
 use culvert_base::Timestamp;
 
 use super::on_both_engines;
-use super::place::Place;
+use super::test_database::TestDatabase;
 use crate::{FrameRange, NodeNote, Queue, StatisticChunk, StatisticFrame};
 
 on_both_engines!(
@@ -43,8 +43,8 @@ async fn frames(queue: &Queue, range: (i64, i64)) -> Vec<(i64, String, Vec<u8>)>
     frames.into_iter().map(part).collect()
 }
 
-async fn frames_become_chunks_in_one_transaction(place: &Place) {
-    let queue = place.queue().await;
+async fn frames_become_chunks_in_one_transaction(db: &TestDatabase) {
+    let queue = db.queue().await;
     assert_eq!(queue.last_statistic_frame(STEP, "a").await.unwrap(), None);
     let written = [frame(10, "a", 1), frame(20, "a", 2), frame(10, "b", 3)];
     queue
@@ -101,8 +101,8 @@ async fn frames_become_chunks_in_one_transaction(place: &Place) {
     queue.close().await;
 }
 
-async fn chunks_are_found_by_subject_and_by_time(place: &Place) {
-    let queue = place.queue().await;
+async fn chunks_are_found_by_subject_and_by_time(db: &TestDatabase) {
+    let queue = db.queue().await;
     let mut chunks = Vec::new();
     for at in [0, 300, 600] {
         for subject in ["d/1/x", "e/1/x", "e/1/é", "e/10/x", "f/1/x"] {
@@ -133,8 +133,8 @@ async fn chunks_are_found_by_subject_and_by_time(place: &Place) {
     queue.close().await;
 }
 
-async fn old_statistics_are_deleted_by_time_and_by_bytes(place: &Place) {
-    let queue = place.queue().await;
+async fn old_statistics_are_deleted_by_time_and_by_bytes(db: &TestDatabase) {
+    let queue = db.queue().await;
     let chunks: Vec<_> = (0..1_500)
         .map(|n| chunk(&format!("e/{}", n % 3), n / 3, "a", 10))
         .collect();
@@ -162,8 +162,8 @@ async fn old_statistics_are_deleted_by_time_and_by_bytes(place: &Place) {
     queue.close().await;
 }
 
-async fn a_node_has_one_note(place: &Place) {
-    let queue = place.queue().await;
+async fn a_node_has_one_note(db: &TestDatabase) {
+    let queue = db.queue().await;
     let note = |node: &str, at, body: &str| NodeNote {
         node: node.to_owned(),
         at: Timestamp::from_unix_seconds(at),

@@ -8,7 +8,7 @@ use culvert_base::{Event, Timestamp};
 use tokio::task::JoinSet;
 
 use super::on_both_engines;
-use super::place::{Place, texts};
+use super::test_database::{TestDatabase, texts};
 use crate::commit_error::CommitError;
 use crate::dialect::Access;
 use crate::statements::{state, transaction};
@@ -94,8 +94,8 @@ async fn head(store: &Store, kind: &str, id: &str) -> Head {
     store.get(kind, id).await.unwrap().unwrap().head
 }
 
-async fn closed_connections_fail_no_commit_and_no_read(place: &Place) {
-    let store = place.store().await;
+async fn closed_connections_fail_no_commit_and_no_read(db: &TestDatabase) {
+    let store = db.store().await;
     let id = |n: usize| format!("item_{n}");
     store
         .commit(insert(document("item", &id(0))))
@@ -103,7 +103,7 @@ async fn closed_connections_fail_no_commit_and_no_read(place: &Place) {
         .unwrap();
     // One commit alone, then several that the writer combines.
     for some in [1..2, 2..30] {
-        place.end_connections().await;
+        db.end_connections().await;
         let mut commits = JoinSet::new();
         for n in some {
             let (store, document) = (store.clone(), document("item", &id(n)));
@@ -112,14 +112,14 @@ async fn closed_connections_fail_no_commit_and_no_read(place: &Place) {
         while let Some(committed) = commits.join_next().await {
             committed.unwrap().unwrap();
         }
-        place.end_connections().await;
+        db.end_connections().await;
         assert!(store.get("item", &id(1)).await.unwrap().is_some());
     }
     assert_eq!(store.all("item").await.unwrap().len(), 30);
 }
 
-async fn a_document_comes_back_as_it_went(place: &Place) {
-    let store = place.store().await;
+async fn a_document_comes_back_as_it_went(db: &TestDatabase) {
+    let store = db.store().await;
     store
         .commit(insert(document("user", "usr_1")))
         .await
@@ -159,8 +159,8 @@ async fn a_document_comes_back_as_it_went(place: &Place) {
     store.check().await.unwrap();
 }
 
-async fn keys_are_unique_and_free_again(place: &Place) {
-    let store = place.store().await;
+async fn keys_are_unique_and_free_again(db: &TestDatabase) {
+    let store = db.store().await;
     store
         .commit(insert(key("api_key", "ak_1", "x")))
         .await
@@ -221,8 +221,8 @@ async fn keys_are_unique_and_free_again(place: &Place) {
         .unwrap();
 }
 
-async fn references_hold_at_both_ends(place: &Place) {
-    let store = place.store().await;
+async fn references_hold_at_both_ends(db: &TestDatabase) {
+    let store = db.store().await;
     match store
         .commit(insert(child("ch_1", "usr_1", OnDelete::Block)))
         .await
@@ -278,8 +278,8 @@ async fn references_hold_at_both_ends(place: &Place) {
     store.check().await.unwrap();
 }
 
-async fn a_parent_goes_with_its_children_in_any_order(place: &Place) {
-    let store = place.store().await;
+async fn a_parent_goes_with_its_children_in_any_order(db: &TestDatabase) {
+    let store = db.store().await;
     // In one write, a document may come before the target of its reference.
     let family =
         insert(child("ch_1", "usr_1", OnDelete::Cascade)).and(insert(document("user", "usr_1")));
@@ -295,8 +295,8 @@ async fn a_parent_goes_with_its_children_in_any_order(place: &Place) {
     assert_eq!(store.all("child").await.unwrap(), []);
 }
 
-async fn stale_writes_are_refused(place: &Place) {
-    let store = place.store().await;
+async fn stale_writes_are_refused(db: &TestDatabase) {
+    let store = db.store().await;
     store
         .commit(insert(document("user", "usr_1")))
         .await
@@ -323,9 +323,9 @@ async fn stale_writes_are_refused(place: &Place) {
     assert_eq!(store.revision().await.unwrap(), revision);
 }
 
-async fn conditions_hold_at_the_commit(place: &Place) {
+async fn conditions_hold_at_the_commit(db: &TestDatabase) {
     // Two stores on one database. Each learns of the other's commits only later.
-    let (here, there) = (place.store().await, place.store().await);
+    let (here, there) = (db.store().await, db.store().await);
     let since = here
         .commit(insert(key("host", "hst_1", "*.a.example")))
         .await
@@ -399,8 +399,8 @@ async fn conditions_hold_at_the_commit(place: &Place) {
     assert_eq!(found.unwrap(), []);
 }
 
-async fn what_is_refused_leaves_nothing(place: &Place) {
-    let store = place.store().await;
+async fn what_is_refused_leaves_nothing(db: &TestDatabase) {
+    let store = db.store().await;
     store
         .commit(insert(key("api_key", "ak_1", "x")))
         .await
@@ -437,8 +437,8 @@ async fn what_is_refused_leaves_nothing(place: &Place) {
     assert_eq!((rows[0].seq, &rows[0].event), (1, &event("k.v0", "ev_1")));
 }
 
-async fn events_go_to_those_who_wanted_them_then(place: &Place) {
-    let store = place.store().await;
+async fn events_go_to_those_who_wanted_them_then(db: &TestDatabase) {
+    let store = db.store().await;
     let wants = |id: &str, kinds: &[&str], destination: &str| Document {
         topics: kinds
             .iter()
@@ -512,8 +512,8 @@ async fn events_go_to_those_who_wanted_them_then(place: &Place) {
     assert_eq!(store.outbox_after(3, 1).await.unwrap()[0].event.id, "ev_4");
 }
 
-async fn pages_are_newest_first(place: &Place) {
-    let store = place.store().await;
+async fn pages_are_newest_first(db: &TestDatabase) {
+    let store = db.store().await;
     store
         .commit(insert(document("user", "usr_1")))
         .await
@@ -558,8 +558,8 @@ async fn pages_are_newest_first(place: &Place) {
 }
 
 /// More documents than one read returns, many of them of one commit.
-async fn many_documents_are_read_in_pages(place: &Place) {
-    let store = place.store().await;
+async fn many_documents_are_read_in_pages(db: &TestDatabase) {
+    let store = db.store().await;
     let ids: Vec<String> = (0..2_300).rev().map(|n| format!("usr_{n:04}")).collect();
     let mut revisions = Vec::new();
     for some in ids.chunks(1_150) {
@@ -581,8 +581,8 @@ async fn many_documents_are_read_in_pages(place: &Place) {
     assert_eq!(later.len(), 1_150);
 }
 
-async fn many_at_once_keep_their_own_outcome(place: &Place) {
-    let store = place.store().await;
+async fn many_at_once_keep_their_own_outcome(db: &TestDatabase) {
+    let store = db.store().await;
     let mut writers = JoinSet::new();
     for n in 0..200 {
         let store = store.clone();
@@ -630,8 +630,8 @@ async fn many_at_once_keep_their_own_outcome(place: &Place) {
     store.check().await.unwrap();
 }
 
-async fn the_outbox_is_in_commit_order_over_two_nodes(place: &Place) {
-    let nodes = [place.store().await, place.store().await];
+async fn the_outbox_is_in_commit_order_over_two_nodes(db: &TestDatabase) {
+    let nodes = [db.store().await, db.store().await];
     let mut writers = JoinSet::new();
     for n in 0..120 {
         let store = nodes[n % 2].clone();
@@ -665,8 +665,8 @@ async fn the_outbox_is_in_commit_order_over_two_nodes(place: &Place) {
     }
 }
 
-async fn many_lookups_at_once_each_get_their_own(place: &Place) {
-    let store = place.store().await;
+async fn many_lookups_at_once_each_get_their_own(db: &TestDatabase) {
+    let store = db.store().await;
     let family = (0..50).fold(Changes::default(), |all, n| {
         all.and(insert(document("user", &format!("usr_{n}"))))
     });
@@ -686,8 +686,8 @@ async fn many_lookups_at_once_each_get_their_own(place: &Place) {
     readers.join_all().await;
 }
 
-async fn settings_and_pruning(place: &Place) {
-    let store = place.store().await;
+async fn settings_and_pruning(db: &TestDatabase) {
+    let store = db.store().await;
     assert_eq!(store.meta_get("node").await.unwrap(), None);
     store.meta_set("node", "a").await.unwrap();
     store.meta_set("node", "b").await.unwrap();
@@ -709,17 +709,17 @@ async fn settings_and_pruning(place: &Place) {
     assert_eq!(store.revision().await.unwrap(), 4);
 }
 
-async fn a_copy_opens_and_holds_everything(place: &Place) {
-    let store = place.store().await;
-    let queue = place.queue().await;
+async fn a_copy_opens_and_holds_everything(db: &TestDatabase) {
+    let store = db.store().await;
+    let queue = db.queue().await;
     let emitted = AuditEvent::Emit(event("k.v0", "ev_1"));
     store
         .commit(Changes::insert(document("user", "usr_1"), emitted))
         .await
         .unwrap();
-    let copy = place.folder.path().join("copy/state.db");
+    let copy = db.folder.path().join("copy/state.db");
     std::fs::create_dir(copy.parent().unwrap()).unwrap();
-    if !place.is_sqlite() {
+    if !db.is_sqlite() {
         assert!(store.backup(&copy).await.is_err());
         return;
     }
@@ -737,9 +737,7 @@ async fn a_copy_opens_and_holds_everything(place: &Place) {
     store.close().await;
 
     let url = StoreUrl::Sqlite(copy.clone());
-    let copied = Store::open(&url, place.clock.clone(), texts())
-        .await
-        .unwrap();
+    let copied = Store::open(&url, db.clock.clone(), texts()).await.unwrap();
     copied.check().await.unwrap();
     assert_eq!(copied.all("user").await.unwrap().len(), 2);
     assert_eq!(copied.outbox_after(0, 9).await.unwrap().len(), 1);
@@ -753,12 +751,12 @@ async fn a_copy_opens_and_holds_everything(place: &Place) {
     }
     copied.close().await;
     // The original opens again unchanged.
-    let reopened = place.store().await;
+    let reopened = db.store().await;
     assert_eq!(reopened.revision().await.unwrap(), 2);
 }
 
-async fn a_blocked_store_refuses_in_time_and_recovers(place: &Place) {
-    let store = place.store().await;
+async fn a_blocked_store_refuses_in_time_and_recovers(db: &TestDatabase) {
+    let store = db.store().await;
     let mut other = store
         .shared
         .database
@@ -790,8 +788,8 @@ async fn a_blocked_store_refuses_in_time_and_recovers(place: &Place) {
     other.close().await;
 }
 
-async fn closed_means_closed(place: &Place) {
-    let store = place.store().await;
+async fn closed_means_closed(db: &TestDatabase) {
+    let store = db.store().await;
     let committed = store.commit(insert(document("user", "usr_1")));
     committed.await.unwrap();
     store.close().await;

@@ -10,8 +10,8 @@ use proptest::test_runner::TestRunner;
 use serde_json::json;
 
 use super::on_both_engines;
-use super::place::{Place, texts};
 use super::store::document;
+use super::test_database::{TestDatabase, texts};
 use crate::dialect::Access;
 use crate::migrate::STATE;
 use crate::store::Store;
@@ -82,8 +82,8 @@ fn text() -> impl Strategy<Value = String> {
     vec(word, 0..5).prop_map(|words| words.concat())
 }
 
-async fn every_text_finds_what_a_look_at_all_of_them_finds(place: &Place) {
-    let store = place.store().await;
+async fn every_text_finds_what_a_look_at_all_of_them_finds(db: &TestDatabase) {
+    let store = db.store().await;
     let mut runner = TestRunner::deterministic();
     let names = vec(text(), 300).new_tree(&mut runner).unwrap().current();
     insert(
@@ -166,8 +166,8 @@ async fn every_text_finds_what_a_look_at_all_of_them_finds(place: &Place) {
     assert_eq!(store.ids_by_text(query, 2).await.unwrap(), None);
 }
 
-async fn rows_follow_their_documents(place: &Place) {
-    let store = place.store().await;
+async fn rows_follow_their_documents(db: &TestDatabase) {
+    let store = db.store().await;
     insert(&store, [item(1, "old", "kept"), item(2, "old", "")]).await;
     let mut first = store.get("item", "item_0001").await.unwrap().unwrap();
     first.body = json!({"name": "new", "note": "kept"}).to_string();
@@ -198,11 +198,11 @@ fn insert_twice(n: usize) -> Changes {
     Changes::insert(one.clone(), NOTHING).and(Changes::insert(one, NOTHING))
 }
 
-async fn what_an_older_program_wrote_is_made_up_for(place: &Place) {
-    let store = place.store().await;
+async fn what_an_older_program_wrote_is_made_up_for(db: &TestDatabase) {
+    let store = db.store().await;
     insert(&store, [item(1, "one", ""), item(2, "two", "")]).await;
     // A store without texts leaves the ledger as a program of an older format does.
-    let older = Store::open(&place.url, place.clock.clone(), Texts::default())
+    let older = Store::open(&db.url, db.clock.clone(), Texts::default())
         .await
         .unwrap();
     assert!(!older.has_all_texts().await.unwrap());
@@ -224,13 +224,13 @@ async fn what_an_older_program_wrote_is_made_up_for(place: &Place) {
     older.close().await;
 }
 
-async fn documents_of_an_older_format_are_indexed_by_the_first_start(place: &Place) {
+async fn documents_of_an_older_format_are_indexed_by_the_first_start(db: &TestDatabase) {
     const N: usize = 1200;
     let part = crate::database::Part {
         steps: &STATE[..3],
         ..crate::database::STATE
     };
-    let older = crate::database::Database::open(&place.url, part, &*place.clock)
+    let older = crate::database::Database::open(&db.url, part, &*db.clock)
         .await
         .unwrap();
     // Most are written by one commit each, many by a single commit.
@@ -254,7 +254,7 @@ async fn documents_of_an_older_format_are_indexed_by_the_first_start(place: &Pla
     connection.close().await;
     older.close().await;
 
-    let store = place.store().await;
+    let store = db.store().await;
     assert_eq!(
         store.meta_get("format").await.unwrap(),
         Some(STATE.len().to_string())
@@ -274,15 +274,15 @@ async fn documents_of_an_older_format_are_indexed_by_the_first_start(place: &Pla
     );
 }
 
-async fn other_fields_are_indexed_anew(place: &Place) {
-    let store = place.store().await;
+async fn other_fields_are_indexed_anew(db: &TestDatabase) {
+    let store = db.store().await;
     insert(&store, [item(1, "name", "note")]).await;
     let other = TextField {
         name: "other",
         within: None,
     };
     let fields = || [("item", other)].into_iter().collect::<Texts>();
-    let newer = Store::open(&place.url, place.clock.clone(), fields())
+    let newer = Store::open(&db.url, db.clock.clone(), fields())
         .await
         .unwrap();
     indexed(&newer).await;
@@ -297,7 +297,7 @@ async fn other_fields_are_indexed_anew(place: &Place) {
     assert_eq!(ids(&newer, "other", other()).await.len(), 2);
     newer.close().await;
     // The previous program is used again.
-    let older = Store::open(&place.url, place.clock.clone(), texts())
+    let older = Store::open(&db.url, db.clock.clone(), texts())
         .await
         .unwrap();
     indexed(&older).await;

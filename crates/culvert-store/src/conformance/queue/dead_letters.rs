@@ -7,7 +7,7 @@ use culvert_base::Clock;
 
 use super::{LEASE, audit, batch, lease};
 use crate::conformance::on_both_engines;
-use crate::conformance::place::Place;
+use crate::conformance::test_database::TestDatabase;
 use crate::database::Database;
 use crate::dialect::{Access, Arg};
 use crate::queue::{DeadLetterBounds, EVENTS};
@@ -21,8 +21,8 @@ on_both_engines!(
     a_batch_without_its_body_is_dead_lettered,
 );
 
-async fn dead_letters_are_kept_redriven_and_pruned(place: &Place) {
-    let queue = place.queue().await;
+async fn dead_letters_are_kept_redriven_and_pruned(db: &TestDatabase) {
+    let queue = db.queue().await;
     let why = |text: &str| DeadLetterReason {
         class: "permanent".to_owned(),
         code: "413".to_owned(),
@@ -33,7 +33,7 @@ async fn dead_letters_are_kept_redriven_and_pruned(place: &Place) {
         .await
         .unwrap();
     for text in ["too big", &"é".repeat(400)] {
-        let lease = lease(place, &queue).await.unwrap();
+        let lease = lease(db, &queue).await.unwrap();
         queue.dead_letter(&lease, why(text)).await.unwrap();
     }
     let letters = queue.dead_letters("ed_1", None, 10).await.unwrap();
@@ -49,14 +49,14 @@ async fn dead_letters_are_kept_redriven_and_pruned(place: &Place) {
             .unwrap(),
         letters[1..]
     );
-    place.clock.advance(Duration::from_secs(100));
+    db.clock.advance(Duration::from_secs(100));
     assert!(queue.redrive(letters[1].id).await.unwrap());
     assert!(!queue.redrive(letters[1].id).await.unwrap());
-    let again = lease(place, &queue).await.unwrap();
-    assert_eq!((again.attempt, again.first_at), (1, place.clock.now()));
+    let again = lease(db, &queue).await.unwrap();
+    assert_eq!((again.attempt, again.first_at), (1, db.clock.now()));
     queue.ack(&again).await.unwrap();
-    assert_eq!(queue.prune(place.clock.now()).await.unwrap(), 0);
-    let later = place.clock.now().plus(DEAD_LETTERS_FOR);
+    assert_eq!(queue.prune(db.clock.now()).await.unwrap(), 0);
+    let later = db.clock.now().plus(DEAD_LETTERS_FOR);
     assert_eq!(queue.prune(later).await.unwrap(), 1);
     assert_eq!(queue.dead_letters("ed_1", None, 10).await.unwrap(), []);
     queue.check().await.unwrap();
@@ -71,18 +71,18 @@ fn refused() -> DeadLetterReason {
 }
 
 /// A dead letter of two events that did not pass through the queue.
-fn dead(place: &Place, destination: &str, class: BatchClass, body: &str) -> DeadBatch {
+fn dead(db: &TestDatabase, destination: &str, class: BatchClass, body: &str) -> DeadBatch {
     DeadBatch {
         batch: batch(destination, class, body),
         attempts: 1,
-        first_at: place.clock.now(),
+        first_at: db.clock.now(),
         why: refused(),
     }
 }
 
 /// Fills the dead letters of every destination and class up to a limit, once by number and once by
 /// bytes, and adds more to each. Each must keep its own newest ones, regardless of the others.
-async fn dead_letters_displace_only_older_ones_of_their_destination_and_class(place: &Place) {
+async fn dead_letters_displace_only_older_ones_of_their_destination_and_class(db: &TestDatabase) {
     const KEPT: i64 = 3;
     let lines = ["ed_1", "ed_2"].into_iter().flat_map(|destination| {
         [BatchClass::Audit, BatchClass::Traffic].map(|class| (destination, class))
@@ -91,7 +91,7 @@ async fn dead_letters_displace_only_older_ones_of_their_destination_and_class(pl
     let bounds = [(KEPT, i64::MAX), (i64::MAX, KEPT * 2)];
     for (round, (letters, bytes)) in bounds.into_iter().enumerate() {
         let within = DeadLetterBounds { letters, bytes };
-        let queue = Queue::open_within(&place.url, place.clock.clone(), within);
+        let queue = Queue::open_within(&db.url, db.clock.clone(), within);
         let queue = queue.await.unwrap();
         let mut expected: HashMap<(&str, BatchClass), Vec<String>> = HashMap::new();
         let n_full = i64::try_from(lines.len()).unwrap() * KEPT;
@@ -102,13 +102,13 @@ async fn dead_letters_displace_only_older_ones_of_their_destination_and_class(pl
             let body = format!("{:02}", n % 100);
             if n % 2 == 0 {
                 queue
-                    .put_dead(dead(place, destination, class, &body))
+                    .put_dead(dead(db, destination, class, &body))
                     .await
                     .unwrap();
             } else {
                 let waiting = batch(destination, class, &body);
                 queue.append(vec![waiting], None).await.unwrap();
-                let now = place.clock.now();
+                let now = db.clock.now();
                 let lease = queue
                     .lease(destination, "node-1", LEASE, now)
                     .await
@@ -141,24 +141,22 @@ async fn dead_letters_displace_only_older_ones_of_their_destination_and_class(pl
 }
 
 /// A node of the previous format stores dead letters without counting them.
-async fn uncounted_dead_letters_are_counted_when_pruning(place: &Place) {
+async fn uncounted_dead_letters_are_counted_when_pruning(db: &TestDatabase) {
     let within = DeadLetterBounds {
         letters: 2,
         bytes: i64::MAX,
     };
-    let queue = Queue::open_within(&place.url, place.clock.clone(), within);
+    let queue = Queue::open_within(&db.url, db.clock.clone(), within);
     let queue = queue.await.unwrap();
     for body in ["1", "2"] {
-        let dead = dead(place, "ed_1", BatchClass::Audit, body);
+        let dead = dead(db, "ed_1", BatchClass::Audit, body);
         queue.put_dead(dead).await.unwrap();
     }
-    let database = Database::open(&place.url, EVENTS, &*place.clock)
-        .await
-        .unwrap();
+    let database = Database::open(&db.url, EVENTS, &*db.clock).await.unwrap();
     let mut other = database.site.connect(Access::Write).await.unwrap();
     for body in ["3", "4", "5"] {
         let [one, crc] = [1, i64::from(crc32fast::hash(body.as_bytes()))].map(Arg::Int);
-        let at = Arg::Int(place.clock.now().unix_nanos());
+        let at = Arg::Int(db.clock.now().unix_nanos());
         let (text, body) = (Arg::Text(""), Arg::Blob(body.as_bytes()));
         let arguments = [
             Arg::Text("ed_1"),
@@ -178,31 +176,29 @@ async fn uncounted_dead_letters_are_counted_when_pruning(place: &Place) {
     }
     other.close().await;
     assert_eq!(queue.backlog().await.unwrap()[0].dead_lettered, 2);
-    queue.prune(place.clock.now()).await.unwrap();
+    queue.prune(db.clock.now()).await.unwrap();
     assert_eq!(queue.backlog().await.unwrap()[0].dead_lettered, 2);
     let letters = queue.dead_letters("ed_1", None, 9).await.unwrap();
     let bodies: Vec<_> = letters.into_iter().map(|letter| letter.body).collect();
     assert_eq!(bodies, [b"5", b"4"]);
-    let later = place.clock.now().plus(DEAD_LETTERS_FOR).plus(LEASE);
+    let later = db.clock.now().plus(DEAD_LETTERS_FOR).plus(LEASE);
     assert_eq!(queue.prune(later).await.unwrap(), 2);
     assert_eq!(queue.backlog().await.unwrap(), []);
 }
 
 /// A batch whose body is missing is dead-lettered like one whose body is damaged, and delays no other.
-async fn a_batch_without_its_body_is_dead_lettered(place: &Place) {
-    let queue = place.queue().await;
+async fn a_batch_without_its_body_is_dead_lettered(db: &TestDatabase) {
+    let queue = db.queue().await;
     let batches = ["a1", "a2", "a3"].map(audit);
     queue.append(batches.into(), None).await.unwrap();
-    let database = Database::open(&place.url, EVENTS, &*place.clock)
-        .await
-        .unwrap();
+    let database = Database::open(&db.url, EVENTS, &*db.clock).await.unwrap();
     let mut connection = database.site.connect(Access::Write).await.unwrap();
     let lose = "DELETE FROM body WHERE id IN (SELECT MIN(id) FROM body)";
     connection.run(lose, &[]).await.unwrap();
     let fault = queue.check().await.unwrap_err();
     assert!(fault.to_string().ends_with("is damaged"), "{fault}");
-    let now = place.clock.now();
-    let one = lease(place, &queue).await.unwrap();
+    let now = db.clock.now();
+    let one = lease(db, &queue).await.unwrap();
     assert_eq!(one.body, b"a2");
     queue.retry(&one, now, "").await.unwrap();
     connection.run(lose, &[]).await.unwrap();

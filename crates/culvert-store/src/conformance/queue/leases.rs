@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use super::{LEASE, audit, batch, drain, is_lost, lease, text, traffic};
 use crate::conformance::on_both_engines;
-use crate::conformance::place::Place;
+use crate::conformance::test_database::TestDatabase;
 use crate::{BatchClass, CursorMove, DeadLetterReason, QueueError, WHY_BYTES_MAX};
 
 on_both_engines!(
@@ -23,28 +23,28 @@ on_both_engines!(
     a_batch_is_leased_once_however_many_ask,
 );
 
-async fn what_waits_can_be_made_due(place: &Place) {
-    let queue = place.queue().await;
+async fn what_waits_can_be_made_due(db: &TestDatabase) {
+    let queue = db.queue().await;
     let elsewhere = batch("ed_2", BatchClass::Audit, "b");
     queue
         .append(vec![audit("a"), elsewhere], None)
         .await
         .unwrap();
-    let now = place.clock.now();
+    let now = db.clock.now();
     let later = now.plus(Duration::from_secs(600));
-    let held = lease(place, &queue).await.unwrap();
+    let held = lease(db, &queue).await.unwrap();
     queue.retry(&held, later, "401").await.unwrap();
-    assert_eq!(lease(place, &queue).await, None);
+    assert_eq!(lease(db, &queue).await, None);
     assert_eq!(queue.hasten("ed_2", now).await.unwrap(), 0);
     assert_eq!(queue.hasten("ed_1", now).await.unwrap(), 1);
-    let again = lease(place, &queue).await.unwrap();
+    let again = lease(db, &queue).await.unwrap();
     assert_eq!((again.attempt, again.why.as_deref()), (2, Some("401")));
 }
 
-async fn batches_come_in_order_audit_first(place: &Place) {
-    let queue = place.queue().await;
+async fn batches_come_in_order_audit_first(db: &TestDatabase) {
+    let queue = db.queue().await;
     let mut watch = queue.watch();
-    assert_eq!(lease(place, &queue).await, None);
+    assert_eq!(lease(db, &queue).await, None);
     assert_eq!(queue.next_due("ed_1").await.unwrap(), None);
     queue
         .append(vec![traffic("t1"), traffic("t2")], None)
@@ -60,11 +60,8 @@ async fn batches_come_in_order_audit_first(place: &Place) {
         .unwrap();
     assert!(watch.has_changed().unwrap());
     watch.mark_unchanged();
-    assert_eq!(
-        queue.next_due("ed_1").await.unwrap(),
-        Some(place.clock.now())
-    );
-    let first = lease(place, &queue).await.unwrap();
+    assert_eq!(queue.next_due("ed_1").await.unwrap(), Some(db.clock.now()));
+    let first = lease(db, &queue).await.unwrap();
     assert_eq!(
         (
             first.attempt,
@@ -72,15 +69,15 @@ async fn batches_come_in_order_audit_first(place: &Place) {
             first.first_at,
             first.why.as_deref()
         ),
-        (1, 2, place.clock.now(), None)
+        (1, 2, db.clock.now(), None)
     );
     queue.ack(&first).await.unwrap();
-    assert_eq!(drain(place, &queue).await, ["a2", "t1", "t2"]);
+    assert_eq!(drain(db, &queue).await, ["a2", "t1", "t2"]);
     assert!(!watch.has_changed().unwrap());
 }
 
-async fn a_waiting_batch_holds_back_its_class_only(place: &Place) {
-    let queue = place.queue().await;
+async fn a_waiting_batch_holds_back_its_class_only(db: &TestDatabase) {
+    let queue = db.queue().await;
     queue
         .append(
             vec![audit("a1"), audit("a2"), traffic("t1"), traffic("t2")],
@@ -88,43 +85,43 @@ async fn a_waiting_batch_holds_back_its_class_only(place: &Place) {
         )
         .await
         .unwrap();
-    let first = lease(place, &queue).await.unwrap();
+    let first = lease(db, &queue).await.unwrap();
     // While the first audit batch is leased, the next one waits, but traffic is leased.
-    let second = lease(place, &queue).await;
+    let second = lease(db, &queue).await;
     assert_eq!(text(second.as_ref()), Some("t1"));
-    assert_eq!(lease(place, &queue).await, None);
-    let due = place.clock.now().plus(Duration::from_secs(10));
+    assert_eq!(lease(db, &queue).await, None);
+    let due = db.clock.now().plus(Duration::from_secs(10));
     let long = "because ".repeat(100);
     queue.retry(&first, due, &long).await.unwrap();
     queue.ack(&second.unwrap()).await.unwrap();
-    assert_eq!(drain(place, &queue).await, ["t2"]);
+    assert_eq!(drain(db, &queue).await, ["t2"]);
     assert_eq!(queue.next_due("ed_1").await.unwrap(), Some(due));
-    place.clock.advance(Duration::from_secs(10));
-    let again = lease(place, &queue).await.unwrap();
+    db.clock.advance(Duration::from_secs(10));
+    let again = lease(db, &queue).await.unwrap();
     assert_eq!(text(Some(&again)), Some("a1"));
     assert_eq!((again.attempt, again.first_at), (2, first.first_at));
     assert_eq!(again.why.as_deref(), Some(&long[..WHY_BYTES_MAX]));
     assert!(again.fence > first.fence);
 }
 
-async fn a_lease_runs_out_and_its_holder_has_lost(place: &Place) {
-    let queue = place.queue().await;
+async fn a_lease_runs_out_and_its_holder_has_lost(db: &TestDatabase) {
+    let queue = db.queue().await;
     queue.append(vec![audit("a1")], None).await.unwrap();
-    let slow = lease(place, &queue).await.unwrap();
+    let slow = lease(db, &queue).await.unwrap();
     assert_eq!(
         queue.next_due("ed_1").await.unwrap(),
-        Some(place.clock.now().plus(LEASE))
+        Some(db.clock.now().plus(LEASE))
     );
-    place.clock.advance(LEASE - Duration::from_nanos(1));
-    assert_eq!(lease(place, &queue).await, None);
-    place.clock.advance(Duration::from_nanos(1));
+    db.clock.advance(LEASE - Duration::from_nanos(1));
+    assert_eq!(lease(db, &queue).await, None);
+    db.clock.advance(Duration::from_nanos(1));
     let other = queue
-        .lease("ed_1", "node-2", LEASE, place.clock.now())
+        .lease("ed_1", "node-2", LEASE, db.clock.now())
         .await
         .unwrap()
         .unwrap();
     assert_eq!((other.batch, other.attempt), (slow.batch, 2));
-    let now = place.clock.now();
+    let now = db.clock.now();
     let why = DeadLetterReason {
         class: "permanent".to_owned(),
         code: String::new(),
@@ -139,28 +136,23 @@ async fn a_lease_runs_out_and_its_holder_has_lost(place: &Place) {
 
     // The lease has expired, but no other worker leased the batch, so the holder can still settle it.
     queue.append(vec![audit("a2")], None).await.unwrap();
-    let slow = lease(place, &queue).await.unwrap();
-    place.clock.advance(2 * LEASE);
+    let slow = lease(db, &queue).await.unwrap();
+    db.clock.advance(2 * LEASE);
     queue.ack(&slow).await.unwrap();
 }
 
-async fn a_settled_lease_is_spent(place: &Place) {
-    let queue = place.queue().await;
+async fn a_settled_lease_is_spent(db: &TestDatabase) {
+    let queue = db.queue().await;
     queue.append(vec![audit("a1")], None).await.unwrap();
-    let first = lease(place, &queue).await.unwrap();
-    queue
-        .retry(&first, place.clock.now(), "once")
-        .await
-        .unwrap();
+    let first = lease(db, &queue).await.unwrap();
+    queue.retry(&first, db.clock.now(), "once").await.unwrap();
     assert!(is_lost(queue.ack(&first).await));
-    assert!(is_lost(
-        queue.retry(&first, place.clock.now(), "twice").await
-    ));
-    assert_eq!(drain(place, &queue).await, ["a1"]);
+    assert!(is_lost(queue.retry(&first, db.clock.now(), "twice").await));
+    assert_eq!(drain(db, &queue).await, ["a1"]);
 }
 
-async fn a_batch_that_is_being_sent_comes_in_as_leased(place: &Place) {
-    let queue = place.queue().await;
+async fn a_batch_that_is_being_sent_comes_in_as_leased(db: &TestDatabase) {
+    let queue = db.queue().await;
     let sending = queue
         .append_leased(traffic("first"), "node-1", LEASE)
         .await
@@ -168,9 +160,9 @@ async fn a_batch_that_is_being_sent_comes_in_as_leased(place: &Place) {
     assert_eq!((sending.attempt, sending.count), (1, 2));
     queue.append(vec![traffic("second")], None).await.unwrap();
     // Like every leased batch, it delays its class.
-    assert_eq!(lease(place, &queue).await, None);
+    assert_eq!(lease(db, &queue).await, None);
     queue.ack(&sending).await.unwrap();
-    let second = lease(place, &queue).await;
+    let second = lease(db, &queue).await;
     assert_eq!(text(second.as_ref()), Some("second"));
     queue.ack(&second.unwrap()).await.unwrap();
 
@@ -180,14 +172,14 @@ async fn a_batch_that_is_being_sent_comes_in_as_leased(place: &Place) {
         .await
         .unwrap();
     queue.release_owner("node-1").await.unwrap();
-    let third = lease(place, &queue).await;
+    let third = lease(db, &queue).await;
     assert_eq!(text(third.as_ref()), Some("third"));
     assert_eq!(third.map(|third| third.attempt), Some(2));
     assert!(matches!(queue.ack(&sending).await, Err(QueueError::Lost)));
 }
 
-async fn leases_of_a_former_life_are_given_back(place: &Place) {
-    let queue = place.queue().await;
+async fn leases_of_a_former_life_are_given_back(db: &TestDatabase) {
+    let queue = db.queue().await;
     queue
         .append(
             vec![audit("a1"), batch("ed_2", BatchClass::Audit, "x")],
@@ -195,33 +187,33 @@ async fn leases_of_a_former_life_are_given_back(place: &Place) {
         )
         .await
         .unwrap();
-    let before = lease(place, &queue).await.unwrap();
+    let before = lease(db, &queue).await.unwrap();
     let foreign = queue
-        .lease("ed_2", "node-2", LEASE, place.clock.now())
+        .lease("ed_2", "node-2", LEASE, db.clock.now())
         .await
         .unwrap()
         .unwrap();
     queue.release_owner("node-1").await.unwrap();
     assert!(is_lost(queue.ack(&before).await));
-    assert_eq!(drain(place, &queue).await, ["a1"]);
+    assert_eq!(drain(db, &queue).await, ["a1"]);
     queue.ack(&foreign).await.unwrap();
 }
 
-async fn pieces_take_the_place_of_the_whole(place: &Place) {
-    let queue = place.queue().await;
+async fn pieces_take_the_place_of_the_whole(db: &TestDatabase) {
+    let queue = db.queue().await;
     queue
         .append(vec![audit("1234"), audit("5")], None)
         .await
         .unwrap();
-    let whole = lease(place, &queue).await.unwrap();
-    let now = place.clock.now();
-    place.clock.advance(Duration::from_secs(1));
+    let whole = lease(db, &queue).await.unwrap();
+    let now = db.clock.now();
+    db.clock.advance(Duration::from_secs(1));
     queue
         .replace(&whole, vec![audit("12"), audit("34")], now)
         .await
         .unwrap();
     // The first half is split again: its parts still go before the second half.
-    let half = lease(place, &queue).await.unwrap();
+    let half = lease(db, &queue).await.unwrap();
     assert_eq!(text(Some(&half)), Some("12"));
     assert_eq!((half.attempt, half.first_at), (2, whole.first_at));
     let pieces = vec![audit("1"), audit("2"), audit("2b")];
@@ -229,21 +221,17 @@ async fn pieces_take_the_place_of_the_whole(place: &Place) {
         .replace(&half, pieces, now.plus(Duration::from_secs(5)))
         .await
         .unwrap();
-    assert_eq!(
-        lease(place, &queue).await,
-        None,
-        "pieces wait for their time"
-    );
-    place.clock.advance(Duration::from_secs(5));
-    assert_eq!(drain(place, &queue).await, ["1", "2", "2b", "34", "5"]);
+    assert_eq!(lease(db, &queue).await, None, "pieces wait for their time");
+    db.clock.advance(Duration::from_secs(5));
+    assert_eq!(drain(db, &queue).await, ["1", "2", "2b", "34", "5"]);
     queue.append(vec![audit("6")], None).await.unwrap();
-    let whole = lease(place, &queue).await.unwrap();
+    let whole = lease(db, &queue).await.unwrap();
     queue.replace(&whole, Vec::new(), now).await.unwrap();
     assert_eq!(queue.backlog().await.unwrap(), []);
 }
 
-async fn a_cursor_moves_with_its_batches_or_not_at_all(place: &Place) {
-    let queue = place.queue().await;
+async fn a_cursor_moves_with_its_batches_or_not_at_all(db: &TestDatabase) {
+    let queue = db.queue().await;
     let to = |from, to| {
         Some(CursorMove {
             name: "outbox".to_owned(),
@@ -258,17 +246,17 @@ async fn a_cursor_moves_with_its_batches_or_not_at_all(place: &Place) {
         assert!(is_lost(queue.append(vec![audit("twice")], stale).await));
     }
     assert_eq!(queue.cursor("outbox").await.unwrap(), 4);
-    assert_eq!(drain(place, &queue).await, ["a1"]);
+    assert_eq!(drain(db, &queue).await, ["a1"]);
 }
 
-async fn a_batch_is_leased_once_however_many_ask(place: &Place) {
-    let nodes = [place.queue().await, place.queue().await];
+async fn a_batch_is_leased_once_however_many_ask(db: &TestDatabase) {
+    let nodes = [db.queue().await, db.queue().await];
     let bodies: Vec<String> = (0..20).map(|n| format!("{n:02}")).collect();
     nodes[0]
         .append(bodies.iter().map(|body| audit(body)).collect(), None)
         .await
         .unwrap();
-    let now = place.clock.now();
+    let now = db.clock.now();
     let mut workers = JoinSet::new();
     for n in 0..8 {
         let queue = nodes[n % 2].clone();

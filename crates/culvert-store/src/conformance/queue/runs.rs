@@ -6,7 +6,7 @@ use culvert_base::Clock;
 
 use super::{LEASE, audit, traffic};
 use crate::conformance::on_both_engines;
-use crate::conformance::place::Place;
+use crate::conformance::test_database::TestDatabase;
 use crate::{DeadLetterReason, Gathering, Lease, Queue, Run};
 
 on_both_engines!(
@@ -20,9 +20,9 @@ const GATHERING: Gathering = Gathering {
     age_max: Duration::from_secs(300),
 };
 
-async fn run(place: &Place, queue: &Queue) -> Run {
+async fn run(db: &TestDatabase, queue: &Queue) -> Run {
     queue
-        .lease_run("ed_1", "node-1", LEASE, place.clock.now(), GATHERING)
+        .lease_run("ed_1", "node-1", LEASE, db.clock.now(), GATHERING)
         .await
         .unwrap()
 }
@@ -36,47 +36,47 @@ async fn bodies(queue: &Queue, run: &Run) -> Vec<String> {
     bodies
 }
 
-async fn a_run_is_taken_when_there_is_enough_or_its_first_is_old(place: &Place) {
-    let queue = place.queue().await;
-    let began = place.clock.now();
-    assert_eq!(run(place, &queue).await, Run::default());
+async fn a_run_is_taken_when_there_is_enough_or_its_first_is_old(db: &TestDatabase) {
+    let queue = db.queue().await;
+    let began = db.clock.now();
+    assert_eq!(run(db, &queue).await, Run::default());
     queue
         .append(vec![traffic("1234"), traffic("5678")], None)
         .await
         .unwrap();
-    let early = run(place, &queue).await;
+    let early = run(db, &queue).await;
     assert!(early.leases.is_empty());
     assert_eq!(early.next_at, Some(began.plus(GATHERING.age_max)));
 
     // A third batch does not fit.
     queue.append(vec![traffic("9012")], None).await.unwrap();
-    let full = run(place, &queue).await;
+    let full = run(db, &queue).await;
     assert_eq!(bodies(&queue, &full).await, ["1234", "5678"]);
-    let behind = run(place, &queue).await;
+    let behind = run(db, &queue).await;
     assert!(behind.leases.is_empty(), "the line is held back");
     assert_eq!(behind.next_at, Some(began.plus(LEASE)));
 
     // Audit events have their own queue, which comes first.
     queue.append(vec![audit("a")], None).await.unwrap();
-    place.clock.advance(GATHERING.age_max);
-    let old = run(place, &queue).await;
+    db.clock.advance(GATHERING.age_max);
+    let old = run(db, &queue).await;
     assert_eq!(bodies(&queue, &old).await, ["a"]);
     // Batches that failed are retried at their time, together with all that were added since.
     queue
-        .retry_run(&full.leases, place.clock.now(), "why")
+        .retry_run(&full.leases, db.clock.now(), "why")
         .await
         .unwrap();
     assert_eq!(queue.ack_run(&full.leases).await.unwrap(), 0, "lost");
-    let again = run(place, &queue).await;
+    let again = run(db, &queue).await;
     assert_eq!(bodies(&queue, &again).await, ["1234", "5678"]);
     assert_eq!(again.leases[0].attempt, 2);
     assert_eq!(again.leases[0].why.as_deref(), Some("why"));
     queue.ack_run(&again.leases).await.unwrap();
-    assert_eq!(bodies(&queue, &run(place, &queue).await).await, ["9012"]);
+    assert_eq!(bodies(&queue, &run(db, &queue).await).await, ["9012"]);
 }
 
-async fn a_run_is_settled_whole_and_by_its_holder_only(place: &Place) {
-    let queue = place.queue().await;
+async fn a_run_is_settled_whole_and_by_its_holder_only(db: &TestDatabase) {
+    let queue = db.queue().await;
     queue
         .append(
             vec![traffic("123456"), traffic("7890"), traffic("more")],
@@ -84,10 +84,10 @@ async fn a_run_is_settled_whole_and_by_its_holder_only(place: &Place) {
         )
         .await
         .unwrap();
-    let first = run(place, &queue).await;
+    let first = run(db, &queue).await;
     assert_eq!(first.leases.len(), 2);
     queue.release_owner("node-1").await.unwrap();
-    let second = run(place, &queue).await;
+    let second = run(db, &queue).await;
     assert_eq!(second.leases.len(), 2);
     assert_eq!(queue.body(&first.leases[0]).await.unwrap(), None);
     let dead_letter = DeadLetterReason {
@@ -109,10 +109,10 @@ async fn a_run_is_settled_whole_and_by_its_holder_only(place: &Place) {
     assert_eq!(queue.backlog().await.unwrap()[0].batches, 1);
 }
 
-async fn several_are_leased_as_far_as_they_are_due_and_fit(place: &Place) {
-    let queue = place.queue().await;
+async fn several_are_leased_as_far_as_they_are_due_and_fit(db: &TestDatabase) {
+    let queue = db.queue().await;
     let several = async || {
-        let now = place.clock.now();
+        let now = db.clock.now();
         let leases = queue.lease_several("ed_1", "node-1", LEASE, now, 9).await;
         leases.unwrap()
     };
@@ -130,11 +130,11 @@ async fn several_are_leased_as_far_as_they_are_due_and_fit(place: &Place) {
     assert_eq!((first[0].attempt, first[0].count), (1, 2));
     assert_eq!(several().await, [], "the line is held back");
     // A postponed batch delays those behind it.
-    let later = place.clock.now().plus(Duration::from_secs(1));
+    let later = db.clock.now().plus(Duration::from_secs(1));
     queue.ack(&first[0]).await.unwrap();
     queue.retry(&first[1], later, "why").await.unwrap();
     assert_eq!(several().await, []);
-    place.clock.advance(Duration::from_secs(1));
+    db.clock.advance(Duration::from_secs(1));
     let again = several().await;
     assert_eq!(texts(&again), ["5678", "9012", "3"]);
     assert_eq!((again[0].attempt, again[1].attempt), (2, 1));

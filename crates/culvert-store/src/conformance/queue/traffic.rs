@@ -5,7 +5,7 @@ use std::time::Duration;
 use culvert_base::Clock;
 
 use crate::conformance::on_both_engines;
-use crate::conformance::place::Place;
+use crate::conformance::test_database::TestDatabase;
 use crate::database::Database;
 use crate::dialect::{Access, Arg};
 use crate::queue::EVENTS;
@@ -20,13 +20,13 @@ on_both_engines!(
 /// Only several nodes can commit in another order than they wrote. A SQLite file has one writer.
 #[tokio::test]
 async fn the_end_of_the_traffic_log_is_before_what_is_not_committed() {
-    let Some(place) = Place::postgres().await else {
+    let Some(db) = TestDatabase::postgres().await else {
         return;
     };
-    let queue = place.queue().await;
-    let database = Database::open(&place.url, EVENTS, &*place.clock);
+    let queue = db.queue().await;
+    let database = Database::open(&db.url, EVENTS, &*db.clock);
     let database = database.await.unwrap();
-    let now = place.clock.now();
+    let now = db.clock.now();
     let keep = async |text: &str| {
         let piece = NewPiece {
             first_at: now,
@@ -66,11 +66,11 @@ async fn the_end_of_the_traffic_log_is_before_what_is_not_committed() {
 /// A VACUUM of the table holds this lock, for hours on a slow disk.
 #[tokio::test]
 async fn the_traffic_log_is_read_during_maintenance() {
-    let Some(place) = Place::postgres().await else {
+    let Some(db) = TestDatabase::postgres().await else {
         return;
     };
-    let queue = place.queue().await;
-    let database = Database::open(&place.url, EVENTS, &*place.clock);
+    let queue = db.queue().await;
+    let database = Database::open(&db.url, EVENTS, &*db.clock);
     let mut vacuum = database
         .await
         .unwrap()
@@ -86,9 +86,9 @@ async fn the_traffic_log_is_read_during_maintenance() {
     vacuum.run(transaction::COMMIT, &[]).await.unwrap();
 }
 
-async fn traffic_is_kept_found_by_time_and_pruned_by_age_and_size(place: &Place) {
-    let queue = place.queue().await;
-    let at = |seconds| place.clock.now().plus(Duration::from_secs(seconds));
+async fn traffic_is_kept_found_by_time_and_pruned_by_age_and_size(db: &TestDatabase) {
+    let queue = db.queue().await;
+    let at = |seconds| db.clock.now().plus(Duration::from_secs(seconds));
     assert_eq!(queue.traffic().await.unwrap().bytes, 0);
     assert_eq!(queue.traffic_since(at(0)).await.unwrap(), None);
     let pieces = (0..600u64).map(|n| NewPiece {
@@ -114,15 +114,15 @@ async fn traffic_is_kept_found_by_time_and_pruned_by_age_and_size(place: &Place)
     assert_eq!(queue.prune_traffic(at(0), 8).await.unwrap(), 596);
     assert_eq!(texts(0, 9).await, ["0598", "0599"]);
     queue.close().await;
-    let queue = place.queue().await;
+    let queue = db.queue().await;
     assert_eq!(queue.traffic().await.unwrap().bytes, 8);
     assert_eq!(queue.prune_traffic(at(100_000), 8).await.unwrap(), 2);
     assert_eq!(queue.traffic().await.unwrap().bytes, 0);
 }
 
-async fn captured_messages_are_found_by_event_and_pruned_by_age_and_size(place: &Place) {
-    let queue = place.queue().await;
-    let at = |seconds| place.clock.now().plus(Duration::from_secs(seconds));
+async fn captured_messages_are_found_by_event_and_pruned_by_age_and_size(db: &TestDatabase) {
+    let queue = db.queue().await;
+    let at = |seconds| db.clock.now().plus(Duration::from_secs(seconds));
     let new = |n: u64, body: &str| NewTrafficBody {
         event: format!("ev_{n}"),
         happened_at: at(n),
@@ -143,7 +143,7 @@ async fn captured_messages_are_found_by_event_and_pruned_by_age_and_size(place: 
     assert_eq!(found("ev_297").await, None);
     assert_eq!(found("ev_299").await.as_deref(), Some(&b"0299"[..]));
     queue.close().await;
-    let queue = place.queue().await;
+    let queue = db.queue().await;
     assert_eq!(queue.traffic_body_bytes().await.unwrap(), 8);
     assert_eq!(queue.prune_bodies(at(10_000), 8).await.unwrap(), 2);
     assert_eq!(queue.traffic_body_bytes().await.unwrap(), 0);

@@ -18,7 +18,7 @@ pub(super) fn texts() -> Texts {
         .collect()
 }
 
-pub(super) struct Place {
+pub(super) struct TestDatabase {
     pub(super) url: StoreUrl,
     pub(super) clock: Arc<ManualClock>,
     /// Directory for files of the test.
@@ -26,7 +26,7 @@ pub(super) struct Place {
     database: Option<Temporary>,
 }
 
-impl Place {
+impl TestDatabase {
     pub(super) fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
         Self {
