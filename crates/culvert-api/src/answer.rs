@@ -13,7 +13,7 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Response, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 
-use crate::pace::Busy;
+use crate::connection_state::Busy;
 
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub(crate) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");

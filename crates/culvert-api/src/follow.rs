@@ -88,7 +88,7 @@ pub(crate) struct Followers(Arc<Mutex<HashMap<String, usize>>>);
 
 impl Followers {
     /// Counts a stream of `owner`, unless a limit is reached.
-    fn enter(&self, owner: &str) -> Result<Place, Refusal> {
+    fn enter(&self, owner: &str) -> Result<StreamPermit, Refusal> {
         let mut owners = self.owners();
         let of_owner = owners.get(owner).copied().unwrap_or(0);
         let of_all: usize = owners.values().sum();
@@ -109,7 +109,7 @@ impl Followers {
         }
         owners.insert(owner.to_owned(), of_owner + 1);
         drop(owners);
-        Ok(Place {
+        Ok(StreamPermit {
             followers: self.clone(),
             owner: owner.to_owned(),
         })
@@ -124,12 +124,12 @@ impl Followers {
 
 /// A counted stream. Dropping an owner's last one removes the owner.
 #[derive(Debug)]
-struct Place {
+struct StreamPermit {
     followers: Followers,
     owner: String,
 }
 
-impl Drop for Place {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut owners = self.followers.owners();
         if let Some(n_open) = owners.get_mut(&self.owner) {
@@ -154,7 +154,7 @@ struct Reader {
     is_new: bool,
     stopping: CancellationToken,
     meters: Arc<Meters>,
-    _place: Place,
+    _place: StreamPermit,
 }
 
 impl Reader {

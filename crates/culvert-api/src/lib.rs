@@ -14,6 +14,7 @@
 mod answer;
 mod auth;
 mod body;
+mod connection_state;
 mod console;
 mod console_sign_in;
 mod cors;
@@ -21,7 +22,6 @@ mod follow;
 mod health;
 mod limits;
 pub mod openapi;
-mod pace;
 mod peer;
 mod problem;
 mod query;
@@ -184,8 +184,8 @@ pub struct Api {
     failures: Option<Failures>,
     rolling: Option<Rolling>,
     sources: PerSource,
-    /// Places for connections, of all listeners together.
-    places: Arc<Semaphore>,
+    /// Permits for connections, of all listeners together.
+    permits: Arc<Semaphore>,
     followers: follow::Followers,
     stopping: CancellationToken,
     meters: Arc<Meters>,
@@ -221,7 +221,7 @@ impl Api {
             failures: Failures::new(limits.failed_authentications),
             rolling: limits.account_window.map(Rolling::new),
             sources: PerSource::default(),
-            places: Arc::new(Semaphore::new(limits.connections)),
+            permits: Arc::new(Semaphore::new(limits.connections)),
             followers: follow::Followers::default(),
             stopping: CancellationToken::new(),
             meters: Arc::default(),
@@ -249,12 +249,12 @@ impl Api {
             ends,
             deadline,
         };
-        let mut response = match self.walk(arrival).await {
+        let mut response = match self.handle(arrival).await {
             Ok(response) => response,
             Err((problem, caller)) => {
-                let problem = self.judged(problem).await;
+                let problem = self.record_problem(problem).await;
                 let bytes_max = match caller {
-                    Known::Stranger => DISCARD_BYTES.0,
+                    Known::Unauthenticated => DISCARD_BYTES.0,
                     Known::Caller => DISCARD_BYTES.1,
                 };
                 let until = deadline.min(Instant::now() + DISCARD_WITHIN);
@@ -296,7 +296,7 @@ impl Api {
     }
 
     /// Counts a problem. If a part is not usable, an internal error becomes a temporary one.
-    async fn judged(&self, problem: Problem) -> Problem {
+    async fn record_problem(&self, problem: Problem) -> Problem {
         if problem.status().is_server_error() {
             Meters::count(&self.meters.failed);
         } else {
@@ -309,8 +309,8 @@ impl Api {
     }
 
     /// Runs the checks in order, then the operation.
-    async fn walk(&self, arrival: Arrival<'_>) -> Result<Response<Body>, (Problem, Known)> {
-        let stranger = |problem: Problem| (problem, Known::Stranger);
+    async fn handle(&self, arrival: Arrival<'_>) -> Result<Response<Body>, (Problem, Known)> {
+        let unauthenticated = |problem: Problem| (problem, Known::Unauthenticated);
         let known = |problem: Problem| (problem, Known::Caller);
         let parts = arrival.parts;
         let headers = &parts.headers;
@@ -318,35 +318,38 @@ impl Api {
 
         let target_bytes = path.len() + parts.uri.query().map_or(0, str::len);
         if target_bytes > TARGET_BYTES_MAX {
-            return Err(stranger(Problem::target_too_long()));
+            return Err(unauthenticated(Problem::target_too_long()));
         }
         let (path, is_by_cookie) = match console::locate(parts) {
             Located::Elsewhere => (path, false),
             Located::Api(path) => (path, true),
-            Located::Session => return self.session(arrival).await.map_err(stranger),
+            Located::Session => return self.session(arrival).await.map_err(unauthenticated),
             Located::SignIn(step) => {
-                return self.console_sign_in(step, arrival).await.map_err(stranger);
+                return self
+                    .console_sign_in(step, arrival)
+                    .await
+                    .map_err(unauthenticated);
             }
-            Located::Ca => return self.ca(parts).map_err(stranger),
+            Located::Ca => return self.ca(parts).map_err(unauthenticated),
             Located::Root => return Ok(console::redirect()),
-            Located::File(name) => return console::file(parts, name).map_err(stranger),
+            Located::File(name) => return console::file(parts, name).map_err(unauthenticated),
         };
         if is_by_cookie {
             let base = self.base(parts, arrival.ends);
-            console::check_page(parts, &base).map_err(|refusal| stranger(refusal.into()))?;
+            console::check_page(parts, &base).map_err(|refusal| unauthenticated(refusal.into()))?;
         } else if cors::is_preflight(&parts.method, headers) {
             return Ok(cors::preflight(headers, self.routes.methods(path)));
         }
         let (route, values) = match self.routes.find(&parts.method, path) {
             Found::Route(route, values) => (route, values),
             Found::OtherMethods(methods) if parts.method != Method::OPTIONS => {
-                return Err(stranger(Problem::wrong_method(methods)));
+                return Err(unauthenticated(Problem::wrong_method(methods)));
             }
             Found::OtherMethods(_) | Found::Nothing => {
-                return Err(stranger(Problem::unknown_path(path)));
+                return Err(unauthenticated(Problem::unknown_path(path)));
             }
         };
-        let asked = match route {
+        let operation = match route {
             Route::Operation(operation) => Ok(Some(operation)),
             Route::Tail => Ok(None),
             Route::Retired(code) => Err(Refusal::of(code)),
@@ -362,7 +365,7 @@ impl Api {
 
         let client = self.client(&arrival);
         let Some(entered) = self.turnstile.enter(Source::of(client)).await else {
-            return Err(stranger(self.full()));
+            return Err(unauthenticated(self.full()));
         };
         let caller = match is_by_cookie {
             false => self.caller(&arrival).await,
@@ -371,16 +374,16 @@ impl Api {
                 .await
                 .map(|session| session.caller),
         };
-        let caller = caller.map_err(stranger)?;
+        let caller = caller.map_err(unauthenticated)?;
         check_version(headers).map_err(|refusal| known(refusal.into()))?;
         let admitted = self.control.admit(&caller, client);
         admitted.map_err(|refusal| known(refusal.into()))?;
         self.control.note_key_use(&caller, client);
         self.check_rate(&caller).map_err(known)?;
-        let Some(_place) = self.turnstile.enter_owner(entered, &caller.owner_id).await else {
+        let Some(_permit) = self.turnstile.enter_owner(entered, &caller.owner_id).await else {
             return Err(known(self.full()));
         };
-        match asked {
+        match operation {
             Ok(Some(operation)) if operation.path == EVENTS_PATH => {
                 match query::parse(parts.uri.query().unwrap_or_default()) {
                     Ok(query) if follows(&query) => {
@@ -530,7 +533,7 @@ impl Arrival<'_> {
 
 /// Whether the caller of a failed request was authenticated.
 enum Known {
-    Stranger,
+    Unauthenticated,
     Caller,
 }
 

@@ -24,6 +24,7 @@ pub(crate) fn segment(text: &str) -> String {
     decode(Cow::Borrowed(text)).unwrap_or_else(|| text.to_owned())
 }
 
+/// Decodes a name or a value, in which `+` is a space.
 fn form(text: &str) -> Option<String> {
     if text.contains('+') {
         decode(Cow::Owned(text.replace('+', " ")))
@@ -83,7 +84,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_comes_back(given in prop::collection::vec((".{1,8}", ".{0,8}"), 0..6)) {
+        fn encoded_parameters_are_decoded(given in prop::collection::vec((".{1,8}", ".{0,8}"), 0..6)) {
             let encode = |text: &str| text.bytes().map(|b| format!("%{b:02X}")).collect::<String>();
             let query = given
                 .iter()
@@ -94,7 +95,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in ".{0,64}") {
+        fn any_text_is_parsed_or_refused(text in ".{0,64}") {
             prop_assert!(parse(&text).is_ok_and(|pairs| pairs.len() <= 64) || text.contains('%'));
             prop_assert!(segment(&text).len() <= text.len());
         }

@@ -1,6 +1,6 @@
 //! Connections: accepted within limits, with or without TLS, served as HTTP/1.1 or HTTP/2, and drained at the stop.
 //!
-//! Each connection is a task, and is closed if a deadline passes (`pace`). A stop ends accepting and live tails
+//! Each connection is a task, and is closed if a deadline passes (`connection_state`). A stop ends accepting and live tails
 //! immediately, lets requests in flight finish, and closes remaining connections after the drain period.
 
 use std::convert::Infallible;
@@ -22,14 +22,16 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use crate::connection_state::{ConnectionState, ConnectionTimeouts, TimedSocket};
 use crate::limits::{Held, Source};
-use crate::pace::{Pace, Paced, Paces};
 use crate::peer::{self, Ends};
 use crate::{Api, Limits, Meters};
 
 /// Maximum size of the request line and header section.
 const HEAD_BYTES_MAX: usize = (16 + 64) << 10;
+/// Maximum number of fields of a head.
 const HEADERS_MAX: usize = 128;
+/// Limits of HTTP/2: a decoded header section, streams at a time, flow control windows, and data that waits to be sent.
 const HEADER_LIST_BYTES_MAX: u32 = 64 << 10;
 const STREAMS_MAX: u32 = 100;
 const STREAM_WINDOW: u32 = 64 << 10;
@@ -54,6 +56,7 @@ impl Api {
         self.serve_on(listener, Some(tls.into()), stop).await;
     }
 
+    /// Accepts connections until `stop` is cancelled, then waits for requests in flight.
     async fn serve_on(
         self: Arc<Self>,
         listener: TcpListener,
@@ -69,19 +72,19 @@ impl Api {
                 Some(ended) = connections.join_next() => self.ended(ended),
                 accepted = self.accept_from(&listener) => match accepted {
                     Ok((socket, from)) => {
-                        // Another listener may have taken the last place meanwhile.
-                        let place = Arc::clone(&self.places).acquire_owned();
-                        let place = tokio::select! {
+                        // Another listener may have taken the last permit meanwhile.
+                        let permit = Arc::clone(&self.permits).acquire_owned();
+                        let permit = tokio::select! {
                             biased;
                             () = stop.cancelled() => break,
-                            place = place => place,
+                            permit = permit => permit,
                         };
                         if let Some((ends, held)) = self.admit(&socket, from, tls.is_some()) {
                             let serving = Arc::clone(&self).accepted(
                                 builder.clone(), socket, tls.clone(), ends, held, stop.clone(),
                             );
                             connections.spawn(async move {
-                                let _place = place;
+                                let _permit = permit;
                                 serving.await;
                             });
                             self.meters.connections.fetch_add(1, Ordering::Relaxed);
@@ -114,15 +117,16 @@ impl Api {
         }
     }
 
-    /// Accepts a connection once there is a place for it. All listeners share the places.
+    /// Accepts a connection once there is a permit for it. All listeners share the permits.
     async fn accept_from(
         &self,
         listener: &TcpListener,
     ) -> std::io::Result<(TcpStream, SocketAddr)> {
-        drop(self.places.acquire().await);
+        drop(self.permits.acquire().await);
         listener.accept().await
     }
 
+    /// Counts a connection for its source. `None` if the source has too many, or the socket is already closed.
     fn admit(
         &self,
         socket: &TcpStream,
@@ -194,10 +198,10 @@ impl Api {
         stop: CancellationToken,
     ) {
         let limits = &self.settings.limits;
-        let paces = paces(limits);
-        let pace = Pace::begin();
+        let timeouts = timeouts(limits);
+        let state = ConnectionState::begin();
         let service = service_fn(|request: Request<Incoming>| {
-            let busy = pace.request();
+            let busy = state.request();
             let api = Arc::clone(&self);
             async move {
                 let mut response = api.answer(request, ends).await;
@@ -205,10 +209,10 @@ impl Api {
                 Ok::<_, Infallible>(response)
             }
         });
-        let io = TokioIo::new(Paced::new(socket, pace.clone()));
+        let io = TokioIo::new(TimedSocket::new(socket, state.clone()));
         let mut connection = Box::pin(builder.serve_connection(io, service));
-        let mut looks = tokio::time::interval(limits.head / 4);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checks = tokio::time::interval(limits.head / 4);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stopping = false;
         loop {
             tokio::select! {
@@ -223,7 +227,7 @@ impl Api {
                     stopping = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                _ = looks.tick() => if let Some(why) = pace.overdue(Instant::now(), &paces) {
+                _ = checks.tick() => if let Some(why) = state.overdue(Instant::now(), &timeouts) {
                     Meters::count(&self.meters.connections_late);
                     tracing::debug!(peer = %ends.peer, "an API connection was closed: {why}");
                     return;
@@ -233,8 +237,8 @@ impl Api {
     }
 }
 
-fn paces(limits: &Limits) -> Paces {
-    Paces {
+fn timeouts(limits: &Limits) -> ConnectionTimeouts {
+    ConnectionTimeouts {
         head: limits.head,
         idle: limits.idle.0,
         idle_h2: limits.idle.1,
@@ -247,7 +251,7 @@ fn builder() -> Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        // `pace` has a deadline for heads; this one would also run while a connection is idle.
+        // `connection_state` has a deadline for heads; this one would also run while a connection is idle.
         .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX);

@@ -2,21 +2,21 @@
 
 use culvert_base::Secret;
 
-use super::harness::{Answer, Harness, Wire};
+use super::harness::{Harness, TestResponse, Wire};
 use super::*;
 
 const HOST: &str = "Host: localhost:8420";
 const ORIGIN: &str = "Origin: http://localhost:8420";
 const BY_CONSOLE: &str = "x-culvert-console: 1";
 
-async fn sign_in(wire: &mut Wire, token: &str, headers: &[&str]) -> Answer {
+async fn sign_in(wire: &mut Wire, token: &str, headers: &[&str]) -> TestResponse {
     let body = json!({"token": token}).to_string();
     wire.ask("POST", "/console/session", None, headers, &body)
         .await
 }
 
 /// The cookie of a response, as a request header.
-fn cookie_of(answer: &Answer) -> String {
+fn cookie_of(answer: &TestResponse) -> String {
     let set = answer.header("set-cookie").unwrap();
     format!("Cookie: {}", set.split(';').next().unwrap())
 }

@@ -171,7 +171,7 @@ impl Wire {
         token: Option<&str>,
         headers: &[&str],
         body: &str,
-    ) -> Answer {
+    ) -> TestResponse {
         let mut text = format!("{method} {path} HTTP/1.1\r\n");
         if !headers.iter().any(|header| header.starts_with("Host:")) {
             text.push_str("Host: api.test\r\n");
@@ -201,14 +201,24 @@ impl Wire {
     }
 
     /// Sends a request and reads only the head of its response.
-    pub(super) async fn open(&mut self, method: &str, path: &str, token: Option<&str>) -> Answer {
+    pub(super) async fn open(
+        &mut self,
+        method: &str,
+        path: &str,
+        token: Option<&str>,
+    ) -> TestResponse {
         let token = token.unwrap_or_default();
         let header = format!("Authorization: Bearer {token}");
         self.open_with(method, path, &header).await
     }
 
     /// The same with another header.
-    pub(super) async fn open_with(&mut self, method: &str, path: &str, header: &str) -> Answer {
+    pub(super) async fn open_with(
+        &mut self,
+        method: &str,
+        path: &str,
+        header: &str,
+    ) -> TestResponse {
         let text = format!("{method} {path} HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\n");
         self.send(text).await;
         tokio::time::timeout(PATIENCE, self.read_head())
@@ -260,20 +270,20 @@ impl Wire {
     }
 
     /// Reads a response.
-    pub(super) async fn answer(&mut self) -> Answer {
+    pub(super) async fn answer(&mut self) -> TestResponse {
         self.try_answer()
             .await
             .expect("the connection was closed without a response")
     }
 
     /// Reads a response; `None` if the connection is closed.
-    pub(super) async fn try_answer(&mut self) -> Option<Answer> {
+    pub(super) async fn try_answer(&mut self) -> Option<TestResponse> {
         tokio::time::timeout(PATIENCE, self.read_answer())
             .await
             .unwrap()
     }
 
-    async fn read_answer(&mut self) -> Option<Answer> {
+    async fn read_answer(&mut self) -> Option<TestResponse> {
         let mut answer = self.read_head().await?;
         let length: usize = answer
             .header("content-length")
@@ -286,7 +296,7 @@ impl Wire {
         Some(answer)
     }
 
-    async fn read_head(&mut self) -> Option<Answer> {
+    async fn read_head(&mut self) -> Option<TestResponse> {
         let mut head = Vec::new();
         loop {
             let mut line = String::new();
@@ -307,7 +317,7 @@ impl Wire {
                 (name.to_owned(), value.to_owned())
             })
             .collect();
-        Some(Answer {
+        Some(TestResponse {
             status,
             headers,
             body: Value::Null,
@@ -324,13 +334,13 @@ impl Wire {
 }
 
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct TestResponse {
     pub(super) status: u16,
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: Value,
 }
 
-impl Answer {
+impl TestResponse {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(other, _)| other == name);
         let value = values.next().map(|(_, value)| value.as_str());

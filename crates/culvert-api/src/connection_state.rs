@@ -3,7 +3,7 @@
 //!
 //! The HTTP library's own header timeout also runs while a connection is idle, and starts a timer for each request.
 //! Here, the socket and the requests update a small shared state, which the connection's task checks at intervals
-//! ([`Pace::overdue`]). A deadline starts when its phase begins, and further bytes do not restart it. Only the
+//! ([`ConnectionState::overdue`]). A deadline starts when its phase begins, and further bytes do not restart it. Only the
 //! deadline for a peer that does not read restarts with each write that makes progress.
 
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 /// Time limits for the phases of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Paces {
+pub(crate) struct ConnectionTimeouts {
     /// From the first byte of a request, or from the accept, to the end of its head.
     pub(crate) head: Duration,
     /// Idle time without a request, HTTP/1.1.
@@ -29,7 +29,7 @@ pub(crate) struct Paces {
 
 /// The state of one connection, which its socket, requests and task share.
 #[derive(Clone, Debug)]
-pub(crate) struct Pace(Arc<Mutex<State>>);
+pub(crate) struct ConnectionState(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
@@ -47,7 +47,7 @@ enum Phase {
     Idle,
 }
 
-impl Pace {
+impl ConnectionState {
     /// The state of a newly accepted connection, which waits for its first head.
     pub(crate) fn begin() -> Self {
         Self(Arc::new(Mutex::new(State {
@@ -68,10 +68,14 @@ impl Pace {
     }
 
     /// The deadline that has passed, if any.
-    pub(crate) fn overdue(&self, now: Instant, paces: &Paces) -> Option<&'static str> {
+    pub(crate) fn overdue(
+        &self,
+        now: Instant,
+        timeouts: &ConnectionTimeouts,
+    ) -> Option<&'static str> {
         let state = self.lock();
         if let Some(since) = state.stalled_since
-            && now >= since + paces.stalled
+            && now >= since + timeouts.stalled
         {
             return Some("the peer does not read");
         }
@@ -79,9 +83,9 @@ impl Pace {
             return None;
         }
         let (allowed, why) = match state.phase {
-            Phase::Head => (paces.head, "the request head did not arrive in time"),
-            Phase::Idle if state.h2 => (paces.idle_h2, "idle"),
-            Phase::Idle => (paces.idle, "idle"),
+            Phase::Head => (timeouts.head, "the request head did not arrive in time"),
+            Phase::Idle if state.h2 => (timeouts.idle_h2, "idle"),
+            Phase::Idle => (timeouts.idle, "idle"),
         };
         (now >= state.since + allowed).then_some(why)
     }
@@ -117,7 +121,7 @@ impl Pace {
 
 /// A guard for a request in flight.
 #[derive(Debug)]
-pub(crate) struct Busy(Pace);
+pub(crate) struct Busy(ConnectionState);
 
 impl Drop for Busy {
     fn drop(&mut self) {
@@ -130,20 +134,20 @@ impl Drop for Busy {
     }
 }
 
-/// A socket that updates the [`Pace`] of its connection.
+/// A socket that updates the [`ConnectionState`] of its connection.
 #[derive(Debug)]
-pub(crate) struct Paced<S> {
+pub(crate) struct TimedSocket<S> {
     socket: S,
-    pace: Pace,
+    state: ConnectionState,
 }
 
-impl<S> Paced<S> {
-    pub(crate) fn new(socket: S, pace: Pace) -> Self {
-        Self { socket, pace }
+impl<S> TimedSocket<S> {
+    pub(crate) fn new(socket: S, state: ConnectionState) -> Self {
+        Self { socket, state }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedSocket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -156,20 +160,20 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
             .get(before..)
             .filter(|bytes| !bytes.is_empty())
         {
-            self.pace.took(bytes);
+            self.state.took(bytes);
         }
         polled
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
         let polled = Pin::new(&mut self.socket).poll_write(context, bytes);
-        self.pace.wrote(polled.is_pending());
+        self.state.wrote(polled.is_pending());
         polled
     }
 
@@ -179,7 +183,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         slices: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
         let polled = Pin::new(&mut self.socket).poll_write_vectored(context, slices);
-        self.pace.wrote(polled.is_pending());
+        self.state.wrote(polled.is_pending());
         polled
     }
 
@@ -206,49 +210,49 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
 mod tests {
     use super::*;
 
-    const PACES: Paces = Paces {
+    const TIMEOUTS: ConnectionTimeouts = ConnectionTimeouts {
         head: Duration::from_secs(5),
         idle: Duration::from_secs(75),
         idle_h2: Duration::from_secs(120),
         stalled: Duration::from_secs(30),
     };
 
-    fn late(pace: &Pace, after_s: u64) -> bool {
+    fn late(state: &ConnectionState, after_s: u64) -> bool {
         let now = Instant::now() + Duration::from_secs(after_s);
-        pace.overdue(now, &PACES).is_some()
+        state.overdue(now, &TIMEOUTS).is_some()
     }
 
     #[tokio::test]
     async fn a_head_is_due_soon_an_idle_connection_later_and_a_request_is_left_alone() {
-        let pace = Pace::begin();
-        assert!(!late(&pace, 4) && late(&pace, 6));
-        pace.took(b"GET / HT");
-        pace.took(b"TP/1.1");
-        assert!(late(&pace, 6), "a byte restarts nothing");
-        let busy = pace.request();
-        assert!(!late(&pace, 1000));
+        let state = ConnectionState::begin();
+        assert!(!late(&state, 4) && late(&state, 6));
+        state.took(b"GET / HT");
+        state.took(b"TP/1.1");
+        assert!(late(&state, 6), "a byte restarts nothing");
+        let busy = state.request();
+        assert!(!late(&state, 1000));
         drop(busy);
-        assert!(!late(&pace, 74) && late(&pace, 76));
-        pace.took(b"G");
-        assert!(!late(&pace, 4) && late(&pace, 6));
+        assert!(!late(&state, 74) && late(&state, 76));
+        state.took(b"G");
+        assert!(!late(&state, 4) && late(&state, 6));
     }
 
     #[tokio::test]
     async fn http2_has_no_heads_after_its_preface() {
-        let pace = Pace::begin();
-        pace.took(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        assert!(late(&pace, 6), "a preface alone is not enough");
-        pace.took(b"\0\0\0\x04");
-        assert!(!late(&pace, 119) && late(&pace, 121));
+        let state = ConnectionState::begin();
+        state.took(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        assert!(late(&state, 6), "a preface alone is not enough");
+        state.took(b"\0\0\0\x04");
+        assert!(!late(&state, 119) && late(&state, 121));
     }
 
     #[tokio::test]
     async fn a_peer_that_does_not_read_is_late_even_during_a_request() {
-        let pace = Pace::begin();
-        let _busy = pace.request();
-        pace.wrote(true);
-        assert!(!late(&pace, 29) && late(&pace, 31));
-        pace.wrote(false);
-        assert!(!late(&pace, 31));
+        let state = ConnectionState::begin();
+        let _busy = state.request();
+        state.wrote(true);
+        assert!(!late(&state, 29) && late(&state, 31));
+        state.wrote(false);
+        assert!(!late(&state, 31));
     }
 }
