@@ -26,7 +26,7 @@ pub struct Client {
 
 /// A response of the API.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ApiResponse {
     /// HTTP status.
     pub status: u16,
     /// The body; `null` if there is none.
@@ -74,7 +74,12 @@ impl Client {
     }
 
     /// Sends one request. Error responses are `Ok`.
-    pub async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer> {
+    pub async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<ApiResponse> {
         let response = self.send(method, path, body).await?;
         let status = response.status().as_u16();
         let bytes = response
@@ -88,7 +93,7 @@ impl Client {
         } else {
             serde_json::from_slice(&bytes).context("the API response is not JSON")?
         };
-        Ok(Answer { status, body })
+        Ok(ApiResponse { status, body })
     }
 
     /// Sends a request that must succeed. An error response becomes an error with its message.
@@ -108,7 +113,7 @@ impl Client {
             let status = response.status().as_u16();
             let bytes = response.into_body().collect().await?.to_bytes();
             let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-            bail!("{}", Answer { status, body }.refusal());
+            bail!("{}", ApiResponse { status, body }.refusal());
         }
         let mut body = response.into_body();
         let mut pending: Vec<u8> = Vec::new();
@@ -173,7 +178,7 @@ impl Client {
     }
 }
 
-impl Answer {
+impl ApiResponse {
     /// The message of an error response.
     pub fn refusal(&self) -> String {
         let message = self.body["msg"]

@@ -2,8 +2,8 @@
 
 mod addresses;
 mod description;
-mod foundation;
 mod parts;
+mod process_context;
 mod readiness;
 mod shutdown;
 mod tasks;
@@ -43,9 +43,9 @@ use crate::reload::Reload;
 use crate::statistics::NodeSource;
 use crate::{issuer, memory, rate_exchange};
 
-pub(crate) use foundation::MASTER_KEY_MARK;
-pub use foundation::{Access, Foundation, store_url};
 pub(crate) use parts::{edge_settings, ip_data_files};
+pub(crate) use process_context::MASTER_KEY_MARK;
+pub use process_context::{Access, ProcessContext, store_url};
 pub use shutdown::BrokenDisk;
 
 use parts::{api_settings, event_log, public_ports, target_settings};
@@ -115,18 +115,18 @@ impl Server {
     pub async fn start_on(settings: Settings, inherited: Inherited) -> Result<Self> {
         let given = settings.clone();
         let has = |role| given.roles.contains(&role);
-        let foundation = Foundation::open(&settings, Access::Exclusive).await?;
-        let first_token = first_start(&foundation, &settings).await?;
-        let node = foundation
+        let context = ProcessContext::open(&settings, Access::Exclusive).await?;
+        let first_token = first_start(&context, &settings).await?;
+        let node = context
             .store
-            .join_as(&settings.node(), foundation.clock.clone())
+            .join_as(&settings.node(), context.clock.clone())
             .await
             .map_err(with_causes)?;
         let settings = Settings {
             node_name: node.name,
             ..settings
         };
-        let Foundation {
+        let ProcessContext {
             store,
             queue,
             pepper,
@@ -138,7 +138,7 @@ impl Server {
             domain,
             base_url,
             lock,
-        } = foundation;
+        } = context;
         if master.older.is_some() {
             tracing::warn!(
                 "a master key rotation was interrupted; run `culvert admin rotate-master-key` to finish it"
@@ -570,12 +570,12 @@ fn api_names(settings: &Settings, domain: &HostName) -> Vec<String> {
 }
 
 /// Creates the first account, user and API key if the store is empty.
-async fn first_start(foundation: &Foundation, settings: &Settings) -> Result<Option<Secret>> {
+async fn first_start(context: &ProcessContext, settings: &Settings) -> Result<Option<Secret>> {
     let given = Some(&settings.bootstrap.api_key).filter(|token| !token.is_empty());
     let given = given.map(|token| Secret::new(token.clone()));
     settings.bootstrap.check()?;
-    let made = foundation
-        .founder()
+    let made = context
+        .bootstrap()
         .first_start(given.as_ref())
         .await
         .map_err(with_causes)?;

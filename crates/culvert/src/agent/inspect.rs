@@ -49,7 +49,7 @@ pub(super) async fn serve(
     exchanges: Option<Arc<Exchanges>>,
 ) {
     let port = listener.local_addr().map_or(0, |address| address.port());
-    let page = Arc::new(Page {
+    let page = Arc::new(InspectPage {
         sessions,
         exchanges,
         port,
@@ -81,7 +81,7 @@ pub(super) async fn serve(
     }
 }
 
-struct Page {
+struct InspectPage {
     sessions: Arc<Sessions>,
     exchanges: Option<Arc<Exchanges>>,
     port: u16,
@@ -89,7 +89,7 @@ struct Page {
     run: i64,
 }
 
-impl Page {
+impl InspectPage {
     async fn answer(&self, request: Request<Incoming>) -> Reply {
         let (head, body) = request.into_parts();
         match self.routed(&head, body).await {

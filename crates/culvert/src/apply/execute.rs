@@ -46,7 +46,7 @@ impl Results {
 }
 
 /// The state of a run.
-struct Run<'a> {
+struct Execution<'a> {
     client: &'a Client,
     plan: &'a Plan,
     known: Mutex<HashMap<(&'static str, String), Value>>,
@@ -57,7 +57,7 @@ struct Run<'a> {
 
 /// Carries the plan out. `each` is called with each change that has finished.
 pub async fn execute(client: &Client, plan: &Plan, mut each: impl FnMut(&str)) -> Results {
-    let run = Run {
+    let run = Execution {
         client,
         plan,
         known: Mutex::new(plan.known.clone()),
@@ -168,7 +168,7 @@ impl Plan {
     }
 }
 
-impl Run<'_> {
+impl Execution<'_> {
     async fn write(&self, index: usize) -> (usize, Outcome) {
         let change = self.plan.changes.get(index);
         let manifest = change.and_then(|change| self.plan.manifests.get(change.manifest?));

@@ -11,7 +11,7 @@ use culvert_base::{BoxFuture, OsEntropy, SystemClock};
 
 use super::{CommandType, Failure, settings_of, with_settings};
 use crate::config::Settings;
-use crate::server::{Access, Foundation, with_causes};
+use crate::server::{Access, ProcessContext, with_causes};
 
 /// Registered in [`super::ALL`].
 pub static TYPE: CommandType = CommandType {
@@ -86,28 +86,28 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             true => Access::Exclusive,
             false => Access::Shared,
         };
-        let foundation = existing(&settings, access).await?;
+        let context = existing(&settings, access).await?;
         let outcome = match name {
-            "create-key" => create_key(&foundation).await,
-            "lift-api-restriction" => lift_api_restriction(&foundation).await,
-            "check" => check(&foundation).await,
-            "rotate-master-key" => rotate_master_key(&foundation, &settings).await,
+            "create-key" => create_key(&context).await,
+            "lift-api-restriction" => lift_api_restriction(&context).await,
+            "check" => check(&context).await,
+            "rotate-master-key" => rotate_master_key(&context, &settings).await,
             _ => {
                 let folder = given
                     .get_one::<PathBuf>("folder")
                     .cloned()
                     .unwrap_or_default();
                 let key_file = given.get_one::<PathBuf>("master-key-to");
-                backup(&foundation, &settings, folder, key_file).await
+                backup(&context, &settings, folder, key_file).await
             }
         };
-        foundation.close().await;
+        context.close().await;
         Ok(outcome?)
     })
 }
 
 /// Opens the installation of the settings. Unlike a server, it does not create one.
-async fn existing(settings: &Settings, access: Access) -> Result<Foundation, Failure> {
+async fn existing(settings: &Settings, access: Access) -> Result<ProcessContext, Failure> {
     if settings.database_url.is_empty() && !settings.data_dir.join("state.db").is_file() {
         let text = format!(
             "no installation in `{}`; set its directory with `--data-dir`",
@@ -115,30 +115,30 @@ async fn existing(settings: &Settings, access: Access) -> Result<Foundation, Fai
         );
         return Err(Failure::Failed(text));
     }
-    Ok(Foundation::open(settings, access).await?)
+    Ok(ProcessContext::open(settings, access).await?)
 }
 
-async fn create_key(foundation: &Foundation) -> anyhow::Result<()> {
-    let token = foundation
-        .founder()
-        .admin_key()
-        .await
-        .map_err(with_causes)?;
+async fn create_key(context: &ProcessContext) -> anyhow::Result<()> {
+    let token = context.bootstrap().admin_key().await.map_err(with_causes)?;
     println!("{}", token.reveal());
     Ok(())
 }
 
-async fn lift_api_restriction(foundation: &Foundation) -> anyhow::Result<()> {
-    let founder = foundation.founder();
-    match founder.lift_api_restriction().await.map_err(with_causes)? {
+async fn lift_api_restriction(context: &ProcessContext) -> anyhow::Result<()> {
+    let bootstrap = context.bootstrap();
+    match bootstrap
+        .lift_api_restriction()
+        .await
+        .map_err(with_causes)?
+    {
         0 => println!("no IP restriction of the management API is enforced"),
         _ => println!("the IP restriction of the management API is no longer enforced"),
     }
     Ok(())
 }
 
-async fn rotate_master_key(foundation: &Foundation, settings: &Settings) -> anyhow::Result<()> {
-    let reencrypted = foundation.rotate_master_key(settings).await?;
+async fn rotate_master_key(context: &ProcessContext, settings: &Settings) -> anyhow::Result<()> {
+    let reencrypted = context.rotate_master_key(settings).await?;
     println!(
         "created a new master key in `{}`; re-encrypted objects: {}",
         settings.key_file().display(),
@@ -153,11 +153,11 @@ async fn rotate_master_key(foundation: &Foundation, settings: &Settings) -> anyh
     Ok(())
 }
 
-async fn check(foundation: &Foundation) -> anyhow::Result<()> {
-    foundation.store.check().await.map_err(with_causes)?;
-    foundation.queue.check().await.map_err(with_causes)?;
+async fn check(context: &ProcessContext) -> anyhow::Result<()> {
+    context.store.check().await.map_err(with_causes)?;
+    context.queue.check().await.map_err(with_causes)?;
     println!("the state and the event queue are intact");
-    let extent = foundation.store.audit_log().verify(None).await?;
+    let extent = context.store.audit_log().verify(None).await?;
     println!("{}", super::audit::whole(&extent));
     Ok(())
 }
@@ -166,7 +166,7 @@ async fn check(foundation: &Foundation) -> anyhow::Result<()> {
 ///
 /// The copy does not contain the master key, so its holder cannot decrypt its secrets.
 async fn backup(
-    foundation: &Foundation,
+    context: &ProcessContext,
     settings: &Settings,
     folder: PathBuf,
     key_file: Option<&PathBuf>,
@@ -192,7 +192,7 @@ async fn backup(
         }
         crate::keys::write_private(file, &key)?;
     }
-    let copied = copy_to(foundation, &folder).await;
+    let copied = copy_to(context, &folder).await;
     if copied.is_err() {
         // Removes an incomplete backup, which would block the next one.
         drop(std::fs::remove_dir_all(&folder));
@@ -213,9 +213,9 @@ async fn backup(
     Ok(())
 }
 
-async fn copy_to(foundation: &Foundation, folder: &Path) -> anyhow::Result<()> {
+async fn copy_to(context: &ProcessContext, folder: &Path) -> anyhow::Result<()> {
     crate::keys::make_data_dir(folder)?;
     let (queue, store) = (folder.join("events.db"), folder.join("state.db"));
-    foundation.queue.backup(&queue).await.map_err(with_causes)?;
-    foundation.store.backup(&store).await.map_err(with_causes)
+    context.queue.backup(&queue).await.map_err(with_causes)?;
+    context.store.backup(&store).await.map_err(with_causes)
 }

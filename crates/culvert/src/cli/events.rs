@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::api::{client_of, with_client};
 use super::output::{format, is_text};
 use super::{CommandType, Failure, say};
-use crate::client::Answer;
+use crate::client::ApiResponse;
 
 /// Polling interval while waiting for a replay.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -345,7 +345,7 @@ fn kinds_of(name: &str) -> Vec<String> {
     of_them.map(|kind| kind.name().to_owned()).collect()
 }
 
-fn answered(answer: Answer) -> Result<Value, Failure> {
+fn answered(answer: ApiResponse) -> Result<Value, Failure> {
     if answer.status >= 300 {
         return Err(Failure::Failed(answer.refusal()));
     }

@@ -1,4 +1,4 @@
-//! Limits for agents, in total and for each.
+//! Limits of agent sessions, endpoints and connections.
 
 use culvert_control::AgentLimits;
 use culvert_tunnel::server::ConnectionLimits;
@@ -91,10 +91,10 @@ impl Limits {
         }
     }
 
-    /// The connection limits of the agent listener, for sessions with up to `legs` connections each.
-    pub(crate) fn agent_connections(&self, legs: usize) -> ConnectionLimits {
+    /// The connection limits of the agent listener, for sessions with up to `per_session` connections each.
+    pub(crate) fn agent_connections(&self, per_session: usize) -> ConnectionLimits {
         self.connection_limits(
-            self.sessions_max as usize * legs.max(1) + self.handshakes_max as usize,
+            self.sessions_max as usize * per_session.max(1) + self.handshakes_max as usize,
         )
     }
 

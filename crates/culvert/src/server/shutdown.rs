@@ -8,7 +8,7 @@ use culvert_control::Control;
 use tokio_util::sync::CancellationToken;
 
 use super::Server;
-use super::foundation::key_rotated;
+use super::process_context::key_rotated;
 
 /// Time limit for agents to connect to other nodes before this one stops.
 const AGENTS_MOVE: Duration = Duration::from_secs(10);

@@ -8,7 +8,7 @@ use super::super::{Failure, audit, say, settings_of, with_settings};
 use crate::config::Settings;
 use crate::data_dir_lock::DataDirLock;
 use crate::keys;
-use crate::server::{Access, Foundation, MASTER_KEY_MARK, with_causes};
+use crate::server::{Access, MASTER_KEY_MARK, ProcessContext, with_causes};
 
 pub(super) fn command() -> Command {
     with_settings(Command::new("move").about(
@@ -112,14 +112,14 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
 
 /// Opens the copy as a server would, and verifies it.
 async fn look(settings: Settings) -> Result<(), Failure> {
-    let foundation = Foundation::open(&settings, Access::Shared).await?;
+    let context = ProcessContext::open(&settings, Access::Shared).await?;
     let looked = async {
-        foundation.store.check().await.map_err(with_causes)?;
-        foundation.queue.check().await.map_err(with_causes)?;
-        Ok::<_, anyhow::Error>(foundation.store.audit_log().verify(None).await?)
+        context.store.check().await.map_err(with_causes)?;
+        context.queue.check().await.map_err(with_causes)?;
+        Ok::<_, anyhow::Error>(context.store.audit_log().verify(None).await?)
     };
     let extent = looked.await;
-    foundation.close().await;
+    context.close().await;
     say(audit::whole(&extent?))
 }
 

@@ -1,4 +1,4 @@
-//! The foundation of a process: the master key, the database and the clocks.
+//! What every command on the database shares: the master key, the database and the clocks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const KEY_WAIT: Duration = Duration::from_secs(3);
 
 /// The master key, the database and the clocks of a process.
 #[derive(Debug)]
-pub struct Foundation {
+pub struct ProcessContext {
     /// Documents and the outbox.
     pub store: Store,
     /// Events that wait for delivery.
@@ -54,7 +54,7 @@ pub enum Access {
     Shared,
 }
 
-impl Foundation {
+impl ProcessContext {
     /// Opens the data directory or the database. Creates it if it does not exist.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Foundation {
     }
 
     /// Creates accounts and API keys without a running server.
-    pub fn founder(&self) -> Bootstrap<'_> {
+    pub fn bootstrap(&self) -> Bootstrap<'_> {
         Bootstrap {
             ids: &self.ids,
             store: &self.store,
