@@ -719,7 +719,7 @@ const REACHING: &[fn()] = &[
     callers::tunnel_credentials_are_refused_by_the_api,
     certificates::certificate_authorities_are_validated,
     certificates::invalid_tls_certificates_are_refused,
-    statistics,
+    statistics_errors_have_their_codes,
     domains::a_certificate_is_attached_to_a_domain_and_detached,
     domains::a_domain_and_its_subdomains_belong_to_one_account,
     domains::endpoints_need_a_domain_of_their_account,
@@ -748,11 +748,11 @@ const REACHING: &[fn()] = &[
     vaults::invalid_vault_names_are_refused,
     endpoint_addresses::only_pooled_endpoints_share_an_address,
     bot_and_key_errors_have_their_codes,
-    endpoints,
-    event_destinations,
-    event_queries,
+    endpoint_errors_have_their_codes,
+    event_destination_errors_have_their_codes,
+    event_query_errors_have_their_codes,
     event_subscription_errors_have_their_codes,
-    tunnel_credentials,
+    tunnel_credential_errors_have_their_codes,
 ];
 
 /// Codes of traffic policies, which the edge's tests reach.
