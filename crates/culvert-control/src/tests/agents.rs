@@ -101,13 +101,8 @@ impl Open {
 
     /// Waits for a collection to be empty.
     pub(super) async fn until_empty(&self, name: &str) {
-        for _ in 0..6000 {
-            if self.collection(name).await.is_empty() {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-        panic!("{name} stays");
+        let is_empty = async || self.collection(name).await.is_empty();
+        eventually(&format!("no {name}"), is_empty).await;
     }
 }
 

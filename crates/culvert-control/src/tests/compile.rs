@@ -1,7 +1,5 @@
 //! Compilation: from a commit to the edge and delivery.
 
-use std::time::Duration;
-
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -54,13 +52,8 @@ async fn a_commit_reaches_the_edge_and_delivery() {
         "destination_ids": [destination],
     });
     rig.post("/event_subscriptions", body).await.body();
-    tokio::time::timeout(deadline, async {
-        while recorder.capture(kind).is_none() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await
-    .unwrap();
+    let is_captured = async || !recorder.capture(kind).is_none();
+    eventually("the fields are captured", is_captured).await;
     cancel.cancel();
     tokio::time::timeout(deadline, tasks.join_next())
         .await

@@ -211,15 +211,6 @@ async fn ip_restrictions_apply_soon_after_a_commit() {
         let admitted = rig.control.admit(caller, address);
         admitted.err().map(|refusal| refusal.code.unwrap().number())
     };
-    let until = async |what: &str, condition: &dyn Fn() -> bool| {
-        let waiting = async {
-            while !condition() {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        let soon = tokio::time::timeout(culvert_testing::PATIENCE, waiting);
-        soon.await.expect(what);
-    };
     let policy = rig.ip_policy().await;
     let rule = rig.rule(&policy, "allow", "10.0.0.0/8").await;
     let restriction = rig.restriction("api", &policy, false).await;
@@ -241,19 +232,22 @@ async fn ip_restrictions_apply_soon_after_a_commit() {
     rig.patch(&restriction, json!({"enforced": true}))
         .await
         .body();
-    until("it is enforced", &|| {
+    eventually("it is enforced", async || {
         refused(&rig.admin, outside) == Some(220)
     })
     .await;
     assert_eq!(refused(&rig.admin, inside), None);
     assert_eq!(refused(&stranger, outside), None, "of another account");
     rig.delete(&format!("/ip_policy_rules/{rule}")).await;
-    until("nobody is admitted", &|| {
+    eventually("nobody is admitted", async || {
         refused(&rig.admin, inside) == Some(220)
     })
     .await;
     rig.rule(&policy, "allow", "192.0.2.0/24").await;
-    until("a new rule", &|| refused(&rig.admin, outside).is_none()).await;
+    eventually("a new rule", async || {
+        refused(&rig.admin, outside).is_none()
+    })
+    .await;
     cancel.cancel();
     tokio::time::timeout(deadline, tasks.join_next())
         .await
@@ -263,7 +257,7 @@ async fn ip_restrictions_apply_soon_after_a_commit() {
 #[tokio::test]
 async fn bootstrap_lifts_the_restriction_of_the_api() {
     let rig = Rig::start().await;
-    let founder = Bootstrap {
+    let bootstrap = Bootstrap {
         ids: &IdMaker::new(),
         store: &rig.store,
         clock: &*rig.clock,
@@ -273,12 +267,12 @@ async fn bootstrap_lifts_the_restriction_of_the_api() {
         domain: "culvert.localhost",
     };
     let policy = rig.ip_policy().await;
-    assert_eq!(founder.lift_api_restriction().await.unwrap(), 0);
+    assert_eq!(bootstrap.lift_api_restriction().await.unwrap(), 0);
     let api = rig.restriction("api", &policy, true).await;
     let endpoints = rig.restriction("endpoints", &policy, true).await;
     let (_, start) = rig.events_after(0).await;
-    assert_eq!(founder.lift_api_restriction().await.unwrap(), 1);
-    assert_eq!(founder.lift_api_restriction().await.unwrap(), 0);
+    assert_eq!(bootstrap.lift_api_restriction().await.unwrap(), 1);
+    assert_eq!(bootstrap.lift_api_restriction().await.unwrap(), 0);
     let lifted = rig.get(&api).await.body();
     assert_eq!(lifted["enforced"], false);
     assert_eq!(rig.get(&endpoints).await.body()["enforced"], true);

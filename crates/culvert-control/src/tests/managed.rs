@@ -184,16 +184,6 @@ async fn rig(paper: &Arc<Paper>) -> (Rig, JoinSet<()>) {
     (rig, tasks)
 }
 
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let waited = async {
-        while !holds().await {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let waited = tokio::time::timeout(culvert_testing::PATIENCE, waited).await;
-    waited.unwrap_or_else(|_| panic!("waited in vain: {what}"));
-}
-
 fn path(object: &Value) -> String {
     let uri = object["uri"].as_str().unwrap();
     uri.strip_prefix(BASE).unwrap().to_owned()
@@ -207,7 +197,7 @@ pub(super) async fn an_issued_certificate_is_reported_once_and_kept_while_manage
     let body = json!({"domain": "a.example", "certificate_management_policy": {"private_key_type": "ecdsa"}});
     let made = rig.post("/reserved_domains", body).await.body();
     let one = path(&made);
-    until("a certificate", async || {
+    eventually("a certificate", async || {
         !rig.get(&one).await.body()["certificate"].is_null()
     })
     .await;
@@ -276,7 +266,7 @@ async fn removal_of_management_during_an_order_leaves_nothing_behind() {
         };
         assert_eq!(ended, Answered::NoContent);
         paper.goes_on.send_replace(true);
-        until("the order is gone", async || {
+        eventually("the order is gone", async || {
             // The lease of the attempt may have to expire first.
             rig.clock.advance(Duration::from_secs(60));
             rig.store.all("acme_order").await.unwrap().is_empty()
@@ -302,7 +292,7 @@ async fn the_edge_presents_the_certificate_of_an_agent_ingress() {
     let one = path(&none);
     let policy = json!({"certificate_management_policy": {"private_key_type": "ecdsa"}});
     rig.patch(&one, policy).await.body();
-    until("a certificate", async || {
+    eventually("a certificate", async || {
         let status = &rig.get(&one).await.body()["certificate_management_status"];
         !status["renews_at"].is_null() && status["provisioning_job"].is_null()
     })
@@ -366,7 +356,7 @@ async fn a_failed_order_is_retried_on_request() {
             let now = || rig.clock.now().unix_seconds();
             // Three failures, each followed by the wait of a first failure.
             for _ in 0..3 {
-                until("a failure", failed).await;
+                eventually("a failure", failed).await;
                 let wait = seconds(&job().await["retries_at"]) - now();
                 assert!((300..=330).contains(&wait), "{what}: {wait}");
                 // A retry soon after a failure waits for the minimum time.
@@ -386,11 +376,11 @@ async fn a_failed_order_is_retried_on_request() {
                 // Wakes the reconciler: the attempt is due by the clock of the test.
                 ask().await.body();
             }
-            until("a failure", failed).await;
+            eventually("a failure", failed).await;
             paper.refuses.store(false, Ordering::Relaxed);
             rig.clock.advance(Duration::from_secs(10));
             ask().await.body();
-            until("a certificate", async || {
+            eventually("a certificate", async || {
                 let status = &rig.get(&one).await.body()["certificate_management_status"];
                 !status["renews_at"].is_null()
             })

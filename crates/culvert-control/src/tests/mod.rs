@@ -140,6 +140,17 @@ impl Answered {
     }
 }
 
+/// Waits until a condition holds. Fails with its description after [`culvert_testing::PATIENCE`].
+async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !condition().await {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(culvert_testing::PATIENCE, waiting).await;
+    waited.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+}
+
 impl Rig {
     async fn start() -> Self {
         Self::with(None, AGENTS).await

@@ -277,14 +277,11 @@ async fn a_host_its_schemes_and_its_subdomains_belong_to_one_owner() {
 }
 
 async fn until_gone(open: &Open, session_id: &str) {
-    for _ in 0..6000 {
+    eventually("the session has ended", async || {
         let sessions = open.collection("tunnel_sessions").await;
-        if !sessions.iter().any(|one| one["id"] == *session_id) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("the session stays");
+        !sessions.iter().any(|one| one["id"] == *session_id)
+    })
+    .await;
 }
 
 /// With its token an agent gets its random name and port again, and no other owner gets them before.

@@ -139,21 +139,17 @@ async fn a_subscription_follows_the_rights_of_its_owner() {
         rig.get(&path).await.body()["queued"].as_u64().unwrap()
     };
     let until = async |of_admin: u64, of_former: u64| {
-        for _ in 0..1000 {
-            let found = (
-                queued(&destinations[0]).await,
-                queued(&destinations[1]).await,
-            );
-            if found == (of_admin, of_former) {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-        let found = (
-            queued(&destinations[0]).await,
-            queued(&destinations[1]).await,
-        );
-        panic!("{found:?} are queued, not {:?}", (of_admin, of_former));
+        eventually(
+            &format!("{of_admin} and {of_former} events are queued"),
+            async || {
+                let queued = (
+                    queued(&destinations[0]).await,
+                    queued(&destinations[1]).await,
+                );
+                queued == (of_admin, of_former)
+            },
+        )
+        .await;
     };
     let key = || rig.post("/api_keys", Value::Null);
     key().await.body();
@@ -572,13 +568,11 @@ async fn a_reservation_in_use_by_an_agent_is_not_given_to_another_owner() {
         assert_eq!(refused.code(), Some(446), "{domain}");
         assert_eq!(rig.delete(&path).await, Answered::NoContent);
         // The reconcile loop takes the endpoint offline.
-        for _ in 0..6000 {
+        eventually("the endpoint is offline", async || {
             let endpoints = open.collection("endpoints").await;
-            if !endpoints.iter().any(|one| one["url"] == *url) {
-                break;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
+            !endpoints.iter().any(|one| one["url"] == *url)
+        })
+        .await;
         let again = rig
             .post("/reserved_domains", json!({"domain": domain}))
             .await;
