@@ -1,4 +1,4 @@
-//! Stored form and view of the api key.
+//! Stored form and view of the API key.
 
 use culvert_base::{Description, Metadata, Timestamp};
 use culvert_store::{Head, OnDelete, Ref};

@@ -1,4 +1,4 @@
-//! Stored form and view of the ip policy.
+//! Stored form and view of the IP policy.
 
 use culvert_base::{Description, Metadata, Timestamp};
 use culvert_store::Head;

@@ -1,4 +1,4 @@
-//! Stored form and view of the ip policy rule.
+//! Stored form and view of the IP policy rule.
 
 use culvert_base::{Description, Metadata, Prefix, Timestamp};
 use culvert_store::{Head, Key, OnDelete, Ref};

@@ -1,4 +1,4 @@
-//! Stored form and view of the ip restriction.
+//! Stored form and view of the IP restriction.
 
 use culvert_base::{Description, Metadata, Timestamp};
 use culvert_store::{Head, Key, OnDelete, Ref};

@@ -1,4 +1,4 @@
-//! Stored form and view of the kubernetes operator.
+//! Stored form and view of the Kubernetes operator.
 
 use culvert_base::{Bounded, Description, Metadata, Timestamp};
 use culvert_store::{Head, Key};

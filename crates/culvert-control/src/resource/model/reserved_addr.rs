@@ -1,4 +1,4 @@
-//! Stored form and view of the reserved addr.
+//! Stored form and view of the reserved TCP address.
 
 use culvert_base::{Description, Metadata, Timestamp};
 use culvert_store::{Head, Key};

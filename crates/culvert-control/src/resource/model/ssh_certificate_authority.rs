@@ -1,4 +1,4 @@
-//! Stored form and view of the ssh certificate authority.
+//! Stored form and view of the SSH certificate authority.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Stored form and view of the ssh host certificate.
+//! Stored form and view of the SSH host certificate.
 
 use culvert_base::{Description, Metadata, Timestamp};
 use culvert_store::Head;

@@ -1,4 +1,4 @@
-//! Stored form and view of the ssh public key.
+//! Stored form and view of the SSH public key.
 
 use culvert_base::{Description, Metadata, Timestamp};
 use culvert_store::{Head, Key, OnDelete, Ref};

@@ -1,4 +1,4 @@
-//! Stored form and view of the ssh user certificate.
+//! Stored form and view of the SSH user certificate.
 
 use culvert_base::{Description, Metadata, Timestamp};
 use culvert_store::Head;

@@ -1,4 +1,4 @@
-//! Stored form and view of the tls certificate.
+//! Stored form and view of the TLS certificate.
 
 use culvert_base::{Description, Metadata, Timestamp};
 use culvert_store::Head;
