@@ -254,7 +254,7 @@ impl Control {
     /// Creates the first objects of an empty store and returns the first key's token; see
     /// [`Bootstrap::first_start`].
     pub async fn bootstrap(&self, token: Option<&Secret>) -> Result<Option<Secret>, Fault> {
-        let founder = Bootstrap {
+        let bootstrap = Bootstrap {
             ids: &self.ids,
             store: &self.store,
             clock: &*self.clock,
@@ -263,6 +263,6 @@ impl Control {
             base: &self.settings.base_url,
             domain: &self.settings.edge_domain,
         };
-        founder.first_start(token).await
+        bootstrap.first_start(token).await
     }
 }

@@ -196,7 +196,7 @@ impl<'a> View<'a> {
 }
 
 async fn list(control: &Control, call: Call) -> Result<Reply, Error> {
-    let asked = Asked::read(&call.query)?;
+    let asked = EventQueryParameters::read(&call.query)?;
     if asked.follows {
         return Err(invalid("follow", "is not available here").into());
     }
@@ -262,7 +262,7 @@ impl Control {
         last: Option<&str>,
     ) -> Result<Followed, Error> {
         caller.check_scope(Right::read(Scope::EventsRead))?;
-        let asked = Asked::read(query)?;
+        let asked = EventQueryParameters::read(query)?;
         if query
             .iter()
             .any(|(name, value)| name == "order" && value == "newest")
@@ -275,7 +275,7 @@ impl Control {
         {
             return Err(invalid("to` and `limit", "cannot be set with `follow`").into());
         }
-        let asked = Asked {
+        let asked = EventQueryParameters {
             order: Order::OldestFirst,
             ..asked
         };
@@ -310,7 +310,7 @@ impl Control {
 
 /// A parsed query string.
 #[derive(Debug)]
-struct Asked {
+struct EventQueryParameters {
     limit: usize,
     cursor: Option<Cursor>,
     order: Order,
@@ -323,7 +323,7 @@ struct Asked {
     follows: bool,
 }
 
-impl Asked {
+impl EventQueryParameters {
     fn read(query: &[(String, String)]) -> Result<Self, Refusal> {
         let mut asked = Self {
             limit: LIMIT_MAX as usize,
@@ -504,12 +504,12 @@ fn cursor(name: &str, text: &str, wanted: Order) -> Result<Cursor, Refusal> {
 mod tests {
     use super::*;
 
-    fn read(query: &[(&str, &str)]) -> Result<Asked, Option<culvert_base::Code>> {
+    fn read(query: &[(&str, &str)]) -> Result<EventQueryParameters, Option<culvert_base::Code>> {
         let query: Vec<_> = query
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
-        Asked::read(&query).map_err(|refusal| refusal.code)
+        EventQueryParameters::read(&query).map_err(|refusal| refusal.code)
     }
 
     #[test]

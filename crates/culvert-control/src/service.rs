@@ -6,7 +6,6 @@
 //!
 //! Lists are in `list`, the rules of a resource in its own file, and the form of events in `audit`.
 
-use crate::resource::model::traffic_policy::REFERENCE;
 use culvert_base::{Class, Fault, Refusal, code};
 use culvert_store::{Changes, CommitError, Document, Head};
 use serde_json::Value;
@@ -18,6 +17,7 @@ use crate::control::Control;
 use crate::cx::Cx;
 use crate::event_kinds::Verb;
 use crate::operation::{Call, Reply};
+use crate::resource::model::traffic_policy::REFERENCE;
 use crate::resource::resource_type::{ResourceType, Reveal, StoredDraft};
 
 /// Attempts of a write that concurrent writers overtake.

@@ -149,7 +149,7 @@ async fn bootstrap_installs_a_given_token_or_refuses_a_malformed_one() {
     let store = Store::open(&url, clock.clone(), texts()).await.unwrap();
     let entropy = SeededEntropy::new(3);
     let pepper = Pepper::new(&Secret::new("pepper".into()));
-    let founder = Bootstrap {
+    let bootstrap = Bootstrap {
         ids: &IdMaker::new(),
         store: &store,
         clock: &*clock,
@@ -158,17 +158,17 @@ async fn bootstrap_installs_a_given_token_or_refuses_a_malformed_one() {
         base: BASE,
         domain: "culvert.localhost",
     };
-    assert!(founder.admin_key().await.is_err());
+    assert!(bootstrap.admin_key().await.is_err());
     let wrong = Secret::new("hunter2".into());
-    let fault = founder.first_start(Some(&wrong)).await.unwrap_err();
+    let fault = bootstrap.first_start(Some(&wrong)).await.unwrap_err();
     assert!(fault.chain().contains("generate-token") && !fault.chain().contains("hunter2"));
     assert!(store.all("account").await.unwrap().is_empty());
 
     let token = token::generate(&*clock, &entropy);
-    let installed = founder.first_start(Some(&token)).await.unwrap().unwrap();
+    let installed = bootstrap.first_start(Some(&token)).await.unwrap().unwrap();
     assert_eq!(installed, token);
-    assert!(founder.first_start(Some(&token)).await.unwrap().is_none());
-    let another = founder.admin_key().await.unwrap();
+    assert!(bootstrap.first_start(Some(&token)).await.unwrap().is_none());
+    let another = bootstrap.admin_key().await.unwrap();
     let keys = store.all("api_key").await.unwrap();
     assert_eq!(keys.len(), 2);
     for token in [&token, &another] {

@@ -10,14 +10,14 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 
 /// Control that writes the reported sign-ins.
-struct Kept {
+struct JournalRig {
     rig: Rig,
     /// The edge's sender of entries.
     journal: mpsc::Sender<JournalEntry>,
     _running: JoinSet<()>,
 }
 
-impl Kept {
+impl JournalRig {
     async fn start() -> Self {
         let rig = Rig::start().await;
         drop(rig.entries.lock().unwrap().take());
@@ -83,7 +83,7 @@ fn session_id(number: u32) -> String {
 
 #[tokio::test]
 async fn sign_ins_are_listed_and_updated() {
-    let kept = Kept::start().await;
+    let kept = JournalRig::start().await;
     let first = kept.sighting(1, "ann");
     let Noted::Stored(user_id) = kept.tell(first.clone()).await else {
         panic!("it is not noted");
@@ -135,7 +135,7 @@ async fn sign_ins_are_listed_and_updated() {
 
 #[tokio::test]
 async fn an_ended_application_session_is_not_restored() {
-    let kept = Kept::start().await;
+    let kept = JournalRig::start().await;
     let (one, two) = (kept.sighting(1, "ann"), kept.sighting(2, "ann"));
     let Noted::Stored(user_id) = kept.tell(one.clone()).await else {
         panic!("it is not noted");
@@ -186,7 +186,7 @@ async fn an_ended_application_session_is_not_restored() {
 
 #[tokio::test]
 async fn application_sessions_of_a_user_are_limited() {
-    let kept = Kept::start().await;
+    let kept = JournalRig::start().await;
     let oldest = kept.sighting(0, "ann");
     for number in 0..52 {
         let noted = kept.tell(kept.sighting(number, "ann")).await;
@@ -198,7 +198,7 @@ async fn application_sessions_of_a_user_are_limited() {
 
 #[tokio::test]
 async fn expired_application_sessions_are_deleted() {
-    let kept = Kept::start().await;
+    let kept = JournalRig::start().await;
     kept.tell(kept.sighting(1, "ann")).await;
     kept.rig.clock.advance(Duration::from_secs(3600 + 599));
     kept.rig.control.clean_logins().await.unwrap();

@@ -18,7 +18,7 @@ enum Removal {
 use Removal::{Cascades, Refused};
 
 /// A field of one collection that refers to an object of another.
-struct Place {
+struct ReferenceField {
     /// Collection and field; fields of a traffic policy are those of its action.
     at: (&'static str, &'static str),
     /// Collection of the referenced object.
@@ -31,8 +31,8 @@ const fn place(
     field: &'static str,
     to: &'static str,
     removal: Removal,
-) -> Place {
-    Place {
+) -> ReferenceField {
+    ReferenceField {
         at: (collection, field),
         to,
         removal,
@@ -40,7 +40,7 @@ const fn place(
 }
 
 #[rustfmt::skip]
-const PLACES: &[Place] = &[
+const PLACES: &[ReferenceField] = &[
     place("api_keys", "owner_id", "bot_users", Cascades),
     place("credentials", "owner_id", "bot_users", Cascades),
     place("endpoints", "restrict-ips.ip_policies", "ip_policies", Refused(1420)),
@@ -72,7 +72,7 @@ async fn named(rig: &Rig, to: &str) -> (String, Value) {
 }
 
 /// The body of an object that refers to `other` in a field.
-async fn naming(rig: &Rig, place: &Place, other: &Value) -> Value {
+async fn naming(rig: &Rig, place: &ReferenceField, other: &Value) -> Value {
     let (collection, field) = place.at;
     let id = &other["id"];
     let mut body = match field {

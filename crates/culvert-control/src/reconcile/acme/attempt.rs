@@ -82,8 +82,9 @@ impl Control {
                 return;
             }
         };
-        let walked = tokio::time::timeout(ATTEMPT_WITHIN, self.walk(certificates, &mut claim));
-        let halt = match walked.await {
+        let running =
+            tokio::time::timeout(ATTEMPT_WITHIN, self.run_order(certificates, &mut claim));
+        let halt = match running.await {
             Ok(Ok(())) => return,
             Ok(Err(halt)) => halt,
             Err(_) => Failure::passing("the certificate authority did not respond in time").into(),
@@ -114,7 +115,7 @@ impl Control {
             "certificate request failed"
         );
         if is_over {
-            self.tidy(certificates, &claim.order).await;
+            self.clean_up(certificates, &claim.order).await;
             claim.order.forget();
         }
         if let Err(Halt::Faulted(fault)) = self.note_failure(certificates, claim, &failure).await {
@@ -134,7 +135,7 @@ impl Control {
                 && order.lease_end(asker, now).is_none()
             {
                 if let Some(certificates) = &self.certificates {
-                    self.tidy(certificates, &order).await;
+                    self.clean_up(certificates, &order).await;
                 }
                 self.store
                     .commit(Changes::remove(document.head, NOTHING))
@@ -166,7 +167,7 @@ impl Control {
             Some((mut document, mut order)) => {
                 if order.directory != asker.directory {
                     if let Some(certificates) = &self.certificates {
-                        self.tidy(certificates, &order).await;
+                        self.clean_up(certificates, &order).await;
                     }
                     order.forget();
                     order.attempts = 0;
@@ -214,7 +215,7 @@ impl Control {
     }
 
     /// Runs the steps from the current state of the order to an installed certificate.
-    async fn walk(
+    async fn run_order(
         &self,
         certificates: &Certificates,
         claim: &mut ClaimedOrder,
@@ -227,21 +228,21 @@ impl Control {
         };
         let kinds = kinds_for(certificates, issuer, claim)?;
         let key = order::account_key(self, issuer).await?;
-        let mut placed = self.placed(certificates, issuer, &key, claim).await?;
+        let mut open_order = self.open_order(certificates, issuer, &key, claim).await?;
         let mut is_reported = false;
         let mut look_after = LOOK_AFTER;
         let chain = loop {
-            match placed.state {
+            match open_order.state {
                 OrderState::Pending(wanted) => {
                     if !is_reported && !wanted.is_empty() {
-                        self.show(certificates, issuer, claim, wanted, &kinds)
+                        self.publish_challenges(certificates, issuer, claim, wanted, &kinds)
                             .await?;
                         let mut logged = None;
                         for answer in &claim.order.answers {
                             if let Some(kind) = answer.kind()
                                 && logged.replace(kind) != Some(kind)
                             {
-                                issuer.ready(&key, &placed.url, kind).await?;
+                                issuer.ready(&key, &open_order.url, kind).await?;
                             }
                         }
                         is_reported = true;
@@ -249,10 +250,10 @@ impl Control {
                 }
                 OrderState::Ready => {
                     let request = self.request(claim)?;
-                    issuer.finalize(&key, &placed.url, &request).await?;
+                    issuer.finalize(&key, &open_order.url, &request).await?;
                 }
                 OrderState::Processing => {}
-                OrderState::Valid => break issuer.certificate(&key, &placed.url).await?,
+                OrderState::Valid => break issuer.certificate(&key, &open_order.url).await?,
                 OrderState::Failed(failure) => {
                     return Err(Halt::Failed {
                         failure,
@@ -262,15 +263,15 @@ impl Control {
             }
             tokio::time::sleep(look_after).await;
             look_after = (look_after * 3 / 2).min(LOOK_AFTER_MAX);
-            placed = issuer.look(&key, &placed.url).await?;
+            open_order = issuer.look(&key, &open_order.url).await?;
         };
-        self.tidy(certificates, &claim.order).await;
+        self.clean_up(certificates, &claim.order).await;
         self.install(claim, &chain).await
     }
 
     /// Returns the authority's order: the stored one if the authority still knows it, else a new one, which
     /// is stored before any further step.
-    async fn placed(
+    async fn open_order(
         &self,
         certificates: &Certificates,
         issuer: &dyn Issuer,
@@ -280,13 +281,13 @@ impl Control {
         if let Some(url) = &claim.order.url {
             match issuer.look(key, url).await {
                 // The order may have failed while no node was running to respond to it.
-                Ok(placed) if matches!(placed.state, OrderState::Failed(_)) => {
-                    self.tidy(certificates, &claim.order).await;
+                Ok(open_order) if matches!(open_order.state, OrderState::Failed(_)) => {
+                    self.clean_up(certificates, &claim.order).await;
                     claim.order.forget();
                 }
-                Ok(placed) => return Ok(placed),
+                Ok(open_order) => return Ok(open_order),
                 Err(failure) if failure.blame == Blame::Gone => {
-                    self.tidy(certificates, &claim.order).await;
+                    self.clean_up(certificates, &claim.order).await;
                     claim.order.forget();
                 }
                 Err(failure) => return Err(failure.into()),
@@ -294,19 +295,19 @@ impl Control {
         }
         let certificate_key = new_key(claim.key_type).await?;
         let replaces = claim.replaces.as_deref();
-        let placed = issuer.place(key, &claim.names, replaces).await?;
-        claim.order.url = Some(placed.url.clone());
+        let open_order = issuer.place(key, &claim.names, replaces).await?;
+        claim.order.url = Some(open_order.url.clone());
         claim.order.sealed_key = Some(self.seal.seal(
             &*self.entropy,
             &claim.document.head.id,
             certificate_key.reveal(),
         )?);
         self.save(claim).await?;
-        Ok(placed)
+        Ok(open_order)
     }
 
     /// Stores the responses to the wanted challenges and waits until the edge serves them.
-    async fn show(
+    async fn publish_challenges(
         &self,
         certificates: &Certificates,
         issuer: &dyn Issuer,
@@ -345,14 +346,14 @@ impl Control {
             }
         }
         if claim.order.answers.iter().any(|one| one.record.is_none()) {
-            self.shown(claim.revision).await?;
+            self.wait_until_published(claim.revision).await?;
             tokio::time::sleep(certificates.spread).await;
         }
         Ok(())
     }
 
     /// Waits until the edge of this process, if it has one, has applied a revision.
-    async fn shown(&self, revision: i64) -> Result<(), Halt> {
+    async fn wait_until_published(&self, revision: i64) -> Result<(), Halt> {
         if self.edge.is_none() {
             return Ok(());
         }
@@ -547,7 +548,7 @@ impl Control {
 
     /// Removes the DNS records of an order. A record that cannot be removed is harmless: its challenge is
     /// over.
-    async fn tidy(&self, certificates: &Certificates, order: &Order) {
+    async fn clean_up(&self, certificates: &Certificates, order: &Order) {
         let Some(issuer) = &certificates.issuer else {
             return;
         };
