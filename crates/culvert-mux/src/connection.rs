@@ -201,7 +201,7 @@ impl Connection {
     }
 
     /// Whether [`Connection::open`] would find room.
-    pub fn has_room(&mut self, now: Instant) -> bool {
+    pub fn has_capacity(&mut self, now: Instant) -> bool {
         self.room(now) > 0
     }
 
@@ -230,7 +230,7 @@ impl Connection {
         if first.len() > self.limits.frame_bytes_max.min(WINDOW_BYTES as usize) {
             return Err(OpenRefused::TooLong);
         }
-        if !self.has_room(now) {
+        if !self.has_capacity(now) {
             // Ends the least recently used idle stream. Its place becomes available when the peer has finished it
             // too.
             self.take_back(now);

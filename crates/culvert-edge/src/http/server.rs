@@ -262,7 +262,7 @@ fn poll_send(
             sending.end(None, out).map_err(|_| Unsent)?;
             break;
         }
-        ready!(client.poll_room(cx, out)).map_err(|_| Unsent)?;
+        ready!(client.poll_capacity(cx, out)).map_err(|_| Unsent)?;
         match Pin::new(source).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                 Ok(data) => sending.data(data, out).map_err(|_| Unsent)?,

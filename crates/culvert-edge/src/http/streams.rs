@@ -259,16 +259,16 @@ async fn exchange(
 
 /// The body of a response is incomplete, or its stream was reset.
 #[derive(Debug)]
-struct BrokeOff;
+struct StreamAborted;
 
-impl From<StreamClosed> for BrokeOff {
+impl From<StreamClosed> for StreamAborted {
     fn from(_: StreamClosed) -> Self {
         Self
     }
 }
 
 /// Sends a body as fast as the client reads it.
-async fn send(sender: &Sender, body: ResponseBody, down: &Downstream) -> Result<(), BrokeOff> {
+async fn send(sender: &Sender, body: ResponseBody, down: &Downstream) -> Result<(), StreamAborted> {
     let write_limit = body.write_limit();
     let mut sending = Sending {
         body,
@@ -308,7 +308,7 @@ impl Sending {
         cx: &mut Context<'_>,
         sender: &Sender,
         down: &Downstream,
-    ) -> Poll<Result<(), BrokeOff>> {
+    ) -> Poll<Result<(), StreamAborted>> {
         // A body that waits for data would not notice.
         if let Poll::Ready(closed) = sender.poll_closed(cx) {
             return Poll::Ready(Err(closed.into()));
@@ -318,7 +318,7 @@ impl Sending {
             if self.rest.is_empty() && self.last.is_none() {
                 match std::task::ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                     None => self.last = Some(Ending::Plain),
-                    Some(Err(_)) => return Poll::Ready(Err(BrokeOff)),
+                    Some(Err(_)) => return Poll::Ready(Err(StreamAborted)),
                     Some(Ok(frame)) => match frame.into_data() {
                         Ok(data) => self.rest = data,
                         Err(frame) => {
@@ -329,7 +329,7 @@ impl Sending {
                 }
             }
             if let (true, Some(last)) = (self.rest.is_empty(), &self.last) {
-                std::task::ready!(sender.poll_room(cx))?;
+                std::task::ready!(sender.poll_capacity(cx))?;
                 match last {
                     Ending::Plain => sender.data(Bytes::new(), true),
                     Ending::Trailers(trailers) => sender.trailers(trailers),
@@ -371,7 +371,7 @@ impl Sending {
         cx: &mut Context<'_>,
         sender: &Sender,
         down: &Downstream,
-    ) -> Poll<BrokeOff> {
+    ) -> Poll<StreamAborted> {
         let limit = self.limit(down);
         let now = Instant::now().into_std();
         let waits = self.reader.waits(self.taken, limit, now);
@@ -388,7 +388,7 @@ impl Sending {
                 down.conn.hang_up();
             }
             sender.cancel();
-            return Poll::Ready(BrokeOff);
+            return Poll::Ready(StreamAborted);
         }
         Poll::Pending
     }

@@ -220,7 +220,7 @@ impl Http1Client {
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), Http1ClientError> {
         while let Some(upload) = &mut self.upload {
             let out = &mut self.outbox;
-            match write::poll_room(out, &mut self.wire, cx, &mut 0) {
+            match write::poll_capacity(out, &mut self.wire, cx, &mut 0) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
                     self.give_up(error);

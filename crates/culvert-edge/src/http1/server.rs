@@ -63,7 +63,7 @@ pub(crate) struct Http1Body {
 /// The body is incomplete. [`Http1State::broken`](crate::http1_state::Http1State::broken) has the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("the client aborted the request")]
-pub(crate) struct BrokeOff;
+pub(crate) struct BodyAborted;
 
 #[derive(Debug)]
 struct Conn {
@@ -172,23 +172,23 @@ impl Http1Server {
     /// Writes an interim response (RFC 9110 15.2), unless the client reads nothing.
     pub(crate) fn inform(&self, cx: &mut Context<'_>, head: &response::Parts) {
         let mut conn = lock(&self.0);
-        if conn.interim.has_room() {
+        if conn.interim.has_capacity() {
             head::write_response(conn.interim.front(), Version::HTTP_11, head);
             conn.send_interim(cx);
         }
     }
 
     /// Writes until `out` has space.
-    pub(crate) fn poll_room(
+    pub(crate) fn poll_capacity(
         &self,
         cx: &mut Context<'_>,
         out: &mut WriteBuffer,
     ) -> Poll<io::Result<()>> {
-        if out.has_room() {
+        if out.has_capacity() {
             return Poll::Ready(Ok(()));
         }
         lock(&self.0).poll_out(cx, |wire, cx, written| {
-            write::poll_room(out, wire, cx, written)
+            write::poll_capacity(out, wire, cx, written)
         })
     }
 
@@ -403,10 +403,13 @@ impl Conn {
     }
 
     /// Waits for the next part of the body.
-    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
+    fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
         loop {
             if self.reading.refused().is_some() || self.state.http1.broken().is_some() {
-                return Poll::Ready(Some(Err(BrokeOff)));
+                return Poll::Ready(Some(Err(BodyAborted)));
             }
             match self.reading.body(self.inbox.bytes()) {
                 Ok(Part::Data(data)) => {
@@ -538,7 +541,7 @@ impl Http1Body {
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
         if self.is_ended {
             return Poll::Ready(None);
         }

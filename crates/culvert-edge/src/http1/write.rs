@@ -8,13 +8,13 @@ use culvert_http::http1::WriteBuffer;
 use tokio::io::AsyncWrite;
 
 /// Writes until the buffer has space. Adds the number of bytes to `written`.
-pub(crate) fn poll_room<W: AsyncWrite + Unpin>(
+pub(crate) fn poll_capacity<W: AsyncWrite + Unpin>(
     out: &mut WriteBuffer,
     io: &mut W,
     cx: &mut Context<'_>,
     written: &mut u64,
 ) -> Poll<io::Result<()>> {
-    while !out.has_room() {
+    while !out.has_capacity() {
         ready!(poll_write(out, io, cx, written))?;
     }
     Poll::Ready(Ok(()))

@@ -131,15 +131,15 @@ impl Sender {
         head: &response::Parts,
         is_last: bool,
     ) -> Result<(), StreamClosed> {
-        poll_fn(|cx| lock(&self.conn).session.poll_room(self.stream, cx)).await?;
+        poll_fn(|cx| lock(&self.conn).session.poll_capacity(self.stream, cx)).await?;
         let mut conn = lock(&self.conn);
         conn.session.send_head(self.stream, head, is_last);
         Ok(())
     }
 
     /// Waits for space for a frame without flow control.
-    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<Result<(), StreamClosed>> {
-        lock(&self.conn).session.poll_room(self.stream, cx)
+    pub(crate) fn poll_capacity(&self, cx: &Context<'_>) -> Poll<Result<(), StreamClosed>> {
+        lock(&self.conn).session.poll_capacity(self.stream, cx)
     }
 
     /// Waits until data can be sent, and returns how many bytes.

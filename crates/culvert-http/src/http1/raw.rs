@@ -18,7 +18,7 @@ const END: &[u8] = b"\r\n";
 
 /// Where a field line is in a head.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct LinePosition {
     start: u16,
     colon: u16,
     /// The end of the value.
@@ -64,7 +64,7 @@ impl FieldSet {
 #[derive(Clone, Debug)]
 pub struct RawFields {
     bytes: Bytes,
-    places: [Place; RAW_FIELDS_MAX],
+    places: [LinePosition; RAW_FIELDS_MAX],
     count: usize,
     /// Where the first line begins, and where the last ends.
     start: usize,
@@ -78,7 +78,7 @@ impl RawFields {
         let all: &[u8] = bytes;
         // All places are in 16 bits.
         u16::try_from(all.len()).ok()?;
-        let mut places = [Place::default(); RAW_FIELDS_MAX];
+        let mut places = [LinePosition::default(); RAW_FIELDS_MAX];
         let (mut count, mut at) = (0, start);
         loop {
             let rest = all.get(at..)?;
@@ -93,7 +93,7 @@ impl RawFields {
                 return None;
             }
             let end = at + line.len();
-            *places.get_mut(count)? = Place {
+            *places.get_mut(count)? = LinePosition {
                 start: at as u16,
                 colon: (at + colon) as u16,
                 end: end as u16,
@@ -110,7 +110,7 @@ impl RawFields {
         })
     }
 
-    fn places(&self) -> &[Place] {
+    fn places(&self) -> &[LinePosition] {
         self.places.get(..self.count).unwrap_or_default()
     }
 

@@ -21,13 +21,13 @@ pub struct WriteBuffer {
 }
 
 impl WriteBuffer {
-    /// The buffer for small pieces. Append to it only while [`has_room`](Self::has_room) is true.
+    /// The buffer for small pieces. Append to it only while [`has_capacity`](Self::has_capacity) is true.
     pub fn front(&mut self) -> &mut Vec<u8> {
         self.settle();
         &mut self.front
     }
 
-    /// Adds `data`, and `back` behind it. Call it only while [`has_room`](Self::has_room) is true.
+    /// Adds `data`, and `back` behind it. Call it only while [`has_capacity`](Self::has_capacity) is true.
     pub fn push(&mut self, data: Bytes, back: &'static [u8]) {
         self.settle();
         if data.len() <= COPIED_MAX {
@@ -40,7 +40,7 @@ impl WriteBuffer {
     }
 
     /// Whether more can be added.
-    pub fn has_room(&self) -> bool {
+    pub fn has_capacity(&self) -> bool {
         self.data.is_empty() && self.front.len() - self.at < GATHERED_MAX
     }
 
@@ -86,7 +86,7 @@ impl WriteBuffer {
     /// Appends the large data to `front`, so that more can follow it.
     fn settle(&mut self) {
         if !self.data.is_empty() {
-            // Unused as long as callers check `has_room`; keeps the order otherwise.
+            // Unused as long as callers check `has_capacity`; keeps the order otherwise.
             let data = std::mem::take(&mut self.data);
             self.front.extend_from_slice(&data);
         }

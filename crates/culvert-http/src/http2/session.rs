@@ -436,7 +436,7 @@ impl Session {
 
     /// Wakes the next task that waits for space. False if there is none.
     pub fn wake_next(&mut self) -> bool {
-        if !self.out.has_room() {
+        if !self.out.has_capacity() {
             return false;
         }
         let next = self.waiting.pop_front();

@@ -129,7 +129,7 @@ impl Connection {
             || !self.round.is_empty()
             || !self.credits.is_empty()
             || !self.resets.is_empty()
-            || !self.waiting.is_empty() && self.has_room_for_waiting()
+            || !self.waiting.is_empty() && self.has_capacity_for_waiting()
     }
 
     /// Puts frames into `out` until there is nothing more to send or `out` holds `enough` bytes. Credit and
@@ -165,13 +165,13 @@ impl Connection {
         }
     }
 
-    pub(super) fn has_room_for_waiting(&self) -> bool {
+    pub(super) fn has_capacity_for_waiting(&self) -> bool {
         self.queued <= self.limits.queue_bytes_max / 2
     }
 
     /// Wakes writers that wait for the connection's queue, oldest first, and no more than it has room for.
     pub(super) fn wake_waiting(&mut self) {
-        if !self.has_room_for_waiting() {
+        if !self.has_capacity_for_waiting() {
             return;
         }
         let free = self.limits.queue_bytes_max - self.queued;

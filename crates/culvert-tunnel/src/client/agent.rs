@@ -513,7 +513,7 @@ impl Agent {
                         session.hang_up();
                         return Err(trouble);
                     }
-                    Ok(Chore::Silent) if session.has_room() => {
+                    Ok(Chore::Silent) if session.has_capacity() => {
                         break Left::Lost("the server does not respond".into());
                     }
                     Ok(Chore::Ended | Chore::Silent) | Err(_) => {}

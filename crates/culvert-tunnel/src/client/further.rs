@@ -161,7 +161,7 @@ impl Agent {
                     // The first connection handles stopped endpoints.
                     Ok(Done::Taken(_) | Done::Nothing) | Err(_) => {}
                 },
-                Some(chore) = chores.join_next() => if matches!(chore, Ok(Chore::Silent)) && session.has_room() {
+                Some(chore) = chores.join_next() => if matches!(chore, Ok(Chore::Silent)) && session.has_capacity() {
                     session.hang_up();
                     return 0;
                 },

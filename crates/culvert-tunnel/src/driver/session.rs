@@ -54,7 +54,7 @@ impl Session {
         let mut state = self.shared.lock();
         if state.queued > 0 && state.mux.ending().is_none() {
             // Ends an idle stream to make room for the callers in the queue.
-            if !state.mux.has_room(Instant::now()) {
+            if !state.mux.has_capacity(Instant::now()) {
                 state.mux.take_back(Instant::now());
             }
             state.release_and_wake_driver();
@@ -107,8 +107,8 @@ impl Session {
     }
 
     /// Whether [`Session::open`] would find capacity.
-    pub fn has_room(&self) -> bool {
-        self.shared.lock().mux.has_room(Instant::now())
+    pub fn has_capacity(&self) -> bool {
+        self.shared.lock().mux.has_capacity(Instant::now())
     }
 
     /// The next stream that the peer opens; `None` when the connection has ended. Only one task may accept.

@@ -207,7 +207,7 @@ enum Done {
     /// The agent was refused, and has no reply yet.
     Refused(Refusal, Stream),
     /// The agent was refused, and has the reply.
-    Told,
+    RefusalSent,
     /// A heartbeat stream ended.
     HeartbeatEnded,
     /// No further action is needed.
@@ -327,7 +327,7 @@ impl Connection {
                         Done::Nothing
                     });
                 }
-                Done::Told => break EndReason::Stopped("refused".into()),
+                Done::RefusalSent => break EndReason::Stopped("refused".into()),
                 Done::Nothing => {}
             }
         };
@@ -478,7 +478,7 @@ impl Connection {
         let wait = self.server.pace.wait(source, std::time::Instant::now());
         tokio::time::sleep(wait).await;
         call::answer(stream, &wire::reply(&Outcome::refused(&refusal))).await;
-        Done::Told
+        Done::RefusalSent
     }
 
     /// Replies to any other call.

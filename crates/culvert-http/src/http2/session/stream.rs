@@ -21,21 +21,26 @@ pub(super) struct Stream {
     /// Received data that was not read: large payloads first, then small ones that were copied together.
     pub(super) data: VecDeque<Bytes>,
     pub(super) copied: BytesMut,
+    /// Bytes in `data` and `copied`.
     pub(super) buffered: u32,
     pub(super) trailers: Option<HeaderMap>,
-    /// Whether the client has ended the stream, and how many bytes of `content-length` are missing.
+    /// Whether the client has ended the stream.
     pub(super) is_received: bool,
+    /// The bytes of `content-length` that have not arrived; `None` without that field.
     pub(super) length_left: Option<u64>,
     pub(super) has_reader: bool,
     /// Whether the client waits for 100 (Continue) before it sends its body (RFC 9110 10.1.1).
     pub(super) owes_continue: bool,
+    /// Bytes that the client may still send.
     pub(super) receive_window: u32,
+    /// Bytes read by the application that no WINDOW_UPDATE has returned yet.
     pub(super) unacked: u32,
     pub(super) reader: Option<Waker>,
-    /// What may be sent on the stream.
+    /// Bytes that may be sent on the stream; negative after the client has reduced its initial window.
     pub(super) send_window: i64,
+    /// Whether the response is complete.
     pub(super) is_sent: bool,
-    /// The response is complete; when the stream is reset unless the request ends before.
+    /// When the stream is reset unless the request ends before; set once the response is complete.
     pub(super) closes_at: Option<Instant>,
     pub(super) writer: Option<Waker>,
     /// The task that serves the request.
@@ -69,11 +74,11 @@ impl Stream {
     }
 }
 
-/// Stores the waker of the task that waits.
-fn keep(place: &mut Option<Waker>, cx: &Context<'_>) {
-    match place {
+/// Stores the waker of the current task in `slot`.
+fn store_waker(slot: &mut Option<Waker>, cx: &Context<'_>) {
+    match slot {
         Some(waker) => waker.clone_from(cx.waker()),
-        None => *place = Some(cx.waker().clone()),
+        None => *slot = Some(cx.waker().clone()),
     }
 }
 
@@ -102,7 +107,7 @@ impl Session {
         if stream.is_received {
             return Poll::Ready(None);
         }
-        keep(&mut stream.reader, cx);
+        store_waker(&mut stream.reader, cx);
         if std::mem::take(&mut stream.owes_continue) {
             self.begin_section();
             hpack::write_status(&mut self.section_out, StatusCode::CONTINUE);
@@ -163,7 +168,7 @@ impl Session {
     pub fn poll_closed(&mut self, id: u32, cx: &Context<'_>) -> Poll<StreamClosed> {
         match self.stream(id) {
             Some(stream) => {
-                keep(&mut stream.task, cx);
+                store_waker(&mut stream.task, cx);
                 Poll::Pending
             }
             None => Poll::Ready(StreamClosed),
@@ -171,11 +176,11 @@ impl Session {
     }
 
     /// Waits for space to send a frame on the stream.
-    pub fn poll_room(&mut self, id: u32, cx: &Context<'_>) -> Poll<Result<(), StreamClosed>> {
+    pub fn poll_capacity(&mut self, id: u32, cx: &Context<'_>) -> Poll<Result<(), StreamClosed>> {
         if self.stream(id).is_none() {
             return Poll::Ready(Err(StreamClosed));
         }
-        if self.out.has_room() {
+        if self.out.has_capacity() {
             return Poll::Ready(Ok(()));
         }
         if !self.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
@@ -192,16 +197,16 @@ impl Session {
         };
         let window = usize::try_from(window.min(stream.send_window)).unwrap_or(0);
         if window == 0 {
-            keep(&mut stream.writer, cx);
+            store_waker(&mut stream.writer, cx);
             return Poll::Pending;
         }
-        let receive_window = self.poll_room(id, cx);
-        receive_window.map_ok(|()| window.min(DATA_BYTES_MAX))
+        let capacity = self.poll_capacity(id, cx);
+        capacity.map_ok(|()| window.min(DATA_BYTES_MAX))
     }
 
     /// Sends an interim response (RFC 9110 15.2), unless the write buffer is full.
     pub fn send_interim(&mut self, id: u32, answer: &response::Parts) {
-        if self.out.has_room() {
+        if self.out.has_capacity() {
             self.begin_section();
             head::write_response(&mut self.section_out, answer);
             self.send_section(id, false);

@@ -176,9 +176,9 @@ fn a_stream_that_was_reset_counts_until_the_agent_has_let_go_of_it() {
     pair.here.release(first, pair.now);
     pair.frames();
     assert_eq!(pair.here.stream_count(), 1);
-    assert!(!pair.here.has_room(pair.now));
+    assert!(!pair.here.has_capacity(pair.now));
     pair.now += Duration::from_secs(1);
-    assert!(pair.here.has_room(pair.now));
+    assert!(pair.here.has_capacity(pair.now));
 }
 
 #[test]
@@ -265,14 +265,14 @@ fn a_stream_ended_in_good_order_is_free_soon_after_the_peer_has_finished_it() {
         let stream = pair.open(b"x");
         pair.here.end_in_order(stream, pair.now);
         assert_eq!(pair.frames(), [fin(stream.get())]);
-        assert!(!pair.here.has_room(pair.now), "the peer has it still");
+        assert!(!pair.here.has_capacity(pair.now), "the peer has it still");
         pair.send(&[fin(stream.get())]);
         assert!(
-            !pair.here.has_room(pair.now),
+            !pair.here.has_capacity(pair.now),
             "the agent's task has it still"
         );
         pair.now = pair.here.room_grows_at().unwrap();
-        assert!(pair.here.has_room(pair.now), "round {round}");
+        assert!(pair.here.has_capacity(pair.now), "round {round}");
     }
     // If the peer does not finish, the stream is reset.
     let stream = pair.open(b"x");
@@ -285,9 +285,12 @@ fn a_stream_ended_in_good_order_is_free_soon_after_the_peer_has_finished_it() {
         [rst(stream.get(), ErrorCode::STREAM_CANCELLED)]
     );
     assert_eq!(pair.here.stream_count(), 0);
-    assert!(!pair.here.has_room(pair.now), "it lets go a little later");
+    assert!(
+        !pair.here.has_capacity(pair.now),
+        "it lets go a little later"
+    );
     pair.now = pair.here.room_grows_at().unwrap();
-    assert!(pair.here.has_room(pair.now));
+    assert!(pair.here.has_capacity(pair.now));
 }
 
 #[test]
@@ -301,9 +304,9 @@ fn a_stream_whose_last_frame_is_ours_counts_as_long() {
     pair.here.end_in_order(stream, pair.now);
     assert_eq!(pair.frames(), [fin(stream.get())]);
     assert_eq!(pair.here.stream_count(), 0);
-    assert!(!pair.here.has_room(pair.now));
+    assert!(!pair.here.has_capacity(pair.now));
     pair.now = pair.here.room_grows_at().unwrap();
-    assert!(pair.here.has_room(pair.now));
+    assert!(pair.here.has_capacity(pair.now));
 }
 
 #[test]
@@ -321,6 +324,6 @@ fn towards_an_end_of_ours_every_stream_is_free_at_once() {
             pair.here.end_in_order(stream, pair.now);
         }
         pair.frames();
-        assert!(pair.here.has_room(pair.now), "round {round}");
+        assert!(pair.here.has_capacity(pair.now), "round {round}");
     }
 }

@@ -57,9 +57,9 @@ impl Exchange {
     }
 
     /// The response, as a client must see it.
-    fn expected(&self) -> Seen {
+    fn expected(&self) -> ClientView {
         let request = bytes(&self.request);
-        Seen::Response {
+        ClientView::Response {
             status: 203,
             got: match self.manner {
                 Manner::Echo => String::new(),
@@ -78,7 +78,7 @@ type Script = Arc<Vec<Exchange>>;
 
 /// What a client sees of an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Seen {
+enum ClientView {
     Response {
         status: u16,
         got: String,
@@ -249,7 +249,7 @@ async fn send_body(
 }
 
 /// The client's side of an exchange.
-async fn ask(send: SendRequest<Bytes>, script: Script, number: usize) -> (usize, Seen) {
+async fn ask(send: SendRequest<Bytes>, script: Script, number: usize) -> (usize, ClientView) {
     let exchange = &script[number];
     let mut send = send.ready().await.unwrap();
     let uri = format!("https://a.example/{number}");
@@ -259,7 +259,7 @@ async fn ask(send: SendRequest<Bytes>, script: Script, number: usize) -> (usize,
     if exchange.manner == Manner::ClientCancels {
         // Parts of the body may already be sent.
         stream.send_reset(h2::Reason::CANCEL);
-        return (number, Seen::Cancelled);
+        return (number, ClientView::Cancelled);
     }
     let up = async {
         let parts = cut(&bytes(&exchange.request), &exchange.request);
@@ -272,7 +272,7 @@ async fn ask(send: SendRequest<Bytes>, script: Script, number: usize) -> (usize,
         let (head, mut body) = response.await?.into_parts();
         let got = head.headers["x-got"].to_str().unwrap().to_owned();
         let (body, has_trailers) = receive_all(&mut body).await?;
-        Ok::<_, h2::Error>(Seen::Response {
+        Ok::<_, h2::Error>(ClientView::Response {
             status: head.status.as_u16(),
             got,
             body,
@@ -282,13 +282,13 @@ async fn ask(send: SendRequest<Bytes>, script: Script, number: usize) -> (usize,
     let ((), seen) = tokio::join!(up, down);
     let seen = seen.unwrap_or_else(|error| {
         let reason = error.reason();
-        Seen::Reset(u32::from(reason.unwrap_or_else(|| panic!("{error}"))))
+        ClientView::Reset(u32::from(reason.unwrap_or_else(|| panic!("{error}"))))
     });
     (number, seen)
 }
 
 /// Runs all exchanges of a script on one connection, a few at a time.
-async fn client(io: Choppy, script: Script, seed: u64) -> Vec<Seen> {
+async fn client(io: Choppy, script: Script, seed: u64) -> Vec<ClientView> {
     let mut random = Random::new(seed);
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size([1_000, 65_535, 1 << 20][random.below(3)]);
@@ -297,7 +297,7 @@ async fn client(io: Choppy, script: Script, seed: u64) -> Vec<Seen> {
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     let mut tasks = JoinSet::new();
-    let mut seen = vec![Seen::Cancelled; script.len()];
+    let mut seen = vec![ClientView::Cancelled; script.len()];
     let at_once = 1 + random.below(12);
     let mut rest = 0..script.len();
     loop {
@@ -360,7 +360,7 @@ async fn their_answer(
 }
 
 /// The machine's side of an exchange.
-struct Answer {
+struct ServerExchange {
     stream: u32,
     number: usize,
     body: Vec<u8>,
@@ -370,7 +370,7 @@ struct Answer {
     rest: VecDeque<Bytes>,
 }
 
-impl Answer {
+impl ServerExchange {
     /// Continues as far as windows and data allow. Returns false when the exchange is over.
     fn go_on(&mut self, session: &mut Session, exchange: &Exchange, now: Instant) -> bool {
         let cx = Context::from_waker(Waker::noop());
@@ -435,13 +435,13 @@ async fn our_server(io: Choppy, script: Script, seed: u64) {
     let mut random = Random::new(seed);
     let mut session = Session::new(100, now);
     let mut inbox = BytesMut::new();
-    let mut answers: Vec<Answer> = Vec::new();
+    let mut answers: Vec<ServerExchange> = Vec::new();
     loop {
         loop {
             match session.step(&mut inbox, now).expect("nothing is wrong") {
                 Step::More => break,
                 Step::Done => {}
-                Step::Request(asked) => answers.push(Answer {
+                Step::Request(asked) => answers.push(ServerExchange {
                     stream: asked.stream,
                     number: number(asked.head.uri.path()),
                     body: Vec::new(),
@@ -502,8 +502,8 @@ async fn run(seed: u64) {
     }
     for (number, exchange) in script.iter().enumerate() {
         let expected = match exchange.manner {
-            Manner::ServerResets => Seen::Reset(Reason::INTERNAL_ERROR.0),
-            Manner::ClientCancels => Seen::Cancelled,
+            Manner::ServerResets => ClientView::Reset(Reason::INTERNAL_ERROR.0),
+            Manner::ClientCancels => ClientView::Cancelled,
             Manner::InTurn | Manner::Echo => exchange.expected(),
         };
         for (name, seen) in ["ours", "h2"].into_iter().zip(&seen) {
