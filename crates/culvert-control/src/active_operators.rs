@@ -22,16 +22,16 @@ use crate::stored;
 /// The operators and whether their owners are active.
 #[derive(Debug)]
 pub(crate) struct ActiveOperators {
-    /// `None` for one that binds nothing.
+    /// `None` for one that binds empty.
     operators: InformerCache<Option<CompiledOperator>>,
     owners: ActiveOwners,
 }
 
 impl ActiveOperators {
-    pub(crate) fn nothing() -> Self {
+    pub(crate) fn empty() -> Self {
         Self {
             operators: InformerCache::of(KubernetesOperator::KIND),
-            owners: ActiveOwners::nothing(),
+            owners: ActiveOwners::empty(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Which people and bots are active. Agent sessions and certificates of Kubernetes operators outlive the call that made
+//! Which users and bot users are active. Agent sessions and certificates of Kubernetes operators outlive the call that made
 //! them, so they end when their owner is deactivated or deleted.
 
 use std::collections::BTreeSet;
@@ -13,12 +13,12 @@ use crate::resource::model::Model;
 use crate::resource::model::bot_user::BotUser;
 use crate::resource::model::user::User;
 
-/// Whether each person and each bot is active.
+/// Whether each user and each bot user is active.
 #[derive(Debug)]
 pub(crate) struct ActiveOwners([InformerCache<bool>; 2]);
 
 impl ActiveOwners {
-    pub(crate) fn nothing() -> Self {
+    pub(crate) fn empty() -> Self {
         Self([
             InformerCache::of(User::KIND),
             InformerCache::of(BotUser::KIND),

@@ -36,7 +36,7 @@ struct AddressLock {
 
 /// An endpoint and the address that it requests.
 #[derive(Debug)]
-pub(crate) struct Want<'a> {
+pub(crate) struct AddressRequest<'a> {
     pub(crate) endpoint_id: &'a str,
     /// `<port> <host>`, plus the account for an internal address.
     pub(crate) address: String,
@@ -49,14 +49,14 @@ pub(crate) struct Want<'a> {
 }
 
 /// The write that adds an endpoint to an address and to its name.
-pub(crate) async fn join(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
+pub(crate) async fn join(cx: &Cx<'_>, want: AddressRequest<'_>) -> Result<Changes, Error> {
     let named = host::join(cx, want.named()).await?;
     Ok(named.and(join_address(cx, want).await?))
 }
 
-impl Want<'_> {
-    fn named(&self) -> host::Want<'_> {
-        host::Want {
+impl AddressRequest<'_> {
+    fn named(&self) -> host::NameRequest<'_> {
+        host::NameRequest {
             endpoint_id: self.endpoint_id,
             name: &self.name,
             owner_id: self.owner_id,
@@ -64,7 +64,7 @@ impl Want<'_> {
     }
 }
 
-async fn join_address(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
+async fn join_address(cx: &Cx<'_>, want: AddressRequest<'_>) -> Result<Changes, Error> {
     let Some(document) = cx.store.find(KIND, KEY, &want.address).await? else {
         return first_there(cx, want);
     };
@@ -105,12 +105,12 @@ async fn join_address(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
 
 /// The write that adds an endpoint to an address that should be unused: a free one of the pool. Does not read
 /// the lock. If another endpoint took the address meanwhile, the commit fails and another address is chosen.
-pub(crate) async fn first(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
+pub(crate) async fn first(cx: &Cx<'_>, want: AddressRequest<'_>) -> Result<Changes, Error> {
     let named = host::join(cx, want.named()).await?;
     Ok(named.and(first_there(cx, want)?))
 }
 
-fn first_there(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
+fn first_there(cx: &Cx<'_>, want: AddressRequest<'_>) -> Result<Changes, Error> {
     let claim = AddressLock {
         format: Format,
         address: want.address,

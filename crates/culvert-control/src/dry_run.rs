@@ -177,7 +177,7 @@ async fn dry_run(control: &Control, call: &Call) -> Result<Reply, Error> {
         Arc::clone(&control.clock),
         Arc::clone(&control.entropy),
     );
-    let place = endpoint.address.governed(true);
+    let place = endpoint.address.policy_target(true);
     let account = Arc::from(document.head.account.as_str());
     let info = EndpointInfo {
         id: &document.head.id,
@@ -228,7 +228,7 @@ async fn policy(
 ) -> Result<Option<Arc<Policy>>, Error> {
     let given = &input.traffic_policy.0;
     let has_upstream = endpoint.upstream.is_some() || endpoint.served.is_some();
-    let place = endpoint.address.governed(has_upstream);
+    let place = endpoint.address.policy_target(has_upstream);
     let scheme = place.scheme;
     let checked;
     let stored = match (given.is_empty(), &endpoint.policy) {

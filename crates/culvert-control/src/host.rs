@@ -42,7 +42,7 @@ struct Host {
 
 /// A name that an endpoint requests.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Want<'a> {
+pub(crate) struct NameRequest<'a> {
     pub(crate) endpoint_id: &'a str,
     pub(crate) name: &'a str,
     /// The owner of the endpoint.
@@ -71,7 +71,7 @@ impl Host {
 
 /// The write that adds an endpoint to a name, unless the name belongs to another owner (18006). A wildcard
 /// and the names below it belong to one owner.
-pub(crate) async fn join(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
+pub(crate) async fn join(cx: &Cx<'_>, want: NameRequest<'_>) -> Result<Changes, Error> {
     let now = cx.clock.now();
     let found = cx.store.find(KIND, KEY, want.name).await?;
     let known: Option<Host> = found.as_ref().map(stored::read).transpose()?;

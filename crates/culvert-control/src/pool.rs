@@ -32,11 +32,11 @@ const NOTHING: AuditEvent = AuditEvent::Suppress {
     reason: "the pool is bookkeeping of the installation",
 };
 
-/// A port of [`host`]; committing `taking` assigns it.
+/// A port of [`host`]; committing `pool_changes` assigns it.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) port: u16,
-    pub(crate) taking: Changes,
+    pub(crate) pool_changes: Changes,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -240,8 +240,8 @@ pub(crate) async fn take(cx: &Cx<'_>, preferred: Option<u16>) -> Result<Option<T
                 refs: Vec::new(),
                 topics: Vec::new(),
             };
-            let taking = next.take(cx, document)?;
-            return Ok(Some(Taken { port, taking }));
+            let pool_changes = next.take(cx, document)?;
+            return Ok(Some(Taken { port, pool_changes }));
         }
     }
     // Sort by release, the oldest first. Addresses kept for the caller's own agents come last.
@@ -254,8 +254,8 @@ pub(crate) async fn take(cx: &Cx<'_>, preferred: Option<u16>) -> Result<Option<T
         // An agent may still be releasing it, or its name may be reserved.
         if !hosts::is_anothers(cx, &format!("{host}:{}", known.port)).await? {
             let port = known.port;
-            let taking = next.take_again(cx, known)?;
-            return Ok(taking.map(|taking| Taken { port, taking }));
+            let pool_changes = next.take_again(cx, known)?;
+            return Ok(pool_changes.map(|pool_changes| Taken { port, pool_changes }));
         }
     }
     Ok(None)

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use culvert_base::net::HostName;
 use culvert_base::{OsEntropy, SystemClock};
-use culvert_edge::{Edge, Endpoint, Reach, Settings, Snapshot, Timeouts, Upstream};
+use culvert_edge::{Edge, Endpoint, EndpointBinding, Settings, Snapshot, Timeouts, Upstream};
 use culvert_events::{
     Capture, EventIds, Filter, HTTP_REQUEST_COMPLETE, Kind, Record, Recorder, Selection, encode,
 };
@@ -67,7 +67,7 @@ fn endpoint(scheme: Scheme, port: u16, host: &HostName, upstream: &str) -> Endpo
         id: "ep_1".into(),
         account: "ac_1".into(),
         scheme,
-        reach: Reach::Public,
+        binding: EndpointBinding::Public,
         host: host.clone(),
         port,
         upstream: Some(Upstream::parse(upstream, "").unwrap()),

@@ -26,7 +26,6 @@ use crate::handshake_limiter::HandshakeLimiter;
 use crate::http::encoded::ENCODERS_KIB_MAX;
 use crate::http::replay::{self, NotReplayed, ReplayRequest, Replayed};
 use crate::inherited::Inherited;
-use crate::lanes::Lanes;
 use crate::listener;
 use crate::meters::Meters;
 use crate::overload::{self, Pressure, RunQueue, Shares};
@@ -35,6 +34,7 @@ use crate::settings::Settings;
 use crate::snapshot::change::Change;
 use crate::snapshot::compiler::SnapshotCompiler;
 use crate::snapshot::input::Snapshot;
+use crate::threads::EdgeThreads;
 use crate::upstream::fetch::Network;
 
 /// How long tasks may take to end after the cut.
@@ -107,7 +107,7 @@ impl Edge {
         let counts = settings.counts.clone().unwrap_or_else(alone);
         let own = bound.into_iter().flatten().collect();
         let network = Arc::new(Network::new(dialer, own));
-        let lanes = Lanes::start(settings.threads)?;
+        let threads = EdgeThreads::start(settings.threads)?;
         let rules = ArcSwap::from_pointee(settings.rules());
         let Settings {
             entropy,
@@ -149,7 +149,7 @@ impl Edge {
             files: ArcSwap::from_pointee(files),
             kubernetes_host: settings.kubernetes_host,
             supervisor: settings.supervisor,
-            lanes,
+            threads,
             accepting: CancellationToken::new(),
             census: Arc::default(),
         });
@@ -329,7 +329,7 @@ impl Edge {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut pressure, files) = (Pressure::default(), overload::files_max());
         let half = overload::memory_max();
-        let mut run_queue = RunQueue::new(shared.lanes.count().max(1), Instant::now());
+        let mut run_queue = RunQueue::new(shared.threads.count().max(1), Instant::now());
         loop {
             tokio::select! {
                 biased;
@@ -337,7 +337,7 @@ impl Edge {
                 _ = look.tick() => {
                     let (now, rules) = (Instant::now(), shared.rules.load());
                     let limits = &rules.limits;
-                    let waits = run_queue.look(now, |lane, waited| shared.probe(lane, waited));
+                    let waits = run_queue.look(now, |thread, waited| shared.probe(thread, waited));
                     let writes = shared.write_delay.as_ref().map_or(Duration::ZERO, |tell| tell());
                     let shares = Shares::of_process(limits.memory_bytes.min(half), files)
                         .and_waits((waits, limits.run_queue), (writes, limits.store_write));

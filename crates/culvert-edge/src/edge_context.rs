@@ -20,11 +20,11 @@ use crate::census::Census;
 use crate::conn_state::ConnState;
 use crate::edge_state::{EdgeState, Phase};
 use crate::handshake_limiter::HandshakeLimiter;
-use crate::lanes::Lanes;
 use crate::overload::{self, Decision, Demand, Idle, Level, Shares, Waited, WriteDelay};
 use crate::route::Hosts;
 use crate::rules::Rules;
 use crate::snapshot::live::Live;
+use crate::threads::EdgeThreads;
 use crate::upstream::agent::Dial;
 use crate::upstream::fetch::Network;
 
@@ -54,7 +54,7 @@ pub(crate) struct EdgeContext {
     /// What [`Self::tell_missing_data`] logged last.
     pub(crate) missing_data: AtomicU64,
     pub(crate) supervisor: Supervisor,
-    pub(crate) lanes: Lanes,
+    pub(crate) threads: EdgeThreads,
     /// Cancelled when accepting ends.
     pub(crate) accepting: CancellationToken,
     pub(crate) census: Arc<Census<ConnState>>,
@@ -169,12 +169,12 @@ impl EdgeContext {
         }
     }
 
-    /// Measures how long a task waits on a lane, or on the shared runtime if there are no lanes.
-    pub(crate) fn probe(&self, lane: usize, waited: Waited) {
+    /// Measures how long a task waits on a thread, or on the shared runtime if there are none.
+    pub(crate) fn probe(&self, thread: usize, waited: Waited) {
         let sent = Instant::now();
         let probe = async move { waited.ran(sent.elapsed()) };
-        match self.lanes.get(lane) {
-            Some(lane) => self.state.tasks.spawn_on(probe, lane),
+        match self.threads.get(thread) {
+            Some(thread) => self.state.tasks.spawn_on(probe, thread),
             None => self.state.tasks.spawn(probe),
         };
     }

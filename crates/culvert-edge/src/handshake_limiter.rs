@@ -33,7 +33,7 @@ pub(crate) struct HandshakeLimiter {
 }
 
 /// A permit to compute, until dropped.
-struct Turn<'a> {
+struct HandshakePermit<'a> {
     _source: SemaphorePermit<'a>,
     _common: SemaphorePermit<'a>,
 }
@@ -77,10 +77,10 @@ impl HandshakeLimiter {
         }
     }
 
-    async fn take(&self, source: u64) -> Turn<'_> {
+    async fn take(&self, source: u64) -> HandshakePermit<'_> {
         let queue = self.hasher.hash_one(source) as usize % SOURCES;
         let closed = "the semaphores are never closed";
-        Turn {
+        HandshakePermit {
             _source: self.by_source[queue].acquire().await.expect(closed),
             _common: self.common.acquire().await.expect(closed),
         }

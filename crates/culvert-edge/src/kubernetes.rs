@@ -174,7 +174,7 @@ fn config(
     edge: &Arc<EdgeContext>,
 ) -> Result<Arc<ServerConfig>, rustls::Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let resolver = Presented(Arc::clone(edge));
+    let resolver = CertificateResolver(Arc::clone(edge));
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
         .with_client_cert_verifier(Arc::clone(operators) as _)
@@ -186,15 +186,15 @@ fn config(
 }
 
 /// Presents the certificate of the name that an operator dials, else that of the listener's own name.
-struct Presented(Arc<EdgeContext>);
+struct CertificateResolver(Arc<EdgeContext>);
 
-impl fmt::Debug for Presented {
+impl fmt::Debug for CertificateResolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Presented").finish_non_exhaustive()
     }
 }
 
-impl ResolvesServerCert for Presented {
+impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let (edge, live) = (&self.0, self.0.live.load());
         let named = hello.server_name().map(str::to_ascii_lowercase);

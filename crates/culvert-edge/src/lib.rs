@@ -28,7 +28,6 @@ mod http1_state;
 mod http2;
 mod inherited;
 mod kubernetes;
-mod lanes;
 mod listener;
 mod meters;
 mod overload;
@@ -44,6 +43,7 @@ mod socket;
 mod splice;
 mod table;
 mod tcp;
+mod threads;
 mod upstream;
 
 #[cfg(test)]
@@ -60,7 +60,7 @@ pub use replay_state::REPLAY_OF;
 pub use rules::{Limits, ProxyProtocol, Timeouts};
 pub use settings::Settings;
 pub use snapshot::change::Change;
-pub use snapshot::endpoint::{Endpoint, Reach, Restriction};
+pub use snapshot::endpoint::{Endpoint, EndpointBinding, Restriction};
 pub use snapshot::input::{Snapshot, SnapshotBuilder};
 pub use snapshot::operators::{Operator, Operators};
 pub use upstream::agent::{AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion};

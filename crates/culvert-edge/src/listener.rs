@@ -75,9 +75,9 @@ pub(crate) async fn accept(
     }
 }
 
-/// Hands a connection that was accepted to the lane that serves it.
+/// Hands a connection that was accepted to the thread that serves it.
 fn hand_over(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: Kind) {
-    let Some(lane) = edge.lanes.next() else {
+    let Some(thread) = edge.threads.next() else {
         return admit(edge, tcp, client, kind);
     };
     // The socket moves to the reactor of the other runtime.
@@ -89,7 +89,7 @@ fn hand_over(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: 
             Err(error) => tracing::warn!(%error, "cannot watch a connection"),
         }
     };
-    edge.state.tasks.spawn_on(admitting, lane);
+    edge.state.tasks.spawn_on(admitting, thread);
 }
 
 /// Checks the overload level, and serves the connection.

@@ -97,7 +97,7 @@ pub struct Identity {
 
 /// The location of agents that are connected to other nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Whereabouts {
+pub struct EndpointLocations {
     /// `host:port` of the node, by the id of an endpoint.
     pub endpoints: BTreeMap<String, String>,
 }
@@ -280,8 +280,8 @@ impl Nodes {
     }
 
     /// Replaces the table of endpoints. Waits a short time for connections to new nodes.
-    pub async fn publish(&self, whereabouts: Whereabouts) {
-        let wanted: BTreeSet<&String> = whereabouts.endpoints.values().collect();
+    pub async fn publish(&self, locations: EndpointLocations) {
+        let wanted: BTreeSet<&String> = locations.endpoints.values().collect();
         let mut fresh = Vec::new();
         {
             let mut peers = self.lock();
@@ -302,7 +302,7 @@ impl Nodes {
                 peer.n_endpoints.fetch_add(1, Ordering::Relaxed);
                 Some((endpoint, Arc::clone(peer)))
             };
-            let table = whereabouts.endpoints.into_iter().filter_map(place);
+            let table = locations.endpoints.into_iter().filter_map(place);
             *self.table.write().unwrap_or_else(PoisonError::into_inner) = table.collect();
         }
         self.reach(fresh).await;

@@ -138,7 +138,7 @@ impl Control {
             self.register_instance(agents).await?;
             self.check_instances(agents).await?;
         }
-        let mut seen = ReconcileState::nothing();
+        let mut seen = ReconcileState::empty();
         self.renew_certificate(agents, &mut seen).await
     }
 
@@ -161,7 +161,7 @@ impl Control {
         let Some(agents) = &self.agents else {
             return cancel.cancelled().await;
         };
-        let mut seen = ReconcileState::nothing();
+        let mut seen = ReconcileState::empty();
         let mut revision = self.store.watch();
         while !cancel.is_cancelled() {
             revision.mark_unchanged();
@@ -486,17 +486,17 @@ impl Control {
 const REACHED_WITHIN: Duration = Duration::from_secs(15);
 
 impl ReconcileState {
-    fn nothing() -> Self {
+    fn empty() -> Self {
         Self {
             credentials: InformerCache::of(TunnelCredential::KIND),
             keys: InformerCache::of(SshPublicKey::KIND),
-            owners: ActiveOwners::nothing(),
+            owners: ActiveOwners::empty(),
             domains: InformerCache::of(ReservedDomain::KIND),
             addresses: InformerCache::of(ReservedAddr::KIND),
             to_check: BTreeSet::new(),
             holders: InformerCache::of(Endpoint::KIND),
             ingresses: InformerCache::of(AgentIngress::KIND),
-            names: ReservedNames::nothing(),
+            names: ReservedNames::empty(),
             issued: BTreeMap::new(),
             certificate: (Vec::new(), Timestamp::from_unix_seconds(0)),
             runs_at: None,

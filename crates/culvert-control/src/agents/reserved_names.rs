@@ -22,7 +22,7 @@ pub(crate) struct ReservedNames {
 }
 
 impl ReservedNames {
-    pub(crate) fn nothing() -> Self {
+    pub(crate) fn empty() -> Self {
         Self {
             names: InformerCache::of(host::KIND),
             by_expiry: BTreeSet::new(),

@@ -10,7 +10,7 @@ use culvert_store::Document;
 use rustls::sign::CertifiedKey;
 use tracing::error;
 
-use super::state::ReconcileState;
+use super::state::CompileState;
 use crate::authority::Authority;
 use crate::control::Control;
 use crate::own_certificate;
@@ -24,7 +24,7 @@ impl Control {
     /// Gives the public certificates of the installation's own names to the listeners.
     pub(super) async fn compile_own_certificates(
         &self,
-        seen: &mut ReconcileState,
+        state: &mut CompileState,
     ) -> Result<(), Fault> {
         let read = |document: Document| {
             own_certificate::certified(self, &document).unwrap_or_else(|fault| {
@@ -32,10 +32,10 @@ impl Control {
                 None
             })
         };
-        let changes = seen.own_certificates.refresh(&self.store, read).await?;
+        let changes = state.own_certificates.refresh(&self.store, read).await?;
         if !changes.is_empty() {
-            seen.due.certificates = true;
-            let certificates = seen.own_certificates.made().flatten().cloned();
+            state.due.certificates = true;
+            let certificates = state.own_certificates.made().flatten().cloned();
             self.own_certificates.replace(certificates.collect());
         }
         Ok(())
@@ -45,22 +45,22 @@ impl Control {
     pub(super) async fn certificates_due(
         &self,
         authority: &mut Authority,
-        seen: &mut ReconcileState,
+        state: &mut CompileState,
     ) -> Result<SnapshotBuilder, Fault> {
         let platform = &self.settings.edge_domain;
         let mut snapshot = Snapshot::builder();
-        let (custom, mut bare) = self.custom_domains(seen).await;
+        let (custom, mut bare) = self.custom_domains(state).await;
         for (name, key) in custom {
             snapshot = snapshot.certificate([name], key);
         }
-        for (names, key) in seen.own_certificates.made().flatten() {
+        for (names, key) in state.own_certificates.made().flatten() {
             if !names.contains(platform) {
                 snapshot = snapshot.certificate(names.iter().cloned(), key.clone());
             }
         }
-        let mut public = seen.own_certificates.made().flatten();
+        let mut public = state.own_certificates.made().flatten();
         let public = public.find(|(names, _)| names.contains(platform));
-        let parents = seen.parents.keys().cloned();
+        let parents = state.parents.keys().cloned();
         let now = self.clock.now();
         for (mut names, key) in authority.certificates_below(parents, now, &*self.entropy)? {
             let mut key = key;
@@ -79,14 +79,14 @@ impl Control {
     /// latter the edge presents the platform's certificate.
     pub(super) async fn custom_domains(
         &self,
-        seen: &mut ReconcileState,
+        state: &mut CompileState,
     ) -> (Vec<(HostName, Arc<CertifiedKey>)>, Vec<HostName>) {
-        let mut known = std::mem::take(&mut seen.certificates);
+        let mut known = std::mem::take(&mut state.certificates);
         let mut covered: Vec<(HostName, Arc<CertifiedKey>)> = Vec::new();
         let mut bare = Vec::new();
         // If a name has two certificates, the later one wins: the reserved domain's.
-        let ingresses = seen.ingresses.made().map(ingress);
-        for named in ingresses.chain(seen.domains.made().map(custom_domain)) {
+        let ingresses = state.ingresses.made().map(ingress);
+        for named in ingresses.chain(state.domains.made().map(custom_domain)) {
             let (name, certificate_id) = match named {
                 Ok(Some(custom)) => custom,
                 Ok(None) => continue,
@@ -99,7 +99,7 @@ impl Control {
                 bare.push(name);
                 continue;
             };
-            let key = match seen
+            let key = match state
                 .certificates
                 .get(&id)
                 .cloned()
@@ -110,7 +110,7 @@ impl Control {
             };
             match key {
                 Ok(key) => {
-                    seen.certificates.insert(id, key.clone());
+                    state.certificates.insert(id, key.clone());
                     covered.push((name, key));
                 }
                 Err(fault) => {

@@ -8,7 +8,7 @@ use culvert_events::{Filter, Selection};
 use culvert_store::Document;
 use tracing::error;
 
-use super::state::{ReconcileState, Subscribed};
+use super::state::{CompileState, Subscribed};
 use crate::caller::Role;
 use crate::control::Control;
 use crate::resource::model::event_destination::EventDestination;
@@ -17,7 +17,7 @@ use crate::resource::model::user::User;
 use crate::{event_kinds, replay, stored};
 
 impl Control {
-    pub(super) async fn compile_delivery(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
+    pub(super) async fn compile_delivery(&self, state: &mut CompileState) -> Result<(), Fault> {
         // All that is read below includes at least this revision.
         let revision = *self.store.watch().borrow();
         // Changes that were read stay due while passes fail.
@@ -27,32 +27,32 @@ impl Control {
                 Subscribed::default()
             })
         };
-        let changes = seen.subscriptions.refresh(&self.store, read).await?;
-        seen.has_delivery &= changes.is_empty();
+        let changes = state.subscriptions.refresh(&self.store, read).await?;
+        state.has_delivery &= changes.is_empty();
         let may_have_all = |document: Document| {
             let user = stored::read::<User>(&document);
             user.is_ok_and(|user| user.active && user.role == Role::Admin)
         };
-        let changes = seen.users.refresh(&self.store, may_have_all).await?;
-        seen.has_delivery &= changes.is_empty();
-        let changes = seen.destinations.refresh(&self.store, |document| document);
-        seen.has_delivery &= changes.await?.is_empty();
+        let changes = state.users.refresh(&self.store, may_have_all).await?;
+        state.has_delivery &= changes.is_empty();
+        let changes = state.destinations.refresh(&self.store, |document| document);
+        state.has_delivery &= changes.await?.is_empty();
         let read = |document: Document| {
             let compiled = replay::compile(&document);
             let report = |fault: &Fault| error!(cause = %fault.chain(), "replay skipped");
             compiled.inspect_err(report).ok()
         };
-        let changes = seen.replays.refresh(&self.store, read).await?;
-        seen.has_delivery &= changes.is_empty();
-        if seen.has_delivery {
+        let changes = state.replays.refresh(&self.store, read).await?;
+        state.has_delivery &= changes.is_empty();
+        if state.has_delivery {
             self.delivery.has_rights_of(revision);
             return Ok(());
         }
         // A bot is never an admin. Documents stored without an owner wait for an admin.
-        let is_entitled = |owner_id: &str| seen.users.get(owner_id).is_some_and(|may| *may);
-        let subscriptions = seen.subscriptions.made();
+        let is_entitled = |owner_id: &str| state.users.get(owner_id).is_some_and(|may| *may);
+        let subscriptions = state.subscriptions.made();
         let subscriptions = subscriptions.map(|one| (&one.id, &one.owner_id));
-        let replays = seen.replays.made().flatten();
+        let replays = state.replays.made().flatten();
         let replays = replays.map(|(replay, owner_id)| (&replay.id, owner_id));
         let entitled = subscriptions
             .chain(replays)
@@ -62,19 +62,19 @@ impl Control {
                 .filter(|kind| event_kinds::is_private(kind))
                 .collect(),
             entitled: entitled.map(|(id, _)| id.clone()).collect(),
-            sources: seen
+            sources: state
                 .subscriptions
                 .made()
                 .flat_map(|one| one.sources.iter().cloned())
                 .collect(),
-            replays: (seen.replays.made().flatten())
+            replays: (state.replays.made().flatten())
                 .map(|(replay, _)| replay.clone())
                 .collect(),
             ..Table::default()
         };
         // Drop the targets of removed destinations.
-        let known = std::mem::take(&mut seen.targets);
-        for document in seen.destinations.made() {
+        let known = std::mem::take(&mut state.targets);
+        for document in state.destinations.made() {
             let head = &document.head;
             let target = match known.get(&head.id) {
                 // The target of an unchanged destination stays open.
@@ -84,7 +84,7 @@ impl Control {
             match target {
                 Ok(target) => {
                     let open = (head.revision, target.clone());
-                    seen.targets.insert(head.id.clone(), open);
+                    state.targets.insert(head.id.clone(), open);
                     table.destinations.push(Destination {
                         id: head.id.clone(),
                         account: head.account.clone(),
@@ -97,7 +97,7 @@ impl Control {
         }
         self.delivery.publish(table);
         self.delivery.has_rights_of(revision);
-        seen.has_delivery = true;
+        state.has_delivery = true;
         Ok(())
     }
 

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use culvert_base::Fault;
-use culvert_edge::{Operator, Operators, Reach};
+use culvert_edge::{EndpointBinding, Operator, Operators};
 use culvert_policy::Scheme;
 use culvert_store::Document;
 use tracing::error;
 
-use super::state::{Ready, ReconcileState};
+use super::state::{CompileState, Ready};
 use crate::agents::heartbeat;
 use crate::authority;
 use crate::base::Base;
@@ -24,8 +24,8 @@ use crate::traffic_policy::Compiled;
 
 impl Control {
     /// Reads and compiles the endpoints that have changed.
-    pub(super) async fn read_endpoints(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
-        let policies = &mut seen.policies;
+    pub(super) async fn read_endpoints(&self, state: &mut CompileState) -> Result<(), Fault> {
+        let policies = &mut state.policies;
         let settings = &self.settings;
         let ready = |document: Document| match ready(&document, settings, &self.seal, policies) {
             Ok(ready) => Some(ready),
@@ -34,39 +34,39 @@ impl Control {
                 None
             }
         };
-        let changes = seen.endpoints.refresh(&self.store, ready).await?;
+        let changes = state.endpoints.refresh(&self.store, ready).await?;
         for (id, before) in changes {
-            let now = seen.endpoints.get(&id).and_then(Option::as_ref);
+            let now = state.endpoints.get(&id).and_then(Option::as_ref);
             let before = before.flatten();
             if now.is_some_and(|now| now.endpoint.policy.is_some()) {
                 // It may refer to a policy that was not read yet. Until then that policy denies every
                 // address.
-                seen.policies_at = None;
+                state.policies_at = None;
             } else {
-                seen.policies.forget(&id);
+                state.policies.forget(&id);
             }
             let parent = |ready: &Ready| {
                 let (_, parent) = ready.certificate_host.as_deref()?.split_once('.')?;
                 Some(parent.to_owned())
             };
             if let Some(parent) = now.and_then(parent) {
-                let count = seen.parents.entry(parent).or_default();
+                let count = state.parents.entry(parent).or_default();
                 *count += 1;
-                seen.due.certificates |= *count == 1;
+                state.due.certificates |= *count == 1;
             }
             if let Some(parent) = before.as_ref().and_then(parent)
-                && let Some(count) = seen.parents.get_mut(&parent)
+                && let Some(count) = state.parents.get_mut(&parent)
             {
                 *count -= 1;
                 if *count == 0 {
-                    seen.parents.remove(&parent);
-                    seen.due.certificates = true;
+                    state.parents.remove(&parent);
+                    state.due.certificates = true;
                 }
             }
             let is_served = |ready: &Ready| ready.served.is_some();
-            seen.due.whereabouts |=
+            state.due.locations |=
                 now.is_some_and(is_served) || before.is_some_and(|ready| is_served(&ready));
-            seen.due.endpoints.insert(id);
+            state.due.endpoints.insert(id);
         }
         Ok(())
     }
@@ -74,7 +74,7 @@ impl Control {
     /// Other runs whose agents this node can reach, with their addresses.
     pub(super) async fn elsewhere(
         &self,
-        seen: &mut ReconcileState,
+        state: &mut CompileState,
     ) -> Result<BTreeMap<String, String>, Fault> {
         if self.nodes.is_none() {
             return Ok(BTreeMap::new());
@@ -86,9 +86,9 @@ impl Control {
             });
             (document.head.id, address)
         };
-        seen.runs.refresh(&self.store, read).await?;
+        state.runs.refresh(&self.store, read).await?;
         let own = self.agents.as_ref().map(|agents| &agents.run);
-        let others = seen.runs.made().filter(|(run, _)| Some(run) != own);
+        let others = state.runs.made().filter(|(run, _)| Some(run) != own);
         Ok(others
             .filter_map(|(run, address)| Some((run.clone(), address.clone()?)))
             .collect())
@@ -99,7 +99,7 @@ impl Control {
     /// just started. Commits of other nodes are otherwise seen here only after a short delay.
     pub(super) async fn find_runs(
         &self,
-        seen: &ReconcileState,
+        state: &CompileState,
         elsewhere: &mut BTreeMap<String, String>,
     ) -> Result<(), Fault> {
         if self.nodes.is_none() {
@@ -107,12 +107,12 @@ impl Control {
         }
         let own = self.agents.as_ref().map(|agents| agents.run.as_str());
         let run_of = |ready: &Ready| Some(ready.served.as_ref()?.1.clone());
-        let due = seen.due.endpoints.iter();
-        let due = due.filter_map(|id| seen.endpoints.get(id)?.as_ref().and_then(run_of));
+        let due = state.due.endpoints.iter();
+        let due = due.filter_map(|id| state.endpoints.get(id)?.as_ref().and_then(run_of));
         let mut named: BTreeSet<String> = due.collect();
         // In this case the whole snapshot is rebuilt.
-        if *elsewhere != seen.elsewhere {
-            named.extend(seen.endpoints.made().flatten().filter_map(run_of));
+        if *elsewhere != state.elsewhere {
+            named.extend(state.endpoints.made().flatten().filter_map(run_of));
         }
         for run in named {
             if own == Some(run.as_str()) || elsewhere.contains_key(&run) {
@@ -128,23 +128,23 @@ impl Control {
     }
 
     /// Reads the Kubernetes operators that have changed. The endpoints that they may bind are due again.
-    pub(super) async fn read_operators(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
-        let accounts = seen.operators.refresh(&self.store).await?;
+    pub(super) async fn read_operators(&self, state: &mut CompileState) -> Result<(), Fault> {
+        let accounts = state.operators.refresh(&self.store).await?;
         if accounts.is_empty() {
             return Ok(());
         }
-        seen.due.operators = true;
-        let offered = seen.endpoints.made().flatten();
+        state.due.operators = true;
+        let offered = state.endpoints.made().flatten();
         let offered = offered
             .filter(|ready| ready.facts.is_some() && accounts.contains(&ready.endpoint.account));
         let offered = offered.map(|ready| ready.endpoint.id.clone());
-        seen.due.endpoints.extend(offered);
+        state.due.endpoints.extend(offered);
         Ok(())
     }
 
     /// The Kubernetes operators that may connect.
-    pub(super) async fn operators(&self, seen: &ReconcileState) -> Result<Operators, Fault> {
-        let operators: Vec<Operator> = seen.operators.all().cloned().collect();
+    pub(super) async fn operators(&self, state: &CompileState) -> Result<Operators, Fault> {
+        let operators: Vec<Operator> = state.operators.all().cloned().collect();
         if operators.is_empty() {
             return Ok(Operators::default());
         }
@@ -178,13 +178,13 @@ fn ready(
         kubernetes_ingress: "",
         viewer: None,
     };
-    let facts = match ready.reach {
-        Reach::Kubernetes(_) => {
+    let facts = match ready.binding {
+        EndpointBinding::Kubernetes(_) => {
             let view = serde_json::to_value(endpoint.view(&document.head, base));
             let view = view.map_err(|error| Fault::new("reading an endpoint", error))?;
             EndpointFacts::of(&view)
         }
-        Reach::Public | Reach::Internal => None,
+        EndpointBinding::Public | EndpointBinding::Internal => None,
     };
     Ok(Ready {
         facts,

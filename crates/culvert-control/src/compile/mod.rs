@@ -22,7 +22,7 @@ use culvert_store::Document;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use self::state::ReconcileState;
+use self::state::CompileState;
 use crate::authority::Authority;
 use crate::control::Control;
 use crate::login;
@@ -53,13 +53,13 @@ impl Control {
     /// Keeps the other planes up to date until cancelled.
     pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
         let mut authority = self.authority.lock().await;
-        let mut seen = ReconcileState::nothing(Arc::clone(&self.logins));
+        let mut state = CompileState::empty(Arc::clone(&self.logins));
         let mut revision = self.store.watch();
         let mut before = Duration::ZERO;
         loop {
             revision.mark_unchanged();
             let began = Instant::now();
-            let compiled = self.pass(&mut authority, &mut seen).await;
+            let compiled = self.pass(&mut authority, &mut state).await;
             self.has_failed.store(compiled.is_err(), Ordering::Relaxed);
             let next = match compiled {
                 Ok(()) => PASS_EVERY,
@@ -82,22 +82,18 @@ impl Control {
         }
     }
 
-    async fn pass(
-        &self,
-        authority: &mut Authority,
-        seen: &mut ReconcileState,
-    ) -> Result<(), Fault> {
-        self.compile_restrictions(seen).await;
+    async fn pass(&self, authority: &mut Authority, state: &mut CompileState) -> Result<(), Fault> {
+        self.compile_restrictions(state).await;
         if self.edge.is_some() {
             // First, so that an ended session is not accepted while the rest is compiled.
-            self.compile_ends(seen).await?;
+            self.compile_ends(state).await?;
         }
-        self.compile_delivery(seen).await?;
-        self.compile_own_certificates(seen).await?;
+        self.compile_delivery(state).await?;
+        self.compile_own_certificates(state).await?;
         if let Some(edge) = &self.edge {
             // All that is read from here on includes at least this revision.
             let revision = *self.store.watch().borrow();
-            self.compile_edge(&**edge, authority, seen).await?;
+            self.compile_edge(&**edge, authority, state).await?;
             self.published.send_replace(revision);
         }
         Ok(())
@@ -115,18 +111,18 @@ impl Control {
     }
 
     /// Applies new IP restrictions. If they cannot be read, the previous ones stay in force.
-    async fn compile_restrictions(&self, seen: &mut ReconcileState) {
+    async fn compile_restrictions(&self, state: &mut CompileState) {
         let (until, is_due) = self
-            .is_touched(seen.restrictions_at, &RESTRICTION_KINDS)
+            .is_touched(state.restrictions_at, &RESTRICTION_KINDS)
             .await;
         if !is_due {
-            seen.restrictions_at = Some(until);
+            state.restrictions_at = Some(until);
             return;
         }
         let before = self.restrictions.load_full();
         match Restrictions::load(&self.store, &before).await {
             Ok(loaded) => {
-                seen.restrictions_at = Some(until);
+                state.restrictions_at = Some(until);
                 if let Some(restrictions) = loaded {
                     self.restrictions.store(Arc::new(restrictions));
                 }
@@ -138,7 +134,7 @@ impl Control {
     }
 
     /// Sends ended sessions to the edge, without a new snapshot.
-    async fn compile_ends(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
+    async fn compile_ends(&self, state: &mut CompileState) -> Result<(), Fault> {
         let made = |document: Document| match login::compile(&document) {
             Ok(made) => Some(made),
             Err(fault) => {
@@ -146,9 +142,9 @@ impl Control {
                 None
             }
         };
-        let changes = seen.ends.refresh(&self.store, made).await?;
-        if !changes.is_empty() || !std::mem::replace(&mut seen.has_ends, true) {
-            self.logins.revoke(login::table(seen.ends.made()));
+        let changes = state.ends.refresh(&self.store, made).await?;
+        if !changes.is_empty() || !std::mem::replace(&mut state.has_ends, true) {
+            self.logins.revoke(login::table(state.ends.made()));
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use culvert_delivery::{Replay, Source, Target};
-use culvert_edge::Reach;
+use culvert_edge::EndpointBinding;
 use culvert_login::{Logins, Revoked, UserKey};
 use culvert_store::Document;
 use rustls::sign::CertifiedKey;
@@ -29,7 +29,7 @@ use crate::{login, replay};
 
 /// The documents of the last pass, to detect changes.
 #[derive(Debug)]
-pub(super) struct ReconcileState {
+pub(super) struct CompileState {
     /// Compiled endpoints; `None` for one that is skipped.
     pub(super) endpoints: InformerCache<Option<Ready>>,
     /// Runs of servers with agents: ID, and the address at which other nodes reach the agents.
@@ -78,7 +78,7 @@ pub(super) struct Due {
     pub(super) challenges: bool,
     pub(super) operators: bool,
     /// Where agents are connected, for streams to other nodes.
-    pub(super) whereabouts: bool,
+    pub(super) locations: bool,
 }
 
 /// A compiled endpoint for the edge.
@@ -103,8 +103,8 @@ pub(super) struct Subscribed {
     pub(super) owner_id: String,
 }
 
-impl ReconcileState {
-    pub(super) fn nothing(logins: Arc<Logins>) -> Self {
+impl CompileState {
+    pub(super) fn empty(logins: Arc<Logins>) -> Self {
         Self {
             endpoints: InformerCache::of(Endpoint::KIND),
             runs: InformerCache::of(heartbeat::KIND),
@@ -112,7 +112,7 @@ impl ReconcileState {
             own_certificates: InformerCache::of(own_certificate::KIND),
             ingresses: InformerCache::of(AgentIngress::KIND),
             orders: InformerCache::of(acme::KIND),
-            operators: ActiveOperators::nothing(),
+            operators: ActiveOperators::empty(),
             subscriptions: InformerCache::of(EventSubscription::KIND),
             users: InformerCache::of(User::KIND),
             destinations: InformerCache::of(EventDestination::KIND),
@@ -138,7 +138,7 @@ impl ReconcileState {
         let mut endpoint = ready.endpoint.clone();
         if let Some(facts) = &ready.facts {
             let selecting = self.operators.selecting(&endpoint.account, facts);
-            endpoint.reach = Reach::Kubernetes(selecting);
+            endpoint.binding = EndpointBinding::Kubernetes(selecting);
         }
         endpoint
     }

@@ -13,18 +13,18 @@ use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
-use culvert_edge::{Reach, Upstream};
+use culvert_edge::{EndpointBinding, Upstream};
 use culvert_store::{Changes, Head, Store};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::address_lock::{self, Want};
+use crate::address_lock::{self, AddressRequest};
 use crate::base::PublicPorts;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::page::{self, Argument};
-use crate::resource::endpoint::address::{RequestedUrl, binding, name_of, place_of};
+use crate::resource::endpoint::address::{RequestedUrl, address_key, binding, name_key};
 use crate::resource::model::Model;
 use crate::resource::model::endpoint::{
     AddressScheme, Binding, Endpoint, StoredUpstream, binding_schema, merges_slashes,
@@ -164,8 +164,8 @@ impl Resource for Endpoint {
         }
         let wanted = RequestedUrl::parse(&input.url)?;
         let binding = binding(&input.bindings, &wanted)?;
-        let settled = wanted.settle(cx, binding).await?;
-        let address = settled.address;
+        let chosen = wanted.choose(cx, binding).await?;
+        let address = chosen.address;
         let upstream = StoredUpstream::check(
             cx.settings,
             address.scheme,
@@ -176,7 +176,7 @@ impl Resource for Endpoint {
         let (policy, named) = match input.traffic_policy.0 {
             text if text.is_empty() => (None, Changes::default()),
             text => {
-                let place = address.governed(upstream.is_some());
+                let place = address.policy_target(upstream.is_some());
                 let checked = StoredPolicy::check(cx, &id, place, &text, None).await?;
                 (Some(checked.0), checked.1)
             }
@@ -187,8 +187,8 @@ impl Resource for Endpoint {
             description: input.description,
             metadata: input.metadata,
             address,
-            domain_id: settled.domain_id,
-            tcp_addr_id: settled.tcp_addr_id,
+            domain_id: chosen.domain_id,
+            tcp_addr_id: chosen.tcp_addr_id,
             binding,
             pooling_enabled: input.pooling_enabled.unwrap_or(false),
             upstream,
@@ -198,12 +198,14 @@ impl Resource for Endpoint {
             served: None,
             timeouts: input.timeouts.check()?,
         };
-        let also = match settled.taking {
-            Some(taking) => taking.and(address_lock::first(cx, endpoint.want(cx, &id)).await?),
+        let also = match chosen.pool_changes {
+            Some(pool_changes) => {
+                pool_changes.and(address_lock::first(cx, endpoint.want(cx, &id)).await?)
+            }
             None => address_lock::join(cx, endpoint.want(cx, &id)).await?,
         };
         Ok(Draft {
-            also: also.and(settled.condition).and(named),
+            also: also.and(chosen.condition).and(named),
             ..Draft::of(endpoint)
         })
     }
@@ -247,11 +249,11 @@ impl Resource for Endpoint {
             let is_same_place = self.binding == binding_before
                 && (input.url.is_none() || held_before.is_some() && wanted == own);
             if !is_same_place {
-                let settled = wanted.settle(cx, self.binding).await?;
-                self.address = settled.address;
-                self.domain_id = settled.domain_id;
-                self.tcp_addr_id = settled.tcp_addr_id;
-                also = settled.condition;
+                let chosen = wanted.choose(cx, self.binding).await?;
+                self.address = chosen.address;
+                self.domain_id = chosen.domain_id;
+                self.tcp_addr_id = chosen.tcp_addr_id;
+                also = chosen.condition;
             }
         }
         let had_upstream = self.upstream.is_some();
@@ -277,7 +279,7 @@ impl Resource for Endpoint {
             (None, _) => String::new(),
         };
         if !text.is_empty() {
-            let (place, before) = (self.address.governed(goes_on), self.policy.as_ref());
+            let (place, before) = (self.address.policy_target(goes_on), self.policy.as_ref());
             let checked = StoredPolicy::check(cx, &head.id, place, &text, before);
             let (mut policy, named) = checked.await?;
             if let (None, Some(before)) = (&input.traffic_policy, before) {
@@ -400,11 +402,11 @@ impl Endpoint {
             id: head.id.clone(),
             account: head.account.as_str().into(),
             scheme,
-            reach: match self.binding {
-                Binding::Public => Reach::Public,
-                Binding::Internal => Reach::Internal,
+            binding: match self.binding {
+                Binding::Public => EndpointBinding::Public,
+                Binding::Internal => EndpointBinding::Internal,
                 // The operators that select it are added where they are known.
-                Binding::Kubernetes => Reach::Kubernetes(Arc::new([])),
+                Binding::Kubernetes => EndpointBinding::Kubernetes(Arc::new([])),
             },
             host: HostName::parse(&self.address.host).map_err(|error| unusable(&error))?,
             port: match self.binding {
@@ -465,12 +467,12 @@ impl Endpoint {
 
     /// The key of its address lock.
     fn place(&self, account: &str) -> String {
-        place_of(&self.address, self.binding, account)
+        address_key(&self.address, self.binding, account)
     }
 
     /// The key of its name; see [`host`].
     pub(crate) fn host_name(&self, account: &str) -> String {
-        name_of(&self.address, self.binding, account)
+        name_key(&self.address, self.binding, account)
     }
 
     /// ID of its owner.
@@ -478,8 +480,8 @@ impl Endpoint {
         &self.principal_id
     }
 
-    fn want<'a>(&'a self, cx: &Cx<'_>, id: &'a str) -> Want<'a> {
-        Want {
+    fn want<'a>(&'a self, cx: &Cx<'_>, id: &'a str) -> AddressRequest<'a> {
+        AddressRequest {
             endpoint_id: id,
             name: self.host_name(&cx.caller.account),
             owner_id: &self.principal_id,

@@ -81,7 +81,7 @@ impl Resource for ReservedAddr {
             .into());
         }
         let taken = pool::take(cx, None).await?;
-        let Taken { port, taking } =
+        let Taken { port, pool_changes } =
             taken.ok_or_else(|| Refusal::of(code::TCP_ADDRESS_UNAVAILABLE))?;
         let address = Self {
             format: Format,
@@ -91,7 +91,7 @@ impl Resource for ReservedAddr {
             region: REGION.to_owned(),
         };
         Ok(Draft {
-            also: taking,
+            also: pool_changes,
             ..Draft::of(address)
         })
     }

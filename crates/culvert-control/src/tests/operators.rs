@@ -256,7 +256,7 @@ async fn an_operator_is_compiled_only_while_its_owner_is_active() {
         .await
         .body();
     let bot = rig.authenticate(key["token"].as_str().unwrap()).await;
-    let mut operators = ActiveOperators::nothing();
+    let mut operators = ActiveOperators::empty();
     for (owner, collection) in [(person, "users"), (bot.unwrap(), "bot_users")] {
         let body = json!({
             "enabled_features": ["bindings"],

@@ -110,9 +110,9 @@ pub(crate) async fn replay(
         // The caller may have gone; the request is sent nevertheless.
         let _gone = sender.send(run(&shared, request).await);
     });
-    // Connections to upstreams belong to the lane that opened them.
-    match edge.lanes.next() {
-        Some(lane) => edge.state.tasks.spawn_on(task, lane),
+    // Connections to upstreams belong to the thread that opened them.
+    match edge.threads.next() {
+        Some(thread) => edge.state.tasks.spawn_on(task, thread),
         None => edge.state.tasks.spawn(task),
     };
     receiver.await.unwrap_or(Err(NotReplayed::Unavailable))

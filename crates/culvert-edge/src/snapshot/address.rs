@@ -5,7 +5,7 @@ use std::sync::Arc;
 use culvert_base::net::HostName;
 use culvert_policy::scheme::Scheme;
 
-use crate::snapshot::endpoint::{Endpoint, Reach};
+use crate::snapshot::endpoint::{Endpoint, EndpointBinding};
 
 /// Where an endpoint is found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -22,11 +22,13 @@ impl EndpointAddress {
     pub(super) fn of(endpoint: &Endpoint) -> Self {
         let host = endpoint.host.clone();
         let account = || Arc::clone(&endpoint.account);
-        match (&endpoint.reach, endpoint.scheme) {
-            (Reach::Internal, scheme) => Self::Internal(account(), scheme, host, endpoint.port),
-            (Reach::Kubernetes(_), _) => Self::Kubernetes(account(), host, endpoint.port),
-            (Reach::Public, Scheme::Tcp) => Self::Port(endpoint.port),
-            (Reach::Public, scheme) => Self::Host(scheme, host),
+        match (&endpoint.binding, endpoint.scheme) {
+            (EndpointBinding::Internal, scheme) => {
+                Self::Internal(account(), scheme, host, endpoint.port)
+            }
+            (EndpointBinding::Kubernetes(_), _) => Self::Kubernetes(account(), host, endpoint.port),
+            (EndpointBinding::Public, Scheme::Tcp) => Self::Port(endpoint.port),
+            (EndpointBinding::Public, scheme) => Self::Host(scheme, host),
         }
     }
 }

@@ -20,8 +20,8 @@ pub struct Endpoint {
     pub account: Arc<str>,
     /// Its scheme.
     pub scheme: Scheme,
-    /// Who reaches it.
-    pub reach: Reach,
+    /// Who may connect to it.
+    pub binding: EndpointBinding,
     /// Its host; a wildcard covers names of any depth below it.
     pub host: HostName,
     /// The public port of a TCP endpoint, or the port of one that is not public; nominal for the others.
@@ -36,9 +36,9 @@ pub struct Endpoint {
     pub timeouts: Timeouts,
 }
 
-/// Who reaches an endpoint.
+/// Who may connect to an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum EndpointBinding {
     /// Everyone, at its public address.
     Public,
     /// Policies of its account's endpoints.
@@ -50,14 +50,14 @@ pub enum Reach {
 impl Endpoint {
     /// Whether only policies of its account's endpoints reach it.
     pub(crate) fn is_internal(&self) -> bool {
-        self.reach == Reach::Internal
+        self.binding == EndpointBinding::Internal
     }
 
     /// Whether a Kubernetes operator of its account may reach it.
     pub(crate) fn is_bound_by(&self, operator_id: &str) -> bool {
-        match &self.reach {
-            Reach::Kubernetes(operators) => operators.iter().any(|id| id == operator_id),
-            Reach::Public | Reach::Internal => false,
+        match &self.binding {
+            EndpointBinding::Kubernetes(operators) => operators.iter().any(|id| id == operator_id),
+            EndpointBinding::Public | EndpointBinding::Internal => false,
         }
     }
 

@@ -78,7 +78,7 @@ impl Member {
 
     /// Whether `other` has the same policy and is reached by the same clients.
     fn is_like(&self, other: &Self) -> bool {
-        if self.endpoint.reach != other.endpoint.reach {
+        if self.endpoint.binding != other.endpoint.binding {
             return false;
         }
         match (&self.endpoint.policy, &other.endpoint.policy) {

@@ -1,7 +1,6 @@
 //! The http-request action on live traffic: its requests, the handling of responses, and unreachable targets.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use culvert_login::ACTIONS;
 use culvert_policy::Scheme;
@@ -681,10 +680,7 @@ async fn concurrent_calls_are_limited() {
     assert_eq!(rig.ask(ASK).await.status, 200);
     assert_eq!(asked.get(), 2);
     // The memory it used is released.
-    soon("all of the room", async {
-        while shared.state.bodies.available_permits() < crate::Limits::default().held_bytes {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    let most = crate::Limits::default().held_bytes;
+    let is_free = || shared.state.bodies.available_permits() >= most;
+    eventually("the memory is free", is_free).await;
 }

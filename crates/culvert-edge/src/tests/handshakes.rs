@@ -372,7 +372,7 @@ async fn an_internal_endpoint_keeps_the_tls_settings_of_the_previous_one() {
         &inner,
         &Resources::default(),
     );
-    inner.reach = crate::Reach::Internal;
+    inner.binding = crate::EndpointBinding::Internal;
     let snapshot = Snapshot::builder().endpoint(outer).endpoint(inner);
     rig.edge
         .publish(snapshot.certificate(names, key).build())

@@ -20,7 +20,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Edge, Endpoint, Limits, Reach, Settings, Snapshot, SnapshotBuilder, Timeouts, Upstream,
+    Edge, Endpoint, EndpointBinding, Limits, Settings, Snapshot, SnapshotBuilder, Timeouts,
+    Upstream,
 };
 
 /// Only a broken test takes this long.
@@ -32,6 +33,16 @@ pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
         Ok(output) => output,
         Err(_) => panic!("not within {PATIENCE:?}: {what}"),
     }
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon(what, waiting).await;
 }
 
 /// Collects every event as JSON.
@@ -162,10 +173,10 @@ impl Rig {
 }
 
 /// Hosts that end in `.internal` are internal.
-pub(crate) fn reach(host: &str) -> Reach {
+pub(crate) fn binding(host: &str) -> EndpointBinding {
     match host.ends_with(".internal") {
-        true => Reach::Internal,
-        false => Reach::Public,
+        true => EndpointBinding::Internal,
+        false => EndpointBinding::Public,
     }
 }
 
@@ -180,7 +191,7 @@ pub(crate) fn endpoint(
         id: "ep_1".into(),
         account: "ac_1".into(),
         scheme,
-        reach: reach(host),
+        binding: binding(host),
         host: HostName::parse(host).unwrap(),
         port,
         upstream: Some(Upstream::parse(upstream, protocol).unwrap()),

@@ -22,7 +22,7 @@ pub(super) fn named(
         policy => governed(scheme, upstream, policy),
     };
     endpoint.host = HostName::parse(host).unwrap();
-    endpoint.reach = reach(host);
+    endpoint.binding = binding(host);
     endpoint.port = port;
     endpoint
 }

@@ -5,8 +5,8 @@
 //! was received; otherwise it is closed. An HTTP/2 connection is shared, and a task of the edge drives it.
 //! Another one is opened only when the existing ones carry as many streams as the upstream allows.
 //!
-//! Idle connections are spread over shards, which are locked with `try_lock` only. A lane uses only its own
-//! shard, because the connection of another lane would wake that lane.
+//! Idle connections are spread over shards, which are locked with `try_lock` only. A thread uses only its own
+//! shard, because the connection of another thread would wake that thread.
 
 mod http1;
 mod http2;

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::agent_clients::{KINDS, Kind, Order, start};
 use crate::agents::{
-    Passage, Proxy, Service, builder, builder_of, connect, credential, list, soon,
+    Proxy, ProxyMode, Service, builder, builder_of, connect, credential, list, soon,
 };
 use crate::events_arrive::{subscribe, subscribe_debug};
 use crate::harness::{Backend, Harness, Receiver, eventually};
@@ -236,9 +236,9 @@ async fn session_end_events_have_the_reason() {
         };
         let asked = tokio::time::Instant::now();
         match end {
-            End::Close => proxy.becomes(Passage::Closed),
-            End::Reset => proxy.becomes(Passage::Reset),
-            End::Silence => proxy.becomes(Passage::Still),
+            End::Close => proxy.becomes(ProxyMode::Closed),
+            End::Reset => proxy.becomes(ProxyMode::Reset),
+            End::Silence => proxy.becomes(ProxyMode::Still),
             End::Stop => ask("stop").await,
             End::Restart => {
                 ask("restart").await;

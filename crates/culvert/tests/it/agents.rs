@@ -112,13 +112,13 @@ pub fn sum(bytes: &[u8]) -> u64 {
 pub struct Proxy {
     pub address: SocketAddr,
     travelled: Arc<Mutex<JoinSet<()>>>,
-    state: watch::Sender<Passage>,
+    state: watch::Sender<ProxyMode>,
     _tasks: JoinSet<()>,
 }
 
 /// What the proxy does with traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passage {
+pub enum ProxyMode {
     Open,
     Still,
     /// Closes the connection to the server regularly. Nothing that the server sent is left unread, which would cause
@@ -134,7 +134,7 @@ impl Proxy {
         let travelled: Arc<Mutex<JoinSet<()>>> = Arc::default();
         let connections = Arc::clone(&travelled);
         let mut tasks = JoinSet::new();
-        let (state, seen) = watch::channel(Passage::Open);
+        let (state, seen) = watch::channel(ProxyMode::Open);
         tasks.spawn(async move {
             while let Ok((mut near, _)) = listener.accept().await {
                 let mut seen = seen.clone();
@@ -147,14 +147,14 @@ impl Proxy {
                             drop(copied);
                             return;
                         }
-                        changed = seen.wait_for(|seen| *seen != Passage::Open) => {
+                        changed = seen.wait_for(|seen| *seen != ProxyMode::Open) => {
                             changed.map(|seen| *seen)
                         }
                     };
                     match changed {
                         // Stops forwarding without closing anything.
-                        Ok(Passage::Still) => std::future::pending().await,
-                        Ok(Passage::Closed) => {
+                        Ok(ProxyMode::Still) => std::future::pending().await,
+                        Ok(ProxyMode::Closed) => {
                             drop(near);
                             drop(far.shutdown().await);
                             drop(tokio::io::copy(&mut far, &mut tokio::io::sink()).await);
@@ -173,7 +173,7 @@ impl Proxy {
     }
 
     /// Changes the behaviour for all connections.
-    pub fn becomes(&self, passage: Passage) {
+    pub fn becomes(&self, passage: ProxyMode) {
         self.state.send_replace(passage);
     }
 

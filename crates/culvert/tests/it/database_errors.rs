@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use crate::agents::{Passage, Proxy};
+use crate::agents::{Proxy, ProxyMode};
 use crate::harness::{binary, cluster, eventually};
 use crate::kill::Process;
 
@@ -192,7 +192,7 @@ async fn a_connection_lost_during_a_call_is_logged_with_each_cause_once() {
         called.unwrap()
     };
     assert_eq!(call().await.status, 201);
-    proxy.becomes(Passage::Reset);
+    proxy.becomes(ProxyMode::Reset);
     eventually("a call fails", async || {
         let answer = call().await;
         let text = answer.body["msg"].as_str().unwrap_or_default().to_owned();
@@ -212,7 +212,7 @@ async fn a_connection_lost_during_a_call_is_logged_with_each_cause_once() {
         let (_, cause) = line.split_once("cause").unwrap();
         check_causes(cause.trim_start_matches(['=', '"', ':', ' ']));
     }
-    proxy.becomes(Passage::Open);
+    proxy.becomes(ProxyMode::Open);
     culvert.terminate();
     own.remove().await;
 }

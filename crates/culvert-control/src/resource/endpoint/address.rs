@@ -46,6 +46,7 @@ impl AddressScheme {
         }
     }
 
+    /// The scheme in the edge's input.
     pub(super) const fn of_edge(self) -> Scheme {
         match self {
             Self::Http => Scheme::Http,
@@ -61,8 +62,8 @@ impl AddressScheme {
 }
 
 impl Address {
-    /// The endpoint that a policy is checked for.
-    pub(crate) fn governed(&self, has_upstream: bool) -> policy::PolicyTarget<'_> {
+    /// What a traffic policy of this address is checked for.
+    pub(crate) fn policy_target(&self, has_upstream: bool) -> policy::PolicyTarget<'_> {
         policy::PolicyTarget {
             scheme: self.scheme.of_edge(),
             host: &self.host,
@@ -73,7 +74,7 @@ impl Address {
 
 /// The key that only one pool of endpoints can hold: https and tls share a port, and names that are not public
 /// are separate for each account.
-pub(super) fn place_of(address: &Address, binding: Binding, account: &str) -> String {
+pub(super) fn address_key(address: &Address, binding: Binding, account: &str) -> String {
     let Address { host, port, .. } = address;
     match binding {
         Binding::Public => format!("{port} {host}"),
@@ -84,7 +85,7 @@ pub(super) fn place_of(address: &Address, binding: Binding, account: &str) -> St
 
 /// The key that belongs to one owner: a host with all its schemes and ports. For public TCP, where all
 /// endpoints share a host, it is a host and port.
-pub(super) fn name_of(address: &Address, binding: Binding, account: &str) -> String {
+pub(super) fn name_key(address: &Address, binding: Binding, account: &str) -> String {
     let host = &address.host;
     match (binding, address.scheme) {
         (Binding::Internal, _) => format!("{host} {account}"),
@@ -168,7 +169,11 @@ impl RequestedUrl {
     }
 
     /// Chooses the address, after checking that the installation can assign it or the account owns it.
-    pub(super) async fn settle(self, cx: &Cx<'_>, binding: Binding) -> Result<Settled, Error> {
+    pub(super) async fn choose(
+        self,
+        cx: &Cx<'_>,
+        binding: Binding,
+    ) -> Result<ChosenAddress, Error> {
         if binding == Binding::Internal {
             let host = self
                 .host
@@ -179,15 +184,15 @@ impl RequestedUrl {
                 let why = "Only admins may have an endpoint for all internal names.";
                 return Err(Refusal::new(code::ENDPOINT_URL_NOT_RESERVED, why).into());
             }
-            return Ok(self.settle_internal(cx)?);
+            return Ok(self.choose_internal(cx)?);
         }
         if binding == Binding::Kubernetes {
-            return Ok(self.settle_kubernetes(cx)?);
+            return Ok(self.choose_kubernetes(cx)?);
         }
         let (scheme, settings) = (self.scheme, cx.settings);
         let name = scheme.name();
         let Some(usual) = scheme.port() else {
-            return self.settle_tcp(cx).await;
+            return self.choose_tcp(cx).await;
         };
         // A URL that was shown with another port is accepted; it names the same address.
         let shown = scheme.public_port(settings.public_ports);
@@ -243,17 +248,17 @@ impl RequestedUrl {
             port: usual,
             url,
         };
-        Ok(Settled {
+        Ok(ChosenAddress {
             address,
             domain_id,
             tcp_addr_id: None,
-            taking: None,
+            pool_changes: None,
             condition,
         })
     }
 
     /// Chooses an internal address, which belongs to the account.
-    fn settle_internal(self, cx: &Cx<'_>) -> Result<Settled, Refusal> {
+    fn choose_internal(self, cx: &Cx<'_>) -> Result<ChosenAddress, Refusal> {
         let host = match self.host {
             Some(host) => host.to_string(),
             None => format!("{}.{INTERNAL}", random_label(cx)),
@@ -264,11 +269,11 @@ impl RequestedUrl {
             );
             return Err(Refusal::new(code::ENDPOINT_FIELD_INVALID, why));
         }
-        Settled::private(self.scheme, host, self.port)
+        ChosenAddress::private(self.scheme, host, self.port)
     }
 
     /// Chooses the address of a service in the clusters of the account.
-    fn settle_kubernetes(self, cx: &Cx<'_>) -> Result<Settled, Refusal> {
+    fn choose_kubernetes(self, cx: &Cx<'_>) -> Result<ChosenAddress, Refusal> {
         if cx.settings.kubernetes_ingress.is_empty() {
             let why = "This installation accepts no Kubernetes operators: its setting `kubernetes.addr` is empty.";
             return Err(Refusal::new(code::ENDPOINT_FIELD_INVALID, why));
@@ -282,11 +287,11 @@ impl RequestedUrl {
             let why = "The host of an endpoint with the binding `kubernetes` must be `service.namespace`.";
             return Err(Refusal::new(code::ENDPOINT_FIELD_INVALID, why));
         };
-        Settled::private(self.scheme, host.to_string(), self.port)
+        ChosenAddress::private(self.scheme, host.to_string(), self.port)
     }
 
-    async fn settle_tcp(self, cx: &Cx<'_>) -> Result<Settled, Error> {
-        let (host, port, tcp_addr_id, taking) = match (self.host, self.port) {
+    async fn choose_tcp(self, cx: &Cx<'_>) -> Result<ChosenAddress, Error> {
+        let (host, port, tcp_addr_id, pool_changes) = match (self.host, self.port) {
             (None, preferred) => {
                 let taken = pool::take(cx, preferred).await?.ok_or_else(|| {
                     Refusal::new(
@@ -294,8 +299,8 @@ impl RequestedUrl {
                         "No TCP address is available: all addresses of the pool are in use, or you have half of them, which is the limit of one owner.",
                     )
                 })?;
-                let Taken { port, taking } = taken;
-                (pool::host(cx.settings), port, None, Some(taking))
+                let Taken { port, pool_changes } = taken;
+                (pool::host(cx.settings), port, None, Some(pool_changes))
             }
             (Some(_), None) => return Err(Refusal::of(code::ENDPOINT_URL_WITHOUT_PORT).into()),
             (Some(host), Some(port)) => {
@@ -315,11 +320,11 @@ impl RequestedUrl {
             host,
             port,
         };
-        Ok(Settled {
+        Ok(ChosenAddress {
             address,
             domain_id: None,
             tcp_addr_id,
-            taking,
+            pool_changes,
             condition: Changes::default(),
         })
     }
@@ -327,17 +332,17 @@ impl RequestedUrl {
 
 /// An address that the endpoint may use, and the changes that it needs.
 #[derive(Debug)]
-pub(super) struct Settled {
+pub(super) struct ChosenAddress {
     pub(super) address: Address,
     pub(super) domain_id: Option<String>,
     pub(super) tcp_addr_id: Option<String>,
     /// The writes that assign an address of the pool.
-    pub(super) taking: Option<Changes>,
+    pub(super) pool_changes: Option<Changes>,
     /// The condition that must hold. Part of every commit that uses the address.
     pub(super) condition: Changes,
 }
 
-impl Settled {
+impl ChosenAddress {
     /// An address that is not public, with any port.
     fn private(scheme: AddressScheme, host: String, port: Option<u16>) -> Result<Self, Refusal> {
         let name = scheme.name();
@@ -361,7 +366,7 @@ impl Settled {
             },
             domain_id: None,
             tcp_addr_id: None,
-            taking: None,
+            pool_changes: None,
             condition: Changes::default(),
         })
     }
@@ -377,6 +382,7 @@ fn is_below(host: &HostName, domain: &HostName) -> bool {
     host.is_within(domain) && host != domain && host.strip_prefix("*.") != Some(domain)
 }
 
+/// The binding of an endpoint: the given one, or the one that its host implies.
 pub(super) fn binding(given: &[String], wanted: &RequestedUrl) -> Result<Binding, Refusal> {
     for (index, name) in given.iter().enumerate() {
         if !matches!(name.as_str(), "public" | "internal" | "kubernetes") {

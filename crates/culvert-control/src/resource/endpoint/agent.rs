@@ -10,7 +10,7 @@ use culvert_store::{Changes, Document};
 use crate::acl::Bound;
 use crate::cx::Cx;
 use crate::resource::endpoint::TYPE;
-use crate::resource::endpoint::address::{self, RequestedUrl, Settled, place_of};
+use crate::resource::endpoint::address::{self, ChosenAddress, RequestedUrl, address_key};
 use crate::resource::model::endpoint::{Address, AddressScheme, Binding, Endpoint, Served};
 use crate::resource::model::traffic_policy::StoredPolicy;
 use crate::resource::reserved_domain;
@@ -57,7 +57,7 @@ impl Served {
 
 /// An address that an agent may use, and the binding that decides which traffic reaches it.
 #[derive(Debug)]
-pub(crate) struct AgentAddress(Settled, Binding);
+pub(crate) struct AgentAddress(ChosenAddress, Binding);
 
 impl AgentAddress {
     /// The whole URL.
@@ -83,7 +83,11 @@ impl AgentAddress {
 
     /// IDs of the endpoints at the address.
     pub(crate) async fn occupants(&self, cx: &Cx<'_>) -> Result<Vec<String>, Error> {
-        address_lock::at(cx, &place_of(&self.0.address, self.1, &cx.caller.account)).await
+        address_lock::at(
+            cx,
+            &address_key(&self.0.address, self.1, &cx.caller.account),
+        )
+        .await
     }
 }
 
@@ -150,8 +154,8 @@ pub(crate) async fn settle(
         wanted.port = tcp_port;
     }
     let (scheme, host) = (wanted.scheme, wanted.host.clone());
-    match wanted.settle(cx, binding).await {
-        Ok(settled) => Ok(AgentAddress(settled, binding)),
+    match wanted.choose(cx, binding).await {
+        Ok(chosen) => Ok(AgentAddress(chosen, binding)),
         Err(Error::Refused(refusal)) => Err(with_agent_code(cx, scheme, host.as_ref(), refusal)
             .await?
             .into()),
@@ -165,25 +169,25 @@ async fn settle_again(
     address: Address,
     endpoint_id: &str,
 ) -> Result<Option<AgentAddress>, Error> {
-    let place = place_of(&address, Binding::Public, &cx.caller.account);
+    let place = address_key(&address, Binding::Public, &cx.caller.account);
     let occupants = address_lock::at(cx, &place).await?;
-    let taking = if occupants.iter().any(|id| id == endpoint_id) {
+    let pool_changes = if occupants.iter().any(|id| id == endpoint_id) {
         None
     } else if host::is_anothers(cx, &address.hostport()).await? {
         return Ok(None);
-    } else if let Some(taking) = pool::take_again(cx, &address.hostport()).await? {
-        Some(taking)
+    } else if let Some(pool_changes) = pool::take_again(cx, &address.hostport()).await? {
+        Some(pool_changes)
     } else {
         return Ok(None);
     };
-    let settled = Settled {
+    let chosen = ChosenAddress {
         address,
         domain_id: None,
         tcp_addr_id: None,
-        taking,
+        pool_changes,
         condition: Changes::default(),
     };
-    Ok(Some(AgentAddress(settled, Binding::Public)))
+    Ok(Some(AgentAddress(chosen, Binding::Public)))
 }
 
 /// Converts a refusal to a code that agents know.
@@ -239,11 +243,11 @@ impl Endpoint {
         before: Option<&Document>,
     ) -> Result<Written, Error> {
         let before: Option<Self> = before.map(stored::read).transpose()?;
-        let Settled {
+        let ChosenAddress {
             address,
             domain_id,
             tcp_addr_id,
-            taking,
+            pool_changes,
             condition,
         } = place.0;
         let binding = place.1;
@@ -254,7 +258,7 @@ impl Endpoint {
                 (Some(known.clone()), Changes::default())
             }
             (text, _) => {
-                let place = address.governed(true);
+                let place = address.policy_target(true);
                 let checked = StoredPolicy::check(cx, id, place, text, None).await?;
                 (Some(checked.0), checked.1)
             }
@@ -277,8 +281,10 @@ impl Endpoint {
             timeouts: None,
         };
         let Some(before) = before else {
-            let also = match taking {
-                Some(taking) => taking.and(address_lock::join(cx, endpoint.want(cx, id)).await?),
+            let also = match pool_changes {
+                Some(pool_changes) => {
+                    pool_changes.and(address_lock::join(cx, endpoint.want(cx, id)).await?)
+                }
                 None => address_lock::join(cx, endpoint.want(cx, id)).await?,
             };
             return Ok(Written::New(endpoint, also.and(condition)));
@@ -288,7 +294,7 @@ impl Endpoint {
         if stays && stored::write(&before)? == stored::write(&endpoint)? {
             return Ok(Written::Same);
         }
-        let mut also = taking.unwrap_or_default().and(condition);
+        let mut also = pool_changes.unwrap_or_default().and(condition);
         let account = &cx.caller.account;
         if before.place(account) != endpoint.place(account) {
             also = also.and(before.left(cx, id).await?);
@@ -320,7 +326,7 @@ impl Endpoint {
             None => {}
             Some("") => self.policy = None,
             Some(text) => {
-                let (place, before) = (self.address.governed(true), self.policy.as_ref());
+                let (place, before) = (self.address.policy_target(true), self.policy.as_ref());
                 let checked = StoredPolicy::check(cx, id, place, text, before);
                 let (policy, named) = checked.await?;
                 self.policy = Some(policy);

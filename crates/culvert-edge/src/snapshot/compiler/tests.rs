@@ -5,7 +5,7 @@ use culvert_policy::scheme::Scheme;
 
 use super::*;
 use crate::rules::Timeouts;
-use crate::snapshot::endpoint::Reach;
+use crate::snapshot::endpoint::EndpointBinding;
 
 /// The result of a look-up of each of `places`: IDs of the endpoints, and the pools of their upstreams.
 fn found(
@@ -35,10 +35,12 @@ fn found(
 /// An endpoint with this id, whose address and upstream come from `n`.
 fn endpoint(id: usize, n: usize) -> Endpoint {
     let scheme = Scheme::ALL[n % 4];
-    let reach = match n {
-        n if n.is_multiple_of(3) => Reach::Internal,
-        n if n.is_multiple_of(7) => Reach::Kubernetes(Arc::new([format!("k8sop_{}", n % 2)])),
-        _ => Reach::Public,
+    let binding = match n {
+        n if n.is_multiple_of(3) => EndpointBinding::Internal,
+        n if n.is_multiple_of(7) => {
+            EndpointBinding::Kubernetes(Arc::new([format!("k8sop_{}", n % 2)]))
+        }
+        _ => EndpointBinding::Public,
     };
     let host = match n % 5 {
         0 => "*.a.example".to_owned(),
@@ -50,7 +52,7 @@ fn endpoint(id: usize, n: usize) -> Endpoint {
         id: format!("ep_{id:02}"),
         account: format!("ac_{}", n % 2).into(),
         scheme,
-        reach,
+        binding,
         host: HostName::parse(&host).unwrap(),
         port: u16::try_from(1_000 + n % 6).unwrap(),
         upstream: (!n.is_multiple_of(11)).then(|| {

@@ -19,8 +19,8 @@ use super::{Failure, Pool, SHARDS};
 use crate::http::plain_head::OutgoingHead;
 use crate::http::request_body::RequestBody;
 use crate::http1::client::{Http1Client, Http1ClientError};
-use crate::lanes;
 use crate::splice::Pipe;
+use crate::threads;
 use crate::upstream::connector::Connector;
 use crate::upstream::url::UpWire;
 
@@ -132,7 +132,7 @@ impl Pool {
 
     /// The shards that this thread uses.
     fn shards(&self) -> impl Iterator<Item = &Mutex<Vec<Box<Http1>>>> {
-        let looks_at = if lanes::is_here() { 1 } else { SHARDS };
+        let looks_at = if threads::is_current() { 1 } else { SHARDS };
         let order = self.idle.iter().cycle().skip(shard());
         order.take(looks_at)
     }

@@ -52,7 +52,7 @@ async fn a_rolling_restart_of_three_nodes_fails_no_request_of_a_published_agent(
 }
 
 /// A running agent.
-enum Kept {
+enum RunningAgent {
     Own(Ended),
     Published(Running),
 }
@@ -84,7 +84,7 @@ async fn rolling_restart(kind: Kind) {
                 .env("CULVERT_DATA_DIR", &one.settings.data_dir)
                 .stdout(std::process::Stdio::null())
                 .spawn();
-            Kept::Own(Ended(agent.unwrap()))
+            RunningAgent::Own(Ended(agent.unwrap()))
         }
         _ => {
             let order = Order {
@@ -96,7 +96,7 @@ async fn rolling_restart(kind: Kind) {
                 folder: &one.settings.data_dir,
                 files: None,
             };
-            Kept::Published(start(kind, &one, order).await.unwrap())
+            RunningAgent::Published(start(kind, &one, order).await.unwrap())
         }
     };
     let body = json!({
@@ -169,14 +169,14 @@ async fn rolling_restart(kind: Kind) {
         "{} of {count}: {failed:#?}",
         failed.len()
     );
-    if let Kept::Own(agent) = &mut agent {
+    if let RunningAgent::Own(agent) = &mut agent {
         assert!(agent.0.try_wait().unwrap().is_none(), "the agent goes on");
     }
     let sessions = list(&one, "tunnel_sessions").await;
     assert_eq!(sessions.len(), 1, "{sessions:?}");
     match agent {
-        Kept::Own(agent) => drop(agent),
-        Kept::Published(agent) => agent.kill().await,
+        RunningAgent::Own(agent) => drop(agent),
+        RunningAgent::Published(agent) => agent.kill().await,
     }
     for node in std::mem::take(&mut *nodes.write().await) {
         node.stop().await;
@@ -187,12 +187,12 @@ async fn rolling_restart(kind: Kind) {
 /// Clients that send requests to two nodes until they are stopped.
 struct Clients {
     over: CancellationToken,
-    running: JoinSet<Asked>,
+    running: JoinSet<RequestResults>,
 }
 
 /// What became of requests.
 #[derive(Default)]
-struct Asked {
+struct RequestResults {
     count: usize,
     failed: Vec<(Instant, String)>,
     slowest: Duration,
@@ -210,9 +210,9 @@ impl Clients {
         Self { over, running }
     }
 
-    async fn stop(self) -> Asked {
+    async fn stop(self) -> RequestResults {
         self.over.cancel();
-        let mut all = Asked::default();
+        let mut all = RequestResults::default();
         for asked in self.running.join_all().await {
             all.count += asked.count;
             all.failed.extend(asked.failed);
@@ -222,8 +222,8 @@ impl Clients {
     }
 }
 
-async fn ask_on(at: SocketAddr, host: &'static str, over: CancellationToken) -> Asked {
-    let mut asked = Asked::default();
+async fn ask_on(at: SocketAddr, host: &'static str, over: CancellationToken) -> RequestResults {
+    let mut asked = RequestResults::default();
     while !over.is_cancelled() {
         let began = Instant::now();
         let status = status_of(at, host).await;
@@ -295,7 +295,7 @@ async fn killed_node(kind: Kind) {
     .await;
     // Whatever would fail late has the time for it.
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let Asked {
+    let RequestResults {
         count,
         failed,
         slowest,
@@ -366,7 +366,7 @@ async fn an_agent_with_two_nodes_survives_a_killed_node() {
         list(&one, "tunnel_sessions").await.len() == 1
     })
     .await;
-    let Asked {
+    let RequestResults {
         count,
         failed,
         slowest,

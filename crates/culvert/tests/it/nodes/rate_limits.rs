@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::{beside, beside_at, status_of};
-use crate::agents::{self, Passage};
+use crate::agents::{self, ProxyMode};
 use crate::harness::{Harness, cluster, eventually};
 
 /// Clients spread over three nodes: a limit of the cluster holds but for what was under way, and other buckets are
@@ -179,7 +179,7 @@ async fn a_cluster_rate_limit_holds_on_a_node_without_the_database() {
     })
     .await;
 
-    for lost in [Passage::Reset, Passage::Still] {
+    for lost in [ProxyMode::Reset, ProxyMode::Still] {
         let path = |name: &str| format!("/{name}/{lost:?}");
         proxy.becomes(lost);
         eventually("it finds itself alone", async || {
@@ -195,7 +195,7 @@ async fn a_cluster_rate_limit_holds_on_a_node_without_the_database() {
             !passes(&other, "/before").await,
             "what it has heard counts on"
         );
-        proxy.becomes(Passage::Open);
+        proxy.becomes(ProxyMode::Open);
         proxy.cut();
         eventually("it is one of them again", async || {
             shares(&other, true).await

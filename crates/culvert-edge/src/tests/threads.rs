@@ -25,7 +25,7 @@ async fn every_thread_serves_pools_and_drains_its_own_connections() {
         }
     }
     let meters = rig.edge.meters();
-    // One client asks at a time: a lane needs one connection, and never takes another lane's.
+    // One client asks at a time: a thread needs one connection, and never takes another thread's.
     assert_eq!(meters.upstream_connects.get(), 3);
     assert_eq!(meters.upstream_reused.get(), 30 - 3);
 
