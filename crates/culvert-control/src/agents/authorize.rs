@@ -16,6 +16,7 @@ use crate::agents::state::{AgentLimits, Agents, Live};
 use crate::agents::{GRACE, events};
 use crate::control::Control;
 use crate::cx::Cx;
+use crate::owner::Owner;
 use crate::resource::model::Model;
 use crate::resource::model::tunnel_session::TunnelSession;
 use crate::resource::{
@@ -161,8 +162,23 @@ impl Control {
                 (document, credential)
             }
         };
-        let standing = self.standings.of(&self.store, &credential.owner_id).await?;
-        // An owner that was removed between the two reads took the credential along.
+        let owner = self.agents_owner(&credential.owner_id).await?;
+        Ok(Caller {
+            owner_id: credential.owner_id,
+            owner_kind: owner.kind,
+            role: owner.role,
+            key_id: document.head.id,
+            subject: owner.subject,
+            account: document.head.account,
+            restrictions: None,
+            token: None,
+        })
+    }
+
+    /// The owner of a credential, if it may have agents. Codes 103, 107 and 636.
+    pub(super) async fn agents_owner(&self, owner_id: &str) -> Result<Owner, Error> {
+        let standing = self.standings.of(&self.store, owner_id).await?;
+        // An owner that was removed after its credential was read took the credential along.
         let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(code::AUTHTOKEN_UNKNOWN))?;
         if is_suspended {
             return Err(Refusal::of(code::AGENT_ACCOUNT_SUSPENDED).into());
@@ -174,16 +190,7 @@ impl Control {
             )
             .into());
         }
-        Ok(Caller {
-            owner_id: credential.owner_id,
-            owner_kind: owner.kind,
-            role: owner.role,
-            key_id: document.head.id,
-            subject: owner.subject,
-            account: document.head.account,
-            restrictions: None,
-            token: None,
-        })
+        Ok(owner)
     }
 
     /// Refuses a certificate that another owner had issued (1102). The authority may have been registered

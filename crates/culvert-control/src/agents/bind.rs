@@ -42,7 +42,7 @@ impl Control {
         session_id: &str,
         want: &EndpointRequest,
     ) -> Result<Binding, Error> {
-        let (agents, session) = self.session(session_id).await?;
+        let (agents, session) = self.entitled_session(session_id).await?;
         let cx = self.cx(&session.caller, &self.settings.base_url);
         let text = options::policy(want)?;
         let had = self.had_before(&cx, want)?;
@@ -114,7 +114,7 @@ impl Control {
 
     /// The port that the next TCP endpoint of a session gets, unless another one takes it first.
     pub(crate) async fn next_tcp_port(&self, session_id: &str) -> Result<Option<u16>, Error> {
-        let (_, session) = self.session(session_id).await?;
+        let (_, session) = self.entitled_session(session_id).await?;
         let cx = self.cx(&session.caller, &self.settings.base_url);
         Ok(pool::take(&cx, None).await?.map(|taken| taken.port))
     }
@@ -362,7 +362,7 @@ impl Control {
         session_id: &str,
         want: &LabelledRequest,
     ) -> Result<String, Error> {
-        let (_, session) = self.session(session_id).await?;
+        let (_, session) = self.entitled_session(session_id).await?;
         let is_allowed = want
             .labels
             .iter()
@@ -381,7 +381,7 @@ impl Control {
         session_id: &str,
         change: &PatchRequest,
     ) -> Result<(), Error> {
-        let (_, session) = self.session(session_id).await?;
+        let (_, session) = self.entitled_session(session_id).await?;
         let cx = self.cx(&session.caller, &self.settings.base_url);
         let _lock = cx.locks.of(session_id).await;
         for _ in 0..RUNS_MAX {
@@ -510,6 +510,14 @@ impl Control {
             }
         }
         Ok(false)
+    }
+
+    /// A session whose owner may still have agents. It ends when the owner becomes inactive, but only a moment later.
+    /// Codes 103, 300 and 636.
+    async fn entitled_session(&self, id: &str) -> Result<(&Agents, Session), Error> {
+        let (agents, session) = self.session(id).await?;
+        self.agents_owner(&session.caller.owner_id).await?;
+        Ok((agents, session))
     }
 
     /// A session of this run, with the current rights of its credential. Code 300.

@@ -99,6 +99,19 @@ impl Open {
         shown[name].as_array().unwrap().clone()
     }
 
+    /// Suspends the account.
+    pub(super) async fn suspend(&self) {
+        let account = &self.rig.admin.account;
+        let document = self.rig.store.get(Account::KIND, account).await.unwrap();
+        let mut document = document.unwrap();
+        let mut stored: Account = stored::read(&document).unwrap();
+        stored.suspended = true;
+        document.body = stored::write(&stored).unwrap();
+        let reported = AuditEvent::Suppress { reason: "a test" };
+        let changes = Changes::replace(document, reported);
+        self.rig.store.commit(changes).await.unwrap();
+    }
+
     /// Waits for a collection to be empty.
     pub(super) async fn until_empty(&self, name: &str) {
         let is_empty = async || self.collection(name).await.is_empty();
@@ -237,15 +250,7 @@ pub(super) async fn a_refused_agent_gets_the_error_code() {
 pub(super) async fn sessions_of_a_suspended_account_end() {
     let open = Open::start().await;
     let (_, token) = open.credential(json!([])).await;
-    let account = &open.rig.admin.account;
-    let document = open.rig.store.get(Account::KIND, account).await.unwrap();
-    let mut document = document.unwrap();
-    let mut stored: Account = stored::read(&document).unwrap();
-    stored.suspended = true;
-    document.body = stored::write(&stored).unwrap();
-    let reported = AuditEvent::Suppress { reason: "a test" };
-    let changes = Changes::replace(document, reported);
-    open.rig.store.commit(changes).await.unwrap();
+    open.suspend().await;
     assert_eq!(open.authorize(hello(&token)).await.unwrap_err(), 103);
 }
 

@@ -4,6 +4,7 @@ mod addresses;
 mod agent_runs;
 mod agents;
 mod authority;
+mod bind_owners;
 mod callers;
 mod certificates;
 mod codes;
