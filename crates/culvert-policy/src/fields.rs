@@ -11,14 +11,14 @@ use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TRAILER};
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::template::Template;
-use crate::problem::ERROR_CODE;
+use crate::problem::is_error_code;
 
 /// Whether a field says where a message ends or how it travels: the edge's own to say.
 pub(crate) fn is_framing(name: &HeaderName) -> bool {
     is_of_one_hop(name.as_str())
         || *name == CONTENT_LENGTH
         || *name == TRAILER
-        || *name == ERROR_CODE
+        || is_error_code(name.as_str())
 }
 
 /// Header fields whose values are templates of a policy.
@@ -75,6 +75,13 @@ impl FieldTemplates {
             templates.push((name, template));
         }
         Ok(Self(templates))
+    }
+
+    /// Without fields that are the edge's own to say, which would contradict it. They are no error, because stored policies
+    /// have them.
+    pub(crate) fn of_response(mut self) -> Self {
+        self.0.retain(|(name, _)| !is_framing(name));
+        self
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &HeaderName> {

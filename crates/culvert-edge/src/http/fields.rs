@@ -4,7 +4,7 @@ use culvert_http::fields::{
     folded, has_token, is_banned_in_trailers, is_of_one_hop, is_plain, plain_number, strip,
 };
 use culvert_policy::conn::ConnInfo;
-use culvert_policy::problem::ERROR_CODE_NAME;
+use culvert_policy::problem::{ERROR_CODE_NAME, is_error_code};
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TE};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -100,14 +100,17 @@ pub(crate) fn strip_mixed_up(headers: &mut HeaderMap, keeps_underscores: bool) {
 
 /// Turns an upstream's fields into those of the edge's response.
 pub(crate) fn to_client(headers: &mut HeaderMap) {
-    strip(headers, |name| name == ERROR_CODE_NAME);
+    strip(headers, is_error_code);
+    if let Some(length) = headers.get_mut(CONTENT_LENGTH) {
+        plain_number(length);
+    }
 }
 
 /// Removes fields that trailers must not have: framing, routing, credentials, and fields that change how the body is
 /// read.
 pub(crate) fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers, |name| {
-        is_banned_in_trailers(name) || says_who_calls(name) || name == ERROR_CODE_NAME
+        is_banned_in_trailers(name) || says_who_calls(name) || is_error_code(name)
     });
 }
 
@@ -136,10 +139,14 @@ mod tests {
             ("te", "gzip"),
             ("upgrade", "h2c"),
             ("ngrok-error-code", "ERR_NGROK_1"),
+            ("ngrok_error_code", "ERR_NGROK_1"),
+            ("ngrok.error-code", "ERR_NGROK_1"),
+            ("ngrok-error-codes", "3"),
             ("x-else", "2"),
         ]);
         to_client(&mut headers);
-        assert_eq!(headers, fields(&[("x-else", "2")]));
+        let stays = [("ngrok-error-codes", "3"), ("x-else", "2")];
+        assert_eq!(headers, fields(&stays));
     }
 
     #[test]
@@ -148,6 +155,7 @@ mod tests {
             ("content-length", "1"),
             ("set-cookie", "a=b"),
             ("grpc-status", "0"),
+            ("ngrok_error_code", "ERR_NGROK_1"),
         ]);
         strip_trailers(&mut trailers);
         assert_eq!(trailers, fields(&[("grpc-status", "0")]));

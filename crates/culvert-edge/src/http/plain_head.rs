@@ -9,7 +9,7 @@ use culvert_http::http1::{
     BodyWriter, FieldSet, RawField, RawRequest, RawResponse, WriteBuffer, end_request,
     write_request,
 };
-use culvert_policy::problem::ERROR_CODE_NAME;
+use culvert_policy::problem::is_error_code;
 use http::header::HeaderValue;
 use http::{Method, StatusCode, request};
 
@@ -272,17 +272,25 @@ impl PlainResponse {
             _ => return Err(raw),
         };
         let (mut without, mut has_date) = (FieldSet::default(), false);
+        let mut has_plain_length = true;
         for (position, field) in raw.fields().iter().enumerate() {
             has_date |= field.is("date");
             if !may_be_ours(field.name) {
                 continue;
             }
+            if field.is("content-length") {
+                has_plain_length = plain_number(field.value).is_some();
+                continue;
+            }
             let mut room = [0; NAME_BYTES_MAX];
             if let Some(name) = lower(field.name, &mut room)
-                && (is_of_one_hop(name) || name == ERROR_CODE_NAME)
+                && (is_of_one_hop(name) || is_error_code(name))
             {
                 without.add(position);
             }
+        }
+        if !has_plain_length {
+            return Err(raw);
         }
         Ok(Self {
             raw,

@@ -47,7 +47,8 @@ pub(crate) static TYPE: ActionType = ActionType {
         Ok(Box::new(CustomResponse {
             status,
             body: site.template("body", &body)?,
-            headers: FieldTemplates::compile(site, "headers", &config.headers, 0..=HEADERS_MAX)?,
+            headers: FieldTemplates::compile(site, "headers", &config.headers, 0..=HEADERS_MAX)?
+                .of_response(),
         }))
     },
     ..ActionType::PLAIN
@@ -64,7 +65,7 @@ struct Config {
     /// Body, at most 64 KiB. Supports `${…}`.
     #[serde(default)]
     body: Option<String>,
-    /// Header fields, at most 10. Values support `${…}`.
+    /// Header fields, at most 10. Values support `${…}`. Fields that the edge controls, such as `content-length`, `transfer-encoding` and `connection`, are ignored.
     #[serde(default)]
     headers: BTreeMap<String, String>,
 }

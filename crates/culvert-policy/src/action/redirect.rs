@@ -37,7 +37,8 @@ pub(crate) static TYPE: ActionType = ActionType {
         Ok(Box::new(Redirect {
             rewrite: Rewrite::compile(site, config.from.as_deref(), &config.to)?,
             status: StatusCode::from_u16(status).unwrap_or(StatusCode::FOUND),
-            headers: FieldTemplates::compile(site, "headers", &config.headers, 0..=HEADERS_MAX)?,
+            headers: FieldTemplates::compile(site, "headers", &config.headers, 0..=HEADERS_MAX)?
+                .of_response(),
         }))
     },
     ..ActionType::PLAIN
@@ -55,7 +56,7 @@ struct Config {
     /// 301, 302 (default), 303, 307 or 308.
     #[serde(default)]
     status_code: Option<u16>,
-    /// Additional header fields, at most 10. Values support `${…}`.
+    /// Additional header fields, at most 10. Values support `${…}`. Fields that the edge controls, such as `content-length`, `transfer-encoding` and `connection`, are ignored.
     #[serde(default)]
     headers: BTreeMap<String, String>,
 }

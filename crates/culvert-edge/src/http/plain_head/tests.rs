@@ -5,6 +5,7 @@ use culvert_base::{Clock, SystemClock};
 use culvert_http::http1::head::write_response;
 use culvert_http::http1::{FinalHead, RequestHead, RequestReader, ResponseHead, ResponseReader};
 use culvert_policy::conn::ConnInfo;
+use culvert_policy::problem::ERROR_CODE_NAME;
 use http::Version;
 use http::header::{DATE, HOST};
 use proptest::prelude::*;
@@ -99,7 +100,7 @@ fn response(text: &str) -> Option<(Option<Vec<String>>, Vec<String>)> {
     Some((plain, lines(out)))
 }
 
-const NAMES: [&str; 42] = [
+const NAMES: [&str; 44] = [
     "accept",
     "Accept-Encoding",
     "authorization",
@@ -118,6 +119,8 @@ const NAMES: [&str; 42] = [
     "keep-alive",
     "KEEP-ALIVE",
     "ngrok-error-code",
+    "ngrok_error_code",
+    "Ngrok.Error_Code",
     "proxy-authenticate",
     "Proxy-Authorization",
     "proxy-connection",
@@ -268,6 +271,7 @@ fn usual_heads_take_the_plain_path_and_others_do_not() {
             true,
         ),
         ("HTTP/1.1 200 OK\r\nServer: a\r\n\r\n", false),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 0002\r\n\r\n", false),
         (
             "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n",
             false,
