@@ -171,9 +171,15 @@ impl Http1Client {
             && self.inbox.is_empty()
     }
 
-    /// Whether the connection can be used for a request: the last exchange is complete and nothing has arrived since. Wakes
-    /// the task when something arrives.
+    /// Whether the connection can be used for a request: the last exchange is complete and nothing has arrived since. Asks
+    /// the kernel too, because the runtime learns of what arrives only between the turns of tasks. Wakes the task when
+    /// something arrives.
     pub(crate) fn is_free(&mut self, cx: &mut Context<'_>) -> bool {
+        self.is_silent(cx) && !self.wire.has_input()
+    }
+
+    /// Whether the exchange is complete, and nothing that the runtime knows of has arrived since.
+    pub(crate) fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
         self.is_complete() && {
             // Buffers of the last read may still be in use, so none is allocated here.
             let mut room = [0; 1];

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use culvert_base::{Refusal, code};
 use culvert_policy::Scheme;
 use rustls::ClientConfig;
 use rustls_pki_types::{CertificateDer, ServerName};
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -416,6 +418,15 @@ trait Carried: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Carried for T {}
 
 impl UpWire {
+    /// A connection of a test.
+    #[cfg(test)]
+    pub(crate) fn plain(socket: TcpStream) -> Self {
+        Self {
+            stream: Stream::Plain(socket),
+            received: Arc::default(),
+        }
+    }
+
     /// Counts received bytes.
     fn count(&self, bytes: usize) {
         if bytes > 0 {
@@ -483,6 +494,18 @@ impl UpWire {
             Stream::Agent(stream) => stream.resume(),
             Stream::Plain(_) | Stream::Tls(_) | Stream::Carried(_) => true,
         }
+    }
+
+    /// Whether its socket has bytes to read, or has ended, as the kernel says. Streams of agents are in memory: their reads
+    /// say so.
+    pub(crate) fn has_input(&self) -> bool {
+        let socket = match &self.stream {
+            Stream::Plain(socket) => socket,
+            Stream::Tls(stream) => stream.get_ref().0,
+            Stream::Agent(_) | Stream::Carried(_) => return false,
+        };
+        let peeked = SockRef::from(socket).peek(&mut [MaybeUninit::uninit()]);
+        !matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// It is not wanted any more, and nothing is on its way.

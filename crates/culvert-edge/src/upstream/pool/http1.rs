@@ -6,7 +6,7 @@ use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -140,7 +140,8 @@ impl Pool {
     /// Keeps a connection for later requests, if it is reusable.
     fn keep(&self, mut link: Box<Http1>) {
         let connection = &mut link.connection;
-        if connection.is_complete() && connection.wire().rest() {
+        let mut cx = Context::from_waker(Waker::noop());
+        if connection.is_silent(&mut cx) && connection.wire().rest() {
             self.put(link);
         } else if connection.is_over() {
             connection.wire().end();
@@ -276,3 +277,6 @@ impl Lease {
         self.link.connection.into_wire()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! A connection is not used again once anything has arrived on it, even if the runtime does not know of it yet.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+
+use http::Request;
+
+use super::*;
+
+const REQUEST: &str = "GET /a HTTP/1.1\r\nhost: h\r\n\r\n";
+const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+
+/// A pool with a connection, and the origin's end of it.
+fn pair() -> (Arc<Pool>, Lease, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let edge = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    edge.set_nonblocking(true).unwrap();
+    let edge = tokio::net::TcpStream::from_std(edge).unwrap();
+    let (origin, _) = listener.accept().unwrap();
+    let upstream = crate::Upstream::parse("http://127.0.0.1:1", "").unwrap();
+    let pool = Arc::new(Pool::new(upstream));
+    let lease = pool.lease(UpWire::plain(edge));
+    (pool, lease, origin)
+}
+
+/// Exchanges a request and its response.
+async fn exchange(lease: &mut Lease, origin: &mut TcpStream) {
+    let (parts, ()) = Request::get("/a")
+        .header("host", "h")
+        .body(())
+        .unwrap()
+        .into_parts();
+    let head = OutgoingHead::Parts(Box::new(parts));
+    let mut origin = origin.try_clone().unwrap();
+    let answering = tokio::task::spawn_blocking(move || {
+        origin.read_exact(&mut [0; REQUEST.len()]).unwrap();
+        origin.write_all(RESPONSE).unwrap();
+    });
+    let sent = lease.send(&head, RequestBody::empty(), |_| {}).await;
+    assert!(matches!(sent, Sent::Answered(_)), "{sent:?}");
+    while let Some(frame) = poll_fn(|cx| lease.poll_frame(cx)).await {
+        frame.unwrap();
+    }
+    answering.await.unwrap();
+}
+
+fn reused(pool: &Arc<Pool>) -> Option<Lease> {
+    pool.reuse(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Nothing here awaits after the origin has written, so the runtime cannot have seen it.
+#[tokio::test]
+async fn what_arrives_between_two_requests_ends_the_connection() {
+    type Late = fn(&mut TcpStream);
+    let late: [(&str, Late); 3] = [
+        ("a second response", |origin| {
+            origin.write_all(RESPONSE).unwrap()
+        }),
+        ("one byte", |origin| origin.write_all(b"H").unwrap()),
+        ("the end", |origin| {
+            origin.shutdown(Shutdown::Write).unwrap()
+        }),
+    ];
+    for (what, arrives) in late {
+        let (pool, mut lease, mut origin) = pair();
+        exchange(&mut lease, &mut origin).await;
+        lease.give_back();
+        arrives(&mut origin);
+        assert!(reused(&pool).is_none(), "{what}");
+        assert!(reused(&pool).is_none(), "{what}: it stays");
+        // It is closed: the origin reads the end, or a reset because of what it sent.
+        origin.set_read_timeout(None).unwrap();
+        let read = origin.read(&mut [0; 1]);
+        assert!(read.is_err() || matches!(read, Ok(0)), "{what}: {read:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_arrives_before_a_handover_ends_the_connection() {
+    let (pool, mut lease, mut origin) = pair();
+    exchange(&mut lease, &mut origin).await;
+    pool.handover.enter();
+    lease.give_back();
+    origin.write_all(RESPONSE).unwrap();
+    let mut link = pool.handover.next().await;
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(!link.connection.is_free(&mut cx));
+}
+
+#[tokio::test]
+async fn a_silent_connection_serves_the_next_request() {
+    let (pool, mut lease, mut origin) = pair();
+    for _ in 0..3 {
+        exchange(&mut lease, &mut origin).await;
+        lease.give_back();
+        lease = reused(&pool).expect("nothing has arrived");
+    }
+}
