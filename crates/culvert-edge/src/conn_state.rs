@@ -5,7 +5,7 @@
 //! `tcp_connection_closed` comes after every `http_request_complete` of the connection, whatever ended them.
 //! It knows no endpoints and no upstreams; those are in [`Downstream`](crate::downstream::Downstream).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use culvert_base::Timestamp;
 use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
-use culvert_policy::conn::{ConnCounters, ConnInfo};
+use culvert_policy::conn::{ConnCounters, ConnInfo, source};
 use culvert_policy::policy::conn_state::PolicyConnState;
 use culvert_policy::reply::ReplyContext;
 use futures_util::task::AtomicWaker;
@@ -68,6 +68,20 @@ pub(crate) struct ConnState {
     entry: Option<CensusEntry<Self>>,
     /// Set if it is a replay of the server and no connection of a client.
     pub(crate) replay: OnceLock<ReplayState>,
+}
+
+/// Memory that bytes of a connection take.
+#[derive(Debug)]
+pub(crate) struct HeldBytes {
+    conn: Arc<ConnState>,
+    bytes: usize,
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        let held = &self.conn.counters.held_bytes;
+        held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// The owner of a connection.
@@ -223,6 +237,21 @@ impl ConnState {
     pub(crate) fn too_slow(&self) {
         self.edge.meters.slow_readers.up();
         self.is_reset.store(true, Ordering::Relaxed);
+    }
+
+    /// The source whose share of pipes its traffic uses.
+    pub(crate) fn source(&self) -> IpAddr {
+        source(plain_address(self.info.client.ip()))
+    }
+
+    /// Counts memory that bytes of the connection take, until the result is dropped.
+    pub(crate) fn hold(self: &Arc<Self>, bytes: usize) -> HeldBytes {
+        let held = &self.counters.held_bytes;
+        held.fetch_add(bytes, Ordering::Relaxed);
+        HeldBytes {
+            conn: Arc::clone(self),
+            bytes,
+        }
     }
 
     /// Whether its socket closes with a reset.

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::splice;
+
 /// How often usage is measured.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long usage must be lower before the level drops.
@@ -382,13 +384,14 @@ impl RunQueue {
     }
 }
 
-/// Private memory of the process, in bytes.
+/// Private memory of the process and bytes in its pipes.
 fn memory() -> Option<u64> {
     const PAGE_BYTES: u64 = 4096;
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = text.split(' ').skip(1).map(str::parse::<u64>);
     let (resident, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
-    Some(resident.saturating_sub(shared).saturating_mul(PAGE_BYTES))
+    let private = resident.saturating_sub(shared).saturating_mul(PAGE_BYTES);
+    Some(private.saturating_add(splice::held_bytes()))
 }
 
 /// Half of the memory of the machine or its control group, whichever is less.

@@ -2,17 +2,19 @@
 //!
 //! An idle relay holds no buffer: bytes are read into one that all relays of a thread share, and written immediately. Only
 //! what the other side does not take is kept, and then nothing more is read. While bytes flow fast between two sockets
-//! the kernel moves them ([`Pipe`]). Bytes of an agent are in memory already, and are written from there.
+//! the kernel moves them ([`Pipe`]), until one side stalls. Bytes of an agent are in memory already, and are written from there.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::conn_state::{ConnState, HeldBytes};
 use crate::splice::Pipe;
 
 /// Size of the first reads.
@@ -63,13 +65,21 @@ pub(crate) trait RelayEnd: AsyncRead + AsyncWrite + Unpin {
 }
 
 /// Both directions of a relay.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Relay {
     there: Direction,
     back: Direction,
 }
 
 impl Relay {
+    /// A relay for the client of this connection. Without one, the kernel moves no bytes.
+    pub(crate) fn new(conn: Option<&Arc<ConnState>>) -> Self {
+        Self {
+            there: Direction::new(conn),
+            back: Direction::new(conn),
+        }
+    }
+
     /// Moves bytes until both directions have ended, or one has failed.
     pub(crate) fn poll(
         &mut self,
@@ -91,8 +101,11 @@ impl Relay {
 struct Direction {
     /// Bytes that were read and that the other side has not taken.
     rest: VecDeque<Bytes>,
+    /// The memory of what was in a pipe.
+    held: Option<HeldBytes>,
     read_bytes: usize,
     pipe: Option<Pipe>,
+    conn: Option<Arc<ConnState>>,
     is_unflushed: bool,
     phase: Phase,
 }
@@ -106,19 +119,19 @@ enum Phase {
     Over,
 }
 
-impl Default for Direction {
-    fn default() -> Self {
+impl Direction {
+    fn new(conn: Option<&Arc<ConnState>>) -> Self {
         Self {
             rest: VecDeque::new(),
+            held: None,
             read_bytes: READ_BYTES_MIN,
             pipe: None,
+            conn: conn.map(Arc::clone),
             is_unflushed: false,
             phase: Phase::Open,
         }
     }
-}
 
-impl Direction {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -272,7 +285,8 @@ impl Direction {
             // The other side is slow.
             self.read_bytes = READ_BYTES_MIN;
         } else if bytes == bytes_max && are_sockets {
-            self.pipe = Pipe::take();
+            let conn = self.conn.as_ref();
+            self.pipe = conn.and_then(|conn| Pipe::take(conn.source()));
         } else if bytes == self.read_bytes {
             self.read_bytes = (bytes * 2).min(bytes_max);
         }
@@ -323,6 +337,7 @@ impl Direction {
         }
         // It holds no memory until the other side is slow again.
         self.rest = VecDeque::new();
+        self.held = None;
         Poll::Ready(Ok(()))
     }
 
@@ -338,8 +353,14 @@ impl Direction {
             return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
         };
         while !pipe.is_empty() {
-            ready!(to.poll_empty(cx, pipe))?;
-            self.is_unflushed = true;
+            if let Poll::Ready(taken) = to.poll_empty(cx, pipe) {
+                taken?;
+                self.is_unflushed = true;
+            } else if pipe.is_stalled(cx) {
+                return self.poll_stalled(cx, from, to);
+            } else {
+                return Poll::Pending;
+            }
         }
         match from.poll_fill(cx, pipe, usize::MAX) {
             Poll::Ready(Ok(bytes)) if bytes > 0 => Poll::Ready(Ok(bytes)),
@@ -360,5 +381,21 @@ impl Direction {
                 ended
             }
         }
+    }
+
+    /// The other side has taken nothing for a while: keeps the bytes of the pipe in memory, and gives the pipe back.
+    fn poll_stalled(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut impl RelayEnd,
+        to: &mut impl RelayEnd,
+    ) -> Poll<io::Result<usize>> {
+        if let Some(pipe) = self.pipe.take() {
+            let bytes = pipe.drain()?;
+            self.held = self.conn.as_ref().map(|conn| conn.hold(bytes.len()));
+            self.rest.push_back(bytes);
+            self.read_bytes = READ_BYTES_MIN;
+        }
+        self.poll_copied(cx, from, to)
     }
 }

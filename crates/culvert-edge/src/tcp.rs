@@ -17,7 +17,6 @@ use tokio::time::Instant;
 use crate::alarm::Alarm;
 use crate::counting::RelayCount;
 use crate::downstream::Downstream;
-use crate::edge_state::Phase;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::Http1Server;
 use crate::http2::stream::Tunnelled;
@@ -388,7 +387,7 @@ async fn relay<A, B>(
     let moved = || count.up_to(down.conn.counters.bytes());
     let is_cut = |waker: &Waker| {
         down.conn.driver.register(waker);
-        down.edge.state.phase() == Phase::Cut
+        down.conn.is_cut()
     };
     pass(client, upstream, Some(down), (idle, write), moved, is_cut).await;
 }
@@ -419,7 +418,7 @@ async fn pass<A, B>(
         is_half: Arc::default(),
     };
     let is_half = Arc::clone(&client.is_half);
-    let mut copy = Relay::default();
+    let mut copy = Relay::new(down.map(|down| &down.conn));
     let relayed = poll_fn(|cx| {
         if is_cut(cx.waker()) || copy.poll(cx, &mut client, upstream).is_ready() {
             return Poll::Ready(());

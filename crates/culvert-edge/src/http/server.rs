@@ -1,6 +1,7 @@
 //! Drives one HTTP/1 connection, from its first request to its close.
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -15,6 +16,7 @@ use http::{Method, Version, request};
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
+use crate::conn_state::{ConnState, HeldBytes};
 use crate::downstream::Downstream;
 use crate::edge_state::Phase;
 use crate::http::pipeline;
@@ -157,9 +159,9 @@ async fn answer(
         exchange.recording.head(out.len() - before);
     }
     drop(head);
-    let (mut body, mut pipe) = (Some(body), None);
+    let (mut body, mut splice) = (Some(body), Splice::new(&down.conn));
     let sent = poll_fn(|cx| {
-        match poll_send(cx, client, out, &mut sending, &mut body, &mut pipe) {
+        match poll_send(cx, client, out, &mut sending, &mut body, &mut splice) {
             Poll::Ready(Ok(())) => return Poll::Ready(After::Next),
             Poll::Ready(Err(Unsent)) => return Poll::Ready(After::Close),
             Poll::Pending => down.conn.driver.register(cx.waker()),
@@ -245,6 +247,35 @@ impl Begun {
 #[derive(Debug)]
 struct Unsent;
 
+/// The pipe through which the kernel moves the body of a response.
+#[derive(Debug)]
+struct Splice<'a> {
+    conn: &'a Arc<ConnState>,
+    pipe: Option<Pipe>,
+    /// The memory of what was in it when the client stopped reading.
+    held: Option<HeldBytes>,
+}
+
+impl<'a> Splice<'a> {
+    fn new(conn: &'a Arc<ConnState>) -> Self {
+        Self {
+            conn,
+            pipe: None,
+            held: None,
+        }
+    }
+
+    /// The client has read nothing for a while: keeps the bytes of the pipe in memory, and gives the pipe back.
+    fn drain(&mut self, out: &mut WriteBuffer) -> io::Result<()> {
+        if let Some(pipe) = self.pipe.take() {
+            let bytes = pipe.drain()?;
+            self.held = Some(self.conn.hold(bytes.len()));
+            out.push(bytes, b"");
+        }
+        Ok(())
+    }
+}
+
 /// Sends a response to the client. Its body is dropped when all of it is buffered. This ends the exchange before
 /// the last byte has left.
 fn poll_send(
@@ -253,10 +284,10 @@ fn poll_send(
     out: &mut WriteBuffer,
     sending: &mut BodyWriter,
     body: &mut Option<ResponseBody>,
-    pipe: &mut Option<Pipe>,
+    splice: &mut Splice<'_>,
 ) -> Poll<Result<(), Unsent>> {
     while let Some(source) = body {
-        ready!(poll_move(cx, client, out, sending, source, pipe))?;
+        ready!(poll_move(cx, client, out, sending, source, splice))?;
         if source.is_end_stream() {
             *body = None;
             sending.end(None, out).map_err(|_| Unsent)?;
@@ -297,20 +328,28 @@ fn poll_move(
     out: &mut WriteBuffer,
     sending: &mut BodyWriter,
     source: &mut ResponseBody,
-    pipe: &mut Option<Pipe>,
+    splice: &mut Splice<'_>,
 ) -> Poll<Result<(), Unsent>> {
-    if pipe.is_none() {
+    if splice.pipe.is_none() {
         let has_length = matches!(sending, BodyWriter::Length(_));
         if !has_length || source.movable() < MOVED_BYTES_MIN || !client.is_socket() {
             return Poll::Ready(Ok(()));
         }
         // The head, and what was read with it.
         ready!(client.poll_write(cx, out)).map_err(|_| Unsent)?;
-        *pipe = Pipe::take();
+        splice.held = None;
+        splice.pipe = Pipe::take(splice.conn.source());
     }
     let mut moved = 0;
-    while let Some(open) = pipe {
-        ready!(client.poll_empty(cx, open)).map_err(|_| Unsent)?;
+    while let Some(open) = &mut splice.pipe {
+        if let Poll::Ready(emptied) = client.poll_empty(cx, open) {
+            emptied.map_err(|_| Unsent)?;
+        } else if open.is_stalled(cx) {
+            splice.drain(out).map_err(|_| Unsent)?;
+            break;
+        } else {
+            return Poll::Pending;
+        }
         if moved >= TURN_BYTES_MAX {
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -322,7 +361,7 @@ fn poll_move(
         if bytes > 0 {
             moved += bytes as u64;
             sending.passed(bytes as u64).map_err(|_| Unsent)?;
-        } else if let Some(open) = pipe.take() {
+        } else if let Some(open) = splice.pipe.take() {
             open.give_back();
             client.caught_up();
         }

@@ -1,12 +1,15 @@
 //! Pipes on Linux.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use culvert_base::sync::lock;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use rustix::process::{Resource, getrlimit};
@@ -14,11 +17,14 @@ use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use super::Pipe;
+use super::{Held, Pipe};
+use crate::alarm::Alarm;
 
 /// Most pipes of the process, and how many files it may open for each of them.
 const PIPES_MAX: u64 = 256;
 const FILES_PER_PIPE: u64 = 64;
+/// The part of them that one source may use.
+const SOURCES_PART: u64 = 2;
 /// Most idle pipes that are kept for the next relays.
 const KEPT_MAX: usize = 64;
 /// Bytes that a pipe holds, if the system allows it.
@@ -26,8 +32,53 @@ const PIPE_BYTES: usize = 256 << 10;
 
 static OPEN: AtomicU64 = AtomicU64::new(0);
 
-/// Idle pipes. All threads share them: those of an idle thread would count towards the limit, and help no other.
-static KEPT: Mutex<Vec<Ends>> = Mutex::new(Vec::new());
+static PIPES: Mutex<Pipes> = Mutex::new(Pipes {
+    kept: Vec::new(),
+    by_source: BTreeMap::new(),
+});
+
+/// The pipes of the process.
+#[derive(Debug)]
+struct Pipes {
+    /// Idle pipes. All threads share them: those of an idle thread would count towards the limit, and help no other.
+    kept: Vec<Ends>,
+    /// Number of pipes that each source uses. At most [`PIPES_MAX`] sources.
+    by_source: BTreeMap<IpAddr, u64>,
+}
+
+/// The use of a pipe by a source.
+#[derive(Debug)]
+pub(super) struct Share(IpAddr);
+
+impl Share {
+    fn take(pipes: &mut Pipes, source: IpAddr) -> Option<Self> {
+        let used = pipes.by_source.get(&source).copied().unwrap_or_default();
+        if used >= pipes_max().div_ceil(SOURCES_PART) {
+            return None;
+        }
+        pipes.by_source.insert(source, used + 1);
+        Some(Self(source))
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut pipes = lock(&PIPES);
+        if let Some(used) = pipes.by_source.get_mut(&self.0) {
+            *used = used.saturating_sub(1);
+            if *used == 0 {
+                pipes.by_source.remove(&self.0);
+            }
+        }
+    }
+}
+
+/// Number of pipes that a source uses.
+#[cfg(test)]
+pub(crate) fn used_by(source: IpAddr) -> u64 {
+    let pipes = lock(&PIPES);
+    pipes.by_source.get(&source).copied().unwrap_or_default()
+}
 
 /// The two ends of a pipe.
 #[derive(Debug)]
@@ -80,19 +131,47 @@ impl Ends {
 }
 
 impl Pipe {
-    /// An empty pipe, if there is one.
-    pub(crate) fn take() -> Option<Self> {
-        let kept = lock(&KEPT).pop();
+    /// An empty pipe for the traffic of a source, if there is one.
+    pub(crate) fn take(source: IpAddr) -> Option<Self> {
+        let (share, kept) = {
+            let mut pipes = lock(&PIPES);
+            (Share::take(&mut pipes, source)?, pipes.kept.pop())
+        };
         let ends = kept.or_else(Ends::open)?;
-        Some(Self { ends, bytes: 0 })
+        Some(Self {
+            ends,
+            _share: share,
+            held: Held::default(),
+            stalled_since: None,
+            alarm: Alarm::default(),
+        })
     }
 
     /// Keeps it for the next relay.
     pub(crate) fn give_back(self) {
-        let mut kept = lock(&KEPT);
-        if self.is_empty() && kept.len() < KEPT_MAX {
-            kept.push(self.ends);
+        if self.is_empty() {
+            let mut pipes = lock(&PIPES);
+            if pipes.kept.len() < KEPT_MAX {
+                pipes.kept.push(self.ends);
+            }
         }
+    }
+
+    /// Takes out all bytes, and keeps it for the next relay.
+    pub(crate) fn drain(mut self) -> io::Result<Bytes> {
+        let mut bytes = vec![0; self.held.0];
+        let mut filled = 0;
+        while let Some(room) = bytes.get_mut(filled..).filter(|room| !room.is_empty()) {
+            match rustix::io::read(&self.ends.read, room) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => filled += read,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.held.set(0);
+        self.give_back();
+        Ok(bytes.into())
     }
 
     /// Moves up to `bytes_max` bytes that have arrived at a socket into the pipe, which is empty. 0 means the end.
@@ -125,7 +204,7 @@ impl Pipe {
             match moved {
                 Err(error) if is_again(&error) => {}
                 Ok(bytes) => {
-                    self.bytes = bytes;
+                    self.held.set(bytes);
                     return Poll::Ready(Ok(bytes));
                 }
                 Err(error) => return Poll::Ready(Err(error)),
@@ -143,14 +222,15 @@ impl Pipe {
             std::task::ready!(socket.poll_write_ready(cx))?;
             let moved = socket.try_io(Interest::WRITABLE, || {
                 let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
-                let moved = splice(&self.ends.read, None, socket, None, self.bytes, flags);
+                let moved = splice(&self.ends.read, None, socket, None, self.held.0, flags);
                 moved.map_err(io::Error::from)
             });
             match moved {
                 Err(error) if is_again(&error) => {}
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(bytes) => {
-                    self.bytes = self.bytes.saturating_sub(bytes);
+                    self.held.set(self.held.0.saturating_sub(bytes));
+                    self.stalled_since = None;
                     return Poll::Ready(Ok(bytes));
                 }
                 Err(error) => return Poll::Ready(Err(error)),
@@ -166,16 +246,21 @@ fn is_again(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::os::fd::AsRawFd;
 
     use super::*;
+
+    fn source(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
 
     /// A thread that becomes idle leaves its pipes to the others.
     #[test]
     fn idle_pipes_are_counted_over_all_threads() {
         let descriptors = |pipe: &Pipe| pipe.ends.read.as_raw_fd();
         let given = std::thread::spawn(move || {
-            let pipe = Pipe::take().unwrap();
+            let pipe = Pipe::take(source(1)).unwrap();
             let kept = descriptors(&pipe);
             pipe.give_back();
             kept
@@ -183,7 +268,7 @@ mod tests {
         let given = given.join().unwrap();
         // Other tests may take it meanwhile, and give it back.
         for _ in 0..10_000 {
-            let taken: Vec<Pipe> = (0..KEPT_MAX).map_while(|_| Pipe::take()).collect();
+            let taken: Vec<Pipe> = (0..KEPT_MAX).map_while(|_| Pipe::take(source(1))).collect();
             let is_there = taken.iter().any(|pipe| descriptors(pipe) == given);
             taken.into_iter().for_each(Pipe::give_back);
             if is_there {
@@ -192,5 +277,34 @@ mod tests {
             std::thread::yield_now();
         }
         panic!("the pipe {given} is not kept");
+    }
+
+    #[test]
+    fn a_source_leaves_pipes_to_others() {
+        let most = pipes_max().div_ceil(SOURCES_PART);
+        let mut taken = Vec::new();
+        // Other tests may have some meanwhile.
+        while let Some(pipe) = Pipe::take(source(2)) {
+            taken.push(pipe);
+        }
+        assert!(taken.len() as u64 <= most, "{} of {most}", taken.len());
+        assert_eq!(used_by(source(2)), taken.len() as u64);
+        let other = Pipe::take(source(3)).expect("one for another source");
+        other.give_back();
+        taken.into_iter().for_each(Pipe::give_back);
+        assert_eq!(used_by(source(2)), 0);
+        assert_eq!(used_by(source(3)), 0);
+    }
+
+    #[test]
+    fn a_drained_pipe_gives_all_its_bytes_and_its_place() {
+        let mut pipe = Pipe::take(source(4)).unwrap();
+        let bytes: Vec<u8> = (0..40_000u32).map(|n| n.to_le_bytes()[0]).collect();
+        let mut write = std::fs::File::from(pipe.ends.write.try_clone().unwrap());
+        write.write_all(&bytes).unwrap();
+        pipe.held.set(bytes.len());
+        assert!(crate::splice::held_bytes() >= 40_000);
+        assert!(pipe.drain().unwrap() == bytes);
+        assert_eq!(used_by(source(4)), 0);
     }
 }

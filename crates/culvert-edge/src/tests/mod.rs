@@ -37,6 +37,7 @@ mod rfc6455;
 mod secure;
 mod situations;
 mod sizes;
+mod stalled;
 mod statistics;
 mod storm;
 mod streams;

@@ -18,10 +18,10 @@ use crate::{
 };
 
 /// More than the buffers of both sockets, so that either side waits for the other.
-const LONG: usize = 24 << 20;
+pub(super) const LONG: usize = 24 << 20;
 
 /// Bytes whose every mix-up shows.
-fn bytes(seed: u64, length: usize) -> Vec<u8> {
+pub(super) fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut all = vec![0; length.next_multiple_of(8)];
     for word in all.chunks_exact_mut(8) {

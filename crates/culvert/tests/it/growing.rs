@@ -60,6 +60,13 @@ const BY_CLIENTS: &[Row] = &[
     ),
     ("edge/relay.rs Direction.rest", "PIECES_MAX", 16, Direct, ""),
     (
+        "edge/splice/linux.rs Pipes.by_source",
+        "PIPES_MAX",
+        256,
+        Tree,
+        "a_source_leaves_pipes_to_others",
+    ),
+    (
         "http/http2/hpack.rs Decoder.table",
         "TABLE_BYTES_MAX",
         128,
