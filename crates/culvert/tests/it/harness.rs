@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use culvert::client::{Answer, Client};
+use culvert::client::{ApiResponse, Client};
 use culvert::config::Settings;
 use culvert::server::Server;
 use culvert_base::{Entropy, OsEntropy};
@@ -311,7 +311,7 @@ impl Harness {
     }
 
     /// Sends any request to the API.
-    pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Answer {
+    pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> ApiResponse {
         self.client.call(method, path, body.as_ref()).await.unwrap()
     }
 
