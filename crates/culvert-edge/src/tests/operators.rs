@@ -12,6 +12,7 @@ use culvert_tls::peer;
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
 
 use super::harness::*;
@@ -480,16 +481,21 @@ async fn hostile_connections_to_the_operator_listener_are_closed_and_others_serv
     let mut honest = Client::new(stream);
 
     // Another source opens more connections than it may, and says nothing, or no TLS.
-    let mut silent = Vec::new();
+    // All at a time, so that the first ones have not timed out when the last ones arrive.
+    let address = installation.address();
+    let mut connecting = JoinSet::new();
     for n in 0..200 {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.bind("127.0.0.9:0".parse().unwrap()).unwrap();
-        let mut tcp = socket.connect(installation.address()).await.unwrap();
-        if n % 2 == 1 {
-            drop(tcp.write_all(&[n; 512]).await);
-        }
-        silent.push(tcp);
+        connecting.spawn(async move {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind("127.0.0.9:0".parse().unwrap()).unwrap();
+            let mut tcp = socket.connect(address).await.unwrap();
+            if n % 2 == 1 {
+                drop(tcp.write_all(&[n; 512]).await);
+            }
+            tcp
+        });
     }
+    let silent = connecting.join_all().await;
     // With a good certificate: messages that never end, that are none, and that are too long for what follows.
     let mut inside = Vec::new();
     for begin in [
