@@ -273,7 +273,7 @@ async fn batches_of_the_format_before_are_carried_over(db: &TestDatabase) {
     let database = Database::open(&db.url, before, &*db.clock).await.unwrap();
     let mut connection = database.site.connect(Access::Write).await.unwrap();
     for (n, name) in ["a1", "a2", "a3"].into_iter().enumerate() {
-        let insert = "INSERT INTO batch (destination, class, db, part, events, bytes, crc, attempt, \
+        let insert = "INSERT INTO batch (destination, class, place, part, events, bytes, crc, attempt, \
              first_at, due_at, fence, body) VALUES ('ed_1', 0, $1, 0, 2, 7, $2, 0, 5, 5, 0, $3)";
         let arguments = [
             Arg::Int(n as i64),
