@@ -2,6 +2,8 @@
 //!
 //! Not here: the requests themselves, and where keys come from.
 
+#![warn(missing_docs)]
+
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
@@ -19,8 +21,11 @@ pub use aws_sigv4::http_request::SignableBody;
 /// A pair of keys, with a token if they are temporary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
+    /// The access key ID, such as `AKIA…`.
     pub id: String,
+    /// The secret access key.
     pub secret: Secret,
+    /// The session token of temporary keys.
     pub session: Option<Secret>,
 }
 

@@ -1,5 +1,7 @@
 //! A constant for each error code. [`crate::refusal`] has the table of classes and messages.
 
+#![allow(missing_docs, reason = "the table has the message of each code")]
+
 use std::fmt;
 
 use crate::refusal::{CODES, CodeRow};

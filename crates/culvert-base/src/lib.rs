@@ -4,6 +4,8 @@
 //! This crate contains a type only if two crates need it that do not depend on each other. It does no I/O except for
 //! reading the system clock and random source. It contains no async runtime, SQL or HTTP.
 
+#![warn(missing_docs)]
+
 pub mod code;
 pub mod entropy;
 pub mod event;

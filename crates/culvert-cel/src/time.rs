@@ -46,6 +46,7 @@ impl Timestamp {
     }
 
     /// Nanoseconds within the second.
+    /// The number of nanoseconds; negative for a duration into the past.
     pub fn nanos(self) -> u32 {
         self.nanos
     }
@@ -142,6 +143,7 @@ impl fmt::Display for Timestamp {
 }
 
 impl Duration {
+    /// A duration of `nanos` nanoseconds.
     pub fn from_nanos(nanos: i64) -> Self {
         Self { nanos }
     }

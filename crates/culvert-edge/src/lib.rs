@@ -7,6 +7,8 @@
 //! It runs on a snapshot that others compile and [publish](Edge::publish), and knows nothing of
 //! accounts, resources or storage: an account is a label on an endpoint here.
 
+#![warn(missing_docs)]
+
 mod alarm;
 mod bounds;
 mod census;

@@ -13,6 +13,8 @@
 //!
 //! Requests to providers go through the ports of [`culvert_policy::services`].
 
+#![warn(missing_docs)]
+
 mod attempt;
 mod config;
 mod console;

@@ -160,8 +160,8 @@ impl Head {
     }
 }
 
-/// A whole frame. [`crate::connection::Connection`] never builds one, it writes heads and payloads straight
-/// into its [`crate::outbox::Outbox`]; tests and tools speak in these.
+/// A whole frame. [`crate::connection::Connection`] never builds one: it writes heads and payloads
+/// into its [`crate::outbox::Outbox`]. Tests and tools use frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// Ends both directions of a stream.

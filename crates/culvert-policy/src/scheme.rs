@@ -14,10 +14,10 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// All there are.
+    /// All schemes.
     pub const ALL: [Self; 4] = [Self::Http, Self::Https, Self::Tcp, Self::Tls];
 
-    /// As it stands in front of `://`.
+    /// The scheme as in a URL, without `://`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Http => "http",

@@ -10,6 +10,8 @@
 //!
 //! Owners of keys and the routing of traffic are elsewhere.
 
+#![warn(missing_docs)]
+
 mod cancellable;
 mod certificate;
 mod command;

@@ -120,7 +120,7 @@ impl EndpointCounters {
         }
     }
 
-    /// Counts a connection.
+    /// Counts an accepted connection.
     pub fn connection(&self) {
         if let Some(stripe) = self.stripe() {
             stripe.connections.fetch_add(1, Ordering::Relaxed);

@@ -44,11 +44,14 @@ pub struct Head {
 /// have the same value under the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
+    /// What the value is, such as `prefix`.
     pub name: Cow<'static, str>,
+    /// The value, compared byte by byte.
     pub value: String,
 }
 
 impl Key {
+    /// A key with this name and value.
     pub fn new(name: &'static str, value: impl Into<String>) -> Self {
         Self {
             name: Cow::Borrowed(name),
@@ -74,10 +77,12 @@ pub struct Ref {
     pub field: Cow<'static, str>,
     /// The id of the target.
     pub to: String,
+    /// What a removal of the target does.
     pub on_delete: OnDelete,
 }
 
 impl Ref {
+    /// A reference of `field` to the document `to`, which decides by `on_delete` what a removal of `to` does.
     pub fn new(field: &'static str, to: impl Into<String>, on_delete: OnDelete) -> Self {
         Self {
             field: Cow::Borrowed(field),

@@ -15,9 +15,11 @@ pub const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 /// The result of a handshake, for events and expressions.
 #[derive(Debug)]
 pub struct HandshakeInfo {
+    /// The negotiated cipher suite; `None` before the handshake has one.
     pub suite: Option<CipherSuite>,
     /// Whether the version is TLS 1.3. Otherwise it is 1.2.
     pub is_13: bool,
+    /// Whether the handshake resumed an earlier session.
     pub is_resumed: bool,
     /// The certificate of the client.
     pub client: Option<Box<Peer>>,

@@ -27,6 +27,7 @@ impl Peer {
         }
     }
 
+    /// The certificate, DER-encoded.
     pub fn der(&self) -> &[u8] {
         &self.der
     }

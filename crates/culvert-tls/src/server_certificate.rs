@@ -16,7 +16,9 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 /// A server certificate with the settings of its handshakes.
 #[derive(Debug)]
 pub struct ServerCertificate {
+    /// The chain and its private key.
     pub key: Arc<CertifiedKey>,
+    /// The configuration that presents it.
     pub config: Arc<ServerConfig>,
     /// Verifies client certificates, if they are requested.
     pub clients: Option<Arc<dyn ClientCertVerifier>>,

@@ -52,7 +52,9 @@ pub enum Strategy {
 /// A version of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
+    /// TLS 1.2.
     Tls12,
+    /// TLS 1.3.
     Tls13,
 }
 
@@ -66,12 +68,15 @@ impl Version {
 /// The settings of one or more `terminate-tls` actions. `None` means that no action sets the value.
 #[derive(Clone, Debug, Default)]
 pub struct TlsSettings {
+    /// The lowest accepted version.
     pub min: Option<Version>,
+    /// The highest accepted version.
     pub max: Option<Version>,
     /// Replaces the endpoint's certificate.
     pub key: Option<Arc<CertifiedKey>>,
     /// Always set if an action sets authorities.
     pub strategy: Option<Strategy>,
+    /// The authorities of client certificates.
     pub trusted: Option<Arc<Trusted>>,
 }
 

@@ -23,7 +23,7 @@ pub struct Operators {
     pub operators: Vec<Operator>,
 }
 
-/// A Kubernetes operator.
+/// A Kubernetes operator that may connect to the endpoints it selects.
 #[derive(Clone, Debug)]
 pub struct Operator {
     /// `k8sop_…`, the common name of its certificates.

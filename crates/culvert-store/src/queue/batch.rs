@@ -159,9 +159,11 @@ pub enum QueueError {
     Fault(#[from] Fault),
 }
 
-/// Limits of dead letters for each destination and class: number, bytes and age. A new one displaces the oldest.
+/// Maximum number of dead letters for each destination and class. A new one displaces the oldest.
 pub const DEAD_LETTERS_MAX: i64 = 10_000;
+/// Maximum bytes of dead letters for each destination and class.
 pub const DEAD_LETTERS_BYTES_MAX: i64 = 64 << 20;
+/// Time until a dead letter is removed.
 pub const DEAD_LETTERS_FOR: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Maximum bytes of the reason of a retry or a dead letter.
 pub const WHY_BYTES_MAX: usize = 500;
