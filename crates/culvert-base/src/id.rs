@@ -57,31 +57,38 @@ impl Ksuid {
 impl Ksuid {
     /// The 27 base62 characters, which are ASCII.
     pub fn text(&self) -> [u8; BODY_LENGTH] {
-        // Repeatedly divides five big-endian 32-bit words by 62^5, which gives five characters at a time.
-        let mut words = [0u32; 5];
-        for (word, bytes) in words.iter_mut().zip(self.0.chunks_exact(4)) {
-            *word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        }
-        let mut words = &mut words[..];
+        // Each division by 62^10 gives ten characters.
+        let [a, b, c, d, random @ ..] = self.0;
+        let seconds = u64::from(u32::from_be_bytes([a, b, c, d]));
+        let (high, low) = halves(u128::from_be_bytes(random));
+        let (high, rest) = divided(seconds, high);
+        let (low, last) = divided(rest, low);
+        let (first, middle) = divided(high, low);
         let mut text = [b'0'; BODY_LENGTH];
-        for characters in text.rchunks_mut(5) {
-            const DIVISOR: u64 = 62u64.pow(5);
-            let mut remainder = 0u64;
-            while let [0, rest @ ..] = words {
-                words = rest;
-            }
-            for word in &mut *words {
-                let value = (remainder << 32) | u64::from(*word);
-                *word = u32::try_from(value / DIVISOR).unwrap_or(0);
-                remainder = value % DIVISOR;
-            }
-            for character in characters.iter_mut().rev() {
-                *character = BASE62[usize::try_from(remainder % 62).unwrap_or(0)];
-                remainder /= 62;
+        for (place, mut value) in [(0..7, first), (7..17, middle), (17..27, last)] {
+            for character in text[place].iter_mut().rev() {
+                *character = BASE62[(value % 62) as usize];
+                value /= 62;
             }
         }
         text
     }
+}
+
+/// The high and the low half of a number.
+fn halves(number: u128) -> (u64, u64) {
+    let half = |bits| u64::try_from(bits & u128::from(u64::MAX)).unwrap_or(0);
+    (half(number >> 64), half(number))
+}
+
+/// Quotient and remainder of a number, whose high half must be below the divisor, and 62^10.
+fn divided(high: u64, low: u64) -> (u64, u64) {
+    const DIVISOR: u64 = 62u64.pow(10);
+    let number = u128::from(high) << 64 | u128::from(low);
+    let (_, quotient) = halves(number / u128::from(DIVISOR));
+    // The remainder has 64 bits, so the upper bits of the product do not matter.
+    let remainder = low.wrapping_sub(quotient.wrapping_mul(DIVISOR));
+    (quotient, remainder)
 }
 
 impl fmt::Display for Ksuid {

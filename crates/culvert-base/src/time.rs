@@ -83,20 +83,31 @@ impl Timestamp {
     /// Formats as RFC 3339 in ASCII. Returns a buffer and the length of the text in it.
     pub fn rfc3339(self, digits: usize) -> ([u8; 30], usize) {
         let seconds = self.unix_seconds();
-        let nanos = self.0.rem_euclid(1_000_000_000);
         let (year, month, day) = civil(seconds.div_euclid(86_400));
-        let of_day = seconds.rem_euclid(86_400);
+        // Both are in range whatever the time is.
+        let of_day = u32::try_from(seconds.rem_euclid(86_400)).unwrap_or(0);
+        let nanos = u32::try_from(self.0.rem_euclid(1_000_000_000)).unwrap_or(0);
         let mut text = *b"0000-00-00T00:00:00.000000000Z";
-        for (place, value) in [
-            (0..4, year),
-            (5..7, month),
-            (8..10, day),
-            (11..13, of_day / 3600),
-            (14..16, of_day / 60 % 60),
-            (17..19, of_day % 60),
-            (20..29, nanos),
-        ] {
-            put(&mut text[place], u32::try_from(value).unwrap_or(0));
+        let mut put = |at: usize, value: u32| {
+            text[at..at + 2].copy_from_slice(&PAIRS[value as usize % 100]);
+        };
+        put(0, year / 100);
+        put(2, year % 100);
+        put(5, month);
+        put(8, day);
+        put(11, of_day / 3600);
+        put(14, of_day / 60 % 60);
+        put(17, of_day % 60);
+        if digits > 0 {
+            let (millis, rest) = (nanos / 1_000_000, nanos % 1_000_000);
+            // The first of these digits is written over.
+            put(20, millis / 10);
+            put(21, millis % 100);
+            if digits > 3 {
+                put(23, rest / 10_000);
+                put(25, rest / 100 % 100);
+                put(27, rest % 100);
+            }
         }
         let end = if digits == 0 { 19 } else { 20 + digits.min(9) };
         text[end] = b'Z';
@@ -121,13 +132,16 @@ impl Timestamp {
     }
 }
 
-/// Writes `value` as decimal digits, right-aligned and padded with zeros.
-fn put(digits: &mut [u8], mut value: u32) {
-    for digit in digits.iter_mut().rev() {
-        *digit = b'0' + (value % 10) as u8;
-        value /= 10;
+/// The decimal digits of each number below 100.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[b'0'; 2]; 100];
+    let mut value = 0;
+    while value < 100 {
+        pairs[value as usize] = [b'0' + value / 10, b'0' + value % 10];
+        value += 1;
     }
-}
+    pairs
+};
 
 /// The offset from UTC, in seconds, of a named time zone such as `Europe/Vienna` at a time in Unix seconds. `None` if
 /// the zone is unknown or the time is out of range.
@@ -137,12 +151,12 @@ pub fn zone_offset(zone: &str, unix_seconds: i64) -> Option<i32> {
     Some(zone.to_offset(at).seconds())
 }
 
-/// Year, month and day of a day number (days since the Unix epoch) in the Gregorian calendar. Years begin in March
-/// here, so that the leap day is the last day of a year. 400 years have 146,097 days.
-fn civil(days: i64) -> (i64, i64, i64) {
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
+/// Year, month and day of a day number (days since the Unix epoch) in the Gregorian calendar, from the year 0 on. Years
+/// begin in March here, so that the leap day is the last day of a year. 400 years have 146,097 days.
+fn civil(days: i64) -> (u32, u32, u32) {
+    // A time has 64 bits of nanoseconds, so its year is between 1677 and 2262.
+    let shifted = u32::try_from(days + 719_468).unwrap_or(0);
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era =
         (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
@@ -153,7 +167,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
     } else {
         shifted_month - 9
     };
-    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    let year = era * 400 + year_of_era + u32::from(month <= 2);
     (year, month, day)
 }
 
@@ -251,6 +265,15 @@ mod tests {
         fn every_moment_survives_its_text(nanos: i64) {
             let at = Timestamp(nanos);
             prop_assert_eq!(Timestamp::parse(&at.to_nanos_text()), Some(at));
+        }
+
+        #[test]
+        fn fewer_digits_are_the_first_ones(nanos: i64, digits in 1usize..9) {
+            let at = Timestamp(nanos);
+            let (text, length) = at.rfc3339(digits);
+            let whole = at.to_nanos_text();
+            let expected = format!("{}Z", &whole[..20 + digits]);
+            prop_assert_eq!(&text[..length], expected.as_bytes());
         }
 
         #[test]
