@@ -31,12 +31,15 @@ pub struct HeaderRules {
     urls: Names,
     /// Query parameters: lower case, without `-` and `_`.
     parameters: Vec<Vec<u8>>,
+    /// A bit for the first byte of each of them.
+    initials: u64,
 }
 
 /// A set of header names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Names {
-    names: Vec<Vec<u8>>,
+    /// Each name with its hash.
+    names: Vec<(u64, Vec<u8>)>,
     /// A bit for the hash of each name. Most other names are excluded by it without a comparison.
     hashes: u64,
 }
@@ -48,13 +51,14 @@ impl Names {
             let mut key = Vec::new();
             let (hash, _) = push_name(&mut key, name.trim().as_bytes());
             all.hashes |= bit(hash);
-            all.names.push(key);
+            all.names.push((hash, key));
         }
         all
     }
 
     fn has(&self, hash: u64, key: &[u8]) -> bool {
-        self.hashes & bit(hash) != 0 && self.names.iter().any(|name| name == key)
+        let mut names = self.names.iter();
+        self.hashes & bit(hash) != 0 && names.any(|(known, name)| *known == hash && name == key)
     }
 }
 
@@ -143,6 +147,10 @@ impl HeaderRules {
                 true => Names::default(),
                 false => Names::of(Self::URLS),
             },
+            initials: parameters
+                .iter()
+                .filter_map(|name| name.first())
+                .fold(0, |initials, first| initials | initial(*first)),
             parameters,
         }
     }
@@ -227,19 +235,30 @@ impl HeaderRules {
     }
 
     fn is_secret(&self, name: &[u8]) -> bool {
-        let is_one = |secret: &Vec<u8>| plain_name(name).eq(secret.iter().copied());
-        self.parameters.iter().any(is_one)
+        let mut rest = plain_name(name);
+        let Some(first) = rest.next() else {
+            return self.parameters.iter().any(Vec::is_empty);
+        };
+        let is_one = |secret: &Vec<u8>| {
+            let others = secret.strip_prefix(&[first]);
+            others.is_some_and(|others| rest.clone().eq(others.iter().copied()))
+        };
+        self.initials & initial(first) != 0 && self.parameters.iter().any(is_one)
     }
 }
 
+fn initial(byte: u8) -> u64 {
+    1 << (byte & 63)
+}
+
 /// The name of a parameter in lower case, percent-decoded, without `-` and `_`.
-fn plain_name(name: &[u8]) -> impl Iterator<Item = u8> {
+fn plain_name(name: &[u8]) -> impl Iterator<Item = u8> + Clone {
     let letters = decoded(name).filter(|byte| !b"-_".contains(byte));
     letters.map(|byte| byte.to_ascii_lowercase())
 }
 
 /// Percent-decoded bytes: servers read `%74oken` as `token`.
-fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
+fn decoded(text: &[u8]) -> impl Iterator<Item = u8> + Clone {
     let mut rest = text;
     std::iter::from_fn(move || {
         let (first, after) = rest.split_first()?;

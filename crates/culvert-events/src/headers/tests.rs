@@ -298,6 +298,8 @@ fn parameters_that_are_credentials_are_redacted() {
         more.query("my_key=a&jwt=b"),
         "my_key=[redacted]&jwt=[redacted]"
     );
+    let nameless = HeaderRules::redacting(&[], &["-"]);
+    assert_eq!(nameless.query("_=a&b=c&=d"), "_=[redacted]&b=c&=[redacted]");
     let off = HeaderRules::redacting::<&str>(&[], &[]);
     assert_eq!(off.query("token=a"), "token=a");
 
