@@ -16,6 +16,9 @@ use crate::selection::Selection;
 /// Maximum size of an event in bytes.
 pub const EVENT_BYTES_MAX: usize = 256 << 10;
 
+/// About the size of an envelope without its object, with room for quotes and numbers.
+const HEAD_BYTES: usize = 512;
+
 /// Kind of the test events for destinations. Not in the catalogue.
 pub const TEST: &str = "test";
 
@@ -123,14 +126,13 @@ fn write_event(
     out: &mut Vec<u8>,
     limits: &EncodeLimits,
 ) {
-    push_head(
-        out,
-        event_id,
-        record.kind().name,
-        record.at(),
-        record.account(),
-    );
+    let is_plain = record.has_plain_texts();
     let (template, parts) = selection.template();
+    out.reserve(template.len() + record.value_bytes() + HEAD_BYTES);
+    out.extend_from_slice(br#"{"event_id":""#);
+    json::push_inner(out, event_id.as_bytes());
+    out.extend_from_slice(selection.head());
+    push_end_of_head(out, record.at(), record.account());
     let mut written = 0;
     for part in parts {
         let cell = record.cell(part.field);
@@ -140,7 +142,14 @@ fn write_event(
         out.extend_from_slice(&template[written..part.unset.start]);
         written = part.unset.end;
         let field = &record.kind().fields[part.field];
-        push_value(record, field, cell, out, limits);
+        match cell {
+            Cell::Text(span) if is_plain && limits.texts => {
+                out.push(b'"');
+                out.extend_from_slice(record.bytes_of(span));
+                out.push(b'"');
+            }
+            cell => push_value(record, field, cell, out, limits),
+        }
     }
     out.extend_from_slice(&template[written..]);
 }
@@ -152,6 +161,11 @@ fn push_head(out: &mut Vec<u8>, id: &str, kind: &str, at: Timestamp, account: &s
     out.extend_from_slice(br#"","event_type":""#);
     json::push_inner(out, kind.as_bytes());
     out.extend_from_slice(br#"","event_timestamp":""#);
+    push_end_of_head(out, at, account);
+}
+
+/// Writes the timestamp and the account.
+fn push_end_of_head(out: &mut Vec<u8>, at: Timestamp, account: &str) {
     json::push_time(out, at, 3);
     out.extend_from_slice(br#"","account_id":""#);
     json::push_inner(out, account.as_bytes());

@@ -30,6 +30,33 @@ pub(crate) fn push_inner(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
+/// Whether no byte must be escaped in a JSON string.
+pub(crate) fn is_plain(text: &[u8]) -> bool {
+    let (blocks, rest) = text.as_chunks();
+    if blocks.iter().any(has_specials) {
+        return false;
+    }
+    match text.last_chunk() {
+        Some(last) => !has_specials(last),
+        None => specials(tail(rest)) == 0 && !rest.first_chunk().is_some_and(is_special_word),
+    }
+}
+
+fn is_special_word(word: &[u8; 8]) -> bool {
+    specials(u64::from_le_bytes(*word)) != 0
+}
+
+/// Whether a byte must be escaped. Not inlined and without branches, so that the compiler compares all bytes with one
+/// instruction.
+#[inline(never)]
+fn has_specials(block: &[u8; 16]) -> bool {
+    let mut found = [0; 16];
+    for (found, byte) in found.iter_mut().zip(block) {
+        *found = u8::from(*byte < 0x20) | u8::from(*byte == b'"') | u8::from(*byte == b'\\');
+    }
+    found.iter().fold(0, |any, found| any | found) != 0
+}
+
 /// Appends bytes, converted by `map` eight at a time. The last word is padded with underscores.
 pub(crate) fn push_words(out: &mut Vec<u8>, bytes: &[u8], mut map: impl FnMut(u64) -> u64) {
     let end = out.len() + bytes.len();
@@ -138,6 +165,10 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
+    fn is_plain_text(input: &str) -> bool {
+        is_plain(input.as_bytes())
+    }
+
     #[test]
     fn every_ascii_character_at_every_place_of_a_word() {
         for character in 0..0x80u8 {
@@ -145,6 +176,8 @@ mod tests {
                 let input = format!("{}{}tail", "é".repeat(before), char::from(character));
                 let decoded: String = serde_json::from_str(&text(&input)).unwrap();
                 assert_eq!(decoded, input);
+                let must_escape = matches!(character, 0..0x20 | b'"' | b'\\');
+                assert_eq!(is_plain_text(&input), !must_escape);
                 let short = "x".repeat(before) + &char::from(character).to_string();
                 assert_eq!(text(&short), serde_json::to_string(&short).unwrap());
             }
@@ -161,6 +194,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn plain_text_is_written_as_it_is(input in "[ -~é\\x00-\\x1f]{0,70}") {
+            let is_plain = text(&input) == format!("\"{input}\"");
+            prop_assert_eq!(is_plain_text(&input), is_plain);
+            let plain = input.replace(['"', '\\'], "x").replace(|c: char| c.is_control(), "y");
+            prop_assert!(is_plain_text(&plain));
+        }
+
         #[test]
         fn as_serde_writes_it(input in any::<String>(), number: i64) {
             prop_assert_eq!(text(&input), serde_json::to_string(&input).unwrap());

@@ -16,6 +16,7 @@ use crate::capture::Capture;
 use crate::field::{FieldDef, Headers, Settable, Slot, Text};
 use crate::headers::{self, Cookies, HeaderRules};
 use crate::id::EventId;
+use crate::json;
 use crate::kind::Kind;
 
 /// Maximum number of log entries in an event.
@@ -39,6 +40,8 @@ pub struct Record {
     at: Timestamp,
     cells: Vec<Cell>,
     arena: Vec<u8>,
+    /// The parts of the arena that are JSON, in order; all others are text.
+    json: JsonSpans,
     logs_dropped: usize,
     /// Captured messages of the exchange.
     bodies: Option<Box<CapturedExchange>>,
@@ -71,6 +74,23 @@ pub struct Span {
     end: u32,
 }
 
+/// Up to three spans: those of the requests' and the responses' headers, and of the logs.
+#[derive(Debug, Default)]
+struct JsonSpans {
+    spans: [Option<Span>; 3],
+    /// There were more.
+    is_full: bool,
+}
+
+impl JsonSpans {
+    fn push(&mut self, span: Span) {
+        match self.spans.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(span),
+            None => self.is_full = true,
+        }
+    }
+}
+
 impl Record {
     /// An event of `kind` in `account`, for which `capture` is recorded.
     pub fn new(kind: &'static Kind, capture: Capture, account: Arc<str>) -> Self {
@@ -83,6 +103,7 @@ impl Record {
             at: Timestamp::default(),
             cells: vec![Cell::Unset; kind.fields.len()],
             arena: Vec::with_capacity(ARENA_BYTES),
+            json: JsonSpans::default(),
             logs_dropped: 0,
             bodies: None,
             id: None,
@@ -98,6 +119,7 @@ impl Record {
         self.at = Timestamp::default();
         self.cells.fill(Cell::Unset);
         self.arena.clear();
+        self.json = JsonSpans::default();
         self.logs_dropped = 0;
         self.bodies = None;
         self.id = None;
@@ -258,9 +280,7 @@ impl Record {
     }
 
     fn put<T>(&mut self, slot: Slot<T>, cell: Cell) {
-        if let Some(place) = self.cells.get_mut(slot.index) {
-            *place = cell;
-        }
+        self.put_cell(slot.index, cell);
     }
 
     pub(crate) fn put_text(&mut self, index: usize, value: &str) {
@@ -277,7 +297,8 @@ impl Record {
     pub(crate) fn put_json(&mut self, index: usize, value: &str) {
         let start = self.arena.len();
         self.arena.extend_from_slice(value.as_bytes());
-        self.cells[index] = self.span_from(start).map_or(Cell::Unset, Cell::Json);
+        let cell = self.span_from(start).map_or(Cell::Unset, Cell::Json);
+        self.put_cell(index, cell);
     }
 
     pub(crate) fn text_cell(&mut self, field: &FieldDef, value: &str) -> Cell {
@@ -332,7 +353,11 @@ impl Record {
         self.span_from(start)
     }
 
+    /// Sets a field. JSON must be the last part of the arena.
     pub(crate) fn put_cell(&mut self, index: usize, cell: Cell) {
+        if let Cell::Json(span) = cell {
+            self.json.push(span);
+        }
         if let Some(place) = self.cells.get_mut(index) {
             *place = cell;
         }
@@ -357,6 +382,17 @@ impl Record {
         self.arena
             .get(span.start as usize..span.end as usize)
             .unwrap_or_default()
+    }
+
+    /// Whether no text has a character that JSON escapes. Where it cannot know, it says no.
+    pub(crate) fn has_plain_texts(&self) -> bool {
+        let (mut from, mut is_plain) = (0, !self.json.is_full);
+        for span in self.json.spans.iter().flatten() {
+            let text = self.arena.get(from..span.start as usize);
+            is_plain &= json::is_plain(text.unwrap_or_default());
+            from = span.end as usize;
+        }
+        is_plain && json::is_plain(self.arena.get(from..).unwrap_or_default())
     }
 
     /// The text of a cell.

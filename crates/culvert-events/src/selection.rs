@@ -16,6 +16,8 @@ pub struct Selection {
     kind: &'static Kind,
     capture: Capture,
     named: Vec<&'static str>,
+    /// What is between the id and the timestamp.
+    head: Vec<u8>,
     template: Vec<u8>,
     parts: Vec<Part>,
 }
@@ -108,9 +110,15 @@ impl Selection {
             kind,
             capture,
             named,
+            head: format!(r#"","event_type":"{}","event_timestamp":""#, kind.name).into(),
             template,
             parts,
         }
+    }
+
+    /// The JSON between the id of the event and its timestamp.
+    pub(crate) fn head(&self) -> &[u8] {
+        &self.head
     }
 
     /// The JSON after the account for a record whose selected fields are all unset, and the
