@@ -160,18 +160,21 @@ impl Packer {
 
 /// One bit for each field whose value is not that of the record before.
 fn changed_fields(record: &Record, before: Option<&Record>) -> u64 {
-    let fields = 0..record.kind().fields.len();
-    fields.fold(0, |changed, index| {
-        let is_same = match before {
-            None => matches!(record.cell(index), Cell::Unset),
-            Some(before) => is_same(record, before, index),
-        };
-        changed | u64::from(!is_same) << index
-    })
+    let bits = record.cells().iter().enumerate();
+    match before {
+        None => bits.fold(0, |changed, (index, cell)| {
+            changed | u64::from(!matches!(cell, Cell::Unset)) << index
+        }),
+        Some(before) => bits
+            .zip(before.cells())
+            .fold(0, |changed, ((index, cell), old)| {
+                changed | u64::from(!is_same((record, *cell), (before, *old))) << index
+            }),
+    }
 }
 
-fn is_same(record: &Record, before: &Record, index: usize) -> bool {
-    match (record.cell(index), before.cell(index)) {
+fn is_same((record, cell): (&Record, Cell), (before, old): (&Record, Cell)) -> bool {
+    match (cell, old) {
         (Cell::Unset, Cell::Unset) | (Cell::Null, Cell::Null) => true,
         (Cell::Bool(a), Cell::Bool(b)) => a == b,
         (Cell::Int(a), Cell::Int(b)) => a == b,

@@ -374,6 +374,11 @@ impl Record {
         Some(())
     }
 
+    /// The values of all fields of its kind.
+    pub(crate) fn cells(&self) -> &[Cell] {
+        &self.cells
+    }
+
     pub(crate) fn cell(&self, index: usize) -> Cell {
         self.cells.get(index).copied().unwrap_or(Cell::Unset)
     }
