@@ -5,10 +5,14 @@
 //! The JSON is written in one pass. If a name repeats after other names, its further values are
 //! stored aside and inserted at the end, so the cost does not depend on the order of lines.
 //!
+//! Most lines occur again and again, so each thread keeps the JSON of some ([`LineCache`]).
+//!
 //! Not here: the choice of lines. The caller omits pseudo-headers and trailers, and puts a `host`
 //! line first for an HTTP/2 request that has only `:authority`.
 
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::json::{self, HIGH, ONES};
 
@@ -33,6 +37,8 @@ pub struct HeaderRules {
     parameters: Vec<Vec<u8>>,
     /// A bit for the first byte of each of them.
     initials: u64,
+    /// A hash of all of these rules.
+    hash: u64,
 }
 
 /// A set of header names.
@@ -141,7 +147,10 @@ impl HeaderRules {
             .collect();
         parameters.sort_unstable();
         parameters.dedup();
+        let mut hasher = DefaultHasher::new();
+        (&headers, &parameters).hash(&mut hasher);
         Self {
+            hash: hasher.finish(),
             redacted: Names::of(headers.iter().map(String::as_str)),
             urls: match parameters.is_empty() {
                 true => Names::default(),
@@ -297,11 +306,13 @@ pub(crate) fn push_map<'a>(
     cookies: Cookies,
     lines: impl Iterator<Item = (&'a [u8], &'a [u8])>,
 ) {
+    let mut cache = CACHE.take().unwrap_or_default();
     let mut map = MapWriter {
         out,
         keys: Vec::with_capacity(KEYS_USUAL),
         strays: Vec::new(),
         hashes: 0,
+        cache: &mut cache,
     };
     let start = map.out.len();
     map.out.push(b'{');
@@ -309,6 +320,100 @@ pub(crate) fn push_map<'a>(
         map.push_line(name, value, rules, cookies);
     }
     map.close(start);
+    CACHE.set(Some(cache));
+}
+
+thread_local! {
+    static CACHE: Cell<Option<Box<LineCache>>> = const { Cell::new(None) };
+}
+
+/// Number of lines that are kept.
+const CACHED_LINES: usize = 64;
+/// Longer lines are not kept.
+const CACHED_BYTES_MAX: usize = 256;
+/// One of this many lines that are not in the cache is put there: lines that never occur again shall cost little.
+const CACHED_EVERY: u32 = 4;
+
+/// Header lines and their JSON under the rules of the time. Credentials are never kept.
+#[derive(Debug, Default)]
+struct LineCache {
+    lines: Vec<CachedLine>,
+    n_missed: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct CachedLine {
+    /// Hash of the rules.
+    rules: u64,
+    /// The name and the value as received.
+    received: Vec<u8>,
+    name_length: usize,
+    /// `Name":["value"`.
+    json: Vec<u8>,
+    /// Bytes of the name in it.
+    name_end: usize,
+    /// Hash of the name.
+    hash: u64,
+    bytes: usize,
+    /// Whether it was used since another line wanted its place.
+    is_used: bool,
+}
+
+impl LineCache {
+    /// The place that a line has, if it is kept.
+    fn place_of(name: &[u8], value: &[u8]) -> usize {
+        let end = |text: &[u8]| match text.last_chunk::<4>() {
+            Some(last) => u64::from(u32::from_le_bytes(*last)),
+            None => u64::from(text.last().copied().unwrap_or(0)),
+        };
+        let lengths = (name.len() << 16 | value.len()) as u64;
+        let hash = mixed(mixed(lengths, end(name)), end(value));
+        (hash >> (64 - CACHED_LINES.ilog2())) as usize
+    }
+
+    fn get(&mut self, rules: &HeaderRules, name: &[u8], value: &[u8]) -> Option<&CachedLine> {
+        let line = self.lines.get_mut(Self::place_of(name, value))?;
+        let is_it = line.rules == rules.hash
+            && line.name_length == name.len()
+            && line.received.len() == name.len() + value.len()
+            && line.received[..name.len()] == *name
+            && line.received[name.len()..] == *value;
+        line.is_used |= is_it;
+        is_it.then_some(line)
+    }
+
+    /// Notes a line that was not here, and keeps some of them.
+    fn missed(
+        &mut self,
+        rules: &HeaderRules,
+        (name, value): (&[u8], &[u8]),
+        json: &[u8],
+        key: &Key,
+    ) {
+        self.n_missed = self.n_missed.wrapping_add(1);
+        let length = name.len() + value.len();
+        let is_kept = self.n_missed.is_multiple_of(CACHED_EVERY) && length <= CACHED_BYTES_MAX;
+        // The value of no other may be kept as received: it is or may have a credential.
+        if !is_kept || key.shown != Shown::Whole {
+            return;
+        }
+        if self.lines.is_empty() {
+            self.lines.resize(CACHED_LINES, CachedLine::default());
+        }
+        let line = &mut self.lines[Self::place_of(name, value)];
+        if std::mem::take(&mut line.is_used) {
+            return;
+        }
+        line.rules = rules.hash;
+        line.received.clear();
+        line.received.extend_from_slice(name);
+        line.received.extend_from_slice(value);
+        line.name_length = name.len();
+        line.json.clear();
+        line.json.extend_from_slice(json);
+        line.name_end = key.name.1 - key.name.0;
+        (line.hash, line.bytes) = (key.hash, key.bytes);
+    }
 }
 
 /// Whether a byte may be part of an id, and so needs no escape.
@@ -322,6 +427,7 @@ struct MapWriter<'o> {
     strays: Vec<Stray>,
     /// A bit for the hash of each key. A name whose bit is not set is new.
     hashes: u64,
+    cache: &'o mut LineCache,
 }
 
 /// A name, and where its values are written.
@@ -355,6 +461,21 @@ impl MapWriter<'_> {
             self.out.extend_from_slice(b"],\"");
         }
         let start = self.out.len();
+        if let Some(line) = self.cache.get(rules, name, value)
+            && self.hashes & bit(line.hash) == 0
+        {
+            self.out.extend_from_slice(&line.json);
+            self.hashes |= bit(line.hash);
+            self.keys.push(Key {
+                hash: line.hash,
+                name: (start, start + line.name_end),
+                end: self.out.len(),
+                strays: None,
+                shown: Shown::Whole,
+                bytes: line.bytes,
+            });
+            return;
+        }
         let (hash, name_bytes) = push_name(self.out, name);
         let end = self.out.len();
         if self.hashes & bit(hash) != 0
@@ -369,15 +490,17 @@ impl MapWriter<'_> {
         let bytes = name_bytes + self.push_value(value, shown, rules);
         self.out.push(b'"');
         self.hashes |= bit(hash);
-        let end_of_values = self.out.len();
-        self.keys.push(Key {
+        let key = Key {
             hash,
             name: (start, end),
-            end: end_of_values,
+            end: self.out.len(),
             strays: None,
             shown,
             bytes,
-        });
+        };
+        let json = &self.out[start..];
+        self.cache.missed(rules, (name, value), json, &key);
+        self.keys.push(key);
     }
 
     /// The key whose name equals the bytes from `start` on.

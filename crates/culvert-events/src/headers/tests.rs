@@ -316,3 +316,55 @@ fn parameters_that_are_credentials_are_redacted() {
          \"X-Url\":[\"https://c.example/?token=abc\"]}"
     );
 }
+
+proptest! {
+    #[test]
+    fn lines_are_written_as_with_an_empty_cache(
+        picks in proptest::collection::vec((0usize..6, 0usize..6), 1..400),
+    ) {
+        const NAMES: [&[u8]; 6] = [b"Accept", b"accept", b"Cookie", b"Vary", b"X-A", b"x-b"];
+        const VALUES: [&[u8]; 6] = [b"a", b"A", b" b", b"b", b"\"", b"long value of a header"];
+        let rules = HeaderRules::default();
+        for lines in picks.chunks(5) {
+            let lines: Vec<_> = lines.iter().map(|(name, value)| (NAMES[*name], VALUES[*value])).collect();
+            let here = map_of(&rules, Cookies::AsReceived, &lines);
+            let cache = CACHE.take();
+            prop_assert_eq!(here, map_of(&rules, Cookies::AsReceived, &lines));
+            CACHE.set(cache);
+        }
+    }
+}
+
+#[test]
+fn a_line_that_occurs_again_is_written_as_before() {
+    let lines: Vec<(&[u8], &[u8])> = vec![
+        (b"host", b"App.example"),
+        (b"X-Token", b"Abc"),
+        (b"ACCEPT", b" */* "),
+        (b"Accept", b"text/Html"),
+        (b"x-odd", b"\"caf\xE9\""),
+        (b"Referer", b"https://a.example/?token=abc"),
+        (b"Culvert-Replay-Of", b"ev_3MNwake7NlaYWxjRh9bXOmHaq4T"),
+    ];
+    let strict = HeaderRules::redacting(&["x-token"], &["token"]);
+    let off = HeaderRules::redacting::<&str>(&[], &[]);
+    let written = |rules| map_of(rules, Cookies::AsReceived, &lines);
+    let expected = [&strict, &off].map(|rules| {
+        // A thread has its own cache, so this one is empty.
+        std::thread::scope(|scope| scope.spawn(|| written(rules)).join().unwrap())
+    });
+    assert!(expected[0].contains("\"X-Token\":[\"[redacted]\"]"));
+    assert!(expected[1].contains("\"X-Token\":[\"abc\"]"));
+    for _ in 0..100 {
+        for (rules, expected) in [&strict, &off].into_iter().zip(&expected) {
+            assert_eq!(written(rules), *expected);
+        }
+    }
+    let mut cache = CACHE.take().unwrap();
+    let mut is_kept =
+        |rules: &HeaderRules, line: (&[u8], &[u8])| cache.get(rules, line.0, line.1).is_some();
+    assert!(is_kept(&strict, lines[0]) || is_kept(&off, lines[0]));
+    for secret in [lines[1], lines[5]] {
+        assert!(!is_kept(&strict, secret));
+    }
+}
