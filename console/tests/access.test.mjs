@@ -8,13 +8,6 @@ let browser;
 before(async () => { browser = await launch(); });
 after(() => browser.close());
 
-async function signInWith(page, token, path = '/console/') {
-  await page.goto(base + path);
-  await page.getByLabel('Token of an API key').fill(token);
-  await page.getByRole('button', { name: 'Sign in' }).click();
-  await page.getByRole('main').and(page.locator('#main')).waitFor();
-}
-
 /** Invites a person as an admin, accepts as the person. Answers with the token of the person's key. */
 async function invited(admin, email, role) {
   await admin.goto(`${base}/console/users/new`);
@@ -53,7 +46,7 @@ test('people come in by invitation, and each role is offered what it may do', as
     [reader, { api_keys: false, endpoints: false, users: false, bot_users: false }],
   ]) {
     const { page, context, faults } = await open(browser, { expected: [/status of 401/] });
-    await signInWith(page, token);
+    await signIn(page, '/console/', token);
     for (const [collection, create] of Object.entries(may)) {
       await page.goto(`${base}/console/${collection}`);
       await page.getByRole('heading', { level: 1 }).waitFor();
@@ -72,7 +65,7 @@ test('people come in by invitation, and each role is offered what it may do', as
 
   // A person who is removed is out at once.
   const out = await open(browser, { expected: [/status of 401/] });
-  await signInWith(out.page, reader);
+  await signIn(out.page, '/console/', reader);
   const { body } = await api(admin.page, 'GET', '/users');
   const gone = body.users.find((user) => user.email === `reader${run}@x.example`);
   assert.equal((await api(admin.page, 'DELETE', `/users/${gone.id}`)).status, 204);
@@ -101,7 +94,7 @@ test('a key is restricted and rotated, and shows its last use', async () => {
 
   // It may do only that, here and in the API.
   const other = await open(browser, { expected: [/status of 40[13]/] });
-  await signInWith(other.page, key.token, '/console/vaults');
+  await signIn(other.page, '/console/vaults', key.token);
   await other.page.getByRole('heading', { name: 'Vaults', level: 1 }).waitFor();
   assert.equal((await api(other.page, 'GET', '/endpoints')).status, 403);
   assert.equal(await other.page.getByRole('link', { name: /^Create an? / }).count(), 0);

@@ -168,23 +168,29 @@ test('requests appear, are decoded, filtered, sent again with changes, and clear
 test('markup of a stranger stays text, failed requests say why, in both themes and at 360 px', async () => {
   await ask('/markup');
   for (const scheme of ['light', 'dark']) {
-    for (const width of [360, 1280]) {
-      const { page, context, faults } = await open({ width, scheme });
-      await page.goto(base);
-      await row(page, /markup/).waitFor();
-      await check(page);
-      await row(page, /markup/).click();
-      await page.getByText('<script>globalThis.hit = 1</script>').waitFor();
-      await page.getByRole('button', { name: 'Edit and replay' }).click();
-      await check(page);
-      assert.equal(await page.evaluate(() => globalThis.hit), undefined);
-      assert.equal(await page.evaluate(() => document.documentElement.getAttribute('data-mantine-color-scheme')), scheme);
-      await page.getByRole('button', { name: 'Use the' }).click();
-      await page.waitForFunction((was) => document.documentElement.getAttribute('data-mantine-color-scheme') !== was, scheme);
-      await check(page);
-      assert.deepEqual(faults, []);
-      await context.close();
-    }
+    const { page, context, faults } = await open({ scheme });
+    const everywhere = async () => {
+      for (const width of [360, 1280]) {
+        await page.setViewportSize({ width, height: 900 });
+        await check(page);
+      }
+    };
+    await page.setViewportSize({ width: 360, height: 900 });
+    await page.goto(base);
+    await row(page, /markup/).waitFor();
+    await everywhere();
+    await page.setViewportSize({ width: 360, height: 900 });
+    await row(page, /markup/).click();
+    await page.getByText('<script>globalThis.hit = 1</script>').waitFor();
+    await page.getByRole('button', { name: 'Edit and replay' }).click();
+    await everywhere();
+    assert.equal(await page.evaluate(() => globalThis.hit), undefined);
+    assert.equal(await page.evaluate(() => document.documentElement.getAttribute('data-mantine-color-scheme')), scheme);
+    await page.getByRole('button', { name: 'Use the' }).click();
+    await page.waitForFunction((was) => document.documentElement.getAttribute('data-mantine-color-scheme') !== was, scheme);
+    await everywhere();
+    assert.deepEqual(faults, []);
+    await context.close();
   }
   const { port } = service.address();
   service.close();

@@ -1,10 +1,12 @@
-// Runs the suite with one browser for all files: two files at a time, and those that measure alone at the end.
+// Runs the suite with one browser for all files: several files at a time, and those that measure alone at the end.
 import { spawn } from 'node:child_process';
 import { readdirSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { serve } from './browser.mjs';
 
-const WORKERS = 2;
+/** Tests wait for servers and pages, so more of them run than there are processors. */
+const WORKERS = 2 * availableParallelism();
 /** They measure the browser or the server, so nothing else may run. */
 const ALONE = ['speed.test.mjs'];
 
@@ -12,7 +14,7 @@ const here = fileURLToPath(new URL('.', import.meta.url));
 const wanted = process.argv.slice(2);
 const files = readdirSync(here).filter((name) => name.endsWith('.test.mjs') && (wanted.length === 0 || wanted.some((part) => name.includes(part))));
 // The longest begin first.
-const FIRST = ['twelve', 'states', 'tasks', 'agent', 'access', 'proof', 'wizard'];
+const FIRST = ['states', 'wizard', 'long-list', 'tasks', 'twelve', 'proof', 'agent', 'access'];
 const place = (name) => (FIRST.findIndex((part) => name.startsWith(part)) + 1 || FIRST.length + 1);
 files.sort((a, b) => place(a) - place(b));
 

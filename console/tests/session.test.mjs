@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { after, before, test } from 'node:test';
-import { api, base, launch, open, signIn } from './browser.mjs';
+import { api, base, launch, open, signIn, signInByForm } from './browser.mjs';
 
 let browser;
 before(async () => { browser = await launch(); });
@@ -13,7 +13,7 @@ test('a wrong token is refused in words, the right one lets in, and signing out 
   await page.getByLabel('Token of an API key').fill('wrong');
   await page.keyboard.press('Enter');
   await page.getByText('The server does not know this token.').waitFor();
-  await signIn(page);
+  await signInByForm(page);
   await page.getByRole('heading', { name: 'Overview' }).waitFor();
   const cookies = await context.cookies();
   assert.ok(cookies.every((cookie) => cookie.httpOnly && cookie.sameSite === 'Strict'));
@@ -27,7 +27,7 @@ test('a wrong token is refused in words, the right one lets in, and signing out 
 
 test('a session that ends asks for a token over the page, and goes on there', async () => {
   const { page, context, faults } = await open(browser, { expected: [/status of 401/] });
-  await signIn(page, '/console/endpoints/new');
+  await signInByForm(page, '/console/endpoints/new');
   const panel = page.getByRole('dialog', { name: 'Create an endpoint' });
   await panel.getByRole('textbox', { name: 'URL', exact: true }).fill('https://kept.example.com');
   await page.evaluate(() => fetch('/console/session', { method: 'DELETE', headers: { 'x-culvert-console': '1' } }));
@@ -70,15 +70,17 @@ test('a store that is away is told on every page, which goes on by itself', asyn
   const { page, context } = await open(browser, { expected: [/status of (401|503)/] });
   await signIn(page);
   const body = { status_code: 503, msg: 'The database is not available.', details: { operation_id: 'op_test' } };
-  for (const path of ['/', '/endpoints', '/audit', '/nodes']) {
-    await context.route('**/console/api/**', (route) => route.fulfill({ status: 503, json: body }));
-    await page.goto(`${base}/console${path}`);
-    await page.getByRole('heading', { name: 'The server could not do this' }).first().waitFor();
-    await page.getByText('The database is not available.').first().waitFor();
-    await context.unroute('**/console/api/**');
-    await page.getByRole('heading', { level: 1 }).waitFor();
-    await page.getByText('The database is not available.').first().waitFor({ state: 'detached' });
-  }
+  // All at once: a page asks twice again before it gives up, and then every five seconds.
+  await Promise.all(['/', '/endpoints', '/audit', '/nodes'].map(async (path) => {
+    const one = await context.newPage();
+    await one.route('**/console/api/**', (route) => route.fulfill({ status: 503, json: body }));
+    await one.goto(`${base}/console${path}`);
+    await one.getByRole('heading', { name: 'The server could not do this' }).first().waitFor();
+    await one.getByText('The database is not available.').first().waitFor();
+    await one.unroute('**/console/api/**');
+    await one.getByRole('heading', { level: 1 }).waitFor();
+    await one.getByText('The database is not available.').first().waitFor({ state: 'detached' });
+  }));
   await context.close();
 });
 

@@ -72,9 +72,7 @@ test('a key that is not an admin\'s sees no nodes', async () => {
   const bot = await api(page, 'POST', '/bot_users', { name: `stats${run}` });
   const key = await api(page, 'POST', '/api_keys', { owner_id: bot.body.id });
   const other = await open(browser, { expected: [/status of 40[13]/] });
-  await other.page.goto(`${base}/console/nodes`);
-  await other.page.getByLabel('Token of an API key').fill(key.body.token);
-  await other.page.getByRole('button', { name: 'Sign in' }).click();
+  await signIn(other.page, '/console/nodes', key.body.token);
   await other.page.getByText('You may not do this').waitFor();
   await other.page.goto(`${base}/console/`);
   await other.page.getByRole('row', { name: new RegExp(`stats${run}`) }).waitFor();
