@@ -143,13 +143,27 @@ pub(crate) fn file(parts: &Parts, name: &str) -> Result<Response<Body>, Problem>
         }
         None => culvert_console::page(),
     };
-    let is_known = parts
-        .headers
+    let mut response = answer(file, &parts.headers);
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+        (OPENER_POLICY, "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    Ok(response)
+}
+
+/// A file for a client that sent `asked`: empty if it has the file, else compressed if it accepts that.
+pub(crate) fn answer(file: &'static File, asked: &HeaderMap) -> Response<Body> {
+    let is_known = asked
         .get(IF_NONE_MATCH)
         .is_some_and(|tag| tag.as_bytes() == file.tag().as_bytes());
     let mut response = match is_known {
         true => Response::new(Body::empty()),
-        false => packed(file, &parts.headers),
+        false => packed(file, asked),
     };
     if is_known {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
@@ -158,10 +172,6 @@ pub(crate) fn file(parts: &Parts, name: &str) -> Result<Response<Body>, Problem>
     for (name, value) in [
         (CONTENT_TYPE, file.media_type),
         (CACHE_CONTROL, "no-cache"),
-        (CONTENT_SECURITY_POLICY, POLICY),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (REFERRER_POLICY, "no-referrer"),
-        (OPENER_POLICY, "same-origin"),
         (VARY, "accept-encoding"),
     ] {
         headers.insert(name, HeaderValue::from_static(value));
@@ -169,7 +179,7 @@ pub(crate) fn file(parts: &Parts, name: &str) -> Result<Response<Body>, Problem>
     if let Ok(tag) = HeaderValue::from_str(file.tag()) {
         headers.insert(ETAG, tag);
     }
-    Ok(response)
+    response
 }
 
 /// The content of a file, compressed if the client accepts that.

@@ -52,5 +52,5 @@ pub(crate) fn admit(headers: &mut HeaderMap, origin: HeaderValue, is_own: bool) 
     if is_own {
         headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, TRUE);
     }
-    headers.insert(VARY, VARY_ORIGIN);
+    headers.append(VARY, VARY_ORIGIN);
 }

@@ -36,11 +36,12 @@ mod tail_parameters;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::{Clock, Entropy, Fault, IdMaker, Refusal, code};
+use culvert_console::File;
 use culvert_control::{Call, Caller, Control, EVENTS_PATH, Operation, Reply, follows, operations};
 use futures_util::FutureExt;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN};
@@ -169,6 +170,12 @@ impl Meters {
     }
 }
 
+/// The OpenAPI document. Created at the first request for it, which most servers never get.
+static DOCUMENT: LazyLock<File> = LazyLock::new(|| {
+    let text = openapi(operations()).to_string();
+    File::new("openapi.json", "application/json", text.leak().as_bytes())
+});
+
 /// The API of one process.
 #[derive(Debug)]
 pub struct Api {
@@ -179,8 +186,6 @@ pub struct Api {
     entropy: Arc<dyn Entropy>,
     ids: IdMaker,
     routes: Routes,
-    /// Created at the first request for it, which most servers never get.
-    document: OnceLock<Bytes>,
     started_at: Instant,
     turnstile: Turnstile,
     failures: Option<Failures>,
@@ -213,7 +218,6 @@ impl Api {
             entropy,
             ids: IdMaker::new(),
             routes: Routes::new(operations())?,
-            document: OnceLock::new(),
             started_at: Instant::now(),
             turnstile: Turnstile::new(
                 limits.concurrent,
@@ -356,10 +360,7 @@ impl Api {
             Route::Tail => Ok(None),
             Route::Retired(code) => Err(Refusal::of(code)),
             Route::OpenApi => {
-                let document = self
-                    .document
-                    .get_or_init(|| openapi(operations()).to_string().into());
-                return Ok(json(StatusCode::OK, document.clone(), false));
+                return Ok(console::answer(&DOCUMENT, headers));
             }
             Route::Alive => return Ok(health::alive()),
             Route::Ready => return Ok(self.probe.ready().await),

@@ -29,7 +29,8 @@ pub struct File {
 }
 
 impl File {
-    const fn new(name: &'static str, media_type: &'static str, bytes: &'static [u8]) -> Self {
+    /// A file with this content.
+    pub const fn new(name: &'static str, media_type: &'static str, bytes: &'static [u8]) -> Self {
         Self {
             name,
             media_type,

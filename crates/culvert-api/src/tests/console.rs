@@ -294,6 +294,39 @@ async fn a_browser_gets_the_page_and_a_program_gets_json() {
     assert_eq!(answer.status, 405);
 }
 
+/// The console loads the document with each page: it is compressed, and sent again only after it has changed.
+#[tokio::test]
+async fn the_openapi_document_is_compressed_and_has_a_tag() {
+    let harness = Harness::start(Settings::default()).await;
+    let mut wire = Wire::to(&harness).await;
+    let plain = wire.ask("HEAD", OPENAPI_PATH, None, &[], NO_BODY).await;
+    assert_eq!(plain.header("content-encoding"), None);
+    let asked = ["Accept-Encoding: br, gzip", "Origin: https://other.example"];
+    let packed = wire.ask("HEAD", OPENAPI_PATH, None, &asked, NO_BODY).await;
+    assert_eq!(packed.header("content-encoding"), Some("gzip"));
+    let bytes = |answer: &Answer| -> usize {
+        let length = answer.header("content-length").unwrap();
+        length.parse().unwrap()
+    };
+    let (whole, part) = (bytes(&plain), bytes(&packed));
+    assert!(part * 5 < whole, "{part} of {whole} bytes");
+    let vary: Vec<_> = packed
+        .headers
+        .iter()
+        .filter(|(name, _)| name == "vary")
+        .map(|(_, value)| value.as_str())
+        .collect();
+    assert_eq!(vary, ["accept-encoding", "origin"]);
+
+    let tag = format!("If-None-Match: {}", packed.header("etag").unwrap());
+    let again = wire.ask("GET", OPENAPI_PATH, None, &[&tag], NO_BODY).await;
+    assert_eq!(again.status, 304);
+    let other = wire
+        .ask("GET", OPENAPI_PATH, None, &["If-None-Match: W/\"0\""], NO_BODY)
+        .await;
+    assert_eq!((other.status, &other.body["openapi"]), (200, &json!("3.1.0")));
+}
+
 /// `HEAD` has the headers of `GET` and no body.
 #[tokio::test]
 async fn files_have_head_beside_get() {
