@@ -1,5 +1,5 @@
 // Every route of a seeded installation: no error, no broken policy, no request that failed or went elsewhere, no
-// violation that axe knows, no markup that became an element, nothing wider than the page.
+// violation that axe knows, no markup that became an element, nothing wider than the page, nothing cut off at its side.
 import assert from 'node:assert/strict';
 import { mkdirSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -62,6 +62,24 @@ async function violations(page) {
   });
 }
 
+/** The first elements that reach over the side of the screen, where no one can scroll to them. */
+function cutOff(page) {
+  return page.evaluate(() => {
+    const isReachable = (one) => {
+      for (let up = one.parentElement; up; up = up.parentElement) {
+        const { overflowX, textOverflow } = getComputedStyle(up);
+        if (overflowX === 'auto' || overflowX === 'scroll' || textOverflow === 'ellipsis') return true;
+      }
+      return false;
+    };
+    const all = [...document.querySelectorAll('main *, [role="dialog"] *')];
+    return all.filter((one) => {
+      const { width, right } = one.getBoundingClientRect();
+      return width > 1 && right > innerWidth + 1 && !isReachable(one);
+    }).slice(0, 3).map((one) => one.outerHTML.slice(0, 120));
+  });
+}
+
 const PAIRS = [1440, 768, 360].flatMap((width) => ['light', 'dark'].map((scheme) => [width, scheme]));
 
 describe('every page', { concurrency: 2 }, () => {
@@ -80,6 +98,7 @@ describe('every page', { concurrency: 2 }, () => {
         }
         if (found.length > 0) faults.push(`${route}: ${found.join('\n  ')}`);
         if (made > 0) faults.push(`${route}: markup became elements`);
+        for (const one of await cutOff(page)) faults.push(`${route}: cut off: ${one}`);
         if (wide > 0) faults.push(`${route}: ${wide} pixels wider than the page`);
       }
       t.diagnostic(`${routes.length} routes`);

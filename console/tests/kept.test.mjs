@@ -43,6 +43,27 @@ test('kept requests are found by a filter, and lead to their endpoint', async ()
   await page.getByText(/no field "bogus"/).waitFor();
 });
 
+test('on a phone, results are in sight, and the conditions open above them', async () => {
+  const made = await api(page, 'POST', '/endpoints', { url: `http://phone${run}.culvert.localhost`, upstream_url: service.url });
+  await visit(made.body.public_url, '/small');
+  const phone = await open(browser, { width: 360, height: 640, expected: [/status of 401/] });
+  await signIn(phone.page, `/console/traffic?view=kept&object=${made.body.id}`);
+  const row = phone.page.getByRole('option', { name: /small/ });
+  await row.waitFor();
+  const { y, height } = await row.boundingBox();
+  assert.ok(y + height < 640, `${y + height} px down`);
+  const endpoint = phone.page.getByLabel('Endpoint ID');
+  assert.equal(await endpoint.isVisible(), false);
+  await phone.page.getByRole('button', { name: 'Conditions (1)', expanded: false }).click();
+  assert.equal(await endpoint.inputValue(), made.body.id);
+  await endpoint.fill('');
+  await phone.page.getByRole('button', { name: 'Search' }).click();
+  await phone.page.waitForURL((url) => !url.searchParams.has('object'));
+  await row.waitFor();
+  assert.deepEqual(phone.faults, []);
+  await phone.context.close();
+});
+
 test('the audit log is read page by page, with its positions', async () => {
   await page.evaluate(async ([count, name]) => {
     for (let n = 0; n < count; n += 1) {

@@ -1,6 +1,6 @@
 import { Button, Drawer, Select, TextInput } from '@mantine/core';
 import { useInfiniteQuery } from '@tanstack/react-query';
-import { type FormEvent, type ReactNode, lazy, Suspense, useMemo, useState } from 'react';
+import { type FormEvent, type ReactNode, lazy, Suspense, useId, useMemo, useState } from 'react';
 import { counted } from '@/api/words';
 import { Page } from '@/ui/page';
 import { Empty, Failure, Loading } from '@/ui/states';
@@ -35,6 +35,8 @@ interface Props {
 }
 
 const LOOK_AGAIN_MS = 2000;
+/** What a search may ask for besides the filter. */
+const CONDITIONS = ['type', 'from', 'to', 'object', 'actor'] as const;
 
 const stay = () => {};
 
@@ -42,6 +44,10 @@ const stay = () => {};
 export function KeptPage({ title, text, views, search, onSearch, kinds, all, object, above, below, hasActor = false, heads, row }: Props) {
   const [draft, setDraft] = useState<KeptSearch>(search);
   const [selected, setSelected] = useState<KeptEvent>();
+  /** On a phone, results are in sight before the conditions. */
+  const [isOpen, setIsOpen] = useState(false);
+  const conditions = useId();
+  const count = CONDITIONS.filter((name) => draft[name]).length;
   const types = useMemo(() => (search.type ? [search.type] : all), [search.type, all]);
   const found = useInfiniteQuery({
     ...keptQuery(types, search),
@@ -73,11 +79,16 @@ export function KeptPage({ title, text, views, search, onSearch, kinds, all, obj
           <span className={ui.label}>Filter</span>
           <Suspense fallback={null}><CodeEditor label="Filter, a condition in CEL on ev" language="cel" value={draft.filter ?? ''} onChange={(filter) => set({ filter })} /></Suspense>
         </div>
-        <Select label="Kind" data={kinds} searchable clearable placeholder="All" value={draft.type ?? null} onChange={(type) => set({ type: type ?? undefined })} />
-        {time('from', 'From')}
-        {time('to', 'To')}
-        {field('object', object)}
-        {hasActor ? field('actor', 'User or bot ID') : null}
+        <div className={css.conditions} id={conditions} data-open={isOpen}>
+          <Select label="Kind" data={kinds} searchable clearable placeholder="All" value={draft.type ?? null} onChange={(type) => set({ type: type ?? undefined })} />
+          {time('from', 'From')}
+          {time('to', 'To')}
+          {field('object', object)}
+          {hasActor ? field('actor', 'User or bot ID') : null}
+        </div>
+        <Button className={css.more} variant="default" aria-expanded={isOpen} aria-controls={conditions} onClick={() => setIsOpen(!isOpen)}>
+          {count > 0 ? `Conditions (${count})` : 'Conditions'}
+        </Button>
         <Button type="submit" variant="default" loading={found.isLoading || found.isPlaceholderData}>Search</Button>
       </form>
       {above}

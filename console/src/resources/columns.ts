@@ -15,7 +15,7 @@ export function columnsOf(resource: Resource, schemas: Schemas): string[] {
   const named = FIRST.find((key) => resource.item.properties?.[key]);
   const keys = Object.entries(resource.item.properties ?? {}).flatMap(([key, raw]) => {
     const schema = resolve(schemas, raw);
-    const long = /pem|policy$|_key$|fingerprint/.test(key) || schema.types.includes('array') || (schema.types.includes('object') && !schema.properties?.id && !schema.properties);
+    const long = /pem|policy$|_key$|fingerprint/.test(key) || (key === 'certificate' && schema.types.includes('string')) || schema.types.includes('array') || (schema.types.includes('object') && !schema.properties?.id && !schema.properties);
     return key === named || NOT.has(key) || long ? [] : [key];
   });
   return keys.slice(0, MOST);
