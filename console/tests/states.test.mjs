@@ -58,11 +58,7 @@ describe('wrong states', { concurrency: true }, () => {
     await page.getByRole('link', { name: 'before' }).waitFor();
     await database.connect();
     await page.getByRole('heading', { name: 'The server could not do this' }).waitFor({ state: 'detached' });
-    // A pooled connection that was cut may fail one more write.
-    let made;
-    do made = await one.call('POST', '/vaults', { name: 'after' });
-    while (made.status !== 201 && made.status >= 500);
-    assert.equal(made.status, 201, JSON.stringify(made.body));
+    await one.make('vaults', { name: 'after' });
     await page.getByRole('link', { name: 'after' }).waitFor();
     assert.deepEqual(faults, []);
     await context.close();
