@@ -1,6 +1,7 @@
 // What every test needs: a browser, a page that notes everything that went wrong in it, and the API beside it.
 import { existsSync, readFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
+import { setTimeout } from 'node:timers/promises';
 import { chromium } from 'playwright-core';
 
 export const base = process.env.CULVERT_CONSOLE_URL ?? 'http://127.0.0.1:5180';
@@ -100,6 +101,17 @@ export function api(page, method, path, body) {
     });
     return { status: response.status, body: response.status === 204 ? null : await response.json() };
   }, [method, path, body]);
+}
+
+/** Asks until the answer holds, and returns it. The pause between two questions leaves the processor to the server. */
+export async function until(ask, holds) {
+  const end = performance.now() + PATIENCE_MS;
+  for (;;) {
+    const answer = await ask();
+    if (holds(answer)) return answer;
+    if (performance.now() > end) throw new Error(`it does not hold: ${JSON.stringify(answer)}`);
+    await setTimeout(50);
+  }
 }
 
 /** Waits until the page has nothing left to load. The live stream never ends, so the network is not asked. */

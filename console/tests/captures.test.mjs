@@ -1,7 +1,7 @@
 // Captured bodies in the detail of a request, requests that are sent again, and dry runs.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { api, base, launch, open, signIn } from './browser.mjs';
+import { api, base, launch, open, signIn, until } from './browser.mjs';
 import { upstream } from './upstream.mjs';
 
 let browser, page, faults, service, endpoint;
@@ -37,10 +37,7 @@ async function post(path, body) {
 }
 
 async function kept(count) {
-  let found;
-  do {
-    found = await api(page, 'GET', `/events?type=http_request_complete.v0&object_id=${endpoint.id}`);
-  } while (found.body.events.length < count);
+  const found = await until(() => api(page, 'GET', `/events?type=http_request_complete.v0&object_id=${endpoint.id}`), ({ body }) => body.events.length >= count);
   return found.body.events;
 }
 

@@ -1,7 +1,7 @@
 // Kept events: searched on the pages of traffic and of the audit log, page by page.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { api, base, launch, open, signIn } from './browser.mjs';
+import { api, base, launch, open, signIn, until } from './browser.mjs';
 import { upstream, visit } from './upstream.mjs';
 
 let browser, page, faults, service;
@@ -22,10 +22,7 @@ test('kept requests are found by a filter, and lead to their endpoint', async ()
   assert.equal(made.status, 201, JSON.stringify(made.body));
   const { id, public_url: url } = made.body;
   for (const path of ['/first', '/second/500', '/third']) await visit(url, path);
-  let kept;
-  do {
-    kept = await api(page, 'GET', `/events?type=http_request_complete.v0&object_id=${id}`);
-  } while (kept.body.events.length < 3);
+  await until(() => api(page, 'GET', `/events?type=http_request_complete.v0&object_id=${id}`), ({ body }) => body.events.length >= 3);
   await page.goto(`${base}/console/traffic`);
   await page.getByText('Kept', { exact: true }).click();
   await page.getByLabel('Endpoint ID').fill(id);

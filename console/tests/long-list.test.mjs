@@ -6,7 +6,7 @@ import { launch, open, signIn } from './browser.mjs';
 import { program, Server } from './server.mjs';
 
 /** Endpoints of the long list. */
-const N_ENDPOINTS = Number(process.env.LONG_LIST ?? 1000);
+const N_ENDPOINTS = Number(process.env.LONG_LIST ?? 400);
 const WORKERS = 16;
 let browser;
 before(async () => { browser = await launch(); });

@@ -1,7 +1,7 @@
 // Servers of a test alone: started, killed and started again on the same ports, on SQLite or on a PostgreSQL database.
 import { spawn, execFileSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { randomBytes } from 'node:crypto';
+import { randomBytes, randomInt } from 'node:crypto';
 import { createServer, connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,6 +10,19 @@ import { createInterface } from 'node:readline';
 export const program = process.env.CULVERT_PROGRAM;
 export const postgres = process.env.CULVERT_TEST_POSTGRES_URL;
 const FREE = '127.0.0.1:0';
+/** Ports below those that systems give to connections, so that a server finds its port free when it starts again. */
+const PORTS = { first: 20_000, count: 12_000 };
+
+async function freeAddress() {
+  for (;;) {
+    const port = PORTS.first + randomInt(PORTS.count);
+    const probe = createServer();
+    const isFree = await new Promise((resolve) => {
+      probe.once('error', () => resolve(false)).listen(port, '127.0.0.1', () => probe.close(() => resolve(true)));
+    });
+    if (isFree) return `127.0.0.1:${port}`;
+  }
+}
 
 /** The environment without settings of culvert. */
 const environment = () => Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('CULVERT_')));
@@ -38,18 +51,20 @@ export class Server {
 
   /** Starts it, or starts it again with the addresses that it had. */
   async start() {
+    for (const name of ['api', 'edge-http']) this.#addresses[name] ??= await freeAddress();
     const flags = ['api', 'edge-http', 'edge-https', 'agents', 'agents-ssh', 'metrics', ...(this.#options.includes('--database-url') ? ['nodes'] : [])].flatMap((name) => [`--${name}-addr`, this.#addresses[name] ?? FREE]);
-    this.#child = spawn(program, ['serve', '--data-dir', join(this.folder, 'data'), ...flags, ...this.#options], { env: environment(), cwd: this.folder, stdio: ['ignore', 'pipe', 'ignore'] });
+    this.#child = spawn(program, ['serve', '--data-dir', join(this.folder, 'data'), ...flags, ...this.#options], { env: environment(), cwd: this.folder, stdio: ['ignore', 'pipe', 'pipe'] });
+    let log = '';
+    this.#child.stderr.on('data', (piece) => { log = `${log}${piece}`.slice(-2000); });
     let ready;
     for await (const line of createInterface({ input: this.#child.stdout })) {
       if (!line.startsWith('culvert ready')) continue;
       ready = Object.fromEntries(line.split(' ').slice(2).map((part) => part.split('=')));
       break;
     }
-    if (!ready) throw new Error('the server did not start');
+    if (!ready) throw new Error(`the server did not start: ${log}`);
     this.#child.stdout.resume();
     const { port } = new URL(ready.api);
-    this.#addresses = { api: `127.0.0.1:${port}`, 'edge-http': ready.http };
     // Without TLS the session's cookie is set on a loopback name alone.
     this.url = `http://localhost:${port}`;
     this.token ??= readFileSync(join(this.folder, 'data/bootstrap-key'), 'utf8').trim();

@@ -1,7 +1,7 @@
 // Statistics: the charts of Overview and of an endpoint, the rates in the list of endpoints, and the nodes.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { api, base, launch, open, settled, signIn } from './browser.mjs';
+import { api, base, launch, open, settled, signIn, until } from './browser.mjs';
 import { upstream, visit } from './upstream.mjs';
 
 let browser, page, faults, service, endpoint;
@@ -15,10 +15,7 @@ before(async () => {
   assert.equal(made.status, 201, JSON.stringify(made.body));
   endpoint = made.body;
   for (let n = 0; n < 12; n += 1) await visit(endpoint.public_url, n % 4 === 3 ? '/broken/500' : '/fine');
-  let counted;
-  do {
-    counted = await api(page, 'GET', `/statistics?subject=endpoint&id=${endpoint.id}`);
-  } while (counted.body.total.traffic.requests < 12);
+  await until(() => api(page, 'GET', `/statistics?subject=endpoint&id=${endpoint.id}`), ({ body }) => body.total.traffic.requests >= 12);
 });
 after(async () => {
   await browser.close();

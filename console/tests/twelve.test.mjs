@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { after, before, test } from 'node:test';
-import { api, base, launch, open, signIn } from './browser.mjs';
+import { api, base, launch, open, signIn, until } from './browser.mjs';
 import { upstream, visit } from './upstream.mjs';
 
 const MOST = 5;
@@ -17,10 +17,7 @@ before(async () => {
   await signIn(page);
   endpoint = (await api(page, 'POST', '/endpoints', { url: `http://twelve${run}.culvert.localhost`, upstream_url: service.url })).body;
   await visit(endpoint.public_url, `/twelve${run}/502`);
-  let kept;
-  do {
-    kept = await api(page, 'GET', `/events?type=http_request_complete.v0&object_id=${endpoint.id}`);
-  } while (kept.body.events.length === 0);
+  await until(() => api(page, 'GET', `/events?type=http_request_complete.v0&object_id=${endpoint.id}`), ({ body }) => body.events.length > 0);
 });
 after(async () => {
   agent?.kill();

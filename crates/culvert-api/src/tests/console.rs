@@ -322,9 +322,18 @@ async fn the_openapi_document_is_compressed_and_has_a_tag() {
     let again = wire.ask("GET", OPENAPI_PATH, None, &[&tag], NO_BODY).await;
     assert_eq!(again.status, 304);
     let other = wire
-        .ask("GET", OPENAPI_PATH, None, &["If-None-Match: W/\"0\""], NO_BODY)
+        .ask(
+            "GET",
+            OPENAPI_PATH,
+            None,
+            &["If-None-Match: W/\"0\""],
+            NO_BODY,
+        )
         .await;
-    assert_eq!((other.status, &other.body["openapi"]), (200, &json!("3.1.0")));
+    assert_eq!(
+        (other.status, &other.body["openapi"]),
+        (200, &json!("3.1.0"))
+    );
 }
 
 /// `HEAD` has the headers of `GET` and no body.
