@@ -406,7 +406,7 @@ async fn finish(client: &mut Http1Server, down: &Downstream) {
 }
 
 /// Reads and discards some input. Closing with unread input could lose the last response.
-pub(super) async fn discard_input(client: &mut (impl AsyncRead + Unpin)) -> std::io::Result<()> {
+pub(super) async fn discard_input(client: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     let mut room = [0; 4096];
     let mut read = 0;
     while read < DISCARDED_BYTES_MAX {
