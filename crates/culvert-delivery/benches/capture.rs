@@ -71,7 +71,7 @@ const RESPONSE: &[(&[u8], &[u8])] = &[
 
 /// More events may not wait: none shall be dropped.
 const WAITING_MAX: u64 = 2_000;
-/// Records offered without a pause, about as many as arrive while the recorder works.
+/// Records offered without a pause, about the number that arrives while the recorder works.
 const TOGETHER: u64 = 128;
 
 fn main() {

@@ -16,7 +16,7 @@ pub struct Selection {
     kind: &'static Kind,
     capture: Capture,
     named: Vec<&'static str>,
-    /// What is between the id and the timestamp.
+    /// The JSON between the id and the timestamp.
     head: Vec<u8>,
     template: Vec<u8>,
     parts: Vec<Part>,
