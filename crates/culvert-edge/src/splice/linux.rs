@@ -251,6 +251,9 @@ mod tests {
 
     use super::*;
 
+    /// Tests that count on idle pipes take turns.
+    static TURN: Mutex<()> = Mutex::new(());
+
     fn source(last: u8) -> IpAddr {
         IpAddr::from([192, 0, 2, last])
     }
@@ -258,6 +261,7 @@ mod tests {
     /// A thread that becomes idle leaves its pipes to the others.
     #[test]
     fn idle_pipes_are_counted_over_all_threads() {
+        let _turn = lock(&TURN);
         let descriptors = |pipe: &Pipe| pipe.ends.read.as_raw_fd();
         let given = std::thread::spawn(move || {
             let pipe = Pipe::take(source(1)).unwrap();
@@ -281,6 +285,7 @@ mod tests {
 
     #[test]
     fn a_source_leaves_pipes_to_others() {
+        let _turn = lock(&TURN);
         let most = pipes_max().div_ceil(SOURCES_PART);
         let mut taken = Vec::new();
         // Other tests may have some meanwhile.
@@ -298,6 +303,7 @@ mod tests {
 
     #[test]
     fn a_drained_pipe_gives_all_its_bytes_and_its_place() {
+        let _turn = lock(&TURN);
         let mut pipe = Pipe::take(source(4)).unwrap();
         let bytes: Vec<u8> = (0..40_000u32).map(|n| n.to_le_bytes()[0]).collect();
         let mut write = std::fs::File::from(pipe.ends.write.try_clone().unwrap());

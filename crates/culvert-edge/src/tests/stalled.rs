@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use culvert_policy::Scheme;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -64,27 +65,27 @@ async fn connect(from: IpAddr, to: SocketAddr) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-/// Reads until the kernel moves the bytes of this many of the clients, which then stop. Returns what each has read.
-async fn read_until_spliced(clients: &mut [TcpStream], from: IpAddr, pipes: u64) -> Vec<Vec<u8>> {
-    let mut read: Vec<Vec<u8>> = clients.iter().map(|_| Vec::new()).collect();
-    let mut piece = vec![0; 64 << 10];
-    while used_by(from) < pipes {
-        for (client, read) in clients.iter_mut().zip(&mut read) {
-            let count = soon("bytes", client.read(&mut piece)).await.unwrap();
-            assert_ne!(count, 0, "all bytes were copied");
-            read.extend_from_slice(&piece[..count]);
-        }
+/// Reads some bytes of each client, as fast as they arrive. Returns what each has read.
+async fn read_some(clients: &mut [TcpStream]) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    for client in clients {
+        let mut read = vec![0; 256 << 10];
+        soon("bytes", client.read_exact(&mut read)).await.unwrap();
+        all.push(read);
     }
-    read
+    all
 }
 
-/// Waits until a source uses no pipes.
-async fn until_given_back(from: IpAddr) {
+async fn until(what: &str, is_so: impl Fn() -> bool) {
     let until = Instant::now() + PATIENCE;
-    while used_by(from) > 0 {
-        assert!(Instant::now() < until, "{} pipes stay", used_by(from));
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+async fn until_given_back(from: IpAddr) {
+    until("all pipes are given back", || used_by(from) == 0).await;
 }
 
 /// Bytes that count as memory of connections.
@@ -94,6 +95,26 @@ fn held(rig: &Rig) -> usize {
         .iter()
         .map(|conn| conn.counters.held_bytes.load(Ordering::Relaxed));
     held.sum()
+}
+
+/// Reads until bytes of a pipe are in memory, because the clients have stopped. Returns what each has read. If the edge copies
+/// bytes when they stop, they try again.
+async fn read_until_stalled(rig: &Rig, clients: &mut [TcpStream], from: IpAddr) -> Vec<Vec<u8>> {
+    let mut all: Vec<Vec<u8>> = clients.iter().map(|_| Vec::new()).collect();
+    loop {
+        let read = read_some(clients).await;
+        for (all, mut read) in all.iter_mut().zip(read) {
+            all.append(&mut read);
+        }
+        let held = until("bytes are held", || held(rig) > 0);
+        if tokio::time::timeout(Duration::from_secs(3), held)
+            .await
+            .is_ok()
+        {
+            until_given_back(from).await;
+            return all;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,10 +127,8 @@ async fn relays_to_clients_that_stop_reading_give_their_pipes_back() {
         client.write_all(b"!").await.unwrap();
         clients.push(client);
     }
-    let read = read_until_spliced(&mut clients, source(1), 1).await;
-    until_given_back(source(1)).await;
-    let most = clients.len() * (256 << 10);
-    assert!((1..=most).contains(&held(&rig)), "{}", held(&rig));
+    let read = read_until_stalled(&rig, &mut clients, source(1)).await;
+    assert!(held(&rig) <= clients.len() * (256 << 10), "{}", held(&rig));
     // They go on, and get every byte.
     for (mut client, mut all) in clients.into_iter().zip(read) {
         let mut rest = vec![0; LONG - all.len()];
@@ -119,7 +138,7 @@ async fn relays_to_clients_that_stop_reading_give_their_pipes_back() {
         all.append(&mut rest);
         assert!(all == bytes(1, LONG));
     }
-    assert_eq!(held(&rig), 0);
+    until("no memory is held", || held(&rig) == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -133,9 +152,10 @@ async fn responses_to_clients_that_stop_reading_give_their_pipes_back() {
             .write_all(b"GET / HTTP/1.1\r\nHost: app.example\r\n\r\n")
             .await
             .unwrap();
-        let read = read_until_spliced(std::slice::from_mut(&mut client), source(2), 1).await;
+        let clients = std::slice::from_mut(&mut client);
+        let read = read_some(clients).await;
         until_given_back(source(2)).await;
-        assert!((1..=256 << 10).contains(&held(&rig)), "{}", held(&rig));
+        assert!(held(&rig) <= 256 << 10, "{}", held(&rig));
         let mut all = read.into_iter().next().unwrap();
         let head = find(&all, b"\r\n\r\n").unwrap() + 4;
         let mut rest = vec![0; head + LONG - all.len()];
@@ -144,12 +164,13 @@ async fn responses_to_clients_that_stop_reading_give_their_pipes_back() {
             .unwrap();
         all.append(&mut rest);
         assert!(all[head..] == bytes(1, LONG));
+        until("no memory is held", || held(&rig) == 0).await;
     }
     let events = rig.recorder.events(2).await;
     for event in of(&events, HTTP) {
         assert_eq!(event["object"]["http"]["response"]["body_length"], LONG);
     }
-    assert_eq!(held(&rig), 0);
+    until("no memory is held", || held(&rig) == 0).await;
 }
 
 /// The busiest honest client: many transfers at full speed, while others hoard.
@@ -163,9 +184,9 @@ async fn a_busy_client_runs_on_while_others_stall() {
         client.write_all(b"!").await.unwrap();
         stalled.push(client);
     }
-    read_until_spliced(&mut stalled, source(3), 1).await;
+    read_some(&mut stalled).await;
     let mut transfers = JoinSet::new();
-    for _ in 0..8 {
+    for _ in 0..4 {
         transfers.spawn(async move {
             let mut client = connect(source(4), at).await;
             client.write_all(b"!").await.unwrap();
@@ -190,9 +211,7 @@ async fn a_stalled_relay_ends_when_memory_is_short() {
     let (rig, at) = rig(&mut tasks).await;
     let mut clients = vec![connect(source(5), at).await];
     clients[0].write_all(b"!").await.unwrap();
-    read_until_spliced(&mut clients, source(5), 1).await;
-    until_given_back(source(5)).await;
-    assert!(held(&rig) > 0);
+    read_until_stalled(&rig, &mut clients, source(5)).await;
     let decision = Decision {
         level: Level::Calm,
         drops_events: false,
