@@ -55,17 +55,32 @@ impl Bound {
         live: &'l Live,
         agents: Option<&dyn Dial>,
     ) -> Option<(&'l Arc<Group>, &'l Arc<Member>)> {
+        let group = self.group(live)?;
+        let member = group.pick_bound_by(&self.operator_id, agents)?;
+        Some((group, member))
+    }
+
+    /// The endpoints at the address now, if the operator is the same.
+    fn group<'l>(&self, live: &'l Live) -> Option<&'l Arc<Group>> {
         let operator = live.operators.get(&self.operator_id)?;
         if operator.account != self.account || operator.key != self.key {
             return None;
         }
-        let group = live.kubernetes(&self.account, &self.host, self.port)?;
-        let member = group.pick_bound_by(&self.operator_id, agents)?;
-        Some((group, member))
+        live.kubernetes(&self.account, &self.host, self.port)
     }
 }
 
 impl Downstream {
+    /// Whether the operator that brings the connection has lost the endpoints at its address.
+    pub(crate) fn is_unbound(&self) -> bool {
+        let Some(bound) = self.bound.get() else {
+            return false;
+        };
+        let live = self.edge.live.load();
+        let group = bound.group(&live);
+        !group.is_some_and(|group| group.is_bound_by(&bound.operator_id))
+    }
+
     /// Accepts a connection, unless a limit is reached.
     pub(crate) fn accept(
         edge: &Arc<EdgeContext>,

@@ -370,7 +370,7 @@ pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
     exchange.tunnel_closed();
 }
 
-/// Relays a whole connection, until the edge cuts it at the latest.
+/// Relays a whole connection, until the edge cuts it, or an operator that brings it loses the endpoint.
 async fn relay<A, B>(
     client: &mut A,
     upstream: &mut B,
@@ -387,7 +387,8 @@ async fn relay<A, B>(
     let moved = || count.up_to(down.conn.counters.bytes());
     let is_cut = |waker: &Waker| {
         down.conn.driver.register(waker);
-        down.conn.is_cut()
+        // An operator that lost the endpoint moves no further byte.
+        down.conn.is_cut() || down.is_unbound()
     };
     pass(client, upstream, Some(down), (idle, write), moved, is_cut).await;
 }

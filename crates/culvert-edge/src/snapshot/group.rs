@@ -210,6 +210,12 @@ impl Group {
         &self.first
     }
 
+    /// Whether a Kubernetes operator binds one of its endpoints.
+    pub(crate) fn is_bound_by(&self, operator_id: &str) -> bool {
+        let mut members = self.members();
+        members.any(|member| member.endpoint.is_bound_by(operator_id))
+    }
+
     /// The next endpoint in turn of those that a Kubernetes operator binds, as [`Self::pick`] selects it.
     pub(crate) fn pick_bound_by(
         &self,
