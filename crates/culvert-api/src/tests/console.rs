@@ -304,7 +304,7 @@ async fn the_openapi_document_is_compressed_and_has_a_tag() {
     let asked = ["Accept-Encoding: br, gzip", "Origin: https://other.example"];
     let packed = wire.ask("HEAD", OPENAPI_PATH, None, &asked, NO_BODY).await;
     assert_eq!(packed.header("content-encoding"), Some("gzip"));
-    let bytes = |answer: &Answer| -> usize {
+    let bytes = |answer: &TestResponse| -> usize {
         let length = answer.header("content-length").unwrap();
         length.parse().unwrap()
     };

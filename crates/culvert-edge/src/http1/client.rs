@@ -40,6 +40,17 @@ pub(crate) struct Http1Client {
     failed: Option<io::Error>,
 }
 
+/// What a connection between two exchanges is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// The last exchange is complete, and nothing has arrived since.
+    Free,
+    /// It can carry no other exchange.
+    Over,
+    /// The upstream has sent more than was requested.
+    Excess,
+}
+
 /// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Http1ClientError {
@@ -68,7 +79,7 @@ impl Http1Client {
         }
     }
 
-    /// Starts a request. The connection must be [free](Self::is_free).
+    /// Starts a request. The connection must be [free](Self::idle).
     pub(crate) fn start(&mut self, head: &OutgoingHead<'_>, body: RequestBody) {
         self.reader.expect(*head.method() == Method::HEAD);
         if matches!(head, OutgoingHead::Plain { .. }) {
@@ -171,22 +182,34 @@ impl Http1Client {
             && self.inbox.is_empty()
     }
 
-    /// Whether the connection can be used for a request: the last exchange is complete and nothing has arrived since. Asks
-    /// the kernel too, because the runtime learns of what arrives only between the turns of tasks. Wakes the task when
-    /// something arrives.
-    pub(crate) fn is_free(&mut self, cx: &mut Context<'_>) -> bool {
-        self.is_silent(cx) && !self.wire.has_input()
+    /// Whether the connection can be used for a request. Asks the kernel too, because the runtime learns of what arrives
+    /// only between the turns of tasks. Wakes the task when something arrives.
+    pub(crate) fn idle(&mut self, cx: &mut Context<'_>) -> Idle {
+        match self.known_idle(cx) {
+            Idle::Free => match self.wire.peek() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Idle::Free,
+                Ok(0) | Err(_) => Idle::Over,
+                Ok(_) => Idle::Excess,
+            },
+            other => other,
+        }
     }
 
-    /// Whether the exchange is complete, and nothing that the runtime knows of has arrived since.
-    pub(crate) fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
-        self.is_complete() && {
-            // Buffers of the last read may still be in use, so none is allocated here.
-            let mut room = [0; 1];
-            let mut buf = ReadBuf::new(&mut room);
-            Pin::new(&mut self.wire)
-                .poll_read(cx, &mut buf)
-                .is_pending()
+    /// As [`Self::idle`], as far as the runtime knows.
+    pub(crate) fn known_idle(&mut self, cx: &mut Context<'_>) -> Idle {
+        if !self.is_complete() {
+            return match self.is_spent() && !self.inbox.is_empty() {
+                true => Idle::Excess,
+                false => Idle::Over,
+            };
+        }
+        // Buffers of the last read may still be in use, so none is allocated here.
+        let mut room = [0; 1];
+        let mut buf = ReadBuf::new(&mut room);
+        match Pin::new(&mut self.wire).poll_read(cx, &mut buf) {
+            Poll::Pending => Idle::Free,
+            Poll::Ready(Ok(())) if !buf.filled().is_empty() => Idle::Excess,
+            Poll::Ready(_) => Idle::Over,
         }
     }
 

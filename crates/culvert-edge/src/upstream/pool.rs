@@ -11,7 +11,7 @@
 mod http1;
 mod http2;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -54,6 +54,9 @@ pub(crate) struct Pool {
     http2_refused_at: ArcSwapOption<Instant>,
     /// When a connection last failed; cleared when one succeeds.
     failed_at: ArcSwapOption<Instant>,
+    created: Instant,
+    /// When it last sent more than a response, in milliseconds since its creation plus one; 0 for never.
+    excess_at: AtomicU64,
     /// Held while an HTTP/2 connection is opened, so that only one is opened at a time.
     connecting: tokio::sync::Mutex<()>,
 }
@@ -91,6 +94,8 @@ impl Pool {
             http2: ArcSwap::default(),
             http2_refused_at: ArcSwapOption::empty(),
             failed_at: ArcSwapOption::empty(),
+            created: Instant::now(),
+            excess_at: AtomicU64::new(0),
             connecting: tokio::sync::Mutex::new(()),
         }
     }
@@ -154,7 +159,7 @@ impl Pool {
             idle.retain_mut(|link| {
                 link.connection.rest();
                 let since = *link.idle_since.get_or_insert(now);
-                now.saturating_duration_since(since) < IDLE_FOR && link.connection.is_free(&mut cx)
+                now.saturating_duration_since(since) < IDLE_FOR && self.is_free(link, &mut cx)
             });
             // The longest idle ones are first.
             let excess = idle.len().saturating_sub(idle_max);

@@ -496,16 +496,16 @@ impl UpWire {
         }
     }
 
-    /// Whether its socket has bytes to read, or has ended, as the kernel says. Streams of agents are in memory: their reads
-    /// say so.
-    pub(crate) fn has_input(&self) -> bool {
-        let socket = match &self.stream {
-            Stream::Plain(socket) => socket,
-            Stream::Tls(stream) => stream.get_ref().0,
-            Stream::Agent(_) | Stream::Carried(_) => return false,
+    /// Looks for bytes at its socket, as the kernel says: 0 if it has ended, and [`WouldBlock`](io::ErrorKind::WouldBlock)
+    /// if there are none. Streams of agents are in memory: their reads say so. Bytes of TLS may be those of a close.
+    pub(crate) fn peek(&self) -> io::Result<usize> {
+        let (socket, is_tls) = match &self.stream {
+            Stream::Plain(socket) => (socket, false),
+            Stream::Tls(stream) => (stream.get_ref().0, true),
+            Stream::Agent(_) | Stream::Carried(_) => return Err(io::ErrorKind::WouldBlock.into()),
         };
-        let peeked = SockRef::from(socket).peek(&mut [MaybeUninit::uninit()]);
-        !matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        let bytes = SockRef::from(socket).peek(&mut [MaybeUninit::uninit()])?;
+        Ok(if is_tls { 0 } else { bytes })
     }
 
     /// It is not wanted any more, and nothing is on its way.

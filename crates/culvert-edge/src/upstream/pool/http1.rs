@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::{Failure, Pool, SHARDS};
 use crate::http::plain_head::OutgoingHead;
 use crate::http::request_body::RequestBody;
-use crate::http1::client::{Http1Client, Http1ClientError};
+use crate::http1::client::{Http1Client, Http1ClientError, Idle};
 use crate::splice::Pipe;
 use crate::threads;
 use crate::upstream::connector::Connector;
@@ -27,6 +27,8 @@ use crate::upstream::url::UpWire;
 /// How often in a row a connection passes directly to the next waiting request. After that its stream ends,
 /// so that requests for other endpoints of the same agent get their turn.
 const HANDOVERS_MAX: u8 = 64;
+/// How long connections are not reused after an upstream sent more than was requested.
+const DISTRUSTED_FOR: Duration = Duration::from_secs(60);
 
 /// One HTTP/1 connection.
 #[derive(Debug)]
@@ -71,7 +73,7 @@ impl Pool {
         for shard in self.shards() {
             while let Some(mut link) = shard.try_lock().ok().and_then(|mut idle| idle.pop()) {
                 // Events that happened while it was idle show now.
-                if link.connection.wire().resume() && link.connection.is_free(cx) {
+                if link.connection.wire().resume() && self.is_free(&mut link, cx) {
                     return Some(Lease {
                         link,
                         pool: Arc::clone(self),
@@ -107,7 +109,7 @@ impl Pool {
                 wire = &mut dialled => return Ok(self.lease(wire.map_err(Failure::Dial)?)),
                 link = waiting.0.handover.next() => link,
             };
-            if poll_fn(|cx| Poll::Ready(link.connection.is_free(cx))).await {
+            if poll_fn(|cx| Poll::Ready(self.is_free(&mut link, cx))).await {
                 return Ok(Lease {
                     link,
                     pool: Arc::clone(self),
@@ -137,11 +139,42 @@ impl Pool {
         order.take(looks_at)
     }
 
+    /// Whether a connection can be used for a request now.
+    pub(super) fn is_free(&self, link: &mut Http1, cx: &mut Context<'_>) -> bool {
+        let idle = link.connection.idle(cx);
+        self.note(idle);
+        idle == Idle::Free && !self.is_distrusted()
+    }
+
+    /// Whether an upstream has recently sent more than was requested. Its connections carry one request each, because
+    /// the next client could get what belongs to another.
+    fn is_distrusted(&self) -> bool {
+        // Nothing reads the clock for each request.
+        match self.excess_at.load(Ordering::Relaxed).checked_sub(1) {
+            Some(at) => self.created.elapsed() < Duration::from_millis(at) + DISTRUSTED_FOR,
+            None => false,
+        }
+    }
+
+    fn note(&self, idle: Idle) {
+        if idle != Idle::Excess {
+            return;
+        }
+        if !self.is_distrusted() {
+            let upstream = self.upstream();
+            tracing::warn!(%upstream, "the upstream sent more than a response; its connections are not reused for a minute");
+        }
+        let at = u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.excess_at
+            .store(at.saturating_add(1), Ordering::Relaxed);
+    }
+
     /// Keeps a connection for later requests, if it is reusable.
     fn keep(&self, mut link: Box<Http1>) {
         let connection = &mut link.connection;
-        let mut cx = Context::from_waker(Waker::noop());
-        if connection.is_silent(&mut cx) && connection.wire().rest() {
+        let idle = connection.known_idle(&mut Context::from_waker(Waker::noop()));
+        self.note(idle);
+        if idle == Idle::Free && !self.is_distrusted() && connection.wire().rest() {
             self.put(link);
         } else if connection.is_over() {
             connection.wire().end();
@@ -257,7 +290,8 @@ impl Lease {
     /// is still open.
     pub(crate) fn give_back(self) {
         let Self { mut link, pool } = self;
-        if link.connection.is_complete() && link.handovers < HANDOVERS_MAX {
+        let is_complete = link.connection.is_complete() && !pool.is_distrusted();
+        if is_complete && link.handovers < HANDOVERS_MAX {
             link.handovers += 1;
             match pool.handover.give(link) {
                 Some(own) => link = own,

@@ -12,15 +12,20 @@ const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
 
 /// A pool with a connection, and the origin's end of it.
 fn pair() -> (Arc<Pool>, Lease, TcpStream) {
+    let upstream = crate::Upstream::parse("http://127.0.0.1:1", "").unwrap();
+    let pool = Arc::new(Pool::new(upstream));
+    let (lease, origin) = another(&pool);
+    (pool, lease, origin)
+}
+
+/// Another connection of a pool.
+fn another(pool: &Arc<Pool>) -> (Lease, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let edge = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     edge.set_nonblocking(true).unwrap();
     let edge = tokio::net::TcpStream::from_std(edge).unwrap();
     let (origin, _) = listener.accept().unwrap();
-    let upstream = crate::Upstream::parse("http://127.0.0.1:1", "").unwrap();
-    let pool = Arc::new(Pool::new(upstream));
-    let lease = pool.lease(UpWire::plain(edge));
-    (pool, lease, origin)
+    (pool.lease(UpWire::plain(edge)), origin)
 }
 
 /// Exchanges a request and its response.
@@ -84,7 +89,7 @@ async fn what_arrives_before_a_handover_ends_the_connection() {
     origin.write_all(RESPONSE).unwrap();
     let mut link = pool.handover.next().await;
     let mut cx = Context::from_waker(Waker::noop());
-    assert!(!link.connection.is_free(&mut cx));
+    assert!(!pool.is_free(&mut link, &mut cx));
 }
 
 #[tokio::test]
@@ -95,4 +100,53 @@ async fn a_silent_connection_serves_the_next_request() {
         lease.give_back();
         lease = reused(&pool).expect("nothing has arrived");
     }
+}
+
+/// What arrives after the next request was sent looks like its response. An upstream that sent more than was
+/// requested once gets no further chance.
+#[tokio::test]
+async fn an_upstream_that_sends_more_than_a_response_serves_one_request_on_a_connection() {
+    let (pool, mut lease, mut origin) = pair();
+    exchange(&mut lease, &mut origin).await;
+    lease.give_back();
+    origin.write_all(RESPONSE).unwrap();
+    assert!(reused(&pool).is_none());
+    let (mut lease, mut origin) = another(&pool);
+    exchange(&mut lease, &mut origin).await;
+    lease.give_back();
+    assert!(reused(&pool).is_none(), "it is not trusted");
+    tokio::time::pause();
+    tokio::time::advance(DISTRUSTED_FOR).await;
+    tokio::time::resume();
+    let (mut lease, mut origin) = another(&pool);
+    exchange(&mut lease, &mut origin).await;
+    lease.give_back();
+    assert!(reused(&pool).is_some(), "after a minute");
+}
+
+/// A server may close an idle connection at any time.
+#[tokio::test]
+async fn an_upstream_that_closes_idle_connections_is_trusted() {
+    let (pool, mut lease, mut origin) = pair();
+    exchange(&mut lease, &mut origin).await;
+    lease.give_back();
+    drop(origin);
+    assert!(reused(&pool).is_none());
+    let (mut lease, mut origin) = another(&pool);
+    exchange(&mut lease, &mut origin).await;
+    lease.give_back();
+    assert!(reused(&pool).is_some());
+}
+
+/// Bytes that arrive together with a response show when the connection is given back.
+#[tokio::test]
+async fn bytes_behind_a_response_are_noticed() {
+    let (pool, mut lease, mut origin) = pair();
+    origin.write_all(&[RESPONSE, b"HTTP"].concat()).unwrap();
+    exchange(&mut lease, &mut origin).await;
+    lease.give_back();
+    let (mut lease, mut origin) = another(&pool);
+    exchange(&mut lease, &mut origin).await;
+    lease.give_back();
+    assert!(reused(&pool).is_none());
 }
