@@ -13,7 +13,7 @@ pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static(ERROR_CODE_NAM
 /// The name of the field with the code of a response that the edge made.
 pub const ERROR_CODE_NAME: &str = "ngrok-error-code";
 
-/// Whether a field is [`ERROR_CODE`], in any spelling that programs may take for it. Its presence proves that the edge made
+/// Whether a field is `ngrok-error-code`, in any spelling that programs may take for it. Its presence proves that the edge made
 /// a response.
 pub fn is_error_code(name: &str) -> bool {
     let fold = |byte: u8| match byte.is_ascii_alphanumeric() {

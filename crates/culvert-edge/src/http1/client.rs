@@ -51,6 +51,21 @@ pub(crate) enum Idle {
     Excess,
 }
 
+/// Bytes of unrequested data that are looked at.
+const EXCESS_BYTES: usize = 12;
+
+impl Idle {
+    /// For a connection on which these bytes arrived without a request. Some servers send a 408 when they close an idle
+    /// connection, which is no excess.
+    fn after(bytes: &[u8]) -> Self {
+        let timeouts: [&[u8; EXCESS_BYTES]; 2] = [b"HTTP/1.1 408", b"HTTP/1.0 408"];
+        match timeouts.iter().any(|head| bytes.starts_with(*head)) {
+            true => Self::Over,
+            false => Self::Excess,
+        }
+    }
+}
+
 /// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Http1ClientError {
@@ -182,34 +197,40 @@ impl Http1Client {
             && self.inbox.is_empty()
     }
 
-    /// Whether the connection can be used for a request. Asks the kernel too, because the runtime learns of what arrives
-    /// only between the turns of tasks. Wakes the task when something arrives.
+    /// Whether the connection can be used for a request. Asks the kernel, because the runtime learns of what arrives only
+    /// between the turns of tasks.
     pub(crate) fn idle(&mut self, cx: &mut Context<'_>) -> Idle {
-        match self.known_idle(cx) {
-            Idle::Free => match self.wire.peek() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Idle::Free,
-                Ok(0) | Err(_) => Idle::Over,
-                Ok(_) => Idle::Excess,
-            },
-            other => other,
+        let known = self.known_idle();
+        if known != Idle::Free {
+            return known;
+        }
+        // Buffers of the last read may still be in use, so none is allocated here.
+        let mut room = [0; EXCESS_BYTES];
+        if !self.wire.is_plain() {
+            let mut buf = ReadBuf::new(&mut room);
+            match Pin::new(&mut self.wire).poll_read(cx, &mut buf) {
+                Poll::Pending => {}
+                Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
+                    return Idle::after(buf.filled());
+                }
+                Poll::Ready(_) => return Idle::Over,
+            }
+        }
+        match self.wire.read_excess(&mut room) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Idle::Free,
+            Ok(0) | Err(_) => Idle::Over,
+            Ok(bytes) => Idle::after(room.get(..bytes).unwrap_or_default()),
         }
     }
 
-    /// As [`Self::idle`], as far as the runtime knows.
-    pub(crate) fn known_idle(&mut self, cx: &mut Context<'_>) -> Idle {
-        if !self.is_complete() {
-            return match self.is_spent() && !self.inbox.is_empty() {
-                true => Idle::Excess,
-                false => Idle::Over,
-            };
-        }
-        // Buffers of the last read may still be in use, so none is allocated here.
-        let mut room = [0; 1];
-        let mut buf = ReadBuf::new(&mut room);
-        match Pin::new(&mut self.wire).poll_read(cx, &mut buf) {
-            Poll::Pending => Idle::Free,
-            Poll::Ready(Ok(())) if !buf.filled().is_empty() => Idle::Excess,
-            Poll::Ready(_) => Idle::Over,
+    /// As [`Self::idle`], as far as it has been read.
+    pub(crate) fn known_idle(&mut self) -> Idle {
+        if self.is_complete() {
+            Idle::Free
+        } else if self.is_spent() && !self.inbox.is_empty() {
+            Idle::after(self.inbox.bytes())
+        } else {
+            Idle::Over
         }
     }
 

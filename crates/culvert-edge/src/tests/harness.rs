@@ -122,8 +122,9 @@ pub(crate) fn settings() -> Settings {
         tcp_bind_ip: Ipv4Addr::LOCALHOST.into(),
         limits: Limits {
             parting: Duration::ZERO,
-            // All tests share the memory of one process.
+            // All tests share the memory of one process and the processors.
             memory_bytes: u64::MAX,
+            run_queue: Duration::MAX,
             ..Limits::default()
         },
         ..Settings::default()

@@ -96,7 +96,7 @@ async fn an_idle_connection_frees_its_buffers_and_serves_again() {
         limits: Limits {
             rest: Duration::from_millis(20),
             idle: Duration::from_secs(2),
-            ..Limits::default()
+            ..settings().limits
         },
         ..settings()
     })

@@ -1,8 +1,7 @@
 //! Upstreams: parsing their URLs and connecting to them, directly or through an agent.
 
 use std::fmt;
-use std::io;
-use std::mem::MaybeUninit;
+use std::io::{self, Read as _};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -496,15 +495,21 @@ impl UpWire {
         }
     }
 
-    /// Looks for bytes at its socket, as the kernel says: 0 if it has ended, and [`WouldBlock`](io::ErrorKind::WouldBlock)
-    /// if there are none. Streams of agents are in memory: their reads say so. Bytes of TLS may be those of a close.
-    pub(crate) fn peek(&self) -> io::Result<usize> {
+    /// Whether its bytes are those of its socket.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.stream, Stream::Plain(_))
+    }
+
+    /// Reads what is at its socket without a request, even if the runtime does not know of it yet. Returns 0 if the socket has
+    /// ended, and [`WouldBlock`](io::ErrorKind::WouldBlock) if there is nothing. After anything else the connection must be
+    /// closed. Streams of agents are in memory: their reads say so. Bytes of TLS may be those of a close, and count as one.
+    pub(crate) fn read_excess(&self, room: &mut [u8]) -> io::Result<usize> {
         let (socket, is_tls) = match &self.stream {
             Stream::Plain(socket) => (socket, false),
             Stream::Tls(stream) => (stream.get_ref().0, true),
             Stream::Agent(_) | Stream::Carried(_) => return Err(io::ErrorKind::WouldBlock.into()),
         };
-        let bytes = SockRef::from(socket).peek(&mut [MaybeUninit::uninit()])?;
+        let bytes = (&*SockRef::from(socket)).read(room)?;
         Ok(if is_tls { 0 } else { bytes })
     }
 

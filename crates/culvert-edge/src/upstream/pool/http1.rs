@@ -6,7 +6,7 @@ use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -172,7 +172,7 @@ impl Pool {
     /// Keeps a connection for later requests, if it is reusable.
     fn keep(&self, mut link: Box<Http1>) {
         let connection = &mut link.connection;
-        let idle = connection.known_idle(&mut Context::from_waker(Waker::noop()));
+        let idle = connection.known_idle();
         self.note(idle);
         if idle == Idle::Free && !self.is_distrusted() && connection.wire().rest() {
             self.put(link);

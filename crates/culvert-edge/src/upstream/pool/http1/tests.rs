@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::task::Waker;
 
 use http::Request;
 
@@ -124,18 +125,24 @@ async fn an_upstream_that_sends_more_than_a_response_serves_one_request_on_a_con
     assert!(reused(&pool).is_some(), "after a minute");
 }
 
-/// A server may close an idle connection at any time.
+/// A server may close an idle connection at any time, and may say why.
 #[tokio::test]
 async fn an_upstream_that_closes_idle_connections_is_trusted() {
-    let (pool, mut lease, mut origin) = pair();
-    exchange(&mut lease, &mut origin).await;
-    lease.give_back();
-    drop(origin);
-    assert!(reused(&pool).is_none());
-    let (mut lease, mut origin) = another(&pool);
-    exchange(&mut lease, &mut origin).await;
-    lease.give_back();
-    assert!(reused(&pool).is_some());
+    for last in [
+        b"".as_slice(),
+        b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n",
+    ] {
+        let (pool, mut lease, mut origin) = pair();
+        exchange(&mut lease, &mut origin).await;
+        lease.give_back();
+        origin.write_all(last).unwrap();
+        drop(origin);
+        assert!(reused(&pool).is_none());
+        let (mut lease, mut origin) = another(&pool);
+        exchange(&mut lease, &mut origin).await;
+        lease.give_back();
+        assert!(reused(&pool).is_some());
+    }
 }
 
 /// Bytes that arrive together with a response show when the connection is given back.
