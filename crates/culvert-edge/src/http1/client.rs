@@ -51,7 +51,7 @@ pub(crate) enum Idle {
     Excess,
 }
 
-/// Bytes of unrequested data that are looked at.
+/// Number of bytes of unrequested data that are compared.
 const EXCESS_BYTES: usize = 12;
 
 impl Idle {

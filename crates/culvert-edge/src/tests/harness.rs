@@ -141,7 +141,12 @@ impl Rig {
     }
 
     /// Starts an edge with another clock.
-    pub(crate) async fn at(settings: Settings, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) async fn at(mut settings: Settings, clock: Arc<dyn Clock>) -> Self {
+        // The memory of all tests may be more than one edge may use by default.
+        let memory_bytes = &mut settings.limits.memory_bytes;
+        if *memory_bytes == Limits::default().memory_bytes {
+            *memory_bytes = u64::MAX;
+        }
         let recorder = Arc::new(Collector::default());
         let edge = Edge::bind(settings, Arc::clone(&recorder) as _, clock)
             .await

@@ -120,11 +120,10 @@ async fn each_request_limit_is_enforced() {
     }
 }
 
-/// An edge with these limits. The load of the machine and of other tests is no pressure on it.
+/// An edge with these limits. The load of the machine is no pressure on it.
 async fn rig(limits: Limits) -> Rig {
     Rig::with(Settings {
         limits: Limits {
-            memory_bytes: u64::MAX,
             run_queue: Duration::MAX,
             ..limits
         },

@@ -500,7 +500,7 @@ impl UpWire {
         matches!(self.stream, Stream::Plain(_))
     }
 
-    /// Reads what is at its socket without a request, even if the runtime does not know of it yet. Returns 0 if the socket has
+    /// Reads bytes that arrived without a request, even if the runtime does not know of them yet. Returns 0 if the socket has
     /// ended, and [`WouldBlock`](io::ErrorKind::WouldBlock) if there is nothing. After anything else the connection must be
     /// closed. Streams of agents are in memory: their reads say so. Bytes of TLS may be those of a close, and count as one.
     pub(crate) fn read_excess(&self, room: &mut [u8]) -> io::Result<usize> {
