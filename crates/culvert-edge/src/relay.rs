@@ -101,7 +101,7 @@ impl Relay {
 struct Direction {
     /// Bytes that were read and that the other side has not taken.
     rest: VecDeque<Bytes>,
-    /// The memory of what was in a pipe.
+    /// Counts the bytes that moved from a pipe to memory because one side stalled.
     held: Option<HeldBytes>,
     read_bytes: usize,
     pipe: Option<Pipe>,

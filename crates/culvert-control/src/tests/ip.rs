@@ -239,7 +239,7 @@ async fn ip_restrictions_apply_soon_after_a_commit() {
     assert_eq!(refused(&rig.admin, inside), None);
     assert_eq!(refused(&stranger, outside), None, "of another account");
     rig.delete(&format!("/ip_policy_rules/{rule}")).await;
-    eventually("nobody is admitted", async || {
+    eventually("no request is admitted", async || {
         refused(&rig.admin, inside) == Some(220)
     })
     .await;

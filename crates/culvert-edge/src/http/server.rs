@@ -252,7 +252,7 @@ struct Unsent;
 struct Splice<'a> {
     conn: &'a Arc<ConnState>,
     pipe: Option<Pipe>,
-    /// The memory of what was in it when the client stopped reading.
+    /// Counts the bytes that moved from the pipe to memory because the client stopped reading.
     held: Option<HeldBytes>,
 }
 

@@ -9,7 +9,6 @@ use culvert_policy::Scheme;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use super::harness::*;
 use super::limits::free_port;
@@ -76,16 +75,8 @@ async fn read_some(clients: &mut [TcpStream]) -> Vec<Vec<u8>> {
     all
 }
 
-async fn until(what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "{what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
 async fn until_given_back(from: IpAddr) {
-    until("all pipes are given back", || used_by(from) == 0).await;
+    eventually("all pipes are given back", || used_by(from) == 0).await;
 }
 
 /// Bytes that count as memory of connections.
@@ -106,7 +97,7 @@ async fn read_until_stalled(rig: &Rig, clients: &mut [TcpStream], from: IpAddr) 
         for (all, mut read) in all.iter_mut().zip(read) {
             all.append(&mut read);
         }
-        let held = until("bytes are held", || held(rig) > 0);
+        let held = eventually("bytes are held", || held(rig) > 0);
         if tokio::time::timeout(Duration::from_secs(3), held)
             .await
             .is_ok()
@@ -138,7 +129,7 @@ async fn relays_to_clients_that_stop_reading_give_their_pipes_back() {
         all.append(&mut rest);
         assert!(all == bytes(1, LONG));
     }
-    until("no memory is held", || held(&rig) == 0).await;
+    eventually("no memory is held", || held(&rig) == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,13 +155,13 @@ async fn responses_to_clients_that_stop_reading_give_their_pipes_back() {
             .unwrap();
         all.append(&mut rest);
         assert!(all[head..] == bytes(1, LONG));
-        until("no memory is held", || held(&rig) == 0).await;
+        eventually("no memory is held", || held(&rig) == 0).await;
     }
     let events = rig.recorder.events(2).await;
     for event in of(&events, HTTP) {
         assert_eq!(event["object"]["http"]["response"]["body_length"], LONG);
     }
-    until("no memory is held", || held(&rig) == 0).await;
+    eventually("no memory is held", || held(&rig) == 0).await;
 }
 
 /// The busiest honest client: many transfers at full speed, while others hoard.

@@ -94,7 +94,7 @@ async fn changes_of_ip_policies_apply_immediately_and_keep_no_reference() {
             "upstream_url": format!("http://{}", origin.address),
         });
         let made = culvert.create("endpoints", body.clone()).await;
-        eventually("nobody is admitted", async || {
+        eventually("no request is admitted", async || {
             culvert.get(host, "/").await.text.contains("ERR_NGROK_3203")
         })
         .await;
