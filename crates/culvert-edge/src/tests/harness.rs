@@ -170,12 +170,25 @@ impl Rig {
         )
     }
 
+    /// A client whose kernel keeps few bytes that it has not read.
+    pub(crate) async fn connect_slow_reader(&self) -> Client<TcpStream> {
+        Client::new(slow_reader(self.edge.http_addr().unwrap()).await)
+    }
+
     /// Sends one request on a new connection, which is then closed.
     pub(crate) async fn ask(&self, request: &str) -> Answer {
         let mut client = self.connect().await;
         client.send(request).await;
         client.answer("GET").await
     }
+}
+
+/// A connection with a small receive buffer. Without that, the kernel of some systems takes 32 MiB for a client
+/// that reads nothing.
+pub(crate) async fn slow_reader(to: SocketAddr) -> TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    socket.connect(to).await.unwrap()
 }
 
 /// Hosts that end in `.internal` are internal.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use culvert_base::BoxFuture;
 use culvert_policy::Scheme;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -58,7 +58,7 @@ async fn handed(tasks: &mut JoinSet<()>) -> (SocketAddr, mpsc::Receiver<TcpStrea
 
 /// Both ends of a relayed connection.
 async fn pair(at: SocketAddr, origins: &mut mpsc::Receiver<TcpStream>) -> (TcpStream, TcpStream) {
-    pair_of(TcpSocket::new_v4().unwrap(), at, origins).await
+    pair_of(TcpStream::connect(at).await.unwrap(), origins).await
 }
 
 /// The same with a client that takes few bytes at a time.
@@ -66,17 +66,13 @@ async fn slow_pair(
     at: SocketAddr,
     origins: &mut mpsc::Receiver<TcpStream>,
 ) -> (TcpStream, TcpStream) {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(16 << 10).unwrap();
-    pair_of(socket, at, origins).await
+    pair_of(slow_reader(at).await, origins).await
 }
 
 async fn pair_of(
-    socket: TcpSocket,
-    at: SocketAddr,
+    mut client: TcpStream,
     origins: &mut mpsc::Receiver<TcpStream>,
 ) -> (TcpStream, TcpStream) {
-    let mut client = socket.connect(at).await.unwrap();
     // The endpoint connects to its upstream immediately.
     client.write_all(b"!").await.unwrap();
     let mut upstream = soon("a connection", origins.recv()).await.unwrap();
@@ -402,7 +398,7 @@ async fn an_aborted_download_is_recorded_with_the_bytes_received() {
     let origin = bodies(&mut tasks).await;
     let rig = Rig::start().await;
     rig.edge.publish(http("app.example", origin).build()).await;
-    let mut client = rig.connect().await;
+    let mut client = rig.connect_slow_reader().await;
     client.send(ask("/long")).await;
     client.head().await.unwrap();
     assert!(client.take(6 << 20).await.unwrap() == bytes(8, LONG)[..6 << 20]);
@@ -425,7 +421,7 @@ async fn a_slow_reader_gets_every_byte_of_a_long_body() {
     let origin = bodies(&mut tasks).await;
     let rig = Rig::start().await;
     rig.edge.publish(http("app.example", origin).build()).await;
-    let mut client = rig.connect().await;
+    let mut client = rig.connect_slow_reader().await;
     client.send(ask("/long")).await;
     client.head().await.unwrap();
     let mut body = client.take(1 << 20).await.unwrap();
@@ -484,10 +480,7 @@ async fn a_slow_client_gets_all_pieces_of_an_agent_in_order_and_the_end() {
     };
     let snapshot = Snapshot::builder().endpoint(endpoint).build();
     rig.edge.publish(snapshot).await;
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(16 << 10).unwrap();
-    let at = SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, port));
-    let mut client = socket.connect(at).await.unwrap();
+    let mut client = slow_reader((std::net::Ipv4Addr::LOCALHOST, port).into()).await;
     client.write_all(b"!").await.unwrap();
     let mut agent = soon("a stream", streams.recv()).await.unwrap();
     assert_eq!(agent.read_u8().await.unwrap(), b'!');

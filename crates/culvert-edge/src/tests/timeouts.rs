@@ -353,13 +353,6 @@ async fn endless_rig(write_stall: Duration) -> (Rig, CertificateDer<'static>, Jo
     (rig, root, tasks)
 }
 
-/// A client with a small receive buffer, like a slow reader by design.
-async fn small(to: SocketAddr) -> tokio::net::TcpStream {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(4 << 10).unwrap();
-    socket.connect(to).await.unwrap()
-}
-
 #[tokio::test]
 async fn slow_readers_are_disconnected_and_others_continue() {
     let write = Duration::from_secs(1);
@@ -386,11 +379,11 @@ async fn slow_readers_are_disconnected_and_others_continue() {
                 }
             }
             if number % 2 == 0 {
-                let mut client = Client::new(small(to).await);
+                let mut client = Client::new(slow_reader(to).await);
                 client.send(GET).await;
                 drip(client.stream).await;
             } else {
-                let tcp = small(tls_to).await;
+                let tcp = slow_reader(tls_to).await;
                 let stream = tls_over(tcp, &root, "app.example", "http/1.1")
                     .await
                     .unwrap();
@@ -475,7 +468,7 @@ async fn upgraded_connections_that_are_not_read_are_closed() {
     rig.edge
         .publish(Snapshot::builder().endpoint(tcp).build())
         .await;
-    let mut client = Client::new(small(([127, 0, 0, 1], port).into()).await);
+    let mut client = Client::new(slow_reader(([127, 0, 0, 1], port).into()).await);
     client.send("x").await;
     soon("the cut", async {
         while rig.edge.meters().connections.get() > 0 || rig.edge.meters().accepted.get() == 0 {
@@ -556,7 +549,7 @@ async fn timeouts_of_an_endpoint_override_the_settings() {
                     .into_iter()
                     .fold(Snapshot::builder(), |all, one| all.endpoint(one));
                 rig.edge.publish(snapshot.build()).await;
-                let mut client = Client::new(small(rig.edge.http_addr().unwrap()).await);
+                let mut client = rig.connect_slow_reader().await;
                 client.send(ask).await;
                 let case = format!("{name}, internal: {is_internal}, ends: {ends}");
                 if ends {
