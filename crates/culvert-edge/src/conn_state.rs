@@ -26,6 +26,7 @@ use crate::census::CensusEntry;
 use crate::edge_state::{EdgeState, Phase};
 use crate::http1_state::Http1State;
 use crate::recording::{ClosedConnection, Unflushed};
+use crate::relay::RelayClient;
 use crate::replay_state::ReplayState;
 use crate::rules::Rules;
 
@@ -232,28 +233,6 @@ impl ConnState {
         self.rules.limits.write_stall.max(noted)
     }
 
-    /// The client reads too slowly. The socket closes with a reset, because sending the kernel's buffer would take as
-    /// long again.
-    pub(crate) fn too_slow(&self) {
-        self.edge.meters.slow_readers.up();
-        self.is_reset.store(true, Ordering::Relaxed);
-    }
-
-    /// The source whose share of pipes its traffic uses.
-    pub(crate) fn source(&self) -> IpAddr {
-        source(plain_address(self.info.client.ip()))
-    }
-
-    /// Counts memory that bytes of the connection take, until the result is dropped.
-    pub(crate) fn hold(self: &Arc<Self>, bytes: usize) -> HeldBytes {
-        let held = &self.counters.held_bytes;
-        held.fetch_add(bytes, Ordering::Relaxed);
-        HeldBytes {
-            conn: Arc::clone(self),
-            bytes,
-        }
-    }
-
     /// Whether its socket closes with a reset.
     pub(crate) fn is_reset(&self) -> bool {
         self.is_reset.load(Ordering::Relaxed)
@@ -322,6 +301,29 @@ impl ConnState {
             accept,
             host,
         }
+    }
+}
+
+impl RelayClient for ConnState {
+    type HeldMemory = HeldBytes;
+
+    fn source(&self) -> IpAddr {
+        source(plain_address(self.info.client.ip()))
+    }
+
+    fn hold(self: &Arc<Self>, bytes: usize) -> HeldBytes {
+        let held = &self.counters.held_bytes;
+        held.fetch_add(bytes, Ordering::Relaxed);
+        HeldBytes {
+            conn: Arc::clone(self),
+            bytes,
+        }
+    }
+
+    /// The socket closes with a reset, because sending the kernel's buffer would take as long again.
+    fn too_slow(&self) {
+        self.edge.meters.slow_readers.up();
+        self.is_reset.store(true, Ordering::Relaxed);
     }
 }
 

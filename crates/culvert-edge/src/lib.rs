@@ -16,6 +16,7 @@ mod challenges;
 mod client_services;
 mod conn_state;
 mod connection_phase;
+mod counted_upstream;
 mod counting;
 mod downstream;
 mod edge;
@@ -46,6 +47,7 @@ mod splice;
 mod table;
 mod tcp;
 mod threads;
+mod timed_relay;
 mod upstream;
 
 #[cfg(test)]

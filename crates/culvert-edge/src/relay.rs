@@ -6,7 +6,9 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::fmt;
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -14,7 +16,6 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::conn_state::{ConnState, HeldBytes};
 use crate::splice::Pipe;
 
 /// Size of the first reads.
@@ -64,19 +65,34 @@ pub(crate) trait RelayEnd: AsyncRead + AsyncWrite + Unpin {
     }
 }
 
-/// Both directions of a relay.
-#[derive(Debug)]
-pub(crate) struct Relay {
-    there: Direction,
-    back: Direction,
+/// The client whose bytes a relay moves. They count as its own.
+pub(crate) trait RelayClient {
+    /// Memory that counts as the client's until it is dropped.
+    type HeldMemory: fmt::Debug;
+
+    /// The source whose share of pipes the relay uses.
+    fn source(&self) -> IpAddr;
+
+    /// Counts this number of bytes as the client's memory.
+    fn hold(self: &Arc<Self>, bytes: usize) -> Self::HeldMemory;
+
+    /// The client reads too slowly, and its relay ends.
+    fn too_slow(&self);
 }
 
-impl Relay {
-    /// A relay for the client of this connection. Without one, the kernel moves no bytes.
-    pub(crate) fn new(conn: Option<&Arc<ConnState>>) -> Self {
+/// Both directions of a relay.
+#[derive(Debug)]
+pub(crate) struct Relay<C: RelayClient> {
+    there: Direction<C>,
+    back: Direction<C>,
+}
+
+impl<C: RelayClient> Relay<C> {
+    /// A relay for this client. Without one, the kernel moves no bytes.
+    pub(crate) fn new(client: Option<&Arc<C>>) -> Self {
         Self {
-            there: Direction::new(conn),
-            back: Direction::new(conn),
+            there: Direction::new(client),
+            back: Direction::new(client),
         }
     }
 
@@ -98,14 +114,14 @@ impl Relay {
 
 /// One direction of a relay.
 #[derive(Debug)]
-struct Direction {
+struct Direction<C: RelayClient> {
     /// Bytes that were read and that the other side has not taken.
     rest: VecDeque<Bytes>,
     /// Counts the bytes that moved from a pipe to memory because one side stalled.
-    held: Option<HeldBytes>,
+    held: Option<C::HeldMemory>,
     read_bytes: usize,
     pipe: Option<Pipe>,
-    conn: Option<Arc<ConnState>>,
+    client: Option<Arc<C>>,
     is_unflushed: bool,
     phase: Phase,
 }
@@ -119,14 +135,14 @@ enum Phase {
     Over,
 }
 
-impl Direction {
-    fn new(conn: Option<&Arc<ConnState>>) -> Self {
+impl<C: RelayClient> Direction<C> {
+    fn new(client: Option<&Arc<C>>) -> Self {
         Self {
             rest: VecDeque::new(),
             held: None,
             read_bytes: READ_BYTES_MIN,
             pipe: None,
-            conn: conn.map(Arc::clone),
+            client: client.map(Arc::clone),
             is_unflushed: false,
             phase: Phase::Open,
         }
@@ -285,8 +301,8 @@ impl Direction {
             // The other side is slow.
             self.read_bytes = READ_BYTES_MIN;
         } else if bytes == bytes_max && are_sockets {
-            let conn = self.conn.as_ref();
-            self.pipe = conn.and_then(|conn| Pipe::take(conn.source()));
+            let client = self.client.as_ref();
+            self.pipe = client.and_then(|client| Pipe::take(client.source()));
         } else if bytes == self.read_bytes {
             self.read_bytes = (bytes * 2).min(bytes_max);
         }
@@ -392,7 +408,7 @@ impl Direction {
     ) -> Poll<io::Result<usize>> {
         if let Some(pipe) = self.pipe.take() {
             let bytes = pipe.drain()?;
-            self.held = self.conn.as_ref().map(|conn| conn.hold(bytes.len()));
+            self.held = self.client.as_ref().map(|client| client.hold(bytes.len()));
             self.rest.push_back(bytes);
             self.read_bytes = READ_BYTES_MIN;
         }

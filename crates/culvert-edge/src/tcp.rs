@@ -1,29 +1,28 @@
 //! Relays bytes in both directions: TCP endpoints, TLS passed through, upgraded connections.
 
-use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::BoxFuture;
-use culvert_http::slow_reader::SlowReader;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
-use crate::alarm::Alarm;
+use crate::conn_state::ConnState;
+use crate::counted_upstream::{CountedUpstream, MovedBytes};
 use crate::counting::RelayCount;
 use crate::downstream::Downstream;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::Http1Server;
 use crate::http2::stream::Tunnelled;
-use crate::relay::{Relay, RelayEnd};
+use crate::relay::RelayEnd;
 use crate::rules::Timeouts;
 use crate::snapshot::group::Member;
 use crate::splice::Pipe;
+use crate::timed_relay::{RelayLimits, run_relay};
 use crate::upstream::agent::refusal;
 use crate::upstream::pool::Pool;
 use crate::upstream::url::{DialError, UpWire};
@@ -34,8 +33,6 @@ const KEPT_BYTES_MAX: usize = 64 << 10;
 /// limit of these attempts.
 const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 const REFUSED_RETRY_WITHIN: Duration = Duration::from_secs(5);
-/// The idle limit of a half-closed connection, where it is unknown whether the closed side still reads.
-const HALF_CLOSED_MAX: Duration = Duration::from_secs(3600);
 
 /// Serves a connection to a TCP or TLS endpoint, from which `ahead` was read. If its upstream is unreachable, the other
 /// endpoints of the address are tried.
@@ -354,18 +351,18 @@ pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
         early,
         exchange,
     } = tunnel;
-    let (idle, write) = (exchange.idle_limit(), exchange.write_limit());
-    let moved = Arc::new(Moved::default());
-    let mut upstream = CountedUpstream {
-        io: upstream,
-        moved: Arc::clone(&moved),
+    let limits = RelayLimits {
+        idle: exchange.idle_limit(),
+        write: exchange.write_limit(),
     };
+    let moved = Arc::new(MovedBytes::default());
+    let mut upstream = CountedUpstream::new(upstream, Arc::clone(&moved));
     moved.count_from_upstream(early.len());
     if client.write_all(&early).await.is_ok() {
         let mut count = exchange.count.relay((0, 0));
         let moved = || count.up_to(moved.bytes());
-        let limits = (idle, write);
-        pass(&mut client, &mut upstream, None, limits, moved, |_| false).await;
+        let owner = None::<&Arc<ConnState>>;
+        run_relay(&mut client, &mut upstream, owner, limits, moved, |_| false).await;
     }
     exchange.tunnel_closed();
 }
@@ -382,264 +379,18 @@ async fn relay<A, B>(
     B: RelayEnd,
 {
     let limits = &down.conn.rules.limits;
-    let idle = timeouts.idle.unwrap_or(limits.tunnel_idle);
-    let write = timeouts.write.unwrap_or(limits.write_stall);
+    let limits = RelayLimits {
+        idle: timeouts.idle.unwrap_or(limits.tunnel_idle),
+        write: timeouts.write.unwrap_or(limits.write_stall),
+    };
     let moved = || count.up_to(down.conn.counters.bytes());
     let is_cut = |waker: &Waker| {
         down.conn.driver.register(waker);
         // An operator that lost the endpoint moves no further byte.
         down.conn.is_cut() || down.is_unbound()
     };
-    pass(client, upstream, Some(down), (idle, write), moved, is_cut).await;
-}
-
-/// Relays until both directions are closed, one fails, the idle timeout expires, the client reads too slowly, or the
-/// connection is cut.
-async fn pass<A, B>(
-    client: &mut A,
-    upstream: &mut B,
-    down: Option<&Arc<Downstream>>,
-    (idle, write): (Duration, Duration),
-    mut moved: impl FnMut() -> u64,
-    mut is_cut: impl FnMut(&Waker) -> bool,
-) where
-    A: RelayEnd,
-    B: RelayEnd,
-{
-    let mut alarm = Alarm::default();
-    let mut seen = moved();
-    let mut since = Instant::now();
-    let mut client = PacedClient {
-        io: client,
-        down,
-        taken: 0,
-        reader: SlowReader::default(),
-        write,
-        alarm: Alarm::default(),
-        is_half: Arc::default(),
-    };
-    let is_half = Arc::clone(&client.is_half);
-    let mut copy = Relay::new(down.map(|down| &down.conn));
-    let relayed = poll_fn(|cx| {
-        if is_cut(cx.waker()) || copy.poll(cx, &mut client, upstream).is_ready() {
-            return Poll::Ready(());
-        }
-        let bytes = moved();
-        if bytes != seen {
-            seen = bytes;
-            since = Instant::now();
-        }
-        let idle = if is_half.load(Ordering::Relaxed) {
-            idle.min(HALF_CLOSED_MAX)
-        } else {
-            idle
-        };
-        if alarm.is_due(cx, since + idle) {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    });
-    relayed.await;
-    moved();
-}
-
-/// The client's side, with a check that it reads fast enough.
-struct PacedClient<'a, T> {
-    io: &'a mut T,
-    /// The connection, if the relay uses all of it.
-    down: Option<&'a Arc<Downstream>>,
-    taken: u64,
-    reader: SlowReader,
-    write: Duration,
-    alarm: Alarm,
-    /// Whether one side has closed.
-    is_half: Arc<AtomicBool>,
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for PacedClient<'_, T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let result = Pin::new(&mut *self.io).poll_read(cx, buf);
-        if result.is_ready() && buf.filled().len() == before {
-            self.is_half.store(true, Ordering::Relaxed);
-        }
-        result
-    }
-}
-
-impl<T: RelayEnd> RelayEnd for PacedClient<'_, T> {
-    fn is_socket(&self) -> bool {
-        self.io.is_socket()
-    }
-
-    fn poll_fill(
-        &mut self,
-        cx: &mut Context<'_>,
-        pipe: &mut Pipe,
-        bytes_max: usize,
-    ) -> Poll<io::Result<usize>> {
-        let result = self.io.poll_fill(cx, pipe, bytes_max);
-        if let Poll::Ready(Ok(0) | Err(_)) = result {
-            self.is_half.store(true, Ordering::Relaxed);
-        }
-        result
-    }
-
-    fn poll_empty(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
-        let wrote = self.io.poll_empty(cx, pipe);
-        self.wrote(cx, wrote)
-    }
-}
-
-impl<T: AsyncWrite + Unpin> PacedClient<'_, T> {
-    /// Notes what the client has taken, or waits for it.
-    fn wrote(
-        &mut self,
-        cx: &mut Context<'_>,
-        result: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
-        match result {
-            Poll::Ready(Ok(bytes)) => {
-                self.taken = self.taken.saturating_add(bytes as u64);
-                Poll::Ready(Ok(bytes))
-            }
-            Poll::Pending => self.waits(cx),
-            failed => failed,
-        }
-    }
-
-    /// Waits for the client to read, or fails if it is too slow.
-    fn waits<R>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<R>> {
-        let waits = self
-            .reader
-            .waits(self.taken, self.write, Instant::now().into_std());
-        match waits {
-            Ok(deadline) if !self.alarm.is_due(cx, deadline.into()) => Poll::Pending,
-            _ => {
-                if let Some(down) = self.down {
-                    down.conn.too_slow();
-                }
-                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-            }
-        }
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for PacedClient<'_, T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let wrote = Pin::new(&mut *self.io).poll_write(cx, bytes);
-        self.wrote(cx, wrote)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let wrote = Pin::new(&mut *self.io).poll_write_vectored(cx, slices);
-        self.wrote(cx, wrote)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match Pin::new(&mut *self.io).poll_flush(cx) {
-            // A flush follows the last write.
-            Poll::Ready(Ok(())) => {
-                let (taken, write) = (self.taken, self.write);
-                if self.reader.is_waiting() {
-                    let now = Instant::now().into_std();
-                    self.reader.caught_up(taken, write, now);
-                }
-                Poll::Ready(Ok(()))
-            }
-            Poll::Pending => self.waits(cx),
-            failed => failed,
-        }
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.is_half.store(true, Ordering::Relaxed);
-        Pin::new(&mut *self.io).poll_shutdown(cx)
-    }
+    run_relay(client, upstream, Some(&down.conn), limits, moved, is_cut).await;
 }
 
 /// A stream of HTTP/2 is no socket.
 impl RelayEnd for Tunnelled {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin> RelayEnd for CountedUpstream<T> {}
-
-/// Bytes that a relay has moved, by direction.
-#[derive(Default)]
-struct Moved {
-    to_upstream: AtomicU64,
-    from_upstream: AtomicU64,
-}
-
-impl Moved {
-    fn count_from_upstream(&self, bytes: usize) {
-        self.from_upstream
-            .fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    /// Bytes received from the client and sent to it.
-    fn bytes(&self) -> (u64, u64) {
-        (
-            self.to_upstream.load(Ordering::Relaxed),
-            self.from_upstream.load(Ordering::Relaxed),
-        )
-    }
-}
-
-/// The upstream's side, with byte counters.
-struct CountedUpstream<T> {
-    io: T,
-    moved: Arc<Moved>,
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for CountedUpstream<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let result = Pin::new(&mut self.io).poll_read(cx, buf);
-        self.moved.count_from_upstream(buf.filled().len() - before);
-        result
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for CountedUpstream<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.io).poll_write(cx, bytes);
-        if let Poll::Ready(Ok(bytes)) = result {
-            let sent = &self.moved.to_upstream;
-            sent.fetch_add(bytes as u64, Ordering::Relaxed);
-        }
-        result
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}

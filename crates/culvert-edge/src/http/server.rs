@@ -26,6 +26,7 @@ use crate::http::response::Abandoned;
 use crate::http::response_body::ResponseBody;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::{Http1Body, Http1Server, Next};
+use crate::relay::RelayClient;
 use crate::socket::Wire;
 use crate::splice::Pipe;
 use crate::tcp;

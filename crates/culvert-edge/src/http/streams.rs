@@ -31,6 +31,7 @@ use crate::http::response_body::ResponseBody;
 use crate::http::server::{CLOSES_WITHIN, discard_input};
 use crate::http2::server::{Http2Server, Over};
 use crate::http2::stream::{Receiver, Sender, Tunnelled};
+use crate::relay::RelayClient;
 use crate::socket::Wire;
 use crate::tcp;
 

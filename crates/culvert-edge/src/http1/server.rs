@@ -26,7 +26,7 @@ use crate::conn_state::ConnState;
 use crate::http1::read_buffer::ReadBuffer;
 use crate::http1::write;
 use crate::http1_state::{Broken, Http1Turn};
-use crate::relay::RelayEnd;
+use crate::relay::{RelayClient, RelayEnd};
 use crate::socket::Wire;
 use crate::splice::Pipe;
 
