@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| culvert_edge::fuzz::proxy_header(bytes));
+fuzz_target!(|bytes: &[u8]| culvert_io::fuzz::proxy_header(bytes));

@@ -3,10 +3,10 @@
 
 use std::fmt::Write;
 
+use culvert_io::proxy;
 use culvert_tls::peek;
 
 use crate::http::exchange;
-use crate::proxy;
 
 /// A fixed limit.
 #[derive(Clone, Copy, Debug)]

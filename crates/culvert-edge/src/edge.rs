@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Clock, Fault};
 use culvert_events::Recorder;
+use culvert_io::EdgeThreads;
 use culvert_policy::documents::Documents;
 use culvert_policy::ipdata::IpFields;
 use culvert_policy::services::{CALLS_MAX, PolicyServices, Spawn};
@@ -34,7 +35,6 @@ use crate::settings::Settings;
 use crate::snapshot::change::Change;
 use crate::snapshot::compiler::SnapshotCompiler;
 use crate::snapshot::input::Snapshot;
-use crate::threads::EdgeThreads;
 use crate::upstream::fetch::Network;
 
 /// How long tasks may take to end after the cut.

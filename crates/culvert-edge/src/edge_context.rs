@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use culvert_base::{Clock, Supervisor};
+use culvert_io::EdgeThreads;
 use culvert_policy::ipdata::IpFields;
 use culvert_policy::services::PolicyServices;
 use culvert_tls::server_certificate::ServerCertificate;
@@ -24,7 +25,6 @@ use crate::overload::{self, Decision, Demand, Idle, Level, Shares, Waited, Write
 use crate::route::Hosts;
 use crate::rules::Rules;
 use crate::snapshot::live::Live;
-use crate::threads::EdgeThreads;
 use crate::upstream::agent::Dial;
 use crate::upstream::fetch::Network;
 

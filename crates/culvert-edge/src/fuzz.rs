@@ -9,44 +9,6 @@ use culvert_policy::policy::environments;
 use culvert_policy::policy::values::{map, texts};
 use culvert_policy::{Phase, Reference, Resources, Source};
 
-use crate::proxy::{self, Header};
-
-/// A parser that gets the bytes it asks for reaches a verdict within the longest form of a header, and asks for
-/// no byte too many: a complete header with one byte more or less is a different one.
-///
-/// # Panics
-///
-/// When the promise is broken.
-pub fn proxy_header(bytes: &[u8]) {
-    let mut end = 0;
-    loop {
-        match proxy::header(bytes.get(..end).unwrap_or_default()) {
-            Header::Partial(missing) => {
-                assert!(missing > 0, "a header that asks for nothing");
-                end += missing;
-                assert!(end <= proxy::HEADER_BYTES_MAX, "a header without end");
-                if end > bytes.len() {
-                    return;
-                }
-            }
-            Header::Malformed => return,
-            verdict @ Header::Whole(_) => {
-                for longer in end + 1..=bytes.len() {
-                    let more = proxy::header(bytes.get(..longer).unwrap_or_default());
-                    assert_ne!(more, verdict, "a header that goes on");
-                }
-                for shorter in 0..end {
-                    let less = proxy::header(bytes.get(..shorter).unwrap_or_default());
-                    let is_partial =
-                        matches!(less, Header::Partial(missing) if shorter + missing <= end);
-                    assert!(is_partial, "more is asked for than there is");
-                }
-                return;
-            }
-        }
-    }
-}
-
 /// A policy that is taken for an endpoint can be shown and read again as it is shown, whatever it is.
 ///
 /// # Panics

@@ -9,14 +9,12 @@
 
 #![warn(missing_docs)]
 
-mod alarm;
 mod bounds;
 mod census;
 mod challenges;
 mod client_services;
 mod conn_state;
 mod connection_phase;
-mod counted_upstream;
 mod counting;
 mod downstream;
 mod edge;
@@ -34,20 +32,15 @@ mod kubernetes;
 mod listener;
 mod meters;
 mod overload;
-mod proxy;
 mod recording;
-mod relay;
 mod replay_state;
 mod route;
 mod rules;
 mod settings;
 mod snapshot;
 mod socket;
-mod splice;
 mod table;
 mod tcp;
-mod threads;
-mod timed_relay;
 mod upstream;
 
 #[cfg(test)]
@@ -55,6 +48,7 @@ mod tests;
 
 pub use bounds::sizes;
 pub use client_services::client_services;
+pub use culvert_io::proxy::ProxyVersion;
 pub use edge::Edge;
 pub use http::replay::{NotReplayed, ReplayRequest, Replayed};
 pub use inherited::Inherited;
@@ -67,6 +61,6 @@ pub use snapshot::change::Change;
 pub use snapshot::endpoint::{Endpoint, EndpointBinding, Restriction};
 pub use snapshot::input::{Snapshot, SnapshotBuilder};
 pub use snapshot::operators::{Operator, Operators};
-pub use upstream::agent::{AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion};
+pub use upstream::agent::{AgentCall, AgentIo, AgentRefused, Dial};
 pub use upstream::fetch::PublicClient;
 pub use upstream::url::{Clients, Protocol, Upstream};

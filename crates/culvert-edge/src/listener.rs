@@ -5,6 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use culvert_base::net::plain_address;
+use culvert_io::proxy::{Ends, Header};
+use culvert_io::{proxy, tcp_options};
 use culvert_policy::conn::{TlsInfo, source_number};
 use culvert_tls::handshake;
 use culvert_tls::peek::{self, Peeked};
@@ -25,10 +27,9 @@ use crate::http::{server, streams};
 use crate::inherited::Inherited;
 use crate::kubernetes;
 use crate::overload::{Level, TURN_WHEN_TIGHT};
-use crate::proxy::{self, Ends, Header};
 use crate::rules::{Kind, Timeouts};
 use crate::snapshot::group::{Group, Member};
-use crate::socket::{self, Carrier, Counted, Replay, Wire};
+use crate::socket::{Carrier, Counted, Replay, Wire};
 use crate::tcp;
 
 /// The pause after a failed accept, for example without free file descriptors.
@@ -153,8 +154,8 @@ fn serve(edge: &Arc<EdgeContext>, tcp: TcpStream, ends: Ends, kind: Kind) {
     if tcp.set_nodelay(true).is_err() {
         return;
     }
-    socket::probe(&tcp);
-    socket::keep_little(&tcp);
+    tcp_options::probe(&tcp);
+    tcp_options::keep_little(&tcp);
     let counted = |tcp| Counted::new(Carrier::Tcp(tcp), Arc::clone(&down.conn));
     match kind {
         Kind::Http => {

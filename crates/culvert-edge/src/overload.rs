@@ -14,9 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use culvert_io::splice;
 use tokio::time::Instant;
-
-use crate::splice;
 
 /// How often usage is measured.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -8,21 +8,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::BoxFuture;
+use culvert_io::{CountedUpstream, MovedBytes, Pipe, RelayEnd, RelayLimits, run_relay};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
 use crate::conn_state::ConnState;
-use crate::counted_upstream::{CountedUpstream, MovedBytes};
 use crate::counting::RelayCount;
 use crate::downstream::Downstream;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::Http1Server;
 use crate::http2::stream::Tunnelled;
-use crate::relay::RelayEnd;
 use crate::rules::Timeouts;
 use crate::snapshot::group::Member;
-use crate::splice::Pipe;
-use crate::timed_relay::{RelayLimits, run_relay};
 use crate::upstream::agent::refusal;
 use crate::upstream::pool::Pool;
 use crate::upstream::url::{DialError, UpWire};

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use culvert_http::authority::Authority;
+use culvert_io::Alarm;
 use http::header::HeaderMap;
 use http::{StatusCode, Version, request};
 
-use crate::alarm::Alarm;
 use crate::counting::ExchangeCount;
 use crate::downstream::Downstream;
 use crate::http::upload::{Cap, UploadPace};

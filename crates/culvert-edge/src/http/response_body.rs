@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use culvert_io::Pipe;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -19,7 +20,6 @@ use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::upgrade::Tunnel;
 use crate::http1::client::Http1ClientError;
-use crate::splice::Pipe;
 use crate::upstream::pool::{Http2Stream, Lease, OnBecoming};
 
 /// Why a response's body is incomplete. The client sees a reset, never a clean end.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use culvert_http::fields::has_token;
 use culvert_http::http1::head::write_response;
 use culvert_http::http1::{BodyWriter, RequestHead, Violation, WriteBuffer};
+use culvert_io::{Pipe, RelayClient};
 use culvert_policy::problem::Problem;
 use http::header::{CONNECTION, HeaderValue, TE};
 use http::{Method, Version, request};
@@ -26,9 +27,7 @@ use crate::http::response::Abandoned;
 use crate::http::response_body::ResponseBody;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::{Http1Body, Http1Server, Next};
-use crate::relay::RelayClient;
 use crate::socket::Wire;
-use crate::splice::Pipe;
 use crate::tcp;
 
 /// How much of an unread request is read, and for how long, so that the response is not lost.

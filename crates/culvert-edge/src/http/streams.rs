@@ -15,6 +15,7 @@ use culvert_http::http2::{
     ConnectionError, Flood, IncomingRequest, Protocol, Reason, StreamClosed,
 };
 use culvert_http::slow_reader::SlowReader;
+use culvert_io::{Alarm, RelayClient};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::HeaderMap;
@@ -22,7 +23,6 @@ use http_body::Body;
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 
-use crate::alarm::Alarm;
 use crate::downstream::Downstream;
 use crate::edge_state::Phase;
 use crate::http::pipeline;
@@ -31,7 +31,6 @@ use crate::http::response_body::ResponseBody;
 use crate::http::server::{CLOSES_WITHIN, discard_input};
 use crate::http2::server::{Http2Server, Over};
 use crate::http2::stream::{Receiver, Sender, Tunnelled};
-use crate::relay::RelayClient;
 use crate::socket::Wire;
 use crate::tcp;
 

@@ -11,16 +11,13 @@ use bytes::Bytes;
 use culvert_http::http1::{
     BodyWriter, FinalHead, Part, ResponseHead, ResponseReader, WriteBuffer, WrongLength,
 };
+use culvert_io::{Pipe, ReadBuffer, RelayEnd, write};
 use http::{Method, response};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::http::plain_head::OutgoingHead;
 use crate::http::request_body::{RequestBody, UploadError};
-use crate::http1::read_buffer::ReadBuffer;
-use crate::http1::write;
-use crate::relay::RelayEnd;
-use crate::splice::Pipe;
 use crate::upstream::url::UpWire;
 
 /// Initial size of a read.

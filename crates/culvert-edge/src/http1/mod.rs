@@ -7,6 +7,4 @@
 //! Routing and the meaning of requests are in [`http`](crate::http).
 
 pub(crate) mod client;
-mod read_buffer;
 pub(crate) mod server;
-pub(crate) mod write;

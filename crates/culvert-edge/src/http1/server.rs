@@ -16,19 +16,15 @@ use bytes::Bytes;
 use culvert_base::sync::lock;
 use culvert_http::http1::{Part, RequestHead, RequestReader, Violation, WriteBuffer, head};
 use culvert_http::slow_reader::SlowReader;
+use culvert_io::{Alarm, Pipe, ReadBuffer, RelayClient, RelayEnd, write};
 use http::{Version, response};
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use crate::alarm::Alarm;
 use crate::conn_state::ConnState;
-use crate::http1::read_buffer::ReadBuffer;
-use crate::http1::write;
 use crate::http1_state::{Broken, Http1Turn};
-use crate::relay::{RelayClient, RelayEnd};
 use crate::socket::Wire;
-use crate::splice::Pipe;
 
 /// Initial size of a read.
 const READ_BYTES_MIN: usize = 4 << 10;

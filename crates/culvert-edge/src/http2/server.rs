@@ -10,11 +10,11 @@ use culvert_base::sync::lock;
 use culvert_http::http2::{
     ConnectionError, GOAWAY_ACK_WITHIN, IncomingRequest, Reason, Session, Step,
 };
+use culvert_io::write;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use crate::conn_state::ConnState;
-use crate::http1::write;
 use crate::http2::stream::{Receiver, Sender};
 use crate::socket::Wire;
 

@@ -16,15 +16,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Most bytes of a read that copies.
 const COPIED_BYTES_MAX: usize = 16 << 10;
 
-/// A version of the PROXY protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ProxyVersion {
-    /// A line of text.
-    One,
-    /// Binary.
-    Two,
-}
-
 /// A request for a stream to a service behind an agent.
 #[derive(Clone, Copy, Debug)]
 pub struct AgentCall<'a> {

@@ -12,6 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use culvert_base::net::HostName;
 use culvert_base::{Refusal, code};
+use culvert_io::proxy::{Ends, ProxyVersion};
+use culvert_io::{Pipe, RelayEnd, proxy, tcp_options};
 use culvert_policy::Scheme;
 use rustls::ClientConfig;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -20,13 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::proxy::{self, Ends};
-use crate::relay::RelayEnd;
-use crate::socket;
-use crate::splice::Pipe;
-use crate::upstream::agent::{
-    AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion, poll_read_copy,
-};
+use crate::upstream::agent::{AgentCall, AgentIo, AgentRefused, Dial, poll_read_copy};
 use crate::upstream::guard::{AddressGuard, is_private};
 
 /// Most addresses of a name that are tried.
@@ -341,7 +337,7 @@ impl Dialer {
         // Small messages in both directions must not wait for each other.
         tcp.set_nodelay(true).map_err(DialError::Connect)?;
         // An answer may be silent for long. What agents carry is watched by the tunnel.
-        socket::probe(&tcp);
+        tcp_options::probe(&tcp);
         let received = Arc::new(AtomicU64::new(0));
         if !to.is_tls() {
             return Ok(UpWire {

@@ -58,14 +58,6 @@ const BY_CLIENTS: &[Row] = &[
         Direct,
         "",
     ),
-    ("edge/relay.rs Direction.rest", "PIECES_MAX", 16, Direct, ""),
-    (
-        "edge/splice/linux.rs Pipes.by_source",
-        "PIPES_MAX",
-        256,
-        Tree,
-        "a_source_leaves_pipes_to_others",
-    ),
     (
         "http/http2/hpack.rs Decoder.table",
         "TABLE_BYTES_MAX",
@@ -93,6 +85,14 @@ const BY_CLIENTS: &[Row] = &[
         64,
         Direct,
         "",
+    ),
+    ("io/relay.rs Direction.rest", "PIECES_MAX", 16, Direct, ""),
+    (
+        "io/splice/linux.rs Pipes.by_source",
+        "PIPES_MAX",
+        256,
+        Tree,
+        "a_source_leaves_pipes_to_others",
     ),
     (
         "login/lib.rs Logins.ended",

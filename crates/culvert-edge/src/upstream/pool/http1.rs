@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_http::http1::FinalHead;
+use culvert_io::{Pipe, threads};
 use http::response;
 use http_body::{Frame, SizeHint};
 use tokio::time::Instant;
@@ -19,8 +20,6 @@ use super::{Failure, Pool, SHARDS};
 use crate::http::plain_head::OutgoingHead;
 use crate::http::request_body::RequestBody;
 use crate::http1::client::{Http1Client, Http1ClientError, Idle};
-use crate::splice::Pipe;
-use crate::threads;
 use crate::upstream::connector::Connector;
 use crate::upstream::url::UpWire;
 

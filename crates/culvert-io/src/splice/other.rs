@@ -9,19 +9,27 @@ use tokio::net::TcpStream;
 
 use super::Pipe;
 
+/// None.
+pub fn used_by(_: IpAddr) -> u64 {
+    0
+}
+
 impl Pipe {
     /// There is none.
-    pub(crate) fn take(_: IpAddr) -> Option<Self> {
+    pub fn take(_: IpAddr) -> Option<Self> {
         None
     }
 
-    pub(crate) fn drain(self) -> io::Result<Bytes> {
+    /// Unreachable: there is no pipe.
+    pub fn drain(self) -> io::Result<Bytes> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(crate) fn give_back(self) {}
+    /// Unreachable: there is no pipe.
+    pub fn give_back(self) {}
 
-    pub(crate) fn poll_fill(
+    /// Unreachable: there is no pipe.
+    pub fn poll_fill(
         &mut self,
         _: &mut Context<'_>,
         _: &TcpStream,
@@ -30,11 +38,8 @@ impl Pipe {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
-    pub(crate) fn poll_empty(
-        &mut self,
-        _: &mut Context<'_>,
-        _: &TcpStream,
-    ) -> Poll<io::Result<usize>> {
+    /// Unreachable: there is no pipe.
+    pub fn poll_empty(&mut self, _: &mut Context<'_>, _: &TcpStream) -> Poll<io::Result<usize>> {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 }

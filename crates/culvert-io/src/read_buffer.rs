@@ -13,7 +13,7 @@ const READ_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes that were read and not consumed.
 #[derive(Debug)]
-pub(crate) struct ReadBuffer {
+pub struct ReadBuffer {
     bytes: BytesMut,
     /// Size of the first reads, and of the next: it grows while the buffer fills.
     read_bytes_min: usize,
@@ -22,7 +22,8 @@ pub(crate) struct ReadBuffer {
 
 impl ReadBuffer {
     /// An empty buffer without memory.
-    pub(crate) fn new(read_bytes_min: usize) -> Self {
+    #[inline]
+    pub fn new(read_bytes_min: usize) -> Self {
         Self {
             bytes: BytesMut::new(),
             read_bytes_min,
@@ -31,7 +32,7 @@ impl ReadBuffer {
     }
 
     /// Reads more. 0 means the end.
-    pub(crate) fn poll_fill<R: AsyncRead + Unpin>(
+    pub fn poll_fill<R: AsyncRead + Unpin>(
         &mut self,
         io: &mut R,
         cx: &mut Context<'_>,
@@ -48,22 +49,26 @@ impl ReadBuffer {
     }
 
     /// Appends bytes.
-    pub(crate) fn put(&mut self, bytes: &[u8]) {
+    #[inline]
+    pub fn put(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
     /// The bytes, for a reader that consumes from the front.
-    pub(crate) fn bytes(&mut self) -> &mut BytesMut {
+    #[inline]
+    pub fn bytes(&mut self) -> &mut BytesMut {
         &mut self.bytes
     }
 
     /// Takes all bytes.
-    pub(crate) fn take_all(&mut self) -> Bytes {
+    #[inline]
+    pub fn take_all(&mut self) -> Bytes {
         std::mem::take(&mut self.bytes).freeze()
     }
 
     /// Drops all bytes and their memory.
-    pub(crate) fn rest(&mut self) {
+    #[inline]
+    pub fn rest(&mut self) {
         *self = Self::new(self.read_bytes_min);
     }
 }
@@ -71,6 +76,7 @@ impl ReadBuffer {
 impl Deref for ReadBuffer {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         &self.bytes
     }

@@ -21,11 +21,11 @@ const HALF_CLOSED_MAX: Duration = Duration::from_secs(3600);
 
 /// The time limits of a relay.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RelayLimits {
+pub struct RelayLimits {
     /// Without a byte in either direction.
-    pub(crate) idle: Duration,
+    pub idle: Duration,
     /// While the client reads nothing of waiting data.
-    pub(crate) write: Duration,
+    pub write: Duration,
 }
 
 /// Relays until both directions are closed, one fails, the idle timeout expires, the client reads too slowly, or the
@@ -33,7 +33,7 @@ pub(crate) struct RelayLimits {
 ///
 /// `owner` is the client, if the relay uses all of its connection. `moved` returns the number of bytes that the relay has
 /// moved so far. `is_cut` is called with the waker of the task, and says whether the relay ends.
-pub(crate) async fn run_relay<A, B, C>(
+pub async fn run_relay<A, B, C>(
     client: &mut A,
     upstream: &mut B,
     owner: Option<&Arc<C>>,

@@ -1,5 +1,6 @@
 //! The PROXY protocol, versions 1 and 2: the client's addresses, which a load balancer sends before the client's first
-//! byte. The edge reads headers of load balancers, and writes headers for services behind agents.
+//! byte (<https://www.haproxy.org/download/1.8/doc/proxy-protocol.txt>). A server reads headers of load balancers, and
+//! writes headers for services behind agents.
 //!
 //! No I/O. For an incomplete header the parser returns how many bytes are certainly missing, so that its caller never
 //! reads a byte after the header.
@@ -7,26 +8,35 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use crate::upstream::agent::ProxyVersion;
-
 /// Longest header of version 2.
-pub(crate) const HEADER_BYTES_MAX: usize = 536;
+pub const HEADER_BYTES_MAX: usize = 536;
 /// Longest line of version 1, its end included.
 const LINE_BYTES_MAX: usize = 107;
 /// Shortest: `PROXY UNKNOWN` and a line end.
 const LINE_BYTES_MIN: usize = 15;
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
+/// A version of the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProxyVersion {
+    /// A line of text.
+    One,
+    /// Binary.
+    Two,
+}
+
 /// The two addresses of the client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ends {
-    pub(crate) client: SocketAddr,
-    pub(crate) server: SocketAddr,
+pub struct Ends {
+    /// The address of the client.
+    pub client: SocketAddr,
+    /// The address that the client connected to.
+    pub server: SocketAddr,
 }
 
 /// The result of parsing the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Header {
+pub enum Header {
     /// At least this many bytes are missing.
     Partial(usize),
     /// A complete header. Without addresses, the connection is the load balancer's own, or of a family without addresses.
@@ -36,7 +46,7 @@ pub(crate) enum Header {
 }
 
 /// Reads a header.
-pub(crate) fn header(bytes: &[u8]) -> Header {
+pub fn header(bytes: &[u8]) -> Header {
     let known = bytes.len().min(SIGNATURE.len());
     let verdict = if bytes.is_empty() {
         Some(Header::Partial(LINE_BYTES_MIN))
@@ -162,7 +172,7 @@ fn are_records(mut bytes: &[u8]) -> bool {
 }
 
 /// The header with these addresses.
-pub(crate) fn written(version: ProxyVersion, ends: Ends) -> Vec<u8> {
+pub fn written(version: ProxyVersion, ends: Ends) -> Vec<u8> {
     // A header has addresses of one family.
     let (client, server) = match (ends.client.ip(), ends.server.ip()) {
         (IpAddr::V4(client), IpAddr::V4(server)) => (client.into(), server.into()),

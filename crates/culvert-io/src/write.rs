@@ -8,7 +8,7 @@ use culvert_http::http1::WriteBuffer;
 use tokio::io::AsyncWrite;
 
 /// Writes until the buffer has space. Adds the number of bytes to `written`.
-pub(crate) fn poll_capacity<W: AsyncWrite + Unpin>(
+pub fn poll_capacity<W: AsyncWrite + Unpin>(
     out: &mut WriteBuffer,
     io: &mut W,
     cx: &mut Context<'_>,
@@ -21,7 +21,7 @@ pub(crate) fn poll_capacity<W: AsyncWrite + Unpin>(
 }
 
 /// Writes everything and flushes.
-pub(crate) fn poll_empty<W: AsyncWrite + Unpin>(
+pub fn poll_empty<W: AsyncWrite + Unpin>(
     out: &mut WriteBuffer,
     io: &mut W,
     cx: &mut Context<'_>,

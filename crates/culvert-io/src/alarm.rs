@@ -10,13 +10,14 @@ use tokio::time::{Instant, Sleep};
 
 /// A lazily armed timer. Armed for no moment until first polled.
 #[derive(Debug, Default)]
-pub(crate) struct Alarm {
+pub struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl Alarm {
     /// Whether `deadline` has passed; if not, the task is woken when it has.
-    pub(crate) fn is_due(&mut self, cx: &mut Context<'_>, deadline: Instant) -> bool {
+    #[inline]
+    pub fn is_due(&mut self, cx: &mut Context<'_>, deadline: Instant) -> bool {
         let sleep = match &mut self.sleep {
             Some(sleep) => {
                 if deadline < sleep.deadline() {

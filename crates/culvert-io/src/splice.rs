@@ -15,8 +15,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-#[cfg(all(test, target_os = "linux"))]
-pub(crate) use self::linux::used_by;
+#[cfg(target_os = "linux")]
+pub use self::linux::used_by;
+#[cfg(not(target_os = "linux"))]
+pub use self::other::used_by;
 use crate::alarm::Alarm;
 
 /// How long the other side of a pipe may take nothing.
@@ -26,13 +28,13 @@ const STALLED_AFTER: Duration = Duration::from_secs(1);
 static HELD_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// Memory of the kernel that bytes in pipes take.
-pub(crate) fn held_bytes() -> u64 {
+pub fn held_bytes() -> u64 {
     HELD_BYTES.load(Ordering::Relaxed)
 }
 
 /// A pipe. Bytes that were put in must be taken out before more are put in.
 #[derive(Debug)]
-pub(crate) struct Pipe {
+pub struct Pipe {
     #[cfg(target_os = "linux")]
     ends: linux::Ends,
     #[cfg(target_os = "linux")]
@@ -64,13 +66,13 @@ impl Drop for Held {
 
 impl Pipe {
     /// Whether all bytes were taken out.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.held.0 == 0
     }
 
     /// Whether the other side has taken nothing for so long that the bytes are to be [drained](Self::drain). If not, the
     /// task is woken when they are.
-    pub(crate) fn is_stalled(&mut self, cx: &mut Context<'_>) -> bool {
+    pub fn is_stalled(&mut self, cx: &mut Context<'_>) -> bool {
         let since = *self.stalled_since.get_or_insert_with(Instant::now);
         self.alarm.is_due(cx, since + STALLED_AFTER)
     }

@@ -18,7 +18,7 @@ thread_local! {
 
 /// The threads of an edge. Without them, everything stays on the runtime that the edge was started on.
 #[derive(Debug)]
-pub(crate) struct EdgeThreads {
+pub struct EdgeThreads {
     handles: Vec<Handle>,
     next: AtomicUsize,
     /// Ends the threads when dropped.
@@ -31,7 +31,7 @@ impl EdgeThreads {
     /// # Errors
     ///
     /// The system has no more threads or file descriptors.
-    pub(crate) fn start(count: usize) -> Result<Self, Fault> {
+    pub fn start(count: usize) -> Result<Self, Fault> {
         let end = CancellationToken::new();
         let start = || -> io::Result<Vec<Handle>> {
             let thread = |number| {
@@ -58,23 +58,24 @@ impl EdgeThreads {
     }
 
     /// The number of threads.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.handles.len()
     }
 
     /// The runtime of a thread.
-    pub(crate) fn get(&self, number: usize) -> Option<&Handle> {
+    pub fn get(&self, number: usize) -> Option<&Handle> {
         self.handles.get(number)
     }
 
     /// The runtime of the thread that serves the next connection.
-    pub(crate) fn next(&self) -> Option<&Handle> {
+    pub fn next(&self) -> Option<&Handle> {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
         self.handles.get(next.checked_rem(self.handles.len())?)
     }
 }
 
 /// Whether the current thread serves connections of the edge.
-pub(crate) fn is_current() -> bool {
+#[inline]
+pub fn is_current() -> bool {
     IS_EDGE_THREAD.get()
 }

@@ -74,8 +74,7 @@ impl Drop for Share {
 }
 
 /// Number of pipes that a source uses.
-#[cfg(test)]
-pub(crate) fn used_by(source: IpAddr) -> u64 {
+pub fn used_by(source: IpAddr) -> u64 {
     let pipes = lock(&PIPES);
     pipes.by_source.get(&source).copied().unwrap_or_default()
 }
@@ -132,7 +131,7 @@ impl Ends {
 
 impl Pipe {
     /// An empty pipe for the traffic of a source, if there is one.
-    pub(crate) fn take(source: IpAddr) -> Option<Self> {
+    pub fn take(source: IpAddr) -> Option<Self> {
         let (share, kept) = {
             let mut pipes = lock(&PIPES);
             (Share::take(&mut pipes, source)?, pipes.kept.pop())
@@ -148,7 +147,7 @@ impl Pipe {
     }
 
     /// Keeps it for the next relay.
-    pub(crate) fn give_back(self) {
+    pub fn give_back(self) {
         if self.is_empty() {
             let mut pipes = lock(&PIPES);
             if pipes.kept.len() < KEPT_MAX {
@@ -158,7 +157,11 @@ impl Pipe {
     }
 
     /// Takes out all bytes, and keeps it for the next relay.
-    pub(crate) fn drain(mut self) -> io::Result<Bytes> {
+    ///
+    /// # Errors
+    ///
+    /// The system refuses a read.
+    pub fn drain(mut self) -> io::Result<Bytes> {
         let mut bytes = vec![0; self.held.0];
         let mut filled = 0;
         while let Some(room) = bytes.get_mut(filled..).filter(|room| !room.is_empty()) {
@@ -178,7 +181,7 @@ impl Pipe {
     ///
     /// Fails with [`Unsupported`](io::ErrorKind::Unsupported) if there are bytes that only a read returns: the kernel
     /// moves none across TCP's urgent mark.
-    pub(crate) fn poll_fill(
+    pub fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
         socket: &TcpStream,
@@ -213,7 +216,7 @@ impl Pipe {
     }
 
     /// Moves bytes out of the pipe, which is not empty, to a socket.
-    pub(crate) fn poll_empty(
+    pub fn poll_empty(
         &mut self,
         cx: &mut Context<'_>,
         socket: &TcpStream,

@@ -15,6 +15,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::server::TlsStream;
 
 use crate::splice::Pipe;
 
@@ -33,7 +34,7 @@ thread_local! {
 }
 
 /// One side of a relay.
-pub(crate) trait RelayEnd: AsyncRead + AsyncWrite + Unpin {
+pub trait RelayEnd: AsyncRead + AsyncWrite + Unpin {
     /// Whether the bytes that arrive are in memory, so that [`RelayEnd::poll_piece`] reads them.
     fn has_pieces(&self) -> bool {
         false
@@ -65,8 +66,11 @@ pub(crate) trait RelayEnd: AsyncRead + AsyncWrite + Unpin {
     }
 }
 
+/// A decrypted stream is no socket.
+impl<S: AsyncRead + AsyncWrite + Unpin> RelayEnd for TlsStream<S> {}
+
 /// The client whose bytes a relay moves. They count as its own.
-pub(crate) trait RelayClient {
+pub trait RelayClient {
     /// Memory that counts as the client's until it is dropped.
     type HeldMemory: fmt::Debug;
 
@@ -82,14 +86,14 @@ pub(crate) trait RelayClient {
 
 /// Both directions of a relay.
 #[derive(Debug)]
-pub(crate) struct Relay<C: RelayClient> {
+pub struct Relay<C: RelayClient> {
     there: Direction<C>,
     back: Direction<C>,
 }
 
 impl<C: RelayClient> Relay<C> {
     /// A relay for this client. Without one, the kernel moves no bytes.
-    pub(crate) fn new(client: Option<&Arc<C>>) -> Self {
+    pub fn new(client: Option<&Arc<C>>) -> Self {
         Self {
             there: Direction::new(client),
             back: Direction::new(client),
@@ -97,7 +101,7 @@ impl<C: RelayClient> Relay<C> {
     }
 
     /// Moves bytes until both directions have ended, or one has failed.
-    pub(crate) fn poll(
+    pub fn poll(
         &mut self,
         cx: &mut Context<'_>,
         a: &mut impl RelayEnd,

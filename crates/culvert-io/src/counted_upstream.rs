@@ -12,20 +12,20 @@ use crate::relay::RelayEnd;
 
 /// Bytes that a relay has moved, by direction.
 #[derive(Debug, Default)]
-pub(crate) struct MovedBytes {
+pub struct MovedBytes {
     to_upstream: AtomicU64,
     from_upstream: AtomicU64,
 }
 
 impl MovedBytes {
     /// Counts bytes that the upstream has sent.
-    pub(crate) fn count_from_upstream(&self, bytes: usize) {
+    pub fn count_from_upstream(&self, bytes: usize) {
         self.from_upstream
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Bytes received from the client and sent to it.
-    pub(crate) fn bytes(&self) -> (u64, u64) {
+    pub fn bytes(&self) -> (u64, u64) {
         (
             self.to_upstream.load(Ordering::Relaxed),
             self.from_upstream.load(Ordering::Relaxed),
@@ -35,14 +35,14 @@ impl MovedBytes {
 
 /// The upstream's side, with byte counters.
 #[derive(Debug)]
-pub(crate) struct CountedUpstream<T> {
+pub struct CountedUpstream<T> {
     io: T,
     moved: Arc<MovedBytes>,
 }
 
 impl<T> CountedUpstream<T> {
     /// Counts in `moved`.
-    pub(crate) fn new(io: T, moved: Arc<MovedBytes>) -> Self {
+    pub fn new(io: T, moved: Arc<MovedBytes>) -> Self {
         Self { io, moved }
     }
 }

@@ -1,0 +1,32 @@
+//! Moves the bytes of connections: relays between two of them, read and write buffers, timers, and threads that serve them.
+//!
+//! - [`run_relay`] moves bytes between a client and an upstream in both directions, under time limits. An idle relay holds
+//!   no buffer, and the kernel moves the bytes of a fast one ([`Pipe`]).
+//! - [`proxy`] reads and writes the header that a load balancer sends before the bytes of its client.
+//! - [`ReadBuffer`] and [`write`](mod@write) are the two sides of an HTTP/1 connection, whose messages
+//!   [`culvert_http::http1`] reads and writes.
+//! - [`EdgeThreads`] serve connections that stay on one thread from their first byte to their last.
+//!
+//! Nothing here knows routes, policies or upstreams.
+
+#![warn(missing_docs)]
+
+mod alarm;
+mod counted_upstream;
+pub mod fuzz;
+pub mod proxy;
+mod read_buffer;
+mod relay;
+pub mod splice;
+pub mod tcp_options;
+pub mod threads;
+mod timed_relay;
+pub mod write;
+
+pub use alarm::Alarm;
+pub use counted_upstream::{CountedUpstream, MovedBytes};
+pub use read_buffer::ReadBuffer;
+pub use relay::{Relay, RelayClient, RelayEnd};
+pub use splice::Pipe;
+pub use threads::EdgeThreads;
+pub use timed_relay::{RelayLimits, run_relay};
