@@ -11,11 +11,10 @@ use culvert_policy::host::ConnContext;
 use crate::census::{CensusEntry, CensusLimit};
 use crate::conn_state::ConnState;
 use crate::edge_context::EdgeContext;
+use crate::pools::{Connector, Pool};
 use crate::snapshot::group::{Group, Member};
 use crate::snapshot::live::Live;
 use crate::upstream::agent::Dial;
-use crate::upstream::connector::Connector;
-use crate::upstream::pool::Pool;
 
 /// Maximum number of agent endpoints for which a connection keeps streams.
 const POOLS_TO_AGENTS_MAX: usize = 8;
@@ -152,7 +151,7 @@ impl Downstream {
     /// Opens connections to upstreams on behalf of this one.
     pub(crate) fn connector(&self) -> Connector<'_> {
         Connector {
-            edge: &self.edge.state,
+            owner: &self.edge.state,
             network: &self.edge.network,
             agents: self.edge.agents(),
             client: self.conn.info.client,

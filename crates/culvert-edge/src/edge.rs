@@ -29,7 +29,7 @@ use crate::http::replay::{self, NotReplayed, ReplayRequest, Replayed};
 use crate::inherited::Inherited;
 use crate::listener;
 use crate::meters::Meters;
-use crate::overload::{self, Pressure, RunQueue, Shares};
+use crate::overload::{self, Level, Pressure, RunQueue, Shares};
 use crate::rules::Kind;
 use crate::settings::Settings;
 use crate::snapshot::change::Change;
@@ -391,7 +391,7 @@ impl Edge {
     async fn sweep(&self) {
         let level = self.shared.state.level();
         for pool in self.ports.lock().await.compiler.pools() {
-            pool.sweep(level);
+            pool.sweep(level > Level::Calm);
         }
     }
 }

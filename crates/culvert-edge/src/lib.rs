@@ -32,6 +32,7 @@ mod kubernetes;
 mod listener;
 mod meters;
 mod overload;
+mod pools;
 mod recording;
 mod replay_state;
 mod route;

@@ -18,10 +18,10 @@ use crate::downstream::Downstream;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::Http1Server;
 use crate::http2::stream::Tunnelled;
+use crate::pools::Pool;
 use crate::rules::Timeouts;
 use crate::snapshot::group::Member;
 use crate::upstream::agent::refusal;
-use crate::upstream::pool::Pool;
 use crate::upstream::url::{DialError, UpWire};
 
 /// Most bytes of a client that are kept until the upstream's first byte.

@@ -30,9 +30,11 @@ use crate::http::upgrade::UpgradeRequest;
 use crate::http::upload::{Awaited, UploadPace};
 use crate::http1::client::Http1ClientError;
 use crate::http1_state::Broken;
+use crate::pools::{Lease, OnBecoming, Pool};
 use crate::snapshot::group::Member;
 use crate::upstream::agent::{AgentRefused, refusal};
-use crate::upstream::pool::{Failure, Heard, Lease, OnBecoming, Pool, Sent};
+use crate::upstream::pool::{Failure, Heard, Sent};
+use crate::upstream::ports::UpstreamHead;
 use crate::upstream::url::{DialError, Protocol};
 
 /// The first pause before a request goes to a busy agent again, which doubles each time, and the time limit of

@@ -15,6 +15,7 @@ use http::{Method, StatusCode, request};
 
 use crate::http::fields::says_who_calls;
 use crate::replay_state::REPLAY_OF;
+use crate::upstream::ports::UpstreamHead;
 
 /// Longest name that is compared with the names of the edge.
 const NAME_BYTES_MAX: usize = 32;
@@ -208,17 +209,19 @@ pub(crate) enum OutgoingHead<'x> {
     },
 }
 
-impl OutgoingHead<'_> {
-    /// The method.
-    pub(crate) fn method(&self) -> &Method {
+impl UpstreamHead for OutgoingHead<'_> {
+    fn method(&self) -> &Method {
         match self {
             Self::Parts(parts) => &parts.method,
             Self::Plain { request, .. } => request.raw.method(),
         }
     }
 
-    /// Writes it, and returns the writer for the body, which has `body_bytes` if that is known.
-    pub(crate) fn write(&self, out: &mut WriteBuffer, body_bytes: Option<u64>) -> BodyWriter {
+    fn wants_raw_response(&self) -> bool {
+        matches!(self, Self::Plain { .. })
+    }
+
+    fn write(&self, out: &mut WriteBuffer, body_bytes: Option<u64>) -> BodyWriter {
         match self {
             Self::Parts(parts) => write_request(out, parts, body_bytes),
             Self::Plain {

@@ -18,6 +18,7 @@ use crate::http::fields;
 use crate::http::upload::{Cap, UploadWatch};
 use crate::http1::server::Http1Body;
 use crate::http2::stream::Receiver;
+use crate::upstream::ports::UploadError;
 
 /// A request's body, as the upstream's connection reads it.
 #[derive(Debug)]
@@ -33,17 +34,6 @@ pub(crate) struct RequestBody {
     watch: Option<UploadWatch>,
     /// Copies it, if the request is captured.
     tap: Option<Arc<RequestTap>>,
-}
-
-/// Why a request's body is incomplete.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum UploadError {
-    #[error("the client aborted the request")]
-    Client,
-    #[error("the request body is too long")]
-    TooLong,
-    #[error("the client sends too slowly")]
-    TooSlow,
 }
 
 /// The source of a request's body.

@@ -20,7 +20,7 @@ use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::upgrade::Tunnel;
 use crate::http1::client::Http1ClientError;
-use crate::upstream::pool::{Http2Stream, Lease, OnBecoming};
+use crate::pools::{Http2Stream, Lease, OnBecoming};
 
 /// Why a response's body is incomplete. The client sees a reset, never a clean end.
 #[derive(Debug, thiserror::Error)]

@@ -13,11 +13,10 @@ use culvert_http::http1::{
 };
 use culvert_io::{Pipe, ReadBuffer, RelayEnd, write};
 use http::{Method, response};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::http::plain_head::OutgoingHead;
-use crate::http::request_body::{RequestBody, UploadError};
+use crate::upstream::ports::{UploadBody, UploadError, UpstreamHead};
 use crate::upstream::url::UpWire;
 
 /// Initial size of a read.
@@ -25,13 +24,13 @@ const READ_BYTES_MIN: usize = 8 << 10;
 
 /// A connection to an upstream.
 #[derive(Debug)]
-pub(crate) struct Http1Client {
+pub(crate) struct Http1Client<B> {
     wire: UpWire,
     inbox: ReadBuffer,
     reader: ResponseReader,
     outbox: WriteBuffer,
     /// The body of the request, until all of it is in the write buffer.
-    upload: Option<RequestBody>,
+    upload: Option<B>,
     sending: BodyWriter,
     /// Why the request is incomplete. A response may arrive all the same.
     failed: Option<io::Error>,
@@ -78,7 +77,7 @@ pub(crate) enum Http1ClientError {
     WrongLength(#[from] WrongLength),
 }
 
-impl Http1Client {
+impl<B: UploadBody> Http1Client<B> {
     pub(crate) fn new(wire: UpWire) -> Self {
         Self {
             wire,
@@ -92,9 +91,9 @@ impl Http1Client {
     }
 
     /// Starts a request. The connection must be [free](Self::idle).
-    pub(crate) fn start(&mut self, head: &OutgoingHead<'_>, body: RequestBody) {
+    pub(crate) fn start(&mut self, head: &impl UpstreamHead, body: B) {
         self.reader.expect(*head.method() == Method::HEAD);
-        if matches!(head, OutgoingHead::Plain { .. }) {
+        if head.wants_raw_response() {
             self.reader.keep_raw();
         }
         self.sending = head.write(&mut self.outbox, body.size_hint().exact());

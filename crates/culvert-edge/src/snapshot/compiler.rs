@@ -11,6 +11,7 @@ use culvert_tls::server_certificate::ServerCertificate;
 use rustls_pki_types::CertificateDer;
 
 use crate::challenges::{Answers, Prepared};
+use crate::pools::Pool;
 use crate::route::Hosts;
 use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::change::Change;
@@ -19,7 +20,6 @@ use crate::snapshot::group::{Group, Member};
 use crate::snapshot::input::{NamedCertificate, Snapshot};
 use crate::snapshot::live::Live;
 use crate::snapshot::operators::OperatorTable;
-use crate::upstream::pool::Pool;
 use crate::upstream::url::Upstream;
 
 /// Compiles snapshots, and keeps what outlives one.

@@ -8,9 +8,9 @@ use std::time::Duration;
 use culvert_statistics::{EndpointCounters, Slot};
 
 use crate::edge_state::EdgeState;
+use crate::pools::Pool;
 use crate::snapshot::endpoint::{Endpoint, Restriction};
 use crate::upstream::agent::Dial;
-use crate::upstream::pool::Pool;
 use crate::upstream::url::Protocol;
 
 /// The endpoints at one address.

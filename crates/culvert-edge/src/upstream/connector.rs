@@ -4,15 +4,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::edge_state::EdgeState;
 use crate::upstream::agent::{AgentRefused, Dial};
 use crate::upstream::fetch::Network;
+use crate::upstream::ports::PoolOwner;
 use crate::upstream::url::{DialError, UpWire, Upstream};
 
 /// What it takes to connect to upstreams, and the client's connection that this is for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Connector<'x> {
-    pub(crate) edge: &'x Arc<EdgeState>,
+#[derive(Debug)]
+pub(crate) struct Connector<'x, E> {
+    pub(crate) owner: &'x Arc<E>,
     pub(crate) network: &'x Network,
     pub(crate) agents: Option<&'x dyn Dial>,
     pub(crate) client: SocketAddr,
@@ -21,7 +21,7 @@ pub(crate) struct Connector<'x> {
     pub(crate) is_tls_terminated: bool,
 }
 
-impl Connector<'_> {
+impl<E: PoolOwner> Connector<'_, E> {
     /// A new connection to an upstream, within `limit`. With `in_turn`, waits until an agent has capacity.
     pub(crate) async fn dial(
         &self,
@@ -29,8 +29,7 @@ impl Connector<'_> {
         limit: Duration,
         in_turn: bool,
     ) -> Result<UpWire, DialError> {
-        let meters = &self.edge.meters;
-        meters.upstream_connects.up();
+        self.owner.connects().up();
         let dialled = match (to.agents_endpoint(), self.agents) {
             (None, _) => {
                 let dialer = self.network.dialer.load_full();
@@ -43,7 +42,7 @@ impl Connector<'_> {
             }
         };
         if dialled.is_err() {
-            meters.upstream_connects_failed.up();
+            self.owner.connects_failed().up();
         }
         dialled
     }

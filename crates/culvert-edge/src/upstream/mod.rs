@@ -6,4 +6,5 @@ pub(crate) mod fetch;
 pub(crate) mod guard;
 mod handover;
 pub(crate) mod pool;
+pub(crate) mod ports;
 pub(crate) mod url;

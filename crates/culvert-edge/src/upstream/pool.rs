@@ -24,9 +24,9 @@ pub(crate) use self::http1::{Heard, Lease, Sent};
 use self::http2::Http2;
 pub(crate) use self::http2::{Http2Stream, OnBecoming};
 use crate::http1::client::Http1ClientError;
-use crate::overload::Level;
 use crate::upstream::connector::Connector;
 use crate::upstream::handover::Handover;
+use crate::upstream::ports::{PoolOwner, UploadBody};
 use crate::upstream::url::{DialError, UpWire, Upstream};
 
 const SHARDS: usize = 8;
@@ -44,12 +44,12 @@ const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
     clippy::vec_box,
     reason = "a lease takes the box, and its content is large"
 )]
-pub(crate) struct Pool {
+pub(crate) struct Pool<B> {
     upstream: Upstream,
-    idle: [Mutex<Vec<Box<Http1>>>; SHARDS],
+    idle: [Mutex<Vec<Box<Http1<B>>>>; SHARDS],
     idle_max: AtomicUsize,
-    handover: Handover<Box<Http1>>,
-    http2: ArcSwap<Vec<Arc<Http2>>>,
+    handover: Handover<Box<Http1<B>>>,
+    http2: ArcSwap<Vec<Arc<Http2<B>>>>,
     /// When a further HTTP/2 connection last failed.
     http2_refused_at: ArcSwapOption<Instant>,
     /// When a connection last failed; cleared when one succeeds.
@@ -84,7 +84,7 @@ pub(crate) enum Failure {
     Unacceptable(&'static str),
 }
 
-impl Pool {
+impl<B: UploadBody> Pool<B> {
     pub(crate) fn new(upstream: Upstream) -> Self {
         Self {
             upstream,
@@ -107,7 +107,7 @@ impl Pool {
     /// Opens a new connection within `limit`, for raw bytes or another protocol.
     pub(crate) async fn dial(
         &self,
-        connector: &Connector<'_>,
+        connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
     ) -> Result<UpWire, DialError> {
         self.noted(connector.dial(&self.upstream, limit, false).await)
@@ -116,7 +116,7 @@ impl Pool {
     /// As [`Pool::dial`], but if agents have no capacity, waits until one has.
     pub(crate) async fn dial_in_turn(
         &self,
-        connector: &Connector<'_>,
+        connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
     ) -> Result<UpWire, DialError> {
         self.noted(connector.dial(&self.upstream, limit, true).await)
@@ -141,12 +141,12 @@ impl Pool {
             .is_none_or(|at| at.elapsed() >= PASSED_OVER_FOR)
     }
 
-    /// Closes connections that exceeded the idle timeout, were closed by the upstream, or exceed the limit at
-    /// this overload level.
-    pub(crate) fn sweep(&self, level: Level) {
-        let idle_max = match level {
-            Level::Calm => IDLE_MAX,
-            Level::Busy | Level::Tight | Level::Full => IDLE_WHEN_BUSY_MAX,
+    /// Closes connections that exceeded the idle timeout, were closed by the upstream, or exceed the limit, which is
+    /// lower while this process is overloaded.
+    pub(crate) fn sweep(&self, is_overloaded: bool) {
+        let idle_max = match is_overloaded {
+            false => IDLE_MAX,
+            true => IDLE_WHEN_BUSY_MAX,
         };
         self.idle_max.store(idle_max, Ordering::Relaxed);
         self.sweep_http2();

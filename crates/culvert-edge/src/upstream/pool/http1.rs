@@ -17,10 +17,9 @@ use http_body::{Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::{Failure, Pool, SHARDS};
-use crate::http::plain_head::OutgoingHead;
-use crate::http::request_body::RequestBody;
 use crate::http1::client::{Http1Client, Http1ClientError, Idle};
 use crate::upstream::connector::Connector;
+use crate::upstream::ports::{PoolOwner, UploadBody, UpstreamHead};
 use crate::upstream::url::UpWire;
 
 /// How often in a row a connection passes directly to the next waiting request. After that its stream ends,
@@ -31,8 +30,8 @@ const DISTRUSTED_FOR: Duration = Duration::from_secs(60);
 
 /// One HTTP/1 connection.
 #[derive(Debug)]
-pub(super) struct Http1 {
-    pub(super) connection: Http1Client,
+pub(super) struct Http1<B> {
+    pub(super) connection: Http1Client<B>,
     has_served: bool,
     received: Arc<AtomicU64>,
     /// When a sweep first saw it idle. Nothing reads the clock for each request.
@@ -43,9 +42,9 @@ pub(super) struct Http1 {
 
 /// An HTTP/1 connection leased to one exchange.
 #[derive(Debug)]
-pub(crate) struct Lease {
-    link: Box<Http1>,
-    pool: Arc<Pool>,
+pub(crate) struct Lease<B> {
+    link: Box<Http1<B>>,
+    pool: Arc<Pool<B>>,
 }
 
 /// The result of sending a request.
@@ -66,9 +65,9 @@ pub(crate) enum Heard {
     Something,
 }
 
-impl Pool {
+impl<B: UploadBody> Pool<B> {
     /// An open connection that has served before, if there is one.
-    pub(crate) fn reuse(self: &Arc<Self>, cx: &mut Context<'_>) -> Option<Lease> {
+    pub(crate) fn reuse(self: &Arc<Self>, cx: &mut Context<'_>) -> Option<Lease<B>> {
         for shard in self.shards() {
             while let Some(mut link) = shard.try_lock().ok().and_then(|mut idle| idle.pop()) {
                 // Events that happened while it was idle show now.
@@ -86,9 +85,9 @@ impl Pool {
     /// Opens a new connection within `limit`.
     pub(crate) async fn connect(
         self: &Arc<Self>,
-        connector: &Connector<'_>,
+        connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
-    ) -> Result<Lease, Failure> {
+    ) -> Result<Lease<B>, Failure> {
         let wire = self.dial(connector, limit).await.map_err(Failure::Dial)?;
         Ok(self.lease(wire))
     }
@@ -97,9 +96,9 @@ impl Pool {
     /// hands over its connection.
     pub(crate) async fn connect_in_turn(
         self: &Arc<Self>,
-        connector: &Connector<'_>,
+        connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
-    ) -> Result<Lease, Failure> {
+    ) -> Result<Lease<B>, Failure> {
         let waiting = Waiting::enter(self);
         let mut dialled = pin!(self.dial_in_turn(connector, limit));
         loop {
@@ -117,7 +116,7 @@ impl Pool {
         }
     }
 
-    fn lease(self: &Arc<Self>, wire: UpWire) -> Lease {
+    fn lease(self: &Arc<Self>, wire: UpWire) -> Lease<B> {
         let link = Box::new(Http1 {
             has_served: false,
             received: wire.received(),
@@ -132,14 +131,14 @@ impl Pool {
     }
 
     /// The shards that this thread uses.
-    fn shards(&self) -> impl Iterator<Item = &Mutex<Vec<Box<Http1>>>> {
+    fn shards(&self) -> impl Iterator<Item = &Mutex<Vec<Box<Http1<B>>>>> {
         let looks_at = if threads::is_current() { 1 } else { SHARDS };
         let order = self.idle.iter().cycle().skip(shard());
         order.take(looks_at)
     }
 
     /// Whether a connection can be used for a request now.
-    pub(super) fn is_free(&self, link: &mut Http1, cx: &mut Context<'_>) -> bool {
+    pub(super) fn is_free(&self, link: &mut Http1<B>, cx: &mut Context<'_>) -> bool {
         let idle = link.connection.idle(cx);
         self.note(idle);
         idle == Idle::Free && !self.is_distrusted()
@@ -169,7 +168,7 @@ impl Pool {
     }
 
     /// Keeps a connection for later requests, if it is reusable.
-    fn keep(&self, mut link: Box<Http1>) {
+    fn keep(&self, mut link: Box<Http1<B>>) {
         let connection = &mut link.connection;
         let idle = connection.known_idle();
         self.note(idle);
@@ -180,7 +179,7 @@ impl Pool {
         }
     }
 
-    fn put(&self, mut link: Box<Http1>) {
+    fn put(&self, mut link: Box<Http1<B>>) {
         link.idle_since = None;
         link.handovers = 0;
         for shard in self.shards() {
@@ -195,16 +194,16 @@ impl Pool {
 }
 
 /// A request that waits for a connection of a pool.
-struct Waiting<'a>(&'a Pool);
+struct Waiting<'a, B: UploadBody>(&'a Pool<B>);
 
-impl<'a> Waiting<'a> {
-    fn enter(pool: &'a Pool) -> Self {
+impl<'a, B: UploadBody> Waiting<'a, B> {
+    fn enter(pool: &'a Pool<B>) -> Self {
         pool.handover.enter();
         Self(pool)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl<B: UploadBody> Drop for Waiting<'_, B> {
     fn drop(&mut self) {
         for link in self.0.handover.leave() {
             self.0.keep(link);
@@ -228,12 +227,12 @@ fn shard() -> usize {
     })
 }
 
-impl Lease {
+impl<B: UploadBody> Lease<B> {
     /// Sends a request and waits for the head of its response. Interim responses go to `inform`.
     pub(crate) async fn send(
         &mut self,
-        head: &OutgoingHead<'_>,
-        body: RequestBody,
+        head: &impl UpstreamHead,
+        body: B,
         mut inform: impl FnMut(response::Parts),
     ) -> Sent {
         let link = &mut *self.link;

@@ -17,9 +17,8 @@ use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
 use super::{Failure, IDLE_FOR, PASSED_OVER_FOR, Pool};
-use crate::edge_state::EdgeState;
-use crate::http::request_body::RequestBody;
 use crate::upstream::connector::Connector;
+use crate::upstream::ports::{PoolOwner, UploadBody};
 use crate::upstream::url::UpWire;
 
 /// How long a new HTTP/2 connection waits for the upstream's SETTINGS.
@@ -38,8 +37,8 @@ const HTTP2_CONNECTIONS_MAX: usize = 64;
 
 /// One HTTP/2 connection.
 #[derive(Debug)]
-pub(super) struct Http2 {
-    sender: http2::SendRequest<RequestBody>,
+pub(super) struct Http2<B> {
+    sender: http2::SendRequest<B>,
     has_served: AtomicBool,
     in_use: AtomicUsize,
     /// When the last stream ended, in milliseconds since the connection was opened.
@@ -48,9 +47,9 @@ pub(super) struct Http2 {
     settings: Arc<PeerSettings>,
 }
 
-impl Http2 {
+impl<B: UploadBody> Http2<B> {
     /// Another stream, if the limit allows it.
-    fn stream(self: &Arc<Self>) -> Option<Http2Stream> {
+    fn stream(self: &Arc<Self>) -> Option<Http2Stream<B>> {
         if self.sender.is_closed() {
             return None;
         }
@@ -63,7 +62,7 @@ impl Http2 {
     }
 
     /// Another stream, which waits until the upstream has capacity.
-    fn waiting_stream(self: &Arc<Self>) -> Http2Stream {
+    fn waiting_stream(self: &Arc<Self>) -> Http2Stream<B> {
         self.in_use.fetch_add(1, Ordering::Relaxed);
         Http2Stream(Arc::clone(self))
     }
@@ -77,11 +76,17 @@ impl Http2 {
 }
 
 /// Runs the tasks of the HTTP/2 library.
-#[derive(Clone, Debug)]
-struct StreamTasks(Arc<EdgeState>);
+struct StreamTasks<E>(Arc<E>);
 
-impl<F> hyper::rt::Executor<F> for StreamTasks
+impl<E> Clone for StreamTasks<E> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<E, F> hyper::rt::Executor<F> for StreamTasks<E>
 where
+    E: PoolOwner,
     F: Future + Send + 'static,
 {
     fn execute(&self, stream: F) {
@@ -102,9 +107,9 @@ struct PeerSettings {
 
 /// A stream of an HTTP/2 connection. It counts as in use until dropped.
 #[derive(Debug)]
-pub(crate) struct Http2Stream(Arc<Http2>);
+pub(crate) struct Http2Stream<B>(Arc<Http2<B>>);
 
-impl Drop for Http2Stream {
+impl<B> Drop for Http2Stream<B> {
     fn drop(&mut self) {
         let millis = u64::try_from(self.0.made_at.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.0.idle_since.store(millis, Ordering::Relaxed);
@@ -114,20 +119,20 @@ impl Drop for Http2Stream {
 
 /// A stream with a pending extended CONNECT.
 #[derive(Debug)]
-pub(crate) struct OnBecoming {
+pub(crate) struct OnBecoming<B> {
     becoming: OnUpgrade,
-    stream: Option<Http2Stream>,
+    stream: Option<Http2Stream<B>>,
 }
 
-impl OnBecoming {
-    pub(crate) fn new(becoming: OnUpgrade, stream: Http2Stream) -> Self {
+impl<B> OnBecoming<B> {
+    pub(crate) fn new(becoming: OnUpgrade, stream: Http2Stream<B>) -> Self {
         let stream = Some(stream);
         Self { becoming, stream }
     }
 }
 
-impl Future for OnBecoming {
-    type Output = hyper::Result<Became>;
+impl<B> Future for OnBecoming<B> {
+    type Output = hyper::Result<Became<B>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let became = ready!(Pin::new(&mut self.becoming).poll(cx));
@@ -138,12 +143,12 @@ impl Future for OnBecoming {
 
 /// A stream after an extended CONNECT. It counts as in use until dropped.
 #[derive(Debug)]
-pub(crate) struct Became {
+pub(crate) struct Became<B> {
     io: Upgraded,
-    _stream: Option<Http2Stream>,
+    _stream: Option<Http2Stream<B>>,
 }
 
-impl hyper::rt::Read for Became {
+impl<B> hyper::rt::Read for Became<B> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -153,7 +158,7 @@ impl hyper::rt::Read for Became {
     }
 }
 
-impl hyper::rt::Write for Became {
+impl<B> hyper::rt::Write for Became<B> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -185,14 +190,14 @@ impl hyper::rt::Write for Became {
 
 /// Sends a request over HTTP/2.
 #[derive(Debug)]
-pub(crate) struct Link {
-    pub(crate) sender: http2::SendRequest<RequestBody>,
+pub(crate) struct Link<B> {
+    pub(crate) sender: http2::SendRequest<B>,
     /// Whether the connection has served a request before.
     pub(crate) was_used: bool,
-    pub(crate) stream: Http2Stream,
+    pub(crate) stream: Http2Stream<B>,
 }
 
-impl Link {
+impl<B> Link<B> {
     /// Whether the upstream supports extended CONNECT, which only its first SETTINGS can announce.
     pub(crate) fn takes_streams(&self) -> bool {
         self.stream
@@ -203,13 +208,13 @@ impl Link {
     }
 }
 
-impl Pool {
+impl<B: UploadBody> Pool<B> {
     /// A stream of a shared HTTP/2 connection. If the existing ones are full, opens one within `limit`.
     pub(crate) async fn http2(
         &self,
-        connector: &Connector<'_>,
+        connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
-    ) -> Result<Link, Failure> {
+    ) -> Result<Link<B>, Failure> {
         let stream = match self.http2_stream() {
             Some(stream) => stream,
             None => {
@@ -229,7 +234,7 @@ impl Pool {
 
     /// A stream of the first connection with capacity, so that later connections become idle. If no further
     /// connection is possible, the stream waits at the connection with the fewest streams.
-    fn http2_stream(&self) -> Option<Http2Stream> {
+    fn http2_stream(&self) -> Option<Http2Stream<B>> {
         let all = self.http2.load();
         if let Some(stream) = all.iter().find_map(Http2::stream) {
             return Some(stream);
@@ -245,9 +250,9 @@ impl Pool {
     /// Opens a connection and a stream on it.
     async fn further_http2_stream(
         &self,
-        connector: &Connector<'_>,
+        connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
-    ) -> Result<Http2Stream, Failure> {
+    ) -> Result<Http2Stream<B>, Failure> {
         let is_first = least_used(&self.http2.load()).is_none();
         // Only the first connection waits for an agent without capacity.
         let wire = match is_first {
@@ -268,11 +273,11 @@ impl Pool {
     /// Performs the HTTP/2 handshake and waits for the upstream's SETTINGS.
     async fn connect_http2(
         &self,
-        connector: &Connector<'_>,
+        connector: &Connector<'_, impl PoolOwner>,
         wire: UpWire,
-    ) -> Result<Arc<Http2>, Failure> {
-        let edge = connector.edge;
-        let (sender, connection) = http2::Builder::new(StreamTasks(Arc::clone(edge)))
+    ) -> Result<Arc<Http2<B>>, Failure> {
+        let owner = connector.owner;
+        let (sender, connection) = http2::Builder::new(StreamTasks(Arc::clone(owner)))
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .initial_max_send_streams(UNKNOWN)
@@ -288,7 +293,7 @@ impl Pool {
             task: AtomicWaker::new(),
         });
         let heard = Arc::clone(&settings);
-        edge.track(async move {
+        owner.track(async move {
             let mut connection = std::pin::pin!(connection);
             let ended = poll_fn(|cx| {
                 heard.task.register(cx.waker());
@@ -339,7 +344,7 @@ impl Pool {
             return;
         };
         let all = self.http2.load();
-        let is_kept = |(nth, it): &(usize, &Arc<Http2>)| {
+        let is_kept = |(nth, it): &(usize, &Arc<Http2<B>>)| {
             !it.sender.is_closed() && (*nth == 0 || !it.is_unused())
         };
         let kept: Vec<_> = all.iter().enumerate().filter(is_kept).collect();
@@ -351,7 +356,7 @@ impl Pool {
 }
 
 /// A waiting stream on the connection with the fewest streams, if there is a connection.
-fn least_used(all: &[Arc<Http2>]) -> Option<Http2Stream> {
+fn least_used<B: UploadBody>(all: &[Arc<Http2<B>>]) -> Option<Http2Stream<B>> {
     let open = all.iter().filter(|it| !it.sender.is_closed());
     let least = open.min_by_key(|it| it.in_use.load(Ordering::Relaxed));
     least.map(Http2::waiting_stream)

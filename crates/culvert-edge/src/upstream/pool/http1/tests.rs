@@ -2,18 +2,66 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::pin::Pin;
 use std::task::Waker;
 
-use http::Request;
+use culvert_http::http1::{BodyWriter, WriteBuffer, write_request};
+use http::{Method, Request, request};
+use http_body::Body;
 
 use super::*;
+use crate::upstream::ports::UploadError;
 
 const REQUEST: &str = "GET /a HTTP/1.1\r\nhost: h\r\n\r\n";
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
 
+type Pool = super::Pool<NoBody>;
+type Lease = super::Lease<NoBody>;
+
+/// The head of a request, with a map of its fields.
+struct Head(request::Parts);
+
+impl UpstreamHead for Head {
+    fn method(&self) -> &Method {
+        &self.0.method
+    }
+
+    fn wants_raw_response(&self) -> bool {
+        false
+    }
+
+    fn write(&self, out: &mut WriteBuffer, body_bytes: Option<u64>) -> BodyWriter {
+        write_request(out, &self.0, body_bytes)
+    }
+}
+
+/// No body.
+#[derive(Debug)]
+struct NoBody;
+
+impl Body for NoBody {
+    type Data = Bytes;
+    type Error = UploadError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+        Poll::Ready(None)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        true
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(0)
+    }
+}
+
 /// A pool with a connection, and the origin's end of it.
 fn pair() -> (Arc<Pool>, Lease, TcpStream) {
-    let upstream = crate::Upstream::parse("http://127.0.0.1:1", "").unwrap();
+    let upstream = crate::upstream::url::Upstream::parse("http://127.0.0.1:1", "").unwrap();
     let pool = Arc::new(Pool::new(upstream));
     let (lease, origin) = another(&pool);
     (pool, lease, origin)
@@ -36,13 +84,13 @@ async fn exchange(lease: &mut Lease, origin: &mut TcpStream) {
         .body(())
         .unwrap()
         .into_parts();
-    let head = OutgoingHead::Parts(Box::new(parts));
+    let head = Head(parts);
     let mut origin = origin.try_clone().unwrap();
     let answering = tokio::task::spawn_blocking(move || {
         origin.read_exact(&mut [0; REQUEST.len()]).unwrap();
         origin.write_all(RESPONSE).unwrap();
     });
-    let sent = lease.send(&head, RequestBody::empty(), |_| {}).await;
+    let sent = lease.send(&head, NoBody, |_| {}).await;
     assert!(matches!(sent, Sent::Answered(_)), "{sent:?}");
     while let Some(frame) = poll_fn(|cx| lease.poll_frame(cx)).await {
         frame.unwrap();

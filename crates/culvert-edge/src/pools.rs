@@ -1,0 +1,36 @@
+//! Connections to upstreams with the bodies, tasks and counters of the edge.
+
+use std::sync::Arc;
+
+use culvert_base::Meter;
+
+use crate::edge_state::EdgeState;
+use crate::http::request_body::RequestBody;
+use crate::upstream::connector;
+use crate::upstream::pool;
+use crate::upstream::ports::PoolOwner;
+
+/// The connections to one upstream.
+pub(crate) type Pool = pool::Pool<RequestBody>;
+/// An HTTP/1 connection leased to one exchange.
+pub(crate) type Lease = pool::Lease<RequestBody>;
+/// A stream of an HTTP/2 connection.
+pub(crate) type Http2Stream = pool::Http2Stream<RequestBody>;
+/// A stream with a pending extended CONNECT.
+pub(crate) type OnBecoming = pool::OnBecoming<RequestBody>;
+/// Opens connections on behalf of a client's connection.
+pub(crate) type Connector<'x> = connector::Connector<'x, EdgeState>;
+
+impl PoolOwner for EdgeState {
+    fn connects(&self) -> &Meter {
+        &self.meters.upstream_connects
+    }
+
+    fn connects_failed(&self) -> &Meter {
+        &self.meters.upstream_connects_failed
+    }
+
+    fn track(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        self.track(task);
+    }
+}
