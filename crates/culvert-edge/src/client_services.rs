@@ -6,10 +6,10 @@ use culvert_base::{BoxFuture, Clock, Fault};
 use culvert_policy::documents::Documents;
 use culvert_policy::services::{CALLS_MAX, PolicyServices, Spawn};
 use culvert_policy::shared_counts::SharedCounts;
+use culvert_upstream::Network;
 use tokio::sync::Semaphore;
 
 use crate::settings::Settings;
-use crate::upstream::fetch::Network;
 
 /// Services whose requests may go where those of policies may, with the settings of the edge.
 ///

@@ -7,6 +7,7 @@ use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
 use culvert_policy::conn::source;
 use culvert_policy::host::ConnContext;
+use culvert_upstream::Dial;
 
 use crate::census::{CensusEntry, CensusLimit};
 use crate::conn_state::ConnState;
@@ -14,7 +15,6 @@ use crate::edge_context::EdgeContext;
 use crate::pools::{Connector, Pool};
 use crate::snapshot::group::{Group, Member};
 use crate::snapshot::live::Live;
-use crate::upstream::agent::Dial;
 
 /// Maximum number of agent endpoints for which a connection keeps streams.
 const POOLS_TO_AGENTS_MAX: usize = 8;

@@ -16,6 +16,7 @@ use culvert_policy::ipdata::IpFields;
 use culvert_policy::services::{CALLS_MAX, PolicyServices, Spawn};
 use culvert_policy::shared_counts::SharedCounts;
 use culvert_statistics::Traffic;
+use culvert_upstream::Network;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -35,7 +36,6 @@ use crate::settings::Settings;
 use crate::snapshot::change::Change;
 use crate::snapshot::compiler::SnapshotCompiler;
 use crate::snapshot::input::Snapshot;
-use crate::upstream::fetch::Network;
 
 /// How long tasks may take to end after the cut.
 const CUT_WITHIN: Duration = Duration::from_secs(5);

@@ -13,6 +13,7 @@ use culvert_io::EdgeThreads;
 use culvert_policy::ipdata::IpFields;
 use culvert_policy::services::PolicyServices;
 use culvert_tls::server_certificate::ServerCertificate;
+use culvert_upstream::{Dial, Network};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -25,8 +26,6 @@ use crate::overload::{self, Decision, Demand, Idle, Level, Shares, Waited, Write
 use crate::route::Hosts;
 use crate::rules::Rules;
 use crate::snapshot::live::Live;
-use crate::upstream::agent::Dial;
-use crate::upstream::fetch::Network;
 
 /// What all connections of an edge share.
 pub(crate) struct EdgeContext {

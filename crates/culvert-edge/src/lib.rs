@@ -42,7 +42,6 @@ mod snapshot;
 mod socket;
 mod table;
 mod tcp;
-mod upstream;
 
 #[cfg(test)]
 mod tests;
@@ -50,6 +49,9 @@ mod tests;
 pub use bounds::sizes;
 pub use client_services::client_services;
 pub use culvert_io::proxy::ProxyVersion;
+pub use culvert_upstream::{
+    AgentCall, AgentIo, AgentRefused, Clients, Dial, Protocol, PublicClient, Upstream,
+};
 pub use edge::Edge;
 pub use http::replay::{NotReplayed, ReplayRequest, Replayed};
 pub use inherited::Inherited;
@@ -62,6 +64,3 @@ pub use snapshot::change::Change;
 pub use snapshot::endpoint::{Endpoint, EndpointBinding, Restriction};
 pub use snapshot::input::{Snapshot, SnapshotBuilder};
 pub use snapshot::operators::{Operator, Operators};
-pub use upstream::agent::{AgentCall, AgentIo, AgentRefused, Dial};
-pub use upstream::fetch::PublicClient;
-pub use upstream::url::{Clients, Protocol, Upstream};

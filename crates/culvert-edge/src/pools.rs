@@ -3,23 +3,21 @@
 use std::sync::Arc;
 
 use culvert_base::Meter;
+use culvert_upstream::PoolOwner;
 
 use crate::edge_state::EdgeState;
 use crate::http::request_body::RequestBody;
-use crate::upstream::connector;
-use crate::upstream::pool;
-use crate::upstream::ports::PoolOwner;
 
 /// The connections to one upstream.
-pub(crate) type Pool = pool::Pool<RequestBody>;
+pub(crate) type Pool = culvert_upstream::Pool<RequestBody>;
 /// An HTTP/1 connection leased to one exchange.
-pub(crate) type Lease = pool::Lease<RequestBody>;
+pub(crate) type Lease = culvert_upstream::Lease<RequestBody>;
 /// A stream of an HTTP/2 connection.
-pub(crate) type Http2Stream = pool::Http2Stream<RequestBody>;
+pub(crate) type Http2Stream = culvert_upstream::Http2Stream<RequestBody>;
 /// A stream with a pending extended CONNECT.
-pub(crate) type OnBecoming = pool::OnBecoming<RequestBody>;
+pub(crate) type OnBecoming = culvert_upstream::OnBecoming<RequestBody>;
 /// Opens connections on behalf of a client's connection.
-pub(crate) type Connector<'x> = connector::Connector<'x, EdgeState>;
+pub(crate) type Connector<'x> = culvert_upstream::Connector<'x, EdgeState>;
 
 impl PoolOwner for EdgeState {
     fn connects(&self) -> &Meter {

@@ -12,6 +12,7 @@ use culvert_policy::ipdata::IpDatabases;
 use culvert_policy::shared_counts::SharedCounts;
 use culvert_statistics::Traffic;
 use culvert_tls::server_certificate::ServerCertificate;
+use culvert_upstream::{AddressGuard, Dial, Dialer};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
@@ -19,9 +20,6 @@ use crate::inherited::Inherited;
 use crate::overload::WriteDelay;
 use crate::route::Hosts;
 use crate::rules::{Limits, ProxyProtocol, Rules};
-use crate::upstream::agent::Dial;
-use crate::upstream::guard::AddressGuard;
-use crate::upstream::url::Dialer;
 
 /// Most endpoints whose traffic is counted apart, by default.
 const ENDPOINTS_MAX: usize = 10_000;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use culvert_base::BoxFuture;
 use culvert_io::{CountedUpstream, MovedBytes, Pipe, RelayEnd, RelayLimits, run_relay};
+use culvert_upstream::{DialError, UpWire, refusal};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
@@ -21,8 +22,6 @@ use crate::http2::stream::Tunnelled;
 use crate::pools::Pool;
 use crate::rules::Timeouts;
 use crate::snapshot::group::Member;
-use crate::upstream::agent::refusal;
-use crate::upstream::url::{DialError, UpWire};
 
 /// Most bytes of a client that are kept until the upstream's first byte.
 const KEPT_BYTES_MAX: usize = 64 << 10;

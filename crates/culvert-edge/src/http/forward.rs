@@ -11,6 +11,10 @@ use std::time::Duration;
 use culvert_http::http1::{BodyLength, FinalHead, Violation};
 use culvert_policy::policy::edits::Edits;
 use culvert_policy::problem::Problem;
+use culvert_upstream::{
+    AgentRefused, DialError, Failure, Heard, Http1ClientError, Protocol, Sent, UpstreamHead,
+    refusal,
+};
 use http::header::HOST;
 use http::uri::{PathAndQuery, Scheme, Uri};
 use http::{HeaderValue, Method, Request, StatusCode, Version, request, response};
@@ -28,14 +32,9 @@ use crate::http::response_body::Source;
 use crate::http::upgrade;
 use crate::http::upgrade::UpgradeRequest;
 use crate::http::upload::{Awaited, UploadPace};
-use crate::http1::client::Http1ClientError;
 use crate::http1_state::Broken;
 use crate::pools::{Lease, OnBecoming, Pool};
 use crate::snapshot::group::Member;
-use crate::upstream::agent::{AgentRefused, refusal};
-use crate::upstream::pool::{Failure, Heard, Sent};
-use crate::upstream::ports::UpstreamHead;
-use crate::upstream::url::{DialError, Protocol};
 
 /// The first pause before a request goes to a busy agent again, which doubles each time, and the time limit of
 /// these attempts.

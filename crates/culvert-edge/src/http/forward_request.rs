@@ -8,6 +8,7 @@ use culvert_http::target::{self, Received};
 use culvert_policy::policy::edits::Edits;
 use culvert_policy::policy::replace;
 use culvert_policy::problem::Problem;
+use culvert_upstream::Protocol;
 use http::header::{EXPECT, HOST, HeaderValue, TE};
 use http::{Method, Version, request};
 
@@ -19,7 +20,6 @@ use crate::http::request_body::{RequestBody, Upload};
 use crate::http::upgrade::{self, UpgradeRequest};
 use crate::http::upload::UploadWatch;
 use crate::snapshot::group::Member;
-use crate::upstream::url::Protocol;
 
 /// A request on its way to an upstream.
 pub(super) struct ForwardRequest {

@@ -10,12 +10,12 @@ use culvert_http::http1::{
     write_request,
 };
 use culvert_policy::problem::is_error_code;
+use culvert_upstream::UpstreamHead;
 use http::header::HeaderValue;
 use http::{Method, StatusCode, request};
 
 use crate::http::fields::says_who_calls;
 use crate::replay_state::REPLAY_OF;
-use crate::upstream::ports::UpstreamHead;
 
 /// Longest name that is compared with the names of the edge.
 const NAME_BYTES_MAX: usize = 32;

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use culvert_policy::capture::RequestTap;
+use culvert_upstream::UploadError;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
@@ -18,7 +19,6 @@ use crate::http::fields;
 use crate::http::upload::{Cap, UploadWatch};
 use crate::http1::server::Http1Body;
 use crate::http2::stream::Receiver;
-use crate::upstream::ports::UploadError;
 
 /// A request's body, as the upstream's connection reads it.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use culvert_io::Pipe;
+use culvert_upstream::Http1ClientError;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -19,7 +20,6 @@ use crate::http::encoded::Encoded;
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::upgrade::Tunnel;
-use crate::http1::client::Http1ClientError;
 use crate::pools::{Http2Stream, Lease, OnBecoming};
 
 /// Why a response's body is incomplete. The client sees a reset, never a clean end.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use culvert_policy::problem::Problem;
 use culvert_policy::reply;
+use culvert_upstream::UpWire;
 use http::header::{CONTENT_LENGTH, DATE, Entry, HeaderValue, TRANSFER_ENCODING};
 use http::{Response, StatusCode, Version, response};
 use http_body::Body;
@@ -15,7 +16,6 @@ use crate::http::fields;
 use crate::http::response::{PendingResponse, RequestTraits};
 use crate::http::response_body::{ResponseBody, Source};
 use crate::http::upgrade::{self, Tunnel, UpgradeRequest};
-use crate::upstream::url::UpWire;
 
 /// Sends the response of a request, or switches protocols.
 pub(super) async fn finish(

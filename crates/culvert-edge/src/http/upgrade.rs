@@ -12,6 +12,7 @@ use bytes::Bytes;
 use culvert_base::{Entropy, OsEntropy};
 use culvert_http::fields::has_token;
 use culvert_http::http2;
+use culvert_upstream::UpWire;
 use http::header::{
     CONNECTION, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
     SEC_WEBSOCKET_VERSION, UPGRADE,
@@ -20,7 +21,6 @@ use http::{Method, Request, StatusCode, Version, request, response};
 use hyper::ext::Protocol;
 
 use crate::http::exchange::HttpExchange;
-use crate::upstream::url::UpWire;
 
 /// What a request wants to become.
 #[derive(Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use culvert_statistics::Slot;
 use culvert_tls::server_certificate::ServerCertificate;
+use culvert_upstream::Upstream;
 use rustls_pki_types::CertificateDer;
 
 use crate::challenges::{Answers, Prepared};
@@ -20,7 +21,6 @@ use crate::snapshot::group::{Group, Member};
 use crate::snapshot::input::{NamedCertificate, Snapshot};
 use crate::snapshot::live::Live;
 use crate::snapshot::operators::OperatorTable;
-use crate::upstream::url::Upstream;
 
 /// Compiles snapshots, and keeps what outlives one.
 #[derive(Debug, Default)]

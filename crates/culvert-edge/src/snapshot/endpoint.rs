@@ -7,9 +7,9 @@ use culvert_base::net::HostName;
 use culvert_policy::host::EndpointInfo;
 use culvert_policy::policy::compiled::Policy;
 use culvert_policy::scheme::Scheme;
+use culvert_upstream::Upstream;
 
 use crate::rules::Timeouts;
-use crate::upstream::url::Upstream;
 
 /// An address at which traffic arrives, and its upstream.
 #[derive(Clone, Debug)]

@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use culvert_statistics::{EndpointCounters, Slot};
+use culvert_upstream::{Dial, Protocol};
 
 use crate::edge_state::EdgeState;
 use crate::pools::Pool;
 use crate::snapshot::endpoint::{Endpoint, Restriction};
-use crate::upstream::agent::Dial;
-use crate::upstream::url::Protocol;
 
 /// The endpoints at one address.
 #[derive(Debug)]

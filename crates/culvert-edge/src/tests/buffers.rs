@@ -1,11 +1,14 @@
 //! What the edge keeps of a body whose receiver takes nothing (reliability 4.2): counted where it reads
 //! and where it writes, so that what the system keeps does not matter.
 
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use culvert_base::BoxFuture;
 use culvert_policy::Scheme;
-use tokio::io::{AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::sync::mpsc;
 
 use super::harness::*;
@@ -21,7 +24,39 @@ const WAY_BYTES: usize = 1 << 10;
 /// When nothing more was taken for so long, nothing more is. Ended too early, the test sees less.
 const STALLED_AFTER: Duration = Duration::from_millis(500);
 
-impl AgentIo for DuplexStream {}
+/// The edge's end of a stream to an agent.
+#[derive(Debug)]
+pub(super) struct AgentStream(pub(super) DuplexStream);
+
+impl AgentIo for AgentStream {}
+
+impl AsyncRead for AgentStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for AgentStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
 
 /// Gives the test the other end of each stream to an agent.
 #[derive(Debug)]
@@ -31,7 +66,7 @@ impl Dial for Agents {
     fn dial(&self, _: &AgentCall<'_>) -> Result<Box<dyn AgentIo>, AgentRefused> {
         let (near, far) = tokio::io::duplex(WAY_BYTES);
         self.0.try_send(far).expect("one stream");
-        Ok(Box::new(near))
+        Ok(Box::new(AgentStream(near)))
     }
 
     fn dial_in_turn<'a>(

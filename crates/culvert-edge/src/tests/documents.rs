@@ -5,15 +5,13 @@ use std::time::Duration;
 
 use culvert_policy::documents::Documents;
 use culvert_policy::services;
+use culvert_upstream::{AddressGuard, Dialer, Network};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use url::Url;
 
 use super::harness::{Client, Turns, certificate};
-use crate::upstream::fetch::Network;
-use crate::upstream::guard::AddressGuard;
-use crate::upstream::url::Dialer;
 
 /// Bytes of a document.
 const BYTES_MAX: usize = 64 << 10;

@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::buffers::AgentStream;
 use super::harness::*;
 use super::limits::free_port;
 use crate::{
@@ -448,7 +449,7 @@ impl Dial for Agents {
     fn dial(&self, _: &AgentCall<'_>) -> Result<Box<dyn AgentIo>, AgentRefused> {
         let (near, far) = tokio::io::duplex(AGENT_BYTES);
         self.0.try_send(far).expect("one stream");
-        Ok(Box::new(near))
+        Ok(Box::new(AgentStream(near)))
     }
 
     fn dial_in_turn<'a>(

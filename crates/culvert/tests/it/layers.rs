@@ -54,6 +54,17 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-policy",
             "culvert-statistics",
             "culvert-tls",
+            "culvert-upstream",
+        ],
+    ),
+    (
+        "culvert-upstream",
+        &[
+            "culvert-base",
+            "culvert-http",
+            "culvert-io",
+            "culvert-policy",
+            "culvert-tls",
         ],
     ),
     (
@@ -135,6 +146,7 @@ const NEVER: &[(&str, &[&str])] = &[
     ("culvert-policy", &["sqlx", "axum", "hyper", "tokio-rustls"]),
     ("culvert-tls", &["sqlx", "axum", "hyper", "tokio-rustls"]),
     ("culvert-dns", &["sqlx", "axum", "hyper", "tokio-rustls"]),
+    ("culvert-upstream", &["sqlx", "axum"]),
     ("culvert-edge", &["sqlx", "axum"]),
     ("culvert-tunnel", &["sqlx", "axum", "hyper", "russh"]),
     ("culvert-ssh", &["sqlx", "axum", "hyper"]),

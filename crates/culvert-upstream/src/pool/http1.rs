@@ -17,10 +17,10 @@ use http_body::{Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::{Failure, Pool, SHARDS};
-use crate::http1::client::{Http1Client, Http1ClientError, Idle};
-use crate::upstream::connector::Connector;
-use crate::upstream::ports::{PoolOwner, UploadBody, UpstreamHead};
-use crate::upstream::url::UpWire;
+use crate::connector::Connector;
+use crate::http1_client::{Http1Client, Http1ClientError, Idle};
+use crate::ports::{PoolOwner, UploadBody, UpstreamHead};
+use crate::url::UpWire;
 
 /// How often in a row a connection passes directly to the next waiting request. After that its stream ends,
 /// so that requests for other endpoints of the same agent get their turn.
@@ -42,14 +42,14 @@ pub(super) struct Http1<B> {
 
 /// An HTTP/1 connection leased to one exchange.
 #[derive(Debug)]
-pub(crate) struct Lease<B> {
+pub struct Lease<B> {
     link: Box<Http1<B>>,
     pool: Arc<Pool<B>>,
 }
 
 /// The result of sending a request.
 #[derive(Debug)]
-pub(crate) enum Sent {
+pub enum Sent {
     /// A response arrived.
     Answered(FinalHead),
     /// The connection was already closed and nothing was received, so the request can be sent again.
@@ -60,14 +60,16 @@ pub(crate) enum Sent {
 
 /// Whether anything was received before an exchange failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub enum Heard {
+    /// No byte.
     Nothing,
+    /// A part of a response.
     Something,
 }
 
 impl<B: UploadBody> Pool<B> {
     /// An open connection that has served before, if there is one.
-    pub(crate) fn reuse(self: &Arc<Self>, cx: &mut Context<'_>) -> Option<Lease<B>> {
+    pub fn reuse(self: &Arc<Self>, cx: &mut Context<'_>) -> Option<Lease<B>> {
         for shard in self.shards() {
             while let Some(mut link) = shard.try_lock().ok().and_then(|mut idle| idle.pop()) {
                 // Events that happened while it was idle show now.
@@ -83,7 +85,11 @@ impl<B: UploadBody> Pool<B> {
     }
 
     /// Opens a new connection within `limit`.
-    pub(crate) async fn connect(
+    ///
+    /// # Errors
+    ///
+    /// The upstream cannot be connected to.
+    pub async fn connect(
         self: &Arc<Self>,
         connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
@@ -94,7 +100,11 @@ impl<B: UploadBody> Pool<B> {
 
     /// As [`Pool::connect`], but if agents have no capacity, waits until one has, or until another request
     /// hands over its connection.
-    pub(crate) async fn connect_in_turn(
+    ///
+    /// # Errors
+    ///
+    /// The upstream cannot be connected to.
+    pub async fn connect_in_turn(
         self: &Arc<Self>,
         connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
@@ -229,7 +239,7 @@ fn shard() -> usize {
 
 impl<B: UploadBody> Lease<B> {
     /// Sends a request and waits for the head of its response. Interim responses go to `inform`.
-    pub(crate) async fn send(
+    pub async fn send(
         &mut self,
         head: &impl UpstreamHead,
         body: B,
@@ -253,40 +263,37 @@ impl<B: UploadBody> Lease<B> {
     }
 
     /// The next frame of the response's body.
-    pub(crate) fn poll_frame(
+    pub fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Http1ClientError>>> {
         self.link.connection.poll_frame(cx)
     }
 
-    /// See [`Http1Client::movable`].
-    pub(crate) fn movable(&self) -> u64 {
+    /// Bytes of the response's body that the kernel can move to another socket: all that are missing, if nothing else is
+    /// to be done with the connection meanwhile. 0 if there are none.
+    pub fn movable(&self) -> u64 {
         self.link.connection.movable()
     }
 
-    /// See [`Http1Client::poll_move`].
-    pub(crate) fn poll_move(
-        &mut self,
-        cx: &mut Context<'_>,
-        pipe: &mut Pipe,
-    ) -> Poll<io::Result<usize>> {
+    /// Moves some of these bytes into a pipe, which is empty. 0 means that the connection has ended.
+    pub fn poll_move(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
         self.link.connection.poll_move(cx, pipe)
     }
 
     /// Whether the response's body has been read completely.
-    pub(crate) fn is_spent(&self) -> bool {
+    pub fn is_spent(&self) -> bool {
         self.link.connection.is_spent()
     }
 
     /// The remaining size of the response's body.
-    pub(crate) fn size_hint(&self) -> SizeHint {
+    pub fn size_hint(&self) -> SizeHint {
         self.link.connection.size_hint()
     }
 
     /// Ends a complete exchange and keeps the connection if it is reusable. A later lease checks whether it
     /// is still open.
-    pub(crate) fn give_back(self) {
+    pub fn give_back(self) {
         let Self { mut link, pool } = self;
         let is_complete = link.connection.is_complete() && !pool.is_distrusted();
         if is_complete && link.handovers < HANDOVERS_MAX {
@@ -300,12 +307,12 @@ impl<B: UploadBody> Lease<B> {
     }
 
     /// Whether the connection has served an earlier request.
-    pub(crate) fn was_used(&self) -> bool {
+    pub fn was_used(&self) -> bool {
         self.link.has_served
     }
 
     /// The raw connection after an upgrade, and the bytes received after the 101.
-    pub(crate) fn into_upgraded(self) -> (UpWire, Bytes) {
+    pub fn into_upgraded(self) -> (UpWire, Bytes) {
         self.link.connection.into_wire()
     }
 }

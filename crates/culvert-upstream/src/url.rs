@@ -22,8 +22,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::upstream::agent::{AgentCall, AgentIo, AgentRefused, Dial, poll_read_copy};
-use crate::upstream::guard::{AddressGuard, is_private};
+use crate::agent::{AgentCall, AgentIo, AgentRefused, Dial, poll_read_copy};
+use crate::guard::{AddressGuard, is_private};
 
 /// Most addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 16;
@@ -151,12 +151,12 @@ impl Upstream {
     }
 
     /// The id of the endpoint, if agents serve it.
-    pub(crate) fn agents_endpoint(&self) -> Option<&str> {
+    pub fn agents_endpoint(&self) -> Option<&str> {
         matches!(self.scheme, UpstreamScheme::Agent(..)).then_some(&*self.host)
     }
 
     /// Whether clients never share connections.
-    pub(crate) fn keeps_clients_apart(&self) -> bool {
+    pub fn keeps_clients_apart(&self) -> bool {
         matches!(self.scheme, UpstreamScheme::Agent(_, _, Clients::Apart))
     }
 
@@ -216,38 +216,45 @@ impl fmt::Display for Upstream {
 
 /// Why connecting failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DialError {
+pub enum DialError {
+    /// The name has no address.
     #[error("the name has no address")]
     NoAddress,
+    /// Its address is private, and private addresses are not allowed.
     #[error("the address is private, and private addresses are not allowed")]
     Private,
+    /// It is a listener of this process.
     #[error("it is a listener of this server")]
     OwnListener,
+    /// The time limit was reached.
     #[error("connecting timed out")]
     TooSlow,
+    /// The network refused the connection.
     #[error("connecting: {0}")]
     Connect(io::Error),
+    /// The TLS handshake failed.
     #[error("the TLS handshake failed: {0}")]
     Tls(io::Error),
+    /// No agent accepted a stream.
     #[error("{0}")]
     Agent(AgentRefused),
 }
 
 impl DialError {
     /// Whether no agent serves the endpoint now.
-    pub(crate) fn is_away(&self) -> bool {
+    pub fn is_away(&self) -> bool {
         matches!(self, Self::Agent(AgentRefused::Away))
     }
 
     /// Whether waiting may help.
-    pub(crate) fn is_busy(&self) -> bool {
+    pub fn is_busy(&self) -> bool {
         matches!(self, Self::Agent(AgentRefused::Busy))
     }
 }
 
 /// Connects to upstreams.
 #[derive(Clone, Debug)]
-pub(crate) struct Dialer {
+pub struct Dialer {
     http1: TlsConnector_,
     http2: TlsConnector_,
     connect: Duration,
@@ -278,8 +285,12 @@ impl fmt::Debug for TlsConnector_ {
 }
 
 impl Dialer {
-    /// Trusts the system's roots and `extra` ones.
-    pub(crate) fn new(
+    /// Trusts the system's roots and `extra` ones. Connections must be complete within `connect`.
+    ///
+    /// # Errors
+    ///
+    /// An extra root is invalid.
+    pub fn new(
         extra: &[CertificateDer<'static>],
         connect: Duration,
         guard: AddressGuard,
@@ -394,7 +405,7 @@ impl Dialer {
 
 /// A connection to an upstream. Counts what it receives.
 #[derive(Debug)]
-pub(crate) struct UpWire {
+pub struct UpWire {
     stream: Stream,
     received: Arc<AtomicU64>,
 }
@@ -465,7 +476,7 @@ impl UpWire {
     }
 
     /// What a stream of an HTTP/2 upstream became.
-    pub(crate) fn carried(
+    pub fn carried(
         stream: impl AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin + 'static,
     ) -> Self {
         Self {

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 /// The addresses that may be connected to.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AddressGuard {
+pub struct AddressGuard {
     /// Whether private addresses are allowed.
     private: bool,
     /// Networks that are allowed in any case. A metadata service needs an entry for exactly its address.
@@ -21,7 +21,8 @@ pub(crate) struct AddressGuard {
 }
 
 impl AddressGuard {
-    pub(crate) fn new(private: bool, networks: &[IpNet]) -> Self {
+    /// Allows public addresses, `networks`, and private addresses if `private`.
+    pub fn new(private: bool, networks: &[IpNet]) -> Self {
         Self {
             private,
             networks: networks.into(),

@@ -20,8 +20,8 @@ use ipnet::IpNet;
 use rustls_pki_types::CertificateDer;
 use url::{Position, Url};
 
-use crate::upstream::guard::AddressGuard;
-use crate::upstream::url::{Dialer, Upstream};
+use crate::guard::AddressGuard;
+use crate::url::{Dialer, Upstream};
 
 /// Sends requests to public addresses.
 #[derive(Clone, Debug)]
@@ -54,14 +54,16 @@ impl PublicClient {
 
 /// Connections to upstreams and public hosts under the current settings.
 #[derive(Debug)]
-pub(crate) struct Network {
-    pub(crate) dialer: ArcSwap<Dialer>,
+pub struct Network {
+    /// Connects. Replaced when settings are read again.
+    pub dialer: ArcSwap<Dialer>,
     /// The addresses of this process for HTTP and TLS.
     own: Vec<SocketAddr>,
 }
 
 impl Network {
-    pub(crate) fn new(dialer: Dialer, own: Vec<SocketAddr>) -> Self {
+    /// Connects with `dialer`. `own` are the addresses where this process listens for HTTP and TLS.
+    pub fn new(dialer: Dialer, own: Vec<SocketAddr>) -> Self {
         Self {
             dialer: ArcSwap::from_pointee(dialer),
             own,

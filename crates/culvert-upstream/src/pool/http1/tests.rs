@@ -10,7 +10,7 @@ use http::{Method, Request, request};
 use http_body::Body;
 
 use super::*;
-use crate::upstream::ports::UploadError;
+use crate::ports::UploadError;
 
 const REQUEST: &str = "GET /a HTTP/1.1\r\nhost: h\r\n\r\n";
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
@@ -61,7 +61,7 @@ impl Body for NoBody {
 
 /// A pool with a connection, and the origin's end of it.
 fn pair() -> (Arc<Pool>, Lease, TcpStream) {
-    let upstream = crate::upstream::url::Upstream::parse("http://127.0.0.1:1", "").unwrap();
+    let upstream = crate::url::Upstream::parse("http://127.0.0.1:1", "").unwrap();
     let pool = Arc::new(Pool::new(upstream));
     let (lease, origin) = another(&pool);
     (pool, lease, origin)

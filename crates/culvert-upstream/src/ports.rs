@@ -10,7 +10,7 @@ use http::Method;
 use http_body::Body;
 
 /// The owner of connections to upstreams.
-pub(crate) trait PoolOwner: Send + Sync + 'static {
+pub trait PoolOwner: Send + Sync + 'static {
     /// Counts connections that are opened.
     fn connects(&self) -> &Meter;
 
@@ -22,7 +22,7 @@ pub(crate) trait PoolOwner: Send + Sync + 'static {
 }
 
 /// The head of a request to an HTTP/1 upstream.
-pub(crate) trait UpstreamHead {
+pub trait UpstreamHead {
     /// The method.
     fn method(&self) -> &Method;
 
@@ -34,7 +34,7 @@ pub(crate) trait UpstreamHead {
 }
 
 /// The body of a request.
-pub(crate) trait UploadBody:
+pub trait UploadBody:
     Body<Data = Bytes, Error = UploadError> + fmt::Debug + Send + Unpin + 'static
 {
 }
@@ -46,7 +46,7 @@ impl<B> UploadBody for B where
 
 /// Why a request's body is incomplete.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum UploadError {
+pub enum UploadError {
     /// The client aborted the request.
     #[error("the client aborted the request")]
     Client,

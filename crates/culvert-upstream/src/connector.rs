@@ -4,21 +4,26 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::upstream::agent::{AgentRefused, Dial};
-use crate::upstream::fetch::Network;
-use crate::upstream::ports::PoolOwner;
-use crate::upstream::url::{DialError, UpWire, Upstream};
+use crate::agent::{AgentRefused, Dial};
+use crate::fetch::Network;
+use crate::ports::PoolOwner;
+use crate::url::{DialError, UpWire, Upstream};
 
 /// What it takes to connect to upstreams, and the client's connection that this is for.
 #[derive(Debug)]
-pub(crate) struct Connector<'x, E> {
-    pub(crate) owner: &'x Arc<E>,
-    pub(crate) network: &'x Network,
-    pub(crate) agents: Option<&'x dyn Dial>,
-    pub(crate) client: SocketAddr,
-    pub(crate) server: SocketAddr,
-    /// Whether the edge terminated the TLS of the client's connection.
-    pub(crate) is_tls_terminated: bool,
+pub struct Connector<'x, E> {
+    /// Runs the tasks of connections, and counts them.
+    pub owner: &'x Arc<E>,
+    /// Connects to hosts.
+    pub network: &'x Network,
+    /// Opens streams to agents, if there are any.
+    pub agents: Option<&'x dyn Dial>,
+    /// The address of the client.
+    pub client: SocketAddr,
+    /// The address that the client connected to.
+    pub server: SocketAddr,
+    /// Whether this process terminated the TLS of the client's connection.
+    pub is_tls_terminated: bool,
 }
 
 impl<E: PoolOwner> Connector<'_, E> {

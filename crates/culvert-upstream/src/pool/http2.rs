@@ -17,9 +17,9 @@ use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
 use super::{Failure, IDLE_FOR, PASSED_OVER_FOR, Pool};
-use crate::upstream::connector::Connector;
-use crate::upstream::ports::{PoolOwner, UploadBody};
-use crate::upstream::url::UpWire;
+use crate::connector::Connector;
+use crate::ports::{PoolOwner, UploadBody};
+use crate::url::UpWire;
 
 /// How long a new HTTP/2 connection waits for the upstream's SETTINGS.
 const SETTINGS_WITHIN: Duration = Duration::from_secs(2);
@@ -107,7 +107,7 @@ struct PeerSettings {
 
 /// A stream of an HTTP/2 connection. It counts as in use until dropped.
 #[derive(Debug)]
-pub(crate) struct Http2Stream<B>(Arc<Http2<B>>);
+pub struct Http2Stream<B>(Arc<Http2<B>>);
 
 impl<B> Drop for Http2Stream<B> {
     fn drop(&mut self) {
@@ -119,13 +119,14 @@ impl<B> Drop for Http2Stream<B> {
 
 /// A stream with a pending extended CONNECT.
 #[derive(Debug)]
-pub(crate) struct OnBecoming<B> {
+pub struct OnBecoming<B> {
     becoming: OnUpgrade,
     stream: Option<Http2Stream<B>>,
 }
 
 impl<B> OnBecoming<B> {
-    pub(crate) fn new(becoming: OnUpgrade, stream: Http2Stream<B>) -> Self {
+    /// Waits for the response to the request on `stream`.
+    pub fn new(becoming: OnUpgrade, stream: Http2Stream<B>) -> Self {
         let stream = Some(stream);
         Self { becoming, stream }
     }
@@ -143,7 +144,7 @@ impl<B> Future for OnBecoming<B> {
 
 /// A stream after an extended CONNECT. It counts as in use until dropped.
 #[derive(Debug)]
-pub(crate) struct Became<B> {
+pub struct Became<B> {
     io: Upgraded,
     _stream: Option<Http2Stream<B>>,
 }
@@ -190,16 +191,18 @@ impl<B> hyper::rt::Write for Became<B> {
 
 /// Sends a request over HTTP/2.
 #[derive(Debug)]
-pub(crate) struct Link<B> {
-    pub(crate) sender: http2::SendRequest<B>,
+pub struct Link<B> {
+    /// Sends the request.
+    pub sender: http2::SendRequest<B>,
     /// Whether the connection has served a request before.
-    pub(crate) was_used: bool,
-    pub(crate) stream: Http2Stream<B>,
+    pub was_used: bool,
+    /// The stream that the request uses.
+    pub stream: Http2Stream<B>,
 }
 
 impl<B> Link<B> {
     /// Whether the upstream supports extended CONNECT, which only its first SETTINGS can announce.
-    pub(crate) fn takes_streams(&self) -> bool {
+    pub fn takes_streams(&self) -> bool {
         self.stream
             .0
             .settings
@@ -210,7 +213,11 @@ impl<B> Link<B> {
 
 impl<B: UploadBody> Pool<B> {
     /// A stream of a shared HTTP/2 connection. If the existing ones are full, opens one within `limit`.
-    pub(crate) async fn http2(
+    ///
+    /// # Errors
+    ///
+    /// The upstream cannot be connected to, or does not speak HTTP/2.
+    pub async fn http2(
         &self,
         connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,

@@ -16,8 +16,8 @@ use http::{Method, response};
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::upstream::ports::{UploadBody, UploadError, UpstreamHead};
-use crate::upstream::url::UpWire;
+use crate::ports::{UploadBody, UploadError, UpstreamHead};
+use crate::url::UpWire;
 
 /// Initial size of a read.
 const READ_BYTES_MIN: usize = 8 << 10;
@@ -64,15 +64,20 @@ impl Idle {
 
 /// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Http1ClientError {
+pub enum Http1ClientError {
+    /// The connection failed.
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
+    /// It ended before the response was complete.
     #[error("the connection ended before the response was complete")]
     Ended,
+    /// The response is invalid.
     #[error("the response is invalid: {0}")]
     Malformed(&'static str),
+    /// The body of the request is incomplete.
     #[error("{0}")]
     Upload(#[from] UploadError),
+    /// The body of the request has another length than its head says.
     #[error("{0}")]
     WrongLength(#[from] WrongLength),
 }

@@ -85,7 +85,7 @@ pub enum AgentRefused {
 }
 
 /// The refusal in an error of a stream, if there is one. The agent has then used nothing of the stream.
-pub(crate) fn refusal(error: &io::Error) -> Option<AgentRefused> {
+pub fn refusal(error: &io::Error) -> Option<AgentRefused> {
     error.get_ref()?.downcast_ref().copied()
 }
 

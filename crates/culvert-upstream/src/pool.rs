@@ -20,14 +20,14 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::time::Instant;
 
 use self::http1::Http1;
-pub(crate) use self::http1::{Heard, Lease, Sent};
+pub use self::http1::{Heard, Lease, Sent};
 use self::http2::Http2;
-pub(crate) use self::http2::{Http2Stream, OnBecoming};
-use crate::http1::client::Http1ClientError;
-use crate::upstream::connector::Connector;
-use crate::upstream::handover::Handover;
-use crate::upstream::ports::{PoolOwner, UploadBody};
-use crate::upstream::url::{DialError, UpWire, Upstream};
+pub use self::http2::{Http2Stream, Link, OnBecoming};
+use crate::connector::Connector;
+use crate::handover::Handover;
+use crate::http1_client::Http1ClientError;
+use crate::ports::{PoolOwner, UploadBody};
+use crate::url::{DialError, UpWire, Upstream};
 
 const SHARDS: usize = 8;
 /// Maximum number of idle connections per shard, normally and under load.
@@ -44,7 +44,7 @@ const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
     clippy::vec_box,
     reason = "a lease takes the box, and its content is large"
 )]
-pub(crate) struct Pool<B> {
+pub struct Pool<B> {
     upstream: Upstream,
     idle: [Mutex<Vec<Box<Http1<B>>>>; SHARDS],
     idle_max: AtomicUsize,
@@ -63,29 +63,39 @@ pub(crate) struct Pool<B> {
 
 /// Why a request has no response.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub enum Failure {
+    /// The upstream cannot be connected to.
     #[error("{0}")]
     Dial(DialError),
+    /// The exchange over HTTP/1 failed.
     #[error("the request failed: {0}")]
     Http1(#[from] Http1ClientError),
+    /// The exchange over HTTP/2 failed.
     #[error("the request failed: {0}")]
     Http2(#[from] hyper::Error),
+    /// The service behind an agent closed the connection without a response.
     #[error("the agent's service closed the connection without a response: {0}")]
     Silent(Http1ClientError),
+    /// The connection was closed, and the request cannot be repeated.
     #[error("the connection was closed, and the request cannot be repeated")]
     Closed,
+    /// The response did not begin in time.
     #[error("the response timed out")]
     TooSlow,
+    /// The client did not send its request in time.
     #[error("the client did not send its request in time")]
     ClientTooSlow,
+    /// The upstream does not support extended CONNECT.
     #[error("the upstream does not support extended CONNECT")]
     Unsuited,
+    /// The request or its response is not acceptable.
     #[error("{0}")]
     Unacceptable(&'static str),
 }
 
 impl<B: UploadBody> Pool<B> {
-    pub(crate) fn new(upstream: Upstream) -> Self {
+    /// A pool without connections.
+    pub fn new(upstream: Upstream) -> Self {
         Self {
             upstream,
             idle: std::array::from_fn(|_| Mutex::new(Vec::new())),
@@ -100,12 +110,18 @@ impl<B: UploadBody> Pool<B> {
         }
     }
 
-    pub(crate) fn upstream(&self) -> &Upstream {
+    /// Where its connections lead.
+    #[inline]
+    pub fn upstream(&self) -> &Upstream {
         &self.upstream
     }
 
     /// Opens a new connection within `limit`, for raw bytes or another protocol.
-    pub(crate) async fn dial(
+    ///
+    /// # Errors
+    ///
+    /// The upstream cannot be connected to.
+    pub async fn dial(
         &self,
         connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
@@ -114,7 +130,11 @@ impl<B: UploadBody> Pool<B> {
     }
 
     /// As [`Pool::dial`], but if agents have no capacity, waits until one has.
-    pub(crate) async fn dial_in_turn(
+    ///
+    /// # Errors
+    ///
+    /// The upstream cannot be connected to.
+    pub async fn dial_in_turn(
         &self,
         connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
@@ -134,7 +154,7 @@ impl<B: UploadBody> Pool<B> {
     }
 
     /// Whether the upstream counts as reachable.
-    pub(crate) fn is_reachable(&self) -> bool {
+    pub fn is_reachable(&self) -> bool {
         let failed_at = self.failed_at.load();
         failed_at
             .as_ref()
@@ -143,7 +163,7 @@ impl<B: UploadBody> Pool<B> {
 
     /// Closes connections that exceeded the idle timeout, were closed by the upstream, or exceed the limit, which is
     /// lower while this process is overloaded.
-    pub(crate) fn sweep(&self, is_overloaded: bool) {
+    pub fn sweep(&self, is_overloaded: bool) {
         let idle_max = match is_overloaded {
             false => IDLE_MAX,
             true => IDLE_WHEN_BUSY_MAX,

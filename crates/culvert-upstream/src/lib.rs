@@ -1,0 +1,31 @@
+//! Connects to upstreams, which are the services that traffic is forwarded to, and keeps the connections for later requests.
+//!
+//! - An [`Upstream`] is where a service is: the URL of a host, or the agents of an endpoint.
+//! - A [`Pool`] has the connections to one upstream. It opens them with a [`Connector`], on behalf of a client, and
+//!   leases them to requests over HTTP/1 ([`Lease`]) and HTTP/2 ([`Http2Stream`]).
+//! - An [`AddressGuard`] decides which addresses may be connected to, and a [`PublicClient`] sends single requests to
+//!   those that are public.
+//! - [`Dial`] is the port to the owner of agents, [`PoolOwner`] the port to the owner of pools.
+//!
+//! Nothing here knows routes, policies or the connections of clients.
+
+#![warn(missing_docs)]
+
+mod agent;
+mod connector;
+mod fetch;
+mod guard;
+mod handover;
+mod http1_client;
+mod pool;
+mod ports;
+mod url;
+
+pub use agent::{AgentCall, AgentIo, AgentRefused, Dial, refusal};
+pub use connector::Connector;
+pub use fetch::{Network, PublicClient};
+pub use guard::AddressGuard;
+pub use http1_client::Http1ClientError;
+pub use pool::{Failure, Heard, Http2Stream, Lease, Link, OnBecoming, Pool, Sent};
+pub use ports::{PoolOwner, UploadBody, UploadError, UpstreamHead};
+pub use url::{Clients, DialError, Dialer, Protocol, UpWire, Upstream};
