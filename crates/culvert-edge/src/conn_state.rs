@@ -14,6 +14,7 @@ use culvert_base::Timestamp;
 use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
 use culvert_io::{Alarm, RelayClient};
+use culvert_overload::CensusEntry;
 use culvert_policy::conn::{ConnCounters, ConnInfo, source};
 use culvert_policy::policy::conn_state::PolicyConnState;
 use culvert_policy::reply::ReplyContext;
@@ -22,7 +23,6 @@ use http::header::HeaderValue;
 use http::response;
 use tokio::time::Instant;
 
-use crate::census::CensusEntry;
 use crate::edge_state::{EdgeState, Phase};
 use crate::http1_state::Http1State;
 use crate::recording::{ClosedConnection, Unflushed};

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
+use culvert_overload::{CensusEntry, CensusLimit};
 use culvert_policy::conn::source;
 use culvert_policy::host::ConnContext;
 use culvert_upstream::Dial;
 
-use crate::census::{CensusEntry, CensusLimit};
 use crate::conn_state::ConnState;
 use crate::edge_context::EdgeContext;
 use crate::pools::{Connector, Pool};

@@ -10,7 +10,10 @@ use arc_swap::ArcSwap;
 use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Clock, Fault};
 use culvert_events::Recorder;
-use culvert_io::EdgeThreads;
+use culvert_io::{EdgeThreads, splice};
+use culvert_overload::{
+    HandshakeLimiter, LOOK_EVERY, Level, Pressure, RunQueue, Shares, files_max, memory_max,
+};
 use culvert_policy::documents::Documents;
 use culvert_policy::ipdata::IpFields;
 use culvert_policy::services::{CALLS_MAX, PolicyServices, Spawn};
@@ -24,13 +27,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::edge_context::EdgeContext;
 use crate::edge_state::{EdgeState, Phase};
-use crate::handshake_limiter::HandshakeLimiter;
 use crate::http::encoded::ENCODERS_KIB_MAX;
 use crate::http::replay::{self, NotReplayed, ReplayRequest, Replayed};
 use crate::inherited::Inherited;
 use crate::listener;
 use crate::meters::Meters;
-use crate::overload::{self, Level, Pressure, RunQueue, Shares};
 use crate::rules::Kind;
 use crate::settings::Settings;
 use crate::snapshot::change::Change;
@@ -325,10 +326,10 @@ impl Edge {
             listen(shared, listener, kind, stop);
         }
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
-        let mut look = tokio::time::interval(overload::LOOK_EVERY);
+        let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut pressure, files) = (Pressure::default(), overload::files_max());
-        let half = overload::memory_max();
+        let (mut pressure, files) = (Pressure::default(), files_max());
+        let half = memory_max();
         let mut run_queue = RunQueue::new(shared.threads.count().max(1), Instant::now());
         loop {
             tokio::select! {
@@ -339,7 +340,7 @@ impl Edge {
                     let limits = &rules.limits;
                     let waits = run_queue.look(now, |thread, waited| shared.probe(thread, waited));
                     let writes = shared.write_delay.as_ref().map_or(Duration::ZERO, |tell| tell());
-                    let shares = Shares::of_process(limits.memory_bytes.min(half), files)
+                    let shares = Shares::of_process(limits.memory_bytes.min(half), splice::held_bytes(), files)
                         .and_waits((waits, limits.run_queue), (writes, limits.store_write));
                     let decision = pressure.observe(shares, now);
                     if shared.press(decision, shares) {

@@ -10,6 +10,10 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use culvert_base::{Clock, Supervisor};
 use culvert_io::EdgeThreads;
+use culvert_overload::{
+    Census, Decision, Demand, HandshakeLimiter, Idle, Level, Shares, Waited, WriteDelay,
+    open_files, victims,
+};
 use culvert_policy::ipdata::IpFields;
 use culvert_policy::services::PolicyServices;
 use culvert_tls::server_certificate::ServerCertificate;
@@ -18,11 +22,8 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::census::Census;
 use crate::conn_state::ConnState;
 use crate::edge_state::{EdgeState, Phase};
-use crate::handshake_limiter::HandshakeLimiter;
-use crate::overload::{self, Decision, Demand, Idle, Level, Shares, Waited, WriteDelay};
 use crate::route::Hosts;
 use crate::rules::Rules;
 use crate::snapshot::live::Live;
@@ -130,7 +131,7 @@ impl EdgeContext {
         let connections_max = self.rules.load().limits.connections;
         let open = usize::try_from(self.state.meters.connections.get()).unwrap_or(usize::MAX);
         let demand = Demand {
-            files: (overload::open_files().unwrap_or_default(), files_max),
+            files: (open_files().unwrap_or_default(), files_max),
             memory,
             is_tight: self.state.level() >= Level::Tight,
             connections: (open, connections_max),
@@ -150,7 +151,7 @@ impl EdgeContext {
             }
         }
         let held = self.census.by_source();
-        for at in overload::victims(&idle, &held, excess.saturating_sub(closing)) {
+        for at in victims(&idle, &held, excess.saturating_sub(closing)) {
             if let Some(conn) = conns.get(at) {
                 self.state.meters.shed_idle.up();
                 conn.shed();

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use culvert_events::{Record, Recorder};
+use culvert_overload::Level;
 use culvert_statistics::Traffic;
 use futures_util::FutureExt;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use crate::meters::Meters;
-use crate::overload::Level;
 
 /// State that every module of the edge may use.
 pub(crate) struct EdgeState {

@@ -10,7 +10,6 @@
 #![warn(missing_docs)]
 
 mod bounds;
-mod census;
 mod challenges;
 mod client_services;
 mod conn_state;
@@ -22,7 +21,6 @@ mod edge_context;
 mod edge_state;
 mod event_slots;
 pub mod fuzz;
-mod handshake_limiter;
 mod http;
 mod http1;
 mod http1_state;
@@ -31,7 +29,6 @@ mod inherited;
 mod kubernetes;
 mod listener;
 mod meters;
-mod overload;
 mod pools;
 mod recording;
 mod replay_state;
@@ -49,6 +46,7 @@ mod tests;
 pub use bounds::sizes;
 pub use client_services::client_services;
 pub use culvert_io::proxy::ProxyVersion;
+pub use culvert_overload::WriteDelay;
 pub use culvert_upstream::{
     AgentCall, AgentIo, AgentRefused, Clients, Dial, Protocol, PublicClient, Upstream,
 };
@@ -56,7 +54,6 @@ pub use edge::Edge;
 pub use http::replay::{NotReplayed, ReplayRequest, Replayed};
 pub use inherited::Inherited;
 pub use meters::{Meters, Pressure};
-pub use overload::WriteDelay;
 pub use replay_state::REPLAY_OF;
 pub use rules::{Limits, ProxyProtocol, Timeouts};
 pub use settings::Settings;

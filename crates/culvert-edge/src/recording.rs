@@ -18,6 +18,7 @@ use culvert_events::{
 };
 use culvert_http::authority::Authority;
 use culvert_http::target::Received;
+use culvert_overload::Level;
 use culvert_policy::capture::RequestTap;
 use culvert_policy::conn::ConnInfo;
 use culvert_policy::event::EventDraft;
@@ -28,7 +29,6 @@ use http_body::Frame;
 
 use crate::edge_state::EdgeState;
 use crate::event_slots;
-use crate::overload::Level;
 
 /// The record of an exchange while it is filled.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use culvert_http::http1::Violation;
 use culvert_http::http2::Refused;
+use culvert_overload::Level;
 use culvert_policy::problem::Problem;
 use culvert_policy::reply;
 use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
@@ -25,7 +26,6 @@ use crate::http::response_body::ResponseBody;
 use crate::http::routing::{self, Route};
 use crate::http::send_response::{finish, refuse, send};
 use crate::http::upgrade::{self, UpgradeRequest};
-use crate::overload::Level;
 use crate::replay_state::REPLAY_OF;
 
 /// Serves one request of a client.

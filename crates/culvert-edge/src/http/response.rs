@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use culvert_http::coding::{self, Coding};
 use culvert_http::fields::has_token;
+use culvert_overload::Level;
 use culvert_policy::policy::edits::Replacement;
 use culvert_policy::policy::replace;
 use culvert_policy::problem::Problem;
@@ -18,7 +19,6 @@ use crate::http::body_memory::NotBuffered;
 use crate::http::encoded::Encoded;
 use crate::http::plain_head::PlainRequest;
 use crate::http::response_body::Source;
-use crate::overload::Level;
 
 /// The connection closes without a response.
 #[derive(Debug, thiserror::Error)]

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use culvert_io::splice::used_by;
+use culvert_overload::{Decision, Level, Shares};
 use culvert_policy::Scheme;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -15,7 +16,6 @@ use super::harness::*;
 use super::limits::free_port;
 use super::relays::{LONG, bytes};
 use crate::Snapshot;
-use crate::overload::{Decision, Level, Shares};
 
 /// An address of a client. Pipes are counted by source, and other tests have others.
 fn source(last: u8) -> IpAddr {

@@ -9,11 +9,11 @@ use culvert_base::sync::lock;
 
 /// The open connections of an edge.
 #[derive(Debug)]
-pub(crate) struct Census<T>(Mutex<Entries<T>>);
+pub struct Census<T>(Mutex<Entries<T>>);
 
 /// Keeps a connection in the census until it is dropped.
 #[derive(Debug)]
-pub(crate) struct CensusEntry<T> {
+pub struct CensusEntry<T> {
     census: Arc<Census<T>>,
     slot: usize,
     source: IpAddr,
@@ -21,8 +21,10 @@ pub(crate) struct CensusEntry<T> {
 
 /// The limit that a new connection exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CensusLimit {
+pub enum CensusLimit {
+    /// That of all connections.
     All,
+    /// That of its source.
     Source,
 }
 
@@ -49,7 +51,7 @@ impl<T> Census<T> {
     /// # Errors
     ///
     /// When `all_max` connections are open, or `source_max` from this source.
-    pub(crate) fn enter(
+    pub fn enter(
         self: &Arc<Self>,
         source: IpAddr,
         all_max: usize,
@@ -76,21 +78,21 @@ impl<T> Census<T> {
     }
 
     /// The connections that are open now.
-    pub(crate) fn open(&self) -> Vec<Arc<T>> {
+    pub fn open(&self) -> Vec<Arc<T>> {
         let entries = lock(&self.0);
         let open = entries.open.iter().flatten();
         open.filter_map(Weak::upgrade).collect()
     }
 
     /// How many connections each source has.
-    pub(crate) fn by_source(&self) -> HashMap<IpAddr, usize> {
+    pub fn by_source(&self) -> HashMap<IpAddr, usize> {
         lock(&self.0).by_source.clone()
     }
 }
 
 impl<T> CensusEntry<T> {
     /// Makes the connection visible to [`Census::open`].
-    pub(crate) fn show(&self, connection: &Arc<T>) {
+    pub fn show(&self, connection: &Arc<T>) {
         if let Some(slot) = lock(&self.census.0).open.get_mut(self.slot) {
             *slot = Some(Arc::downgrade(connection));
         }

@@ -14,11 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use culvert_io::splice;
 use tokio::time::Instant;
 
 /// How often usage is measured.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
+pub const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long usage must be lower before the level drops.
 const CALM_FOR: Duration = Duration::from_secs(2);
 /// Points below its threshold at which a level may drop.
@@ -33,11 +32,11 @@ const DROPS_AFTER: Duration = Duration::from_secs(1);
 const ENDS_AFTER: Duration = Duration::from_secs(2);
 const ENDS_EVERY: Duration = Duration::from_secs(1);
 /// How long a TLS handshake waits for its turn at [`Level::Tight`].
-pub(crate) const TURN_WHEN_TIGHT: Duration = Duration::from_secs(1);
+pub const TURN_WHEN_TIGHT: Duration = Duration::from_secs(1);
 
 /// The overload level, and what the edge sheds at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
+pub enum Level {
     /// Nothing is shed.
     Calm = 0,
     /// Half as many idle connections to upstreams are kept. Nothing new is compressed or cached.
@@ -58,7 +57,8 @@ impl Level {
         (Self::Full, 95),
     ];
 
-    pub(crate) fn of(number: u8) -> Self {
+    /// The level with this number. Numbers above the highest mean the highest.
+    pub fn of(number: u8) -> Self {
         match number {
             0 => Self::Calm,
             1 => Self::Busy,
@@ -87,7 +87,7 @@ impl Level {
 
 /// The level over time.
 #[derive(Debug)]
-pub(crate) struct Pressure {
+pub struct Pressure {
     level: Level,
     /// When usage became low enough for the level to drop.
     calm_since: Option<Instant>,
@@ -100,12 +100,13 @@ pub(crate) struct Pressure {
 
 /// The decision after a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Decision {
-    pub(crate) level: Level,
+pub struct Decision {
+    /// The level from now on.
+    pub level: Level,
     /// Whether events are dropped.
-    pub(crate) drops_events: bool,
+    pub drops_events: bool,
     /// Whether an exchange is to end for its memory.
-    pub(crate) ends_one: bool,
+    pub ends_one: bool,
 }
 
 impl Default for Pressure {
@@ -122,7 +123,7 @@ impl Default for Pressure {
 
 impl Pressure {
     /// Decides after a measurement.
-    pub(crate) fn observe(&mut self, shares: Shares, now: Instant) -> Decision {
+    pub fn observe(&mut self, shares: Shares, now: Instant) -> Decision {
         let level = self.level(shares.largest(), now);
         let since = |since: &mut Option<Instant>, percent| {
             let is_full = percent >= Level::Full.entry();
@@ -168,26 +169,34 @@ pub type WriteDelay = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// Usage in percent of the limits.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Shares {
-    pub(crate) memory: u64,
-    pub(crate) files: u64,
-    pub(crate) run_queue: u64,
-    pub(crate) store: u64,
+pub struct Shares {
+    /// Of the memory.
+    pub memory: u64,
+    /// Of the open files.
+    pub files: u64,
+    /// Of the time that tasks may wait before they run.
+    pub run_queue: u64,
+    /// Of the time that a write to the store may take.
+    pub store: u64,
 }
 
 impl Shares {
-    /// The usage of memory and files. A value that the system does not report counts as 0.
-    pub(crate) fn of_process(memory_bytes: u64, files: u64) -> Self {
+    /// The usage of memory and files, of `memory_bytes` and `files`. The kernel holds `kernel_bytes` for this process
+    /// beside its memory. A value that the system does not report counts as 0.
+    pub fn of_process(memory_bytes: u64, kernel_bytes: u64, files: u64) -> Self {
         let percent = |used: Option<u64>, of| used.map_or(0, |used| percent(used.into(), of));
         Self {
-            memory: percent(memory(), memory_bytes.into()),
+            memory: percent(
+                memory().map(|bytes| bytes.saturating_add(kernel_bytes)),
+                memory_bytes.into(),
+            ),
             files: percent(open_files(), files.into()),
             ..Self::default()
         }
     }
 
     /// Adds the scheduling delay of tasks and the write latency, each with its limit.
-    pub(crate) fn and_waits(
+    pub fn and_waits(
         self,
         (run_queue, run_queue_max): (Duration, Duration),
         (store, store_max): (Duration, Duration),
@@ -201,7 +210,7 @@ impl Shares {
     }
 
     /// The highest.
-    pub(crate) fn largest(self) -> u64 {
+    pub fn largest(self) -> u64 {
         let Self {
             memory,
             files,
@@ -233,28 +242,30 @@ fn percent(used: u128, of: u128) -> u64 {
 
 /// A connection that is idle.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Idle {
-    pub(crate) source: IpAddr,
-    pub(crate) since: Instant,
+pub struct Idle {
+    /// Its source.
+    pub source: IpAddr,
+    /// Since when it is idle.
+    pub since: Instant,
 }
 
 /// What determines how many idle connections close.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Demand {
+pub struct Demand {
     /// Open files, and their limit.
-    pub(crate) files: (u64, u64),
+    pub files: (u64, u64),
     /// Percent of the memory in use.
-    pub(crate) memory: u64,
+    pub memory: u64,
     /// Whether the level is at least [`Level::Tight`]: then fewer connections may stay.
-    pub(crate) is_tight: bool,
+    pub is_tight: bool,
     /// Open connections, and their limit.
-    pub(crate) connections: (usize, usize),
+    pub connections: (usize, usize),
 }
 
 impl Demand {
     /// The number that lets the level of files drop, or that leaves capacity for new connections if the limit is near.
     /// For memory, some at a time until the next measurement.
-    pub(crate) fn excess(self) -> usize {
+    pub fn excess(self) -> usize {
         let (open, most) = self.files;
         let (entry, left) = (Level::Tight.entry(), Level::Tight.entry() - CALM_BELOW);
         let from = if self.is_tight { left + 1 } else { entry };
@@ -283,7 +294,7 @@ impl Demand {
 
 /// The `count` idle connections that close: repeatedly the one that is idle longest, of the source with the most
 /// connections. `held` has the number of connections of each source.
-pub(crate) fn victims(idle: &[Idle], held: &HashMap<IpAddr, usize>, count: usize) -> Vec<usize> {
+pub fn victims(idle: &[Idle], held: &HashMap<IpAddr, usize>, count: usize) -> Vec<usize> {
     let mut by_source: HashMap<IpAddr, Vec<usize>> = HashMap::new();
     for (at, one) in idle.iter().enumerate() {
         by_source.entry(one.source).or_default().push(at);
@@ -315,7 +326,7 @@ pub(crate) fn victims(idle: &[Idle], held: &HashMap<IpAddr, usize>, count: usize
 /// The scheduling delay of tasks, on the slowest thread: the minimum of the last second, so that only a standing queue
 /// counts.
 #[derive(Debug)]
-pub(crate) struct RunQueue {
+pub struct RunQueue {
     probes: Vec<Probe>,
     recent: VecDeque<Duration>,
 }
@@ -329,11 +340,11 @@ struct Probe {
 
 /// Records how long a probe waited.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Waited(Arc<AtomicU64>);
+pub struct Waited(Arc<AtomicU64>);
 
 impl Waited {
     /// The probe runs.
-    pub(crate) fn ran(&self, waited: Duration) {
+    pub fn ran(&self, waited: Duration) {
         let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
         self.0.store(nanos.max(1), Ordering::Relaxed);
     }
@@ -346,7 +357,7 @@ impl Waited {
 
 impl RunQueue {
     /// Creates the measurement for this number of threads.
-    pub(crate) fn new(threads: usize, now: Instant) -> Self {
+    pub fn new(threads: usize, now: Instant) -> Self {
         let ran = |_| {
             let waited = Waited::default();
             waited.ran(Duration::ZERO);
@@ -359,7 +370,7 @@ impl RunQueue {
     }
 
     /// The current delay. Sends the next probes, one to each thread.
-    pub(crate) fn look(&mut self, now: Instant, send: impl Fn(usize, Waited)) -> Duration {
+    pub fn look(&mut self, now: Instant, send: impl Fn(usize, Waited)) -> Duration {
         let mut longest = Duration::ZERO;
         for (thread, probe) in self.probes.iter_mut().enumerate() {
             let so_far = now.saturating_duration_since(probe.sent);
@@ -383,18 +394,17 @@ impl RunQueue {
     }
 }
 
-/// Private memory of the process and bytes in its pipes.
+/// Private memory of the process.
 fn memory() -> Option<u64> {
     const PAGE_BYTES: u64 = 4096;
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = text.split(' ').skip(1).map(str::parse::<u64>);
     let (resident, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
-    let private = resident.saturating_sub(shared).saturating_mul(PAGE_BYTES);
-    Some(private.saturating_add(splice::held_bytes()))
+    Some(resident.saturating_sub(shared).saturating_mul(PAGE_BYTES))
 }
 
 /// Half of the memory of the machine or its control group, whichever is less.
-pub(crate) fn memory_max() -> u64 {
+pub fn memory_max() -> u64 {
     let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
     let group = group.trim().parse::<u64>().ok();
     let host = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -411,12 +421,12 @@ pub(crate) fn memory_max() -> u64 {
 }
 
 /// The number of open files, if the system reports it.
-pub(crate) fn open_files() -> Option<u64> {
+pub fn open_files() -> Option<u64> {
     Some(std::fs::metadata("/proc/self/fd").ok()?.len())
 }
 
 /// The limit of open files: four fifths of the system's limit, the rest is a reserve.
-pub(crate) fn files_max() -> u64 {
+pub fn files_max() -> u64 {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let soft = limits
         .lines()
@@ -559,8 +569,13 @@ mod tests {
             assert!(memory().is_some_and(|bytes| bytes > 0));
             assert!(files_max() < u64::MAX);
         }
-        assert_eq!(Shares::of_process(u64::MAX, u64::MAX).largest(), 0);
-        assert!(Shares::of_process(1, u64::MAX).largest() >= 100);
+        assert_eq!(Shares::of_process(u64::MAX, 0, u64::MAX).largest(), 0);
+        assert!(Shares::of_process(1, 0, u64::MAX).largest() >= 100);
+        if memory().is_some() {
+            let kernel_bytes = u64::MAX / 2;
+            let shares = Shares::of_process(u64::MAX, kernel_bytes, u64::MAX);
+            assert!(shares.memory >= 49, "{shares}");
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ const PERMITS_PER_SOURCE: usize = 4;
 
 /// Permits for handshakes. Memory use does not depend on the number of waiting handshakes.
 #[derive(Debug)]
-pub(crate) struct HandshakeLimiter {
+pub struct HandshakeLimiter {
     common: Semaphore,
     by_source: Box<[Semaphore]>,
     hasher: RandomState,
@@ -40,11 +40,11 @@ struct HandshakePermit<'a> {
 
 /// No permit became free within the limit.
 #[derive(Debug)]
-pub(crate) struct NoTurn;
+pub struct NoTurn;
 
 impl HandshakeLimiter {
     /// Creates permits for this number of serving threads.
-    pub(crate) fn new(threads: usize) -> Self {
+    pub fn new(threads: usize) -> Self {
         let source = || Semaphore::new(PERMITS_PER_SOURCE);
         Self {
             common: Semaphore::new(threads.max(1) * PERMITS_PER_THREAD),
@@ -58,7 +58,7 @@ impl HandshakeLimiter {
     /// # Errors
     ///
     /// It waited longer than `patience` for a permit.
-    pub(crate) async fn run<F: Future>(
+    pub async fn run<F: Future>(
         &self,
         source: u64,
         patience: Duration,
@@ -87,8 +87,8 @@ impl HandshakeLimiter {
     }
 
     /// Takes every permit of the common queue.
-    #[cfg(test)]
-    pub(crate) async fn hold_all(&self) -> SemaphorePermit<'_> {
+    /// Takes all free permits: no handshake computes until they are dropped.
+    pub async fn hold_all(&self) -> SemaphorePermit<'_> {
         let all = self.common.available_permits() as u32;
         self.common.acquire_many(all).await.unwrap()
     }
