@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Clock, Fault};
 use culvert_events::Recorder;
-use culvert_io::{EdgeThreads, splice};
+use culvert_io::{ConnectionThreads, splice};
 use culvert_overload::{
     HandshakeLimiter, LOOK_EVERY, Level, Pressure, RunQueue, Shares, files_max, memory_max,
 };
@@ -32,7 +32,7 @@ use crate::http::replay::{self, NotReplayed, ReplayRequest, Replayed};
 use crate::inherited::Inherited;
 use crate::listener;
 use crate::meters::Meters;
-use crate::rules::Kind;
+use crate::rules::ListenerKind;
 use crate::settings::Settings;
 use crate::snapshot::change::Change;
 use crate::snapshot::compiler::SnapshotCompiler;
@@ -50,7 +50,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(5);
 pub struct Edge {
     shared: Arc<EdgeContext>,
     ports: Arc<tokio::sync::Mutex<Ports>>,
-    listeners: Arc<Mutex<Vec<(TcpListener, Kind)>>>,
+    listeners: Arc<Mutex<Vec<(TcpListener, ListenerKind)>>>,
     http_addr: Option<SocketAddr>,
     https_addr: Option<SocketAddr>,
     kubernetes_addr: Option<SocketAddr>,
@@ -81,12 +81,12 @@ impl Edge {
         let mut listeners = Vec::new();
         let mut bound = [None, None, None];
         let wanted = [
-            ("edge.http_addr", settings.http_addr, Kind::Http),
-            ("edge.https_addr", settings.https_addr, Kind::Tls),
+            ("edge.http_addr", settings.http_addr, ListenerKind::Http),
+            ("edge.https_addr", settings.https_addr, ListenerKind::Tls),
             (
                 "kubernetes.addr",
                 settings.kubernetes_addr,
-                Kind::Kubernetes,
+                ListenerKind::Kubernetes,
             ),
         ];
         for ((setting, address, kind), bound) in wanted.into_iter().zip(&mut bound) {
@@ -108,7 +108,7 @@ impl Edge {
         let counts = settings.counts.clone().unwrap_or_else(alone);
         let own = bound.into_iter().flatten().collect();
         let network = Arc::new(Network::new(dialer, own));
-        let threads = EdgeThreads::start(settings.threads)?;
+        let threads = ConnectionThreads::start(settings.threads)?;
         let rules = ArcSwap::from_pointee(settings.rules());
         let Settings {
             entropy,
@@ -292,7 +292,7 @@ impl Edge {
             Ok(listener) => {
                 let stop = self.shared.accepting.child_token();
                 ports.open.insert(port, stop.clone());
-                listen(&self.shared, listener, Kind::Tcp(port), stop);
+                listen(&self.shared, listener, ListenerKind::Tcp(port), stop);
             }
             Err(error) => {
                 ports.failed.insert(port);
@@ -398,12 +398,17 @@ impl Edge {
 }
 
 /// Accepts connections until `stop`.
-fn listen(shared: &Arc<EdgeContext>, listener: TcpListener, kind: Kind, stop: CancellationToken) {
+fn listen(
+    shared: &Arc<EdgeContext>,
+    listener: TcpListener,
+    kind: ListenerKind,
+    stop: CancellationToken,
+) {
     let name = match kind {
-        Kind::Http => "edge.http",
-        Kind::Tls => "edge.https",
-        Kind::Tcp(_) => "edge.tcp",
-        Kind::Kubernetes => "edge.kubernetes",
+        ListenerKind::Http => "edge.http",
+        ListenerKind::Tls => "edge.https",
+        ListenerKind::Tcp(_) => "edge.tcp",
+        ListenerKind::Kubernetes => "edge.kubernetes",
     };
     let accepting = listener::accept(Arc::clone(shared), listener, kind, stop.clone());
     let is_stopping = move || stop.is_cancelled();

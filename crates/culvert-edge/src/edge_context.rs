@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use culvert_base::{Clock, Supervisor};
-use culvert_io::EdgeThreads;
+use culvert_io::ConnectionThreads;
 use culvert_overload::{
-    Census, Decision, Demand, HandshakeLimiter, Idle, Level, Shares, Waited, WriteDelay,
+    Census, Decision, Demand, HandshakeLimiter, IdleConnection, Level, Shares, Waited, WriteDelay,
     open_files, victims,
 };
 use culvert_policy::ipdata::IpFields;
@@ -54,7 +54,7 @@ pub(crate) struct EdgeContext {
     /// What [`Self::tell_missing_data`] logged last.
     pub(crate) missing_data: AtomicU64,
     pub(crate) supervisor: Supervisor,
-    pub(crate) threads: EdgeThreads,
+    pub(crate) threads: ConnectionThreads,
     /// Cancelled when accepting ends.
     pub(crate) accepting: CancellationToken,
     pub(crate) census: Arc<Census<ConnState>>,
@@ -146,7 +146,7 @@ impl EdgeContext {
                 closing += 1;
             } else if let Some(since) = conn.idle_since() {
                 let source = conn.info.source();
-                idle.push(Idle { source, since });
+                idle.push(IdleConnection { source, since });
                 conns.push(conn);
             }
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use culvert_base::net::plain_address;
-use culvert_io::proxy::{Ends, Header};
+use culvert_io::proxy::{ProxyAddresses, ProxyHeader};
 use culvert_io::{proxy, tcp_options};
 use culvert_overload::{Level, TURN_WHEN_TIGHT};
 use culvert_policy::conn::{TlsInfo, source_number};
@@ -27,7 +27,7 @@ use crate::edge_context::EdgeContext;
 use crate::http::{server, streams};
 use crate::inherited::Inherited;
 use crate::kubernetes;
-use crate::rules::{Kind, Timeouts};
+use crate::rules::{ListenerKind, Timeouts};
 use crate::snapshot::group::{Group, Member};
 use crate::socket::{Carrier, Counted, Replay, Wire};
 use crate::tcp;
@@ -57,7 +57,7 @@ pub(crate) fn bind(address: SocketAddr, inherited: &Inherited) -> std::io::Resul
 pub(crate) async fn accept(
     edge: Arc<EdgeContext>,
     listener: TcpListener,
-    kind: Kind,
+    kind: ListenerKind,
     stop: CancellationToken,
 ) {
     loop {
@@ -77,7 +77,7 @@ pub(crate) async fn accept(
 }
 
 /// Hands a connection that was accepted to the thread that serves it.
-fn hand_over(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: Kind) {
+fn hand_over(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: ListenerKind) {
     let Some(thread) = edge.threads.next() else {
         return admit(edge, tcp, client, kind);
     };
@@ -94,14 +94,14 @@ fn hand_over(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: 
 }
 
 /// Checks the overload level, and serves the connection.
-fn admit(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: Kind) {
+fn admit(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: ListenerKind) {
     edge.state.meters.accepted.up();
     if edge.state.level() == Level::Full {
         edge.state.meters.shed_connections.up();
         return;
     }
     let Ok(server) = tcp.local_addr() else { return };
-    let own = Ends { client, server };
+    let own = ProxyAddresses { client, server };
     let peer = plain_address(client.ip());
     if edge.rules.load().is_announced(kind, peer) {
         edge.state
@@ -112,7 +112,12 @@ fn admit(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: Kind
 }
 
 /// A connection that begins with a PROXY header.
-async fn announced(edge: Arc<EdgeContext>, mut tcp: TcpStream, own: Ends, kind: Kind) {
+async fn announced(
+    edge: Arc<EdgeContext>,
+    mut tcp: TcpStream,
+    own: ProxyAddresses,
+    kind: ListenerKind,
+) {
     let Ok(_place) = edge.announcements.try_acquire() else {
         edge.state.meters.refused_full.up();
         return;
@@ -130,13 +135,13 @@ async fn announced(edge: Arc<EdgeContext>, mut tcp: TcpStream, own: Ends, kind: 
 }
 
 /// Reads a PROXY header and no byte after it. `None` if it is malformed.
-async fn read_header(tcp: &mut TcpStream) -> Option<Option<Ends>> {
+async fn read_header(tcp: &mut TcpStream) -> Option<Option<ProxyAddresses>> {
     let mut bytes = Vec::new();
     loop {
-        match proxy::header(&bytes) {
-            Header::Whole(ends) => return Some(ends),
-            Header::Malformed => return None,
-            Header::Partial(missing) => {
+        match proxy::parse(&bytes) {
+            ProxyHeader::Whole(ends) => return Some(ends),
+            ProxyHeader::Malformed => return None,
+            ProxyHeader::Partial(missing) => {
                 let begin = bytes.len();
                 bytes.resize(begin + missing, 0);
                 tcp.read_exact(bytes.get_mut(begin..)?).await.ok()?;
@@ -146,8 +151,8 @@ async fn read_header(tcp: &mut TcpStream) -> Option<Option<Ends>> {
 }
 
 /// Serves a connection, unless a limit is reached.
-fn serve(edge: &Arc<EdgeContext>, tcp: TcpStream, ends: Ends, kind: Kind) {
-    let Ends { client, server } = ends;
+fn serve(edge: &Arc<EdgeContext>, tcp: TcpStream, ends: ProxyAddresses, kind: ListenerKind) {
+    let ProxyAddresses { client, server } = ends;
     let Some(down) = Downstream::accept(edge, client, server) else {
         return;
     };
@@ -158,13 +163,13 @@ fn serve(edge: &Arc<EdgeContext>, tcp: TcpStream, ends: Ends, kind: Kind) {
     tcp_options::keep_little(&tcp);
     let counted = |tcp| Counted::new(Carrier::Tcp(tcp), Arc::clone(&down.conn));
     match kind {
-        Kind::Http => {
+        ListenerKind::Http => {
             let wire = Wire::Plain(counted(tcp));
             edge.state.track(server::http1(wire, down));
         }
-        Kind::Tls => edge.state.track(secure(counted(tcp), down)),
-        Kind::Tcp(port) => edge.state.track(raw(counted(tcp), down, port)),
-        Kind::Kubernetes => edge.state.track(kubernetes::serve(tcp, down)),
+        ListenerKind::Tls => edge.state.track(secure(counted(tcp), down)),
+        ListenerKind::Tcp(port) => edge.state.track(raw(counted(tcp), down, port)),
+        ListenerKind::Kubernetes => edge.state.track(kubernetes::serve(tcp, down)),
     }
 }
 

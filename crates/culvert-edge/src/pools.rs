@@ -15,7 +15,7 @@ pub(crate) type Lease = culvert_upstream::Lease<RequestBody>;
 /// A stream of an HTTP/2 connection.
 pub(crate) type Http2Stream = culvert_upstream::Http2Stream<RequestBody>;
 /// A stream with a pending extended CONNECT.
-pub(crate) type OnBecoming = culvert_upstream::OnBecoming<RequestBody>;
+pub(crate) type PendingStream = culvert_upstream::PendingStream<RequestBody>;
 /// Opens connections on behalf of a client's connection.
 pub(crate) type Connector<'x> = culvert_upstream::Connector<'x, EdgeState>;
 

@@ -9,7 +9,7 @@ use culvert_policy::ErrorPages;
 
 /// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ListenerKind {
     /// Plain HTTP.
     Http,
     /// TLS, terminated here or passed through.
@@ -53,13 +53,13 @@ pub(crate) struct Rules {
 impl Rules {
     /// Whether a connection of this peer to this kind of listener begins with a header of the PROXY
     /// protocol.
-    pub(crate) fn is_announced(&self, kind: Kind, peer: IpAddr) -> bool {
+    pub(crate) fn is_announced(&self, kind: ListenerKind, peer: IpAddr) -> bool {
         let announced = &self.proxy_protocol;
         let is_on = match kind {
-            Kind::Http => announced.http,
-            Kind::Tls => announced.https,
-            Kind::Tcp(_) => announced.tcp,
-            Kind::Kubernetes => announced.kubernetes,
+            ListenerKind::Http => announced.http,
+            ListenerKind::Tls => announced.https,
+            ListenerKind::Tcp(_) => announced.tcp,
+            ListenerKind::Kubernetes => announced.kubernetes,
         };
         is_on && announced.from.iter().any(|network| network.contains(&peer))
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use culvert_base::BoxFuture;
 use culvert_io::{CountedUpstream, MovedBytes, Pipe, RelayEnd, RelayLimits, run_relay};
-use culvert_upstream::{DialError, UpWire, refusal};
+use culvert_upstream::{DialError, UpstreamStream, refusal};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
@@ -82,7 +82,7 @@ async fn connected(
     endpoint: &str,
     limit: Duration,
     down: &Arc<Downstream>,
-) -> Option<UpWire> {
+) -> Option<UpstreamStream> {
     let unreached = |error: &DialError| {
         tracing::debug!(endpoint.id = endpoint, %error, "upstream unreachable");
     };
@@ -116,8 +116,8 @@ struct RetryingUpstream {
 }
 
 enum UpstreamState {
-    Connected(UpWire),
-    Connecting(BoxFuture<'static, Option<UpWire>>),
+    Connected(UpstreamStream),
+    Connecting(BoxFuture<'static, Option<UpstreamStream>>),
 }
 
 /// How to start again.
@@ -134,7 +134,7 @@ struct RetryPlan {
 
 impl RetryingUpstream {
     fn new(
-        wire: UpWire,
+        wire: UpstreamStream,
         pools: Vec<Arc<Pool>>,
         member: &Member,
         limit: Duration,
@@ -156,7 +156,7 @@ impl RetryingUpstream {
         }
     }
 
-    fn fixed(wire: UpWire) -> Self {
+    fn fixed(wire: UpstreamStream) -> Self {
         Self {
             state: UpstreamState::Connected(wire),
             is_shut: false,
@@ -205,7 +205,7 @@ impl RetryingUpstream {
         true
     }
 
-    fn poll_wire(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut UpWire>> {
+    fn poll_wire(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut UpstreamStream>> {
         if let UpstreamState::Connecting(moving) = &mut self.state {
             let wire = ready!(moving.as_mut().poll(cx));
             let wire = wire.ok_or(io::ErrorKind::ConnectionRefused)?;

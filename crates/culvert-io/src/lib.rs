@@ -5,7 +5,7 @@
 //! - [`proxy`] reads and writes the header that a load balancer sends before the bytes of its client.
 //! - [`ReadBuffer`] and [`write`](mod@write) are the two sides of an HTTP/1 connection, whose messages
 //!   [`culvert_http::http1`] reads and writes.
-//! - [`EdgeThreads`] serve connections that stay on one thread from their first byte to their last.
+//! - [`ConnectionThreads`] serve connections that stay on one thread from their first byte to their last.
 //!
 //! Nothing here knows routes, policies or upstreams.
 
@@ -28,5 +28,5 @@ pub use counted_upstream::{CountedUpstream, MovedBytes};
 pub use read_buffer::ReadBuffer;
 pub use relay::{Relay, RelayClient, RelayEnd};
 pub use splice::Pipe;
-pub use threads::EdgeThreads;
+pub use threads::ConnectionThreads;
 pub use timed_relay::{RelayLimits, run_relay};

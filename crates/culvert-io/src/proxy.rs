@@ -27,7 +27,7 @@ pub enum ProxyVersion {
 
 /// The two addresses of the client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct ProxyAddresses {
     /// The address of the client.
     pub client: SocketAddr,
     /// The address that the client connected to.
@@ -36,30 +36,30 @@ pub struct Ends {
 
 /// The result of parsing the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Header {
+pub enum ProxyHeader {
     /// At least this many bytes are missing.
     Partial(usize),
     /// A complete header. Without addresses, the connection is the load balancer's own, or of a family without addresses.
-    Whole(Option<Ends>),
+    Whole(Option<ProxyAddresses>),
     /// No header.
     Malformed,
 }
 
 /// Reads a header.
-pub fn header(bytes: &[u8]) -> Header {
+pub fn parse(bytes: &[u8]) -> ProxyHeader {
     let known = bytes.len().min(SIGNATURE.len());
     let verdict = if bytes.is_empty() {
-        Some(Header::Partial(LINE_BYTES_MIN))
+        Some(ProxyHeader::Partial(LINE_BYTES_MIN))
     } else if bytes.get(..known) == SIGNATURE.get(..known) {
         second(bytes)
     } else {
         first(bytes)
     };
-    verdict.unwrap_or(Header::Malformed)
+    verdict.unwrap_or(ProxyHeader::Malformed)
 }
 
 /// Version 1, a line of text. `None` if it is malformed.
-fn first(bytes: &[u8]) -> Option<Header> {
+fn first(bytes: &[u8]) -> Option<ProxyHeader> {
     const WORD: &[u8] = b"PROXY ";
     let known = bytes.len().min(WORD.len());
     if bytes.get(..known) != WORD.get(..known) {
@@ -74,7 +74,7 @@ fn first(bytes: &[u8]) -> Option<Header> {
         let end = if bytes.last() == Some(&b'\r') { 1 } else { 2 };
         let missing = least.saturating_sub(bytes.len()).max(end);
         let fits = bytes.len() + missing <= LINE_BYTES_MAX;
-        return fits.then_some(Header::Partial(missing));
+        return fits.then_some(ProxyHeader::Partial(missing));
     };
     if end + 1 != bytes.len() || bytes.len() > LINE_BYTES_MAX {
         return None;
@@ -88,17 +88,20 @@ fn first(bytes: &[u8]) -> Option<Header> {
     let (_, family) = (words.next()?, words.next()?);
     let ends = match family {
         // The rest is ignored.
-        "UNKNOWN" => return Some(Header::Whole(None)),
+        "UNKNOWN" => return Some(ProxyHeader::Whole(None)),
         "TCP4" => line_ends::<Ipv4Addr>(&mut words)?,
         "TCP6" => line_ends::<Ipv6Addr>(&mut words)?,
         _ => return None,
     };
-    words.next().is_none().then_some(Header::Whole(Some(ends)))
+    words
+        .next()
+        .is_none()
+        .then_some(ProxyHeader::Whole(Some(ends)))
 }
 
 fn line_ends<'a, A: FromStr + Into<IpAddr>>(
     words: &mut impl Iterator<Item = &'a str>,
-) -> Option<Ends> {
+) -> Option<ProxyAddresses> {
     let mut address = || words.next()?.parse::<A>().ok();
     let (client, server) = (address()?, address()?);
     let mut port = || {
@@ -107,16 +110,16 @@ fn line_ends<'a, A: FromStr + Into<IpAddr>>(
             text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
         text.parse::<u16>().ok().filter(|_| is_plain)
     };
-    Some(Ends {
+    Some(ProxyAddresses {
         client: SocketAddr::new(client.into(), port()?),
         server: SocketAddr::new(server.into(), port()?),
     })
 }
 
 /// Version 2, binary. `None` if it is malformed.
-fn second(bytes: &[u8]) -> Option<Header> {
+fn second(bytes: &[u8]) -> Option<ProxyHeader> {
     let Some((head, rest)) = bytes.split_at_checked(16) else {
-        return Some(Header::Partial(16 - bytes.len()));
+        return Some(ProxyHeader::Partial(16 - bytes.len()));
     };
     let [command, family, high, low] = *head.last_chunk()?;
     let length = usize::from(u16::from_be_bytes([high, low]));
@@ -124,7 +127,7 @@ fn second(bytes: &[u8]) -> Option<Header> {
         return None;
     }
     if rest.len() < length {
-        return Some(Header::Partial(length - rest.len()));
+        return Some(ProxyHeader::Partial(length - rest.len()));
     }
     if rest.len() > length {
         return None;
@@ -132,19 +135,19 @@ fn second(bytes: &[u8]) -> Option<Header> {
     let is_local = command == 0x20;
     let (ends, after) = match family {
         // Ignored.
-        _ if is_local => return Some(Header::Whole(None)),
-        0x00 => return Some(Header::Whole(None)),
+        _ if is_local => return Some(ProxyHeader::Whole(None)),
+        0x00 => return Some(ProxyHeader::Whole(None)),
         // TCP over IPv4 and IPv6, a stream of a Unix socket.
         0x11 => binary_ends::<4>(rest)?,
         0x21 => binary_ends::<16>(rest)?,
         0x31 => (None, rest.get(216..)?),
         _ => return None,
     };
-    are_records(after).then_some(Header::Whole(ends))
+    are_records(after).then_some(ProxyHeader::Whole(ends))
 }
 
 /// Two addresses of `N` bytes, two ports, and the rest.
-fn binary_ends<const N: usize>(bytes: &[u8]) -> Option<(Option<Ends>, &[u8])>
+fn binary_ends<const N: usize>(bytes: &[u8]) -> Option<(Option<ProxyAddresses>, &[u8])>
 where
     [u8; N]: Into<IpAddr>,
 {
@@ -152,7 +155,7 @@ where
     let (server, rest) = rest.split_first_chunk::<N>()?;
     let (client_port, rest) = rest.split_first_chunk::<2>()?;
     let (server_port, rest) = rest.split_first_chunk::<2>()?;
-    let ends = Ends {
+    let ends = ProxyAddresses {
         client: SocketAddr::new((*client).into(), u16::from_be_bytes(*client_port)),
         server: SocketAddr::new((*server).into(), u16::from_be_bytes(*server_port)),
     };
@@ -172,7 +175,7 @@ fn are_records(mut bytes: &[u8]) -> bool {
 }
 
 /// The header with these addresses.
-pub fn written(version: ProxyVersion, ends: Ends) -> Vec<u8> {
+pub fn encode(version: ProxyVersion, ends: ProxyAddresses) -> Vec<u8> {
     // A header has addresses of one family.
     let (client, server) = match (ends.client.ip(), ends.server.ip()) {
         (IpAddr::V4(client), IpAddr::V4(server)) => (client.into(), server.into()),
@@ -226,8 +229,8 @@ mod tests {
 
     use super::*;
 
-    fn ends(client: &str, server: &str) -> Header {
-        Header::Whole(Some(Ends {
+    fn ends(client: &str, server: &str) -> ProxyHeader {
+        ProxyHeader::Whole(Some(ProxyAddresses {
             client: client.parse().unwrap(),
             server: server.parse().unwrap(),
         }))
@@ -254,37 +257,33 @@ mod tests {
                 "PROXY TCP6 2001:db8::1 ::1 9 10",
                 ends("[2001:db8::1]:9", "[::1]:10"),
             ),
-            ("PROXY UNKNOWN", Header::Whole(None)),
-            ("PROXY UNKNOWN ffff::1 whatever", Header::Whole(None)),
-            ("PROXY TCP4 1.2.3.4 5.6.7.8 9", Header::Malformed),
-            ("PROXY TCP4 1.2.3.4 5.6.7.8 9 10 11", Header::Malformed),
-            ("PROXY TCP4 1.2.3.4  5.6.7.8 9 10", Header::Malformed),
-            ("PROXY TCP4 1.2.3.04 5.6.7.8 9 10", Header::Malformed),
-            ("PROXY TCP4 1.2.3.4 5.6.7.8 09 10", Header::Malformed),
-            ("PROXY TCP4 1.2.3.4 5.6.7.8 +9 10", Header::Malformed),
-            ("PROXY TCP4 1.2.3.4 5.6.7.8 9 65536", Header::Malformed),
-            ("PROXY TCP4 ::1 ::1 9 10", Header::Malformed),
-            ("PROXY TCP6 1.2.3.4 5.6.7.8 9 10", Header::Malformed),
-            ("PROXY TCP5 1.2.3.4 5.6.7.8 9 10", Header::Malformed),
-            ("PROXY tcp4 1.2.3.4 5.6.7.8 9 10", Header::Malformed),
-            ("PROXY  TCP4 1.2.3.4 5.6.7.8 9 10", Header::Malformed),
-            ("PROXY TCP4 1.2.3.4 5.6.7.8 9 10\r", Header::Malformed),
-            ("PROXY TCP4 1.2.3.4 5.6.7.8 9 10 ", Header::Malformed),
-            ("proxy TCP4 1.2.3.4 5.6.7.8 9 10", Header::Malformed),
-            ("GET / HTTP/1.1", Header::Malformed),
+            ("PROXY UNKNOWN", ProxyHeader::Whole(None)),
+            ("PROXY UNKNOWN ffff::1 whatever", ProxyHeader::Whole(None)),
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 9", ProxyHeader::Malformed),
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 9 10 11", ProxyHeader::Malformed),
+            ("PROXY TCP4 1.2.3.4  5.6.7.8 9 10", ProxyHeader::Malformed),
+            ("PROXY TCP4 1.2.3.04 5.6.7.8 9 10", ProxyHeader::Malformed),
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 09 10", ProxyHeader::Malformed),
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 +9 10", ProxyHeader::Malformed),
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 9 65536", ProxyHeader::Malformed),
+            ("PROXY TCP4 ::1 ::1 9 10", ProxyHeader::Malformed),
+            ("PROXY TCP6 1.2.3.4 5.6.7.8 9 10", ProxyHeader::Malformed),
+            ("PROXY TCP5 1.2.3.4 5.6.7.8 9 10", ProxyHeader::Malformed),
+            ("PROXY tcp4 1.2.3.4 5.6.7.8 9 10", ProxyHeader::Malformed),
+            ("PROXY  TCP4 1.2.3.4 5.6.7.8 9 10", ProxyHeader::Malformed),
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 9 10\r", ProxyHeader::Malformed),
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 9 10 ", ProxyHeader::Malformed),
+            ("proxy TCP4 1.2.3.4 5.6.7.8 9 10", ProxyHeader::Malformed),
+            ("GET / HTTP/1.1", ProxyHeader::Malformed),
         ] {
-            assert_eq!(
-                super::header(format!("{line}\r\n").as_bytes()),
-                header,
-                "{line}"
-            );
+            assert_eq!(parse(format!("{line}\r\n").as_bytes()), header, "{line}");
         }
         let bare = b"PROXY TCP4 1.2.3.4 5.6.7.8 9 10\n";
-        assert_eq!(header(bare), Header::Malformed);
+        assert_eq!(parse(bare), ProxyHeader::Malformed);
         let longest = format!("PROXY UNKNOWN {}\r\n", "x".repeat(LINE_BYTES_MAX - 16));
-        assert_eq!(header(longest.as_bytes()), Header::Whole(None));
+        assert_eq!(parse(longest.as_bytes()), ProxyHeader::Whole(None));
         let longer = format!("PROXY UNKNOWN {}", "x".repeat(LINE_BYTES_MAX - 15));
-        assert_eq!(header(longer.as_bytes()), Header::Malformed);
+        assert_eq!(parse(longer.as_bytes()), ProxyHeader::Malformed);
     }
 
     #[test]
@@ -301,31 +300,37 @@ mod tests {
             (binary(0x21, 0x11, &four), whole),
             (binary(0x21, 0x21, &six), ends("[::1]:9", "[::2]:10")),
             (binary(0x21, 0x11, &with(&[4, 0, 1, 7, 4, 0, 0])), whole),
-            (binary(0x21, 0x11, &with(&[0; 508])), Header::Malformed),
-            (binary(0x21, 0x11, &with(&[4, 1, 249])), Header::Malformed),
-            (binary(0x21, 0x11, &with(&[4, 0])), Header::Malformed),
-            (binary(0x21, 0x11, &with(&[4, 0, 2, 7])), Header::Malformed),
-            (binary(0x21, 0x11, &four[..11]), Header::Malformed),
-            (binary(0x21, 0x21, &six[..35]), Header::Malformed),
-            (binary(0x20, 0x00, &[]), Header::Whole(None)),
-            (binary(0x20, 0x11, &[1]), Header::Whole(None)),
-            (binary(0x21, 0x00, &[9]), Header::Whole(None)),
-            (binary(0x21, 0x31, &[0; 216]), Header::Whole(None)),
-            (binary(0x21, 0x31, &[0; 215]), Header::Malformed),
-            (binary(0x21, 0x12, &four), Header::Malformed),
-            (binary(0x22, 0x11, &four), Header::Malformed),
-            (binary(0x11, 0x11, &four), Header::Malformed),
-            (binary(0x21, 0x41, &four), Header::Malformed),
+            (binary(0x21, 0x11, &with(&[0; 508])), ProxyHeader::Malformed),
+            (
+                binary(0x21, 0x11, &with(&[4, 1, 249])),
+                ProxyHeader::Malformed,
+            ),
+            (binary(0x21, 0x11, &with(&[4, 0])), ProxyHeader::Malformed),
+            (
+                binary(0x21, 0x11, &with(&[4, 0, 2, 7])),
+                ProxyHeader::Malformed,
+            ),
+            (binary(0x21, 0x11, &four[..11]), ProxyHeader::Malformed),
+            (binary(0x21, 0x21, &six[..35]), ProxyHeader::Malformed),
+            (binary(0x20, 0x00, &[]), ProxyHeader::Whole(None)),
+            (binary(0x20, 0x11, &[1]), ProxyHeader::Whole(None)),
+            (binary(0x21, 0x00, &[9]), ProxyHeader::Whole(None)),
+            (binary(0x21, 0x31, &[0; 216]), ProxyHeader::Whole(None)),
+            (binary(0x21, 0x31, &[0; 215]), ProxyHeader::Malformed),
+            (binary(0x21, 0x12, &four), ProxyHeader::Malformed),
+            (binary(0x22, 0x11, &four), ProxyHeader::Malformed),
+            (binary(0x11, 0x11, &four), ProxyHeader::Malformed),
+            (binary(0x21, 0x41, &four), ProxyHeader::Malformed),
             (
                 binary(0x20, 0x00, &[0; HEADER_BYTES_MAX - 16]),
-                Header::Whole(None),
+                ProxyHeader::Whole(None),
             ),
             (
                 binary(0x20, 0x00, &[0; HEADER_BYTES_MAX - 15]),
-                Header::Malformed,
+                ProxyHeader::Malformed,
             ),
         ] {
-            assert_eq!(super::header(&bytes), header, "{bytes:?}");
+            assert_eq!(parse(&bytes), header, "{bytes:?}");
         }
     }
 
@@ -337,20 +342,20 @@ mod tests {
             ("[2001:db8::1]:65535", "[::ffff:5.6.7.8]:1"),
         ] {
             for version in [ProxyVersion::One, ProxyVersion::Two] {
-                let Header::Whole(Some(addresses)) = ends(client, server) else {
+                let ProxyHeader::Whole(Some(addresses)) = ends(client, server) else {
                     panic!("{client}");
                 };
                 assert_eq!(
-                    header(&written(version, addresses)),
-                    Header::Whole(Some(addresses))
+                    parse(&encode(version, addresses)),
+                    ProxyHeader::Whole(Some(addresses))
                 );
             }
         }
-        let mixed = Ends {
+        let mixed = ProxyAddresses {
             client: "1.2.3.4:9".parse().unwrap(),
             server: "[::1]:10".parse().unwrap(),
         };
-        let line = written(ProxyVersion::One, mixed);
+        let line = encode(ProxyVersion::One, mixed);
         assert_eq!(line, b"PROXY TCP6 ::ffff:1.2.3.4 ::1 9 10\r\n");
     }
 

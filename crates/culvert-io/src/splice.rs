@@ -36,10 +36,10 @@ pub fn held_bytes() -> u64 {
 #[derive(Debug)]
 pub struct Pipe {
     #[cfg(target_os = "linux")]
-    ends: linux::Ends,
+    ends: linux::PipeEnds,
     #[cfg(target_os = "linux")]
-    _share: linux::Share,
-    held: Held,
+    _share: linux::SourceShare,
+    held: HeldBytes,
     /// Since when the other side takes nothing.
     stalled_since: Option<Instant>,
     alarm: Alarm,
@@ -47,9 +47,9 @@ pub struct Pipe {
 
 /// Number of bytes in a pipe, which counts among those of all.
 #[derive(Debug, Default)]
-struct Held(usize);
+struct HeldBytes(usize);
 
-impl Held {
+impl HeldBytes {
     #[cfg(target_os = "linux")]
     fn set(&mut self, bytes: usize) {
         HELD_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -58,7 +58,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
         HELD_BYTES.fetch_sub(self.0 as u64, Ordering::Relaxed);
     }

@@ -18,14 +18,14 @@ thread_local! {
 
 /// The threads of an edge. Without them, everything stays on the runtime that the edge was started on.
 #[derive(Debug)]
-pub struct EdgeThreads {
+pub struct ConnectionThreads {
     handles: Vec<Handle>,
     next: AtomicUsize,
     /// Ends the threads when dropped.
     _end: DropGuard,
 }
 
-impl EdgeThreads {
+impl ConnectionThreads {
     /// Starts `count` threads.
     ///
     /// # Errors

@@ -41,7 +41,7 @@ pub enum Level {
     Calm = 0,
     /// Half as many idle connections to upstreams are kept. Nothing new is compressed or cached.
     Busy = 1,
-    /// Idle connections close as necessary, the oldest of the source with the most connections first. Events lack header
+    /// IdleConnection connections close as necessary, the oldest of the source with the most connections first. Events lack header
     /// maps and policy logs, TLS handshakes wait only briefly, and new agents wait until the level drops.
     Tight = 2,
     /// New requests get 503, and new connections are closed. After some time events are dropped, and exchanges end, those
@@ -242,7 +242,7 @@ fn percent(used: u128, of: u128) -> u64 {
 
 /// A connection that is idle.
 #[derive(Clone, Copy, Debug)]
-pub struct Idle {
+pub struct IdleConnection {
     /// Its source.
     pub source: IpAddr,
     /// Since when it is idle.
@@ -294,7 +294,7 @@ impl Demand {
 
 /// The `count` idle connections that close: repeatedly the one that is idle longest, of the source with the most
 /// connections. `held` has the number of connections of each source.
-pub fn victims(idle: &[Idle], held: &HashMap<IpAddr, usize>, count: usize) -> Vec<usize> {
+pub fn victims(idle: &[IdleConnection], held: &HashMap<IpAddr, usize>, count: usize) -> Vec<usize> {
     let mut by_source: HashMap<IpAddr, Vec<usize>> = HashMap::new();
     for (at, one) in idle.iter().enumerate() {
         by_source.entry(one.source).or_default().push(at);
@@ -505,7 +505,7 @@ mod tests {
             IpAddr::from([192, 0, 2, 2]),
             IpAddr::from([192, 0, 2, 3]),
         );
-        let idle = |source, age: u64| Idle {
+        let idle = |source, age: u64| IdleConnection {
             source,
             since: start + Duration::from_secs(100 - age),
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::agent::{AgentRefused, Dial};
 use crate::fetch::Network;
 use crate::ports::PoolOwner;
-use crate::url::{DialError, UpWire, Upstream};
+use crate::url::{DialError, Upstream, UpstreamStream};
 
 /// What it takes to connect to upstreams, and the client's connection that this is for.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl<E: PoolOwner> Connector<'_, E> {
         to: &Upstream,
         limit: Duration,
         in_turn: bool,
-    ) -> Result<UpWire, DialError> {
+    ) -> Result<UpstreamStream, DialError> {
         self.owner.connects().up();
         let dialled = match (to.agents_endpoint(), self.agents) {
             (None, _) => {
@@ -43,7 +43,7 @@ impl<E: PoolOwner> Connector<'_, E> {
             (Some(_), None) => Err(DialError::Agent(AgentRefused::Away)),
             (Some(_), Some(agents)) => {
                 let ends = (self.client, self.server);
-                UpWire::to_agent(agents, to, ends, self.is_tls_terminated, in_turn).await
+                UpstreamStream::to_agent(agents, to, ends, self.is_tls_terminated, in_turn).await
             }
         };
         if dialled.is_err() {

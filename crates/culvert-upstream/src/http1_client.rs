@@ -17,7 +17,7 @@ use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::ports::{UploadBody, UploadError, UpstreamHead};
-use crate::url::UpWire;
+use crate::url::UpstreamStream;
 
 /// Initial size of a read.
 const READ_BYTES_MIN: usize = 8 << 10;
@@ -25,7 +25,7 @@ const READ_BYTES_MIN: usize = 8 << 10;
 /// A connection to an upstream.
 #[derive(Debug)]
 pub(crate) struct Http1Client<B> {
-    wire: UpWire,
+    wire: UpstreamStream,
     inbox: ReadBuffer,
     reader: ResponseReader,
     outbox: WriteBuffer,
@@ -38,7 +38,7 @@ pub(crate) struct Http1Client<B> {
 
 /// What a connection between two exchanges is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Idle {
+pub(crate) enum ReuseState {
     /// The last exchange is complete, and nothing has arrived since.
     Free,
     /// It can carry no other exchange.
@@ -50,7 +50,7 @@ pub(crate) enum Idle {
 /// Number of bytes of unrequested data that are compared.
 const EXCESS_BYTES: usize = 12;
 
-impl Idle {
+impl ReuseState {
     /// For a connection on which these bytes arrived without a request. Some servers send a 408 when they close an idle
     /// connection, which is no excess.
     fn after(bytes: &[u8]) -> Self {
@@ -83,7 +83,7 @@ pub enum Http1ClientError {
 }
 
 impl<B: UploadBody> Http1Client<B> {
-    pub(crate) fn new(wire: UpWire) -> Self {
+    pub(crate) fn new(wire: UpstreamStream) -> Self {
         Self {
             wire,
             inbox: ReadBuffer::new(READ_BYTES_MIN),
@@ -200,9 +200,9 @@ impl<B: UploadBody> Http1Client<B> {
 
     /// Whether the connection can be used for a request. Asks the kernel, because the runtime learns of what arrives only
     /// between the turns of tasks.
-    pub(crate) fn idle(&mut self, cx: &mut Context<'_>) -> Idle {
+    pub(crate) fn idle(&mut self, cx: &mut Context<'_>) -> ReuseState {
         let known = self.known_idle();
-        if known != Idle::Free {
+        if known != ReuseState::Free {
             return known;
         }
         // Buffers of the last read may still be in use, so none is allocated here.
@@ -212,26 +212,26 @@ impl<B: UploadBody> Http1Client<B> {
             match Pin::new(&mut self.wire).poll_read(cx, &mut buf) {
                 Poll::Pending => {}
                 Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
-                    return Idle::after(buf.filled());
+                    return ReuseState::after(buf.filled());
                 }
-                Poll::Ready(_) => return Idle::Over,
+                Poll::Ready(_) => return ReuseState::Over,
             }
         }
         match self.wire.read_excess(&mut room) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Idle::Free,
-            Ok(0) | Err(_) => Idle::Over,
-            Ok(bytes) => Idle::after(room.get(..bytes).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ReuseState::Free,
+            Ok(0) | Err(_) => ReuseState::Over,
+            Ok(bytes) => ReuseState::after(room.get(..bytes).unwrap_or_default()),
         }
     }
 
     /// As [`Self::idle`], as far as it has been read.
-    pub(crate) fn known_idle(&mut self) -> Idle {
+    pub(crate) fn known_idle(&mut self) -> ReuseState {
         if self.is_complete() {
-            Idle::Free
+            ReuseState::Free
         } else if self.is_spent() && !self.inbox.is_empty() {
-            Idle::after(self.inbox.bytes())
+            ReuseState::after(self.inbox.bytes())
         } else {
-            Idle::Over
+            ReuseState::Over
         }
     }
 
@@ -241,7 +241,7 @@ impl<B: UploadBody> Http1Client<B> {
     }
 
     /// The transport.
-    pub(crate) fn wire(&mut self) -> &mut UpWire {
+    pub(crate) fn wire(&mut self) -> &mut UpstreamStream {
         &mut self.wire
     }
 
@@ -252,7 +252,7 @@ impl<B: UploadBody> Http1Client<B> {
     }
 
     /// The transport, and the bytes behind the last head.
-    pub(crate) fn into_wire(mut self) -> (UpWire, Bytes) {
+    pub(crate) fn into_wire(mut self) -> (UpstreamStream, Bytes) {
         let early = self.inbox.take_all();
         (self.wire, early)
     }

@@ -26,6 +26,8 @@ pub use connector::Connector;
 pub use fetch::{Network, PublicClient};
 pub use guard::AddressGuard;
 pub use http1_client::Http1ClientError;
-pub use pool::{Failure, Heard, Http2Stream, Lease, Link, OnBecoming, Pool, Sent};
+pub use pool::{
+    Http2Sender, Http2Stream, Lease, PendingStream, Pool, Received, SendResult, UpstreamError,
+};
 pub use ports::{PoolOwner, UploadBody, UploadError, UpstreamHead};
-pub use url::{Clients, DialError, Dialer, Protocol, UpWire, Upstream};
+pub use url::{Clients, DialError, Dialer, Protocol, Upstream, UpstreamStream};

@@ -20,14 +20,14 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::time::Instant;
 
 use self::http1::Http1;
-pub use self::http1::{Heard, Lease, Sent};
+pub use self::http1::{Lease, Received, SendResult};
 use self::http2::Http2;
-pub use self::http2::{Http2Stream, Link, OnBecoming};
+pub use self::http2::{Http2Sender, Http2Stream, PendingStream};
 use crate::connector::Connector;
 use crate::handover::Handover;
 use crate::http1_client::Http1ClientError;
 use crate::ports::{PoolOwner, UploadBody};
-use crate::url::{DialError, UpWire, Upstream};
+use crate::url::{DialError, Upstream, UpstreamStream};
 
 const SHARDS: usize = 8;
 /// Maximum number of idle connections per shard, normally and under load.
@@ -63,7 +63,7 @@ pub struct Pool<B> {
 
 /// Why a request has no response.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum UpstreamError {
     /// The upstream cannot be connected to.
     #[error("{0}")]
     Dial(DialError),
@@ -125,7 +125,7 @@ impl<B: UploadBody> Pool<B> {
         &self,
         connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
-    ) -> Result<UpWire, DialError> {
+    ) -> Result<UpstreamStream, DialError> {
         self.noted(connector.dial(&self.upstream, limit, false).await)
     }
 
@@ -138,11 +138,14 @@ impl<B: UploadBody> Pool<B> {
         &self,
         connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
-    ) -> Result<UpWire, DialError> {
+    ) -> Result<UpstreamStream, DialError> {
         self.noted(connector.dial(&self.upstream, limit, true).await)
     }
 
-    fn noted(&self, dialled: Result<UpWire, DialError>) -> Result<UpWire, DialError> {
+    fn noted(
+        &self,
+        dialled: Result<UpstreamStream, DialError>,
+    ) -> Result<UpstreamStream, DialError> {
         match &dialled {
             // The agent is connected and will have capacity again.
             Err(error) if error.is_busy() => {}

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use culvert_base::net::HostName;
 use culvert_base::{Refusal, code};
-use culvert_io::proxy::{Ends, ProxyVersion};
+use culvert_io::proxy::{ProxyAddresses, ProxyVersion};
 use culvert_io::{Pipe, RelayEnd, proxy, tcp_options};
 use culvert_policy::Scheme;
 use rustls::ClientConfig;
@@ -327,7 +327,7 @@ impl Dialer {
     }
 
     /// A new connection, TLS and all, within the connect deadline. Not to agents.
-    pub(crate) async fn dial(&self, to: &Upstream) -> Result<UpWire, DialError> {
+    pub(crate) async fn dial(&self, to: &Upstream) -> Result<UpstreamStream, DialError> {
         self.dial_within(self.connect, to).await
     }
 
@@ -336,14 +336,14 @@ impl Dialer {
         &self,
         limit: Duration,
         to: &Upstream,
-    ) -> Result<UpWire, DialError> {
+    ) -> Result<UpstreamStream, DialError> {
         match tokio::time::timeout(limit, self.connect(to)).await {
             Ok(result) => result,
             Err(_) => Err(DialError::TooSlow),
         }
     }
 
-    async fn connect(&self, to: &Upstream) -> Result<UpWire, DialError> {
+    async fn connect(&self, to: &Upstream) -> Result<UpstreamStream, DialError> {
         let tcp = self.connect_tcp(to).await?;
         // Small messages in both directions must not wait for each other.
         tcp.set_nodelay(true).map_err(DialError::Connect)?;
@@ -351,8 +351,8 @@ impl Dialer {
         tcp_options::probe(&tcp);
         let received = Arc::new(AtomicU64::new(0));
         if !to.is_tls() {
-            return Ok(UpWire {
-                stream: Stream::Plain(tcp),
+            return Ok(UpstreamStream {
+                stream: Transport::Plain(tcp),
                 received,
             });
         }
@@ -363,8 +363,8 @@ impl Dialer {
         let name = ServerName::try_from(to.host.clone())
             .map_err(|error| DialError::Tls(io::Error::other(error)))?;
         let tls = connector.connect(name, tcp).await.map_err(DialError::Tls)?;
-        Ok(UpWire {
-            stream: Stream::Tls(Box::new(tls)),
+        Ok(UpstreamStream {
+            stream: Transport::Tls(Box::new(tls)),
             received,
         })
     }
@@ -405,30 +405,30 @@ impl Dialer {
 
 /// A connection to an upstream. Counts what it receives.
 #[derive(Debug)]
-pub struct UpWire {
-    stream: Stream,
+pub struct UpstreamStream {
+    stream: Transport,
     received: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
-enum Stream {
+enum Transport {
     Plain(TcpStream),
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
     Agent(Box<dyn AgentIo>),
-    Carried(Box<dyn Carried>),
+    Carried(Box<dyn ByteStream>),
 }
 
 /// What a stream of HTTP/2 can do.
-trait Carried: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
+trait ByteStream: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Carried for T {}
+impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> ByteStream for T {}
 
-impl UpWire {
+impl UpstreamStream {
     /// A connection of a test.
     #[cfg(test)]
     pub(crate) fn plain(socket: TcpStream) -> Self {
         Self {
-            stream: Stream::Plain(socket),
+            stream: Transport::Plain(socket),
             received: Arc::default(),
         }
     }
@@ -465,11 +465,11 @@ impl UpWire {
             false => dial.dial(&call),
         };
         let mut wire = Self {
-            stream: Stream::Agent(opened.map_err(DialError::Agent)?),
+            stream: Transport::Agent(opened.map_err(DialError::Agent)?),
             received: Arc::default(),
         };
         if let Some(version) = proxy {
-            let header = proxy::written(version, Ends { client, server });
+            let header = proxy::encode(version, ProxyAddresses { client, server });
             wire.write_all(&header).await.map_err(DialError::Connect)?;
         }
         Ok(wire)
@@ -480,7 +480,7 @@ impl UpWire {
         stream: impl AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin + 'static,
     ) -> Self {
         Self {
-            stream: Stream::Carried(Box::new(stream)),
+            stream: Transport::Carried(Box::new(stream)),
             received: Arc::default(),
         }
     }
@@ -488,23 +488,23 @@ impl UpWire {
     /// It is kept for later requests: nothing is on its way. `false` if it cannot serve them.
     pub(crate) fn rest(&mut self) -> bool {
         match &mut self.stream {
-            Stream::Plain(_) | Stream::Tls(_) => true,
-            Stream::Agent(stream) => stream.rest(),
-            Stream::Carried(_) => false,
+            Transport::Plain(_) | Transport::Tls(_) => true,
+            Transport::Agent(stream) => stream.rest(),
+            Transport::Carried(_) => false,
         }
     }
 
     /// It is wanted again. `false` if it was ended meanwhile.
     pub(crate) fn resume(&mut self) -> bool {
         match &mut self.stream {
-            Stream::Agent(stream) => stream.resume(),
-            Stream::Plain(_) | Stream::Tls(_) | Stream::Carried(_) => true,
+            Transport::Agent(stream) => stream.resume(),
+            Transport::Plain(_) | Transport::Tls(_) | Transport::Carried(_) => true,
         }
     }
 
     /// Whether its bytes are those of its socket.
     pub(crate) fn is_plain(&self) -> bool {
-        matches!(self.stream, Stream::Plain(_))
+        matches!(self.stream, Transport::Plain(_))
     }
 
     /// Reads bytes that arrived without a request, even if the runtime does not know of them yet. Returns 0 if the socket has
@@ -512,9 +512,11 @@ impl UpWire {
     /// closed. Streams of agents are in memory: their reads say so. Bytes of TLS may be those of a close, and count as one.
     pub(crate) fn read_excess(&self, room: &mut [u8]) -> io::Result<usize> {
         let (socket, is_tls) = match &self.stream {
-            Stream::Plain(socket) => (socket, false),
-            Stream::Tls(stream) => (stream.get_ref().0, true),
-            Stream::Agent(_) | Stream::Carried(_) => return Err(io::ErrorKind::WouldBlock.into()),
+            Transport::Plain(socket) => (socket, false),
+            Transport::Tls(stream) => (stream.get_ref().0, true),
+            Transport::Agent(_) | Transport::Carried(_) => {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
         };
         let bytes = (&*SockRef::from(socket)).read(room)?;
         Ok(if is_tls { 0 } else { bytes })
@@ -522,7 +524,7 @@ impl UpWire {
 
     /// It is not wanted any more, and nothing is on its way.
     pub(crate) fn end(&mut self) {
-        if let Stream::Agent(stream) = &mut self.stream {
+        if let Transport::Agent(stream) = &mut self.stream {
             stream.end();
         }
     }
@@ -536,19 +538,19 @@ impl UpWire {
 macro_rules! on_stream {
     ($wire:expr, $io:ident => $call:expr) => {
         match &mut $wire.get_mut().stream {
-            Stream::Plain(socket) => {
+            Transport::Plain(socket) => {
                 let $io = Pin::new(socket);
                 $call
             }
-            Stream::Tls(stream) => {
+            Transport::Tls(stream) => {
                 let $io = Pin::new(stream.as_mut());
                 $call
             }
-            Stream::Agent(stream) => {
+            Transport::Agent(stream) => {
                 let $io = Pin::new(stream.as_mut());
                 $call
             }
-            Stream::Carried(stream) => {
+            Transport::Carried(stream) => {
                 let $io = Pin::new(stream.as_mut());
                 $call
             }
@@ -556,7 +558,7 @@ macro_rules! on_stream {
     };
 }
 
-impl AsyncRead for UpWire {
+impl AsyncRead for UpstreamStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -569,7 +571,7 @@ impl AsyncRead for UpWire {
     }
 }
 
-impl AsyncWrite for UpWire {
+impl AsyncWrite for UpstreamStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -588,10 +590,10 @@ impl AsyncWrite for UpWire {
 
     fn is_write_vectored(&self) -> bool {
         match &self.stream {
-            Stream::Plain(socket) => socket.is_write_vectored(),
-            Stream::Tls(stream) => stream.is_write_vectored(),
-            Stream::Agent(stream) => stream.is_write_vectored(),
-            Stream::Carried(stream) => stream.is_write_vectored(),
+            Transport::Plain(socket) => socket.is_write_vectored(),
+            Transport::Tls(stream) => stream.is_write_vectored(),
+            Transport::Agent(stream) => stream.is_write_vectored(),
+            Transport::Carried(stream) => stream.is_write_vectored(),
         }
     }
 
@@ -604,13 +606,13 @@ impl AsyncWrite for UpWire {
     }
 }
 
-impl RelayEnd for UpWire {
+impl RelayEnd for UpstreamStream {
     fn has_pieces(&self) -> bool {
-        matches!(self.stream, Stream::Agent(_))
+        matches!(self.stream, Transport::Agent(_))
     }
 
     fn poll_piece(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Poll<io::Result<Bytes>> {
-        let Stream::Agent(stream) = &mut self.stream else {
+        let Transport::Agent(stream) = &mut self.stream else {
             return poll_read_copy(self, cx, bytes_max);
         };
         let piece = ready!(stream.poll_read_bytes(cx, bytes_max))?;
@@ -619,7 +621,7 @@ impl RelayEnd for UpWire {
     }
 
     fn is_socket(&self) -> bool {
-        matches!(self.stream, Stream::Plain(_))
+        matches!(self.stream, Transport::Plain(_))
     }
 
     fn poll_fill(
@@ -628,7 +630,7 @@ impl RelayEnd for UpWire {
         pipe: &mut Pipe,
         bytes_max: usize,
     ) -> Poll<io::Result<usize>> {
-        let Stream::Plain(socket) = &self.stream else {
+        let Transport::Plain(socket) = &self.stream else {
             return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
         };
         let bytes = ready!(pipe.poll_fill(cx, socket, bytes_max))?;
@@ -637,7 +639,7 @@ impl RelayEnd for UpWire {
     }
 
     fn poll_empty(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
-        let Stream::Plain(socket) = &self.stream else {
+        let Transport::Plain(socket) = &self.stream else {
             return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
         };
         pipe.poll_empty(cx, socket)

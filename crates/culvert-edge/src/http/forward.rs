@@ -12,8 +12,8 @@ use culvert_http::http1::{BodyLength, FinalHead, Violation};
 use culvert_policy::policy::edits::Edits;
 use culvert_policy::problem::Problem;
 use culvert_upstream::{
-    AgentRefused, DialError, Failure, Heard, Http1ClientError, Protocol, Sent, UpstreamHead,
-    refusal,
+    AgentRefused, DialError, Http1ClientError, Protocol, Received, SendResult, UpstreamError,
+    UpstreamHead, refusal,
 };
 use http::header::HOST;
 use http::uri::{PathAndQuery, Scheme, Uri};
@@ -33,7 +33,7 @@ use crate::http::upgrade;
 use crate::http::upgrade::UpgradeRequest;
 use crate::http::upload::{Awaited, UploadPace};
 use crate::http1_state::Broken;
-use crate::pools::{Lease, OnBecoming, Pool};
+use crate::pools::{Lease, PendingStream, Pool};
 use crate::snapshot::group::Member;
 
 /// The first pause before a request goes to a busy agent again, which doubles each time, and the time limit of
@@ -97,7 +97,7 @@ pub(super) async fn send_to(
     let down = exchange.down();
     match (forwarded, down.conn.http1.broken()) {
         (Ok(response), _) => Ok(Ok(response)),
-        (Err(Failure::ClientTooSlow), _) => Ok(Err(client_too_slow(down))),
+        (Err(UpstreamError::ClientTooSlow), _) => Ok(Err(client_too_slow(down))),
         (Err(_), None) if exchange.upload().is_some_and(UploadPace::is_too_slow) => {
             Ok(Err(client_too_slow(down)))
         }
@@ -117,19 +117,22 @@ fn client_too_slow(down: &Downstream) -> Problem {
 }
 
 /// The problem that a client gets for a failure.
-fn problem_of(failure: &Failure, down: &Downstream, member: &Member) -> Problem {
+fn problem_of(failure: &UpstreamError, down: &Downstream, member: &Member) -> Problem {
     down.edge.state.meters.upstream_failed.up();
     tracing::debug!(endpoint.id = %member.endpoint.id, %failure, "upstream request failed");
     match failure {
-        Failure::ClientTooSlow => Problem::Violation(Violation::TooSlow),
-        Failure::Dial(DialError::TooSlow) | Failure::TooSlow => Problem::UpstreamTooSlow,
-        Failure::Dial(DialError::Agent(AgentRefused::Away)) => Problem::UnknownHost,
-        Failure::Dial(DialError::Agent(AgentRefused::Busy)) => Problem::AgentBusy,
-        Failure::Dial(_) | Failure::Silent(_) => Problem::Unreachable,
-        Failure::Unsuited => Problem::Unsuited,
-        Failure::Http1(_) | Failure::Http2(_) | Failure::Closed | Failure::Unacceptable(_) => {
-            Problem::BadAnswer
+        UpstreamError::ClientTooSlow => Problem::Violation(Violation::TooSlow),
+        UpstreamError::Dial(DialError::TooSlow) | UpstreamError::TooSlow => {
+            Problem::UpstreamTooSlow
         }
+        UpstreamError::Dial(DialError::Agent(AgentRefused::Away)) => Problem::UnknownHost,
+        UpstreamError::Dial(DialError::Agent(AgentRefused::Busy)) => Problem::AgentBusy,
+        UpstreamError::Dial(_) | UpstreamError::Silent(_) => Problem::Unreachable,
+        UpstreamError::Unsuited => Problem::Unsuited,
+        UpstreamError::Http1(_)
+        | UpstreamError::Http2(_)
+        | UpstreamError::Closed
+        | UpstreamError::Unacceptable(_) => Problem::BadAnswer,
     }
 }
 
@@ -144,7 +147,7 @@ async fn over_http1(
     exchange: &mut HttpExchange,
     mut head: OutgoingHead<'_>,
     mut body: RequestBody,
-) -> Result<UpstreamResponse, Failure> {
+) -> Result<UpstreamResponse, UpstreamError> {
     let down = Arc::clone(exchange.down());
     let meters = &down.edge.state.meters;
     if let OutgoingHead::Parts(head) = &mut head
@@ -161,16 +164,16 @@ async fn over_http1(
         exchange.recording.upstream(true);
         meters.upstream_reused.up();
         match send(&mut lease, exchange, &down, &head, body).await? {
-            Sent::Answered(head) => return Ok(take(head, lease)),
-            Sent::Failed(Http1ClientError::Io(error), Heard::Nothing)
+            SendResult::Responded(head) => return Ok(take(head, lease)),
+            SendResult::Failed(Http1ClientError::Io(error), Received::Nothing)
                 if can_be_repeated && is_lost(&error) =>
             {
                 meters.upstream_retries.up();
                 has_moved = true;
             }
-            Sent::Failed(error, _) => return Err(error.into()),
-            Sent::Stale if can_be_repeated => meters.upstream_retries.up(),
-            Sent::Stale => return Err(Failure::Closed),
+            SendResult::Failed(error, _) => return Err(error.into()),
+            SendResult::Stale if can_be_repeated => meters.upstream_retries.up(),
+            SendResult::Stale => return Err(UpstreamError::Closed),
         }
         body = RequestBody::empty();
     }
@@ -196,7 +199,7 @@ async fn over_http1(
         };
         let mut lease = match (connected, next) {
             (Ok(lease), _) => lease,
-            (Err(Failure::Dial(error)), next) => {
+            (Err(UpstreamError::Dial(error)), next) => {
                 if error.is_busy() {
                     busy.get_or_insert_with(|| Arc::clone(&pool));
                 }
@@ -204,7 +207,7 @@ async fn over_http1(
                     (Some(next), _) => pool = down.pool(next),
                     (None, Some(first)) => (pool, in_turn) = (first, true),
                     (None, None) if search.goes_on(&error, &pool, &down).await => {}
-                    (None, None) => return Err(Failure::Dial(error)),
+                    (None, None) => return Err(UpstreamError::Dial(error)),
                 }
                 continue;
             }
@@ -212,8 +215,8 @@ async fn over_http1(
         };
         exchange.recording.upstream(lease.was_used());
         match (send(&mut lease, exchange, &down, &head, body).await?, next) {
-            (Sent::Answered(head), _) => return Ok(take(head, lease)),
-            (Sent::Failed(Http1ClientError::Io(error), Heard::Nothing), next)
+            (SendResult::Responded(head), _) => return Ok(take(head, lease)),
+            (SendResult::Failed(Http1ClientError::Io(error), Received::Nothing), next)
                 if refusal(&error).is_some() =>
             {
                 let refused = DialError::Agent(refusal(&error).unwrap_or(AgentRefused::Busy));
@@ -225,7 +228,7 @@ async fn over_http1(
                     false => Instant::now() >= retry_until,
                 };
                 if !can_be_moved || (next.is_none() && is_over) {
-                    return Err(Failure::Dial(refused));
+                    return Err(UpstreamError::Dial(refused));
                 }
                 meters.upstream_retries.up();
                 body = RequestBody::empty();
@@ -244,13 +247,13 @@ async fn over_http1(
                 }
             }
             // The agent disconnected, and another can serve the request.
-            (Sent::Failed(_, Heard::Nothing), Some(next)) if can_be_repeated => {
+            (SendResult::Failed(_, Received::Nothing), Some(next)) if can_be_repeated => {
                 meters.upstream_retries.up();
                 body = RequestBody::empty();
                 pool = down.pool(next);
             }
             // The connection to the agent or its node was lost, and is about to be replaced.
-            (Sent::Failed(Http1ClientError::Io(error), Heard::Nothing), None)
+            (SendResult::Failed(Http1ClientError::Io(error), Received::Nothing), None)
                 if is_agents && can_be_repeated && is_lost(&error) && !search.has_failed() =>
             {
                 meters.upstream_retries.up();
@@ -258,16 +261,16 @@ async fn over_http1(
                 body = RequestBody::empty();
                 tokio::time::sleep(LOOK_FOR_AGENT_EVERY).await;
             }
-            (Sent::Failed(error, Heard::Nothing), _) if is_agents => {
-                return Err(Failure::Silent(error));
+            (SendResult::Failed(error, Received::Nothing), _) if is_agents => {
+                return Err(UpstreamError::Silent(error));
             }
-            (Sent::Failed(error, _), _) => return Err(error.into()),
+            (SendResult::Failed(error, _), _) => return Err(error.into()),
             // A reused connection that has closed meanwhile.
-            (Sent::Stale, _) if can_be_repeated => {
+            (SendResult::Stale, _) if can_be_repeated => {
                 meters.upstream_retries.up();
                 body = RequestBody::empty();
             }
-            (Sent::Stale, _) => return Err(Failure::Closed),
+            (SendResult::Stale, _) => return Err(UpstreamError::Closed),
         }
     }
 }
@@ -331,12 +334,12 @@ async fn over_http2(
     exchange: &mut HttpExchange,
     head: Box<request::Parts>,
     body: RequestBody,
-) -> Result<UpstreamResponse, Failure> {
+) -> Result<UpstreamResponse, UpstreamError> {
     let down = Arc::clone(exchange.down());
     let mut request = Request::from_parts(*head, body);
     *request.version_mut() = Version::HTTP_2;
     let host = request.headers_mut().remove(HOST);
-    let host = host.ok_or(Failure::Unacceptable("no target"))?;
+    let host = host.ok_or(UpstreamError::Unacceptable("no target"))?;
     let key = upgrade::into_stream(&mut request);
     let connect = exchange.connect_limit();
     let mut stand_ins = stand_ins.iter();
@@ -345,23 +348,23 @@ async fn over_http2(
     loop {
         let mut link = match (pool.http2(&down.connector(), connect).await, attempts) {
             (Ok(link), _) => link,
-            (Err(Failure::Dial(error)), 0) => match stand_ins.next() {
+            (Err(UpstreamError::Dial(error)), 0) => match stand_ins.next() {
                 Some(next) => {
                     pool = down.pool(next);
                     continue;
                 }
                 None if search.goes_on(&error, &pool, &down).await => continue,
-                None => return Err(Failure::Dial(error)),
+                None => return Err(UpstreamError::Dial(error)),
             },
             (Err(failure), _) => return Err(failure),
         };
         attempts += 1;
         if key.is_some() && !link.takes_streams() {
-            return Err(Failure::Unsuited);
+            return Err(UpstreamError::Unsuited);
         }
         let (sender, was_used) = (&mut link.sender, link.was_used);
         let target = absolute(&pool, &host, request.uri());
-        *request.uri_mut() = target.ok_or(Failure::Unacceptable("no target"))?;
+        *request.uri_mut() = target.ok_or(UpstreamError::Unacceptable("no target"))?;
         exchange.recording.upstream(was_used);
         let sent = async {
             // Waits while the upstream accepts no more streams.
@@ -379,10 +382,10 @@ async fn over_http2(
                 let is_open = key.is_some() && response.status().is_success();
                 let becoming = is_open.then(|| hyper::upgrade::on(&mut response));
                 let (mut parts, incoming) = response.into_parts();
-                BodyLength::content_length(&parts.headers).map_err(Failure::Unacceptable)?;
+                BodyLength::content_length(&parts.headers).map_err(UpstreamError::Unacceptable)?;
                 if let (Some(becoming), Some(key)) = (becoming, &key) {
                     upgrade::accept(&mut parts, key);
-                    let becoming = OnBecoming::new(becoming, link.stream);
+                    let becoming = PendingStream::new(becoming, link.stream);
                     return Ok((FinalHead::Parts(parts), Source::Stream(becoming)));
                 }
                 let body = Source::Http2 {
@@ -422,7 +425,7 @@ async fn send(
     down: &Downstream,
     head: &OutgoingHead<'_>,
     body: RequestBody,
-) -> Result<Sent, Failure> {
+) -> Result<SendResult, UpstreamError> {
     let takes_more = exchange.takes_interim();
     let inform = |mut head: response::Parts| {
         // The edge has sent 100 (Continue) itself.
@@ -436,7 +439,10 @@ async fn send(
 
 /// Waits for the head of a response, within the timeout of the side that has to act: the client while its
 /// request is incomplete, else the upstream. Bytes from the client count as progress.
-async fn in_time<F: Future>(exchange: &mut HttpExchange, future: F) -> Result<F::Output, Failure> {
+async fn in_time<F: Future>(
+    exchange: &mut HttpExchange,
+    future: F,
+) -> Result<F::Output, UpstreamError> {
     let (first_byte, request) = (exchange.first_byte_limit(), exchange.request_limit());
     let idle = exchange.idle_limit();
     let mut alarm = std::mem::take(&mut exchange.alarm);
@@ -467,11 +473,11 @@ async fn in_time<F: Future>(exchange: &mut HttpExchange, future: F) -> Result<F:
                 continue;
             }
             if let Awaited::Client(_) = awaited {
-                return Poll::Ready(Err(Failure::ClientTooSlow));
+                return Poll::Ready(Err(UpstreamError::ClientTooSlow));
             }
             let (bytes, _) = down.conn.counters.bytes();
             if bytes == seen {
-                return Poll::Ready(Err(Failure::TooSlow));
+                return Poll::Ready(Err(UpstreamError::TooSlow));
             }
             (seen, since) = (bytes, Instant::now());
         }

@@ -20,7 +20,7 @@ use crate::http::encoded::Encoded;
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::upgrade::Tunnel;
-use crate::pools::{Http2Stream, Lease, OnBecoming};
+use crate::pools::{Http2Stream, Lease, PendingStream};
 
 /// Why a response's body is incomplete. The client sees a reset, never a clean end.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +69,7 @@ pub(crate) enum Source {
         _stream: Http2Stream,
     },
     /// The same, with a stream that is to become something else: nothing before that.
-    Stream(OnBecoming),
+    Stream(PendingStream),
     /// One of these, encoded on the way.
     Encoded(Box<Encoded>),
 }

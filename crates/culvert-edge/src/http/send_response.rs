@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use culvert_policy::problem::Problem;
 use culvert_policy::reply;
-use culvert_upstream::UpWire;
+use culvert_upstream::UpstreamStream;
 use http::header::{CONTENT_LENGTH, DATE, Entry, HeaderValue, TRANSFER_ENCODING};
 use http::{Response, StatusCode, Version, response};
 use http_body::Body;
@@ -147,14 +147,14 @@ async fn upgraded(
     parts: &response::Parts,
     source: Source,
     key: &HeaderValue,
-) -> Option<(UpWire, Bytes)> {
+) -> Option<(UpstreamStream, Bytes)> {
     match source {
         Source::Http1(lease) if upgrade::is_accepted(&parts.headers, key) => {
             Some(lease.into_upgraded())
         }
         Source::Stream(stream) if upgrade::is_accepted(&parts.headers, key) => {
             let stream = TokioIo::new(stream.await.ok()?);
-            Some((UpWire::carried(stream), Bytes::new()))
+            Some((UpstreamStream::carried(stream), Bytes::new()))
         }
         _ => None,
     }

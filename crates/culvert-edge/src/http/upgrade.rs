@@ -12,7 +12,7 @@ use bytes::Bytes;
 use culvert_base::{Entropy, OsEntropy};
 use culvert_http::fields::has_token;
 use culvert_http::http2;
-use culvert_upstream::UpWire;
+use culvert_upstream::UpstreamStream;
 use http::header::{
     CONNECTION, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
     SEC_WEBSOCKET_VERSION, UPGRADE,
@@ -39,7 +39,7 @@ pub(crate) enum UpgradeRequest {
 /// exchange that ends with it.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
-    pub(crate) upstream: UpWire,
+    pub(crate) upstream: UpstreamStream,
     /// What the upstream sent behind its 101.
     pub(crate) early: Bytes,
     pub(crate) exchange: Box<HttpExchange>,

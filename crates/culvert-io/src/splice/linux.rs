@@ -17,7 +17,7 @@ use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use super::{Held, Pipe};
+use super::{HeldBytes, Pipe};
 use crate::alarm::Alarm;
 
 /// Most pipes of the process, and how many files it may open for each of them.
@@ -41,16 +41,16 @@ static PIPES: Mutex<Pipes> = Mutex::new(Pipes {
 #[derive(Debug)]
 struct Pipes {
     /// Idle pipes. All threads share them: those of an idle thread would count towards the limit, and help no other.
-    kept: Vec<Ends>,
+    kept: Vec<PipeEnds>,
     /// Number of pipes that each source uses. At most [`PIPES_MAX`] sources.
     by_source: BTreeMap<IpAddr, u64>,
 }
 
 /// The use of a pipe by a source.
 #[derive(Debug)]
-pub(super) struct Share(IpAddr);
+pub(super) struct SourceShare(IpAddr);
 
-impl Share {
+impl SourceShare {
     fn take(pipes: &mut Pipes, source: IpAddr) -> Option<Self> {
         let used = pipes.by_source.get(&source).copied().unwrap_or_default();
         if used >= pipes_max().div_ceil(SOURCES_PART) {
@@ -61,7 +61,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for SourceShare {
     fn drop(&mut self) {
         let mut pipes = lock(&PIPES);
         if let Some(used) = pipes.by_source.get_mut(&self.0) {
@@ -81,15 +81,15 @@ pub fn used_by(source: IpAddr) -> u64 {
 
 /// The two ends of a pipe.
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(super) struct PipeEnds {
     read: OwnedFd,
     write: OwnedFd,
-    _counted: Counted,
+    _counted: OpenPipe,
 }
 
 /// The place of a pipe among those of the process.
 #[derive(Debug)]
-struct Counted;
+struct OpenPipe;
 
 /// Most pipes under the limit of open files.
 fn pipes_max() -> u64 {
@@ -100,7 +100,7 @@ fn pipes_max() -> u64 {
     })
 }
 
-impl Counted {
+impl OpenPipe {
     fn take() -> Option<Self> {
         let fits = |open: u64| (open < pipes_max()).then_some(open + 1);
         let taken = OPEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
@@ -108,15 +108,15 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for OpenPipe {
     fn drop(&mut self) {
         OPEN.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Ends {
+impl PipeEnds {
     fn open() -> Option<Self> {
-        let counted = Counted::take()?;
+        let counted = OpenPipe::take()?;
         let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
         let (read, write) = pipe_with(flags).ok()?;
         // A smaller pipe works as well.
@@ -134,13 +134,13 @@ impl Pipe {
     pub fn take(source: IpAddr) -> Option<Self> {
         let (share, kept) = {
             let mut pipes = lock(&PIPES);
-            (Share::take(&mut pipes, source)?, pipes.kept.pop())
+            (SourceShare::take(&mut pipes, source)?, pipes.kept.pop())
         };
-        let ends = kept.or_else(Ends::open)?;
+        let ends = kept.or_else(PipeEnds::open)?;
         Some(Self {
             ends,
             _share: share,
-            held: Held::default(),
+            held: HeldBytes::default(),
             stalled_since: None,
             alarm: Alarm::default(),
         })

@@ -16,11 +16,11 @@ use http::response;
 use http_body::{Frame, SizeHint};
 use tokio::time::Instant;
 
-use super::{Failure, Pool, SHARDS};
+use super::{Pool, SHARDS, UpstreamError};
 use crate::connector::Connector;
-use crate::http1_client::{Http1Client, Http1ClientError, Idle};
+use crate::http1_client::{Http1Client, Http1ClientError, ReuseState};
 use crate::ports::{PoolOwner, UploadBody, UpstreamHead};
-use crate::url::UpWire;
+use crate::url::UpstreamStream;
 
 /// How often in a row a connection passes directly to the next waiting request. After that its stream ends,
 /// so that requests for other endpoints of the same agent get their turn.
@@ -49,18 +49,18 @@ pub struct Lease<B> {
 
 /// The result of sending a request.
 #[derive(Debug)]
-pub enum Sent {
+pub enum SendResult {
     /// A response arrived.
-    Answered(FinalHead),
+    Responded(FinalHead),
     /// The connection was already closed and nothing was received, so the request can be sent again.
     Stale,
     /// The exchange failed.
-    Failed(Http1ClientError, Heard),
+    Failed(Http1ClientError, Received),
 }
 
 /// Whether anything was received before an exchange failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Received {
     /// No byte.
     Nothing,
     /// A part of a response.
@@ -93,8 +93,11 @@ impl<B: UploadBody> Pool<B> {
         self: &Arc<Self>,
         connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
-    ) -> Result<Lease<B>, Failure> {
-        let wire = self.dial(connector, limit).await.map_err(Failure::Dial)?;
+    ) -> Result<Lease<B>, UpstreamError> {
+        let wire = self
+            .dial(connector, limit)
+            .await
+            .map_err(UpstreamError::Dial)?;
         Ok(self.lease(wire))
     }
 
@@ -108,13 +111,13 @@ impl<B: UploadBody> Pool<B> {
         self: &Arc<Self>,
         connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
-    ) -> Result<Lease<B>, Failure> {
+    ) -> Result<Lease<B>, UpstreamError> {
         let waiting = Waiting::enter(self);
         let mut dialled = pin!(self.dial_in_turn(connector, limit));
         loop {
             let mut link = tokio::select! {
                 biased;
-                wire = &mut dialled => return Ok(self.lease(wire.map_err(Failure::Dial)?)),
+                wire = &mut dialled => return Ok(self.lease(wire.map_err(UpstreamError::Dial)?)),
                 link = waiting.0.handover.next() => link,
             };
             if poll_fn(|cx| Poll::Ready(self.is_free(&mut link, cx))).await {
@@ -126,7 +129,7 @@ impl<B: UploadBody> Pool<B> {
         }
     }
 
-    fn lease(self: &Arc<Self>, wire: UpWire) -> Lease<B> {
+    fn lease(self: &Arc<Self>, wire: UpstreamStream) -> Lease<B> {
         let link = Box::new(Http1 {
             has_served: false,
             received: wire.received(),
@@ -151,7 +154,7 @@ impl<B: UploadBody> Pool<B> {
     pub(super) fn is_free(&self, link: &mut Http1<B>, cx: &mut Context<'_>) -> bool {
         let idle = link.connection.idle(cx);
         self.note(idle);
-        idle == Idle::Free && !self.is_distrusted()
+        idle == ReuseState::Free && !self.is_distrusted()
     }
 
     /// Whether an upstream has recently sent more than was requested. Its connections carry one request each, because
@@ -164,8 +167,8 @@ impl<B: UploadBody> Pool<B> {
         }
     }
 
-    fn note(&self, idle: Idle) {
-        if idle != Idle::Excess {
+    fn note(&self, idle: ReuseState) {
+        if idle != ReuseState::Excess {
             return;
         }
         if !self.is_distrusted() {
@@ -182,7 +185,7 @@ impl<B: UploadBody> Pool<B> {
         let connection = &mut link.connection;
         let idle = connection.known_idle();
         self.note(idle);
-        if idle == Idle::Free && !self.is_distrusted() && connection.wire().rest() {
+        if idle == ReuseState::Free && !self.is_distrusted() && connection.wire().rest() {
             self.put(link);
         } else if connection.is_over() {
             connection.wire().end();
@@ -244,7 +247,7 @@ impl<B: UploadBody> Lease<B> {
         head: &impl UpstreamHead,
         body: B,
         mut inform: impl FnMut(response::Parts),
-    ) -> Sent {
+    ) -> SendResult {
         let link = &mut *self.link;
         let before = link.received.load(Ordering::Relaxed);
         let was_reused = std::mem::replace(&mut link.has_served, true);
@@ -253,12 +256,12 @@ impl<B: UploadBody> Lease<B> {
         let head = poll_fn(|cx| connection.poll_head(cx, &mut inform)).await;
         let is_silent = link.received.load(Ordering::Relaxed) == before;
         match head {
-            Ok(head) => Sent::Answered(head),
+            Ok(head) => SendResult::Responded(head),
             Err(Http1ClientError::Io(_) | Http1ClientError::Ended) if was_reused && is_silent => {
-                Sent::Stale
+                SendResult::Stale
             }
-            Err(error) if is_silent => Sent::Failed(error, Heard::Nothing),
-            Err(error) => Sent::Failed(error, Heard::Something),
+            Err(error) if is_silent => SendResult::Failed(error, Received::Nothing),
+            Err(error) => SendResult::Failed(error, Received::Something),
         }
     }
 
@@ -312,7 +315,7 @@ impl<B: UploadBody> Lease<B> {
     }
 
     /// The raw connection after an upgrade, and the bytes received after the 101.
-    pub fn into_upgraded(self) -> (UpWire, Bytes) {
+    pub fn into_upgraded(self) -> (UpstreamStream, Bytes) {
         self.link.connection.into_wire()
     }
 }

@@ -16,10 +16,10 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
-use super::{Failure, IDLE_FOR, PASSED_OVER_FOR, Pool};
+use super::{IDLE_FOR, PASSED_OVER_FOR, Pool, UpstreamError};
 use crate::connector::Connector;
 use crate::ports::{PoolOwner, UploadBody};
-use crate::url::UpWire;
+use crate::url::UpstreamStream;
 
 /// How long a new HTTP/2 connection waits for the upstream's SETTINGS.
 const SETTINGS_WITHIN: Duration = Duration::from_secs(2);
@@ -119,12 +119,12 @@ impl<B> Drop for Http2Stream<B> {
 
 /// A stream with a pending extended CONNECT.
 #[derive(Debug)]
-pub struct OnBecoming<B> {
+pub struct PendingStream<B> {
     becoming: OnUpgrade,
     stream: Option<Http2Stream<B>>,
 }
 
-impl<B> OnBecoming<B> {
+impl<B> PendingStream<B> {
     /// Waits for the response to the request on `stream`.
     pub fn new(becoming: OnUpgrade, stream: Http2Stream<B>) -> Self {
         let stream = Some(stream);
@@ -132,24 +132,24 @@ impl<B> OnBecoming<B> {
     }
 }
 
-impl<B> Future for OnBecoming<B> {
-    type Output = hyper::Result<Became<B>>;
+impl<B> Future for PendingStream<B> {
+    type Output = hyper::Result<ConnectedStream<B>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let became = ready!(Pin::new(&mut self.becoming).poll(cx));
         let _stream = self.stream.take();
-        Poll::Ready(became.map(|io| Became { io, _stream }))
+        Poll::Ready(became.map(|io| ConnectedStream { io, _stream }))
     }
 }
 
 /// A stream after an extended CONNECT. It counts as in use until dropped.
 #[derive(Debug)]
-pub struct Became<B> {
+pub struct ConnectedStream<B> {
     io: Upgraded,
     _stream: Option<Http2Stream<B>>,
 }
 
-impl<B> hyper::rt::Read for Became<B> {
+impl<B> hyper::rt::Read for ConnectedStream<B> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -159,7 +159,7 @@ impl<B> hyper::rt::Read for Became<B> {
     }
 }
 
-impl<B> hyper::rt::Write for Became<B> {
+impl<B> hyper::rt::Write for ConnectedStream<B> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -191,7 +191,7 @@ impl<B> hyper::rt::Write for Became<B> {
 
 /// Sends a request over HTTP/2.
 #[derive(Debug)]
-pub struct Link<B> {
+pub struct Http2Sender<B> {
     /// Sends the request.
     pub sender: http2::SendRequest<B>,
     /// Whether the connection has served a request before.
@@ -200,7 +200,7 @@ pub struct Link<B> {
     pub stream: Http2Stream<B>,
 }
 
-impl<B> Link<B> {
+impl<B> Http2Sender<B> {
     /// Whether the upstream supports extended CONNECT, which only its first SETTINGS can announce.
     pub fn takes_streams(&self) -> bool {
         self.stream
@@ -221,7 +221,7 @@ impl<B: UploadBody> Pool<B> {
         &self,
         connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
-    ) -> Result<Link<B>, Failure> {
+    ) -> Result<Http2Sender<B>, UpstreamError> {
         let stream = match self.http2_stream() {
             Some(stream) => stream,
             None => {
@@ -232,7 +232,7 @@ impl<B: UploadBody> Pool<B> {
                 }
             }
         };
-        Ok(Link {
+        Ok(Http2Sender {
             sender: stream.0.sender.clone(),
             was_used: stream.0.has_served.swap(true, Ordering::Relaxed),
             stream,
@@ -259,7 +259,7 @@ impl<B: UploadBody> Pool<B> {
         &self,
         connector: &Connector<'_, impl PoolOwner>,
         limit: Duration,
-    ) -> Result<Http2Stream<B>, Failure> {
+    ) -> Result<Http2Stream<B>, UpstreamError> {
         let is_first = least_used(&self.http2.load()).is_none();
         // Only the first connection waits for an agent without capacity.
         let wire = match is_first {
@@ -268,7 +268,7 @@ impl<B: UploadBody> Pool<B> {
         };
         let made = match wire {
             Ok(wire) => self.connect_http2(connector, wire).await,
-            Err(error) => Err(Failure::Dial(error)),
+            Err(error) => Err(UpstreamError::Dial(error)),
         };
         let made = made.map(|made| made.stream().unwrap_or_else(|| made.waiting_stream()));
         made.or_else(|failure| {
@@ -281,8 +281,8 @@ impl<B: UploadBody> Pool<B> {
     async fn connect_http2(
         &self,
         connector: &Connector<'_, impl PoolOwner>,
-        wire: UpWire,
-    ) -> Result<Arc<Http2<B>>, Failure> {
+        wire: UpstreamStream,
+    ) -> Result<Arc<Http2<B>>, UpstreamError> {
         let owner = connector.owner;
         let (sender, connection) = http2::Builder::new(StreamTasks(Arc::clone(owner)))
             .initial_stream_window_size(STREAM_WINDOW)

@@ -74,7 +74,7 @@ fn another(pool: &Arc<Pool>) -> (Lease, TcpStream) {
     edge.set_nonblocking(true).unwrap();
     let edge = tokio::net::TcpStream::from_std(edge).unwrap();
     let (origin, _) = listener.accept().unwrap();
-    (pool.lease(UpWire::plain(edge)), origin)
+    (pool.lease(UpstreamStream::plain(edge)), origin)
 }
 
 /// Exchanges a request and its response.
@@ -91,7 +91,7 @@ async fn exchange(lease: &mut Lease, origin: &mut TcpStream) {
         origin.write_all(RESPONSE).unwrap();
     });
     let sent = lease.send(&head, NoBody, |_| {}).await;
-    assert!(matches!(sent, Sent::Answered(_)), "{sent:?}");
+    assert!(matches!(sent, SendResult::Responded(_)), "{sent:?}");
     while let Some(frame) = poll_fn(|cx| lease.poll_frame(cx)).await {
         frame.unwrap();
     }
