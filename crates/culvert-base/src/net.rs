@@ -140,11 +140,45 @@ pub fn plain_address(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
+/// Whether an authority (`host` or `host:port`) is `localhost` or an IP address. Another name may be one that a web page
+/// has pointed to this machine (DNS rebinding).
+pub fn is_safe_on_loopback(authority: &str) -> bool {
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => authority,
+    };
+    let address = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+    host.eq_ignore_ascii_case("localhost") || address.unwrap_or(host).parse::<IpAddr>().is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn names_other_than_localhost_are_not_safe_on_loopback() {
+        for safe in [
+            "localhost",
+            "LOCALHOST:9420",
+            "127.0.0.1",
+            "127.0.0.1:9420",
+            "[::1]:9420",
+            "10.0.0.1:80",
+        ] {
+            assert!(is_safe_on_loopback(safe), "{safe}");
+        }
+        for unsafe_name in [
+            "",
+            "x",
+            "evil.example:9420",
+            "localhost.evil.example",
+            "1.2.3.4.evil.example",
+        ] {
+            assert!(!is_safe_on_loopback(unsafe_name), "{unsafe_name}");
+        }
+    }
 
     #[test]
     fn a_url_is_shown_without_its_secrets() {

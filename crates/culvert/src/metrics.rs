@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use culvert_base::net::is_safe_on_loopback;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -89,11 +90,15 @@ pub fn panics() -> u64 {
     PANICS.load(Ordering::Relaxed)
 }
 
-/// Serves `/metrics` until `stop`.
+/// Serves `/metrics` until `stop`. On loopback, only under the names and addresses of this machine, so that web pages
+/// cannot read it (DNS rebinding).
 pub async fn serve(listener: TcpListener, read: Read, stop: CancellationToken) {
     let mut registry = Registry::with_prefix("culvert");
     registry.register_collector(Box::new(Samples(read)));
     let registry = Arc::new(registry);
+    let is_loopback = listener
+        .local_addr()
+        .is_ok_and(|address| address.ip().is_loopback());
     let mut connections = JoinSet::new();
     loop {
         let room = connections.len() < CONNECTIONS_MAX;
@@ -108,7 +113,7 @@ pub async fn serve(listener: TcpListener, read: Read, stop: CancellationToken) {
                 };
                 let registry = registry.clone();
                 connections.spawn(async move {
-                    let service = service_fn(|request| answer(request, registry.clone()));
+                    let service = service_fn(|request| answer(request, registry.clone(), is_loopback));
                     let served = hyper::server::conn::http1::Builder::new()
                         .timer(TokioTimer::new())
                         .header_read_timeout(Duration::from_secs(5))
@@ -127,9 +132,18 @@ pub async fn serve(listener: TcpListener, read: Read, stop: CancellationToken) {
 async fn answer(
     request: Request<Incoming>,
     registry: Arc<Registry>,
+    is_loopback: bool,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let mut response = Response::new(Full::default());
-    if request.uri().path() != "/metrics" {
+    let host = request.headers().get(header::HOST);
+    let is_safe = |host: &header::HeaderValue| host.to_str().is_ok_and(is_safe_on_loopback);
+    if is_loopback && !host.is_none_or(is_safe) {
+        *response.status_mut() = StatusCode::MISDIRECTED_REQUEST;
+        *response.body_mut() = Full::new(
+            "On a loopback address, metrics are served only under localhost or an IP address.\n"
+                .into(),
+        );
+    } else if request.uri().path() != "/metrics" {
         *response.status_mut() = StatusCode::NOT_FOUND;
     } else if request.method() != Method::GET {
         *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;

@@ -322,7 +322,7 @@ async fn a_killed_run_is_completed_by_the_next() {
 
 /// Requests that the API has answered.
 async fn requests(server: &Harness) -> usize {
-    let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let request = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let metrics = crate::harness::raw(server.metrics, request).await.text;
     let mut lines = metrics.lines();
     let value = lines.find_map(|line| line.strip_prefix("culvert_api_requests_total "));

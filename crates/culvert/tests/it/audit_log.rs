@@ -207,7 +207,7 @@ async fn the_audit_log_is_verified_and_exported_beside_a_running_server() {
 }
 
 async fn metrics_of(address: std::net::SocketAddr) -> String {
-    let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     crate::harness::raw(address, request.as_bytes()).await.text
 }
 

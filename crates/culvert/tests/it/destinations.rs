@@ -679,9 +679,12 @@ async fn a_destination_is_tested_inspected_and_its_dead_letters_replayed() {
         let health = get("/health").await;
         assert_eq!(health["state"], "retrying");
         assert_eq!(health["last_error"]["code"], "422");
-        let metrics = raw(culvert.metrics, b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
-            .await
-            .text;
+        let metrics = raw(
+            culvert.metrics,
+            b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        )
+        .await
+        .text;
         assert!(
             metrics.contains(&format!(
                 "culvert_destination_state{{destination=\"{id}\"}} 1"

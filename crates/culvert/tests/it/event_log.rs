@@ -227,7 +227,7 @@ async fn until_reported(edge: SocketAddr, sink: &Sink, prefix: &str) {
 }
 
 async fn metric(culvert: &Harness, name: &str) -> u64 {
-    let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let request = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let answer = raw(culvert.metrics, request).await;
     let lines = answer.text.lines();
     let values = lines.filter(|line| line.starts_with(name));

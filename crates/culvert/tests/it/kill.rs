@@ -138,7 +138,7 @@ impl Drop for Process {
 
 /// A value of `/metrics`.
 async fn metric(server: &Process, name: &str) -> usize {
-    let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let request = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let page = raw(server.metrics, request).await.text;
     let value = page.lines().find_map(|line| line.strip_prefix(name));
     let value = value.unwrap_or_else(|| panic!("{name}: {page}"));

@@ -32,10 +32,17 @@ async fn health_readiness_and_metrics_respond() {
         assert_eq!(culvert.get("app.culvert.localhost", "/").await.status, 200);
         let metrics = raw(
             culvert.metrics,
-            b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+            b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
         )
         .await;
         assert_eq!(metrics.status, 200);
+        // A web page that points its own name to this machine reads nothing.
+        let rebound = raw(
+            culvert.metrics,
+            b"GET /metrics HTTP/1.1\r\nhost: web.example\r\nconnection: close\r\n\r\n",
+        )
+        .await;
+        assert_eq!(rebound.status, 421, "{}", rebound.text);
         for name in [
             "culvert_edge_requests_total",
             "culvert_events_offered_total",

@@ -58,7 +58,7 @@ async fn is_good(mut stream: TcpStream) -> bool {
 
 /// The value of a series of the metrics, which begins so.
 async fn metric(server: &Process, series: &str) -> u64 {
-    let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let request = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let page = raw(server.metrics, request).await.text;
     let value = page.lines().find_map(|line| line.strip_prefix(series));
     value

@@ -10,7 +10,7 @@ use crate::layers::root;
 
 /// The metrics of a server.
 async fn metrics(culvert: &Harness) -> String {
-    let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n";
+    let request = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n";
     raw(culvert.metrics, request).await.text
 }
 

@@ -44,7 +44,7 @@ impl Tail {
             }
         });
         eventually("the tail follows", async || {
-            let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+            let request = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
             let metrics = raw(culvert.metrics, request).await.text;
             metrics.contains("culvert_api_tails 1")
         })

@@ -30,7 +30,7 @@ fn ids(events: &[Value]) -> BTreeSet<String> {
 /// Waits until all events are retained.
 async fn kept(culvert: &Harness, n_events: u64) {
     eventually("the events are kept", async || {
-        let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         let text = crate::harness::raw(culvert.metrics, request.as_bytes())
             .await
             .text;
