@@ -9,6 +9,9 @@ use culvert_statistics::EndpointCounters;
 use http::StatusCode;
 use tokio::time::Instant;
 
+use crate::edge_state::EdgeState;
+use crate::snapshot::group::Member;
+
 /// Bytes of a response after which they are counted before its end, so that a long download has no single peak.
 const COUNTED_EVERY: u64 = 256 << 10;
 
@@ -17,9 +20,9 @@ const COUNTED_EVERY: u64 = 256 << 10;
 pub(crate) struct ExchangeCount {
     began: Instant,
     /// The endpoint that clients know.
-    first: Option<Arc<EndpointCounters>>,
+    first: Option<Arc<Member>>,
     /// Internal endpoints that it was forwarded to.
-    further: Vec<Arc<EndpointCounters>>,
+    further: Vec<Arc<Member>>,
     is_answered: bool,
     /// Body bytes of the response that are not counted yet.
     sent: u64,
@@ -38,15 +41,23 @@ impl ExchangeCount {
     }
 
     /// The exchange reaches an endpoint.
-    pub(crate) fn add(&mut self, counters: &Arc<EndpointCounters>) {
+    pub(crate) fn add(&mut self, member: &Arc<Member>, edge: &EdgeState) {
+        member.counters(edge);
         match &self.first {
-            None => self.first = Some(Arc::clone(counters)),
-            Some(_) => self.further.push(Arc::clone(counters)),
+            None => self.first = Some(Arc::clone(member)),
+            Some(_) => self.further.push(Arc::clone(member)),
+        }
+    }
+
+    fn passed(&self) -> PassedEndpoints<'_> {
+        PassedEndpoints {
+            first: self.first.as_slice(),
+            further: &self.further,
         }
     }
 
     fn each(&self) -> impl Iterator<Item = &EndpointCounters> {
-        self.first.iter().chain(&self.further).map(|it| &**it)
+        self.passed().counters()
     }
 
     /// Counts the request with the status of its response.
@@ -93,40 +104,59 @@ impl ExchangeCount {
     /// Counts the bytes of its upgraded connection, which has moved `bytes` in each direction before.
     pub(crate) fn relay(&self, bytes: (u64, u64)) -> RelayCount<'_> {
         RelayCount {
-            first: self.first.as_slice(),
-            further: &self.further,
+            passed: self.passed(),
             counted: bytes,
         }
+    }
+}
+
+/// The endpoints that a connection or an exchange passes: the one that clients know, and internal ones.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PassedEndpoints<'x> {
+    first: &'x [Arc<Member>],
+    further: &'x [Arc<Member>],
+}
+
+impl<'x> PassedEndpoints<'x> {
+    fn counters(self) -> impl Iterator<Item = &'x EndpointCounters> {
+        let all = self.first.iter().chain(self.further);
+        all.filter_map(|member| Some(&**member.counted.get()?))
+    }
+
+    /// Whether one of them was removed, so that the connection must end.
+    pub(crate) fn is_removed(self) -> bool {
+        let mut all = self.first.iter().chain(self.further);
+        all.any(|member| member.is_removed())
     }
 }
 
 /// Counts bytes of a relayed connection while they move.
 #[derive(Debug)]
 pub(crate) struct RelayCount<'x> {
-    first: &'x [Arc<EndpointCounters>],
-    further: &'x [Arc<EndpointCounters>],
+    pub(crate) passed: PassedEndpoints<'x>,
     /// Bytes received and sent that are counted.
     counted: (u64, u64),
 }
 
 impl<'x> RelayCount<'x> {
-    /// Counts a connection to an endpoint without HTTP, with all its bytes.
-    pub(crate) fn of_connection(counters: &'x [Arc<EndpointCounters>]) -> Self {
-        for counters in counters {
-            counters.connection();
+    /// Counts a connection without HTTP, with all its bytes, for the endpoints that it passes.
+    pub(crate) fn of_connection(passed: &'x [Arc<Member>], edge: &EdgeState) -> Self {
+        for member in passed {
+            member.counters(edge).connection();
         }
-        Self {
-            first: counters,
+        let passed = PassedEndpoints {
+            first: passed,
             further: &[],
-            counted: (0, 0),
-        }
+        };
+        let counted = (0, 0);
+        Self { passed, counted }
     }
 
     /// Counts up to these bytes received and sent. Returns their sum.
     pub(crate) fn up_to(&mut self, (received, sent): (u64, u64)) -> u64 {
         if (received, sent) != self.counted {
             let (before_in, before_out) = std::mem::replace(&mut self.counted, (received, sent));
-            for counters in self.first.iter().chain(self.further) {
+            for counters in self.passed.counters() {
                 counters.bytes(
                     received.saturating_sub(before_in),
                     sent.saturating_sub(before_out),

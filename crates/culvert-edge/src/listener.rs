@@ -200,6 +200,7 @@ pub(crate) async fn pass(
 ) {
     down.conn.served_by(&member.id);
     let mut timeouts = member.endpoint.timeouts;
+    let mut passed = vec![Arc::clone(&member)];
     let mut tls_policy: Option<Arc<TlsPolicy>> = None;
     let mut hops = 0;
     loop {
@@ -211,6 +212,7 @@ pub(crate) async fn pass(
             Admission::Forward(next, so_far) => {
                 tls_policy = so_far;
                 member = next;
+                passed.push(Arc::clone(&member));
                 timeouts = member.endpoint.timeouts.or(timeouts);
             }
             Admission::Reject => return socket.reset(),
@@ -218,11 +220,11 @@ pub(crate) async fn pass(
         hops += 1;
     }
     match tls_policy {
-        None => tcp::endpoint(socket, ahead, &member, timeouts, down).await,
+        None => tcp::endpoint(socket, ahead, &passed, timeouts, down).await,
         // In a box, so that other connections keep no room for it.
         Some(tls_policy) => {
             Box::pin(decrypted(
-                socket, ahead, name, &member, timeouts, tls_policy, down,
+                socket, ahead, name, &passed, timeouts, tls_policy, down,
             ))
             .await;
         }
@@ -234,7 +236,7 @@ async fn decrypted(
     socket: Counted,
     ahead: Vec<u8>,
     name: &str,
-    member: &Member,
+    passed: &[Arc<Member>],
     timeouts: Timeouts,
     tls_policy: Arc<TlsPolicy>,
     down: &Arc<Downstream>,
@@ -250,7 +252,7 @@ async fn decrypted(
     let clients = presented.clients.as_ref();
     let handshake = shake(config, clients, Replay::new(ahead, socket), down);
     match tokio::time::timeout_at(deadline, Box::pin(handshake)).await {
-        Ok(Some(stream)) => tcp::endpoint(stream, Vec::new(), member, timeouts, down).await,
+        Ok(Some(stream)) => tcp::endpoint(stream, Vec::new(), passed, timeouts, down).await,
         _ => down.edge.state.meters.handshakes_failed.up(),
     }
 }

@@ -30,24 +30,24 @@ const KEPT_BYTES_MAX: usize = 64 << 10;
 const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 const REFUSED_RETRY_WITHIN: Duration = Duration::from_secs(5);
 
-/// Serves a connection to a TCP or TLS endpoint, from which `ahead` was read. If its upstream is unreachable, the other
-/// endpoints of the address are tried.
+/// Serves a connection that passed these TCP or TLS endpoints, from which `ahead` was read. If the upstream of the last
+/// is unreachable, the other endpoints of its address are tried.
 pub(crate) async fn endpoint<S>(
     mut socket: S,
     ahead: Vec<u8>,
-    member: &Member,
+    passed: &[Arc<Member>],
     timeouts: Timeouts,
     down: &Arc<Downstream>,
 ) where
     S: RelayEnd,
 {
+    let Some(member) = passed.last() else { return };
     // In a box, so that a connection keeps no room for it while bytes pass.
     let connecting = Box::pin(reach(ahead, member, timeouts, down));
     let Some(mut wire) = connecting.await else {
         return;
     };
-    let counted = [Arc::clone(member.counters(&down.conn.edge))];
-    let count = RelayCount::of_connection(&counted);
+    let count = RelayCount::of_connection(passed, &down.conn.edge);
     relay(&mut socket, &mut wire, timeouts, down, count).await;
 }
 
@@ -356,14 +356,17 @@ pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
     moved.count_from_upstream(early.len());
     if client.write_all(&early).await.is_ok() {
         let mut count = exchange.count.relay((0, 0));
+        let passed = count.passed;
         let moved = || count.up_to(moved.bytes());
+        let is_cut = |_: &Waker| passed.is_removed();
         let owner = None::<&Arc<ConnState>>;
-        run_relay(&mut client, &mut upstream, owner, limits, moved, |_| false).await;
+        run_relay(&mut client, &mut upstream, owner, limits, moved, is_cut).await;
     }
     exchange.tunnel_closed();
 }
 
-/// Relays a whole connection, until the edge cuts it, or an operator that brings it loses the endpoint.
+/// Relays a whole connection, until the edge cuts it, one of its endpoints is removed, or an operator that brings it
+/// loses the endpoint.
 async fn relay<A, B>(
     client: &mut A,
     upstream: &mut B,
@@ -379,11 +382,12 @@ async fn relay<A, B>(
         idle: timeouts.idle.unwrap_or(limits.tunnel_idle),
         write: timeouts.write.unwrap_or(limits.write_stall),
     };
+    let passed = count.passed;
     let moved = || count.up_to(down.conn.counters.bytes());
     let is_cut = |waker: &Waker| {
         down.conn.driver.register(waker);
-        // An operator that lost the endpoint moves no further byte.
-        down.conn.is_cut() || down.is_unbound()
+        // Without its endpoint, it moves no further byte.
+        down.conn.is_cut() || passed.is_removed() || down.is_unbound()
     };
     run_relay(client, upstream, Some(&down.conn), limits, moved, is_cut).await;
 }

@@ -148,6 +148,11 @@ impl Slot {
     ) -> &Arc<EndpointCounters> {
         self.0.get_or_init(|| traffic.counters(account, endpoint))
     }
+
+    /// The counters, if [`Self::counters`] was called.
+    pub fn get(&self) -> Option<&Arc<EndpointCounters>> {
+        self.0.get()
+    }
 }
 
 /// The traffic of one endpoint, or of those of an account that share counters.

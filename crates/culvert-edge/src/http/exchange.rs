@@ -169,14 +169,14 @@ impl HttpExchange {
     }
 
     /// Records which of the endpoints at the address serves the request.
-    pub(crate) fn served_by(&mut self, member: &Member) {
+    pub(crate) fn served_by(&mut self, member: &Arc<Member>) {
         self.recording.served_by(&member.id);
         self.passes(member);
     }
 
     /// Counts the exchange for an endpoint that it reaches.
-    pub(crate) fn passes(&mut self, member: &Member) {
-        self.count.add(member.counters(&self.down.conn.edge));
+    pub(crate) fn passes(&mut self, member: &Arc<Member>) {
+        self.count.add(member, &self.down.conn.edge);
     }
 
     /// The limit of the request's body, if there is one.

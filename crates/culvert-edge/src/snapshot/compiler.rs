@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use culvert_statistics::Slot;
 use culvert_tls::server_certificate::ServerCertificate;
@@ -32,9 +33,15 @@ pub(crate) struct SnapshotCompiler {
     prepared: Prepared,
     /// The endpoints at each place, in the order of their ids.
     places: HashMap<EndpointAddress, Vec<Arc<Endpoint>>>,
-    /// Where each endpoint is, by its id.
-    by_id: HashMap<String, EndpointAddress>,
+    by_id: HashMap<String, Placed>,
     restrictions: HashMap<Arc<str>, Arc<Restriction>>,
+}
+
+/// Where an endpoint is, and whether it was removed.
+#[derive(Debug)]
+struct Placed {
+    address: EndpointAddress,
+    removed: Arc<AtomicBool>,
 }
 
 impl SnapshotCompiler {
@@ -49,7 +56,7 @@ impl SnapshotCompiler {
 
         let before = std::mem::take(&mut self.pools);
         self.places.clear();
-        self.by_id.clear();
+        let mut placed = std::mem::take(&mut self.by_id);
         for endpoint in snapshot.endpoints {
             let endpoint = Arc::new(endpoint);
             if let Some(key) = pool_key(&endpoint) {
@@ -57,9 +64,12 @@ impl SnapshotCompiler {
                 self.acquire(key, known);
             }
             live.data_readers.insert(&endpoint);
-            let place = EndpointAddress::of(&endpoint);
-            self.by_id.insert(endpoint.id.clone(), place.clone());
+            let removed = placed.remove(&endpoint.id).map(|before| before.removed);
+            let place = self.place(&endpoint, removed);
             self.places.entry(place).or_default().push(endpoint);
+        }
+        for gone in placed.into_values() {
+            gone.removed.store(true, Ordering::Release);
         }
         self.restrictions = snapshot
             .restrictions
@@ -95,11 +105,14 @@ impl SnapshotCompiler {
                 self.acquire(key, None);
             }
         }
+        let mut placed = HashMap::new();
         let ids = change.removed.iter().chain(put.iter().map(|one| &one.id));
         for id in ids {
-            let Some(place) = self.by_id.remove(id) else {
+            let Some(before) = self.by_id.remove(id) else {
                 continue;
             };
+            placed.insert(id.clone(), before.removed);
+            let place = before.address;
             if let Some(there) = self.places.get_mut(&place) {
                 let of_id = there.extract_if(.., |endpoint| endpoint.id == *id);
                 for endpoint in of_id {
@@ -114,12 +127,14 @@ impl SnapshotCompiler {
         }
         for endpoint in put {
             live.data_readers.insert(&endpoint);
-            let place = EndpointAddress::of(&endpoint);
-            self.by_id.insert(endpoint.id.clone(), place.clone());
+            let place = self.place(&endpoint, placed.remove(&endpoint.id));
             let there = self.places.entry(place.clone()).or_default();
             let at = there.partition_point(|other| other.id < endpoint.id);
             there.insert(at, endpoint);
             touched.insert(place);
+        }
+        for gone in placed.into_values() {
+            gone.store(true, Ordering::Release);
         }
         for key in released {
             self.release(&key);
@@ -134,8 +149,8 @@ impl SnapshotCompiler {
     /// The ports of TCP endpoints among those with these ids.
     pub(crate) fn ports_of<'a>(&self, ids: impl Iterator<Item = &'a String>) -> Vec<u16> {
         let places = ids.filter_map(|id| self.by_id.get(id));
-        let port = |place: &EndpointAddress| match place {
-            EndpointAddress::Port(port) => Some(*port),
+        let port = |placed: &Placed| match placed.address {
+            EndpointAddress::Port(port) => Some(port),
             _ => None,
         };
         places.filter_map(port).collect()
@@ -172,6 +187,17 @@ impl SnapshotCompiler {
         Ok(())
     }
 
+    /// Notes where an endpoint is. `removed` is what its connections know, if it was in the snapshot before.
+    fn place(&mut self, endpoint: &Endpoint, removed: Option<Arc<AtomicBool>>) -> EndpointAddress {
+        let address = EndpointAddress::of(endpoint);
+        let placed = Placed {
+            address: address.clone(),
+            removed: removed.unwrap_or_default(),
+        };
+        self.by_id.insert(endpoint.id.clone(), placed);
+        address
+    }
+
     /// Counts one more endpoint that forwards to an upstream. `known` is its pool, if there was one.
     fn acquire(&mut self, key: (Arc<str>, Upstream), known: Option<&Arc<Pool>>) {
         let upstream = key.1.clone();
@@ -202,6 +228,11 @@ impl SnapshotCompiler {
                 pool: pool.map(|(pool, _)| Arc::clone(pool)),
                 stand_ins: Vec::new(),
                 counted: Slot::default(),
+                removed: self
+                    .by_id
+                    .get(&endpoint.id)
+                    .map(|placed| Arc::clone(&placed.removed))
+                    .unwrap_or_default(),
             }
         };
         let restriction = |first: &Member| match place {

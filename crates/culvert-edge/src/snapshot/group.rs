@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use culvert_statistics::{EndpointCounters, Slot};
@@ -33,6 +33,8 @@ pub(crate) struct Member {
     pub(crate) stand_ins: Vec<Arc<Pool>>,
     /// Empty until its first traffic.
     pub(crate) counted: Slot,
+    /// Whether the endpoint was removed. An update of the endpoint keeps it.
+    pub(crate) removed: Arc<AtomicBool>,
 }
 
 /// Most stand-ins of an endpoint.
@@ -46,6 +48,13 @@ impl Member {
     pub(crate) fn counters(&self, edge: &EdgeState) -> &Arc<EndpointCounters> {
         self.counted
             .counters(&edge.traffic, &self.endpoint.account, &self.id)
+    }
+
+    /// Whether the endpoint was removed, so that its connections must end. Those of an agent's endpoint end with the
+    /// agent's session, which may outlive the endpoint while the agent moves to another server.
+    pub(crate) fn is_removed(&self) -> bool {
+        let is_agents = |pool: &Arc<Pool>| pool.upstream().agents_endpoint().is_some();
+        self.removed.load(Ordering::Acquire) && !self.pool.as_ref().is_some_and(is_agents)
     }
 
     /// Waits while its agent, which has just lost its connection, may reconnect and no other stands in.

@@ -31,6 +31,7 @@ mod paths;
 mod policies;
 mod proxied;
 mod relays;
+mod removals;
 mod response_heads;
 mod restricted;
 mod rfc6455;
