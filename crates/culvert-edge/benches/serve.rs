@@ -1,8 +1,9 @@
-//! An edge with one endpoint for `benches/instructions`: no store, no API, and an event of each request that is filtered and
-//! written to memory. So it is built in a minute, and what it does is the path of a request.
+//! An edge with one endpoint for `benches/instructions`: no API, and an event of each request that is filtered and
+//! written to memory, or retained in a database. So it is built in minutes, and what it does is the path of a request.
 //!
 //! `serve UPSTREAM HOST` serves `http://HOST` and `https://HOST` until its input ends. It prints both addresses. With
-//! `captured` behind them, it writes events.
+//! `captured` behind them, it writes events. With `kept FOLDER`, it has a server's recorder, which retains events for
+//! 24 hours in a database in that folder, and no subscription.
 
 #![allow(
     clippy::print_stdout,
@@ -12,15 +13,19 @@
 
 use std::io::Read;
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use culvert_base::net::HostName;
 use culvert_base::{OsEntropy, SystemClock};
+use culvert_delivery::Delivery;
 use culvert_edge::{Edge, Endpoint, EndpointBinding, Settings, Snapshot, Timeouts, Upstream};
 use culvert_events::{
     Capture, EventIds, Filter, HTTP_REQUEST_COMPLETE, Kind, Record, Recorder, Selection, encode,
 };
 use culvert_policy::Scheme;
+use culvert_store::{Queue, Store, StoreUrl, Texts};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::PrivateKeyDer;
 use tokio_util::sync::CancellationToken;
@@ -84,23 +89,41 @@ fn certificate(host: &HostName) -> Arc<CertifiedKey> {
     Arc::new(CertifiedKey::new(vec![made.cert.der().clone()], key))
 }
 
+fn writer(is_on: bool) -> Writer {
+    Writer {
+        is_on,
+        filter: Filter::compile(&HTTP_REQUEST_COMPLETE, "ev.conn.server_port > 0").unwrap(),
+        selection: Selection::all(&HTTP_REQUEST_COMPLETE),
+        written: Mutex::new((EventIds::new(Arc::new(OsEntropy)), Vec::new())),
+    }
+}
+
+/// What a server delivers and retains events with, as by default but without a subscription.
+async fn keeper(folder: &Path) -> Arc<Delivery> {
+    let url = StoreUrl::Sqlite(folder.join("state.db"));
+    let clock = || Arc::new(SystemClock);
+    let store = Store::open(&url, clock(), Texts::default()).await.unwrap();
+    let queue = Queue::open(&url, clock()).await.unwrap();
+    let settings = culvert_delivery::Settings {
+        traffic_retention: Duration::from_secs(24 * 3600),
+        ..culvert_delivery::Settings::default()
+    };
+    let delivery = Delivery::new(settings, queue, store, clock(), Arc::new(OsEntropy));
+    delivery.publish(culvert_delivery::Table::default());
+    delivery
+}
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [upstream, host, rest @ ..] = &words[..] else {
         // `cargo test` and `cargo bench` start it without arguments.
-        println!("usage: serve UPSTREAM HOST [captured]");
+        println!("usage: serve UPSTREAM HOST [captured | kept FOLDER]");
         return;
     };
     if upstream.starts_with('-') {
         return;
     }
     let host = HostName::parse(host).unwrap();
-    let recorder = Writer {
-        is_on: rest.first().is_some_and(|word| word == "captured"),
-        filter: Filter::compile(&HTTP_REQUEST_COMPLETE, "ev.conn.server_port > 0").unwrap(),
-        selection: Selection::all(&HTTP_REQUEST_COMPLETE),
-        written: Mutex::new((EventIds::new(Arc::new(OsEntropy)), Vec::new())),
-    };
     let settings = Settings {
         http_addr: Some((Ipv4Addr::LOCALHOST, 0).into()),
         https_addr: Some((Ipv4Addr::LOCALHOST, 0).into()),
@@ -122,8 +145,18 @@ fn main() {
         drop(std::io::stdin().read_to_end(&mut Vec::new()));
         ended.cancel();
     });
+    let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
     runtime.block_on(async {
-        let edge = Edge::bind(settings, Arc::new(recorder), Arc::new(SystemClock));
+        let recorder: Arc<dyn Recorder> = match rest[..] {
+            ["kept", folder] => {
+                let delivery = keeper(Path::new(folder)).await;
+                tokio::spawn(delivery.clone().run(cancel.clone()));
+                delivery.recorder()
+            }
+            ["captured"] => Arc::new(writer(true)),
+            _ => Arc::new(writer(false)),
+        };
+        let edge = Edge::bind(settings, recorder, Arc::new(SystemClock));
         let edge = edge.await.unwrap();
         edge.publish(snapshot).await;
         println!("{}", edge.http_addr().unwrap());
