@@ -66,14 +66,30 @@ impl Ksuid {
         let (first, middle) = divided(high, low);
         let mut text = [b'0'; BODY_LENGTH];
         for (place, mut value) in [(0..7, first), (7..17, middle), (17..27, last)] {
-            for character in text[place].iter_mut().rev() {
+            // Two characters with each division.
+            let (first, pairs) = text[place].as_rchunks_mut();
+            for pair in pairs.iter_mut().rev() {
+                *pair = PAIRS[(value % PAIRS.len() as u64) as usize];
+                value /= PAIRS.len() as u64;
+            }
+            for character in first {
                 *character = BASE62[(value % 62) as usize];
-                value /= 62;
             }
         }
         text
     }
 }
+
+/// All pairs of base62 characters, in the order of their values.
+static PAIRS: [[u8; 2]; 62 * 62] = {
+    let mut pairs = [[0; 2]; 62 * 62];
+    let mut value = 0;
+    while value < pairs.len() {
+        pairs[value] = [BASE62[value / 62], BASE62[value % 62]];
+        value += 1;
+    }
+    pairs
+};
 
 /// The high and the low half of a number.
 fn halves(number: u128) -> (u64, u64) {
