@@ -21,6 +21,8 @@ pub(crate) const MAP_BYTES_MAX: usize = 32 << 10;
 
 /// Number of names that most messages do not exceed; the initial capacity.
 const KEYS_USUAL: usize = 12;
+/// A thread keeps the memory for this many names from one message to the next.
+const KEYS_RETAINED: usize = 64;
 
 const REDACTED: &[u8] = b"[redacted]";
 const COOKIE: &[u8] = b"Cookie";
@@ -309,17 +311,23 @@ pub(crate) fn push_map<'a>(
     let mut cache = CACHE.take().unwrap_or_default();
     let mut map = MapWriter {
         out,
-        keys: Vec::with_capacity(KEYS_USUAL),
+        keys: std::mem::take(&mut cache.keys),
         strays: Vec::new(),
         hashes: 0,
+        bytes: 0,
         cache: &mut cache,
     };
+    map.keys.reserve(KEYS_USUAL);
     let start = map.out.len();
     map.out.push(b'{');
     for (name, value) in lines {
         map.push_line(name, value, rules, cookies);
     }
-    map.close(start);
+    let mut keys = map.close(start);
+    if keys.capacity() <= KEYS_RETAINED {
+        keys.clear();
+        cache.keys = keys;
+    }
     CACHE.set(Some(cache));
 }
 
@@ -339,6 +347,8 @@ const CACHED_EVERY: u32 = 4;
 struct LineCache {
     lines: Vec<CachedLine>,
     n_missed: u32,
+    /// Empty: the memory for the names of the next map.
+    keys: Vec<Key>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -348,10 +358,10 @@ struct CachedLine {
     /// The name and the value as received.
     received: Vec<u8>,
     name_length: usize,
-    /// `Name":["value"`.
+    /// `],"Name":["value"`. Its first bytes end the line before ([`NEXT_LINE`]).
     json: Vec<u8>,
     /// Bytes of the name in it.
-    name_end: usize,
+    name_bytes: usize,
     /// Hash of the name.
     hash: u64,
     bytes: usize,
@@ -410,8 +420,9 @@ impl LineCache {
         line.received.extend_from_slice(value);
         line.name_length = name.len();
         line.json.clear();
+        line.json.extend_from_slice(NEXT_LINE);
         line.json.extend_from_slice(json);
-        line.name_end = key.name.1 - key.name.0;
+        line.name_bytes = key.name.1 - key.name.0;
         (line.hash, line.bytes) = (key.hash, key.bytes);
     }
 }
@@ -421,16 +432,22 @@ fn is_id_byte(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || *byte == b'_'
 }
 
+/// Ends the values of a name and begins the next name.
+const NEXT_LINE: &[u8] = b"],\"";
+
 struct MapWriter<'o> {
     out: &'o mut Vec<u8>,
     keys: Vec<Key>,
     strays: Vec<Stray>,
     /// A bit for the hash of each key. A name whose bit is not set is new.
     hashes: u64,
+    /// The sum over all keys.
+    bytes: usize,
     cache: &'o mut LineCache,
 }
 
 /// A name, and where its values are written.
+#[derive(Debug)]
 struct Key {
     hash: u64,
     /// Start and end of the name; the end is exclusive.
@@ -454,21 +471,21 @@ struct Stray {
 impl MapWriter<'_> {
     fn push_line(&mut self, name: &[u8], value: &[u8], rules: &HeaderRules, cookies: Cookies) {
         let before = self.out.len();
-        self.out.reserve(name.len() + value.len() + 32);
-        if self.keys.is_empty() {
-            self.out.push(b'"');
-        } else {
-            self.out.extend_from_slice(b"],\"");
-        }
-        let start = self.out.len();
+        // The first name has no line before it.
+        let begins_at = match self.keys.is_empty() {
+            true => NEXT_LINE.len() - 1,
+            false => 0,
+        };
         if let Some(line) = self.cache.get(rules, name, value)
-            && self.hashes & bit(line.hash) == 0
+            && is_new(&self.keys, self.hashes, line.hash)
         {
-            self.out.extend_from_slice(&line.json);
+            self.out.extend_from_slice(&line.json[begins_at..]);
+            let start = before + NEXT_LINE.len() - begins_at;
             self.hashes |= bit(line.hash);
+            self.bytes += line.bytes;
             self.keys.push(Key {
                 hash: line.hash,
-                name: (start, start + line.name_end),
+                name: (start, start + line.name_bytes),
                 end: self.out.len(),
                 strays: None,
                 shown: Shown::Whole,
@@ -476,6 +493,9 @@ impl MapWriter<'_> {
             });
             return;
         }
+        self.out.reserve(name.len() + value.len() + 32);
+        self.out.extend_from_slice(&NEXT_LINE[begins_at..]);
+        let start = self.out.len();
         let (hash, name_bytes) = push_name(self.out, name);
         let end = self.out.len();
         if self.hashes & bit(hash) != 0
@@ -490,6 +510,7 @@ impl MapWriter<'_> {
         let bytes = name_bytes + self.push_value(value, shown, rules);
         self.out.push(b'"');
         self.hashes |= bit(hash);
+        self.bytes += bytes;
         let key = Key {
             hash,
             name: (start, end),
@@ -540,6 +561,7 @@ impl MapWriter<'_> {
         self.out.push(b'"');
         let end = self.out.len();
         self.keys[index].bytes += bytes;
+        self.bytes += bytes;
         match last {
             Some(last) if adjacent => self.strays[last].end = end,
             None if adjacent => self.keys[index].end = end,
@@ -576,22 +598,30 @@ impl MapWriter<'_> {
         }
     }
 
-    /// Keeps the names that fit, inserts the values that were stored aside, and ends the map that
-    /// began at `start`.
-    fn close(self, start: usize) {
+    /// How many names fit.
+    fn n_kept(&self) -> usize {
+        if self.bytes <= MAP_BYTES_MAX {
+            return self.keys.len();
+        }
         let mut bytes = 0;
-        let kept = self
-            .keys
-            .iter()
-            .take_while(|key| {
-                bytes += key.bytes;
-                bytes <= MAP_BYTES_MAX
-            })
-            .count();
+        let fits = |key: &&Key| {
+            bytes += key.bytes;
+            bytes <= MAP_BYTES_MAX
+        };
+        self.keys.iter().take_while(fits).count()
+    }
+
+    /// Keeps the names that fit, inserts the values that were stored aside, and ends the map that
+    /// began at `start`. Returns the memory of the names.
+    fn close(self, start: usize) -> Vec<Key> {
+        let kept = self.n_kept();
         let Self {
-            out, keys, strays, ..
+            out,
+            keys: all_keys,
+            strays,
+            ..
         } = self;
-        let keys = &keys[..kept];
+        let keys = &all_keys[..kept];
         if strays.is_empty() {
             out.truncate(keys.last().map_or(start + 1, |key| key.end));
         } else {
@@ -610,7 +640,13 @@ impl MapWriter<'_> {
             out.truncate(start + 1 + out.len() - rebuilt);
         }
         out.extend_from_slice(if keys.is_empty() { b"}" } else { b"]}" });
+        all_keys
     }
+}
+
+/// Whether no key has this hash. `hashes` has a bit for the hash of each.
+fn is_new(keys: &[Key], hashes: u64, hash: u64) -> bool {
+    hashes & bit(hash) == 0 || keys.iter().all(|key| key.hash != hash)
 }
 
 /// Writes a name in lower case, with a capital at the beginning and after each `-`. Returns its
