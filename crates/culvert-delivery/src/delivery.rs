@@ -26,6 +26,7 @@ use crate::health::{AllCounters, Health};
 use crate::losses::{self, Losses};
 use crate::meters::{Dropped, Meters};
 use crate::net::Net;
+use crate::open_pieces::OpenPieces;
 use crate::plane::Plane;
 use crate::record_shards::{OfferLimits, RecordShards};
 use crate::recorder::Flusher;
@@ -76,6 +77,9 @@ impl Delivery {
         };
         let bodies = (!settings.traffic_retention.is_zero())
             .then(|| BodyBudget::new(settings.capture_bytes_max));
+        let pieces = Arc::new(PieceQueue::default());
+        let open_pieces = (!settings.traffic_retention.is_zero())
+            .then(|| OpenPieces::new(&entropy, pieces.clone(), meters.clone()));
         let log: Arc<dyn EventLog> = match &settings.event_log {
             None => Arc::new(queue.clone()),
             Some(stream) => Arc::new(JetStream::new(
@@ -95,14 +99,19 @@ impl Delivery {
                 table: ArcSwap::default(),
                 tables: watch::Sender::new(0),
                 rights: watch::Sender::new(0),
-                offers: Arc::new(RecordShards::new(limits, meters.clone(), bodies)),
+                offers: Arc::new(RecordShards::new(
+                    limits,
+                    meters.clone(),
+                    bodies,
+                    open_pieces,
+                )),
                 tails: Arc::default(),
                 all_counters: AllCounters::default(),
                 meters,
                 notifier: WorkerNotifier::default(),
                 direct_events: AtomicU64::new(0),
                 spill: SpillWriter::default(),
-                pieces: PieceQueue::default(),
+                pieces,
                 bodies: BodyQueue::default(),
                 spare: BufferPool::default(),
                 budget: Mutex::new(RetryBudget::new(clock.now())),
@@ -119,7 +128,7 @@ impl Delivery {
         self.plane.offers.clone()
     }
 
-    /// Publishes a table. It also applies to records that are offered but not written yet.
+    /// Publishes a table. It also applies to records that wait in the recorder.
     pub fn publish(&self, table: Table) {
         let compiled = Compiled::new(table, &self.plane.all_counters);
         self.plane

@@ -39,6 +39,7 @@ mod kafka;
 mod losses;
 pub mod meters;
 pub mod net;
+mod open_pieces;
 mod plane;
 mod record_shards;
 mod recorder;

@@ -51,7 +51,7 @@ pub(crate) struct Plane {
     /// Requests to write buffers to the queue.
     pub(crate) spill: SpillWriter,
     /// Pieces of the traffic log that wait to be written.
-    pub(crate) pieces: PieceQueue,
+    pub(crate) pieces: Arc<PieceQueue>,
     /// Captured messages that wait to be written.
     pub(crate) bodies: BodyQueue,
     pub(crate) spare: BufferPool,
@@ -102,7 +102,7 @@ impl Plane {
         let retained = self.retains_traffic().then(retained_pieces::captures);
         let wanted = table.captures().chain(self.tails.captures());
         self.offers
-            .set_captures(wanted.chain(retained.into_iter().flatten()));
+            .set_captures(wanted, retained.into_iter().flatten());
     }
 
     /// Whether traffic events are retained.

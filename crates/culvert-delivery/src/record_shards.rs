@@ -1,7 +1,8 @@
 //! Records that planes offer, before the flusher takes them.
 //!
 //! Offering never waits: a record is pushed onto one of a few lists under a lock that is held for a push, or it
-//! is dropped and counted when the lists hold too much.
+//! is dropped and counted when the lists hold too much. Where traffic is retained, the offering thread packs the event
+//! first (`open_pieces`), and only records that a subscription or a tail may want are pushed.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,17 +12,20 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
 use culvert_events::bodies::BodyBudget;
-use culvert_events::{Capture, Kind, Record, Recorder};
+use culvert_events::{Capture, Family, Kind, Record, Recorder};
 
 use crate::meters::{Dropped, Meters};
+use crate::open_pieces::OpenPieces;
 
 /// Number of lists; a thread always uses the same one.
-const SHARDS: usize = 8;
+pub(crate) const SHARDS: usize = 8;
 
 /// Lists of offered records.
 #[derive(Debug)]
 pub(crate) struct RecordShards {
-    captures: ArcSwap<Vec<(&'static Kind, Capture)>>,
+    captures: ArcSwap<Vec<Captured>>,
+    /// Whether any kind is followed. If not, a record need not look for its own.
+    has_followers: AtomicBool,
     shards: [Mutex<Vec<Record>>; SHARDS],
     records: AtomicUsize,
     bytes: AtomicUsize,
@@ -34,6 +38,17 @@ pub(crate) struct RecordShards {
     meters: Arc<Meters>,
     /// The memory for captured messages; `None` if they are not stored.
     bodies: Option<Arc<BodyBudget>>,
+    /// `None` if traffic is not retained.
+    pieces: Option<OpenPieces>,
+}
+
+/// The captured fields of a kind.
+#[derive(Clone, Copy, Debug)]
+struct Captured {
+    kind: &'static Kind,
+    capture: Capture,
+    /// Whether a subscription or a tail may want its events.
+    is_followed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,9 +65,11 @@ impl RecordShards {
         limits: OfferLimits,
         meters: Arc<Meters>,
         bodies: Option<Arc<BodyBudget>>,
+        pieces: Option<OpenPieces>,
     ) -> Self {
         Self {
             captures: ArcSwap::default(),
+            has_followers: AtomicBool::new(false),
             shards: Default::default(),
             records: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
@@ -62,22 +79,57 @@ impl RecordShards {
             is_sleeping: AtomicBool::new(false),
             meters,
             bodies,
+            pieces,
         }
     }
 
-    /// Sets the captured fields of each kind for later records.
-    pub(crate) fn set_captures(&self, wanted: impl Iterator<Item = (&'static Kind, Capture)>) {
-        let mut captures: Vec<(&'static Kind, Capture)> = Vec::new();
-        for (kind, capture) in wanted {
-            match captures
-                .iter_mut()
-                .find(|(known, _)| known.name == kind.name)
-            {
-                Some((_, union)) => *union = union.union(capture),
-                None => captures.push((kind, capture)),
+    /// Sets the captured fields of each kind for later records: those that subscriptions and tails want, and those that
+    /// are retained.
+    pub(crate) fn set_captures(
+        &self,
+        wanted: impl Iterator<Item = (&'static Kind, Capture)>,
+        retained: impl Iterator<Item = (&'static Kind, Capture)>,
+    ) {
+        let mut all: Vec<Captured> = Vec::new();
+        let wanted = wanted.map(|(kind, capture)| (kind, capture, true));
+        let retained = retained.map(|(kind, capture)| (kind, capture, false));
+        for (kind, capture, is_followed) in wanted.chain(retained) {
+            match all.iter_mut().find(|known| known.kind == kind) {
+                Some(known) => known.capture = known.capture.union(capture),
+                None => all.push(Captured {
+                    kind,
+                    capture,
+                    is_followed,
+                }),
             }
         }
-        self.captures.store(Arc::new(captures));
+        let has_followers = all.iter().any(|captured| captured.is_followed);
+        self.captures.store(Arc::new(all));
+        self.has_followers.store(has_followers, Ordering::Release);
+    }
+
+    fn captured(&self, kind: &'static Kind) -> Option<Captured> {
+        let captures = self.captures.load();
+        captures.iter().find(|known| known.kind == kind).copied()
+    }
+
+    /// Whether a subscription or a tail may want events of this kind.
+    fn is_followed(&self, kind: &'static Kind) -> bool {
+        self.has_followers.load(Ordering::Acquire)
+            && self
+                .captured(kind)
+                .is_some_and(|captured| captured.is_followed)
+    }
+
+    /// Whether the flusher has to be woken, because it sleeps until the next record.
+    fn has_slept(&self) -> bool {
+        self.is_sleeping.load(Ordering::SeqCst) && self.is_sleeping.swap(false, Ordering::SeqCst)
+    }
+
+    fn wake_sleeping(&self) {
+        if self.has_slept() {
+            self.wake.notify_one();
+        }
     }
 
     /// Records accepted since the start.
@@ -86,14 +138,25 @@ impl RecordShards {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.records.load(Ordering::Acquire) == 0
+        self.records.load(Ordering::Acquire) == 0 && !self.has_open_piece()
     }
 
-    /// Requests a wake-up for the next record. False if a record is already there.
+    fn has_open_piece(&self) -> bool {
+        self.pieces.as_ref().is_some_and(OpenPieces::has_any)
+    }
+
+    /// Closes the pieces that the offering threads fill.
+    pub(crate) fn close_pieces(&self) {
+        if let Some(pieces) = &self.pieces {
+            pieces.close();
+        }
+    }
+
+    /// Requests a wake-up for the next record. False if a record or a piece with events is already there.
     pub(crate) fn arm_wake(&self) -> bool {
         self.is_sleeping.store(true, Ordering::SeqCst);
         // `offer` checks in the opposite order, so one of the two sees the other.
-        self.records.load(Ordering::SeqCst) == 0
+        self.records.load(Ordering::SeqCst) == 0 && !self.has_open_piece()
     }
 
     pub(crate) fn is_full_enough(&self) -> bool {
@@ -128,14 +191,21 @@ impl RecordShards {
 
 impl Recorder for RecordShards {
     fn capture(&self, kind: &'static Kind) -> Capture {
-        self.captures
-            .load()
-            .iter()
-            .find(|(known, _)| std::ptr::eq(*known, kind) || known.name == kind.name)
-            .map_or(Capture::NONE, |(_, capture)| *capture)
+        let captured = self.captured(kind);
+        captured.map_or(Capture::NONE, |captured| captured.capture)
     }
 
-    fn offer(&self, record: Record) {
+    fn offer(&self, mut record: Record) {
+        if let Some(pieces) = &self.pieces
+            && record.kind().family == Family::Traffic
+        {
+            if !record.has_bodies() && !self.is_followed(record.kind()) {
+                pieces.keep(record);
+                self.wake_sleeping();
+                return;
+            }
+            record.assign_id(pieces.keep_copy(&record));
+        }
         let size = record.bytes();
         let records = self.records.fetch_add(1, Ordering::SeqCst) + 1;
         let bytes = self.bytes.fetch_add(size, Ordering::Relaxed) + size;
@@ -152,8 +222,7 @@ impl Recorder for RecordShards {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .push(record);
         let crossed = bytes / self.limits.wake_bytes != (bytes - size) / self.limits.wake_bytes;
-        let is_first = self.is_sleeping.load(Ordering::SeqCst)
-            && self.is_sleeping.swap(false, Ordering::SeqCst);
+        let is_first = self.has_slept();
         if is_first || records.is_multiple_of(self.limits.wake_records) || crossed {
             self.wake.notify_one();
         }
@@ -164,7 +233,8 @@ impl Recorder for RecordShards {
     }
 }
 
-fn shard_of_this_thread() -> usize {
+/// The number of the lists and pieces that this thread fills.
+pub(crate) fn shard_of_this_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -196,7 +266,7 @@ mod tests {
             wake_records: 64,
             wake_bytes: 1 << 20,
         };
-        let offers = RecordShards::new(limits, Arc::default(), None);
+        let offers = RecordShards::new(limits, Arc::default(), None, None);
         let turn = Mutex::new(0);
         let barrier = Barrier::new(THREADS + 1);
         let mut taken = Vec::new();

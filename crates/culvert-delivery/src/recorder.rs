@@ -3,7 +3,8 @@
 //! One flusher takes offered records (`record_shards`) in small groups, while they are still in the processor's
 //! cache. It encodes an event once for each distinct selection. It hands a batch over when it is full, and all
 //! batches after 500 events, 512 KiB or 200 ms, whichever comes first. It never waits for the disk or a destination.
-//! A crash loses the records and batches in memory.
+//! A crash loses the records and batches in memory. It also closes the pieces of the traffic log every 200 ms, which the
+//! offering threads fill (`open_pieces`).
 //!
 //! Not here: which subscriptions want an event (`subscription`), delivery (`buffer`, `spill`), the format of batches
 //! (`batch`).
@@ -17,14 +18,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use culvert_events::encode::{self, Truncated};
-use culvert_events::{EventIds, Family, Record};
+use culvert_events::{EventIds, Record};
 
 use crate::batch::OpenBatch;
 use crate::buffer::Route;
 use crate::losses::Note;
 use crate::meters::{Dropped, Meters};
 use crate::plane::Plane;
-use crate::retained_pieces::OpenPiece;
 use crate::subscription::{Compiled, CompiledDestination, Reader};
 
 /// Takes offered records and puts them into buffers.
@@ -44,7 +44,7 @@ pub(crate) struct Flusher {
     is_stopping: bool,
     /// Whether traffic events are retained.
     is_retaining: bool,
-    piece: Option<OpenPiece>,
+    pieces_closed_at: Instant,
 }
 
 struct OpenDestination {
@@ -72,7 +72,7 @@ impl Flusher {
         Self {
             ids: EventIds::new(plane.entropy.clone()),
             is_retaining: plane.retains_traffic(),
-            piece: None,
+            pieces_closed_at: Instant::now(),
             plane,
             taken: Vec::new(),
             scratch: Vec::with_capacity(4 << 10),
@@ -107,6 +107,10 @@ impl Flusher {
                     plane.spare.clear();
                 }
             }
+            if is_due || self.pieces_closed_at.elapsed() >= flush_after {
+                offers.close_pieces();
+                self.pieces_closed_at = Instant::now();
+            }
             if self.is_stopping && offers.is_empty() {
                 plane.spill.finish();
                 plane.pieces.finish();
@@ -123,11 +127,12 @@ impl Flusher {
             if let Some(note) = &mut self.note {
                 note.write(offers.accepted());
             }
+            let note_at = self.note.as_ref().map(|_| Instant::now() + NOTE_EVERY);
             let timer = async {
                 match due {
                     Some(due) => {
-                        let soon = Instant::now() + NOTE_EVERY;
-                        tokio::time::sleep_until(due.min(soon)).await;
+                        let soon = note_at.map_or(due, |note_at| due.min(note_at));
+                        tokio::time::sleep_until(soon).await;
                     }
                     None => std::future::pending().await,
                 }
@@ -188,7 +193,6 @@ impl Flusher {
         let id: &str = &event;
         plane.tails.record(&record, id, &plane.meters);
         self.write_for_subscriptions(plane, table, &record, id, tally);
-        self.keep(record, id);
     }
 
     fn write_for_subscriptions(
@@ -228,22 +232,6 @@ impl Flusher {
                     self.push(plane, table, reader, destination);
                 }
             }
-        }
-    }
-
-    /// Adds one record to the traffic log, if its kind is retained.
-    fn keep(&mut self, record: Record, id: &str) {
-        if !self.is_retaining || record.kind().family != Family::Traffic {
-            return;
-        }
-        let at = record.at();
-        let piece = self.piece.get_or_insert_with(|| OpenPiece::new(at));
-        let before = piece.bytes();
-        let is_full = piece.push(id, record);
-        self.held_events += 1;
-        self.held_bytes += piece.bytes().saturating_sub(before);
-        if is_full && let Some(piece) = self.piece.take() {
-            self.plane.pieces.put(&self.plane.meters, piece);
         }
     }
 
@@ -302,9 +290,6 @@ impl Flusher {
             if !batch.is_empty() {
                 hand_on(&self.plane, &destination, batch, self.is_stopping);
             }
-        }
-        if let Some(piece) = self.piece.take() {
-            self.plane.pieces.put(&self.plane.meters, piece);
         }
         self.held_events = 0;
         self.held_bytes = 0;

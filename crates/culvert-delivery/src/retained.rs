@@ -1,6 +1,7 @@
 //! The traffic log: traffic events retained for searches and replays, each once with every field.
 //!
-//! The recorder fills pieces (`retained_pieces`), and a task here joins and writes them, together after less than a second, so
+//! The threads that offer events fill pieces (`open_pieces`), the recorder closes them, and a task here joins and writes
+//! them, together after less than a second, so
 //! traffic and its delivery never wait for the disk. Pieces that cannot be written stay in bounded memory and are tried again; events beyond the limit are
 //! not retained, and counted. A crash loses the pieces in memory.
 //!

@@ -8,13 +8,13 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use culvert_base::Timestamp;
-use culvert_events::{Capture, Family, Kind, Packer, Record, Selection, kinds};
+use culvert_events::{Capture, EventId, Family, Kind, Packer, Record, Selection, kinds};
 use culvert_store::NewPiece;
 
 use crate::meters::Meters;
 use crate::stored_piece::{push_segment, stored};
 
-/// Maximum bytes of pieces in memory.
+/// Maximum bytes of closed pieces in memory. The open piece of each shard comes to these, within the limits of a piece.
 const HELD_BYTES_MAX: u64 = 16 << 20;
 
 /// Bytes written together. One more piece may exceed it.
@@ -72,19 +72,29 @@ impl OpenPiece {
     }
 
     /// Adds an event. Returns whether the piece is then full.
-    pub(crate) fn push(&mut self, id: &str, record: Record) -> bool {
-        let at = record.at();
+    pub(crate) fn push(&mut self, id: &EventId, record: Record) -> bool {
+        self.extend_to(record.at());
+        self.packer.push(id.as_bytes(), record, &self.no_endpoint);
+        self.is_full()
+    }
+
+    /// The same for a record that is needed further.
+    pub(crate) fn push_copy(&mut self, id: &EventId, record: &Record) -> bool {
+        self.extend_to(record.at());
+        self.packer
+            .push_copy(id.as_bytes(), record, &self.no_endpoint);
+        self.is_full()
+    }
+
+    fn extend_to(&mut self, at: Timestamp) {
         self.first_at = self.first_at.min(at);
         self.last_at = self.last_at.max(at);
-        self.packer.push(id, record, &self.no_endpoint);
+    }
+
+    fn is_full(&self) -> bool {
         self.packer.is_full()
             || self.packer.len() >= JOINED_EVENTS_MAX
             || self.packer.value_bytes() >= JOINED_VALUES_MAX
-    }
-
-    /// Bytes so far.
-    pub(crate) fn bytes(&self) -> usize {
-        self.packer.bytes()
     }
 
     fn close(self) -> ClosedPiece {

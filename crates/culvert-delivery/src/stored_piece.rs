@@ -2,7 +2,7 @@
 //!
 //! A piece is a sequence of segments (`culvert_events::unpack`), each behind its length (u32, little-endian). It is
 //! stored plain, followed by the byte 3; or, where that is shorter, as one block of LZ4, followed by the length of the
-//! plain form (u32) and the byte 4. Pieces of older versions have the form of a batch, with the endpoint of an event
+//! plain form (u32) and the byte 4. The events of all segments together are in the order of their times. Pieces of older versions have the form of a batch, with the endpoint of an event
 //! in the place of its subscription.
 //!
 //! Not here: when a piece is complete (`retained_pieces`), and which events of it are wanted.
@@ -88,6 +88,8 @@ impl StoredPiece {
             events.extend(unpacked);
             rest = behind;
         }
+        // Threads fill segments side by side. Events of the same time keep their order.
+        events.sort_by_key(|event: &Unpacked| event.record.at());
         Some(Self::Records(events))
     }
 
@@ -239,7 +241,7 @@ mod tests {
                 let all = Selection::all(&HTTP);
                 let _whole = encode::event(&record(path), &all, "ev_1", &mut line);
                 batch.push(&"ep_1".into(), &line);
-                packer.push("ev_1", record(path), &"".into());
+                packer.push(b"ev_1", record(path), &"".into());
             }
             push_segment(&mut body, &packer.finish().0);
         }
@@ -263,7 +265,7 @@ mod tests {
     fn a_damaged_piece_is_not_read() {
         let mut body = Vec::new();
         let mut packer = Packer::default();
-        packer.push("ev_1", record("/a"), &"".into());
+        packer.push(b"ev_1", record("/a"), &"".into());
         push_segment(&mut body, &packer.finish().0);
         body.push(PLAIN);
         assert!(StoredPiece::read(body.clone()).is_some());

@@ -215,7 +215,7 @@ fn main() {
             let start = Instant::now();
             let mut packer = Packer::default();
             for record in records {
-                packer.push(&id, record, &none);
+                packer.push(id.as_bytes(), record, &none);
             }
             black_box(&packer);
             best = best.min(start.elapsed().as_nanos() as f64 / RECORDS as f64);

@@ -19,6 +19,11 @@ impl EventId {
         text[3..].copy_from_slice(&Ksuid::new(at, random).text());
         Self(text)
     }
+
+    /// Its characters, which are ASCII.
+    pub fn as_bytes(&self) -> &[u8; Self::LENGTH] {
+        &self.0
+    }
 }
 
 impl Deref for EventId {

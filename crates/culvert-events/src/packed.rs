@@ -93,7 +93,29 @@ impl Names {
 
 impl Packer {
     /// Adds an event, unless [`Self::is_full`].
-    pub fn push(&mut self, id: &str, record: Record, no_endpoint: &Arc<str>) {
+    ///
+    /// `id` is UTF-8 of at most 255 bytes; `no_endpoint` stands for a missing endpoint.
+    pub fn push(&mut self, id: &[u8], record: Record, no_endpoint: &Arc<str>) {
+        let place = self.write(id, &record, no_endpoint);
+        match self.last.get_mut(place) {
+            Some(last) => *last = record,
+            None => self.last.push(record),
+        }
+    }
+
+    /// The same for a record that is needed further.
+    pub fn push_copy(&mut self, id: &[u8], record: &Record, no_endpoint: &Arc<str>) {
+        let place = self.write(id, record, no_endpoint);
+        if place == self.last.len() {
+            let account = Arc::clone(record.account());
+            let last = Record::new(record.kind(), Capture::NONE, account);
+            self.last.push(last);
+        }
+        self.last[place].copy_values(record);
+    }
+
+    /// Writes an event. Returns the place of its kind.
+    fn write(&mut self, id: &[u8], record: &Record, no_endpoint: &Arc<str>) -> usize {
         let mut known = self.last.iter();
         let place = known
             .position(|last| last.kind() == record.kind())
@@ -105,26 +127,23 @@ impl Packer {
         push_name(&mut self.out, &mut self.accounts, record.account());
         let endpoint = record.endpoint().unwrap_or(no_endpoint);
         push_name(&mut self.out, &mut self.endpoints, endpoint);
-        let id = &id.as_bytes()[..id.len().min(usize::from(u8::MAX))];
+        let id = &id[..id.len().min(usize::from(u8::MAX))];
         self.out.push(u8::try_from(id.len()).unwrap_or(u8::MAX));
         self.out.extend_from_slice(id);
         let nanos = record.at().unix_nanos();
         self.out.extend_from_slice(&nanos.to_le_bytes());
         let before = self.last.get(place);
-        let changed = changed_fields(&record, before);
+        let changed = changed_fields(record, before);
         self.out.extend_from_slice(&changed.to_le_bytes());
         let mut left = changed;
         while left != 0 {
             let index = left.trailing_zeros() as usize;
             left &= left - 1;
-            push_value(&mut self.out, &record, index);
+            push_value(&mut self.out, record, index);
         }
         self.value_bytes += record.value_bytes();
         self.n_events += 1;
-        match self.last.get_mut(place) {
-            Some(last) => *last = record,
-            None => self.last.push(record),
-        }
+        place
     }
 
     /// Whether no further event fits, because a table is full.
@@ -145,11 +164,6 @@ impl Packer {
     /// The bytes of all values, as if none had been the same. The JSON has about twice as many.
     pub fn value_bytes(&self) -> usize {
         self.value_bytes
-    }
-
-    /// Bytes of the segment.
-    pub fn bytes(&self) -> usize {
-        self.out.len()
     }
 
     /// The segment, and the endpoints of its events.
@@ -495,7 +509,11 @@ mod tests {
                 line(&record, &id),
                 endpoint.map_or(String::new(), |e| e.to_string()),
             ));
-            packer.push(&id, record, &none);
+            // The form does not depend on who keeps the record.
+            match index % 3 {
+                0 => packer.push_copy(id.as_bytes(), &record, &none),
+                _ => packer.push(id.as_bytes(), record, &none),
+            }
         }
         assert_eq!(packer.len() as usize, events.len());
         (packer.finish().0, written)

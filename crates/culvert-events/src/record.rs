@@ -1,10 +1,12 @@
 //! A traffic event that is being filled.
 //!
 //! A record has two allocations, which [`Record::reset`] keeps: a cell for each field, and an arena
-//! for all bytes. Setting a field that no subscription captures costs one bit test.
+//! for all bytes. A thread keeps those of some records that it dropped, and uses them for new ones. Setting a field
+//! that no subscription captures costs one bit test.
 //!
 //! Not here: the JSON of the whole event ([`crate::encode`]).
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +30,15 @@ pub(crate) const LOGS_BYTES_MAX: usize = 16 << 10;
 
 /// Initial size of the arena, enough for an ordinary event.
 const ARENA_BYTES: usize = 2 << 10;
+
+/// Maximum number of dropped records whose memory a thread keeps, and maximum size of their arenas.
+const SPARE_MAX: usize = 32;
+const SPARE_ARENA_BYTES_MAX: usize = 4 * ARENA_BYTES;
+
+thread_local! {
+    /// The cells and the arenas of dropped records.
+    static SPARE: RefCell<Vec<(Vec<Cell>, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
+}
 
 /// A traffic event in progress, with the fields captured so far.
 #[derive(Debug)]
@@ -94,6 +105,12 @@ impl JsonSpans {
 impl Record {
     /// An event of `kind` in `account`, for which `capture` is recorded.
     pub fn new(kind: &'static Kind, capture: Capture, account: Arc<str>) -> Self {
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
+        let (mut cells, mut arena) = spare.ok().flatten().unwrap_or_default();
+        cells.clear();
+        cells.resize(kind.fields.len(), Cell::Unset);
+        arena.clear();
+        arena.reserve(ARENA_BYTES);
         Self {
             kind,
             capture,
@@ -101,8 +118,8 @@ impl Record {
             endpoint: None,
             begun_at: Timestamp::default(),
             at: Timestamp::default(),
-            cells: vec![Cell::Unset; kind.fields.len()],
-            arena: Vec::with_capacity(ARENA_BYTES),
+            cells,
+            arena,
             json: JsonSpans::default(),
             logs_dropped: 0,
             bodies: None,
@@ -128,6 +145,11 @@ impl Record {
     /// Attaches captured messages, which are stored beside the event.
     pub fn attach_bodies(&mut self, bodies: Box<CapturedExchange>) {
         self.bodies = Some(bodies);
+    }
+
+    /// Whether captured messages are attached.
+    pub fn has_bodies(&self) -> bool {
+        self.bodies.is_some()
     }
 
     /// Takes the captured messages.
@@ -374,6 +396,12 @@ impl Record {
         Some(())
     }
 
+    /// Takes over the values of all fields of `other`, a record of the same kind.
+    pub(crate) fn copy_values(&mut self, other: &Self) {
+        self.cells.clone_from(&other.cells);
+        self.arena.clone_from(&other.arena);
+    }
+
     /// The values of all fields of its kind.
     pub(crate) fn cells(&self) -> &[Cell] {
         &self.cells
@@ -403,6 +431,22 @@ impl Record {
     /// The text of a cell.
     pub(crate) fn text_of(&self, span: Span) -> &str {
         std::str::from_utf8(self.bytes_of(span)).unwrap_or_default()
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let (cells, arena) = (&mut self.cells, &mut self.arena);
+        if arena.capacity() > SPARE_ARENA_BYTES_MAX {
+            return;
+        }
+        // A thread that ends keeps nothing.
+        let _ended = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < SPARE_MAX {
+                spare.push((std::mem::take(cells), std::mem::take(arena)));
+            }
+        });
     }
 }
 

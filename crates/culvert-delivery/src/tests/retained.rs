@@ -1,8 +1,9 @@
 //! Traffic that is kept, and replays of it.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use culvert_base::Clock;
+use culvert_base::{Clock, Timestamp};
 use culvert_events::{Filter, HTTP_REQUEST_COMPLETE as HTTP, Selection};
 use culvert_store::{Bound, Range};
 use serde_json::{Value, json};
@@ -11,8 +12,9 @@ use super::bench::{Bench, Scripted, record, source};
 use crate::fake::until;
 use crate::replay::TrafficRange;
 use crate::settings::Settings;
+use crate::stored_piece::StoredEvent;
 use crate::subscription::{Destination, Source, Table};
-use crate::{Replay, retained};
+use crate::{Replay, TailSpec, Tailed, retained};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -195,4 +197,91 @@ async fn delivery_continues_if_traffic_cannot_be_retained() {
         ),
         (1, 10)
     );
+}
+
+/// All retained events, in the order of the log: id and nanoseconds.
+async fn retained_events(bench: &Bench) -> Vec<(String, i64)> {
+    let queue = &bench.queue;
+    let last = queue.settled_traffic().await.unwrap().last;
+    let pieces = queue.traffic_pieces(0, last, u32::MAX).await.unwrap();
+    let mut events = Vec::new();
+    for (_, piece) in pieces
+        .into_iter()
+        .map(|piece| retained::read(piece).unwrap())
+    {
+        let of_event = |event: StoredEvent<'_>| {
+            let mut parsed = None;
+            let record = event.record(&mut parsed).unwrap();
+            (event.id().to_owned(), record.at().unix_nanos())
+        };
+        events.extend(piece.events().map(of_event));
+    }
+    events
+}
+
+#[tokio::test]
+async fn a_record_is_handed_to_the_recorder_only_if_it_is_followed() {
+    let bench = Bench::with(keeps).await;
+    bench.delivery.publish(Table::default());
+    let running = bench.run();
+    keep(&bench, 0..3).await;
+    let handed_over = || bench.delivery.plane.offers.accepted();
+    assert_eq!(handed_over(), 0);
+    let spec = TailSpec {
+        account: "ac_1".to_owned(),
+        ..TailSpec::default()
+    };
+    let mut tail = bench.delivery.tail(spec).unwrap();
+    keep(&bench, 3..4).await;
+    assert_eq!(handed_over(), 1);
+    let Tailed::Event(line) = tail.next().await else {
+        panic!("lost")
+    };
+    let event: Value = serde_json::from_str(&line).unwrap();
+    let retained = retained_events(&bench).await;
+    assert_eq!(retained.len(), 4);
+    assert_eq!(event["event_id"], json!(retained[3].0), "one event, one id");
+    drop(tail);
+    keep(&bench, 4..6).await;
+    assert_eq!(handed_over(), 1);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn threads_retain_side_by_side_and_a_piece_is_read_in_order() {
+    const THREADS: i64 = 4;
+    const EACH: i64 = 200;
+    let bench = Bench::with(|settings| {
+        keeps(settings);
+        // All threads are done before the first piece is closed and written.
+        settings.flush_after = DAY;
+    })
+    .await;
+    bench.delivery.publish(Table::default());
+    let recorder = bench.delivery.recorder();
+    let begin = bench.started_at.unix_nanos();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let records = (0..EACH).map(|n| {
+                let mut record = record(&bench, 443);
+                record.complete(Timestamp::from_unix_nanos(begin + n * THREADS + thread));
+                record
+            });
+            let (records, recorder) = (records.collect::<Vec<_>>(), &recorder);
+            scope.spawn(move || {
+                records
+                    .into_iter()
+                    .for_each(|record| recorder.offer(record))
+            });
+        }
+    });
+    let running = bench.run();
+    running.stop().await;
+    assert_eq!(bench.meters().not_retained.get(), 0);
+    let retained = retained_events(&bench).await;
+    let times: Vec<i64> = retained.iter().map(|(_, at)| *at).collect();
+    let wanted: Vec<i64> = (begin..begin + THREADS * EACH).collect();
+    assert_eq!(times, wanted);
+    let ids: HashSet<&String> = retained.iter().map(|(id, _)| id).collect();
+    assert_eq!(ids.len(), retained.len());
 }

@@ -92,6 +92,42 @@ fn a_reset_record_remembers_nothing_and_keeps_its_memory() {
 }
 
 #[test]
+fn a_record_with_the_memory_of_another_has_none_of_its_values() {
+    let begin = |record: &Record| record.arena.as_ptr();
+    let mut first = whole();
+    let memory = begin(&first);
+    first.set(USER, "ann");
+    first.set(STATUS, 200);
+    drop(first);
+    let second = whole();
+    assert_eq!(begin(&second), memory);
+    assert_eq!(reported(&second, USER), Value::Null);
+    assert_eq!(reported(&second, STATUS), Value::Null);
+    assert_eq!(second.value_bytes(), 0);
+    // A record of a kind with fewer fields.
+    drop(second);
+    let capture = Capture::all(&TCP_CONNECTION_CLOSED);
+    let third = Record::new(&TCP_CONNECTION_CLOSED, capture, "ac_x".into());
+    assert_eq!(third.cells.len(), TCP_CONNECTION_CLOSED.fields.len());
+}
+
+#[test]
+fn a_thread_keeps_the_memory_of_few_records_and_of_none_that_is_large() {
+    let spare = || SPARE.with_borrow(Vec::len);
+    SPARE.take();
+    let mut records: Vec<Record> = (0..2 * SPARE_MAX).map(|_| whole()).collect();
+    let mut large = whole();
+    large.push_bytes(&[b'x'; 2 * SPARE_ARENA_BYTES_MAX]);
+    assert_eq!(spare(), 0);
+    drop(large);
+    assert_eq!(spare(), 0);
+    drop(records.pop());
+    assert_eq!(spare(), 1);
+    drop(records);
+    assert_eq!(spare(), SPARE_MAX);
+}
+
+#[test]
 fn text_from_bytes_is_utf8_or_latin1_and_cut_between_characters() {
     let mut record = whole();
     record.set_bytes(USER, "jürgen".as_bytes());

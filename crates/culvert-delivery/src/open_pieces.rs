@@ -1,0 +1,113 @@
+//! Pieces of the traffic log that the offering threads fill.
+//!
+//! A thread packs an event while its record is in the processor's cache: only the values that differ from the event
+//! before are copied. A record that no subscription wants ends here.
+//!
+//! Each thread always fills the piece of one shard, so threads wait for each other at most while the flusher closes
+//! pieces.
+//!
+//! Not here: when pieces are closed (`recorder`), and their form (`retained_pieces`, `culvert_events::Packer`).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use culvert_base::Entropy;
+use culvert_events::{EventId, EventIds, Record};
+
+use crate::meters::Meters;
+use crate::record_shards::{SHARDS, shard_of_this_thread};
+use crate::retained_pieces::{OpenPiece, PieceQueue};
+
+/// The open piece of each shard.
+#[derive(Debug)]
+pub(crate) struct OpenPieces {
+    shards: [Mutex<Shard>; SHARDS],
+    /// Shards with a piece. It changes under the lock of the shard.
+    n_open: AtomicUsize,
+    queue: Arc<PieceQueue>,
+    meters: Arc<Meters>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    ids: EventIds,
+    piece: Option<OpenPiece>,
+}
+
+impl OpenPieces {
+    /// No pieces yet. Closed ones are put into `queue`.
+    pub(crate) fn new(
+        entropy: &Arc<dyn Entropy>,
+        queue: Arc<PieceQueue>,
+        meters: Arc<Meters>,
+    ) -> Self {
+        let shard = |()| {
+            Mutex::new(Shard {
+                ids: EventIds::new(Arc::clone(entropy)),
+                piece: None,
+            })
+        };
+        Self {
+            shards: [(); SHARDS].map(shard),
+            n_open: AtomicUsize::new(0),
+            queue,
+            meters,
+        }
+    }
+
+    /// Retains an event that nothing else needs.
+    pub(crate) fn keep(&self, record: Record) {
+        let mut shard = self.shard_of_this_thread();
+        let id = record.id().unwrap_or_else(|| shard.ids.next(record.at()));
+        let is_full = self.open(&mut shard, &record).push(&id, record);
+        self.close_if(is_full, shard);
+    }
+
+    /// Retains an event that is also delivered, and returns its id.
+    pub(crate) fn keep_copy(&self, record: &Record) -> EventId {
+        let mut shard = self.shard_of_this_thread();
+        let id = record.id().unwrap_or_else(|| shard.ids.next(record.at()));
+        let is_full = self.open(&mut shard, record).push_copy(&id, record);
+        self.close_if(is_full, shard);
+        id
+    }
+
+    /// Whether a piece has events and is not closed.
+    pub(crate) fn has_any(&self) -> bool {
+        self.n_open.load(Ordering::SeqCst) > 0
+    }
+
+    /// Closes all pieces.
+    pub(crate) fn close(&self) {
+        if self.has_any() {
+            for shard in &self.shards {
+                self.close_if(true, lock(shard));
+            }
+        }
+    }
+
+    fn shard_of_this_thread(&self) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[shard_of_this_thread()])
+    }
+
+    fn open<'s>(&self, shard: &'s mut Shard, record: &Record) -> &'s mut OpenPiece {
+        shard.piece.get_or_insert_with(|| {
+            self.n_open.fetch_add(1, Ordering::SeqCst);
+            OpenPiece::new(record.at())
+        })
+    }
+
+    fn close_if(&self, is_due: bool, mut shard: MutexGuard<'_, Shard>) {
+        if is_due && let Some(piece) = shard.piece.take() {
+            // Before it counts as closed, it is in the queue: the flusher ends the queue when none is open.
+            self.queue.put(&self.meters, piece);
+            self.n_open.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
