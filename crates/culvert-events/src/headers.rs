@@ -5,7 +5,8 @@
 //! The JSON is written in one pass. If a name repeats after other names, its further values are
 //! stored aside and inserted at the end, so the cost does not depend on the order of lines.
 //!
-//! Most lines occur again and again, so each thread keeps the JSON of some ([`LineCache`]).
+//! Most lines occur again and again, so each thread keeps the JSON of some ([`LineCache`]), and of some whole maps
+//! ([`MapCache`]).
 //!
 //! Not here: the choice of lines. The caller omits pseudo-headers and trailers, and puts a `host`
 //! line first for an HTTP/2 request that has only `:authority`.
@@ -14,7 +15,10 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use self::map_cache::{Line, MapCache};
 use crate::json::{self, HIGH, ONES};
+
+mod map_cache;
 
 /// Maximum bytes of names and values in a map.
 pub(crate) const MAP_BYTES_MAX: usize = 32 << 10;
@@ -306,33 +310,63 @@ pub(crate) fn push_map<'a>(
     out: &mut Vec<u8>,
     rules: &HeaderRules,
     cookies: Cookies,
-    lines: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    mut lines: impl Iterator<Item = (&'a [u8], &'a [u8])>,
 ) {
     let mut cache = CACHE.take().unwrap_or_default();
+    let Cache {
+        lines: line_cache,
+        maps,
+    } = &mut *cache;
+    let mut next = lines.next();
+    let known = maps.matching(rules, cookies, &mut next, &mut lines);
+    let whole = next.is_none().then(|| maps.whole(known)).flatten();
+    if let Some(json) = whole {
+        out.extend_from_slice(json);
+        CACHE.set(Some(cache));
+        return;
+    }
+    let mut draft = maps.draft();
+    let start = out.len();
+    out.push(b'{');
     let mut map = MapWriter {
+        keys: std::mem::take(&mut line_cache.keys),
         out,
-        keys: std::mem::take(&mut cache.keys),
         strays: Vec::new(),
         hashes: 0,
         bytes: 0,
-        cache: &mut cache,
+        cache: line_cache,
     };
     map.keys.reserve(KEYS_USUAL);
-    let start = map.out.len();
-    map.out.push(b'{');
-    for (name, value) in lines {
-        map.push_line(name, value, rules, cookies);
-    }
+    let mut push = |line: Line<'_>| {
+        let shown = map.push_line(line, rules, cookies);
+        if let Some(copy) = &mut draft
+            && !copy.push(line, shown)
+        {
+            draft = None;
+        }
+    };
+    maps.first_lines(known).for_each(&mut push);
+    next.into_iter().chain(lines).for_each(&mut push);
     let mut keys = map.close(start);
+    if let Some(draft) = draft {
+        maps.put(draft, rules, cookies, &out[start..]);
+    }
     if keys.capacity() <= KEYS_RETAINED {
         keys.clear();
-        cache.keys = keys;
+        line_cache.keys = keys;
     }
     CACHE.set(Some(cache));
 }
 
+/// What a thread wrote before.
+#[derive(Debug, Default)]
+struct Cache {
+    lines: LineCache,
+    maps: MapCache,
+}
+
 thread_local! {
-    static CACHE: Cell<Option<Box<LineCache>>> = const { Cell::new(None) };
+    static CACHE: Cell<Option<Box<Cache>>> = const { Cell::new(None) };
 }
 
 /// Number of lines that are kept.
@@ -372,13 +406,7 @@ struct CachedLine {
 impl LineCache {
     /// The place that a line has, if it is kept.
     fn place_of(name: &[u8], value: &[u8]) -> usize {
-        let end = |text: &[u8]| match text.last_chunk::<4>() {
-            Some(last) => u64::from(u32::from_le_bytes(*last)),
-            None => u64::from(text.last().copied().unwrap_or(0)),
-        };
-        let lengths = (name.len() << 16 | value.len()) as u64;
-        let hash = mixed(mixed(lengths, end(name)), end(value));
-        (hash >> (64 - CACHED_LINES.ilog2())) as usize
+        (line_hash((name, value)) >> (64 - CACHED_LINES.ilog2())) as usize
     }
 
     fn get(&mut self, rules: &HeaderRules, name: &[u8], value: &[u8]) -> Option<&CachedLine> {
@@ -427,6 +455,16 @@ impl LineCache {
     }
 }
 
+/// A hash of the ends and the lengths of a line, of which the upper bits are the best.
+fn line_hash((name, value): Line<'_>) -> u64 {
+    let end = |text: &[u8]| match text.last_chunk::<4>() {
+        Some(last) => u64::from(u32::from_le_bytes(*last)),
+        None => u64::from(text.last().copied().unwrap_or(0)),
+    };
+    let lengths = (name.len() << 16 | value.len()) as u64;
+    mixed(mixed(lengths, end(name)), end(value))
+}
+
 /// Whether a byte may be part of an id, and so needs no escape.
 fn is_id_byte(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || *byte == b'_'
@@ -469,7 +507,13 @@ struct Stray {
 }
 
 impl MapWriter<'_> {
-    fn push_line(&mut self, name: &[u8], value: &[u8], rules: &HeaderRules, cookies: Cookies) {
+    /// Writes a line. Returns how its value is shown.
+    fn push_line(
+        &mut self,
+        (name, value): Line<'_>,
+        rules: &HeaderRules,
+        cookies: Cookies,
+    ) -> Shown {
         let before = self.out.len();
         // The first name has no line before it.
         let begins_at = match self.keys.is_empty() {
@@ -491,7 +535,7 @@ impl MapWriter<'_> {
                 shown: Shown::Whole,
                 bytes: line.bytes,
             });
-            return;
+            return Shown::Whole;
         }
         self.out.reserve(name.len() + value.len() + 32);
         self.out.extend_from_slice(&NEXT_LINE[begins_at..]);
@@ -503,7 +547,7 @@ impl MapWriter<'_> {
         {
             self.out.truncate(before);
             self.push_again(index, value, rules, cookies);
-            return;
+            return self.keys[index].shown;
         }
         let shown = rules.shown(hash, &self.out[start..end]);
         self.out.extend_from_slice(b"\":[\"");
@@ -522,6 +566,7 @@ impl MapWriter<'_> {
         let json = &self.out[start..];
         self.cache.missed(rules, (name, value), json, &key);
         self.keys.push(key);
+        shown
     }
 
     /// The key whose name equals the bytes from `start` on.

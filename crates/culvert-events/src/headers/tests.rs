@@ -360,11 +360,93 @@ fn a_line_that_occurs_again_is_written_as_before() {
             assert_eq!(written(rules), *expected);
         }
     }
-    let mut cache = CACHE.take().unwrap();
+    let mut cache = CACHE.take().unwrap().lines;
     let mut is_kept =
         |rules: &HeaderRules, line: (&[u8], &[u8])| cache.get(rules, line.0, line.1).is_some();
     assert!(is_kept(&strict, lines[0]) || is_kept(&off, lines[0]));
     for secret in [lines[1], lines[5]] {
         assert!(!is_kept(&strict, secret));
     }
+}
+
+#[test]
+fn a_map_that_occurs_again_is_copied_and_has_no_credentials() {
+    let rules = HeaderRules::default();
+    let written = |agent: &[u8], cookie: &[u8], more: Option<(&[u8], &[u8])>| {
+        let lines = [
+            (&b"Host"[..], &b"a.example"[..]),
+            (b"Cookie", cookie),
+            (b"Agent", agent),
+        ];
+        let lines: Vec<_> = lines.into_iter().chain(more).collect();
+        map_of(&rules, Cookies::AsReceived, &lines)
+    };
+    for _ in 0..10 {
+        written(b"One", b"secret=1", None);
+    }
+    let expected = r#"{"Host":["a.example"],"Cookie":["[redacted]"],"Agent":["one"]}"#;
+    assert_eq!(written(b"One", b"secret=2", None), expected);
+    let of_this_thread = CACHE.take().unwrap();
+    let text = format!("{:?}", of_this_thread.maps);
+    assert!(
+        !text.contains(&format!("{:?}", b"secret").replace(['[', ']'], "")),
+        "{text}"
+    );
+    let mut maps = of_this_thread.maps;
+    let lines: [Line<'_>; 3] = [
+        (b"Host", b"a.example"),
+        (b"Cookie", b"x"),
+        (b"Agent", b"One"),
+    ];
+    let mut whole = |rules: &HeaderRules, cookies| {
+        let (mut next, mut rest) = (Some(lines[0]), lines[1..].iter().copied());
+        let known = maps.matching(rules, cookies, &mut next, &mut rest);
+        maps.whole(known)
+            .map(|json| String::from_utf8_lossy(json).into_owned())
+    };
+    assert_eq!(
+        whole(&rules, Cookies::AsReceived).as_deref(),
+        Some(expected)
+    );
+    assert_eq!(whole(&rules, Cookies::Joined), None);
+    assert_eq!(
+        whole(
+            &HeaderRules::redacting(&["agent"], &["token"]),
+            Cookies::AsReceived
+        ),
+        None
+    );
+    CACHE.set(Some(Box::new(Cache {
+        maps,
+        ..Cache::default()
+    })));
+    // Lines that differ, are missing or come further.
+    assert_eq!(
+        written(b"Two", b"secret=1", None),
+        expected.replace("one", "two")
+    );
+    let more = written(b"One", b"secret=1", Some((b"Agent", b"Three")));
+    assert_eq!(more, expected.replace(r#""one""#, r#""one","three""#));
+    let fewer = map_of(&rules, Cookies::AsReceived, &lines[..2]);
+    assert_eq!(fewer, r#"{"Host":["a.example"],"Cookie":["[redacted]"]}"#);
+}
+
+#[test]
+fn maps_that_are_large_or_have_parts_of_credentials_are_not_kept() {
+    let rules = HeaderRules::default();
+    let long = "x".repeat(3 << 10);
+    for line in [
+        (&b"Referer"[..], &b"https://a.example/?token=abc"[..]),
+        (b"X-Long", long.as_bytes()),
+    ] {
+        for _ in 0..20 {
+            map_of(
+                &rules,
+                Cookies::AsReceived,
+                &[(b"Host", b"a.example"), line],
+            );
+        }
+    }
+    let cache = CACHE.take().unwrap();
+    assert_eq!(format!("{:?}", cache.maps).matches("CachedLine").count(), 0);
 }
