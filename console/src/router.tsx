@@ -4,6 +4,7 @@ import { Shell } from './shell/shell';
 import { Failure, Loading } from './ui/states';
 import { NotFound } from './shell/not-found';
 import type { KeptSearch } from './live/kept';
+import { searchOf } from './live/where';
 import type { View } from './live/views';
 import type { ListSearch } from './resources/queries';
 
@@ -23,6 +24,8 @@ const liveSearch = (search: Record<string, unknown>): LiveSearch => ({
 const overview = createRoute({ getParentRoute: () => root, path: '/', validateSearch: (search: Record<string, unknown>): { range?: string | undefined } => ({ range: word(search.range) }), component: lazyRouteComponent(() => import('./overview/overview-page')) });
 const traffic = createRoute({ getParentRoute: () => root, path: '/traffic', validateSearch: liveSearch, component: lazyRouteComponent(() => import('./live/traffic-page')) });
 const audit = createRoute({ getParentRoute: () => root, path: '/audit', validateSearch: liveSearch, component: lazyRouteComponent(() => import('./live/audit-page')) });
+const events = createRoute({ getParentRoute: () => root, path: '/events', validateSearch: searchOf, component: lazyRouteComponent(() => import('./live/events-page')) });
+const event = createRoute({ getParentRoute: () => root, path: '/events/$id', component: lazyRouteComponent(() => import('./live/event-page')) });
 const connect = createRoute({ getParentRoute: () => root, path: '/connect', component: lazyRouteComponent(() => import('./agents/connect-page')) });
 
 const nodes = createRoute({ getParentRoute: () => root, path: '/nodes', component: lazyRouteComponent(() => import('./nodes/nodes-page')) });
@@ -54,7 +57,7 @@ function Broken({ error, reset }: ErrorComponentProps) {
 export const router = createRouter({
   basepath: '/console',
   routeTree: root.addChildren([
-    overview, traffic, audit, connect, nodes,
+    overview, traffic, audit, events, event, connect, nodes,
     collection.addChildren([list.addChildren([listIndex, create]), detail.addChildren([edit, action])]),
   ]),
   defaultPreload: 'intent',

@@ -9,7 +9,7 @@ const run = Date.now() % 1_000_000;
 before(async () => {
   browser = await launch();
   service = await upstream();
-  ({ page, faults } = await open(browser, { expected: [/status of 40[01]/] }));
+  ({ page, faults } = await open(browser, { expected: [/status of 40[014]/] }));
   await signIn(page);
 });
 after(async () => {
@@ -103,5 +103,67 @@ test('a member sees the audit log without what only admins may read, and is told
   await page.goto(`${base}/console/audit?view=kept`);
   await page.getByRole('option', { name: new RegExp(`for-members-${run}`) }).waitFor();
   assert.equal(await page.getByText(/visible to admins only/).count(), 0);
+  assert.deepEqual(faults, []);
+});
+
+const DECISIONS = ['basic_auth', 'circuit_breaker', 'ip_policy', 'oauth', 'webhook_verification'];
+
+test('an event has a page of its own, which says which actions did not run', async () => {
+  const made = await api(page, 'POST', '/endpoints', { url: `http://one${run}.culvert.localhost`, upstream_url: service.url });
+  await visit(made.body.public_url, '/page');
+  const { body } = await until(() => api(page, 'GET', `/events?type=http_request_complete.v0&object_id=${made.body.id}`), (found) => found.body.events.length > 0);
+  const { event } = body.events[0];
+  for (const action of DECISIONS) assert.equal(event.object[action].decision, 'invalid', action);
+  await page.goto(`${base}/console/traffic?view=kept&object=${made.body.id}`);
+  await page.getByRole('option', { name: /\/page/ }).click();
+  await page.getByRole('dialog', { name: 'Event' }).getByRole('link', { name: 'Open as a page' }).click();
+  await page.waitForURL(`${base}/console/events/${event.event_id}`);
+  await page.getByRole('heading', { name: 'Event', level: 1 }).waitFor();
+  for (const action of DECISIONS) {
+    const name = page.locator('dt', { hasText: new RegExp(`^${action}\\.decision$`) });
+    assert.equal(await name.locator('+ dd').innerText(), 'invalid (did not run)', action);
+  }
+  await page.goto(`${base}/console/events/ev_2h0bXHdzY5W9r3oLUMHCLCbPRUc`);
+  await page.getByRole('heading', { name: 'It is not there' }).waitFor();
+});
+
+test('every address leads to its page or says what is missing', async () => {
+  const object = 'vault_2h0bXHdzY5W9r3oLUMHCLCbPRUc';
+  // Without a reload: what is tested are the addresses.
+  const visitPage = async (path) => {
+    await page.evaluate((to) => {
+      history.pushState({}, '', `/console${to}`);
+      dispatchEvent(new PopStateEvent('popstate'));
+    }, path);
+  };
+  for (const [from, to] of [
+    [`/events?object_id=${object}`, `/audit?view=kept&object=${object}`],
+    ['/events?type=http_request_complete.v0&filter=ev.http.response.status_code%20%3D%3D%20502', '/traffic?view=kept&type=http_request_complete.v0&filter=ev.http.response.status_code'],
+    ['/agents', '/tunnel_sessions'], ['/access', '/users'], ['/domains-and-certificates', '/reserved_domains'], ['/destinations', '/event_destinations'],
+    ['/certificates', '/tls_certificates'], ['/keys', '/api_keys'], ['/API-keys', '/api_keys'], ['/overview', '/'], ['/app/users', '/app.users'],
+    [`/vault/${object}`, undefined], [`/vaults/${object}/nothing`, undefined], ['/vaults/new/nothing', undefined], ['/nothing/at/all', undefined],
+  ]) {
+    await visitPage(from);
+    if (to) {
+      const wanted = new URL(`${base}/console${to}`);
+      await page.waitForURL((url) => url.pathname === wanted.pathname && [...wanted.searchParams].every(([name, value]) => url.searchParams.get(name)?.startsWith(value)));
+      await page.getByRole('heading', { level: 1 }).first().waitFor();
+    } else {
+      await page.getByRole('heading', { name: /^(Not found|It is not there)$/ }).first().waitFor();
+    }
+  }
+  // Without anything that says which log: both are offered, with what is known.
+  await visitPage('/events?from=2026-01-01T00:00:00');
+  await page.getByRole('link', { name: 'Search Traffic' }).click();
+  await page.waitForURL((url) => url.pathname === '/console/traffic' && url.searchParams.get('from')?.startsWith('2026-01-01'));
+  assert.match(await page.getByLabel('From').inputValue(), /^2026-01-01T00:00/);
+  // What is gone: the log that has its deletion, if one has.
+  const { body: vault } = await api(page, 'POST', '/vaults', { name: `gone-${run}` });
+  await api(page, 'DELETE', `/vaults/${vault.id}`);
+  await visitPage(`/vaults/${vault.id}`);
+  await page.getByRole('link', { name: 'Search the audit log' }).click();
+  await page.getByRole('option', { name: new RegExp(`Vault deleted.*gone-${run}`) }).waitFor();
+  await visitPage('/endpoints/ep_2h0bXHdzY5W9r3oLUMHCLCbPRUc');
+  await page.getByText(/Changes of endpoints have no event types/).waitFor();
   assert.deepEqual(faults, []);
 });

@@ -1,6 +1,6 @@
 import { Tabs } from '@mantine/core';
 import { Link } from '@tanstack/react-router';
-import { type JsonObject, isObject, text } from '@/api/json';
+import { type Json, type JsonObject, isObject, text } from '@/api/json';
 import { eventTitle } from '@/api/words';
 import { pathOf } from '@/resources/names';
 import { Value } from '@/resources/value';
@@ -41,7 +41,18 @@ function RequestLine({ object }: { object: JsonObject }) {
   );
 }
 
-export function EventDetail({ event }: { event: LiveEvent & Partial<KeptEvent> }) {
+/** A field of an event. The decision of an action that did not run is `invalid`, which alone reads like a fault. */
+function FieldValue({ name, value }: { name: string; value: Json }) {
+  return name.endsWith('.decision') && value === 'invalid' ? <><code>invalid</code> <span className={ui.dim}>(did not run)</span></> : <Value value={value} />;
+}
+
+interface Props {
+  event: LiveEvent & Partial<KeptEvent>;
+  /** Whether this is the event's own page, so that no link to it is needed. */
+  isPage?: boolean;
+}
+
+export function EventDetail({ event, isPage = false }: Props) {
   const { n: _, endpoint, audit, ...whole } = event;
   const json = JSON.stringify(whole, null, 2);
   const id = text(event.object.id);
@@ -56,6 +67,7 @@ export function EventDetail({ event }: { event: LiveEvent & Partial<KeptEvent> }
         {isRequest ? <RequestLine object={event.object} /> : null}
         <div className={ui.dim}><Time value={event.event_timestamp} /></div>
         <span className={ui.idline}><code>{event.event_id}</code><CopyButton value={event.event_id} label="Copy the event id" /></span>
+        {isPage ? null : <div><Link to="/events/$id" params={{ id: event.event_id }}>Open as a page</Link></div>}
       </div>
       {endpoint ? <Link to={pathOf(endpoint) ?? '/endpoints'}>Open the endpoint</Link> : null}
       {audit ? (
@@ -78,7 +90,7 @@ export function EventDetail({ event }: { event: LiveEvent & Partial<KeptEvent> }
         <Tabs.Panel value="fields" pt="sm">
           <dl className={ui.pairs}>
             {[...flat(event.principal ?? {}, 'principal'), ...flat(event.object, '')].map(([name, value]) => [
-              <dt key={`${name} name`}>{name}</dt>, <dd key={name}><Value value={value} /></dd>,
+              <dt key={`${name} name`}>{name}</dt>, <dd key={name}><FieldValue name={name} value={value} /></dd>,
             ])}
           </dl>
         </Tabs.Panel>

@@ -1,5 +1,6 @@
 import { Button, Textarea, TextInput } from '@mantine/core';
 import { useMutation, useQuery } from '@tanstack/react-query';
+import { Link } from '@tanstack/react-router';
 import { type FormEvent, useState } from 'react';
 import { call } from '@/api/http';
 import { type JsonObject, isObject, text } from '@/api/json';
@@ -110,7 +111,7 @@ function Result({ result }: { result: Replayed }) {
   return (
     <div className={ui.once} role="status">
       <p>{result.status_code === null ? 'The connection was closed without a response.' : `The response has the status ${result.status_code}.`}</p>
-      {result.event_id ? <span className={ui.idline}>New event <code>{result.event_id}</code><CopyButton value={result.event_id} label="Copy the id of the new event" /></span> : null}
+      {result.event_id ? <span className={ui.idline}>New event <Link to="/events/$id" params={{ id: result.event_id }}><code>{result.event_id}</code></Link><CopyButton value={result.event_id} label="Copy the id of the new event" /></span> : null}
     </div>
   );
 }

@@ -3,8 +3,8 @@ import { Link } from '@tanstack/react-router';
 import { useMemo } from 'react';
 import { useModel, useModelIfThere } from '@/api/document';
 import { type JsonObject, refId, text } from '@/api/json';
-import type { Model, Resource } from '@/api/model';
-import { pluralOf } from '@/api/words';
+import type { Resource } from '@/api/model';
+import { listOf, withoutEvents } from '@/api/unlisted';
 import { nameOf } from '@/resources/names';
 import { listAt } from '@/resources/queries';
 import { Section } from '@/ui/page';
@@ -12,30 +12,10 @@ import { Failure, Loading } from '@/ui/states';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 
-/** Resources whose events are called otherwise. */
-const EVENTS: Record<string, string> = {
-  credentials: 'tunnel_credential', ssh_credentials: 'ssh_public_key', reserved_addrs: 'tcp_address', reserved_domains: 'domain', vault_secrets: 'secret',
-  tunnel_sessions: 'agent_session',
-};
 const DAY_MS = 86_400_000;
 const MOST = 20;
 /** Pages of a hundred endpoints that are read at most. */
 const PAGES_MAX = 10;
-
-/** Resources that can be changed and whose changes have no event types. */
-export function withoutEvents({ resources, eventTypes }: Model): Resource[] {
-  const hasEvents = (name: string) => {
-    const noun = EVENTS[name] ?? name.replace(/ies$/, 'y').replace(/s$/, '');
-    return eventTypes.some((type) => type.startsWith(`${noun}_`) && /_(created|updated|deleted|start|stop)\.v\d+$/.test(type));
-  };
-  return [...resources.values()].filter((one) => (one.create ?? one.update ?? one.remove) && !hasEvents(one.name));
-}
-
-/** A sentence about them. */
-export function listOf(resources: Resource[]): string {
-  const names = resources.map(({ name }) => pluralOf(name)).toSorted();
-  return names.length < 2 ? names.join('') : `${names.slice(0, -1).join(', ')} and ${names.at(-1) ?? ''}`;
-}
 
 interface Latest {
   changed: JsonObject[];

@@ -1,9 +1,14 @@
-import { Outlet, useParams } from '@tanstack/react-router';
+import { Navigate, Outlet, useLocation, useParams } from '@tanstack/react-router';
 import { useModel } from '@/api/document';
 import { NotFound } from '@/shell/not-found';
+import { meantBy } from '@/shell/other-names';
 
-/** The pages of one collection, if the API has it. */
+/** The pages of one collection, if the API has it; else the page that the address means. */
 export default function Collection() {
   const { collection } = useParams({ from: '/$collection' });
-  return useModel().resources.has(collection.replaceAll('.', '/')) ? <Outlet key={collection} /> : <NotFound />;
+  const { pathname } = useLocation();
+  const model = useModel();
+  if (model.resources.has(collection.replaceAll('.', '/'))) return <Outlet key={collection} />;
+  const to = meantBy(model, pathname);
+  return to ? <Navigate to={to} search={true} replace /> : <NotFound />;
 }

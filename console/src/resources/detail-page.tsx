@@ -1,6 +1,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { Link, Outlet, useParams } from '@tanstack/react-router';
 import { Suspense } from 'react';
+import { ApiError } from '@/api/error';
 import { type Json, type JsonObject, isObject } from '@/api/json';
 import type { Resource } from '@/api/model';
 import { humanize, titleOf } from '@/api/words';
@@ -14,6 +15,7 @@ import { Actions } from './actions';
 import { Below } from './below';
 import { customOf } from './custom';
 import { DeleteButton } from './delete-button';
+import { Gone } from './gone';
 import { nameOf } from './names';
 import { objectQuery } from './queries';
 import { useResource } from './use-resource';
@@ -43,6 +45,7 @@ export default function DetailPage() {
   const above = (
     <Link className={ui.back} to="/$collection" params={{ collection }} search={{}}><Icon name="back" size={14} />{titleOf(resource.name)}</Link>
   );
+  if (error instanceof ApiError && error.status === 404) return <Page title={titleOf(resource.name)} above={above}><Gone resource={resource} id={id} error={error} /></Page>;
   if (error) return <Page title={titleOf(resource.name)} above={above}><Failure error={error} retry={() => void refetch()} /></Page>;
   if (!object) return <Page title={titleOf(resource.name)} above={above}><Loading /></Page>;
   const actions = (

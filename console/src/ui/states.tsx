@@ -49,7 +49,7 @@ function explain(error: Error): { title: string; text: string } {
     if (error.status === 403) {
       return { title: 'You may not do this', text: `${whole(error.message)} An admin can do it, or give you the right.` };
     }
-    if (error.status === 404) return { title: 'It is not there', text: `${whole(error.message)} It may have been deleted: the audit log says by whom.` };
+    if (error.status === 404) return { title: 'It is not there', text: `${whole(error.message)} It may have been deleted.` };
     if (error.status >= 500) return { title: 'The server could not do this', text: error.message };
     return { title: 'The server refused this', text: error.message };
   }

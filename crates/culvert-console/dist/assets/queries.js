@@ -1,1 +1,1 @@
-import{v as e}from"./vendor.js";import{C as t,w as n}from"./shared.js";var r=e({queryKey:[`nodes`],queryFn:async({signal:e})=>n(await t.GET(`/nodes`,{signal:e})),refetchInterval:5e3});export{r as t};
+import{y as e}from"./vendor.js";import{S as t,x as n}from"./shared.js";var r=e({queryKey:[`nodes`],queryFn:async({signal:e})=>t(await n.GET(`/nodes`,{signal:e})),refetchInterval:5e3});export{r as t};
