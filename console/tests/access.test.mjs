@@ -1,7 +1,7 @@
 // People, roles and keys: what each role is offered, and the main tasks of the Access pages.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { api, base, launch, open, settled, signIn } from './browser.mjs';
+import { api, base, go, launch, open, settled, signIn } from './browser.mjs';
 
 const run = `${Date.now() % 1_000_000}`;
 let browser;
@@ -10,7 +10,7 @@ after(() => browser.close());
 
 /** Invites a person as an admin, accepts as the person. Answers with the token of the person's key. */
 async function invited(admin, email, role) {
-  await admin.goto(`${base}/console/users/new`);
+  await go(admin, '/users/new');
   const panel = admin.getByRole('dialog', { name: 'Create a user' });
   await panel.getByRole('textbox', { name: 'Email' }).fill(email);
   await panel.getByRole('combobox', { name: 'Role' }).or(panel.getByRole('textbox', { name: 'Role' })).click();
@@ -38,7 +38,7 @@ test('people come in by invitation, and each role is offered what it may do', as
   await admin.page.getByText('Admin', { exact: true }).waitFor();
   const member = await invited(admin.page, `member${run}@x.example`, 'member');
   const reader = await invited(admin.page, `reader${run}@x.example`, 'read_only');
-  await admin.page.goto(`${base}/console/users`);
+  await go(admin.page, '/users');
   await admin.page.getByText(`member${run}@x.example`).waitFor();
 
   for (const [token, may] of [
@@ -48,12 +48,12 @@ test('people come in by invitation, and each role is offered what it may do', as
     const { page, context, faults } = await open(browser, { expected: [/status of 401/] });
     await signIn(page, '/console/', token);
     for (const [collection, create] of Object.entries(may)) {
-      await page.goto(`${base}/console/${collection}`);
+      await go(page, `/${collection}`);
       await page.getByRole('heading', { level: 1 }).waitFor();
       await settled(page);
       assert.equal(await page.getByRole('link', { name: /^Create an? / }).count() > 0, create, collection);
     }
-    await page.goto(`${base}/console/users`);
+    await go(page, '/users');
     await page.getByRole('link', { name: `member${run}@x.example` }).first().click();
     await page.getByRole('heading', { name: `member${run}@x.example`, level: 1 }).waitFor();
     await settled(page);
@@ -79,7 +79,7 @@ test('a key is restricted and rotated, and shows its last use', async () => {
   const { page, context, faults } = await open(browser, { expected: [/status of 401/] });
   await signIn(page);
   const { body: key } = await api(page, 'POST', '/api_keys', { description: `restricted ${run}` });
-  await page.goto(`${base}/console/api_keys/${key.id}`);
+  await go(page, `/api_keys/${key.id}`);
   await page.getByRole('heading', { name: 'Restrictions and use' }).waitFor();
   await page.getByRole('link', { name: 'Change restrictions' }).click();
   const panel = page.getByRole('dialog', { name: 'Update restrictions' });

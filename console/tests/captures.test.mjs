@@ -1,7 +1,7 @@
 // Captured bodies in the detail of a request, requests that are sent again, and dry runs.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { api, base, launch, open, signIn, until } from './browser.mjs';
+import { api, go, launch, open, signIn, until } from './browser.mjs';
 import { upstream } from './upstream.mjs';
 
 let browser, page, faults, service, endpoint;
@@ -44,7 +44,7 @@ async function kept(count) {
 test('a captured body is shown with its markup as text, and its request is sent again', async () => {
   await post('/do', '{"name":"<img src=x onerror=alert(1)>"}');
   await kept(1);
-  await page.goto(`${base}/console/traffic?view=kept&object=${endpoint.id}`);
+  await go(page, `/traffic?view=kept&object=${endpoint.id}`);
   await page.getByRole('option', { name: /\/do/ }).click();
   const detail = page.getByRole('dialog', { name: 'Event' });
   await detail.getByRole('tab', { name: 'Bodies' }).click();
@@ -67,7 +67,7 @@ test('a captured body is shown with its markup as text, and its request is sent 
 });
 
 test('a dry run shows which rules match recent requests', async () => {
-  await page.goto(`${base}/console/endpoints/${endpoint.id}`);
+  await go(page, `/endpoints/${endpoint.id}`);
   await page.getByRole('button', { name: 'Run against recent requests' }).click();
   const results = page.getByRole('list', { name: 'Results' });
   await results.getByText('is forwarded').first().waitFor();

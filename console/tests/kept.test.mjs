@@ -1,7 +1,7 @@
 // Kept events: searched on the pages of traffic and of the audit log, page by page.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { api, base, launch, open, signIn, until } from './browser.mjs';
+import { api, base, go, launch, open, signIn, until } from './browser.mjs';
 import { upstream, visit } from './upstream.mjs';
 
 let browser, page, faults, service;
@@ -23,20 +23,25 @@ test('kept requests are found by a filter, and lead to their endpoint', async ()
   const { id, public_url: url } = made.body;
   for (const path of ['/first', '/second/500', '/third']) await visit(url, path);
   await until(() => api(page, 'GET', `/events?type=http_request_complete.v0&object_id=${id}`), ({ body }) => body.events.length >= 3);
-  await page.goto(`${base}/console/traffic`);
+  await go(page, '/traffic');
   await page.getByText('Kept', { exact: true }).click();
   await page.getByLabel('Endpoint ID').fill(id);
   await page.getByRole('button', { name: 'Search' }).click();
   await page.getByRole('option', { name: /third/ }).waitFor();
+  // The search finds what is newer than the one before, with the conditions that it had.
+  await visit(url, '/fourth');
+  await until(() => api(page, 'GET', `/events?type=http_request_complete.v0&object_id=${id}`), ({ body }) => body.events.length >= 4);
+  await page.getByRole('button', { name: 'Search' }).click();
+  await page.getByRole('option', { name: /fourth/ }).waitFor();
   await page.getByRole('option', { name: /second/ }).click();
   const detail = page.getByRole('dialog', { name: 'Event' });
   await detail.getByRole('link', { name: 'Open the endpoint' }).waitFor();
   await detail.getByRole('button', { name: 'Close' }).click();
   const filter = encodeURIComponent('ev.http.response.status_code == 500');
-  await page.goto(`${base}/console/traffic?view=kept&object=${id}&filter=${filter}`);
+  await go(page, `/traffic?view=kept&object=${id}&filter=${filter}`);
   await page.getByRole('option', { name: /second/ }).waitFor();
   assert.equal(await page.getByRole('option', { name: /first|third/ }).count(), 0);
-  await page.goto(`${base}/console/traffic?view=kept&filter=ev.bogus`);
+  await go(page, '/traffic?view=kept&filter=ev.bogus');
   await page.getByText(/no field "bogus"/).waitFor();
 });
 
@@ -68,7 +73,7 @@ test('the audit log is read page by page, with its positions', async () => {
       await fetch('/console/api/vaults', { method: 'POST', headers, body: JSON.stringify({ name: `${name}-${n}` }) });
     }
   }, [105, `kept-${run}`]);
-  await page.goto(`${base}/console/audit?view=kept&type=vault_created.v0`);
+  await go(page, '/audit?view=kept&type=vault_created.v0');
   await page.getByRole('option', { name: new RegExp(`kept-${run}-104`) }).click();
   const detail = page.getByRole('dialog', { name: 'Event' });
   await detail.getByText(/^[0-9a-f]{64}$/).waitFor();
@@ -89,7 +94,7 @@ test('a member sees the audit log without what only admins may read, and is told
   await api(page, 'POST', '/vaults', { name: `for-members-${run}` });
   const member = await open(browser, { expected: [/status of 401/] });
   await signIn(member.page, '/console/', key.body.token);
-  await member.page.goto(`${base}/console/audit?view=kept`);
+  await go(member.page, '/audit?view=kept');
   await member.page.getByRole('option', { name: new RegExp(`for-members-${run}`) }).waitFor();
   await member.page.getByText(/types of events, about keys, credentials and agent sessions, are visible to admins only/).waitFor();
   assert.equal(await member.page.getByRole('option', { name: /API key/i }).count(), 0);
@@ -100,7 +105,7 @@ test('a member sees the audit log without what only admins may read, and is told
   await member.page.getByRole('option', { name: new RegExp(`seen-live-${run}`) }).waitFor();
   assert.deepEqual(member.faults, []);
   await member.context.close();
-  await page.goto(`${base}/console/audit?view=kept`);
+  await go(page, '/audit?view=kept');
   await page.getByRole('option', { name: new RegExp(`for-members-${run}`) }).waitFor();
   assert.equal(await page.getByText(/visible to admins only/).count(), 0);
   assert.deepEqual(faults, []);
@@ -114,7 +119,7 @@ test('an event has a page of its own, which says which actions did not run', asy
   const { body } = await until(() => api(page, 'GET', `/events?type=http_request_complete.v0&object_id=${made.body.id}`), (found) => found.body.events.length > 0);
   const { event } = body.events[0];
   for (const action of DECISIONS) assert.equal(event.object[action].decision, 'invalid', action);
-  await page.goto(`${base}/console/traffic?view=kept&object=${made.body.id}`);
+  await go(page, `/traffic?view=kept&object=${made.body.id}`);
   await page.getByRole('option', { name: /\/page/ }).click();
   await page.getByRole('dialog', { name: 'Event' }).getByRole('link', { name: 'Open as a page' }).click();
   await page.waitForURL(`${base}/console/events/${event.event_id}`);
@@ -123,7 +128,7 @@ test('an event has a page of its own, which says which actions did not run', asy
     const name = page.locator('dt', { hasText: new RegExp(`^${action}\\.decision$`) });
     assert.equal(await name.locator('+ dd').innerText(), 'invalid (did not run)', action);
   }
-  await page.goto(`${base}/console/events/ev_2h0bXHdzY5W9r3oLUMHCLCbPRUc`);
+  await go(page, '/events/ev_2h0bXHdzY5W9r3oLUMHCLCbPRUc');
   await page.getByRole('heading', { name: 'It is not there' }).waitFor();
 });
 

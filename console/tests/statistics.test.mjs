@@ -1,7 +1,7 @@
 // Statistics: the charts of Overview and of an endpoint, the rates in the list of endpoints, and the nodes.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { api, base, launch, open, settled, signIn, until } from './browser.mjs';
+import { api, go, launch, open, settled, signIn, until } from './browser.mjs';
 import { upstream, visit } from './upstream.mjs';
 
 let browser, page, faults, service, endpoint;
@@ -23,7 +23,7 @@ after(async () => {
 });
 
 test('an endpoint shows what was counted, as a chart and as text', async () => {
-  await page.goto(`${base}/console/endpoints/${endpoint.id}`);
+  await go(page, `/endpoints/${endpoint.id}`);
   await page.getByRole('img', { name: /^Requests a second by status: 2xx/ }).waitFor();
   await page.getByRole('img', { name: /^Latency: p50/ }).locator('path').first().waitFor({ state: 'attached' });
   assert.equal(await page.locator('figure svg').count(), 4);
@@ -37,7 +37,7 @@ test('an endpoint shows what was counted, as a chart and as text', async () => {
 });
 
 test('Overview has totals, charts and the busiest endpoints for a range in its address', async () => {
-  await page.goto(`${base}/console/?range=6h`);
+  await go(page, '/?range=6h');
   await page.getByRole('button', { name: '6 hours', pressed: true }).waitFor();
   const row = page.getByRole('row', { name: new RegExp(`stats${run}`) });
   await row.waitFor();
@@ -49,14 +49,14 @@ test('Overview has totals, charts and the busiest endpoints for a range in its a
 
 test('the list of endpoints has a live rate', async () => {
   await visit(endpoint.public_url, '/again');
-  await page.goto(`${base}/console/endpoints`);
+  await go(page, '/endpoints');
   await page.getByRole('columnheader', { name: 'Requests a second' }).waitFor();
   const row = page.getByRole('row', { name: new RegExp(`stats${run}`) });
   await row.getByText(/^0\.\d+$/).waitFor({ timeout: 30_000 });
 });
 
 test('the nodes describe themselves', async () => {
-  await page.goto(`${base}/console/nodes`);
+  await go(page, '/nodes');
   await page.getByText('Online', { exact: true }).waitFor();
   await page.getByText('Current', { exact: true }).waitFor();
   await page.getByText(/SQLite|PostgreSQL/).first().waitFor();
@@ -71,7 +71,7 @@ test('a key that is not an admin\'s sees no nodes', async () => {
   const other = await open(browser, { expected: [/status of 40[13]/] });
   await signIn(other.page, '/console/nodes', key.body.token);
   await other.page.getByText('You may not do this').waitFor();
-  await other.page.goto(`${base}/console/`);
+  await go(other.page, '/');
   await other.page.getByRole('row', { name: new RegExp(`stats${run}`) }).waitFor();
   assert.deepEqual(other.faults, []);
 });

@@ -1,7 +1,7 @@
 // The main task of each page, end to end.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { api, base, launch, open, signIn } from './browser.mjs';
+import { api, go, launch, open, signIn } from './browser.mjs';
 import { upstream, visit } from './upstream.mjs';
 
 let browser, page, faults, service;
@@ -17,7 +17,6 @@ after(async () => {
   service.server.close();
 });
 
-const go = (path) => page.goto(`${base}/console${path}`);
 const box = (name) => page.getByRole('textbox', { name, exact: true });
 
 async function remove(name) {
@@ -31,7 +30,7 @@ async function remove(name) {
 
 test('an API key is made, its token shown once, found by a filter, changed and deleted', async () => {
   const name = `deploys ${run}`;
-  await go('/api_keys');
+  await go(page, '/api_keys');
   await page.getByRole('link', { name: 'Create an API key' }).click();
   await box('Description').fill(name);
   await page.getByText('As a command').click();
@@ -40,7 +39,7 @@ test('an API key is made, its token shown once, found by a filter, changed and d
   await page.getByText('It is not shown again.').waitFor();
   await page.getByRole('button', { name: 'I have copied it' }).click();
   await page.getByRole('heading', { name, level: 1 }).waitFor();
-  await go('/api_keys');
+  await go(page, '/api_keys');
   await page.getByLabel('Filter').fill(`obj.description == "${name}"`);
   await page.keyboard.press('Enter');
   await page.getByRole('link', { name }).click();
@@ -52,13 +51,13 @@ test('an API key is made, its token shown once, found by a filter, changed and d
 });
 
 test('a filter that is wrong is told at the filter', async () => {
-  await go('/endpoints?filter=obj.bogus');
+  await go(page, '/endpoints?filter=obj.bogus');
   await page.getByText(/`obj\.bogus`/).waitFor();
 });
 
 test('an endpoint is made with a policy, a mistake is told at its field, and its traffic is seen live', async () => {
   const host = `task${run}.culvert.localhost`;
-  await go('/endpoints');
+  await go(page, '/endpoints');
   await page.getByRole('link', { name: 'Create an endpoint' }).first().click();
   await box('URL').fill(`http://${host}`);
   await box('Upstream URL').fill('nonsense');
@@ -91,7 +90,7 @@ test('an endpoint is made with a policy, a mistake is told at its field, and its
 });
 
 test('a destination and a subscription are made, a test event is sent, and a replay runs', async () => {
-  await go('/event_destinations/new');
+  await go(page, '/event_destinations/new');
   await page.getByRole('button', { name: /^File/ }).click();
   await box('Path').fill(`task${run}.ndjson`);
   await box('Description').fill(`file ${run}`);
@@ -134,7 +133,7 @@ test('dead letters are shown with their reason and sent again', async () => {
   const refusing = await api(page, 'POST', '/event_destinations', { format: 'json', description: `dead ${run}`, target: { file: { path: `dead${run}.ndjson` } } });
   const letter = { id: '7', class: 'audit', attempts: 3, first_at: '2026-01-01T00:00:00Z', buried_at: '2026-01-01T00:01:00Z', reason: { class: 'permanent', code: '422', text: 'It was refused.' }, events: [{ event_id: 'ev_1' }] };
   await page.route('**/dead_letters?*', (route) => route.fulfill({ json: { dead_letters: [letter], next_page_uri: null } }));
-  await go(`/event_destinations/${refusing.body.id}`);
+  await go(page, `/event_destinations/${refusing.body.id}`);
   await page.getByText('It was refused.').waitFor();
   await page.getByRole('button', { name: 'Send all again' }).click();
   await page.getByText('0 dead letters sent to the queue again.').waitFor();
@@ -142,7 +141,7 @@ test('dead letters are shown with their reason and sent again', async () => {
 });
 
 test('a domain says what it needs', async () => {
-  await go('/reserved_domains/new');
+  await go(page, '/reserved_domains/new');
   await box('Domain').fill(`task${run}.example.com`);
   await page.getByRole('button', { name: 'Create', exact: true }).click();
   await page.getByRole('heading', { name: `task${run}.example.com`, level: 1 }).waitFor();
@@ -151,14 +150,14 @@ test('a domain says what it needs', async () => {
 });
 
 test('an agent is connected by a command that holds its new token', async () => {
-  await go('/connect');
+  await go(page, '/connect');
   await page.getByRole('button', { name: 'Create a credential' }).click();
   await page.getByText('The commands below have it.').waitFor();
   await page.getByText(/^CULVERT_AUTHTOKEN=\S{20,} culvert http 3000/m).waitFor();
 });
 
 test('a change is seen live on the audit page', async () => {
-  await go('/audit');
+  await go(page, '/audit');
   await page.getByText('Live', { exact: true }).waitFor();
   await api(page, 'POST', '/api_keys', { description: `audited ${run}` });
   await page.getByRole('option', { name: new RegExp(`API key created.*audited ${run}`) }).click();
@@ -169,7 +168,7 @@ test('a change is seen live on the audit page', async () => {
 test('the endpoint of a host is found, with the reason', async () => {
   const made = await api(page, 'POST', '/endpoints', { url: `http://*.which${run}.culvert.localhost`, upstream_url: service.url });
   assert.equal(made.status, 201, made.body.msg);
-  await go('/endpoints');
+  await go(page, '/endpoints');
   await page.getByText('Which endpoint serves a host?').click();
   await box('Host or URL').fill(`http://a.b.which${run}.culvert.localhost:8080/path`);
   await page.getByRole('button', { name: 'Find' }).click();
@@ -183,7 +182,7 @@ test('the endpoint of a host is found, with the reason', async () => {
 test('a change is shown with the value before and after it', async () => {
   const { body: made } = await api(page, 'POST', '/vaults', { name: `diff-${run}`, description: 'old words' });
   await api(page, 'PATCH', `/vaults/${made.id}`, { description: 'new words' });
-  await go(`/audit?view=kept&object=${made.id}`);
+  await go(page, `/audit?view=kept&object=${made.id}`);
   await page.getByRole('option', { name: /Vault updated/ }).click();
   const row = page.getByRole('dialog', { name: 'Event' }).getByRole('row', { name: /description/ });
   await row.waitFor();
@@ -191,7 +190,7 @@ test('a change is shown with the value before and after it', async () => {
 });
 
 test('the palette goes to pages and to objects, by keyboard alone', async () => {
-  await go('/');
+  await go(page, '/');
   await page.getByRole('heading', { name: 'Overview' }).waitFor();
   await page.keyboard.press('Control+k');
   await page.getByRole('combobox', { name: 'Page, name or id' }).waitFor();

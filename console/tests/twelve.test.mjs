@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { after, before, test } from 'node:test';
-import { api, base, launch, open, signIn, until } from './browser.mjs';
+import { api, go, launch, open, signIn, until } from './browser.mjs';
 import { upstream, visit } from './upstream.mjs';
 
 const MOST = 5;
@@ -33,7 +33,7 @@ const box = (name) => page.getByRole('textbox', { name, exact: true });
 /** A task: what it takes, from Overview until its result is on screen. */
 function task(name, act, options = {}) {
   test(name, options, async (t) => {
-    await page.goto(`${base}/console/`);
+    await go(page, '/');
     await page.getByRole('heading', { name: 'Overview' }).waitFor();
     let clicks = 0;
     const click = async (locator) => {

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { createHmac } from 'node:crypto';
 import { createServer } from 'node:http';
 import { after, before, test } from 'node:test';
-import { launch, open, signIn } from './browser.mjs';
+import { go, launch, open, signIn } from './browser.mjs';
 import { program, Server } from './server.mjs';
 
 const ARN = 'arn:aws';
@@ -70,7 +70,7 @@ async function fill(label, value) {
 }
 
 async function begin(kind) {
-  await page.goto(`${server.url}/console/event_destinations/new`);
+  await go(page, '/event_destinations/new');
   const search = panel().getByLabel('Where should events go?');
   await search.fill(kind);
   await panel().getByRole('button').filter({ has: page.locator('b') }).first().click();
@@ -81,7 +81,7 @@ test('the wizard knows every target that the API has', { skip: !program }, async
   const model = await page.evaluate(async () => (await fetch('/openapi.json')).json());
   const kinds = Object.keys(model.components.schemas.EventDestinationCreate.properties.target.properties);
   assert.deepEqual(kinds.toSorted(), Object.keys(TARGETS).toSorted());
-  await page.goto(`${server.url}/console/event_destinations/new`);
+  await go(page, '/event_destinations/new');
   await panel().getByText('Where should events go?').waitFor();
   assert.equal(await panel().getByRole('list').last().getByRole('button').count(), kinds.length);
 });
@@ -172,7 +172,7 @@ test('a webhook gets a test event, its answer is shown, and a change keeps its s
 
 test('a token of NATS survives a change of another field', { skip: !program }, async () => {
   const made = await server.make('event_destinations', { format: 'json', description: 'with token', target: { nats: { urls: ['nats://nats.example:4222'], credentials: { token: 'sealed' } } } });
-  await page.goto(`${server.url}/console/event_destinations/${made.id}/edit`);
+  await go(page, `/event_destinations/${made.id}/edit`);
   await panel().getByPlaceholder('A value is stored. Leave this empty to keep it.').first().waitFor();
   await field('Subject prefix').fill('moved');
   await panel().getByRole('button', { name: 'Save' }).click();

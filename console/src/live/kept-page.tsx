@@ -1,5 +1,5 @@
 import { Button, Drawer, Select, TextInput } from '@mantine/core';
-import { useInfiniteQuery } from '@tanstack/react-query';
+import { useInfiniteQuery, useQueryClient } from '@tanstack/react-query';
 import { type FormEvent, type ReactNode, lazy, Suspense, useId, useMemo, useState } from 'react';
 import { counted } from '@/api/words';
 import { Page } from '@/ui/page';
@@ -55,7 +55,10 @@ export function KeptPage({ title, text, views, search, onSearch, kinds, all, obj
     refetchInterval: ({ state }) => (state.data?.pages.some(({ events }) => events.length > 0) ? false : LOOK_AGAIN_MS),
     // Pages that are here stay as they are: events do not change.
     staleTime: Infinity,
+    // A page that is opened again begins with the newest.
+    gcTime: 0,
   });
+  const client = useQueryClient();
   const rising = useMemo(() => (found.data?.pages ?? []).flatMap(({ events }) => events).toReversed(), [found.data]);
   const isEmpty = found.data !== undefined && rising.length === 0;
   const { hasNextPage: hasMore, isFetchingNextPage: isLoadingMore, isFetchNextPageError: isStuck } = found;
@@ -63,6 +66,8 @@ export function KeptPage({ title, text, views, search, onSearch, kinds, all, obj
   const set = (change: KeptSearch) => setDraft((now) => ({ ...now, ...change }));
   const submit = (event: FormEvent) => {
     event.preventDefault();
+    // The conditions may be the ones of before: newer events may match them.
+    void client.resetQueries({ queryKey: keptQuery(types, search).queryKey });
     onSearch({ ...draft, filter: draft.filter?.trim() || undefined });
   };
   const field = (name: 'object' | 'actor', label: string) => (
