@@ -1,4 +1,4 @@
-// The twelve tasks that people come for: each from Overview, by mouse and typing, in at most five clicks. The clicks and
+// The tasks that people come for: each from Overview, by mouse and typing, in at most five clicks. The clicks and
 // the seconds, with the server's own time and without that of a person, are in the output.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -157,6 +157,26 @@ task('find the endpoint of a host', async (click) => {
   await page.keyboard.press('Enter');
   await page.getByText('Its host is exactly this one.').waitFor();
 });
+
+task('see the busiest endpoint of the last hour', async () => {
+  await page.getByRole('row', { name: new RegExp(`twelve${run}`) }).waitFor();
+});
+
+task('restrict an endpoint to a network', async (click) => {
+  await click(nav('Endpoints'));
+  await click(page.getByRole('row', { name: new RegExp(`twelve${run}`) }).getByRole('link').first());
+  await click(link('Edit'));
+  await page.getByRole('dialog').getByRole('textbox', { name: 'Traffic policy' }).fill('on_http_request:\n  - actions:\n      - type: restrict-ips\n        config: {enforce: true, allow: [192.0.2.0/24]}\n');
+  await click(button('Save'));
+  await page.getByRole('dialog').waitFor({ state: 'detached' });
+  assert.equal(await visit(endpoint.public_url, `/twelve${run}/200`), 403);
+});
+
+task("see an agent's connections", async (click) => {
+  await click(nav('Agents'));
+  await click(page.getByRole('main').getByRole('row').nth(1).getByRole('link').first());
+  await page.getByRole('row', { name: new RegExp(`exposed${run}`) }).waitFor();
+}, { skip: !process.env.CULVERT_PROGRAM });
 
 task('stop an agent', async (click) => {
   await click(nav('Agents'));
