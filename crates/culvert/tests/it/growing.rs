@@ -521,8 +521,9 @@ const BY_SERVER: &[&str] = &[
 ];
 
 /// Crates whose collections a socket can reach.
-const CRATES: [&str; 11] = [
-    "api", "control", "delivery", "edge", "http", "login", "mux", "policy", "ssh", "tls", "tunnel",
+const CRATES: [&str; 14] = [
+    "api", "control", "delivery", "edge", "http", "io", "login", "mux", "overload", "policy",
+    "ssh", "tls", "tunnel", "upstream",
 ];
 
 const KINDS: [&str; 8] = [
