@@ -86,11 +86,13 @@ impl HandshakeLimiter {
         }
     }
 
-    /// Takes every permit of the common queue.
-    /// Takes all free permits: no handshake computes until they are dropped.
+    /// Takes all free permits of the common queue, for tests: no handshake computes until they are dropped.
     pub async fn hold_all(&self) -> SemaphorePermit<'_> {
         let all = self.common.available_permits() as u32;
-        self.common.acquire_many(all).await.unwrap()
+        self.common
+            .acquire_many(all)
+            .await
+            .expect("the semaphores are never closed")
     }
 }
 
