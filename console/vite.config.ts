@@ -28,7 +28,7 @@ export default defineConfig({
           groups: [
             { name: 'editor', test: EDITOR },
             { name: 'vendor', test: (id) => /node_modules\//.test(id) && !FORMS.test(id) && !VIRTUAL.test(id) },
-            { name: 'shared', test: /src\/(api|ui|session|theme)\/(?!code-editor)|src\/resources\/(names|queries|use-resource|value|columns|custom)|src\/live\/(tail|sse|use-tail|entry|viewer|where)\.|src\/events\/(health-tag|health-cell|queries)\.|src\/shell\/not-found/ },
+            { name: 'shared', test: /src\/(api|ui|session|theme)\/(?!code-editor)|src\/resources\/(names|queries|use-resource|value|columns|custom)|src\/live\/(tail|sse|use-tail|entry|viewer|where)\.|src\/events\/(health-tag|health-cell|queries)\.|src\/shell\/(not-found|other-names|groups)/ },
             { name: 'charts', test: /src\/charts\// },
             { name: 'forms', test: (id) => FORMS.test(id) },
             { name: 'virtual', test: VIRTUAL },
