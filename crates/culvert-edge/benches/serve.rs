@@ -28,6 +28,7 @@ use culvert_policy::Scheme;
 use culvert_store::{Queue, Store, StoreUrl, Texts};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::PrivateKeyDer;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 #[global_allocator]
@@ -147,10 +148,11 @@ fn main() {
     });
     let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
     runtime.block_on(async {
+        let mut tasks = JoinSet::new();
         let recorder: Arc<dyn Recorder> = match rest[..] {
             ["kept", folder] => {
                 let delivery = keeper(Path::new(folder)).await;
-                tokio::spawn(delivery.clone().run(cancel.clone()));
+                tasks.spawn(delivery.clone().run(cancel.clone()));
                 delivery.recorder()
             }
             ["captured"] => Arc::new(writer(true)),
@@ -162,5 +164,6 @@ fn main() {
         println!("{}", edge.http_addr().unwrap());
         println!("{}", edge.https_addr().unwrap());
         edge.run(cancel).await;
+        tasks.join_all().await;
     });
 }
