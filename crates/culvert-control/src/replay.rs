@@ -5,7 +5,7 @@
 //! changes no object and emits no event.
 
 use culvert_base::{Fault, Refusal, Timestamp, code, id};
-use culvert_delivery::{Replay, TrafficRange};
+use culvert_delivery::{EventBound, Replay, TrafficRange};
 use culvert_events::{Family, kinds};
 use culvert_store::{
     AuditEvent, AuditLog, Bound, Changes, CommitError, Document, Head, Key, OnDelete, Range,
@@ -62,10 +62,19 @@ struct Stored {
 struct Traffic {
     first: i64,
     last: i64,
-    from_event: Option<String>,
-    to_event: Option<String>,
+    #[serde(default)]
+    first_event: Option<EventEnd>,
+    #[serde(default)]
+    last_event: Option<EventEnd>,
     since_ns: Option<i64>,
     until_ns: Option<i64>,
+}
+
+/// The event at an end of the range, and the piece of the log that has it.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct EventEnd {
+    piece: i64,
+    id: String,
 }
 
 /// Events to replay to a destination.
@@ -476,8 +485,8 @@ impl Traffic {
         Self {
             first: range.first,
             last: range.last,
-            from_event: range.from_event,
-            to_event: range.to_event,
+            first_event: range.from_event.map(EventEnd::of),
+            last_event: range.to_event.map(EventEnd::of),
             since_ns: range.since.map(Timestamp::unix_nanos),
             until_ns: range.until.map(Timestamp::unix_nanos),
         }
@@ -487,10 +496,23 @@ impl Traffic {
         TrafficRange {
             first: self.first,
             last: self.last,
-            from_event: self.from_event.clone(),
-            to_event: self.to_event.clone(),
+            from_event: self.first_event.as_ref().map(EventEnd::bound),
+            to_event: self.last_event.as_ref().map(EventEnd::bound),
             since: self.since_ns.map(Timestamp::from_unix_nanos),
             until: self.until_ns.map(Timestamp::from_unix_nanos),
+        }
+    }
+}
+
+impl EventEnd {
+    fn of(EventBound { piece, id }: EventBound) -> Self {
+        Self { piece, id }
+    }
+
+    fn bound(&self) -> EventBound {
+        EventBound {
+            piece: self.piece,
+            id: self.id.clone(),
         }
     }
 }

@@ -72,7 +72,7 @@ pub use followers::{TAIL_BYTES_MAX, TAIL_LINES_MAX, TailSpec, Tailed};
 pub use health::{Health, State};
 pub use meters::Meters;
 pub use net::Net;
-pub use replay::{Replay, TrafficRange};
+pub use replay::{EventBound, Replay, TrafficRange};
 pub use settings::{DESTINATION_KIND, PUT_DEADLINE, Settings};
 pub use subscription::{Destination, Source, Table};
 pub use tail::Tail;

@@ -1,4 +1,5 @@
-//! Counts the records that a crash lost: those that were offered but never reached the queue.
+//! Counts the records that a crash lost: those that were offered but never reached the queue. Events that are only
+//! retained, for no subscription, are not counted.
 //!
 //! Each node keeps two cursors in the queue: the number of records offered, and the number of
 //! records that are finished (written to the queue, delivered, or selected by no subscription).

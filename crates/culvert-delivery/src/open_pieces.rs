@@ -3,8 +3,8 @@
 //! A thread packs an event while its record is in the processor's cache: only the values that differ from the event
 //! before are copied. A record that no subscription wants ends here.
 //!
-//! Each thread always fills the piece of one shard, so threads wait for each other at most while the flusher closes
-//! pieces.
+//! Each thread always fills the piece of one shard. Threads wait for each other only if more of them than shards offer
+//! events, and while the flusher closes pieces.
 //!
 //! Not here: when pieces are closed (`recorder`), and their form (`retained_pieces`, `culvert_events::Packer`).
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
+use culvert_base::sync::lock;
 use culvert_base::{Clock, Entropy};
 use culvert_store::{Queue, Store};
 
@@ -37,6 +38,8 @@ pub(crate) struct Plane {
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) targets: TargetContext,
     pub(crate) table: ArcSwap<Compiled>,
+    /// Held by the caller of [`Plane::recapture`].
+    pub(crate) recapturing: Mutex<()>,
     /// Number of published tables; incremented after the table is stored.
     pub(crate) tables: watch::Sender<u64>,
     /// The table has the rights of this revision of the store, or later ones.
@@ -98,6 +101,8 @@ impl Plane {
 
     /// Updates what the planes capture.
     pub(crate) fn recapture(&self) {
+        // Callers take turns, so the last one sets what it has read last.
+        let _turn = lock(&self.recapturing);
         let table = self.table.load();
         let retained = self.retains_traffic().then(retained_pieces::captures);
         let wanted = table.captures().chain(self.tails.captures());

@@ -1,8 +1,10 @@
 //! Records that planes offer, before the flusher takes them.
 //!
-//! Offering never waits: a record is pushed onto one of a few lists under a lock that is held for a push, or it
-//! is dropped and counted when the lists hold too much. Where traffic is retained, the offering thread packs the event
-//! first (`open_pieces`), and only records that a subscription or a tail may want are pushed.
+//! A record is pushed onto one of a few lists under a lock that is held for a push, or it is dropped and counted when the
+//! lists hold too much. Where traffic is retained, the offering thread packs the event first, under the lock of its piece
+//! (`open_pieces`), and only records that a subscription or a tail may want are pushed.
+//!
+//! If a record is dropped, its event is retained, without captured messages.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -3,8 +3,8 @@
 //! One flusher takes offered records (`record_shards`) in small groups, while they are still in the processor's
 //! cache. It encodes an event once for each distinct selection. It hands a batch over when it is full, and all
 //! batches after 500 events, 512 KiB or 200 ms, whichever comes first. It never waits for the disk or a destination.
-//! A crash loses the records and batches in memory. It also closes the pieces of the traffic log every 200 ms, which the
-//! offering threads fill (`open_pieces`).
+//! A crash loses the records and batches in memory. Every 200 ms the flusher also closes the pieces of the traffic log that
+//! the offering threads fill (`open_pieces`).
 //!
 //! Not here: which subscriptions want an event (`subscription`), delivery (`buffer`, `spill`), the format of batches
 //! (`batch`).

@@ -107,12 +107,21 @@ pub struct TrafficRange {
     pub first: i64,
     /// The last piece.
     pub last: i64,
-    /// The event in the first piece that the range begins with.
-    pub from_event: Option<String>,
-    /// The event in the last piece that it ends with.
-    pub to_event: Option<String>,
-    /// Of the pieces, what happened no earlier,
+    /// The event that the range begins with. Its time is in `since`.
+    pub from_event: Option<EventBound>,
+    /// The event that it ends with. Its time is in `until`.
+    pub to_event: Option<EventBound>,
+    /// The pieces overlap in time. Of their events, the range has those that are no earlier than this,
     pub since: Option<Timestamp>,
-    /// and no later.
+    /// and no later than this.
     pub until: Option<Timestamp>,
+}
+
+/// The event at an end of a range. Of events with its time, those before it in the log are before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventBound {
+    /// The piece that has the event.
+    pub piece: i64,
+    /// `ev_…`.
+    pub id: String,
 }

@@ -17,7 +17,7 @@ use culvert_store::{BatchClass, CursorMove};
 
 use crate::copies::{Copies, Copy};
 use crate::plane::Plane;
-use crate::replay::{CURSORS, Replay, TRAFFIC_CURSORS, TrafficRange};
+use crate::replay::{CURSORS, EventBound, Replay, TRAFFIC_CURSORS, TrafficRange};
 use crate::retained;
 use crate::stored_piece::StoredEvent;
 use crate::subscription::Compiled;
@@ -137,22 +137,24 @@ impl Replayer {
         let table = plane.table.load_full();
         let (mut copies, mut n_events) = (Vec::new(), 0u64);
         for (piece, stored) in pieces.into_iter().filter_map(retained::read) {
-            let starts_at = range.from_event.as_ref().filter(|_| piece == range.first);
-            let ends_at = range.to_event.as_ref().filter(|_| piece == range.last);
-            let mut has_begun = starts_at.is_none();
+            let (from, to) = (range.from_event.as_ref(), range.to_event.as_ref());
+            // Whether the events here are behind the first or the last event, where they have its time.
+            let mut is_behind_first = from.is_none_or(|from| piece > from.piece);
+            let mut is_behind_last = to.is_some_and(|to| piece > to.piece);
             for event in stored.events() {
-                has_begun |= starts_at.is_some_and(|id| event.id() == id);
+                let is = |bound: &EventBound| piece == bound.piece && event.id() == bound.id;
+                is_behind_first |= from.is_some_and(is);
                 let mut parsed = None;
-                if has_begun && let Some(record) = event.record(&mut parsed) {
+                if let Some(record) = event.record(&mut parsed)
+                    && replay.wants_traffic(record, range)
+                    && (is_behind_first || range.since != Some(record.at()))
+                    && (!is_behind_last || range.until != Some(record.at()))
+                {
                     let before = copies.len();
-                    if replay.wants_traffic(record, range) {
-                        write(&table, replay, event, record, &mut copies);
-                    }
+                    write(&table, replay, event, record, &mut copies);
                     n_events += u64::from(copies.len() > before);
                 }
-                if ends_at.is_some_and(|id| event.id() == id) {
-                    break;
-                }
+                is_behind_last |= to.is_some_and(is);
             }
         }
         let copies = copies.iter().filter_map(|(subscription, envelope)| {

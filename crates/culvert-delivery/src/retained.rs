@@ -1,9 +1,11 @@
 //! The traffic log: traffic events retained for searches and replays, each once with every field.
 //!
 //! The threads that offer events fill pieces (`open_pieces`), the recorder closes them, and a task here joins and writes
-//! them, together after less than a second, so
-//! traffic and its delivery never wait for the disk. Pieces that cannot be written stay in bounded memory and are tried again; events beyond the limit are
-//! not retained, and counted. A crash loses the pieces in memory.
+//! them, together after less than a second, so traffic and its delivery never wait for the disk. Several threads fill
+//! pieces side by side, so neighbouring pieces overlap in time.
+//!
+//! Pieces that cannot be written stay in bounded memory and are tried again; events beyond the limit are not retained,
+//! and counted. A crash loses the pieces in memory, which no counter shows.
 //!
 //! Not here: the form of pieces (`stored_piece`), how searches and replays read them (`event_query`, `replayer`), how
 //! the queue stores pieces.
@@ -17,7 +19,7 @@ use culvert_base::{Fault, Ksuid, Timestamp};
 use culvert_store::Bound;
 
 use crate::plane::Plane;
-use crate::replay::TrafficRange;
+use crate::replay::{EventBound, TrafficRange};
 use crate::retained_bodies;
 use crate::stored_piece::{StoredEvent, StoredPiece};
 
@@ -95,10 +97,15 @@ pub(crate) async fn range(
             range.since = Some(*at);
             range.first = queue.traffic_since(*at).await?.unwrap_or(last + 1);
         }
-        Bound::Event(id) => match find(plane, id, account).await? {
-            Some((piece, _)) => (range.first, range.from_event) = (piece, Some(id.clone())),
-            None => return Ok(None),
-        },
+        Bound::Event(id) => {
+            let Some((piece, at)) = find(plane, id, account).await? else {
+                return Ok(None);
+            };
+            range.since = Some(at);
+            range.first = queue.traffic_since(at).await?.unwrap_or(piece).min(piece);
+            let id = id.clone();
+            range.from_event = Some(EventBound { piece, id });
+        }
     }
     match to {
         None => {}
@@ -106,10 +113,16 @@ pub(crate) async fn range(
             range.until = Some(*at);
             range.last = queue.traffic_until(*at).await?.unwrap_or(0).min(last);
         }
-        Some(Bound::Event(id)) => match find(plane, id, account).await? {
-            Some((piece, _)) => (range.last, range.to_event) = (piece, Some(id.clone())),
-            None => return Ok(None),
-        },
+        Some(Bound::Event(id)) => {
+            let Some((piece, at)) = find(plane, id, account).await? else {
+                return Ok(None);
+            };
+            range.until = Some(at);
+            let until = queue.traffic_until(at).await?;
+            range.last = until.unwrap_or(piece).max(piece).min(last);
+            let id = id.clone();
+            range.to_event = Some(EventBound { piece, id });
+        }
     }
     Ok(Some(range))
 }

@@ -123,10 +123,15 @@ impl<'x> PassedEndpoints<'x> {
         all.filter_map(|member| Some(&**member.counted.get()?))
     }
 
-    /// Whether one of them was removed, so that the connection must end.
+    /// Whether one of them was removed, so that the connection must end. A connection to an agent ends with the agent's
+    /// session, which may outlive its endpoint while the agent moves to another server.
     pub(crate) fn is_removed(self) -> bool {
+        let Some(last) = self.further.last().or_else(|| self.first.last()) else {
+            return false;
+        };
+        let is_kept = |member: &Arc<Member>| Arc::ptr_eq(member, last) && member.is_agents();
         let mut all = self.first.iter().chain(self.further);
-        all.any(|member| member.is_removed())
+        all.any(|member| member.is_removed() && !is_kept(member))
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use culvert_base::net::is_safe_on_loopback;
+use culvert_base::net::{is_safe_on_loopback, plain_address};
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -90,15 +90,15 @@ pub fn panics() -> u64 {
     PANICS.load(Ordering::Relaxed)
 }
 
-/// Serves `/metrics` until `stop`. On loopback, only under the names and addresses of this machine, so that web pages
-/// cannot read it (DNS rebinding).
+/// Serves `/metrics` until `stop`. On loopback, only under `localhost` and IP addresses, so that web pages cannot read it
+/// (DNS rebinding).
 pub async fn serve(listener: TcpListener, read: Read, stop: CancellationToken) {
     let mut registry = Registry::with_prefix("culvert");
     registry.register_collector(Box::new(Samples(read)));
     let registry = Arc::new(registry);
     let is_loopback = listener
         .local_addr()
-        .is_ok_and(|address| address.ip().is_loopback());
+        .is_ok_and(|address| plain_address(address.ip()).is_loopback());
     let mut connections = JoinSet::new();
     loop {
         let room = connections.len() < CONNECTIONS_MAX;

@@ -131,6 +131,60 @@ async fn a_replay_between_event_ids_sends_full_events_without_a_subscription() {
     running.stop().await;
 }
 
+/// Threads fill pieces side by side, so an event can be in a later piece than one that happened after it.
+#[tokio::test]
+async fn a_replay_between_event_ids_includes_pieces_that_overlap_in_time() {
+    let bench = Bench::with(keeps).await;
+    let (live, target) = (Scripted::new(500), Scripted::new(500));
+    bench.publish(vec![source("esb_1", &["ed_0"])], &[("ed_0", &live)]);
+    let running = bench.run();
+    // Three pieces, each with every third moment. The port is the moment.
+    for first in 0..3 {
+        let moments = (first..12).step_by(3);
+        let wanted = bench.meters().retained.get() + moments.clone().count() as u64;
+        for moment in moments {
+            let mut record = record(&bench, moment);
+            let at = bench.started_at.unix_nanos() + i64::from(moment);
+            record.complete(Timestamp::from_unix_nanos(at));
+            bench.delivery.recorder().offer(record);
+        }
+        until("they are kept", || bench.meters().retained.get() == wanted).await;
+    }
+    until("all deliveries", || bench.meters().delivered.get() == 12).await;
+    let ids: Vec<(i64, String)> = live
+        .ports()
+        .into_iter()
+        .zip(
+            live.keys()
+                .iter()
+                .map(|key| key.split(':').next().unwrap().to_owned()),
+        )
+        .collect();
+    let id = |port: i64| ids.iter().find(|(at, _)| *at == port).unwrap().1.clone();
+    let mut n_delivered = 12;
+    // Both ends in one piece, in rising pieces, and in falling ones.
+    for (from, to) in [(3, 9), (4, 8), (5, 10), (5, 6), (7, 7)] {
+        let (first, last) = (Bound::Event(id(from)), Bound::Event(id(to)));
+        let range = bench.delivery.traffic_range(&first, Some(&last), "ac_1");
+        let replay = Replay {
+            id: format!("replay_{from}_{to}"),
+            ..replay(range.await.unwrap().unwrap())
+        };
+        let before = target.ports().len();
+        publish(&bench, Vec::new(), &target, replay);
+        let wanted: Vec<i64> = (from..=to).collect();
+        n_delivered += wanted.len() as u64;
+        until("the replay", || {
+            bench.meters().delivered.get() == n_delivered
+        })
+        .await;
+        let mut sent = target.ports().split_off(before);
+        sent.sort_unstable();
+        assert_eq!(sent, wanted, "{from} to {to}");
+    }
+    running.stop().await;
+}
+
 #[tokio::test]
 async fn retained_traffic_is_limited_by_age_and_size() {
     let bench = Bench::with(|settings| {

@@ -50,11 +50,15 @@ impl Member {
             .counters(&edge.traffic, &self.endpoint.account, &self.id)
     }
 
-    /// Whether the endpoint was removed, so that its connections must end. Those of an agent's endpoint end with the
-    /// agent's session, which may outlive the endpoint while the agent moves to another server.
+    /// Whether the endpoint was removed.
     pub(crate) fn is_removed(&self) -> bool {
-        let is_agents = |pool: &Arc<Pool>| pool.upstream().agents_endpoint().is_some();
-        self.removed.load(Ordering::Acquire) && !self.pool.as_ref().is_some_and(is_agents)
+        self.removed.load(Ordering::Acquire)
+    }
+
+    /// Whether its upstream is behind an agent.
+    pub(crate) fn is_agents(&self) -> bool {
+        let pool = self.pool.as_ref();
+        pool.is_some_and(|pool| pool.upstream().agents_endpoint().is_some())
     }
 
     /// Waits while its agent, which has just lost its connection, may reconnect and no other stands in.

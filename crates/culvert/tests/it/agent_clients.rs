@@ -238,7 +238,8 @@ pub async fn start(kind: Kind, culvert: &Harness, order: Order<'_>) -> Result<Ru
             if proto == "http" {
                 command.args(["--scheme", "http"]);
             }
-            (command, Some("-INT"), "Forwarding")
+            // Without job control, shells start programs that ignore SIGINT, and the client keeps that.
+            (command, Some("-TERM"), "Forwarding")
         }
     };
     let mut child = command
