@@ -22,15 +22,14 @@ pub(crate) enum Admission {
     Reject,
 }
 
-/// Whether a request of an HTTP endpoint may go on: runs the connection phase of its policy, unless it
-/// has run for this connection. In clear that is with the first request that names the endpoint.
+/// Whether a request may reach an HTTP endpoint. Runs the connection phase of the endpoint's policy, unless it has run
+/// for this connection: without TLS, that is at the first request that names the endpoint.
 pub(crate) async fn admits(down: &Arc<Downstream>, endpoint: &Endpoint) -> bool {
     matches!(first(down, endpoint).await, Admission::Accept(_))
 }
 
-/// Runs the connection phase of the policy of an HTTP endpoint, unless it has run for this connection;
-/// over TLS before the handshake. A connection whose handshake is over does not fulfil a TLS policy that was
-/// made since.
+/// Runs the connection phase of the policy of an HTTP endpoint, unless it has run for this connection. With TLS it runs
+/// before the handshake. A connection is rejected if its handshake took place under an older TLS policy.
 pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Admission {
     let Some(policy) = &endpoint.policy else {
         return Admission::Accept(None);
@@ -51,8 +50,8 @@ pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Admiss
             .tls
             .get()
             .and_then(|tls| tls.tls_policy.as_ref());
-        // A request comes to an internal endpoint over a handshake that its policy had no part in. One that
-        // asks for client certificates is not served so.
+        // The policy of an internal endpoint had no part in the handshake. If it asks for client certificates, the
+        // request is rejected.
         let is_fulfilled = match endpoint.is_internal() {
             true => !tls_policy.asks_for_certificates(),
             false => {
@@ -70,8 +69,8 @@ pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Admiss
     admission
 }
 
-/// Runs the connection phase of an endpoint's policy, after `hops` endpoints before it, whose policies made
-/// `tls_policy`. What this policy says of the handshake is merged into them.
+/// Runs the connection phase of an endpoint's policy, after those of `hops` endpoints, which resulted in `tls_policy`. Rules
+/// of this policy about the handshake are merged into it.
 pub(crate) async fn enter(
     down: &Arc<Downstream>,
     endpoint: &Endpoint,
@@ -82,7 +81,7 @@ pub(crate) async fn enter(
         return Admission::Accept(tls_policy);
     };
     down.conn.policy.speaks_http(endpoint.scheme.is_http());
-    // In a box: an idle connection's task keeps no room for it.
+    // In a box, so that the task of an idle connection is small.
     let run = Box::pin(async move {
         let mut memory = Memory::new(down.conn.info.now());
         memory.hops = hops;

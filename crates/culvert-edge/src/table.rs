@@ -79,7 +79,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
         found.map(|(_, value)| value)
     }
 
-    /// Puts a value in the place of the one before, if there is one.
+    /// Inserts a value, or replaces the one before.
     pub(crate) fn insert(&mut self, key: K, value: V) {
         if self.len >= self.shards.len() * SHARD_LEN {
             self.grow();

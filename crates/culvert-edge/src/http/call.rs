@@ -1,5 +1,5 @@
-//! Requests that a policy makes on its own account: to internal endpoints, which answer as they would
-//! answer a request that was forwarded to them, or to hosts elsewhere.
+//! Requests that a policy sends itself: to internal endpoints, which respond as to a forwarded request, or to other
+//! hosts.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ fn not_called(why: NotBuffered) -> NotCalled {
     }
 }
 
-/// Asks an internal endpoint.
+/// Sends the request to an internal endpoint.
 async fn internal(
     down: &Arc<Downstream>,
     member: Arc<Member>,
@@ -106,7 +106,7 @@ async fn internal(
     })
 }
 
-/// Asks a host that is none of ours.
+/// Sends the request to another host.
 async fn public(down: &Arc<Downstream>, call: Call) -> Result<Called, NotCalled> {
     let mut room = BodyReservation::new(&down.conn);
     room.grow(ANSWER_BYTES_MAX).map_err(|_| NotCalled::NoRoom)?;

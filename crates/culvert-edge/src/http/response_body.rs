@@ -35,42 +35,41 @@ pub(crate) enum BodyError {
     Encoding(#[from] std::io::Error),
 }
 
-/// An answer's body, as the client's connection reads it. With it lives the exchange: when it is
-/// dropped, the exchange is over.
+/// The body of a response, as the client's connection reads it. Dropping it ends the exchange.
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
     source: Source,
     is_chunked: bool,
-    /// Since when the upstream is silent, and the bytes that had come from the client then.
+    /// The start of the upstream's silence, and the bytes received from the client until then.
     silent: Option<(Instant, u64)>,
-    /// `None` when the exchange goes on elsewhere: after an upgrade.
+    /// `None` after an upgrade, whose tunnel has the exchange.
     exchange: Option<Box<HttpExchange>>,
-    /// What the connection, or the stream of it, becomes with this answer.
+    /// The tunnel that the connection or stream becomes after this response.
     tunnel: Option<Box<Tunnel>>,
 }
 
-/// Where an answer's body comes from.
+/// The source of a response's body.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// Nowhere: it has none, or had one that has ended.
+    /// None: there is no body, or it has ended.
     None,
-    /// The edge itself.
+    /// A body of the edge.
     Edge(Bytes),
-    /// The same, with its share of the memory for bodies that are held.
+    /// A buffered body, with its share of the memory for buffered bodies.
     Held {
         bytes: Bytes,
         _room: BodyReservation,
     },
-    /// An HTTP/1 upstream, with the connection that carries it.
+    /// An HTTP/1 upstream, with its connection.
     Http1(Lease),
-    /// An HTTP/2 upstream, with the stream that carries it.
+    /// An HTTP/2 upstream, with its stream.
     Http2 {
         body: Incoming,
         _stream: Http2Stream,
     },
-    /// The same, with a stream that is to become something else: nothing before that.
+    /// An HTTP/2 upstream whose stream becomes a tunnel: no data before that.
     Stream(PendingStream),
-    /// One of these, encoded on the way.
+    /// One of these, with a content coding that the edge applies.
     Encoded(Box<Encoded>),
 }
 
@@ -85,7 +84,7 @@ impl ResponseBody {
         }
     }
 
-    /// The body of an answer whose exchange goes on as a tunnel.
+    /// The empty body of a response after which a tunnel begins.
     pub(crate) fn of_upgrade(tunnel: Box<Tunnel>) -> Self {
         Self {
             tunnel: Some(tunnel),
@@ -96,17 +95,17 @@ impl ResponseBody {
         }
     }
 
-    /// What the connection, or the stream of it, becomes behind this answer, if it does.
+    /// The tunnel that the connection or stream becomes after this response, if any.
     pub(crate) fn take_tunnel(&mut self) -> Option<Box<Tunnel>> {
         self.tunnel.take()
     }
 
-    /// The longest that the client may take nothing of it, if that is not as the settings say.
+    /// The endpoint's limit for a client that reads nothing; `None` for that of the settings.
     pub(crate) fn write_limit(&self) -> Option<Duration> {
         self.exchange.as_ref()?.timeouts().write
     }
 
-    /// Whether the exchange ends now because nothing moved either way for too long.
+    /// Whether the idle timeout of the exchange has expired.
     fn is_idle(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(exchange) = &mut self.exchange else {
             return false;
@@ -126,8 +125,7 @@ impl ResponseBody {
         }
     }
 
-    /// Bytes that the kernel can move from the upstream's socket: all that are missing. 0 if an event or a policy needs
-    /// them.
+    /// The remaining bytes, if the kernel can move them from the upstream's socket. 0 if an event or a policy needs them.
     pub(crate) fn movable(&self) -> u64 {
         let is_seen = self
             .exchange
@@ -160,12 +158,12 @@ impl ResponseBody {
         bytes
     }
 
-    /// The exchange, unless it goes on as a tunnel.
+    /// The exchange; `None` if a tunnel has it.
     pub(crate) fn exchange(&mut self) -> Option<&mut HttpExchange> {
         self.exchange.as_deref_mut()
     }
 
-    /// Says that it will be sent in chunks.
+    /// Sets that it is sent in chunks.
     pub(crate) fn chunked(mut self) -> Self {
         self.is_chunked = true;
         self
@@ -173,7 +171,7 @@ impl ResponseBody {
 }
 
 impl Source {
-    /// The next frame, moving the bytes of the upstream's connection.
+    /// Reads the upstream's connection until the next frame.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -191,7 +189,7 @@ impl Source {
         }
     }
 
-    /// The whole body, without trailers, and the room it takes.
+    /// Buffers the whole body without its trailers, and returns it with its share of the memory limit.
     pub(crate) async fn hold(
         &mut self,
         bytes_max: usize,
@@ -219,7 +217,7 @@ impl Source {
         held.unwrap_or(Err(NotBuffered::TooSlow))
     }
 
-    /// The upstream's part is complete.
+    /// The upstream has sent everything.
     pub(crate) fn end(&mut self) {
         match std::mem::replace(self, Self::None) {
             Self::Http1(lease) => lease.give_back(),
@@ -228,7 +226,7 @@ impl Source {
         }
     }
 
-    /// Whether nothing is left to come.
+    /// Whether it has ended.
     pub(crate) fn is_ended(&self) -> bool {
         match self {
             Self::None | Self::Stream(_) => true,

@@ -1,10 +1,10 @@
-//! Upgrades: only WebSocket, only with a whole handshake on both sides. A client asks for it with an
-//! HTTP/1.1 upgrade or with a stream of HTTP/2 (RFC 8441), and so are upstreams, by what they speak.
-//! In between it is the former.
+//! Upgrades to WebSocket, the only supported protocol. Both sides must complete the handshake.
 //!
-//! No byte of the client passes before the upstream's 101 with the right proof: until then
-//! [`Http1Server`](crate::http1::server::Http1Server) keeps them. Any other answer ends the connection, and what
-//! the client sent ahead is forgotten.
+//! A client requests it with an HTTP/1.1 upgrade or an extended CONNECT of HTTP/2 (RFC 8441), and the edge requests it
+//! from the upstream in the form of the upstream's protocol. Between the two, the request has the HTTP/1.1 form.
+//!
+//! Bytes of the client wait in [`Http1Server`](crate::http1::server::Http1Server) until the upstream has sent a 101 with a
+//! valid `Sec-WebSocket-Accept`. After any other response the connection ends, and these bytes are dropped.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -22,43 +22,42 @@ use hyper::ext::Protocol;
 
 use crate::http::exchange::HttpExchange;
 
-/// What a request wants to become.
+/// The upgrade that a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum UpgradeRequest {
-    /// Nothing else; an upgrade we do not know is ignored.
+    /// None. Upgrades to unknown protocols are ignored.
     Http,
-    /// A WebSocket, with the key whose proof the upstream owes.
+    /// A WebSocket over HTTP/1.1, with the client's `Sec-WebSocket-Key`.
     WebSocket(HeaderValue),
-    /// A WebSocket in a stream of HTTP/2, with the key that the upstream is to be asked with.
+    /// A WebSocket in a stream of HTTP/2, with a new `Sec-WebSocket-Key` for the upstream.
     Stream(HeaderValue),
-    /// A WebSocket, with a handshake that is wrong.
+    /// A WebSocket with an invalid handshake.
     Broken,
 }
 
-/// The two ends of an upgraded connection that are not the client's socket: the upstream's, and the
-/// exchange that ends with it.
+/// The upstream's side of an upgraded connection, and the exchange, which ends with it.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     pub(crate) upstream: UpstreamStream,
-    /// What the upstream sent behind its 101.
+    /// Bytes that the upstream sent after its 101.
     pub(crate) early: Bytes,
     pub(crate) exchange: Box<HttpExchange>,
 }
 
-/// Makes a stream's request the handshake it stands for.
+/// Converts an extended CONNECT to an HTTP/1.1 handshake.
 pub(crate) fn translate(parts: &mut request::Parts, key: &HeaderValue) {
     parts.method = Method::GET;
     parts.extensions.remove::<http2::Protocol>();
     parts.headers.insert(SEC_WEBSOCKET_KEY, key.clone());
 }
 
-/// Makes a handshake's answer that of a stream.
+/// Converts the response to a handshake to that of an extended CONNECT.
 pub(crate) fn translate_back(parts: &mut response::Parts) {
     parts.status = StatusCode::OK;
     parts.headers.remove(SEC_WEBSOCKET_ACCEPT);
 }
 
-/// Reads what a request wants.
+/// Determines the upgrade that a request asks for.
 pub(crate) fn wanted(parts: &request::Parts, has_body: bool) -> UpgradeRequest {
     let has_version =
         || one(&parts.headers, &SEC_WEBSOCKET_VERSION).is_some_and(|version| version == "13");
@@ -96,21 +95,21 @@ pub(crate) fn wanted(parts: &request::Parts, has_body: bool) -> UpgradeRequest {
     }
 }
 
-/// A key no proof for which was given before. Its bytes decide nothing else.
+/// A random `Sec-WebSocket-Key`.
 fn fresh_key() -> HeaderValue {
     let mut bytes = [0; 16];
     OsEntropy.fill(&mut bytes);
     HeaderValue::try_from(STANDARD.encode(bytes)).expect("base64 is made of header characters")
 }
 
-/// Puts back what makes the request a handshake, after fields of one hop were stripped.
+/// Adds the hop-by-hop fields of a handshake again, which were removed with those of the client's hop.
 pub(crate) fn ask(headers: &mut HeaderMap) {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
 }
 
-/// Makes a handshake the request for a stream (RFC 8441), if it is one; with the key that the client is
-/// owed a proof for.
+/// Converts a handshake to an extended CONNECT (RFC 8441) and returns the client's `Sec-WebSocket-Key`. `None` if the
+/// request is no handshake.
 pub(crate) fn into_stream<B>(request: &mut Request<B>) -> Option<HeaderValue> {
     request.headers_mut().remove(UPGRADE)?;
     request.headers_mut().remove(CONNECTION);
@@ -121,7 +120,7 @@ pub(crate) fn into_stream<B>(request: &mut Request<B>) -> Option<HeaderValue> {
     Some(key)
 }
 
-/// Makes the answer to a request for a stream the one that a handshake gets.
+/// Converts the response to an extended CONNECT to that of a handshake.
 pub(crate) fn accept(parts: &mut response::Parts, key: &HeaderValue) {
     parts.status = StatusCode::SWITCHING_PROTOCOLS;
     ask(&mut parts.headers);
@@ -129,7 +128,7 @@ pub(crate) fn accept(parts: &mut response::Parts, key: &HeaderValue) {
     parts.headers.insert(SEC_WEBSOCKET_ACCEPT, proof);
 }
 
-/// The proof for a key (RFC 6455 4.2.2).
+/// The value of `Sec-WebSocket-Accept` for a key (RFC 6455 4.2.2).
 fn proof(key: &HeaderValue) -> String {
     const MAGIC: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
     let input = [key.as_bytes(), MAGIC].concat();
@@ -137,14 +136,14 @@ fn proof(key: &HeaderValue) -> String {
     STANDARD.encode(digest.as_ref())
 }
 
-/// Whether an upstream's 101 carries the proof for `key`.
+/// Whether an upstream's 101 has the right `Sec-WebSocket-Accept` for `key`.
 pub(crate) fn is_accepted(headers: &HeaderMap, key: &HeaderValue) -> bool {
     let proof = proof(key);
     one(headers, &SEC_WEBSOCKET_ACCEPT).is_some_and(|accept| accept == proof.as_str())
         && one(headers, &UPGRADE).is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
-/// The value of a field that is there exactly once.
+/// The value of a field that occurs exactly once.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {

@@ -8,7 +8,7 @@ use culvert_policy::scheme::Scheme;
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// What the operator wants. Its annotations of the pod are not read.
+/// The request of an operator. Its annotations of the pod are not read.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ConnRequest {
     #[prost(string, tag = "1")]

@@ -8,7 +8,7 @@ use crate::snapshot::endpoint::Endpoint;
 use crate::snapshot::input::{NamedCertificate, Snapshot};
 use crate::snapshot::operators::Operators;
 
-/// What a snapshot has otherwise than the one before.
+/// The changes from one snapshot to the next.
 #[derive(Default)]
 pub struct Change {
     pub(super) put: Vec<Endpoint>,
@@ -29,7 +29,7 @@ impl fmt::Debug for Change {
 }
 
 impl Change {
-    /// Adds an endpoint, or puts it in the place of the one with its id.
+    /// Adds an endpoint, or replaces the one with its ID.
     pub fn put(&mut self, endpoint: Endpoint) {
         self.put.push(endpoint);
     }
@@ -39,28 +39,28 @@ impl Change {
         self.removed.push(id);
     }
 
-    /// Takes the challenges of a snapshot in the place of those before.
+    /// Replaces all challenges.
     pub fn challenges(&mut self, challenges: Vec<Challenge>) {
         self.challenges = Some(challenges);
     }
 
-    /// Takes the Kubernetes operators of a snapshot in the place of those before.
+    /// Replaces all Kubernetes operators.
     pub fn operators(&mut self, operators: Operators) {
         self.operators = Some(operators);
     }
 
-    /// Takes the certificates of a snapshot in the place of those before.
+    /// Replaces all certificates by those of a snapshot.
     pub fn certificates_of(&mut self, snapshot: Snapshot) {
         self.certificates = Some((snapshot.certificates, snapshot.fallback));
     }
 
-    /// The ids of the endpoints it changes.
+    /// The IDs of the endpoints that it changes.
     pub(crate) fn ids(&self) -> impl Iterator<Item = &String> {
         let put = self.put.iter().map(|endpoint| &endpoint.id);
         put.chain(&self.removed)
     }
 
-    /// How many endpoints it changes.
+    /// The number of endpoints that it changes.
     pub fn len(&self) -> usize {
         self.put.len() + self.removed.len()
     }

@@ -187,7 +187,7 @@ impl SnapshotCompiler {
         Ok(())
     }
 
-    /// Notes where an endpoint is. `removed` is what its connections know, if it was in the snapshot before.
+    /// Records the address of an endpoint. `removed` is the flag of its open connections, if it was in the snapshot before.
     fn place(&mut self, endpoint: &Endpoint, removed: Option<Arc<AtomicBool>>) -> EndpointAddress {
         let address = EndpointAddress::of(endpoint);
         let placed = Placed {

@@ -12,7 +12,7 @@ use crate::snapshot::change::Change;
 use crate::snapshot::endpoint::{Endpoint, Restriction};
 use crate::snapshot::operators::Operators;
 
-/// A certificate with its key, and the names it is presented for.
+/// A certificate with its key, and the names for which it is presented.
 pub(super) type NamedCertificate = (Vec<HostName>, Arc<CertifiedKey>);
 
 /// Endpoints, certificates and restrictions of one moment.
@@ -28,12 +28,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// A snapshot without endpoints and certificates, to be filled.
+    /// Starts an empty snapshot.
     pub fn builder() -> SnapshotBuilder {
         SnapshotBuilder(Self::default())
     }
 
-    /// How many endpoints it has.
+    /// The number of endpoints.
     pub fn len(&self) -> usize {
         self.endpoints.len()
     }
@@ -48,7 +48,7 @@ impl Snapshot {
         &self.challenges
     }
 
-    /// The names that certificates are presented for, but for those of last resort.
+    /// The names with a certificate, without those of fallback certificates.
     pub fn certified(&self) -> impl Iterator<Item = &HostName> {
         self.certificates.iter().flat_map(|(names, _)| names)
     }
@@ -92,8 +92,7 @@ impl SnapshotBuilder {
         self
     }
 
-    /// Adds a certificate that is presented where there is no other, neither of the snapshot nor in
-    /// the operator's files.
+    /// Adds a fallback certificate, for names that have no other in the snapshot or the operator's files.
     #[must_use]
     pub fn fallback_certificate(
         mut self,
@@ -111,7 +110,7 @@ impl SnapshotBuilder {
         self
     }
 
-    /// Adds a challenge that is to be answered for its host, whatever else is there.
+    /// Adds a challenge, whose response has precedence over the endpoints of its host.
     #[must_use]
     pub fn challenge(mut self, challenge: Challenge) -> Self {
         self.0.challenges.push(challenge);
@@ -125,7 +124,7 @@ impl SnapshotBuilder {
         self
     }
 
-    /// Says which Kubernetes operators may connect.
+    /// Sets the Kubernetes operators that may connect.
     #[must_use]
     pub fn operators(mut self, operators: Operators) -> Self {
         self.0.operators = operators;
@@ -139,7 +138,7 @@ impl SnapshotBuilder {
 }
 
 impl Snapshot {
-    /// This snapshot with a change. Takes time with its size; an edge applies changes faster.
+    /// This snapshot with a change. The time depends on the size of the snapshot; [`Edge::apply`](crate::Edge::apply) is faster.
     #[must_use]
     pub fn changed(mut self, change: Change) -> Self {
         let put: Vec<&String> = change.put.iter().map(|endpoint| &endpoint.id).collect();

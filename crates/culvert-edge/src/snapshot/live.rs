@@ -36,7 +36,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Puts a group at a place, or takes the one that is there away.
+    /// Sets the group at an address; `None` removes it.
     pub(super) fn set(&mut self, place: &EndpointAddress, group: Option<Arc<Group>>) {
         let (hosts, host) = match place {
             EndpointAddress::Port(port) => {
