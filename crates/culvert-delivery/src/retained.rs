@@ -21,7 +21,7 @@ use culvert_store::Bound;
 use crate::plane::Plane;
 use crate::replay::{EventBound, TrafficRange};
 use crate::retained_bodies;
-use crate::stored_piece::{StoredEvent, StoredPiece};
+use crate::stored_piece::StoredPiece;
 
 /// Pieces per read in a search for an event.
 const PIECES: u32 = 4;
@@ -152,10 +152,11 @@ pub(crate) async fn find(
         after = end.id;
         for (piece, stored) in pieces.into_iter().filter_map(read) {
             let found = stored.events().find(|one| one.id() == id);
-            if let Some((head, at)) = found.and_then(StoredEvent::head)
-                && head.account_id == account
+            let mut parsed = None;
+            if let Some(record) = found.as_ref().and_then(|one| one.record(&mut parsed))
+                && **record.account() == *account
             {
-                return Ok(Some((piece, at)));
+                return Ok(Some((piece, record.at())));
             }
         }
     }

@@ -167,7 +167,7 @@ async fn a_replay_between_event_ids_includes_pieces_that_overlap_in_time() {
         let (first, last) = (Bound::Event(id(from)), Bound::Event(id(to)));
         let range = bench.delivery.traffic_range(&first, Some(&last), "ac_1");
         let replay = Replay {
-            id: format!("replay_{from}_{to}"),
+            id: format!("replay_{}", n_delivered),
             ..replay(range.await.unwrap().unwrap())
         };
         let before = target.ports().len();
