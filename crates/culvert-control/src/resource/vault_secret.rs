@@ -177,14 +177,19 @@ pub(crate) async fn find(
     name: &str,
 ) -> Result<Option<Document>, Fault> {
     let key = crate::resource::model::vault::unique_name(account, vault);
-    let Some(vault) = store
+    let found = store
         .find(Vault::KIND, crate::resource::model::vault::NAME_KEY, &key)
-        .await?
-    else {
+        .await?;
+    let Some(found) = found else {
         return Ok(None);
     };
-    let key = unique_name(&vault.head.id, name);
-    store.find(VaultSecret::KIND, NAME_KEY, &key).await
+    let key = unique_name(&found.head.id, name);
+    let Some(document) = store.find(VaultSecret::KIND, NAME_KEY, &key).await? else {
+        return Ok(None);
+    };
+    // The vault may have been renamed since it was found.
+    let secret: VaultSecret = stored::read(&document)?;
+    Ok((*secret.vault_name == *vault).then_some(document))
 }
 
 /// Refuses to rename a secret that a traffic policy refers to (23003), because the policy refers to it by
