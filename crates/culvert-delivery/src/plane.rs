@@ -101,7 +101,7 @@ impl Plane {
 
     /// Updates what the planes capture.
     pub(crate) fn recapture(&self) {
-        // Callers take turns, so the last one sets what it has read last.
+        // One caller at a time, so the newest state is set last.
         let _turn = lock(&self.recapturing);
         let table = self.table.load();
         let retained = self.retains_traffic().then(retained_pieces::captures);

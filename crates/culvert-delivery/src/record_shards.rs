@@ -26,7 +26,7 @@ pub(crate) const SHARDS: usize = 8;
 #[derive(Debug)]
 pub(crate) struct RecordShards {
     captures: ArcSwap<Vec<Captured>>,
-    /// Whether any kind is followed. If not, a record need not look for its own.
+    /// Whether any kind is followed. If none is, records skip the search for their kind.
     has_followers: AtomicBool,
     shards: [Mutex<Vec<Record>>; SHARDS],
     records: AtomicUsize,

@@ -138,7 +138,7 @@ impl Replayer {
         let (mut copies, mut n_events) = (Vec::new(), 0u64);
         for (piece, stored) in pieces.into_iter().filter_map(retained::read) {
             let (from, to) = (range.from_event.as_ref(), range.to_event.as_ref());
-            // Whether the events here are behind the first or the last event, where they have its time.
+            // For events with the time of a bound: whether they come after the first event, and after the last one.
             let mut is_behind_first = from.is_none_or(|from| piece > from.piece);
             let mut is_behind_last = to.is_some_and(|to| piece > to.piece);
             for event in stored.events() {

@@ -13,7 +13,7 @@ use culvert_policy::{Phase, Reference, Resources, Source};
 ///
 /// # Panics
 ///
-/// When the promise is broken.
+/// If the input breaks the stated property.
 pub fn policy(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
@@ -46,7 +46,7 @@ pub fn policy(bytes: &[u8]) {
 ///
 /// # Panics
 ///
-/// When the promise is broken.
+/// If the input breaks the stated property.
 pub fn policy_expression(bytes: &[u8]) {
     struct Anything(culvert_cel::Value);
     impl culvert_cel::Resolver for Anything {

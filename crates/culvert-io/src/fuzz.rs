@@ -8,7 +8,7 @@ use crate::proxy::{self, ProxyHeader};
 ///
 /// # Panics
 ///
-/// When the promise is broken.
+/// If the input breaks the stated property.
 pub fn proxy_header(bytes: &[u8]) {
     let mut end = 0;
     loop {

@@ -41,7 +41,7 @@ pub enum Level {
     Calm = 0,
     /// Half as many idle connections to upstreams are kept. Nothing new is compressed or cached.
     Busy = 1,
-    /// IdleConnection connections close as necessary, the oldest of the source with the most connections first. Events lack header
+    /// Idle connections close as necessary, the oldest of the source with the most connections first. Events lack header
     /// maps and policy logs, TLS handshakes wait only briefly, and new agents wait until the level drops.
     Tight = 2,
     /// New requests get 503, and new connections are closed. After some time events are dropped, and exchanges end, those
@@ -245,7 +245,7 @@ fn percent(used: u128, of: u128) -> u64 {
 pub struct IdleConnection {
     /// Its source.
     pub source: IpAddr,
-    /// Since when it is idle.
+    /// When it became idle.
     pub since: Instant,
 }
 

@@ -17,11 +17,11 @@ use crate::{
     Upstream,
 };
 
-/// Bytes of a body in one direction: 64 KiB that were read, behind 16 KiB that were gathered.
+/// Most bytes of a body that are kept in one direction: 64 KiB of a read, and 16 KiB that wait to be written.
 const KEPT_MAX: u64 = (64 + 16) << 10;
-/// Bytes that the way to the agent keeps.
+/// Bytes that the stream to the agent holds.
 const WAY_BYTES: usize = 1 << 10;
-/// When nothing more was taken for so long, nothing more is. Ended too early, the test sees less.
+/// After this time without a read, the test takes the reader for stalled. On a slow machine it then sees fewer bytes.
 const STALLED_AFTER: Duration = Duration::from_millis(500);
 
 /// The edge's end of a stream to an agent.

@@ -1,4 +1,4 @@
-//! Connections whose endpoint is removed while bytes pass: they end. Connections whose endpoint is updated go on.
+//! Open connections end when their endpoint is removed, and go on when it is updated.
 
 use culvert_policy::Scheme;
 use tokio::net::TcpStream;
