@@ -55,7 +55,7 @@ fn over_http2(method: &str, field: Option<(&[u8], &[u8])>, step: usize) -> Optio
             match session.step(&mut inbox, now) {
                 Ok(Step::More) => break,
                 Ok(Step::Done) => {}
-                Ok(Step::Request(it)) => return Some(it.head),
+                Ok(Step::Request(it)) => return Some(*it.head.into_parts()),
                 Err(end) => panic!("{end:?}"),
             }
         }

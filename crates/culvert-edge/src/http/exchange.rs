@@ -11,7 +11,7 @@ use std::time::Duration;
 use culvert_http::authority::Authority;
 use culvert_io::Alarm;
 use http::header::HeaderMap;
-use http::{StatusCode, Version, request};
+use http::{StatusCode, Version};
 
 use crate::counting::ExchangeCount;
 use crate::downstream::Downstream;
@@ -23,6 +23,14 @@ use crate::snapshot::group::{Group, Member};
 
 /// Header bytes that the open requests of an HTTP/2 connection may hold together.
 pub(crate) const HEADER_BYTES_MAX: usize = 512 << 10;
+/// Added to the size of each field (RFC 9113 6.5.2).
+pub(crate) const FIELD_OVERHEAD: usize = 32;
+
+/// Whether another open request of an HTTP/2 connection may hold a head of this size.
+pub(crate) fn can_hold_head(down: &Downstream, bytes: usize) -> bool {
+    let held = down.conn.counters.header_bytes.load(Ordering::Acquire);
+    held.saturating_add(bytes) <= HEADER_BYTES_MAX
+}
 
 /// One request and its response.
 #[derive(Debug)]
@@ -206,17 +214,12 @@ impl HttpExchange {
         is_cut.is_some_and(|is_cut| is_cut.load(Ordering::Acquire))
     }
 
-    /// Counts the head of an HTTP/2 request against its connection's allowance. False if that is exceeded.
-    pub(crate) fn hold_head(&mut self, parts: &request::Parts) -> bool {
-        let target = parts.uri.path_and_query().map_or(0, |it| it.as_str().len());
-        // With the overhead for each field of RFC 9113 6.5.2.
-        let fields = parts.headers.iter();
-        let bytes = fields.fold(target, |sum, (name, value)| {
-            sum + name.as_str().len() + value.len() + 32
-        });
+    /// Counts the head of an HTTP/2 request against its connection's allowance. The connection
+    /// [can hold it](can_hold_head).
+    pub(crate) fn hold_head(&mut self, bytes: usize) {
         self.header_bytes = bytes;
         let held = &self.down.conn.counters.header_bytes;
-        held.fetch_add(bytes, Ordering::AcqRel) + bytes <= HEADER_BYTES_MAX
+        held.fetch_add(bytes, Ordering::AcqRel);
     }
 
     /// Whether interim responses can be sent.

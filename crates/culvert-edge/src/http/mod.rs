@@ -1,6 +1,7 @@
 //! HTTP: one connection ([`server`] for HTTP/1, [`streams`] for HTTP/2), one request ([`pipeline`]), and its
 //! steps.
 
+pub(crate) mod begun;
 pub(crate) mod body_memory;
 pub(crate) mod call;
 pub(crate) mod encoded;
@@ -9,7 +10,7 @@ pub(crate) mod fields;
 pub(crate) mod forward;
 pub(crate) mod forward_request;
 pub(crate) mod pipeline;
-mod plain;
+pub(crate) mod plain;
 pub(crate) mod plain_head;
 mod policy_chain;
 pub(crate) mod replay;

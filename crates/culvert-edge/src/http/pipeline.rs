@@ -15,7 +15,7 @@ use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{Response, Version, request};
 
 use crate::downstream::Downstream;
-use crate::http::exchange::HttpExchange;
+use crate::http::exchange::{FIELD_OVERHEAD, HttpExchange, can_hold_head};
 use crate::http::fields;
 use crate::http::forward::forward;
 use crate::http::forward_request::ForwardRequest;
@@ -111,8 +111,12 @@ fn admit(
         meters.requests_refused.up();
         return Err(Problem::Violation(*violation));
     }
-    if parts.version == Version::HTTP_2 && !exchange.hold_head(parts) {
-        return Err(Problem::Violation(Violation::FieldsTooLarge));
+    if parts.version == Version::HTTP_2 {
+        let bytes = size(parts);
+        if !can_hold_head(&down, bytes) {
+            return Err(Problem::Violation(Violation::FieldsTooLarge));
+        }
+        exchange.hold_head(bytes);
     }
     if let Some(response) = challenge(&down, parts) {
         meters.challenges_answered.up();
@@ -126,6 +130,15 @@ fn admit(
         return Err(Problem::Overloaded);
     }
     Ok(None)
+}
+
+/// The size of a head's target and fields, with the overhead for each field of RFC 9113 6.5.2.
+fn size(parts: &request::Parts) -> usize {
+    let target = parts.uri.path_and_query().map_or(0, |it| it.as_str().len());
+    let fields = parts.headers.iter();
+    fields.fold(target, |sum, (name, value)| {
+        sum + name.as_str().len() + value.len() + FIELD_OVERHEAD
+    })
 }
 
 /// The response to the HTTP challenge of a certificate authority, at any host.

@@ -1,4 +1,4 @@
-//! The path of a plain request ([`plain_head`](crate::http::plain_head)) on HTTP/1 to an endpoint without a policy.
+//! The path of a plain request ([`plain_head`](crate::http::plain_head)) to an endpoint without a policy.
 //!
 //! It has the steps of the [pipeline](crate::http::pipeline) that can apply to such a request. Where another step might,
 //! [`begin`] returns the head before anything has happened, and the pipeline serves it.
@@ -15,7 +15,7 @@ use http::header::CONNECTION;
 use http::{Method, Response, StatusCode, Version, response};
 
 use crate::downstream::Downstream;
-use crate::http::exchange::HttpExchange;
+use crate::http::exchange::{HttpExchange, can_hold_head};
 use crate::http::forward::{general, send_to};
 use crate::http::forward_request::client_body;
 use crate::http::plain_head::{OutgoingHead, PlainRequest, PlainResponse};
@@ -34,17 +34,18 @@ const WELL_KNOWN: &str = "/.well-known/";
 pub(crate) struct PlainExchange {
     exchange: Box<HttpExchange>,
     request: PlainRequest,
+    version: Version,
     member: Arc<Member>,
 }
 
-/// A response to a client on HTTP/1.
-pub(crate) struct Http1Answer {
-    pub(crate) head: AnswerHead,
+/// A response to a client.
+pub(crate) struct ClientResponse {
+    pub(crate) head: ClientHead,
     pub(crate) body: ResponseBody,
 }
 
 /// The head of a response.
-pub(crate) enum AnswerHead {
+pub(crate) enum ClientHead {
     Plain(PlainResponse),
     Parts(response::Parts),
 }
@@ -60,16 +61,17 @@ pub(crate) struct NotPlain {
 pub(crate) fn begin(
     down: &Arc<Downstream>,
     raw: Box<RawRequest>,
+    version: Version,
 ) -> Result<PlainExchange, NotPlain> {
-    let request = match PlainRequest::of(raw, down.conn.info.is_trusted) {
-        Ok(request) => request,
-        Err(raw) => {
-            return Err(NotPlain {
-                raw,
-                is_likely_again: false,
-            });
-        }
+    let not_plain = |raw| NotPlain {
+        raw,
+        is_likely_again: false,
     };
+    let request = PlainRequest::of(raw, down.conn.info.is_trusted).map_err(not_plain)?;
+    let held = (version == Version::HTTP_2).then(|| request.size());
+    if held.is_some_and(|bytes| !can_hold_head(down, bytes)) {
+        return Err(not_plain(request.into_raw()));
+    }
     let live = down.edge.live.load();
     let target = request.raw().target();
     let Some((group, authority)) = find(down, &live, &request, target) else {
@@ -78,7 +80,10 @@ pub(crate) fn begin(
             is_likely_again: true,
         });
     };
-    let mut exchange = HttpExchange::begin(Arc::clone(down), Version::HTTP_11);
+    let mut exchange = HttpExchange::begin(Arc::clone(down), version);
+    if let Some(bytes) = held {
+        exchange.hold_head(bytes);
+    }
     let (path, query) = match target.split_once('?') {
         Some((path, query)) => (path, Some(query)),
         None => (target, None),
@@ -98,6 +103,7 @@ pub(crate) fn begin(
     Ok(PlainExchange {
         exchange,
         request,
+        version,
         member,
     })
 }
@@ -128,15 +134,16 @@ fn find<'x>(
 
 impl PlainExchange {
     /// Serves the request.
-    pub(crate) async fn serve(self, body: Upload) -> Result<Http1Answer, Abandoned> {
+    pub(crate) async fn serve(self, body: Upload) -> Result<ClientResponse, Abandoned> {
         let Self {
             mut exchange,
             request,
+            version,
             member,
         } = self;
         let down = Arc::clone(exchange.down());
         if body.size_hint().lower() > down.conn.rules.limits.body_bytes {
-            let traits = RequestTraits::of_plain(&request);
+            let traits = RequestTraits::of_plain(&request, version);
             return Ok(refuse(exchange, Problem::Oversized, &traits).into());
         }
         exchange.reached(member.endpoint.timeouts);
@@ -153,19 +160,23 @@ impl PlainExchange {
             },
         };
         let sent = send_to(&mut exchange, &member, head, body).await?;
+        let closes = || {
+            let is_closing = !request.keeps_alive || down.edge.state.is_closing();
+            version != Version::HTTP_2 && is_closing
+        };
         let is_head = *request.raw().method() == Method::HEAD;
         let response = match sent {
             Ok((FinalHead::Raw(raw), source)) if !is_head => {
                 let date = || reply::date(&down.conn.info);
                 match PlainResponse::of(raw, date) {
-                    Ok(head) => return Ok(answer(exchange, &request, head, source)),
+                    Ok(head) => return Ok(respond(exchange, head, source, closes())),
                     Err(raw) => general(FinalHead::Raw(raw), source),
                 }
             }
             Ok((head, source)) => general(head, source),
             Err(problem) => Err(problem),
         };
-        let traits = RequestTraits::of_plain(&request);
+        let traits = RequestTraits::of_plain(&request, version);
         let problem = |problem| PendingResponse::of(problem, &traits, &down.conn);
         let response = match response.unwrap_or_else(problem) {
             response if response.head.status == StatusCode::SWITCHING_PROTOCOLS => {
@@ -178,32 +189,32 @@ impl PlainExchange {
 }
 
 /// Sends a plain response.
-fn answer(
+fn respond(
     mut exchange: Box<HttpExchange>,
-    request: &PlainRequest,
     mut head: PlainResponse,
     source: Source,
-) -> Http1Answer {
-    head.closes = !request.keeps_alive || exchange.down().edge.state.is_closing();
+    closes: bool,
+) -> ClientResponse {
+    head.closes = closes;
     exchange.answer_with(head.status(), head.fields());
-    Http1Answer {
-        head: AnswerHead::Plain(head),
+    ClientResponse {
+        head: ClientHead::Plain(head),
         body: ResponseBody::new(source, exchange),
     }
 }
 
-impl From<Response<ResponseBody>> for Http1Answer {
+impl From<Response<ResponseBody>> for ClientResponse {
     fn from(response: Response<ResponseBody>) -> Self {
         let (head, body) = response.into_parts();
         Self {
-            head: AnswerHead::Parts(head),
+            head: ClientHead::Parts(head),
             body,
         }
     }
 }
 
-impl AnswerHead {
-    /// Whether the connection to the client closes after it.
+impl ClientHead {
+    /// HTTP/1: whether the connection to the client closes after it.
     pub(crate) fn closes(&self) -> bool {
         match self {
             Self::Plain(head) => head.closes,
@@ -211,7 +222,7 @@ impl AnswerHead {
         }
     }
 
-    /// Writes it, and returns the writer for the body. `is_head` if the request's method was HEAD, `with_trailers` if the
+    /// HTTP/1: writes it, and returns the writer for the body. `is_head` if the request's method was HEAD, `with_trailers` if the
     /// client accepts trailers.
     pub(crate) fn write(
         &self,

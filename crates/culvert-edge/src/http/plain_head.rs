@@ -14,6 +14,7 @@ use culvert_upstream::UpstreamHead;
 use http::header::HeaderValue;
 use http::{Method, StatusCode, request};
 
+use crate::http::exchange::FIELD_OVERHEAD;
 use crate::http::fields::says_who_calls;
 use crate::replay_state::REPLAY_OF;
 
@@ -125,6 +126,15 @@ impl PlainRequest {
             }),
             _ => Err(raw),
         }
+    }
+
+    /// HTTP/2: the size of its target and fields, with the overhead for each field of RFC 9113 6.5.2. The first field was a
+    /// pseudo-header field and does not count.
+    pub(crate) fn size(&self) -> usize {
+        let fields = self.raw.fields().iter().skip(1);
+        fields.fold(self.raw.target().len(), |sum, field| {
+            sum + field.name.len() + field.value.len() + FIELD_OVERHEAD
+        })
     }
 
     /// The head as received.

@@ -134,13 +134,13 @@ impl RequestTraits {
         }
     }
 
-    /// Those of a plain request on HTTP/1.1.
-    pub(super) fn of_plain(request: &PlainRequest) -> Self {
+    /// Those of a plain request on HTTP/1.1 or HTTP/2.
+    pub(super) fn of_plain(request: &PlainRequest, version: Version) -> Self {
         let value = |bytes: &[u8]| HeaderValue::from_bytes(bytes).ok();
         let accept = request.accept().and_then(value);
         let host = request.host().filter(|_| accept.is_some());
         Self {
-            version: Version::HTTP_11,
+            version,
             is_head: *request.raw().method() == Method::HEAD,
             keeps_alive: request.keeps_alive,
             authority: None,

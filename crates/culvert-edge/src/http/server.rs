@@ -13,15 +13,15 @@ use culvert_http::http1::{BodyWriter, RequestHead, Violation, WriteBuffer};
 use culvert_io::{Pipe, RelayClient};
 use culvert_policy::problem::Problem;
 use http::header::{CONNECTION, HeaderValue, TE};
-use http::{Method, Version, request};
+use http::{Method, Version};
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 use crate::conn_state::{ConnState, HeldBytes};
 use crate::downstream::Downstream;
 use crate::edge_state::Phase;
-use crate::http::pipeline;
-use crate::http::plain::{self, Http1Answer, NotPlain, PlainExchange};
+use crate::http::begun::Begun;
+use crate::http::plain::ClientResponse;
 use crate::http::request_body::Upload;
 use crate::http::response::Abandoned;
 use crate::http::response_body::ResponseBody;
@@ -120,7 +120,7 @@ async fn answer(
             return After::Close;
         }
     };
-    if let Begun::General(head) = &begun {
+    if let Some(head) = begun.parts() {
         version = head.version;
         with_trailers = has_token(&head.headers, &TE, b"trailers");
     }
@@ -142,7 +142,7 @@ async fn answer(
         }
         Poll::Pending
     });
-    let Http1Answer { head, mut body } = match answered.await {
+    let ClientResponse { head, mut body } = match answered.await {
         Some(Ok(answer)) => answer,
         // The client has gone, or gets no response.
         Some(Err(Abandoned)) => return After::Close,
@@ -197,16 +197,6 @@ async fn answer(
     }
 }
 
-/// A request that goes one of two paths.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "the common one is large, and is not allocated"
-)]
-enum Begun {
-    Plain(PlainExchange),
-    General(Box<request::Parts>),
-}
-
 /// Begins to serve a request.
 fn begin(
     client: &Http1Server,
@@ -214,33 +204,15 @@ fn begin(
     head: RequestHead,
 ) -> Result<Begun, Violation> {
     let head = match head {
-        RequestHead::Raw(raw) => match plain::begin(down, raw) {
-            Ok(exchange) => return Ok(Begun::Plain(exchange)),
-            Err(NotPlain {
-                raw,
-                is_likely_again,
-            }) => {
-                if is_likely_again {
-                    client.read_maps();
-                }
-                RequestHead::Raw(raw)
+        RequestHead::Raw(raw) => {
+            match Begun::plain(down, raw, Version::HTTP_11, || client.read_maps()) {
+                Ok(begun) => return Ok(begun),
+                Err(raw) => RequestHead::Raw(raw),
             }
-        },
+        }
         head => head,
     };
     head.into_parts().map(Begun::General)
-}
-
-impl Begun {
-    async fn serve(self, down: &Arc<Downstream>, body: Upload) -> Result<Http1Answer, Abandoned> {
-        match self {
-            Self::Plain(exchange) => exchange.serve(body).await,
-            Self::General(head) => {
-                let served = pipeline::serve(Arc::clone(down), head, body);
-                served.await.map(Http1Answer::from)
-            }
-        }
-    }
 }
 
 /// A response was not sent completely.

@@ -11,21 +11,20 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use culvert_http::http2::{
-    ConnectionError, Flood, IncomingRequest, Protocol, Reason, StreamClosed,
-};
+use culvert_http::http2::{ConnectionError, Flood, IncomingHead, Protocol, Reason, StreamClosed};
 use culvert_http::slow_reader::SlowReader;
 use culvert_io::{Alarm, RelayClient};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use http::HeaderMap;
+use http::{HeaderMap, Version};
 use http_body::Body;
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 
 use crate::downstream::Downstream;
 use crate::edge_state::Phase;
-use crate::http::pipeline;
+use crate::http::begun::Begun;
+use crate::http::plain::ClientResponse;
 use crate::http::request_body::Upload;
 use crate::http::response_body::ResponseBody;
 use crate::http::server::{CLOSES_WITHIN, discard_input};
@@ -70,8 +69,10 @@ async fn drive(client: &Http2Server, down: &Arc<Downstream>) -> Last {
                 match incoming {
                     Ok(incoming) => {
                         let (receiver, sender) = client.stream(&incoming);
-                        let exchange = exchange(Arc::clone(down), incoming, receiver, sender);
-                        exchanges.push(down.edge.state.contain(exchange));
+                        let (client, state) = (client.clone(), &down.edge.state);
+                        let head = incoming.head;
+                        let exchange = exchange(client, Arc::clone(down), head, receiver, sender);
+                        exchanges.push(state.contain(exchange));
                     }
                     Err(over) => return Poll::Ready(last(over, down)),
                 }
@@ -217,21 +218,38 @@ async fn part(mut client: Http2Server) {
     drop(tokio::time::timeout(CLOSES_WITHIN, close).await);
 }
 
+/// Begins to serve a request.
+fn begin(client: &Http2Server, down: &Arc<Downstream>, head: IncomingHead) -> Begun {
+    let head = match head {
+        IncomingHead::Raw(raw) => {
+            match Begun::plain(down, raw, Version::HTTP_2, || client.read_maps()) {
+                Ok(begun) => return begun,
+                Err(raw) => IncomingHead::Raw(raw),
+            }
+        }
+        head => head,
+    };
+    Begun::General(head.into_parts())
+}
+
 /// Serves one request.
 async fn exchange(
+    client: Http2Server,
     down: Arc<Downstream>,
-    incoming: IncomingRequest,
+    head: IncomingHead,
     receiver: Option<Receiver>,
     sender: Sender,
 ) {
+    let begun = begin(&client, &down, head);
     // The data of an extended CONNECT is for the tunnel and no body.
-    let is_stream = incoming.head.extensions.get::<Protocol>().is_some();
+    let is_tunnel = begun
+        .parts()
+        .is_some_and(|head| head.extensions.get::<Protocol>().is_some());
     let (upload, carried) = match receiver {
-        Some(receiver) if !is_stream => (Upload::Http2(receiver), None),
+        Some(receiver) if !is_tunnel => (Upload::Http2(receiver), None),
         receiver => (Upload::None, receiver),
     };
-    let head = Box::new(incoming.head);
-    let mut exchange = pin!(pipeline::serve(Arc::clone(&down), head, upload));
+    let mut exchange = pin!(begun.serve(&down, upload));
     let answered = poll_fn(|cx| {
         let answered = exchange.as_mut().poll(cx);
         // All interim responses that are present come from this exchange.
@@ -242,8 +260,9 @@ async fn exchange(
     });
     let answered = sender.unless_closed(answered).await;
     // Without a response the stream is reset.
-    let Ok(Ok(answer)) = answered else { return };
-    let (head, mut body) = answer.into_parts();
+    let Ok(Ok(ClientResponse { head, mut body })) = answered else {
+        return;
+    };
     let tunnel = body.take_tunnel();
     let is_last = tunnel.is_none() && body.is_end_stream();
     if sender.head(&head, is_last).await.is_err() || is_last {
@@ -251,7 +270,7 @@ async fn exchange(
     }
     drop(head);
     match tunnel {
-        Some(tunnel) => tcp::stream(Tunnelled::new(carried, sender), *tunnel).await,
+        Some(tunnel) => Box::pin(tcp::stream(Tunnelled::new(carried, sender), *tunnel)).await,
         // An incomplete body resets the stream, which the client sees.
         None => drop(send(&sender, body, &down).await),
     }

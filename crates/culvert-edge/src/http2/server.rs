@@ -73,7 +73,7 @@ impl Http2Server {
         let now = Instant::now().into_std();
         loop {
             match conn.session.step(&mut conn.inbox, now) {
-                Ok(Step::Request(incoming)) => return Poll::Ready(Ok(*incoming)),
+                Ok(Step::Request(incoming)) => return Poll::Ready(Ok(incoming)),
                 Ok(Step::Done) => {}
                 Ok(Step::More) => match ready!(conn.poll_fill(cx)) {
                     Ok(0) | Err(_) => return Poll::Ready(Err(Over::Left)),
@@ -96,6 +96,11 @@ impl Http2Server {
         let conn = &self.0;
         let receiver = (!incoming.is_ended).then(|| Receiver::new(conn, incoming));
         (receiver, Sender::new(conn, incoming.stream))
+    }
+
+    /// Reads the fields of later heads into maps.
+    pub(crate) fn read_maps(&self) {
+        lock(&self.0).session.read_maps();
     }
 
     /// Writes what the machine has to send. Ready when all of it is written and flushed.

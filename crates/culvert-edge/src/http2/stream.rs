@@ -15,6 +15,7 @@ use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
+use crate::http::plain::ClientHead;
 use crate::http2::server::Conn;
 
 /// The body of a request.
@@ -126,14 +127,15 @@ impl Sender {
     }
 
     /// Sends the head of a response. `is_last` if it has no body.
-    pub(crate) async fn head(
-        &self,
-        head: &response::Parts,
-        is_last: bool,
-    ) -> Result<(), StreamClosed> {
+    pub(crate) async fn head(&self, head: &ClientHead, is_last: bool) -> Result<(), StreamClosed> {
         poll_fn(|cx| lock(&self.conn).session.poll_capacity(self.stream, cx)).await?;
-        let mut conn = lock(&self.conn);
-        conn.session.send_head(self.stream, head, is_last);
+        let session = &mut lock(&self.conn).session;
+        match head {
+            ClientHead::Plain(head) => {
+                session.send_lines(self.stream, head.status(), head.fields(), is_last);
+            }
+            ClientHead::Parts(head) => session.send_head(self.stream, head, is_last),
+        }
         Ok(())
     }
 

@@ -24,6 +24,7 @@ pub use write_buffer::WriteBuffer;
 pub(crate) use {
     body::Piece,
     framing::{Framing, Progress},
+    raw::RawDraft,
 };
 
 /// Limits of what a peer may send. Lengths are in bytes, other values are counts.

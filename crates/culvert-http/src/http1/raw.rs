@@ -4,7 +4,7 @@
 //! Only heads in the usual form are kept so: HTTP/1.1, at most [`RAW_FIELDS_MAX`] fields, one space behind each colon and
 //! none at the end of a line, and a target that needs no normalisation. All others are read into maps.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{Method, StatusCode, Version, request, response};
 use memchr::memchr;
 
@@ -191,13 +191,16 @@ fn lower(word: u64) -> u64 {
     word | (letters >> 2)
 }
 
-/// The head of a request as received.
+/// The head of a request as received. One of HTTP/2 is written as one of HTTP/1.1 is received, with its `:authority` in
+/// `host`, the first field.
 #[derive(Debug)]
 pub struct RawRequest {
     method: Method,
     /// Where the target is.
     target: (usize, usize),
     fields: RawFields,
+    /// HTTP/2: the fields that must not enter a table on the way (RFC 7541 7.1.3).
+    sensitive: FieldSet,
 }
 
 impl RawRequest {
@@ -210,6 +213,7 @@ impl RawRequest {
             method: Method::from_bytes(line.get(..blank)?).ok()?,
             target: (blank + 1, line.len()),
             fields: RawFields::find(head, line_end + 1)?,
+            sensitive: FieldSet::default(),
         })
     }
 
@@ -231,7 +235,17 @@ impl RawRequest {
         &self.fields
     }
 
-    /// The head with a map of its fields.
+    /// Whether the field at a position must not enter a table on the way.
+    pub(crate) fn is_sensitive(&self, position: usize) -> bool {
+        self.sensitive.has(position)
+    }
+
+    /// The memory that target and fields share.
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.fields.bytes
+    }
+
+    /// The head with a map of its fields, if it was received on HTTP/1.
     ///
     /// # Errors
     ///
@@ -244,6 +258,93 @@ impl RawRequest {
     pub fn write_line(&self, out: &mut Vec<u8>) {
         let line = self.fields.start;
         out.extend_from_slice(self.fields.bytes.get(..line).unwrap_or_default());
+    }
+}
+
+/// A [`RawRequest`] whose fields arrive one by one.
+#[derive(Debug)]
+pub(crate) struct RawDraft<'r> {
+    room: &'r mut BytesMut,
+    method: Method,
+    target: (usize, usize),
+    places: [LinePosition; RAW_FIELDS_MAX],
+    sensitive: FieldSet,
+    count: usize,
+    start: usize,
+}
+
+impl<'r> RawDraft<'r> {
+    /// Begins a head with the field `host`. It takes the memory of `room`. The target is in normal form, and both are
+    /// visible ASCII.
+    pub(crate) fn new(
+        room: &'r mut BytesMut,
+        method: Method,
+        target: &[u8],
+        host: &[u8],
+    ) -> Option<Self> {
+        room.clear();
+        room.extend_from_slice(method.as_str().as_bytes());
+        room.extend_from_slice(b" ");
+        let before = room.len();
+        room.extend_from_slice(target);
+        let target = (before, room.len());
+        room.extend_from_slice(b" HTTP/1.1\r\n");
+        let mut draft = Self {
+            start: room.len(),
+            room,
+            method,
+            target,
+            places: [LinePosition::default(); RAW_FIELDS_MAX],
+            sensitive: FieldSet::default(),
+            count: 0,
+        };
+        draft.add(b"host", host, false).then_some(draft)
+    }
+
+    /// Adds a field, which was checked. False if there is no space for it.
+    pub(crate) fn add(&mut self, name: &[u8], value: &[u8], is_sensitive: bool) -> bool {
+        let start = self.room.len();
+        let colon = start + name.len();
+        let end = colon + 2 + value.len();
+        let Some(place) = self.places.get_mut(self.count) else {
+            return false;
+        };
+        // All places are in 16 bits.
+        if u16::try_from(end).is_err() {
+            return false;
+        }
+        *place = LinePosition {
+            start: start as u16,
+            colon: colon as u16,
+            end: end as u16,
+        };
+        if is_sensitive {
+            self.sensitive.add(self.count);
+        }
+        self.count += 1;
+        self.room.reserve(end + END.len() - start);
+        self.room.extend_from_slice(name);
+        self.room.extend_from_slice(b": ");
+        self.room.extend_from_slice(value);
+        self.room.extend_from_slice(END);
+        true
+    }
+
+    /// The head.
+    pub(crate) fn finish(self) -> RawRequest {
+        let end = self.room.len();
+        RawRequest {
+            method: self.method,
+            target: self.target,
+            fields: RawFields {
+                bytes: self.room.split().freeze(),
+                places: self.places,
+                count: self.count,
+                start: self.start,
+                end,
+            },
+            sensitive: self.sensitive,
+        }
     }
 }
 

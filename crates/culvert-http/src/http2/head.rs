@@ -1,15 +1,16 @@
 //! Field sections as requests, responses and trailers (RFC 9113 8.1 to 8.3).
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
+    CONNECTION, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
     UPGRADE,
 };
 use http::uri::{self, PathAndQuery, Scheme, Uri};
-use http::{Method, Request, Version, request, response};
+use http::{Method, Request, StatusCode, Version, request, response};
+use memchr::memchr;
 
 use crate::http1::limits::{FIELDS_MAX, TRAILERS_MAX};
-use crate::http1::{BodyLength, Violation};
+use crate::http1::{BodyLength, RawDraft, RawRequest, Violation};
 use crate::http2::hpack::{self, Field, Pseudo};
 use crate::target;
 
@@ -36,15 +37,111 @@ impl Protocol {
     }
 }
 
+/// The head of a request.
+#[derive(Debug)]
+pub enum IncomingHead {
+    /// As text: most heads have nothing that needs a map.
+    Raw(Box<RawRequest>),
+    /// With a map of its fields, and its target in normal form.
+    Parts(Box<request::Parts>),
+}
+
+impl IncomingHead {
+    /// The head with a map of its fields. A [`Refused`] among its extensions says that it must be refused.
+    pub fn into_parts(self) -> Box<request::Parts> {
+        match self {
+            Self::Raw(raw) => read_raw(&raw).unwrap_or_else(|| {
+                let mut parts = Box::new(Request::new(()).into_parts().0);
+                parts.version = Version::HTTP_2;
+                let violation = Violation::Malformed("the head is malformed");
+                parts.extensions.insert(Refused(violation));
+                parts
+            }),
+            Self::Parts(parts) => parts,
+        }
+    }
+
+    /// The method.
+    pub fn method(&self) -> &Method {
+        match self {
+            Self::Raw(raw) => raw.method(),
+            Self::Parts(parts) => &parts.method,
+        }
+    }
+
+    /// The value of `content-length`.
+    ///
+    /// # Errors
+    ///
+    /// When it is repeated or not a number.
+    pub(super) fn content_length(&self) -> Result<Option<u64>, Verdict> {
+        let length = match self {
+            Self::Raw(raw) => {
+                let mut length = BodyLength::default();
+                let mut fields = raw.fields().iter();
+                fields
+                    .try_for_each(|field| length.note(field.name, field.value))
+                    .map(|()| length.bytes())
+            }
+            Self::Parts(parts) => BodyLength::content_length(&parts.headers),
+        };
+        length.map_err(|_| Verdict::Malformed)
+    }
+
+    /// Whether the client waits for 100 (Continue) (RFC 9110 10.1.1).
+    pub(super) fn expects_continue(&self) -> bool {
+        match self {
+            Self::Raw(raw) => raw.fields().iter().any(|field| field.is("expect")),
+            Self::Parts(parts) => parts.headers.contains_key(EXPECT),
+        }
+    }
+}
+
+/// The head of a request on HTTP/2 as it would have been read into a map.
+fn read_raw(raw: &RawRequest) -> Option<Box<request::Parts>> {
+    let share = |part: &[u8]| raw.bytes().slice_ref(part);
+    let host = share(raw.fields().get(0)?.value);
+    let path = share(raw.target().as_bytes());
+    let mut target = uri::Parts::default();
+    target.scheme = Some(Scheme::HTTPS);
+    target.authority = Some(uri::Authority::from_maybe_shared(host).ok()?);
+    target.path_and_query = Some(PathAndQuery::from_maybe_shared(path).ok()?);
+    let mut parts = Box::new(Request::new(()).into_parts().0);
+    parts.version = Version::HTTP_2;
+    parts.method = raw.method().clone();
+    parts.uri = Uri::from_parts(target).ok()?;
+    parts.headers = read_fields(raw)?;
+    Some(parts)
+}
+
+/// The map of its fields without `host`, which was a pseudo-header field.
+fn read_fields(raw: &RawRequest) -> Option<HeaderMap> {
+    let fields = raw.fields().iter().enumerate().skip(1);
+    let mut map = HeaderMap::with_capacity(fields.len());
+    for (position, field) in fields {
+        let name = HeaderName::from_bytes(field.name).ok()?;
+        let value = raw.bytes().slice_ref(field.value);
+        let mut value = HeaderValue::from_maybe_shared(value).ok()?;
+        value.set_sensitive(raw.is_sensitive(position));
+        map.try_append(name, value).ok()?;
+    }
+    Some(map)
+}
+
 /// A field section that is being decoded.
 #[derive(Debug, Default)]
-pub(super) struct Fields {
+pub(super) struct Fields<'r> {
     method: Option<Bytes>,
     scheme: Option<Bytes>,
     authority: Option<Bytes>,
     path: Option<Bytes>,
     protocol: Option<Bytes>,
+    /// Memory for a head as text, until that has begun; `None` if none is wanted.
+    room: Option<&'r mut BytesMut>,
+    /// The head as text, as long as it has nothing that needs a map.
+    draft: Option<RawDraft<'r>>,
     plain: HeaderMap,
+    has_cookie: bool,
     /// Number of fields. All `cookie` fields count as one, because they will be joined (RFC 9113 8.2.3).
     count: usize,
     bytes: usize,
@@ -60,7 +157,15 @@ pub(super) enum Verdict {
     TooLarge,
 }
 
-impl Fields {
+impl<'r> Fields<'r> {
+    /// Those of a request, whose head may be kept as text in `room`.
+    pub(super) fn with_room(room: Option<&'r mut BytesMut>) -> Self {
+        Self {
+            room,
+            ..Self::default()
+        }
+    }
+
     /// Adds a field of `bytes` bytes. Drops it if a limit is exceeded.
     pub(super) fn add(&mut self, field: &Field, bytes: usize) {
         self.bytes += bytes;
@@ -74,15 +179,14 @@ impl Fields {
         self.verdict = match field {
             Field::Pseudo(name, value) => self.set(*name, value),
             Field::Plain(name, value) if is_of_a_message(name, value) => {
-                self.count += usize::from(*name != COOKIE || !self.plain.contains_key(COOKIE));
+                let is_more_cookies = *name == COOKIE && self.has_cookie;
+                self.has_cookie |= *name == COOKIE;
+                self.count += usize::from(!is_more_cookies);
                 if self.count > FIELDS_MAX {
                     // The refusal does not need them.
                     return;
                 }
-                match self.plain.try_append(name, value.clone()) {
-                    Ok(_) => Verdict::Good,
-                    Err(_) => Verdict::TooLarge,
-                }
+                self.keep(name, value, is_more_cookies)
             }
             Field::Plain(..) | Field::Wrong => Verdict::Malformed,
         };
@@ -97,11 +201,56 @@ impl Fields {
             Pseudo::Scheme => &mut self.scheme,
         };
         // Each occurs once, and before all other fields (RFC 9113 8.3).
-        if place.is_some() || !self.plain.is_empty() {
+        if place.is_some() || self.count > 0 {
             return Verdict::Malformed;
         }
         *place = Some(value.clone());
         Verdict::Good
+    }
+
+    /// Keeps a field in the text, or in the map if it needs that.
+    fn keep(&mut self, name: &HeaderName, value: &HeaderValue, is_more_cookies: bool) -> Verdict {
+        self.begin_draft();
+        let is_usual = !is_more_cookies && *name != HOST;
+        if let Some(draft) = &mut self.draft {
+            let (name, is_sensitive) = (name.as_str().as_bytes(), value.is_sensitive());
+            if is_usual && draft.add(name, value.as_bytes(), is_sensitive) {
+                return Verdict::Good;
+            }
+        }
+        if let Some(draft) = self.draft.take() {
+            match read_fields(&draft.finish()) {
+                Some(fields) => self.plain = fields,
+                None => return Verdict::Malformed,
+            }
+        }
+        match self.plain.try_append(name, value.clone()) {
+            Ok(_) => Verdict::Good,
+            Err(_) => Verdict::TooLarge,
+        }
+    }
+
+    /// Begins the head as text, once all pseudo-header fields are known, if its target and host need no more checks.
+    fn begin_draft(&mut self) {
+        if let Some(room) = self.room.take() {
+            self.draft = self.draft(room);
+        }
+    }
+
+    fn draft(&self, room: &'r mut BytesMut) -> Option<RawDraft<'r>> {
+        let method = Method::from_bytes(self.method.as_ref()?).ok()?;
+        let (authority, path) = (self.authority.as_ref()?, self.path.as_ref()?);
+        let is_usual = method != Method::CONNECT
+            && self.protocol.is_none()
+            && target::read_scheme(self.scheme.as_ref()?) == Some(Scheme::HTTPS)
+            && is_plain_authority(authority)
+            && path.len() <= target::TARGET_BYTES_MAX
+            && target::check(path, method == Method::OPTIONS) == Ok(true);
+        if is_usual {
+            RawDraft::new(room, method, path, authority)
+        } else {
+            None
+        }
     }
 
     /// Returns the head of a request.
@@ -109,11 +258,16 @@ impl Fields {
     /// # Errors
     ///
     /// When the section is not a valid request.
-    pub(super) fn request(self) -> Result<request::Parts, Verdict> {
+    pub(super) fn request(mut self) -> Result<IncomingHead, Verdict> {
         if self.verdict != Verdict::Good {
             return Err(self.verdict);
         }
-        self.into_parts().ok_or(Verdict::Malformed)
+        self.begin_draft();
+        if let Some(draft) = self.draft.take() {
+            return Ok(IncomingHead::Raw(Box::new(draft.finish())));
+        }
+        let parts = self.into_parts().ok_or(Verdict::Malformed)?;
+        Ok(IncomingHead::Parts(Box::new(parts)))
     }
 
     fn into_parts(self) -> Option<request::Parts> {
@@ -203,16 +357,30 @@ fn is_of_a_message(name: &HeaderName, value: &HeaderValue) -> bool {
     !is_of_the_connection && (*name != TE || value == "trailers")
 }
 
-/// The value of `content-length`.
-///
-/// # Errors
-///
-/// When it is repeated or not a number.
-pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Verdict> {
-    if !headers.contains_key(CONTENT_LENGTH) {
-        return Ok(None);
+/// Whether an authority consists of a name or IPv4 address, and perhaps a port.
+fn is_plain_authority(authority: &[u8]) -> bool {
+    let (host, port) = match memchr(b':', authority) {
+        Some(colon) => {
+            let (host, port) = authority.split_at(colon);
+            (host, port.get(1..).unwrap_or_default())
+        }
+        None => (authority, &b"0"[..]),
+    };
+    let is_host = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    let is_port = (1..=5).contains(&port.len()) && port.iter().all(u8::is_ascii_digit);
+    !host.is_empty() && host.iter().all(is_host) && is_port
+}
+
+/// Writes the head of a response from its fields, whose names may be in upper case and which HTTP/2 allows.
+pub(super) fn write_lines<'x>(
+    out: &mut Vec<u8>,
+    status: StatusCode,
+    fields: impl Iterator<Item = (&'x [u8], &'x [u8])>,
+) {
+    hpack::write_status(out, status);
+    for (name, value) in fields {
+        hpack::write_line(out, name, value);
     }
-    BodyLength::content_length(headers).map_err(|_| Verdict::Malformed)
 }
 
 /// Writes the head of a response.

@@ -16,6 +16,8 @@ use memchr::memchr;
 pub const TABLE_BYTES_MAX: usize = 4 << 10;
 /// Added to the size of each field (RFC 7541 4.1, RFC 9113 6.5.2).
 pub(super) const FIELD_OVERHEAD: usize = 32;
+/// Longest name that is made lower case without an allocation.
+const LOWER_BYTES_MAX: usize = 64;
 /// Largest length or index that is accepted.
 const NUMBER_MAX: usize = 1 << 20;
 
@@ -387,17 +389,33 @@ pub(super) fn write_status(out: &mut Vec<u8>, status: http::StatusCode) {
 pub(crate) fn write_field(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
     // Sensitive fields must not enter any table on the way (RFC 7541 7.1.3).
     let head = if value.is_sensitive() { 0x10 } else { 0 };
-    let name = name.as_str();
+    write_literal_field(out, head, name.as_str().as_bytes(), value.as_bytes());
+}
+
+/// Writes a field whose name may be in upper case.
+pub(super) fn write_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    let mut room = [0; LOWER_BYTES_MAX];
+    match room.get_mut(..name.len()) {
+        Some(lower) => {
+            lower.copy_from_slice(name);
+            lower.make_ascii_lowercase();
+            write_literal_field(out, 0, lower, value);
+        }
+        None => write_literal_field(out, 0, &name.to_ascii_lowercase(), value),
+    }
+}
+
+fn write_literal_field(out: &mut Vec<u8>, head: u8, name: &[u8], value: &[u8]) {
     let known = FIXED_NAMES.get(name.len()).into_iter().flatten();
-    let known = known.copied().find(|(known, _)| *known == name);
+    let known = known.copied().find(|(known, _)| known.as_bytes() == name);
     match known {
         Some((_, index)) => write_number(out, head, 4, usize::from(index)),
         None => {
             out.push(head);
-            write_string(out, name.as_bytes());
+            write_string(out, name);
         }
     }
-    write_string(out, value.as_bytes());
+    write_string(out, value);
 }
 
 /// Writes a literal that is not indexed, whatever its name.

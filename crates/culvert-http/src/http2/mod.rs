@@ -13,7 +13,7 @@ pub mod states;
 
 pub use abuse::Flood;
 pub use frame::Reason;
-pub use head::{Protocol, Refused};
+pub use head::{IncomingHead, Protocol, Refused};
 pub use session::{
     ConnectionError, GOAWAY_ACK_WITHIN, IncomingRequest, Session, Step, StreamClosed,
 };

@@ -15,7 +15,6 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
-use http::request;
 
 use self::arriving::Section;
 use self::recently_reset::{RecentlyReset, ResetStream};
@@ -23,7 +22,7 @@ use self::stream::Stream;
 use crate::http1::WriteBuffer;
 use crate::http2::abuse::{AbuseLimiter, Flood};
 use crate::http2::frame::{self, Head, Reason};
-use crate::http2::head::LIST_BYTES_MAX;
+use crate::http2::head::{IncomingHead, LIST_BYTES_MAX};
 use crate::http2::hpack::{self, Decoder};
 
 /// Receive window of a stream, in bytes.
@@ -44,6 +43,8 @@ pub const GOAWAY_ACK_WITHIN: Duration = Duration::from_secs(2);
 /// How long a stream whose response is complete waits for the end of its request before it is reset: some
 /// clients lose a response that a reset follows immediately.
 const CLOSES_WITHIN: Duration = Duration::from_secs(1);
+/// Bytes of memory that several heads share.
+const HEADS_BYTES: usize = 4 << 10;
 /// Payload of the PING behind a graceful GOAWAY. Its acknowledgement shows that the client has read the GOAWAY.
 const GOAWAY_PING: [u8; 8] = *b"leaving!";
 
@@ -52,8 +53,8 @@ const GOAWAY_PING: [u8; 8] = *b"leaving!";
 pub struct IncomingRequest {
     /// The identifier of the stream.
     pub stream: u32,
-    /// The head. A [`Refused`](super::Refused) among its extensions says that it must be refused.
-    pub head: request::Parts,
+    /// The head.
+    pub head: IncomingHead,
     /// The value of `content-length`, if it has one.
     pub length: Option<u64>,
     /// Whether the request has no body.
@@ -68,7 +69,7 @@ pub enum Step {
     /// A frame was processed.
     Done,
     /// A frame started a request.
-    Request(Box<IncomingRequest>),
+    Request(IncomingRequest),
 }
 
 /// Why a connection ends early.
@@ -139,6 +140,10 @@ pub struct Session {
     recently_reset: RecentlyReset,
     section: Option<Section>,
     decoder: Decoder,
+    /// Memory for heads that are kept as text.
+    heads: BytesMut,
+    /// Whether no head is kept so.
+    reads_maps: bool,
     abuse: AbuseLimiter,
     /// Frames to send.
     out: WriteBuffer,
@@ -173,6 +178,8 @@ impl Session {
             recently_reset: RecentlyReset::default(),
             section: None,
             decoder: Decoder::default(),
+            heads: BytesMut::new(),
+            reads_maps: false,
             abuse: AbuseLimiter::new(now),
             out: WriteBuffer::default(),
             waiting: VecDeque::new(),
@@ -385,6 +392,11 @@ impl Session {
         is_leaving && self.streams.is_empty()
     }
 
+    /// Reads the fields of all later heads into maps, because those of this one are needed so.
+    pub fn read_maps(&mut self) {
+        self.reads_maps = true;
+    }
+
     // State for the driver.
 
     /// Whether the client's SETTINGS have arrived.
@@ -431,6 +443,7 @@ impl Session {
         if self.streams.is_empty() && self.out.is_empty() {
             self.out.clear();
             self.section_out = Vec::new();
+            self.heads = BytesMut::new();
         }
     }
 

@@ -1,9 +1,13 @@
 //! A plain head is sent as the general path would send it.
 
+use std::time::Instant;
+
 use bytes::BytesMut;
 use culvert_base::{Clock, SystemClock};
+use culvert_http::fields::join_cookies;
 use culvert_http::http1::head::write_response;
 use culvert_http::http1::{FinalHead, RequestHead, RequestReader, ResponseHead, ResponseReader};
+use culvert_http::http2::{IncomingHead, Refused, Session, Step};
 use culvert_policy::conn::ConnInfo;
 use culvert_policy::problem::ERROR_CODE_NAME;
 use http::Version;
@@ -52,6 +56,71 @@ fn request(text: &str, trusted: bool) -> Option<(Option<Vec<String>>, Vec<String
     strip_mixed_up(&mut parts.headers, false);
     let host = parts.headers.get(HOST)?.clone();
     to_upstream(&mut parts.headers, &info, host);
+    let mut out = WriteBuffer::default();
+    OutgoingHead::Parts(parts).write(&mut out, Some(0));
+    Some((plain, lines(out)))
+}
+
+/// The same of a request on HTTP/2, from its lines.
+fn http2_request(
+    method: &str,
+    target: &str,
+    fields: &str,
+    trusted: bool,
+) -> Option<(Option<Vec<String>>, Vec<String>)> {
+    let pseudo = [
+        (":method", method),
+        (":scheme", "https"),
+        (":authority", "h"),
+        (":path", target),
+    ];
+    let fields = fields.lines().filter_map(|line| line.split_once(':'));
+    let fields = fields.map(|(name, value)| (name.to_ascii_lowercase(), value.trim()));
+    let mut block = Vec::new();
+    let pseudo = pseudo.map(|(name, value)| (name.to_owned(), value));
+    for (name, value) in pseudo.into_iter().chain(fields) {
+        block.push(0);
+        for text in [name.as_str(), value] {
+            block.push(u8::try_from(text.len()).unwrap());
+            block.extend_from_slice(text.as_bytes());
+        }
+    }
+    let length = u8::try_from(block.len()).ok()?;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let bytes = [&preface[..], &[0, 0, length, 1, 5, 0, 0, 0, 1], &block].concat();
+    let head = || {
+        let now = Instant::now();
+        let (mut session, mut inbox) = (Session::new(1, now), BytesMut::from(&bytes[..]));
+        loop {
+            match session.step(&mut inbox, now).ok()? {
+                Step::Request(incoming) => return Some(incoming.head),
+                Step::Done => {}
+                Step::More => return None,
+            }
+        }
+    };
+    let info = info(trusted);
+    let plain = match head()? {
+        IncomingHead::Raw(raw) => PlainRequest::of(raw, trusted).ok().map(|request| {
+            let mut out = WriteBuffer::default();
+            let head = OutgoingHead::Plain {
+                request: &request,
+                client: info.client_value(),
+                scheme: "http",
+            };
+            head.write(&mut out, Some(0));
+            lines(out)
+        }),
+        IncomingHead::Parts(_) => None,
+    };
+    let mut parts = head()?.into_parts();
+    if parts.extensions.get::<Refused>().is_some() {
+        assert!(plain.is_none());
+        return None;
+    }
+    strip_mixed_up(&mut parts.headers, false);
+    to_upstream(&mut parts.headers, &info, HeaderValue::from_static("h"));
+    join_cookies(&mut parts.headers);
     let mut out = WriteBuffer::default();
     OutgoingHead::Parts(parts).write(&mut out, Some(0));
     Some((plain, lines(out)))
@@ -196,6 +265,18 @@ proptest! {
     }
 
     #[test]
+    fn plain_requests_on_http2_are_sent_as_on_the_general_path(
+        method in prop::sample::select(&["GET", "POST", "OPTIONS", "TRACE", "Odd"][..]),
+        target in prop::sample::select(&["/", "/a/b?c=d", "/a//b", "/%61", "/a.b", "*"][..]),
+        fields in fields(),
+        trusted in any::<bool>(),
+    ) {
+        if let Some((Some(plain), general)) = http2_request(method, target, &fields, trusted) {
+            prop_assert_eq!(plain, general, "{} {} {}", method, target, fields);
+        }
+    }
+
+    #[test]
     fn plain_responses_are_sent_as_on_the_general_path(
         status in prop::sample::select(&["200 OK", "200", "404 Nothing", "204 A", "304 B", "101 C", "599 D"][..]),
         fields in fields(),
@@ -279,6 +360,24 @@ fn usual_heads_take_the_plain_path_and_others_do_not() {
         ("HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n", false),
     ] {
         assert_eq!(response(text).unwrap().0.is_some(), is_plain, "{text}");
+    }
+}
+
+#[test]
+fn usual_heads_of_http2_take_the_plain_path_and_others_do_not() {
+    for (fields, is_plain) in [
+        ("", true),
+        ("accept: */*\nuser-agent: a\ncookie: a=b\n", true),
+        ("content-length: 0\nx-forwarded-for: 1.2.3.4\n", true),
+        ("cookie: a=b\ncookie: c=d\n", false),
+        ("te: trailers\n", false),
+        ("expect: 100-continue\n", false),
+        ("a_b: c\n", false),
+        ("host: h\n", false),
+        ("culvert-replay-of: a\n", false),
+    ] {
+        let request = http2_request("GET", "/a?b", fields, false).unwrap();
+        assert_eq!(request.0.is_some(), is_plain, "{fields}");
     }
 }
 

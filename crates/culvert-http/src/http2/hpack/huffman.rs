@@ -3,7 +3,7 @@
 //! The code is canonical: codes of one length are consecutive in the order of their symbols, so the table of lengths
 //! determines them.
 
-use bytes::{BufMut, BytesMut};
+use bytes::BytesMut;
 
 /// Length of the code of each byte and of EOS, in bits.
 const LENGTHS: [u8; SYMBOLS] = [
@@ -117,7 +117,7 @@ pub(super) fn decode(from: &[u8], to: &mut BytesMut) -> Option<()> {
             let is_filling = have < 8 && bits.leading_ones() as usize >= have;
             return is_filling.then_some(());
         }
-        to.put_u8(symbol);
+        to.extend_from_slice(&[symbol]);
         bits <<= length;
         have -= length;
     }
@@ -131,18 +131,23 @@ pub(super) fn length(from: &[u8]) -> usize {
     bits.sum::<usize>().div_ceil(8)
 }
 
-/// Encodes a string and appends it to `to`.
+/// Encodes a string and appends it to `to`, four bytes at a time.
 pub(super) fn encode(from: &[u8], to: &mut Vec<u8>) {
+    // Fewer than 32 bits wait, and no code has more than 30.
     let (mut bits, mut have) = (0u64, 0usize);
     for byte in from {
         let symbol = usize::from(*byte);
         let length = usize::from(LENGTHS[symbol]);
         bits = (bits << length) | u64::from(CODE.codes[symbol]);
         have += length;
-        while have >= 8 {
-            have -= 8;
-            to.push((bits >> have) as u8);
+        if have >= 32 {
+            have -= 32;
+            to.extend_from_slice(&((bits >> have) as u32).to_be_bytes());
         }
+    }
+    while have >= 8 {
+        have -= 8;
+        to.push((bits >> have) as u8);
     }
     if have > 0 {
         let filling = 0xFF >> have;

@@ -5,15 +5,14 @@ use std::task::Waker;
 use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::header::EXPECT;
 
 use super::stream::Stream;
 use super::{
-    By, COPIED_BYTES_MAX, ConnectionError, GOAWAY_PING, IncomingRequest, STREAM_WINDOW, Session,
-    Shutdown, Step, WINDOW_MAX,
+    By, COPIED_BYTES_MAX, ConnectionError, GOAWAY_PING, HEADS_BYTES, IncomingRequest,
+    STREAM_WINDOW, Session, Shutdown, Step, WINDOW_MAX,
 };
 use crate::http2::frame::{self, Head, Reason};
-use crate::http2::head::{self, Fields};
+use crate::http2::head::{Fields, IncomingHead, Verdict};
 use crate::http2::states::{self, Action, Cost, Kind, StreamState};
 
 /// A field section whose last CONTINUATION has not arrived.
@@ -318,7 +317,15 @@ impl Session {
         block: &Bytes,
         now: Instant,
     ) -> Result<Step, ConnectionError> {
-        let mut fields = Fields::default();
+        let mut fields = match section.purpose {
+            Purpose::Request if !self.reads_maps => {
+                if self.heads.capacity() < HEADS_BYTES / 4 {
+                    self.heads.reserve(HEADS_BYTES);
+                }
+                Fields::with_room(Some(&mut self.heads))
+            }
+            _ => Fields::default(),
+        };
         let is_wanted = matches!(section.purpose, Purpose::Request | Purpose::Trailers);
         let read = self.decoder.read(block, |field, bytes| {
             if is_wanted {
@@ -338,10 +345,14 @@ impl Session {
                 self.abuse.refused(block.len(), now)?;
                 self.refuse(section, reason, now);
             }
-            Purpose::Request => match self.request(section, fields) {
-                Ok(incoming) => return Ok(Step::Request(Box::new(incoming))),
-                Err(reason) => {
+            Purpose::Request => match fields.request().and_then(|head| self.open(section, head)) {
+                Ok(incoming) => return Ok(Step::Request(incoming)),
+                Err(verdict) => {
                     self.abuse.refused(block.len(), now)?;
+                    let reason = match verdict {
+                        Verdict::TooLarge => Reason::ENHANCE_YOUR_CALM,
+                        Verdict::Malformed | Verdict::Good => Reason::PROTOCOL_ERROR,
+                    };
                     self.refuse(section, reason, now);
                 }
             },
@@ -364,18 +375,14 @@ impl Session {
         Ok(Step::Done)
     }
 
-    fn request(&mut self, section: &Section, fields: Fields) -> Result<IncomingRequest, Reason> {
-        let reason = |verdict| match verdict {
-            head::Verdict::TooLarge => Reason::ENHANCE_YOUR_CALM,
-            head::Verdict::Malformed | head::Verdict::Good => Reason::PROTOCOL_ERROR,
-        };
-        let head = fields.request().map_err(reason)?;
-        let length = head::content_length(&head.headers).map_err(reason)?;
+    /// Opens the stream of a request.
+    fn open(&mut self, section: &Section, head: IncomingHead) -> Result<IncomingRequest, Verdict> {
+        let length = head.content_length()?;
         let is_ended = section.ends_stream;
         if is_ended && length.is_some_and(|length| length > 0) {
-            return Err(Reason::PROTOCOL_ERROR);
+            return Err(Verdict::Malformed);
         }
-        let owes_continue = !is_ended && head.headers.contains_key(EXPECT);
+        let owes_continue = !is_ended && head.expects_continue();
         self.streams.push(Stream {
             id: section.stream,
             data: VecDeque::new(),

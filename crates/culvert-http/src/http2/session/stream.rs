@@ -223,6 +223,23 @@ impl Session {
         self.send_section(id, is_last);
     }
 
+    /// Sends the head of a response from its fields, whose names may be in upper case. None is one that HTTP/2 does not
+    /// allow.
+    pub fn send_lines<'x>(
+        &mut self,
+        id: u32,
+        status: StatusCode,
+        fields: impl Iterator<Item = (&'x [u8], &'x [u8])>,
+        is_last: bool,
+    ) {
+        if let Some(stream) = self.stream(id) {
+            stream.owes_continue = false;
+        }
+        self.begin_section();
+        head::write_lines(&mut self.section_out, status, fields);
+        self.send_section(id, is_last);
+    }
+
     /// Sends the trailers of a response.
     pub fn send_trailers(&mut self, id: u32, trailers: &HeaderMap) {
         self.begin_section();

@@ -14,6 +14,7 @@ mod cases;
 mod differential;
 mod floods;
 mod h2spec;
+mod heads;
 mod peers;
 mod responses;
 mod rfc9113;
@@ -90,7 +91,7 @@ impl Talk {
             match self.session.step(&mut self.inbox, self.now)? {
                 Step::More => return Ok(()),
                 Step::Done => {}
-                Step::Request(asked) => self.asked.push(*asked),
+                Step::Request(asked) => self.asked.push(asked),
             }
         }
     }

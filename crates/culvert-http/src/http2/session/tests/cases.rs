@@ -79,7 +79,8 @@ impl Serving {
                 Ok(Step::More) => break,
                 Ok(Step::Done) => {}
                 Ok(Step::Request(asked)) => {
-                    let is_refused = asked.head.extensions.get::<Refused>().is_some();
+                    let head = asked.head.into_parts();
+                    let is_refused = head.extensions.get::<Refused>().is_some();
                     self.outcome.refused += usize::from(is_refused);
                     self.pending.push((asked.stream, None));
                 }

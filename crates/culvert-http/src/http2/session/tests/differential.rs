@@ -443,7 +443,7 @@ async fn our_server(io: Choppy, script: Script, seed: u64) {
                 Step::Done => {}
                 Step::Request(asked) => answers.push(ServerExchange {
                     stream: asked.stream,
-                    number: number(asked.head.uri.path()),
+                    number: number(asked.head.into_parts().uri.path()),
                     body: Vec::new(),
                     has_trailers: false,
                     is_received: false,

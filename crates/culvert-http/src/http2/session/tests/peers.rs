@@ -137,9 +137,10 @@ async fn our_server(mut io: Choppy, script: Script) {
         match session.step(&mut inbox, now).unwrap() {
             Step::Done => {}
             Step::Request(it) => {
-                let number: usize = it.head.uri.path()[1..].parse().unwrap();
+                let head = it.head.into_parts();
+                let number: usize = head.uri.path()[1..].parse().unwrap();
                 let (request, response) = &script[number];
-                assert_eq!(it.head.headers, request.fields, "{number}");
+                assert_eq!(head.headers, request.fields, "{number}");
                 session.send_head(it.stream, &response_head(response), true);
             }
             Step::More => {
