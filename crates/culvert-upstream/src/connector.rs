@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::agent::{AgentRefused, Dial};
+use crate::dial_error::DialError;
 use crate::fetch::Network;
 use crate::ports::PoolOwner;
-use crate::url::{DialError, Upstream, UpstreamStream};
+use crate::stream::UpstreamStream;
+use crate::upstream::Upstream;
 
 /// What it takes to connect to upstreams, and the client's connection that this is for.
 #[derive(Debug)]

@@ -20,8 +20,9 @@ use ipnet::IpNet;
 use rustls_pki_types::CertificateDer;
 use url::{Position, Url};
 
+use crate::dialer::Dialer;
 use crate::guard::AddressGuard;
-use crate::url::{Dialer, Upstream};
+use crate::upstream::Upstream;
 
 /// Sends requests to public addresses.
 #[derive(Clone, Debug)]

@@ -17,7 +17,7 @@ use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::ports::{UploadBody, UploadError, UpstreamHead};
-use crate::url::UpstreamStream;
+use crate::stream::UpstreamStream;
 
 /// Initial size of a read.
 const READ_BYTES_MIN: usize = 8 << 10;

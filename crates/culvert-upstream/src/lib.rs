@@ -13,16 +13,21 @@
 
 mod agent;
 mod connector;
+mod dial_error;
+mod dialer;
 mod fetch;
 mod guard;
 mod handover;
 mod http1_client;
 mod pool;
 mod ports;
-mod url;
+mod stream;
+mod upstream;
 
 pub use agent::{AgentCall, AgentIo, AgentRefused, Dial, refusal};
 pub use connector::Connector;
+pub use dial_error::DialError;
+pub use dialer::Dialer;
 pub use fetch::{Network, PublicClient};
 pub use guard::AddressGuard;
 pub use http1_client::Http1ClientError;
@@ -30,4 +35,5 @@ pub use pool::{
     Http2Sender, Http2Stream, Lease, PendingStream, Pool, Received, SendResult, UpstreamError,
 };
 pub use ports::{PoolOwner, UploadBody, UploadError, UpstreamHead};
-pub use url::{Clients, DialError, Dialer, Protocol, Upstream, UpstreamStream};
+pub use stream::UpstreamStream;
+pub use upstream::{Clients, Protocol, Upstream};

@@ -24,10 +24,12 @@ pub use self::http1::{Lease, Received, SendResult};
 use self::http2::Http2;
 pub use self::http2::{Http2Sender, Http2Stream, PendingStream};
 use crate::connector::Connector;
+use crate::dial_error::DialError;
 use crate::handover::Handover;
 use crate::http1_client::Http1ClientError;
 use crate::ports::{PoolOwner, UploadBody};
-use crate::url::{DialError, Upstream, UpstreamStream};
+use crate::stream::UpstreamStream;
+use crate::upstream::Upstream;
 
 const SHARDS: usize = 8;
 /// Maximum number of idle connections per shard, normally and under load.

@@ -20,7 +20,7 @@ use super::{Pool, SHARDS, UpstreamError};
 use crate::connector::Connector;
 use crate::http1_client::{Http1Client, Http1ClientError, ReuseState};
 use crate::ports::{PoolOwner, UploadBody, UpstreamHead};
-use crate::url::UpstreamStream;
+use crate::stream::UpstreamStream;
 
 /// How often in a row a connection passes directly to the next waiting request. After that its stream ends,
 /// so that requests for other endpoints of the same agent get their turn.

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::{IDLE_FOR, PASSED_OVER_FOR, Pool, UpstreamError};
 use crate::connector::Connector;
 use crate::ports::{PoolOwner, UploadBody};
-use crate::url::UpstreamStream;
+use crate::stream::UpstreamStream;
 
 /// How long a new HTTP/2 connection waits for the upstream's SETTINGS.
 const SETTINGS_WITHIN: Duration = Duration::from_secs(2);

@@ -61,7 +61,7 @@ impl Body for NoBody {
 
 /// A pool with a connection, and the origin's end of it.
 fn pair() -> (Arc<Pool>, Lease, TcpStream) {
-    let upstream = crate::url::Upstream::parse("http://127.0.0.1:1", "").unwrap();
+    let upstream = crate::upstream::Upstream::parse("http://127.0.0.1:1", "").unwrap();
     let pool = Arc::new(Pool::new(upstream));
     let (lease, origin) = another(&pool);
     (pool, lease, origin)

@@ -1,0 +1,43 @@
+//! The reasons why an upstream cannot be reached.
+
+use std::io;
+
+use crate::agent::AgentRefused;
+
+/// Why connecting failed.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    /// The name has no address.
+    #[error("the name has no address")]
+    NoAddress,
+    /// Its address is private, and private addresses are not allowed.
+    #[error("the address is private, and private addresses are not allowed")]
+    Private,
+    /// It is a listener of this process.
+    #[error("it is a listener of this server")]
+    OwnListener,
+    /// The time limit was reached.
+    #[error("connecting timed out")]
+    TooSlow,
+    /// The network refused the connection.
+    #[error("connecting: {0}")]
+    Connect(io::Error),
+    /// The TLS handshake failed.
+    #[error("the TLS handshake failed: {0}")]
+    Tls(io::Error),
+    /// No agent accepted a stream.
+    #[error("{0}")]
+    Agent(AgentRefused),
+}
+
+impl DialError {
+    /// Whether no agent serves the endpoint now.
+    pub fn is_away(&self) -> bool {
+        matches!(self, Self::Agent(AgentRefused::Away))
+    }
+
+    /// Whether waiting may help.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Agent(AgentRefused::Busy))
+    }
+}

@@ -1,0 +1,263 @@
+//! The services that traffic is forwarded to: their URLs, HTTP versions and agents.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use culvert_base::net::HostName;
+use culvert_base::{Refusal, code};
+use culvert_io::proxy::ProxyVersion;
+use culvert_policy::Scheme;
+
+use crate::guard::is_private;
+
+/// A service that traffic is forwarded to: scheme, host and port of a URL, or the agents of an endpoint; and its
+/// HTTP version.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Upstream {
+    scheme: UpstreamScheme,
+    host: String,
+    port: u16,
+    protocol: Protocol,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum UpstreamScheme {
+    Http,
+    Https,
+    Tcp,
+    /// Behind an agent; the host is the id of the endpoint, and there is no port.
+    Agent(Scheme, Option<ProxyVersion>, Clients),
+}
+
+/// The clients that share a stream to an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Clients {
+    /// Each stream has one client, whose address the agent gets.
+    Apart,
+    /// Requests of any clients use a stream in sequence: the service reads client addresses from header fields, if at
+    /// all.
+    Shared,
+}
+
+/// The HTTP version of an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2 from the first byte on.
+    Http2,
+}
+
+impl Upstream {
+    /// Reads `http://host:port`, `https://host:port` or `tcp://host:port` and `http1` (or nothing)
+    /// or `http2`. Without a port, http has 80 and https 443.
+    ///
+    /// # Errors
+    ///
+    /// Code 18014 with a sentence that describes the error.
+    pub fn parse(url: &str, protocol: &str) -> Result<Self, Refusal> {
+        let wrong = |why: &str| {
+            Refusal::new(
+                code::ENDPOINT_FIELD_INVALID,
+                format!("the `upstream_url` is invalid: {why}"),
+            )
+        };
+        if url.len() > 2048 {
+            return Err(wrong("it is longer than 2048 bytes"));
+        }
+        let parsed = url::Url::parse(url).map_err(|error| wrong(&error.to_string()))?;
+        let scheme = match parsed.scheme() {
+            "http" => UpstreamScheme::Http,
+            "https" => UpstreamScheme::Https,
+            "tcp" => UpstreamScheme::Tcp,
+            _ => return Err(wrong("its scheme must be http, https or tcp")),
+        };
+        if !parsed.username().is_empty() || parsed.password().is_some() {
+            return Err(wrong("it must not contain a user or password"));
+        }
+        if !matches!(parsed.path(), "" | "/")
+            || parsed.query().is_some()
+            || parsed.fragment().is_some()
+        {
+            return Err(wrong("it must end after the port"));
+        }
+        let host = parsed.host_str().unwrap_or_default();
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let host = match (bare.parse::<IpAddr>(), HostName::parse(host)) {
+            (Ok(address), _) => address.to_string(),
+            (_, Ok(name)) if !name.is_wildcard() => name.to_string(),
+            _ => return Err(wrong("its host is neither a host name nor an IP address")),
+        };
+        let port = match (parsed.port_or_known_default(), scheme) {
+            (Some(port), _) if port > 0 => port,
+            _ => return Err(wrong("it must have a port between 1 and 65535")),
+        };
+        let protocol = match protocol {
+            "" | "http1" => Protocol::Http1,
+            "http2" => Protocol::Http2,
+            _ => {
+                return Err(Refusal::new(
+                    code::ENDPOINT_FIELD_INVALID,
+                    "the upstream_protocol must be http1 or http2",
+                ));
+            }
+        };
+        Ok(Self {
+            scheme,
+            host,
+            port,
+            protocol,
+        })
+    }
+
+    /// The service behind the agents of the endpoint with this ID. With `proxy`, each connection begins with a PROXY
+    /// header. Such connections have one client each whatever `clients` is, and so do connections that do not carry
+    /// HTTP/1.
+    pub fn agent(
+        endpoint: &str,
+        scheme: Scheme,
+        protocol: Protocol,
+        proxy: Option<ProxyVersion>,
+        clients: Clients,
+    ) -> Self {
+        let clients = match (scheme, protocol, proxy) {
+            (Scheme::Http | Scheme::Https, _, None) => clients,
+            _ => Clients::Apart,
+        };
+        Self {
+            scheme: UpstreamScheme::Agent(scheme, proxy, clients),
+            host: endpoint.to_owned(),
+            port: 0,
+            protocol,
+        }
+    }
+
+    /// How its streams are opened if agents serve it: their scheme, the version of the PROXY header they begin with, and
+    /// the clients that share one.
+    pub(crate) fn agent_streams(&self) -> Option<(Scheme, Option<ProxyVersion>, Clients)> {
+        match self.scheme {
+            UpstreamScheme::Agent(scheme, proxy, clients) => Some((scheme, proxy, clients)),
+            UpstreamScheme::Http | UpstreamScheme::Https | UpstreamScheme::Tcp => None,
+        }
+    }
+
+    /// The id of the endpoint, if agents serve it.
+    pub fn agents_endpoint(&self) -> Option<&str> {
+        matches!(self.scheme, UpstreamScheme::Agent(..)).then_some(&*self.host)
+    }
+
+    /// Whether clients never share connections.
+    pub fn keeps_clients_apart(&self) -> bool {
+        matches!(self.scheme, UpstreamScheme::Agent(_, _, Clients::Apart))
+    }
+
+    /// Its HTTP version.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Whether it is reached over TLS.
+    pub fn is_tls(&self) -> bool {
+        self.scheme == UpstreamScheme::Https
+    }
+
+    /// Whether it speaks HTTP and not raw TCP.
+    pub fn is_http(&self) -> bool {
+        match self.scheme {
+            UpstreamScheme::Http | UpstreamScheme::Https => true,
+            UpstreamScheme::Tcp => false,
+            UpstreamScheme::Agent(scheme, ..) => scheme.is_http(),
+        }
+    }
+
+    /// Whether its host is a private address or `localhost`. The addresses of a name are checked when it is dialled.
+    pub fn is_private(&self) -> bool {
+        match self.host.parse() {
+            Ok(address) => is_private(address),
+            Err(_) => self.host == "localhost" || self.host.ends_with(".localhost"),
+        }
+    }
+
+    /// Host name or address, without brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.scheme {
+            UpstreamScheme::Http => "http",
+            UpstreamScheme::Https => "https",
+            UpstreamScheme::Tcp => "tcp",
+            UpstreamScheme::Agent(..) => return write!(f, "agents of {}", self.host),
+        };
+        if self.host.contains(':') {
+            write!(f, "{scheme}://[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{scheme}://{}:{}", self.host, self.port)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn upstream_urls_are_parsed() {
+        for (url, shown) in [
+            ("http://127.0.0.1:3000", "http://127.0.0.1:3000"),
+            ("http://LOCALHOST", "http://localhost:80"),
+            ("https://a.example/", "https://a.example:443"),
+            ("tcp://[::1]:22", "tcp://[::1]:22"),
+        ] {
+            assert_eq!(Upstream::parse(url, "").unwrap().to_string(), shown);
+        }
+        for wrong in [
+            "",
+            "a",
+            "ftp://a:1",
+            "http://",
+            "tcp://a",
+            "http://u:p@a",
+            "http://a/path",
+            "http://a?q",
+            "http://a:0",
+            "http://a:99999",
+            "http://*.a:1",
+            "http://a b",
+        ] {
+            assert_eq!(
+                Upstream::parse(wrong, "")
+                    .unwrap_err()
+                    .code
+                    .unwrap()
+                    .number(),
+                18014,
+                "{wrong}"
+            );
+        }
+        assert!(Upstream::parse("http://a", "http3").is_err());
+        assert_eq!(
+            Upstream::parse("http://a", "http2").unwrap().protocol(),
+            Protocol::Http2
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_parsed_or_refused(url in "\\PC{0,60}", protocol in "\\PC{0,6}") {
+            if let Ok(upstream) = Upstream::parse(&url, &protocol) {
+                prop_assert_eq!(Upstream::parse(&upstream.to_string(), &protocol), Ok(upstream));
+            }
+        }
+    }
+}
