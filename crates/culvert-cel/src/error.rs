@@ -5,7 +5,9 @@ use std::fmt;
 /// A position in the text. Line and column start at 1; columns count characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
+    /// Starts at 1.
     pub line: u16,
+    /// Starts at 1; counts characters.
     pub column: u16,
 }
 
@@ -51,7 +53,9 @@ impl fmt::Display for Position {
 /// Why a text is not a valid expression. Displays as `line:column: message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
+    /// The class of the error, for callers that map it to a code.
     pub kind: ErrorKind,
+    /// The position of the error in the text.
     pub position: Position,
     /// A message without position, in lower case, without a full stop.
     pub message: String,
@@ -71,19 +75,37 @@ pub enum ErrorKind {
     /// The text does not parse.
     Syntax,
     /// The name is not declared.
-    UnknownIdentifier { name: String },
+    UnknownIdentifier {
+        /// The name.
+        name: String,
+    },
     /// The object does not have this field.
-    UnknownField { path: String },
+    UnknownField {
+        /// Path of the field.
+        path: String,
+    },
     /// The field exists but was declared unusable, or the object has only such fields.
-    UnusableField { path: String },
+    UnusableField {
+        /// Path of the field or the object.
+        path: String,
+    },
     /// An object with fields where a value is expected.
-    ObjectAsValue { path: String },
+    ObjectAsValue {
+        /// Path of the object.
+        path: String,
+    },
     /// An object indexed by an expression other than a string literal.
-    ComputedField { path: String },
+    ComputedField {
+        /// Path of the object.
+        path: String,
+    },
     /// The operation is not defined for these types.
     Type,
     /// The function does not exist.
-    UnknownFunction { name: String },
+    UnknownFunction {
+        /// The name.
+        name: String,
+    },
     /// The regular expression does not compile or is too large.
     Pattern,
     /// The expression exceeds one of the [`Limits`](crate::Limits).
@@ -95,7 +117,9 @@ pub enum ErrorKind {
 /// Why an evaluation failed. Displays as `line:column: message`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvalError {
+    /// The class of the failure.
     pub kind: EvalErrorKind,
+    /// The position of the failing part of the expression.
     pub position: Position,
 }
 
@@ -114,16 +138,27 @@ pub enum EvalErrorKind {
     NoValue,
     /// The host object that the expression names does not exist.
     Missing,
+    /// A map has no such key.
     NoSuchKey,
+    /// A function or operator is not defined for the types of its operands.
     NoSuchOverload,
+    /// The name is not declared, in an [`Env`](crate::Env) that is checked only at run time.
     UnknownIdentifier,
+    /// The function does not exist, in an [`Env`](crate::Env) that is checked only at run time.
     UnknownFunction,
+    /// The index of a list is negative or too large.
     IndexOutOfRange,
+    /// The literal of a map has a key twice.
     RepeatedKey,
+    /// An integer is divided by zero, also by `%`.
     DivideByZero,
+    /// An integer operation exceeds 64 bits.
     Overflow,
+    /// The result of a conversion or a time is outside the range of its type.
     OutOfRange,
+    /// An argument has the right type and an invalid value.
     InvalidArgument,
+    /// A computed regular expression does not compile or is too large.
     Pattern,
     /// The budget of units is exhausted.
     CostExceeded,

@@ -148,6 +148,7 @@ impl Duration {
         Self { nanos }
     }
 
+    /// Length in nanoseconds; negative for a duration into the past.
     pub fn nanos(self) -> i64 {
         self.nanos
     }

@@ -12,18 +12,29 @@ use crate::ast::Operator;
 pub enum Type {
     /// Known only at run time.
     Dyn,
+    /// The type of `null`.
     Null,
+    /// `true` or `false`.
     Bool,
+    /// A signed integer of 64 bits.
     Int,
+    /// An unsigned integer of 64 bits.
     Uint,
+    /// A floating-point number of 64 bits.
     Double,
+    /// Text of Unicode characters.
     String,
+    /// A sequence of bytes.
     Bytes,
+    /// A point in time.
     Timestamp,
+    /// A length of time.
     Duration,
     /// The type of a type.
     Type,
+    /// A list with elements of this type.
     List(Box<Type>),
+    /// A map with keys of the first type and values of the second.
     Map(Box<Type>, Box<Type>),
 }
 

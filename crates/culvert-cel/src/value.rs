@@ -9,51 +9,87 @@ use crate::time::{Duration, Timestamp};
 /// A value that owns its content. Clones share it.
 #[derive(Clone, Debug)]
 pub enum Value {
+    /// `null`.
     Null,
+    /// `true` or `false`.
     Bool(bool),
+    /// A signed integer.
     Int(i64),
+    /// An unsigned integer.
     Uint(u64),
+    /// A floating-point number.
     Double(f64),
+    /// Text.
     String(Arc<str>),
+    /// Bytes.
     Bytes(Arc<[u8]>),
+    /// A point in time.
     Timestamp(Timestamp),
+    /// A length of time.
     Duration(Duration),
+    /// A list.
     List(Arc<[Value]>),
+    /// A map.
     Map(Arc<Map>),
+    /// A type.
     Type(Kind),
 }
 
 /// A value borrowed from a resolver, an expression or another value.
 #[derive(Clone, Copy, Debug)]
 pub enum ValueRef<'a> {
+    /// `null`.
     Null,
+    /// `true` or `false`.
     Bool(bool),
+    /// A signed integer.
     Int(i64),
+    /// An unsigned integer.
     Uint(u64),
+    /// A floating-point number.
     Double(f64),
+    /// Text.
     String(&'a str),
+    /// Bytes.
     Bytes(&'a [u8]),
+    /// A point in time.
     Timestamp(Timestamp),
+    /// A length of time.
     Duration(Duration),
+    /// A list.
     List(&'a [Value]),
+    /// A map.
     Map(&'a Map),
+    /// A type.
     Type(Kind),
 }
 
 /// The type of a value, which is itself a value (`type(x) == int`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// `null_type`.
     Null,
+    /// `bool`.
     Bool,
+    /// `int`.
     Int,
+    /// `uint`.
     Uint,
+    /// `double`.
     Double,
+    /// `string`.
     String,
+    /// `bytes`.
     Bytes,
+    /// `google.protobuf.Timestamp`.
     Timestamp,
+    /// `google.protobuf.Duration`.
     Duration,
+    /// `list`.
     List,
+    /// `map`.
     Map,
+    /// `type`.
     Type,
 }
 
@@ -207,9 +243,13 @@ pub(crate) fn order_numbers(a: ValueRef<'_>, b: ValueRef<'_>) -> Option<Option<O
 /// The key of a map. An int and a uint with equal value are the same key.
 #[derive(Clone, Debug)]
 pub enum Key {
+    /// `true` or `false`.
     Bool(bool),
+    /// A signed integer.
     Int(i64),
+    /// An unsigned integer.
     Uint(u64),
+    /// Text.
     String(Arc<str>),
 }
 
