@@ -12,6 +12,8 @@
 //! Not here: where and when an event is sent (delivery), how the values of fields are found (the
 //! planes), the objects of audit events (control gives their schemas to [`catalogue::Catalogue`]).
 
+#![warn(missing_docs)]
+
 pub mod bodies;
 mod capture;
 pub mod catalogue;

@@ -68,8 +68,11 @@ pub enum Cell {
     Unset,
     /// Set to null.
     Null,
+    /// A truth value.
     Bool(bool),
+    /// An integer of 32 or 64 bits.
     Int(i64),
+    /// A point in time.
     Time(Timestamp),
     /// UTF-8 text in the arena.
     Text(Span),
