@@ -99,6 +99,7 @@ pub enum RangeError {
     /// No event of the log has this id.
     #[error("the audit log has no event `{0}`")]
     Unknown(String),
+    /// An internal failure.
     #[error(transparent)]
     Fault(#[from] Fault),
 }
@@ -132,6 +133,7 @@ pub enum AuditError {
     /// The noted head is older than the retained rows.
     #[error("the head {0} is older than the retained events, which start after {1}")]
     HeadPruned(String, Link),
+    /// An internal failure.
     #[error(transparent)]
     Fault(#[from] Fault),
 }

@@ -15,7 +15,10 @@ pub enum AuditEvent {
     /// This event, committed together with the write.
     Emit(Event),
     /// No event, for this reason.
-    Suppress { reason: &'static str },
+    Suppress {
+        /// Logged at level debug; not stored.
+        reason: &'static str,
+    },
 }
 
 /// Writes and their events, committed together in the order they were joined.

@@ -9,17 +9,30 @@ pub enum CommitError {
     /// again.
     #[error("the documents have changed since they were read")]
     Stale,
-    /// Another document holds this unique value. `name` is the key's name, or `id`.
+    /// Another document holds this unique value.
     #[error("another {kind} has this {name}")]
-    Duplicate { kind: String, name: String },
+    Duplicate {
+        /// Name of the resource, such as `api_key`.
+        kind: String,
+        /// Name of the key, or `id`.
+        name: String,
+    },
     /// A reference points at a document that does not exist.
     #[error("{field} names {to}, which does not exist")]
-    Missing { field: String, to: String },
+    Missing {
+        /// The field with the reference.
+        field: String,
+        /// Id of the missing document.
+        to: String,
+    },
     /// A removed document is referenced by `by`, which blocks the removal.
     #[error("{id} is in use by {by}")]
     InUse {
+        /// Id of the document that would be removed.
         id: String,
+        /// Name of the resource that refers to it, such as `api_key`.
         by_kind: String,
+        /// Id of the document that refers to it.
         by: String,
     },
     /// An internal failure. Unless it says otherwise, nothing was committed.

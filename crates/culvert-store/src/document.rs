@@ -13,6 +13,7 @@ use crate::dialect::Row;
 /// A stored resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
+    /// The columns that every document has.
     pub head: Head,
     /// The resource's stored form, as JSON.
     pub body: String,
@@ -36,7 +37,9 @@ pub struct Head {
     /// The revision that last wrote it, assigned by the store at the commit. Before an insert it is
     /// 0 and ignored.
     pub revision: i64,
+    /// When it was inserted.
     pub created_at: Timestamp,
+    /// When it was last written.
     pub updated_at: Timestamp,
 }
 
@@ -121,7 +124,9 @@ pub struct Topic {
 /// A query for documents of one kind and account, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageQuery {
+    /// Name of the resource, such as `api_key`.
     pub kind: String,
+    /// `ac_…` of the account.
     pub account: String,
     /// Only documents whose id sorts before this one.
     pub before: Option<String>,

@@ -16,6 +16,7 @@ use crate::statements::state;
 pub struct OutboxRow {
     /// Position in commit order; ascending, never reused.
     pub seq: i64,
+    /// The event as committed.
     pub event: Event,
     /// The audience as of the commit: after an insert or a replacement, before a removal. Pairs of subscription id and
     /// destination id.

@@ -46,10 +46,13 @@ pub enum Like {
 /// A query for documents of one kind and account by a text.
 #[derive(Clone, Copy, Debug)]
 pub struct TextQuery<'a> {
+    /// Name of the resource, such as `endpoint`.
     pub kind: &'a str,
+    /// `ac_…` of the account.
     pub account: &'a str,
     /// The name of one of the [`Texts`] that the store was opened with.
     pub field: &'a str,
+    /// The condition on the text.
     pub like: &'a Like,
 }
 

@@ -72,6 +72,7 @@ pub enum TransferError {
     /// The copy in PostgreSQL differs from the original.
     #[error("table `{0}` differs in PostgreSQL after the copy; nothing was migrated")]
     Differs(String),
+    /// An internal failure.
     #[error(transparent)]
     Fault(#[from] Fault),
 }

@@ -9,23 +9,29 @@ use crate::dialect::Row;
 /// The class of a batch; each destination has a queue for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BatchClass {
+    /// Audit events: changes of resources.
     Audit,
+    /// Traffic events: HTTP requests and connections.
     Traffic,
 }
 
 /// A batch to be appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewBatch {
+    /// Id of the destination.
     pub destination: String,
+    /// Queue of the destination that it joins.
     pub class: BatchClass,
     /// Events in it.
     pub count: u32,
+    /// Its content.
     pub body: Body,
 }
 
 /// The content of a batch, opaque to the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Body {
+    /// The bytes as stored.
     pub stored: Vec<u8>,
     /// Its size towards limits, however it is stored.
     pub bytes: u64,
@@ -44,19 +50,26 @@ impl Body {
 /// A move of a cursor together with an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CursorMove {
+    /// Name of the cursor.
     pub name: String,
     /// The expected position; the append is lost if the cursor is elsewhere.
     pub from: i64,
+    /// The new position.
     pub to: i64,
 }
 
 /// The right to send a batch for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
+    /// Id of the batch.
     pub batch: i64,
+    /// Id of the destination.
     pub destination: String,
+    /// Queue of the destination that it belongs to.
     pub class: BatchClass,
+    /// Number of its events.
     pub count: u32,
+    /// Content; empty in the leases of a [`Run`].
     pub body: Vec<u8>,
     /// 1 for the first lease. An expired lease counts.
     pub attempt: u32,
@@ -89,9 +102,9 @@ pub struct Run {
 /// A piece to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewPiece {
-    /// Time of its first event,
+    /// Time of its first event.
     pub first_at: Timestamp,
-    /// and of its last.
+    /// Time of its last event.
     pub last_at: Timestamp,
     /// The endpoints of its events, without duplicates.
     pub endpoints: Vec<String>,
@@ -113,35 +126,53 @@ pub struct DeadLetterReason {
 /// A batch that was given up outside of this queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadBatch {
+    /// The batch.
     pub batch: NewBatch,
+    /// Number of attempts that failed.
     pub attempts: u32,
+    /// When the batch was created.
     pub first_at: Timestamp,
+    /// Why the last attempt failed.
     pub why: DeadLetterReason,
 }
 
 /// A dead letter: a batch that was given up, retained for inspection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
+    /// Id of the dead letter; ascending.
     pub id: i64,
+    /// Id of the destination.
     pub destination: String,
+    /// Queue that the batch was in.
     pub class: BatchClass,
+    /// Number of its events.
     pub count: u32,
+    /// Content.
     pub body: Vec<u8>,
+    /// Number of attempts that failed.
     pub attempts: u32,
+    /// When the batch was appended.
     pub first_at: Timestamp,
+    /// When it was given up.
     pub buried_at: Timestamp,
+    /// Why it was given up.
     pub why: DeadLetterReason,
 }
 
 /// The backlog of one destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backlog {
+    /// Id of the destination.
     pub destination: String,
+    /// Number of batches that wait or are leased.
     pub batches: u64,
+    /// Number of their events.
     pub events: u64,
+    /// Total size of their bodies.
     pub bytes: u64,
     /// The traffic part of it.
     pub traffic_events: u64,
+    /// Bytes of the traffic part.
     pub traffic_bytes: u64,
     /// When the oldest was appended; `None` if there are only dead letters.
     pub oldest: Option<Timestamp>,
@@ -155,6 +186,7 @@ pub enum QueueError {
     /// The lease or the cursor has passed to another holder.
     #[error("the lease or cursor has passed to another holder")]
     Lost,
+    /// An internal failure.
     #[error(transparent)]
     Fault(#[from] Fault),
 }

@@ -28,6 +28,7 @@ pub struct Piece {
 pub struct RetainedTraffic {
     /// The first and the last position; the first is beyond the last in an empty log.
     pub first: i64,
+    /// The last position.
     pub last: i64,
     /// Total bytes of all pieces.
     pub bytes: u64,

@@ -34,9 +34,13 @@ pub struct StatisticChunk {
 /// Frames of one node and step, from one time to before another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameRange {
+    /// Length of each step in seconds.
     pub step: i64,
+    /// Name of the node.
     pub node: String,
+    /// Start of the first step, in seconds since 1970.
     pub from: i64,
+    /// Start of the step after the last, in seconds since 1970.
     pub to: i64,
 }
 
