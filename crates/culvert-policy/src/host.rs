@@ -120,14 +120,19 @@ pub struct Called {
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum NotCalled {
+    /// The URL is not one of HTTP, or cannot be called.
     #[error("the URL is not supported")]
     Unusable,
+    /// The connection closed before the response.
     #[error("the connection closed without a response")]
     Closed,
+    /// The body exceeds [`ANSWER_BYTES_MAX`].
     #[error("the response is longer than {ANSWER_BYTES_MAX} bytes")]
     TooLong,
+    /// The limit on memory of buffered bodies is reached.
     #[error("too many bodies are buffered")]
     NoRoom,
+    /// The deadline of the call passed.
     #[error("the request timed out")]
     TooSlow,
     /// Without details that would reveal the network behind the name.

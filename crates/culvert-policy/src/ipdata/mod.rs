@@ -40,31 +40,57 @@ pub struct IpDataFiles {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum IpField {
+    /// Name of the city, in English.
     City,
+    /// Name of the continent, in English.
     Continent,
+    /// Name of the country, in English.
     Country,
+    /// Two-letter code of the country.
     CountryCode,
+    /// Whether the country is in the European Union.
     IsEu,
+    /// Latitude in degrees.
     Latitude,
+    /// Longitude in degrees.
     Longitude,
+    /// Code of the metropolitan area, in the United States.
     MetroCode,
+    /// Postal code.
     PostalCode,
+    /// Accuracy radius of the position in kilometres.
     Radius,
+    /// Name of the largest subdivision of the country.
     Subdivision,
+    /// Time zone, such as `Europe/Berlin`.
     Timezone,
+    /// Name of the city of the registration, in English.
     RegisteredCity,
+    /// Name of the continent of the registration, in English.
     RegisteredContinent,
+    /// Name of the country of the registration, in English.
     RegisteredCountry,
+    /// Two-letter code of the country of the registration.
     RegisteredCountryCode,
+    /// Whether the country of the registration is in the European Union.
     RegisteredIsEu,
+    /// Code of the metropolitan area of the registration.
     RegisteredMetroCode,
+    /// Postal code of the registration.
     RegisteredPostalCode,
+    /// Name of the subdivision of the country of the registration.
     RegisteredSubdivision,
+    /// Time zone of the registration.
     RegisteredTimezone,
+    /// Number of the autonomous system that announces the address.
     AsNumber,
+    /// Name of the organization that operates the autonomous system.
     AsOrganization,
+    /// Names of the operator's lists that contain the address.
     Categories,
+    /// Whether the list `blocklist` contains the address.
     Blocklist,
+    /// Whether the list `tor` contains the address.
     Tor,
 }
 

@@ -46,6 +46,7 @@ pub trait Action: Send + Sync + fmt::Debug {
 
 /// The result of an action.
 pub enum ActionResult<'a> {
+    /// It has finished.
     Done(Flow),
     /// It waits for something.
     Later(BoxFuture<'a, Flow>),

@@ -144,9 +144,13 @@ impl Template {
 /// A JSON value whose strings are templates.
 #[derive(Debug)]
 pub enum ValueTemplate {
+    /// A value without strings.
     Constant(Value),
+    /// A string.
     Text(Template),
+    /// An array.
     List(Vec<ValueTemplate>),
+    /// An object; its keys are not templates.
     Object(Vec<(String, ValueTemplate)>),
 }
 
