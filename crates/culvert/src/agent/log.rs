@@ -25,7 +25,9 @@ pub enum LogTo {
     Auto,
     /// Nowhere.
     Off,
+    /// To standard output.
     Stdout,
+    /// To standard error.
     Stderr,
     /// To the end of this file.
     File(PathBuf),
@@ -45,6 +47,7 @@ pub enum LogStyle {
 /// The log that the user wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogPlan {
+    /// Where it goes.
     pub to: LogTo,
     /// Without a style: text on a terminal, otherwise JSON, or logfmt where the user chose the place.
     pub style: Option<LogStyle>,

@@ -35,7 +35,9 @@ impl Default for Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnExpressionError {
+    /// Ignore the rule.
     Skip,
+    /// Reject the request with 500 or close the connection.
     Deny,
 }
 
