@@ -1,9 +1,8 @@
 //! Messages captured beside an event: the head and the body of a request and of its response.
 //!
-//! The plane that carries the traffic copies bytes into a [`BodyBuffer`] and attaches a
-//! [`CapturedExchange`] to the record. All buffers share a [`BodyBudget`]; one that finds it used up
-//! ends there, so traffic never waits. Delivery calls [`CapturedExchange::finish`], which redacts,
-//! and stores the result.
+//! The plane that carries the traffic copies bytes into a [`BodyBuffer`] and attaches a [`CapturedExchange`] to the
+//! record. All buffers share a [`BodyBudget`]; a buffer that exhausts it stops copying, so traffic never waits.
+//! Delivery calls [`CapturedExchange::finish`], which redacts the messages, and stores the result.
 //!
 //! Not here: the rules of capture and redaction (policies), and storage (delivery).
 
@@ -112,7 +111,7 @@ pub enum BodyOmission {
     Redaction,
 }
 
-/// A body while it is copied.
+/// A body that is being copied.
 #[derive(Debug)]
 pub struct BodyBuffer {
     bytes: Vec<u8>,
@@ -138,7 +137,7 @@ impl BodyBuffer {
         }
     }
 
-    /// Limits the bytes that are copied from now on. With `omitted`, it forgets those it has.
+    /// Changes the limit, and discards bytes beyond it. With `omitted`, discards all bytes and copies no more.
     pub fn limit(&mut self, bytes_max: usize, omitted: Option<BodyOmission>) {
         self.bytes_max = bytes_max;
         if omitted.is_some() {
@@ -159,7 +158,7 @@ impl BodyBuffer {
         let needed = self.bytes.len() + wanted;
         let capacity = self.bytes.capacity();
         if needed > capacity {
-            // At least twice as much, so that bytes are rarely moved; never more than the limit.
+            // Doubles the capacity, so that bytes are rarely moved, but never exceeds the limit.
             let larger = needed.max(capacity * 2).min(self.bytes_max);
             if !self.share.grow(larger - capacity) {
                 self.share.budget.skip();
@@ -180,7 +179,7 @@ impl BodyBuffer {
         }
     }
 
-    /// The body is complete.
+    /// Marks the body as complete.
     pub fn complete(&mut self) {
         self.is_complete = true;
     }
@@ -211,7 +210,7 @@ pub struct Field {
 }
 
 impl Field {
-    /// A field as it came.
+    /// A field as received.
     pub fn new(name: &str, value: &[u8]) -> Self {
         Self {
             name: name.to_owned(),
@@ -447,7 +446,7 @@ mod tests {
         let empty = CapturedMessages::default();
         assert_eq!(CapturedMessages::decode(&empty.encode()), Ok(empty));
         for end in 0..stored.len() {
-            // A body without its end is for the checksum of the store to find.
+            // A body that lacks its end may decode: the store's checksum detects that.
             drop(CapturedMessages::decode(&stored[..end]));
         }
         assert_eq!(

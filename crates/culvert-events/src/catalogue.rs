@@ -1,7 +1,7 @@
 //! All kinds of events for documentation: names, JSON Schema, reference page.
 //!
-//! Kinds with a fixed table are known here. Control derives audit kinds from the API's views, and
-//! passes them in.
+//! This crate has the kinds with a fixed table. Control derives audit kinds from the API's views,
+//! and passes them in.
 
 use std::fmt::Write;
 
@@ -81,7 +81,7 @@ impl CatalogueEntry<'_> {
         }
     }
 
-    /// Its family. Audit kinds belong to configuration, or to agents if their name says so.
+    /// Its family: `Agent` for audit kinds of agent sessions, `Audit` for all others.
     pub fn family(&self) -> Family {
         match self {
             Self::Table(kind) => kind.family,

@@ -2,7 +2,7 @@
 //! fields (contract: events 11).
 //!
 //! The only variable is `ev`. It has each filterable field of every kind of the catalogue. The
-//! other fields are known too, so that an error can name them.
+//! other fields are declared as unusable, so that an error can name them.
 
 use std::fmt;
 use std::sync::LazyLock;

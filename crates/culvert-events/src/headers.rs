@@ -5,8 +5,8 @@
 //! The JSON is written in one pass. If a name repeats after other names, its further values are
 //! stored aside and inserted at the end, so the cost does not depend on the order of lines.
 //!
-//! Most lines occur again and again, so each thread keeps the JSON of some ([`LineCache`]), and of some whole maps
-//! ([`MapCache`]).
+//! Most lines repeat from message to message, so each thread caches the JSON of some lines ([`LineCache`]) and of some
+//! whole maps ([`MapCache`]).
 //!
 //! Not here: the choice of lines. The caller omits pseudo-headers and trailers, and puts a `host`
 //! line first for an HTTP/2 request that has only `:authority`.
@@ -30,7 +30,7 @@ const KEYS_RETAINED: usize = 64;
 
 const REDACTED: &[u8] = b"[redacted]";
 const COOKIE: &[u8] = b"Cookie";
-/// Set by the server alone, to the id of the event whose request it sends again.
+/// Set only by the server, to the id of the event whose request it replays.
 const REPLAY_OF: &[u8] = b"Culvert-Replay-Of";
 
 /// The rules by which values of headers and queries are shown as `[redacted]`.
@@ -358,7 +358,7 @@ pub(crate) fn push_map<'a>(
     CACHE.set(Some(cache));
 }
 
-/// What a thread wrote before.
+/// The caches of a thread.
 #[derive(Debug, Default)]
 struct Cache {
     lines: LineCache,
@@ -373,10 +373,10 @@ thread_local! {
 const CACHED_LINES: usize = 64;
 /// Longer lines are not kept.
 const CACHED_BYTES_MAX: usize = 256;
-/// One of this many lines that are not in the cache is put there: lines that never occur again shall cost little.
+/// One in this many lines that are not cached is added, so lines that occur once cost little.
 const CACHED_EVERY: u32 = 4;
 
-/// Header lines and their JSON under the rules of the time. Credentials are never kept.
+/// Header lines and their JSON. Values of credentials are never cached.
 #[derive(Debug, Default)]
 struct LineCache {
     lines: Vec<CachedLine>,
@@ -399,12 +399,12 @@ struct CachedLine {
     /// Hash of the name.
     hash: u64,
     bytes: usize,
-    /// Whether it was used since another line wanted its place.
+    /// Whether it was used since another line last claimed its place.
     is_used: bool,
 }
 
 impl LineCache {
-    /// The place that a line has, if it is kept.
+    /// The place of a line in the cache.
     fn place_of(name: &[u8], value: &[u8]) -> usize {
         (line_hash((name, value)) >> (64 - CACHED_LINES.ilog2())) as usize
     }
@@ -420,7 +420,7 @@ impl LineCache {
         is_it.then_some(line)
     }
 
-    /// Notes a line that was not here, and keeps some of them.
+    /// Counts a line that was not cached, and adds some of them.
     fn missed(
         &mut self,
         rules: &HeaderRules,
@@ -431,7 +431,7 @@ impl LineCache {
         self.n_missed = self.n_missed.wrapping_add(1);
         let length = name.len() + value.len();
         let is_kept = self.n_missed.is_multiple_of(CACHED_EVERY) && length <= CACHED_BYTES_MAX;
-        // The value of no other may be kept as received: it is or may have a credential.
+        // Other values are or may contain credentials, so they must not be cached as received.
         if !is_kept || key.shown != Shown::Whole {
             return;
         }
@@ -455,7 +455,7 @@ impl LineCache {
     }
 }
 
-/// A hash of the ends and the lengths of a line, of which the upper bits are the best.
+/// A hash of the ends and the lengths of a line. Its upper bits are the best distributed.
 fn line_hash((name, value): Line<'_>) -> u64 {
     let end = |text: &[u8]| match text.last_chunk::<4>() {
         Some(last) => u64::from(u32::from_le_bytes(*last)),

@@ -4,13 +4,14 @@
 //! filter variables, JSON Schema and the reference page are loops over it, so each field is defined
 //! in one place.
 //!
-//! A traffic event takes these steps: the plane that carries the traffic asks a [`Recorder`] what
-//! to [`Capture`], fills a [`Record`] and offers it. For each subscription, a [`Filter`] decides
-//! whether to send the event and a [`Selection`] lists its fields. [`encode::event`] writes one
-//! line of JSON.
+//! A traffic event takes these steps: the plane that carries the traffic gets from a [`Recorder`]
+//! the fields to [`Capture`], fills a [`Record`] and offers it. For each subscription, a [`Filter`]
+//! decides whether to send the event and a [`Selection`] lists its fields. [`encode::event`] writes
+//! one line of JSON.
 //!
-//! Not here: where and when an event is sent (delivery), how the values of fields are found (the
-//! planes), the objects of audit events (control gives their schemas to [`catalogue::Catalogue`]).
+//! Not here: where and when an event is sent (delivery), how the values of fields are determined
+//! (the planes), the objects of audit events (control passes their schemas to
+//! [`catalogue::Catalogue`]).
 
 #![warn(missing_docs)]
 

@@ -1,8 +1,7 @@
-//! Packs traffic events to be retained: each as what differs from the event before it.
+//! Packs traffic events for retention: each event as its difference from the previous one.
 //!
-//! Neighbouring events have most values in common, so this costs a comparison of bytes where JSON
-//! and a general compression would cost several times as much. The JSON of an event is written when
-//! it is read.
+//! Consecutive events share most values. Comparing bytes costs a fraction of writing JSON and
+//! compressing it. The JSON of an event is written when it is read.
 //!
 //! A segment has a number of events. Each is:
 //!
@@ -15,9 +14,9 @@
 //! { u8 tag, value }*                     for each of them, in the order of the kind's fields
 //! ```
 //!
-//! Numbers are little-endian. An entry is `u16 length, bytes`; that of a kind also has its number of
-//! fields and their paths, so that a program with other fields reads what it knows. A reader
-//! trusts no stored number: each is checked against the bytes that follow.
+//! Numbers are little-endian. An entry is `u16 length, bytes`; that of a kind also has its number of fields and their
+//! paths, so that a program with other fields can read those it has. A reader trusts no stored number: each is checked
+//! against the bytes that follow.
 //!
 //! Not here: how segments are stored (delivery).
 
@@ -103,7 +102,7 @@ impl Packer {
         }
     }
 
-    /// The same for a record that is needed further.
+    /// Like [`Self::push`], for a record that the caller keeps.
     pub fn push_copy(&mut self, id: &[u8], record: &Record, no_endpoint: &Arc<str>) {
         let place = self.write(id, record, no_endpoint);
         if place == self.last.len() {
@@ -161,7 +160,7 @@ impl Packer {
         self.n_events == 0
     }
 
-    /// The bytes of all values, as if none had been the same. The JSON has about twice as many.
+    /// Total bytes of all values before packing. The JSON has about twice as many.
     pub fn value_bytes(&self) -> usize {
         self.value_bytes
     }
@@ -509,7 +508,7 @@ mod tests {
                 line(&record, &id),
                 endpoint.map_or(String::new(), |e| e.to_string()),
             ));
-            // The form does not depend on who keeps the record.
+            // Both functions write the same bytes.
             match index % 3 {
                 0 => packer.push_copy(id.as_bytes(), &record, &none),
                 _ => packer.push(id.as_bytes(), record, &none),

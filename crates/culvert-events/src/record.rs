@@ -92,7 +92,7 @@ pub struct Span {
 #[derive(Debug, Default)]
 struct JsonSpans {
     spans: [Option<Span>; 3],
-    /// There were more.
+    /// Whether a further span did not fit.
     is_full: bool,
 }
 
@@ -420,7 +420,7 @@ impl Record {
             .unwrap_or_default()
     }
 
-    /// Whether no text has a character that JSON escapes. Where it cannot know, it says no.
+    /// Whether it is certain that no text has a character that JSON escapes.
     pub(crate) fn has_plain_texts(&self) -> bool {
         let (mut from, mut is_plain) = (0, !self.json.is_full);
         for span in self.json.spans.iter().flatten() {

@@ -1,4 +1,4 @@
-//! Whole header maps that a thread wrote before.
+//! A cache of whole header maps; each thread has one.
 //!
 //! Clients and services that send many messages send most of them with the same lines. If all lines of a message are
 //! those of a kept map, its JSON is copied. If not, writing continues from the first line that differs.
@@ -15,7 +15,7 @@ const MAPS: usize = 16;
 /// Maps with more bytes of names and values, or of JSON, are not kept.
 const RECEIVED_BYTES_MAX: usize = 2 << 10;
 const JSON_BYTES_MAX: usize = 4 << 10;
-/// One of this many maps that are not in the cache is put there: maps that never occur again shall cost little.
+/// One in this many maps that are not cached is added, so maps that occur once cost little.
 const KEPT_EVERY: u32 = 4;
 
 /// Kept maps, each at the place of its first line.
@@ -27,7 +27,7 @@ pub(super) struct MapCache {
     draft: CachedMap,
 }
 
-/// The lines of a message and their JSON. One without lines is empty and stands for no message.
+/// The lines of a message and their JSON. An entry without lines is unused.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CachedMap {
     /// Hash of the rules.
@@ -37,7 +37,7 @@ pub(super) struct CachedMap {
     /// Names and values in order, without credentials.
     received: Vec<u8>,
     json: Vec<u8>,
-    /// Whether it was used since another map wanted its place.
+    /// Whether it was used since another map last claimed its place.
     is_used: bool,
 }
 
@@ -49,7 +49,7 @@ struct CachedLine {
     is_redacted: bool,
 }
 
-/// How many of the lines of a kept map a message has, from the first one on.
+/// The number of lines at the start of a message that equal those of a cached map.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     place: usize,
@@ -57,8 +57,8 @@ pub(super) struct Known {
 }
 
 impl MapCache {
-    /// How much is known of a message that begins with `next`. Known lines are consumed; `next` is then the one behind
-    /// them.
+    /// Compares the lines of a message, which begins with `next`, with a cached map. Consumes the lines that match;
+    /// `next` is then the first other line.
     pub(super) fn matching<'a>(
         &mut self,
         rules: &HeaderRules,
@@ -106,7 +106,7 @@ impl MapCache {
         })
     }
 
-    /// An empty map to be filled and [put](Self::put), for some of the maps that were not here.
+    /// An empty map to be filled and [put](Self::put); `None` for most maps, so that only some are cached.
     pub(super) fn draft(&mut self) -> Option<CachedMap> {
         self.n_missed = self.n_missed.wrapping_add(1);
         let is_kept = self.n_missed.is_multiple_of(KEPT_EVERY);
@@ -119,7 +119,7 @@ impl MapCache {
         })
     }
 
-    /// Keeps a map, unless its place has one that was used since the last attempt, or it is too large.
+    /// Caches a map, unless it is too large, or its place has a map that was used since the last attempt.
     pub(super) fn put(
         &mut self,
         mut draft: CachedMap,
