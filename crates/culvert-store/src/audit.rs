@@ -78,10 +78,10 @@ pub struct Range {
     pub first: i64,
     /// The last position.
     pub last: i64,
-    /// Positions are in commit order, which follows clocks only roughly. So events at these
-    /// positions are also filtered by time: not before this,
+    /// Positions are in commit order, which follows clocks only roughly, so events at these
+    /// positions are also filtered by time. Events before this time are excluded.
     pub since: Option<Timestamp>,
-    /// and not after this.
+    /// Events after this time are excluded.
     pub until: Option<Timestamp>,
 }
 

@@ -91,7 +91,8 @@ impl Changes {
         })
     }
 
-    /// The same for every key that ends in `end`. It reads all documents of the kind that were written since.
+    /// Like [`Self::unless_written`], for every key that ends in `end`. Reads all documents of the kind that were
+    /// written since.
     pub fn unless_written_below(
         kind: &str,
         key_name: &'static str,

@@ -35,7 +35,7 @@ pub enum CommitError {
         /// Id of the document that refers to it.
         by: String,
     },
-    /// An internal failure. Unless it says otherwise, nothing was committed.
+    /// An internal failure. Unless its message says otherwise, nothing was committed.
     #[error(transparent)]
     Fault(#[from] Fault),
 }

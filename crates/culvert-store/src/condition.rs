@@ -23,7 +23,7 @@ pub(crate) enum Condition {
         values: Vec<String>,
         since: i64,
     },
-    /// The same for every key with this end.
+    /// No document that holds a key with this end was written after a revision.
     UnwrittenBelow {
         kind: String,
         name: &'static str,

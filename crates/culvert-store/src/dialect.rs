@@ -32,7 +32,7 @@ impl Site {
         }
     }
 
-    /// What opening it is called in errors: with its place, and the setting that names it.
+    /// Describes opening the database in errors, with its location and the setting that names it.
     pub(crate) fn opening(&self) -> String {
         match self {
             Self::Sqlite(file) => format!("opening the database `{}`", file.path.display()),
@@ -174,7 +174,7 @@ impl Connection {
         }
     }
 
-    /// Runs several statements without arguments, from our own files.
+    /// Runs several statements without arguments, from files of this crate.
     pub(crate) async fn script(&mut self, sql: String) -> Result<(), sqlx::Error> {
         let script = sqlx::raw_sql(AssertSqlSafe(sql));
         match self {
@@ -235,7 +235,7 @@ impl<T> While<T> for Result<T, sqlx::Error> {
     fn during(self, doing: &str) -> Result<T, Fault> {
         self.map_err(|error| match error {
             sqlx::Error::Database(error) => Fault::new(doing, DatabaseError::of(&*error)),
-            // The library adds that it was communicating with the database.
+            // The message of sqlx only says that it was communicating with the database.
             sqlx::Error::Io(error) => Fault::new(doing, error),
             sqlx::Error::PoolTimedOut => Fault::bare(format!("{doing}: no response in time")),
             error => Fault::new(doing, error),

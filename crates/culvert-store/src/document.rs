@@ -1,7 +1,8 @@
 //! Documents: the stored form of a resource, with typed columns, a JSON body, and constraints.
 //!
-//! The store knows no resource. Its constraints are declared beside the body: keys are unique,
-//! references have existing targets, and topics list the audit events that a subscription wants.
+//! The store is independent of resources. Its constraints are declared beside the body: keys are
+//! unique, references have existing targets, and topics list the audit events that a subscription
+//! wants.
 
 use std::borrow::Cow;
 
@@ -47,7 +48,7 @@ pub struct Head {
 /// have the same value under the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
-    /// What the value is, such as `prefix`.
+    /// Its name, such as `prefix`.
     pub name: Cow<'static, str>,
     /// The value, compared byte by byte.
     pub value: String,
@@ -85,7 +86,7 @@ pub struct Ref {
 }
 
 impl Ref {
-    /// A reference of `field` to the document `to`, which decides by `on_delete` what a removal of `to` does.
+    /// A reference of `field` to the document `to`; `on_delete` is the effect of a removal of `to`.
     pub fn new(field: &'static str, to: impl Into<String>, on_delete: OnDelete) -> Self {
         Self {
             field: Cow::Borrowed(field),
@@ -95,17 +96,18 @@ impl Ref {
     }
 }
 
-/// What a reference means for the removal of what it points at.
+/// The effect of a reference on the removal of its target.
 ///
-/// A reference never dangles. A removal that leaves one behind is not committed: a `Block`
-/// reference is reported as [`CommitError::InUse`](crate::commit_error::CommitError::InUse), one of the other two
-/// as [`CommitError::Stale`](crate::commit_error::CommitError::Stale), since it appeared after the caller looked.
+/// Every reference has a target. A removal that leaves a reference behind is not committed: a `Block` reference is
+/// reported as [`CommitError::InUse`](crate::commit_error::CommitError::InUse), one of the other two as
+/// [`CommitError::Stale`](crate::commit_error::CommitError::Stale), because it was added after the caller read the
+/// document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDelete {
     /// The removal is refused.
     Block,
-    /// The removal takes this document with it, in the same `Changes`.
+    /// The removal also removes this document, in the same `Changes`.
     Cascade,
     /// The removal replaces this document by one without the reference, in the same `Changes`.
     Detach,
@@ -144,7 +146,7 @@ struct Links {
     topics: Vec<Topic>,
 }
 
-/// The same, borrowed for serialisation.
+/// [`Links`], borrowed for serialisation.
 #[derive(Serialize)]
 struct LinksOf<'a> {
     keys: &'a [Key],

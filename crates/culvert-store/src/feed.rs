@@ -1,9 +1,9 @@
 //! Documents that recent commits touched, so readers need not query the database.
 //!
-//! Commits of this process are here before their caller gets a response. Those of other nodes come as notifications
-//! (`notifications.rs`), in the order of their commits, and a reader waits briefly for one that is on its way. After a
-//! lost connection, a large commit, or a commit of an older program, and for a reader that is far behind, the feed is
-//! incomplete and reports that. Then the reader queries the database.
+//! Commits of this process are added before their callers get responses. Those of other nodes arrive as notifications
+//! (`notifications.rs`), in the order of their commits, and a reader waits briefly for a notification that is expected.
+//! After a lost connection, a large commit, or a commit of an older program, and for a reader that is far behind, the
+//! feed is incomplete and reports that. Then the reader queries the database.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use crate::changes::Changes;
 const COMMITS_MAX: usize = 1024;
 /// Maximum number of remembered documents of one commit.
 const DOCUMENTS_MAX: usize = 64;
-/// How long a reader waits for notifications of commits that it knows of.
+/// How long a reader waits for the notifications of commits up to its revision.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A document that a commit wrote or removed.
@@ -52,16 +52,16 @@ struct State {
     heard: i64,
 }
 
-/// What the feed knows of a range of commits.
+/// The documents that a range of commits touched, if the feed has them.
 enum Known {
     All(Vec<Touched>),
-    /// Notifications are on their way.
+    /// Notifications are expected.
     NotYet,
     Never,
 }
 
 impl Feed {
-    /// A transaction begins.
+    /// Begins a transaction.
     pub(crate) fn begin(&self) {
         self.lock().pending.clear();
     }
@@ -73,12 +73,12 @@ impl Feed {
         self.lock().pending.push((revision, commit));
     }
 
-    /// What the open transaction has noted so far.
+    /// The commits of the open transaction so far.
     pub(crate) fn pending(&self) -> Vec<(i64, Commit)> {
         self.lock().pending.clone()
     }
 
-    /// The transaction is on disk.
+    /// Publishes the commits of the transaction, which is on disk.
     pub(crate) fn commit(&self) {
         let state = &mut *self.lock();
         for (revision, commit) in std::mem::take(&mut state.pending) {
@@ -86,14 +86,14 @@ impl Feed {
         }
     }
 
-    /// Notifications are complete after `revision`.
+    /// Notes that notifications are complete after `revision`.
     pub(crate) fn listen(&self, revision: i64) {
         let state = &mut *self.lock();
         state.heard_from = Some(revision);
         state.heard = revision;
     }
 
-    /// Notifications are no longer complete.
+    /// Notes that notifications are no longer complete.
     pub(crate) fn lose(&self) {
         self.lock().heard_from = None;
         self.moved.notify_waiters();

@@ -51,7 +51,7 @@ impl Health {
         drop(is_read_only.wait_for(|is_read_only| !is_read_only).await);
     }
 
-    /// Marks the database as broken after an error that means so.
+    /// Marks the database as broken if the error is fatal.
     pub(crate) fn judge(&self, error: &sqlx::Error, doing: &str) {
         if is_fatal(error) {
             self.give_up(format!("{doing}: {error}"));

@@ -1,5 +1,5 @@
-//! Looks at the databases of an installation without changing them: their formats, what this program would do to
-//! them, and their clock.
+//! Inspects the databases of an installation without changing them: their formats, the effect of a start of this
+//! program, and their clock.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ pub struct Inspection {
     /// The newest format that this program reads; it is the format after a start of this program, unless the data
     /// has a newer one.
     pub newest: i64,
-    /// What `min_reader` is after a start of this program.
+    /// The `min_reader` of the data after a start of this program.
     pub min_reader_after: i64,
     /// Size of the SQLite file in bytes; `None` for PostgreSQL.
     pub bytes: Option<u64>,

@@ -1,4 +1,4 @@
-//! Learns of commits of other processes, and completes the text index.
+//! Detects commits of other processes, and completes the text index.
 
 use std::sync::Arc;
 use std::time::Duration;

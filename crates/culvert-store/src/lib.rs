@@ -1,8 +1,8 @@
 //! The store: documents, the audit outbox and the event queue, on SQLite or PostgreSQL.
 //!
-//! It is the only crate that uses SQL, and it knows no resource. It guarantees that a commit that
-//! returned is on disk with its events, that the outbox is in commit order, that keys are unique,
-//! and that references always have targets.
+//! It is the only crate that uses SQL, and it is independent of resources. It guarantees that a
+//! commit that returned is on disk with its events, that the outbox is in commit order, that keys
+//! are unique, and that references always have targets.
 
 #![warn(missing_docs)]
 

@@ -156,7 +156,7 @@ fn answer(group: &mut Vec<LookupRequest>, found: Result<HashMap<String, Document
             Ok(documents) => Ok(documents.get(&one.id).cloned()),
             Err(fault) => Err(Fault::new("reading a document", fault.chain())),
         };
-        // Fails if the caller has gone away.
+        // Fails if the caller no longer waits.
         drop(one.answer.send(outcome));
     }
 }

@@ -151,7 +151,7 @@ impl Queue {
     /// Names of cursors that begin with `prefix`, which is ASCII and not empty: the first thousand.
     pub async fn cursors(&self, prefix: &str) -> Result<Vec<String>, Fault> {
         let doing = "listing cursors";
-        // The first text behind all that begin so.
+        // The smallest text that sorts after all texts with this prefix.
         let (stem, last) = prefix.split_at(prefix.len().saturating_sub(1));
         let end = last.bytes().next().unwrap_or_default().saturating_add(1);
         let end = format!("{stem}{}", char::from(end));
@@ -600,7 +600,7 @@ mod tests {
         fn a_cut_text_is_a_beginning_within_its_limit(text: String, max in 0usize..20) {
             let kept = cut(&text, max);
             prop_assert!(text.starts_with(kept) && kept.len() <= max);
-            // At most three bytes of a character that did not fit are given up.
+            // At most three bytes are lost: those of a character that did not fit.
             prop_assert!(kept.len() == text.len() || kept.len() + 4 > max);
         }
     }

@@ -1,8 +1,8 @@
 //! Group commit: one task that combines waiting writes into one transaction.
 //!
 //! A write is acknowledged once its transaction is on disk. Each write has its own outcome: if one
-//! is refused, a savepoint undoes it without affecting the others. A write whose caller has gone
-//! away is not started.
+//! is refused, a savepoint undoes it without affecting the others. A write whose caller no longer
+//! waits is not started.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -214,7 +214,7 @@ impl<B: WriteBackend> Task<B> {
         match written {
             Ok(outcomes) => {
                 for (answer, outcome) in answers.into_iter().zip(outcomes) {
-                    // Fails if the caller has gone away.
+                    // Fails if the caller no longer waits.
                     drop(answer.send(outcome));
                 }
             }

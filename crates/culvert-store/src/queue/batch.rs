@@ -95,7 +95,7 @@ pub struct Gathering {
 pub struct Run {
     /// In order, without bodies; [`super::Queue::body`] reads those. Empty if none are due.
     pub leases: Vec<Lease>,
-    /// When to ask again; `None` if nothing waits.
+    /// When to lease again; `None` if nothing waits.
     pub next_at: Option<Timestamp>,
 }
 
@@ -170,7 +170,7 @@ pub struct Backlog {
     pub events: u64,
     /// Total size of their bodies.
     pub bytes: u64,
-    /// The traffic part of it.
+    /// Events of the traffic part.
     pub traffic_events: u64,
     /// Bytes of the traffic part.
     pub traffic_bytes: u64,
@@ -251,7 +251,7 @@ impl BatchClass {
 }
 
 impl Backlog {
-    /// Of a destination for which nothing waits.
+    /// The backlog of a destination for which nothing waits.
     pub fn empty(destination: String) -> Self {
         Self {
             destination,

@@ -16,7 +16,7 @@ use crate::statements::events;
 const STEP: i64 = 256;
 
 impl Queue {
-    /// Writes captured messages. Durable on return. An event that has some already keeps them.
+    /// Writes captured messages. Durable on return. Existing messages of an event are not replaced.
     pub async fn keep_bodies(&self, bodies: Vec<NewTrafficBody>) -> Result<(), Fault> {
         self.count(
             "keeping captured messages",

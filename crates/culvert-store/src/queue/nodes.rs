@@ -1,4 +1,4 @@
-//! What nodes say of themselves, destination health and live tails that nodes share.
+//! Notes of nodes about themselves, destination health and live tails, which nodes share.
 //!
 //! Not here: their content (`delivery`), which is opaque text.
 
@@ -27,12 +27,12 @@ pub struct TailPiece {
     pub body: String,
 }
 
-/// What a node last said of itself.
+/// The last note of a node about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeNote {
     /// Name of the node.
     pub node: String,
-    /// When it said so.
+    /// When the node wrote it.
     pub at: Timestamp,
     /// Opaque to the queue.
     pub body: String,
@@ -44,14 +44,14 @@ const TAILS_MAX: i64 = 256;
 const PIECES_MAX: i64 = 64;
 
 impl Queue {
-    /// Stores what a node says of itself in place of what it said before.
+    /// Stores a node's note about itself, in place of the previous one.
     pub async fn note_node(&self, note: NodeNote) -> Result<(), Fault> {
         let NodeNote { node, at, body } = note;
         let command = QueueCommand::NoteNode { node, at, body };
         self.count("describing this node", command).await.map(drop)
     }
 
-    /// What nodes last said of themselves, by name.
+    /// The last note of each node, sorted by name.
     pub async fn node_notes(&self) -> Result<Vec<NodeNote>, Fault> {
         let doing = "reading the nodes";
         let rows = self.pool().rows(doing, events::NODE_NOTES, &[]).await?;
@@ -67,7 +67,7 @@ impl Queue {
             .collect()
     }
 
-    /// Removes what a node said of itself, and what others said before `before`.
+    /// Removes the note of `node`, and notes of other nodes that were written before `before`.
     pub async fn drop_node_notes(&self, node: &str, before: Timestamp) -> Result<(), Fault> {
         let node = node.to_owned();
         let command = QueueCommand::DropNodeNotes { node, before };

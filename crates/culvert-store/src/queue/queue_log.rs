@@ -156,7 +156,7 @@ pub(crate) enum QueueCommand {
         chunks: Vec<StatisticChunk>,
         folded: Option<FrameRange>,
     },
-    /// Deletes some of a step.
+    /// Deletes some of the frames and chunks of a step.
     PruneStatistics {
         step: i64,
         before: i64,

@@ -1,7 +1,7 @@
 //! Statistics: frames, each of all subjects of a node in one step, and chunks, each of one subject in several steps.
 //!
-//! A node appends a frame every step, which is one row however much it counts. Later the frames of a period become a chunk
-//! for each subject, so that a subject is read without the others.
+//! A node appends a frame, which is one row, in every step. Later the frames of a period become a chunk for each
+//! subject, so that a subject is read without the others.
 //!
 //! Not here: the content of frames and chunks (`culvert-statistics`), and when they are written (`culvert-control`).
 
@@ -161,8 +161,8 @@ impl Queue {
         }
     }
 
-    /// Deletes the oldest chunks of a step until `bytes` are free or none is left. Returns how many bytes that
-    /// freed at least: what began at the same time goes together.
+    /// Deletes the oldest chunks of a step until `bytes` are free or none is left. Returns a lower bound of the bytes
+    /// freed, because chunks with the same start are deleted together.
     pub async fn free_statistics(&self, step: i64, bytes: u64) -> Result<u64, Fault> {
         let doing = "looking for statistics to delete";
         let mut freed = 0;

@@ -26,7 +26,7 @@ pub struct Piece {
 /// The extent of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetainedTraffic {
-    /// The first and the last position; the first is beyond the last in an empty log.
+    /// The first position; beyond the last in an empty log.
     pub first: i64,
     /// The last position.
     pub last: i64,
@@ -34,7 +34,7 @@ pub struct RetainedTraffic {
     pub bytes: u64,
 }
 
-/// How long a replay waits for pieces that are being written, and how often it looks.
+/// How long a replay waits for pieces that are being written, and how often it checks.
 const SETTLES_WITHIN: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Pieces read or removed in one step.
@@ -67,8 +67,8 @@ impl Queue {
             .during(doing)
     }
 
-    /// Like [`Self::traffic`], but up to an end before which no further piece can appear. Waits a
-    /// little for the pieces that are being written.
+    /// Like [`Self::traffic`], but up to an end before which no further piece can appear. Waits at
+    /// most a second for the pieces that are being written.
     pub async fn settled_traffic(&self) -> Result<RetainedTraffic, Fault> {
         let mut extent = self.traffic().await?;
         let until = Instant::now() + SETTLES_WITHIN;

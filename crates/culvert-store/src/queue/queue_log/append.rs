@@ -110,7 +110,7 @@ pub(super) async fn keep_traffic(
     Ok(written(n))
 }
 
-/// Notes which endpoints the events of a piece are of.
+/// Indexes a piece by the endpoints of its events.
 async fn index_piece(
     connection: &mut Connection,
     piece: i64,

@@ -102,8 +102,8 @@ fn lease_of(
     })
 }
 
-/// Leases free batches from the head of their class. Returns their rows in that order; `None` if another node was faster,
-/// which may hold the head of the rest.
+/// Leases free batches from the head of their class. Returns their rows in that order; `None` if another node leased
+/// one of them first, because it may have leased the head.
 async fn lease_listed(
     connection: &mut Connection,
     ids: &[i64],
@@ -205,7 +205,7 @@ pub(super) async fn lease_run(
         let rows = connection.rows(events::LINE, &keys).await?;
         let mut ids = Vec::new();
         let mut bytes = 0;
-        // The head may go when it is free, due, and was tried before or is old enough.
+        // The head may be leased when it is free and due, and was tried before or is old enough.
         let mut ripe_at = None;
         let mut is_full = i64::try_from(rows.len()).unwrap_or(i64::MAX) >= RUN_MAX;
         for row in &rows {

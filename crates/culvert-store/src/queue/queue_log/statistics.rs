@@ -3,7 +3,7 @@
 use crate::dialect::{Arg, Connection};
 use crate::statements::events;
 
-/// What a node counted in one step.
+/// The counts of a node in one step, for all subjects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatisticFrame {
     /// Length of the step in seconds.
@@ -16,7 +16,7 @@ pub struct StatisticFrame {
     pub body: Vec<u8>,
 }
 
-/// What a node counted of one subject in several steps.
+/// The counts of a node for one subject in several steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatisticChunk {
     /// Length of each step in seconds.
