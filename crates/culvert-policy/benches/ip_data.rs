@@ -1,6 +1,6 @@
-//! What a look-up of an address costs in a database of the size of GeoLite2-City, and in lists.
+//! Measures the lookup of an address in a database of the size of GeoLite2-City, and in lists.
 //!
-//! Prints nanoseconds per look-up, the best of several rounds. The promise: under 200 ns.
+//! Prints nanoseconds per lookup, the best of several rounds. The target: under 200 ns.
 //! `cargo bench -p culvert-policy --bench ip_data`
 
 #![allow(

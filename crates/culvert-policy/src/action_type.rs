@@ -77,7 +77,7 @@ impl fmt::Debug for ActionType {
     }
 }
 
-/// An action of other implementations that this one does not have.
+/// An action of other implementations that this server does not support.
 #[derive(Debug)]
 pub(crate) struct NotBuilt {
     /// Its `type`.

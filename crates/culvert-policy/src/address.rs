@@ -1,4 +1,4 @@
-//! Which client addresses a policy admits: inline prefixes, and IP policies read live.
+//! The client addresses that a policy admits: inline prefixes, and IP policies whose rules may change.
 
 use std::net::IpAddr;
 
@@ -41,7 +41,7 @@ impl Addresses {
         !self.is_known || self.denied.contains(address)
     }
 
-    /// The first prefix of that verdict that has the address.
+    /// The first prefix with that verdict that contains the address.
     pub(crate) fn matched(&self, wanted: Verdict, address: IpAddr) -> Option<String> {
         let has = |prefix: Prefix| IpSet::of([(Verdict::Allow, prefix)]).contains(address);
         self.rules
@@ -51,8 +51,8 @@ impl Addresses {
     }
 }
 
-/// The rules of an IP policy. Policies that name it see a change with their next request. Until its
-/// rules are given, and after they are gone, it denies every address.
+/// The rules of an IP policy. A change applies to the next request of every policy that uses it.
+/// While it has no rules, before the first and after its removal, it denies every address.
 #[derive(Debug, Default)]
 pub struct IpPolicy(ArcSwap<Addresses>);
 
@@ -62,12 +62,12 @@ impl IpPolicy {
         Self(ArcSwap::from_pointee(Addresses::of(rules)))
     }
 
-    /// Has these rules from now on.
+    /// Replaces the rules.
     pub fn replace(&self, rules: Vec<(Verdict, Prefix)>) {
         self.0.store(std::sync::Arc::new(Addresses::of(rules)));
     }
 
-    /// The policy does not exist any more: from now on it denies every address.
+    /// Notes that the policy no longer exists. It then denies every address.
     pub fn vanish(&self) {
         self.0.store(std::sync::Arc::default());
     }
@@ -78,7 +78,7 @@ impl IpPolicy {
     }
 }
 
-/// An address, or a prefix whose bits behind the mask are dropped.
+/// Parses an address or a prefix. Clears the bits of a prefix after its mask.
 pub(crate) fn prefix(text: &str) -> Option<Prefix> {
     let text = text.trim();
     let network = match text.split_once('/') {

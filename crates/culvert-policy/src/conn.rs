@@ -69,7 +69,7 @@ impl ConnInfo {
         self.started_at
     }
 
-    /// The same by the monotonic clock.
+    /// [`Self::started_at`] by the monotonic clock.
     pub fn started(&self) -> Instant {
         self.started
     }
@@ -107,7 +107,7 @@ impl ConnInfo {
         (client, server)
     }
 
-    /// The address block connections are counted by: the address itself, or the /64 of IPv6.
+    /// The block of addresses that limits count as one client: the address itself, or the /64 of IPv6.
     pub fn source(&self) -> IpAddr {
         source(self.client.ip())
     }
@@ -162,7 +162,7 @@ impl ConnCounters {
     }
 }
 
-/// The address block connections are counted by: the address itself, or the /64 of IPv6.
+/// The block of addresses that limits count as one client: the address itself, or the /64 of IPv6.
 pub fn source(client: IpAddr) -> IpAddr {
     match client {
         IpAddr::V4(_) => client,

@@ -1,8 +1,8 @@
-//! The text of a policy becomes a tree: YAML 1.2 with the core schema, or JSON.
+//! Parses the text of a policy into a tree: YAML 1.2 with the core schema, or JSON.
 //!
-//! Aliases are followed, within limits. What means different things to different readers is refused:
-//! keys given twice, merge keys, tags, more than one document. A text keeps its place in the source,
-//! so that a secret can be cut out of the displayed policy.
+//! Aliases are resolved, within limits. Constructs that parsers read differently are rejected: duplicate keys, merge
+//! keys, tags, more than one document. A text has its position in the source, so that a secret can be replaced in the
+//! displayed policy.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,11 +13,11 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Number, Value};
 
-/// Length of a policy's text.
+/// Maximum length of a policy's text.
 pub(crate) const TEXT_BYTES_MAX: usize = 256 << 10;
-/// How deep lists and objects stand in each other.
+/// Maximum nesting of lists and objects.
 const DEPTH_MAX: usize = 32;
-/// Nodes of the tree, aliases followed.
+/// Maximum number of nodes in the tree, including those of resolved aliases.
 const NODES_MAX: usize = 50_000;
 
 /// A part of a document.
@@ -28,11 +28,11 @@ pub(crate) enum Node {
     Number(Number),
     Text(Text),
     List(Vec<Node>),
-    /// Keys are in the order of the text, each once.
+    /// Keys are unique and in the order of the text.
     Object(Vec<(String, Node)>),
 }
 
-/// A text, and the bytes of the source that say it, where that is known.
+/// A text, and its position in the source, if known.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Text {
     /// The text.
@@ -41,7 +41,7 @@ pub(crate) struct Text {
     pub at: Option<Range<usize>>,
 }
 
-/// Why a text is no document: a sentence without a full stop.
+/// Why a text is not a valid document: a sentence without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable(pub String);
 
@@ -92,7 +92,7 @@ impl Node {
         }
     }
 
-    /// What it is, for a sentence.
+    /// The kind of node, for a sentence.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
@@ -104,7 +104,7 @@ impl Node {
         }
     }
 
-    /// Every text below, in the order of the source.
+    /// Visits every text below this node, in the order of the source.
     pub(crate) fn texts(&mut self, look: &mut dyn FnMut(&mut Text)) {
         match self {
             Self::Text(text) => look(text),
@@ -114,7 +114,7 @@ impl Node {
         }
     }
 
-    /// How many nodes it has; `None` when it is too deep.
+    /// The number of nodes; `None` if the tree is too deep.
     fn measure(&self, depth: usize) -> Option<usize> {
         let below = depth.checked_sub(1)?;
         match self {
@@ -129,8 +129,8 @@ impl Node {
     }
 }
 
-/// Reads any document as policies are read: YAML 1.2 or JSON, of at most 256 KiB, without what means
-/// different things to different readers.
+/// Reads any document in the same way as policies: YAML 1.2 or JSON, of at most 256 KiB, without constructs that
+/// parsers read differently.
 ///
 /// # Errors
 ///
@@ -170,7 +170,7 @@ fn yaml(text: &str) -> Result<Node, Unreadable> {
 struct Reader<'t> {
     text: &'t str,
     events: Parser<'t, saphyr_parser::StrInput<'t>>,
-    /// Anchors whose node is whole, with the count of its nodes.
+    /// Anchors of complete nodes, with the number of nodes in each.
     anchors: HashMap<usize, (Node, usize)>,
     nodes: usize,
 }
@@ -199,7 +199,7 @@ impl<'t> Reader<'t> {
             .ok_or_else(too_large)
     }
 
-    /// The node that begins with `event`.
+    /// Reads the node that begins with `event`.
     fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<Node, Unreadable> {
         let below = depth.checked_sub(1).ok_or_else(too_large)?;
         self.count(1)?;
@@ -246,7 +246,7 @@ impl<'t> Reader<'t> {
         if anchor != 0 {
             let nodes = self.nodes - before + 1;
             self.anchors.insert(anchor, (node.clone(), nodes));
-            // The copy takes room too.
+            // The copy takes memory too.
             self.count(nodes)?;
         }
         Ok(node)
@@ -272,7 +272,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// A text with its place; the parser counts in characters.
+    /// A text with its position. The parser counts characters.
     fn text(&self, value: String, span: Span) -> Text {
         let byte = |index: usize| match self.text.is_ascii() {
             true => index,
@@ -299,7 +299,7 @@ fn at(span: Span, why: impl fmt::Display) -> Unreadable {
     ))
 }
 
-/// What a plain scalar is by the core schema; `None` for text.
+/// Interprets a plain scalar by the core schema; `None` for text.
 fn plain(text: &str) -> Result<Option<Node>, &'static str> {
     Ok(Some(match text {
         "" | "~" | "null" | "Null" | "NULL" => Node::Null,

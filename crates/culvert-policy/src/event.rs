@@ -11,10 +11,10 @@ use serde_json::{Map, Value};
 use crate::capture::{CaptureDraft, CaptureRules, RequestTap};
 use crate::event_slots::POLICY_LOGS;
 
-/// How many entries are kept; the event keeps fewer if they are long.
+/// Maximum number of log entries; the event keeps fewer if they are long.
 const LOGS_MAX: usize = 32;
 
-/// The event of an exchange, as far as it makes one.
+/// The event of an exchange that is in progress; without a record there is none.
 #[derive(Debug, Default)]
 pub struct EventDraft {
     /// The record; `None` if there is no event.
@@ -43,7 +43,7 @@ impl EventDraft {
         }
     }
 
-    /// The same for a decision that may be made more than once: to block is final.
+    /// Like [`Self::set`], for a decision that may be made more than once. A block is final.
     pub fn decide(&mut self, slot: Slot<Text>, decision: &str) {
         if !self.is_blocked {
             self.set(slot, decision);
@@ -68,7 +68,7 @@ impl EventDraft {
         Some(self.capture.get_or_insert_with(new))
     }
 
-    /// Copies the request's body in case that a rule of the response phase captures it.
+    /// Copies the request's body in case a rule of the response phase captures it.
     pub fn tap_request(&mut self, budget: Option<&Arc<BodyBudget>>, bytes_max: usize) {
         if let Some(capture) = self.capture(budget) {
             capture.tap_request(bytes_max);

@@ -1,4 +1,4 @@
-//! Header fields that policies make.
+//! Header fields that policies add.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ use crate::policy::exchange::Exchange;
 use crate::policy::template::Template;
 use crate::problem::is_error_code;
 
-/// Whether a field says where a message ends or how it travels: the edge's own to say.
+/// Whether a field defines the length or the transfer of a message, which only the edge may set.
 pub(crate) fn is_framing(name: &HeaderName) -> bool {
     is_of_one_hop(name.as_str())
         || *name == CONTENT_LENGTH
@@ -25,7 +25,7 @@ pub(crate) fn is_framing(name: &HeaderName) -> bool {
 #[derive(Debug)]
 pub(crate) struct FieldTemplates(Vec<(HeaderName, Template)>);
 
-/// A header field that a policy makes.
+/// A header field that a policy adds.
 #[derive(Debug)]
 pub(crate) struct Field {
     /// The name of the field.
@@ -77,8 +77,7 @@ impl FieldTemplates {
         Ok(Self(templates))
     }
 
-    /// Without fields that are the edge's own to say, which would contradict it. They are no error, because stored policies
-    /// have them.
+    /// Removes fields that only the edge may set. They are not an error, because stored policies contain them.
     pub(crate) fn of_response(mut self) -> Self {
         self.0.retain(|(name, _)| !is_framing(name));
         self

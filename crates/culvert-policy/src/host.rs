@@ -120,7 +120,7 @@ pub struct Called {
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum NotCalled {
-    /// The URL is not one of HTTP, or cannot be called.
+    /// The URL is not an HTTP URL, or cannot be called.
     #[error("the URL is not supported")]
     Unusable,
     /// The connection closed before the response.
@@ -165,7 +165,7 @@ pub trait PolicyHost: Send + Sync + fmt::Debug {
     fn call_public(&self, call: Call) -> BoxFuture<'_, Result<Called, NotCalled>>;
 }
 
-/// The body of a request that may still be on its way.
+/// The body of a request, which may still be arriving.
 pub trait BodyReader: Send + fmt::Debug {
     /// Buffers the whole body, which is forwarded unchanged.
     fn read(&mut self, bytes_max: usize) -> BoxFuture<'_, Result<Bytes, Unread>>;

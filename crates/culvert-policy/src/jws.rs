@@ -1,4 +1,4 @@
-//! Signed tokens (RFC 7515, 7519): the keys of an issuer, and whether a token is signed with one.
+//! Signed tokens (RFC 7515, 7519): the keys of an issuer, and the verification of a token with them.
 //!
 //! Keys are public keys from key sets that are fetched (RFC 7517). The edge's own clock decides whether a token
 //! is expired.
@@ -60,13 +60,13 @@ pub fn validation(issuers: &[String], audiences: &[String]) -> Validation {
     validation.set_issuer(issuers);
     validation.set_audience(audiences);
     validation.set_required_spec_claims(&["iss", "aud"]);
-    // By the edge's own clock, below.
+    // Checked below with the edge's clock.
     validation.validate_exp = false;
     validation.validate_nbf = false;
     validation
 }
 
-/// The claims of a token that is signed with a key of these sets. The caller has checked the algorithm in its
+/// Returns the claims of a token that is signed with a key of these sets. The caller has checked the algorithm in its
 /// `header`.
 pub async fn claims(
     services: &PolicyServices,
@@ -94,7 +94,7 @@ pub async fn claims(
     Err(why)
 }
 
-/// The same with the keys of one set.
+/// Like [`claims`], with the keys of one set.
 pub fn claims_by(
     keys: &[PublicKey],
     header: &Header,

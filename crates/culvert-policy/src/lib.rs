@@ -1,10 +1,10 @@
-//! Traffic policies: rules that see a connection, a request or a response, and act on it. Compiled rules,
-//! expressions, templates and actions, with what they decide by: facts of connections, data about
-//! addresses, webhook signatures, signed tokens, rate limits.
+//! Traffic policies: rules that match a connection, a request or a response, and act on it. The crate has compiled
+//! rules, expressions, templates and actions, and their inputs: facts of connections, data about addresses, webhook
+//! signatures, signed tokens, rate limits.
 //!
-//! It opens no connection and serves none. What an action needs from outside goes through ports: the
-//! network ([`Fetch`](services::Fetch)), the runtime ([`Spawn`](services::Spawn)), the endpoints of the
-//! account ([`PolicyHost`](host::PolicyHost)) and the body of a message ([`BodyReader`](host::BodyReader)).
+//! It opens and serves no connections. Actions use ports for everything outside: the network
+//! ([`Fetch`](services::Fetch)), the runtime ([`Spawn`](services::Spawn)), the endpoints of the account
+//! ([`PolicyHost`](host::PolicyHost)) and the body of a message ([`BodyReader`](host::BodyReader)).
 
 #![warn(missing_docs)]
 

@@ -13,8 +13,8 @@ pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static(ERROR_CODE_NAM
 /// The name of the field with the code of a response that the edge made.
 pub const ERROR_CODE_NAME: &str = "ngrok-error-code";
 
-/// Whether a field is `ngrok-error-code`, in any spelling that programs may take for it. Its presence proves that the edge made
-/// a response.
+/// Whether a field is `ngrok-error-code`, in any spelling that programs may treat as equal. Its presence proves that
+/// the edge made a response.
 pub fn is_error_code(name: &str) -> bool {
     let fold = |byte: u8| match byte.is_ascii_alphanumeric() {
         true => byte.to_ascii_lowercase(),
@@ -23,7 +23,7 @@ pub fn is_error_code(name: &str) -> bool {
     name.len() == ERROR_CODE_NAME.len() && name.bytes().map(fold).eq(ERROR_CODE_NAME.bytes())
 }
 
-/// What a visitor can do about a problem. Pages say it.
+/// What a visitor can do about a problem, as shown on the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Advice {
     /// The address may be wrong.
@@ -40,7 +40,7 @@ enum Advice {
     Access,
     /// A new sign-in may help.
     SignIn,
-    /// Only the owner can mend it.
+    /// Only the owner can correct it.
     Owner,
 }
 

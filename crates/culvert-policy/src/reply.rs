@@ -12,7 +12,7 @@ use crate::conn::{ConnCounters, ConnInfo};
 use crate::error_page::{self, ErrorPages, PageValues};
 use crate::problem::{ERROR_CODE, Problem};
 
-/// Names the exchange in the log and in what the client sees.
+/// The field with the ID of the request, which is also in the log.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("culvert-request-id");
 
 /// The request that a response is for, as far as the response depends on it.
@@ -69,7 +69,7 @@ enum Body {
 }
 
 impl Problem {
-    /// The answer, in the form the request's `accept` prefers.
+    /// The response, in the form that the request's `accept` prefers.
     pub fn answer(self, to: &ReplyContext<'_>) -> Response<Bytes> {
         let (status, number, text) = self.row();
         let id = request_id(to.info, to.counters);
@@ -105,7 +105,7 @@ impl Problem {
     }
 }
 
-/// An answer of a policy without a body.
+/// A response of a policy without a body.
 pub fn empty(status: StatusCode) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     *response.status_mut() = status;
@@ -161,7 +161,7 @@ impl Rejection {
     }
 }
 
-/// An answer that is no refusal: a heading and a sentence, in the form the request's `accept` prefers.
+/// A response that is not an error: a heading and a sentence, in the form that the request's `accept` prefers.
 pub fn page(to: &ReplyContext<'_>, heading: &'static str, text: &'static str) -> Response<Bytes> {
     let form = Form::of(to.accept);
     let id = request_id(to.info, to.counters);
@@ -187,7 +187,7 @@ pub fn page(to: &ReplyContext<'_>, heading: &'static str, text: &'static str) ->
     response
 }
 
-/// The forms an answer has.
+/// The forms of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Json,
@@ -196,8 +196,8 @@ enum Form {
 }
 
 impl Form {
-    /// What the client likes best of the three, of those that it likes alike what it names first; text
-    /// when it names none.
+    /// The form that the client prefers; among equal preferences the one that it lists first; text if it lists none of
+    /// the three.
     fn of(accept: Option<&HeaderValue>) -> Self {
         let value = accept.map_or(&b""[..], HeaderValue::as_bytes);
         let mut best = (0, Self::Text);
@@ -244,7 +244,7 @@ impl Form {
     }
 }
 
-/// A weight in thousandths (RFC 9110 12.4.2); 0 for what cannot be read.
+/// A weight in thousandths (RFC 9110 section 12.4.2); 0 if it is malformed.
 fn weight(parameter: &[u8]) -> Option<u16> {
     let text = std::str::from_utf8(parameter).ok()?;
     let weight = text
@@ -264,7 +264,7 @@ fn request_id(info: &ConnInfo, counters: &ConnCounters) -> String {
     )
 }
 
-/// The present moment as the `date` field has it.
+/// The current time in the form of the `date` field.
 pub fn date(info: &ConnInfo) -> HeaderValue {
     use std::cell::RefCell;
     thread_local! {

@@ -1,15 +1,15 @@
-//! How an endpoint is spoken to.
+//! The schemes of endpoints.
 
-/// How an endpoint is spoken to.
+/// The scheme of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// HTTP in clear, found by host.
+    /// HTTP without TLS. The endpoint is selected by the host.
     Http,
-    /// HTTP over TLS that ends here, found by host.
+    /// HTTP over TLS, which the edge terminates. The endpoint is selected by the host.
     Https,
     /// Raw TCP on a dedicated port.
     Tcp,
-    /// TLS that passes through, found by the name in its first bytes.
+    /// TLS that is passed through. The endpoint is selected by the SNI.
     Tls,
 }
 

@@ -65,7 +65,7 @@ pub enum FetchScope {
     Public,
 }
 
-/// A request of a policy.
+/// A request that a policy makes.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// The method.
@@ -93,9 +93,9 @@ pub trait Fetch: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'_, Result<(response::Parts, Bytes), Cause>>;
 }
 
-/// Runs tasks that outlive the request they began with.
+/// Runs tasks that outlive the request that started them.
 pub trait Spawn: Send + Sync + fmt::Debug {
-    /// Runs a task to its end. A panic ends it alone.
+    /// Runs a task to its end. A panic ends only this task.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 }
 

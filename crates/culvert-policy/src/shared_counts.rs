@@ -1,15 +1,15 @@
 //! Counts of rate limits with `scope: cluster`, which nodes exchange.
 //!
 //! Each node counts the requests that it admits, and sends its changed counts to the others. It decides by its own
-//! counts and those it has received. Nothing here waits for another node, so the nodes together may exceed a limit
-//! by the requests that the other nodes admit while a count travels.
+//! counts and those received. Nothing here waits for another node, so the nodes together may exceed a limit by the
+//! requests that other nodes admit while a count is in transit.
 //!
-//! Messages have whole counts, not differences. A message that is lost or arrives twice has no lasting effect, and
-//! a node that reconnects asks the others for all counts.
+//! Messages contain absolute counts, not differences, so a lost or duplicate message has no lasting effect. A node that
+//! reconnects requests all counts from the others.
 //!
-//! This module knows no network: its owner carries messages, at most [`MESSAGE_BYTES_MAX`] bytes each, from
-//! [`SharedCounts::outgoing`] of each node to [`SharedCounts::hear`] of all. Windows begin at the same moments
-//! everywhere, by a clock that the nodes share.
+//! This module is independent of the network: its owner carries messages, at most [`MESSAGE_BYTES_MAX`] bytes each,
+//! from [`SharedCounts::outgoing`] of each node to [`SharedCounts::hear`] of all. Windows begin at the same time on all
+//! nodes, by a clock that the nodes share.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -24,17 +24,18 @@ use crate::fair_table::{Count, FairTable};
 
 /// How often nodes send their changed counts.
 pub const TELL_EVERY: Duration = Duration::from_millis(200);
-/// Bytes of a message.
+/// Maximum size of a message in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 5_800;
-/// Most messages of a node each time.
+/// Maximum number of messages that a node sends at a time.
 pub const MESSAGES_MAX: usize = 32;
 
-/// Buckets of one action that have a place, and counts aside for those that lost theirs or found none.
+/// Maximum number of buckets of one action, and number of slots each for displaced and for shared counts.
 pub(crate) const BUCKETS_MAX: usize = 65_536;
 pub(crate) const ASIDE_MAX: usize = 16_384;
-/// Most other nodes that a bucket has counts of.
+/// Maximum number of other nodes in a bucket.
 const RUNS_MAX: usize = 64;
-/// Tables that other nodes can make us hold. One is made for each action that has let a request pass somewhere.
+/// Maximum number of tables, which other nodes can create here. Each rate limit that has admitted a request on any node
+/// has one.
 const TABLES_MAX: usize = 4_096;
 /// The longest window of a rate limit in seconds.
 const WINDOW_SECONDS_MAX: u32 = 86_400;
@@ -45,7 +46,7 @@ const HELLO: u8 = 1;
 const GROUP_BYTES: usize = 22;
 const ITEM_BYTES: usize = 36;
 
-/// Requests that one node admitted in a window, and in the one before.
+/// The requests that one node admitted in a window and in the previous one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct WindowCounts {
     window: u64,
@@ -54,7 +55,7 @@ struct WindowCounts {
 }
 
 impl WindowCounts {
-    /// Both numbers as of a window. What a node with a clock ahead of ours counts is counted in full.
+    /// Both numbers as of a window. Counts of a node whose clock is ahead are included in full.
     fn of(&self, window: u64) -> (u64, u64) {
         if self.window == window {
             (self.now, self.before)
@@ -91,7 +92,7 @@ impl WindowCounts {
 #[derive(Clone, Debug, Default)]
 pub struct Bucket {
     own: WindowCounts,
-    /// What other nodes said of themselves.
+    /// The counts of other nodes.
     others: Vec<(u64, WindowCounts)>,
     /// Whether it waits to be sent.
     is_moved: bool,
@@ -124,10 +125,10 @@ impl Count for Bucket {
 impl Bucket {
     /// Admits one request, or returns how long to wait.
     ///
-    /// The window before counts by the part of it that is not over yet, as if its requests had been
+    /// The previous window counts by the share that still overlaps, as if its requests had been
     /// spread evenly.
     pub fn take(&mut self, at: Duration, length: Duration, capacity: u64) -> Result<(), Duration> {
-        // A clock that was set back does not open a window again.
+        // A clock that was set back does not reopen an earlier window.
         let window = window_of(at, length).max(self.own.window);
         self.own.turn_to(window);
         let (mut now, mut before) = (self.own.now, self.own.before);
@@ -144,7 +145,7 @@ impl Bucket {
         }
         let left = length.mul_f64(1.0 - passed);
         let excess = weighed + 1.0 - capacity as f64;
-        // While only the window before is in the way, it fades evenly.
+        // If only the previous window exceeds the limit, its share falls evenly.
         let fades = (now < capacity && before > 0).then(|| length.mul_f64(excess / before as f64));
         Err(fades.map_or(left, |fades| fades.min(left)))
     }
@@ -197,13 +198,13 @@ impl SharedTable {
         }
     }
 
-    /// Writes the changed counts as far as they fit. Whether all were written.
+    /// Writes the changed counts as far as they fit. Returns whether all were written.
     fn tell(&self, out: &mut Outgoing) -> bool {
         let mut state = lock(&self.state);
         let State { buckets, moved } = &mut *state;
         while let Some(&key) = moved.front() {
             let Some((bucket, source)) = buckets.get_mut(key) else {
-                // It lost its place. Its count is in what its source lost.
+                // The bucket was displaced. Its count is part of the lost counts of its source.
                 moved.pop_front();
                 continue;
             };
@@ -236,7 +237,7 @@ impl fmt::Debug for SharedTable {
 }
 
 fn note_moved(bucket: &mut Bucket, key: u128, moved: &mut VecDeque<u128>) {
-    // One that finds no room is noted when it moves again.
+    // If the list is full, the bucket is added at its next change.
     if !bucket.is_moved && moved.len() < BUCKETS_MAX {
         bucket.is_moved = true;
         moved.push_back(key);
@@ -262,14 +263,14 @@ pub struct SharedCounts(Arc<Inner>);
 
 struct Inner {
     clock: Arc<dyn Clock>,
-    /// This process, among all that count.
+    /// Identifies this process among all that exchange counts.
     run: u64,
     /// Whether there are other nodes.
     is_joined: AtomicBool,
-    /// Whether another node asked for all counts.
+    /// Whether another node requested all counts.
     is_asked: AtomicBool,
     tables: Mutex<HashMap<u128, Arc<SharedTable>>>,
-    /// How often it was asked for messages.
+    /// Number of calls of [`SharedCounts::outgoing`].
     turns: AtomicUsize,
     meters: CountMeters,
 }
@@ -283,7 +284,7 @@ impl fmt::Debug for SharedCounts {
 }
 
 impl SharedCounts {
-    /// Of a node that has sent nothing yet. The clock is the one that all nodes go by.
+    /// The counts of a node that has sent nothing yet. All nodes use the same `clock`.
     pub fn new(clock: Arc<dyn Clock>, entropy: &dyn Entropy) -> Self {
         Self(Arc::new(Inner {
             clock,
@@ -301,7 +302,7 @@ impl SharedCounts {
         &self.0.meters
     }
 
-    /// Starts the exchange. The returned message asks the other nodes for all counts.
+    /// Starts the exchange. The returned message requests all counts from the other nodes.
     pub fn join(&self) -> Vec<u8> {
         self.0.is_joined.store(true, Ordering::Relaxed);
         self.0.is_asked.store(true, Ordering::Relaxed);
@@ -326,7 +327,7 @@ impl SharedCounts {
             let mut tables = lock(&self.0.tables);
             let at = self.now();
             tables.retain(|_, table| {
-                // An action that is in use has it, too.
+                // An action in use also holds the table.
                 Arc::strong_count(table) > 1
                     || !lock(&table.state)
                         .buckets
@@ -343,7 +344,7 @@ impl SharedCounts {
             group: None,
             sent: 0,
         };
-        // Each table gets an equal part first, and each turn begins with another table.
+        // Each table first gets an equal part. Each call begins with another table.
         let turn = self.0.turns.fetch_add(1, Ordering::Relaxed);
         let begin = turn.checked_rem(tables.len()).unwrap_or(0);
         tables.rotate_left(begin);
@@ -434,7 +435,7 @@ impl SharedCounts {
         }
     }
 
-    /// The buckets of an action. Its window goes into its id.
+    /// The buckets of an action. The window is part of the table's id.
     pub fn table(&self, id: u128, window: Duration) -> Arc<SharedTable> {
         let mut tables = lock(&self.0.tables);
         let made = || Arc::new(SharedTable::new(id, window));
@@ -470,7 +471,7 @@ impl SharedCounts {
 struct Outgoing<'c> {
     counts: &'c SharedCounts,
     messages: Vec<Vec<u8>>,
-    /// Where the number of items of the group stands that is being written, in the last message.
+    /// The position of the item count of the current group in the last message.
     group: Option<(usize, u16)>,
     /// How many more items the table may write.
     sent: usize,

@@ -1,4 +1,4 @@
-//! basic-auth: a user and a password.
+//! basic-auth: admits only requests with a configured user and password.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -127,7 +127,7 @@ fn challenge(context: &PolicyContext<'_>, realm: &str) -> Result<HeaderValue, Re
     })
 }
 
-/// The credentials a request presents.
+/// The credentials in a request.
 fn presented(headers: &HeaderMap) -> Option<Vec<u8>> {
     let value = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, rest) = value.split_at_checked(6)?;
@@ -138,7 +138,7 @@ fn presented(headers: &HeaderMap) -> Option<Vec<u8>> {
     credentials.contains(&b':').then_some(credentials)
 }
 
-/// The user of credentials: UTF-8, else Latin-1.
+/// The user name in credentials: UTF-8, otherwise Latin-1.
 fn user(credentials: &[u8]) -> String {
     let user = credentials
         .split(|byte| *byte == b':')

@@ -1,4 +1,4 @@
-//! capture: the messages of an exchange, stored beside its event.
+//! capture: stores the messages of an exchange beside its event.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! circuit-breaker: leave an upstream that fails alone.
+//! circuit-breaker: stops sending requests to an upstream that fails.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, ActionResult, Flow};
 use crate::problem::Problem;
 
-/// Parts of the window; the oldest is forgotten at a time.
+/// Parts of the window. The window advances by one part at a time.
 const BUCKETS: u32 = 10;
 
 pub(crate) static TYPE: ActionType = ActionType {
@@ -116,7 +116,7 @@ struct Settings {
 #[derive(Debug)]
 enum State {
     Closed(Window),
-    /// Until then, since the breaker began; afterwards half open.
+    /// Open until this time since the breaker was created; afterwards half open.
     Open {
         until: Duration,
         is_probed: bool,
@@ -129,7 +129,7 @@ impl Default for State {
     }
 }
 
-/// What the parts of the last window counted.
+/// The counts of each part of the last window.
 #[derive(Debug, Default)]
 struct Window {
     /// Number of the newest part.
@@ -143,7 +143,7 @@ struct Part {
     failures: u64,
 }
 
-/// What becomes of a request.
+/// The decision about a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Admission {
     Sent,
@@ -195,7 +195,7 @@ impl State {
         }
     }
 
-    /// A request that was sent when closed is answered.
+    /// Counts the result of a request that was sent while the breaker was closed.
     fn answered(&mut self, settings: &Settings, at: Duration, failed: bool) {
         let Self::Closed(window) = self else { return };
         let sum = window.count(at, settings.window, failed);
@@ -208,7 +208,7 @@ impl State {
         }
     }
 
-    /// A probe is over; without an answer of the upstream another may be sent.
+    /// Counts the result of a probe. Without a response of the upstream, another probe may be sent.
     fn probed(&mut self, settings: &Settings, at: Duration, failed: Option<bool>) {
         let Self::Open { until, is_probed } = self else {
             return;
@@ -224,7 +224,7 @@ impl State {
     }
 }
 
-/// A request on its way to the upstream.
+/// A request that was sent to the upstream.
 #[derive(Debug)]
 struct Pending {
     breaker: Arc<Breaker>,
@@ -314,11 +314,11 @@ mod tests {
         }
         state.answered(&SETTINGS, at(2), true);
         assert_eq!(state.admit(at(3)), Admission::Refused { wait: at(4) });
-        // What was under way when it opened does not count.
+        // Requests that were in flight when it opened do not count.
         state.answered(&SETTINGS, at(3), true);
         assert_eq!(state.admit(at(7)), Admission::Probe);
         assert_eq!(state.admit(at(7)), Admission::Refused { wait: at(1) });
-        // A probe that nobody answered makes room for another.
+        // A probe without a response lets another be sent.
         state.probed(&SETTINGS, at(7), None);
         assert_eq!(state.admit(at(7)), Admission::Probe);
         state.probed(&SETTINGS, at(8), Some(true));

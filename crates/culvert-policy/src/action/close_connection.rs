@@ -1,4 +1,4 @@
-//! close-connection: nothing more, not even an answer.
+//! close-connection: closes the connection without a response.
 
 use serde::Deserialize;
 

@@ -1,4 +1,4 @@
-//! compress-response: fewer bytes for clients that take them.
+//! compress-response: compresses the response for clients that accept a coding.
 
 use culvert_base::{Refusal, code};
 use culvert_cel::Value;
@@ -86,8 +86,8 @@ impl Action for CompressResponse {
             ];
             x.result("compress", fields);
         }
-        // Whether it may be is asked again when nothing else changes the response any more.
-        // The last of several that fits the client counts.
+        // The exchange checks whether the response may be encoded after all other changes. The last
+        // action with a coding that the client accepts decides.
         x.edits.coding = chosen.or(x.edits.coding);
         Flow::Continue.into()
     }

@@ -1,4 +1,4 @@
-//! custom-response: an answer that is written in the policy.
+//! custom-response: returns a response that the policy contains.
 
 use std::collections::BTreeMap;
 

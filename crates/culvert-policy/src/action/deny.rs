@@ -1,4 +1,4 @@
-//! deny: no.
+//! deny: rejects the request or the connection.
 
 use http::StatusCode;
 use schemars::JsonSchema;

@@ -1,4 +1,4 @@
-//! forward-internal: on to an internal endpoint of the account.
+//! forward-internal: forwards to an internal endpoint of the account.
 
 use culvert_base::net::HostName;
 use culvert_base::{Refusal, code};
@@ -17,7 +17,7 @@ use crate::policy::values::map;
 use crate::problem::Problem;
 use crate::scheme::Scheme;
 
-/// Endpoints after the first.
+/// Maximum number of endpoints after the first.
 const HOPS_MAX: usize = 3;
 
 pub(crate) static TYPE: ActionType = ActionType {
@@ -86,7 +86,7 @@ struct ForwardInternal {
 #[derive(Debug)]
 enum To {
     Constant(Target, String),
-    /// One that an expression gives.
+    /// Computed by an expression.
     Computed(Template),
 }
 
@@ -117,7 +117,7 @@ impl Target {
 }
 
 impl ForwardInternal {
-    /// Where it goes, or what it was to be and why not.
+    /// The endpoint to forward to. The error has the address as text.
     fn find(&self, x: &mut Exchange<'_>) -> Result<Flow, (String, Problem)> {
         let computed;
         let (target, text) = match &self.to {

@@ -121,7 +121,7 @@ struct HttpRequest {
     goes_on: bool,
 }
 
-/// The host that a URL names.
+/// The kind of host in a URL.
 #[derive(Debug, PartialEq, Eq)]
 enum Whom {
     Internal(Scheme, HostName, u16),

@@ -1,4 +1,4 @@
-//! jwt-validation: requests that carry the signed tokens of an issuer, and no others.
+//! jwt-validation: admits only requests with signed tokens of an issuer.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use crate::policy::values::{map, of_json};
 use crate::problem::Problem;
 use crate::services::PolicyServices;
 
-/// Entries of each list of the configuration.
+/// Maximum number of entries of each list in the configuration.
 const ENTRIES_MAX: usize = 10;
-/// Bytes of a value in it.
+/// Maximum length of a value in it, in bytes.
 const VALUE_BYTES_MAX: usize = 1024;
-/// Bytes of a body in which a token is looked for.
+/// Maximum size of a body that is searched for a token, in bytes.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
 pub(crate) static TYPE: ActionType = ActionType {
@@ -157,7 +157,7 @@ enum TokenLocation {
     Body,
 }
 
-/// Why a request does not pass.
+/// Why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum Invalid {
     #[error("the request has no token in the expected place")]
@@ -322,7 +322,7 @@ impl JwtValidation {
         }
     }
 
-    /// Checks a token by the keys of all sources.
+    /// Verifies a token with the keys of all sources.
     async fn check(
         &self,
         services: &PolicyServices,
@@ -334,7 +334,7 @@ impl JwtValidation {
         if !self.algorithms.contains(&header.alg) {
             return Err(Invalid::Algorithm);
         }
-        // Nothing that a token could insist on is understood here.
+        // No critical extension (RFC 7515 section 4.1.11) is supported.
         if header.crit.is_some() || !token.kind.fits(header.typ.as_deref()) {
             return Err(Invalid::Kind);
         }
@@ -387,7 +387,7 @@ impl Kind {
 }
 
 impl Token {
-    /// The text of the token; a flow if the body cannot be read.
+    /// Finds the text of the token. Returns a flow if the body cannot be read.
     async fn find(&self, x: &mut Exchange<'_>) -> Result<Result<String, Invalid>, Flow> {
         let Some(request) = x.request else {
             return Ok(Err(Invalid::Missing));
@@ -412,7 +412,7 @@ impl Token {
         let Some(text) = text else {
             return Ok(Err(Invalid::Unreadable));
         };
-        // The name of an authentication scheme has no case.
+        // Names of authentication schemes are case-insensitive.
         let (prefix, token) = match text.split_at_checked(self.prefix.len()) {
             Some(parts) => parts,
             None => return Ok(Err(Invalid::Missing)),
@@ -426,7 +426,7 @@ impl Token {
         Ok(Ok(token.trim().to_owned()))
     }
 
-    /// What expressions see of it.
+    /// The value of the token in expressions.
     fn result(&self, checked: Option<&Checked>) -> Value {
         let json = |part: Option<&Json>| part.map_or(map(Vec::new()), of_json);
         let location = match self.place {
@@ -445,7 +445,7 @@ impl Token {
     }
 }
 
-/// A field of a form, or a text in an object of JSON.
+/// Reads a field of a form, or a text in a JSON object.
 fn in_body(headers: &http::HeaderMap, body: &[u8], name: &str) -> Option<String> {
     let media = headers.get(http::header::CONTENT_TYPE)?.to_str().ok()?;
     let media = media.split(';').next().unwrap_or_default().trim();

@@ -1,4 +1,4 @@
-//! log: an entry in the event.
+//! log: adds an entry to the event.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! What policies can do: one file per action, each exporting one `static TYPE`.
+//! The actions of policies: one file per action, each exporting one `static TYPE`.
 //!
-//! An action is compiled once, at the place where it stands, and run by every exchange that its rule
-//! applies to. It fills its own fields of the event ([`Exchange::tell`](crate::policy::exchange::Exchange::tell)), stores its
-//! results for later expressions ([`Exchange::result`](crate::policy::exchange::Exchange::result)), and decides how the exchange
+//! An action is compiled once for each place in a policy, and runs for every exchange that its rule applies to. It sets
+//! its own fields of the event ([`Exchange::tell`](crate::policy::exchange::Exchange::tell)), stores its results for
+//! later expressions ([`Exchange::result`](crate::policy::exchange::Exchange::result)), and decides how the exchange
 //! continues ([`Flow`](crate::policy::run::Flow)).
 
 mod add_headers;

@@ -28,7 +28,7 @@ use crate::shared_counts::{ASIDE_MAX, BUCKETS_MAX, Bucket, LazyTable, window_of}
 
 const NAME_BYTES_MAX: usize = 1023;
 const KEYS_MAX: usize = 10;
-/// The most bytes of a bucket's key that are used; longer keys with the same beginning share a bucket.
+/// Maximum bytes of a bucket's key that are used; longer keys with the same beginning share a bucket.
 const KEY_BYTES_MAX: usize = 1 << 10;
 /// The window must be a multiple of this.
 const STEP: Duration = Duration::from_secs(10);

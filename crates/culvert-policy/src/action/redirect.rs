@@ -1,4 +1,4 @@
-//! redirect: somewhere else.
+//! redirect: redirects the client to another URL.
 
 use std::collections::BTreeMap;
 

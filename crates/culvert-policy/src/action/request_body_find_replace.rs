@@ -1,4 +1,4 @@
-//! request-body-find-replace: other text in the request's body.
+//! request-body-find-replace: replaces text in the request's body.
 
 use crate::action_type::ActionType;
 use crate::policy::exchange::Exchange;

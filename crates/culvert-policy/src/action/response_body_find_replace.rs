@@ -1,4 +1,4 @@
-//! response-body-find-replace: other text in the response's body.
+//! response-body-find-replace: replaces text in the response's body.
 
 use crate::action_type::ActionType;
 use crate::policy::exchange::Exchange;

@@ -1,4 +1,4 @@
-//! restrict-ips: some addresses only.
+//! restrict-ips: admits only some client addresses.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub(crate) static TYPE: ActionType = ActionType {
     ..ActionType::PLAIN
 };
 
-/// A prefix that is known now, or one that an expression gives.
+/// Parses a prefix, or a template that computes one.
 fn entry_of(
     context: &PolicyContext<'_>,
     field: &str,
@@ -94,7 +94,7 @@ struct RestrictIps {
     policies: Box<[Arc<IpPolicy>]>,
 }
 
-/// Whether a client is admitted, and by what.
+/// Whether a client is admitted, and the prefix that decided.
 #[derive(Default)]
 struct Judgement {
     is_allowed: bool,
@@ -103,7 +103,7 @@ struct Judgement {
 }
 
 impl RestrictIps {
-    /// Judges the client; `None` when an expression gives no prefix.
+    /// Checks the client. `None` if an expression yields no prefix.
     fn judge(&self, x: &mut Exchange<'_>) -> Option<Judgement> {
         let client = x.conn.info.client.ip();
         let is_reported = x.wants_results();

@@ -1,4 +1,4 @@
-//! set-vars: names for values, for the rest of the phase.
+//! set-vars: sets variables for the rest of the phase.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,9 @@ use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::ValueTemplate;
 use crate::policy::values::to_json;
 
-/// How deep a value may be.
+/// Maximum nesting of a value.
 const NESTING_MAX: usize = 10;
-/// Bytes of all variables of a phase, as JSON.
+/// Maximum size of all variables of a phase as JSON, in bytes.
 const BYTES_MAX: usize = 64 << 10;
 
 pub(crate) static TYPE: ActionType = ActionType {

@@ -1,4 +1,4 @@
-//! terminate-tls: how the handshake is done.
+//! terminate-tls: configures the TLS handshake.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,11 +21,12 @@ use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::Template;
 use crate::scheme::Scheme;
 
-/// What certificate authorities are called by.
+/// The prefix of IDs of certificate authorities.
 const ID_PREFIX: &str = "ca";
-/// Entries of the list of authorities.
+/// Maximum number of entries in the list of authorities.
 const AUTHORITIES_MAX: usize = 20;
-/// TLS policies that an action keeps: one for each set of texts that its expressions gave, and for each action before it.
+/// Maximum number of cached TLS policies: one for each result of the expressions and each TLS policy of previous
+/// actions.
 const KEPT_MAX: usize = 8;
 
 pub(crate) static TYPE: ActionType = ActionType {
@@ -179,7 +180,7 @@ struct TerminateTls {
     kept: Mutex<Vec<CachedTlsPolicy>>,
 }
 
-/// TLS policies that were made, and what of: that of the actions before, and the digests of the texts.
+/// A TLS policy with its inputs: the TLS policy of previous actions, and the digests of the texts.
 #[derive(Debug)]
 struct CachedTlsPolicy {
     before: Option<Arc<TlsPolicy>>,
@@ -188,8 +189,8 @@ struct CachedTlsPolicy {
 }
 
 impl TerminateTls {
-    /// The TLS policy of this action, merged into that of the actions before. `None` when an expression gives nothing
-    /// that can be used, or no version of TLS is left.
+    /// The TLS policy of this action, merged into that of previous actions. `None` if the result of an expression is
+    /// invalid, or no TLS version is left.
     fn tls_policy(&self, x: &mut Exchange<'_>) -> Option<Arc<TlsPolicy>> {
         let before = x.edits.tls_policy.clone();
         let mut texts = Vec::new();

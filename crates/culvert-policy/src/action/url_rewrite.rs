@@ -1,4 +1,4 @@
-//! url-rewrite: the upstream is asked for something else.
+//! url-rewrite: changes the URL of the request to the upstream.
 
 use culvert_cel::Value;
 use culvert_http::target;
@@ -46,7 +46,7 @@ struct UrlRewrite {
 
 impl Action for UrlRewrite {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
-        // A rewrite sees what the one before it made.
+        // A rewrite starts from the result of the previous one.
         let before = match &x.edits.url {
             Some(url) => url.clone(),
             None => x.sent_url().unwrap_or_default(),
@@ -82,18 +82,18 @@ impl Action for UrlRewrite {
     }
 }
 
-/// What the upstream is asked for.
+/// The URL of the request to the upstream.
 #[derive(Debug)]
 struct Rewritten {
     /// Path and query, normalised.
     target: Uri,
-    /// The whole URL with that target, or the target alone where nothing else was made.
+    /// The whole URL with that target, or the target alone if the replacement is a path.
     url: String,
-    /// The host, if it is another.
+    /// The host, if it changes.
     host: Option<HeaderValue>,
 }
 
-/// `None` if the URL is none, or has a path that cannot be normalised without doubt.
+/// `None` if the URL is invalid, or its path cannot be normalised unambiguously.
 fn rewritten(url: &str, before: &str, merges_slashes: bool) -> Option<Rewritten> {
     let (origin, local, _) = rewrite::split(url)?;
     let local = target::settle(local, merges_slashes).ok()?;
@@ -103,7 +103,7 @@ fn rewritten(url: &str, before: &str, merges_slashes: bool) -> Option<Rewritten>
         origin => {
             let named = authority(origin)?;
             let was = rewrite::split(before).and_then(|(origin, ..)| authority(origin));
-            // Credentials of a URL are no part of a host.
+            // User and password of a URL are not part of the host.
             let host = named.as_str().rsplit('@').next()?;
             let host = HeaderValue::from_str(host).ok()?;
             (Some(&named) != was.as_ref()).then_some(host)

@@ -1,4 +1,4 @@
-//! verify-webhook: requests that their provider signed, and no others.
+//! verify-webhook: admits only requests that a webhook provider signed.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,7 +22,7 @@ use crate::problem::Problem;
 use crate::services::{FetchScope, PolicyServices};
 use crate::webhook::{self, Provider, Unverified, sns};
 
-/// Bytes of a webhook's body.
+/// Maximum size of a webhook's body, in bytes.
 const BODY_BYTES_MAX: usize = 5 << 20;
 
 pub(crate) static TYPE: ActionType = ActionType {
@@ -89,7 +89,7 @@ fn providers(_: &mut SchemaGenerator) -> Schema {
 
 struct VerifyWebhook {
     provider: Provider,
-    /// `None` where the provider has a certificate.
+    /// `None` if the provider signs with a certificate.
     secret: Option<Template>,
     enforce: bool,
 }
@@ -149,7 +149,7 @@ impl VerifyWebhook {
             x.result("verify_webhook", fields);
         }
         match answer {
-            // A question that is refused is answered so only where others are refused, too.
+            // The response to a challenge that was not verified is sent only if the action rejects unverified requests.
             Some(answer) if passes == is_answered => Flow::Reply(Box::new(answer)),
             _ if passes => Flow::Continue,
             _ => x.refuse(Problem::Webhook),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Longest path in bytes, and most keys in it.
+/// Maximum length of a path in bytes, and maximum number of its keys.
 const BYTES_MAX: usize = 256;
 const SEGMENTS_MAX: usize = 8;
 
@@ -44,7 +44,7 @@ pub(crate) fn redact(value: &mut Value, paths: &[JsonPath], with: &str) -> bool 
     descend(value, &closed(start), with)
 }
 
-/// Each list is the rest of a path that may continue here. The depth is that of the parser.
+/// Each list is the rest of a path that may continue here. The nesting that the parser accepts bounds the recursion.
 fn descend(value: &mut Value, rests: &[&[Segment]], with: &str) -> bool {
     let mut has_redacted = false;
     match value {
@@ -87,7 +87,7 @@ fn descend(value: &mut Value, rests: &[&[Segment]], with: &str) -> bool {
     has_redacted
 }
 
-/// Adds what follows each `**`, which may stand for no key. No rest is there twice, so a level costs no more than
+/// Adds the rests of paths after each `**`, which may match no key. Removes duplicates, so a level costs no more than
 /// the number of segments of all paths.
 fn closed(mut rests: Vec<&[Segment]>) -> Vec<&[Segment]> {
     let mut at = 0;

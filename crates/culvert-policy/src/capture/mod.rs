@@ -76,7 +76,7 @@ impl Redact for CaptureRules {
     }
 }
 
-/// Copies the body of a request, in whatever task reads it.
+/// Copies the body of a request in the task that reads the body.
 #[derive(Debug)]
 pub struct RequestTap(Mutex<Option<TappedBody>>);
 
@@ -109,7 +109,7 @@ impl RequestTap {
         }
     }
 
-    /// The body is complete.
+    /// Marks the body as complete.
     pub fn complete(&self) {
         if let Some(body) = &mut *lock(&self.0) {
             body.has_begun = true;
@@ -147,7 +147,8 @@ pub(crate) struct CaptureDraft {
     budget: Arc<BodyBudget>,
     rules: Vec<Arc<CaptureRules>>,
     tap: Option<Arc<RequestTap>>,
-    /// The head of the request, if the request is captured and not only copied in case it will be.
+    /// The head of the request, if the request is captured. Otherwise its body is only copied in case a later rule
+    /// captures it.
     request: Option<Head<(String, String)>>,
     wants_response: bool,
     response: Option<(Head<StatusCode>, BodyBuffer)>,
@@ -192,7 +193,7 @@ impl CaptureDraft {
         }
     }
 
-    /// Copies the request's body in case that a rule of the response phase captures it.
+    /// Copies the request's body in case a rule of the response phase captures it.
     pub(crate) fn tap_request(&mut self, bytes_max: usize) {
         if self.tap.is_none() {
             self.tap = Some(RequestTap::new(&self.budget, bytes_max));

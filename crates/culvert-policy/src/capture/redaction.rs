@@ -138,7 +138,7 @@ impl Redaction {
 
     fn body(&self, headers: &[Field], body: &mut CapturedBody, defaults: &HeaderRules) {
         if body.omitted.is_some() {
-            // A part would escape the patterns.
+            // The patterns might not match in a partial body.
             body.bytes = Vec::new();
             return;
         }
@@ -190,7 +190,7 @@ impl Redaction {
         }
         let text = std::str::from_utf8(shown).map_err(|_| Unreadable)?;
         if text.contains('\0') {
-            // UTF-16 or binary: a pattern would not find what a reader finds.
+            // UTF-16 or binary: patterns would miss what a reader can decode.
             return Err(Unreadable);
         }
         let mut json: Option<Value> =
@@ -217,7 +217,7 @@ impl Redaction {
         let matches = |text: &str| self.patterns.iter().any(|pattern| pattern.is_match(text));
         if is_form {
             let mut out = String::new();
-            // A pattern that spans parameters changes their number; then nothing can be compared.
+            // A pattern that spans parameters changes their number, so they cannot be compared.
             if found.split('&').count() != text.split('&').count() {
                 return Ok(found);
             }
@@ -252,7 +252,7 @@ impl Redaction {
         if !matches(&before) {
             return Ok(found);
         }
-        // What the patterns made of the text may be no JSON; then what it hides cannot be seen.
+        // After the replacements the text may not be JSON. Its hidden matches then cannot be found.
         let after = normal(&found).ok_or(Unreadable)?;
         Ok(self.text(after.as_bytes().into()))
     }

@@ -145,7 +145,7 @@ impl PageValues<'_> {
     }
 }
 
-/// Appends a sentence of ours, in which `` ` `` surrounds code.
+/// Appends a text of this program, in which `` ` `` surrounds code.
 fn prose(text: &str, page: &mut String) {
     for (index, part) in text.split('`').enumerate() {
         match index % 2 {

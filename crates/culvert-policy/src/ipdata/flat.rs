@@ -30,7 +30,7 @@ const IN_TREE: u32 = u32::MAX;
 pub(super) enum Found {
     Nothing,
     Record(usize),
-    /// Only the tree has the answer.
+    /// The record must be read from the tree.
     InTree,
 }
 

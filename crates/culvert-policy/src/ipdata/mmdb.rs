@@ -315,7 +315,7 @@ impl<'f> Tree<'f> {
                 }
             }
         }
-        // No look-up reads nodes that no address leads to. They must not loop where a tree has cycles.
+        // Nodes that no address reaches are not checked, because no lookup reads them.
         Ok(found)
     }
 

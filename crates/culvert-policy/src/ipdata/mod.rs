@@ -222,7 +222,7 @@ impl IpFields {
         self.0 == 0
     }
 
-    /// These fields and those.
+    /// The union of both sets.
     #[must_use]
     pub fn and(self, others: Self) -> Self {
         Self(self.0 | others.0)

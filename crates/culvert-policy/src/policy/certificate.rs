@@ -54,7 +54,7 @@ fn moment(time: &ASN1Time) -> Value {
     Timestamp::new(time.timestamp(), 0).map_or(Value::Null, Value::Timestamp)
 }
 
-/// The names that Go's library gives to algorithms.
+/// The names of algorithms in Go's library.
 fn algorithm(certificate: &X509Certificate<'_>) -> String {
     let id = certificate.signature_algorithm.algorithm.to_id_string();
     match id.as_str() {
@@ -85,8 +85,8 @@ fn extensions(certificate: &X509Certificate<'_>) -> Value {
     Value::List(all.collect())
 }
 
-/// The attributes of a name that have lists of their own, with the short names of RFC 4514 and what
-/// Go adds to them.
+/// The attributes of a name that have their own lists, with their short names in RFC 4514 and the
+/// labels in Go.
 const ATTRIBUTES: [(&str, &str, &str); 10] = [
     ("2.5.4.3", "CN", "common_name"),
     ("2.5.4.6", "C", "country"),
@@ -108,7 +108,7 @@ fn attributes(name: &X509Name<'_>, part: &str) -> Option<Value> {
     Some(texts(found.filter_map(|attribute| attribute.as_str().ok())))
 }
 
-/// A name as RFC 2253 writes it: the last part first.
+/// A name in the form of RFC 2253: last part first.
 fn rfc2253(name: &X509Name<'_>) -> String {
     let parts: Vec<_> = name.iter_rdn().collect();
     let parts = parts.into_iter().rev().map(|part| {

@@ -28,7 +28,7 @@ pub struct Policy {
     pub(crate) ip_fields: IpFields,
     /// Secrets of the account, if it reads any.
     pub(crate) secrets: Option<Arc<Secrets>>,
-    /// How many bytes of a request's body are copied in case that the response phase captures it.
+    /// How many bytes of a request's body are copied in case the response phase captures it.
     pub(crate) late_request_bytes: Option<usize>,
 }
 
@@ -81,7 +81,7 @@ impl Policy {
         self.reads.binary_search(&slot).ok()
     }
 
-    /// How many bytes of a request's body are copied in case that the response phase captures it.
+    /// How many bytes of a request's body are copied in case the response phase captures it.
     pub fn late_request_bytes(&self) -> Option<usize> {
         self.late_request_bytes
     }
@@ -107,7 +107,7 @@ impl Policy {
         self.vars_cell
     }
 
-    /// Whether it depends on the SNI of a connection.
+    /// Whether its rules depend on the SNI of a connection.
     pub fn judges_connections(&self) -> bool {
         !self.connect.is_empty() || self.reads_sni
     }

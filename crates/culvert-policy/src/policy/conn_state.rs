@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 use crate::event::push_log;
 use crate::policy::compiled::Policy;
 
-/// Most policies whose connection phase is remembered: those of an endpoint and of the internal endpoints that it
-/// forwards to.
+/// Maximum number of policies whose connection phase is remembered: those of an endpoint and of the internal endpoints
+/// that it forwards to.
 const POLICIES_MAX: usize = 4;
 
 /// The results of the connection phases of a connection's policies. Allocates nothing without one.
@@ -61,7 +61,7 @@ impl PolicyConnState {
         });
     }
 
-    /// Records whether the events of requests have the decision.
+    /// Sets whether the events of requests have the decision.
     pub fn speaks_http(&self, is_http: bool) {
         lock(&self.0).get_or_insert_default().is_http = is_http;
     }
@@ -81,7 +81,8 @@ impl PolicyConnState {
         lock(&self.0).as_ref()?.decision
     }
 
-    /// The same for the connection's event. On HTTP connections the events of requests have it instead.
+    /// The decision of IP policies, for the connection's event; `None` on HTTP connections, where the events of
+    /// requests have it.
     pub fn decision_for_connection(&self) -> Option<&'static str> {
         let entry = lock(&self.0);
         let entry = entry.as_ref().filter(|entry| !entry.is_http);

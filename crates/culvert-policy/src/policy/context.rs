@@ -36,13 +36,13 @@ pub struct Resources {
     pub secrets: Arc<Secrets>,
     /// The state of sign-ins; without it sign-in actions are rejected.
     pub logins: Option<LoginService>,
-    /// The host of the endpoint, if it is to be checked.
+    /// The host of the endpoint; `None` if it is not checked.
     pub host: Option<HostName>,
-    /// Its parent domains that the account owns, if that is to be checked.
+    /// Its parent domains that the account owns; `None` if they are not checked.
     pub own_domains: Option<Vec<String>>,
-    /// The IP data, if the variables of a policy are to be checked against it.
+    /// The IP data; `None` if the variables of a policy are not checked against it.
     pub ip_data: Option<Arc<IpData>>,
-    /// Whether `http-request` may call public hosts, and not internal endpoints alone.
+    /// Whether `http-request` may call public hosts besides internal endpoints.
     pub allows_public_calls: bool,
     /// ID of the endpoint's owner, who may read what the policy captures.
     pub owner: String,
@@ -98,7 +98,7 @@ impl<'c> PolicyContext<'c> {
         self.phase
     }
 
-    /// Identifies this action in its policy; the same on every node.
+    /// Identifies this action in its policy; equal on every node.
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(self.phase.name());
@@ -276,7 +276,7 @@ impl<'c> PolicyContext<'c> {
     }
 }
 
-/// The message of a parser without the value it quotes, which may be a misplaced secret.
+/// The message of a parser without the quoted value, which may be a misplaced secret.
 fn quoteless(message: &str) -> String {
     let said = match message.split_once(", expected ") {
         Some((found, _)) if found.starts_with("unknown field") => message.to_owned(),

@@ -1,4 +1,4 @@
-//! Cookies as expressions see them.
+//! Cookies in expressions.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) fn of_request(headers: &HeaderMap) -> Value {
     by_name(names)
 }
 
-/// The cookies a response sets by name, the longest path first.
+/// The cookies that a response sets, by name, the longest path first.
 pub(crate) fn of_response<'h>(lines: impl Iterator<Item = Cow<'h, str>>) -> Value {
     let mut cookies: Vec<(usize, String, Value)> = Vec::new();
     for line in lines {

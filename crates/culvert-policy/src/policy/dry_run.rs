@@ -1,7 +1,7 @@
-//! Which rules of a policy would match a request that is over.
+//! Which rules of a policy would match a past request.
 //!
-//! Only conditions are evaluated: no action runs, so nothing is sent or counted. A variable that the record of a
-//! request cannot have makes a condition that reads it unknown.
+//! Only conditions are evaluated. No action runs, so nothing is sent or counted. If a condition reads a variable that
+//! the record of the request lacks, its result is unknown.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ use crate::scheme::Scheme;
 use crate::services::{Call, Cause, Fetch, FetchScope, PolicyServices, Spawn};
 use crate::shared_counts::SharedCounts;
 
-/// A request that is over, as far as it is known.
+/// A past request, as far as it is recorded.
 #[derive(Debug)]
 pub struct PastRequest {
     /// When it ended.
@@ -167,11 +167,11 @@ impl DryRun {
     }
 }
 
-/// The variables that are known.
+/// Resolves the variables that are recorded.
 struct Known<'x, 'e> {
     x: &'x Exchange<'e>,
     is_tls: bool,
-    /// Those that were read and are not.
+    /// Variables that were read but not recorded.
     missing: RefCell<Vec<&'static str>>,
 }
 
@@ -183,7 +183,7 @@ impl Known<'_, '_> {
             let result = expression.test(self);
             let missing = self.missing.take();
             if missing.is_empty() && !matches!(result, Ok(true)) {
-                // A condition that fails is no match.
+                // A condition that fails does not match.
                 return (RuleResult::NoMatch, Vec::new());
             }
             for name in missing {
@@ -236,7 +236,7 @@ impl Resolver for Known<'_, '_> {
     }
 }
 
-/// Reaches nothing. No action runs, so nothing is asked of it.
+/// Has no network. It is never called, because no action runs.
 #[derive(Debug)]
 struct Nowhere;
 

@@ -1,4 +1,4 @@
-//! What expressions of each phase may name: the variables and the functions.
+//! The variables and functions of expressions in each phase.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use crate::policy::variables::{ALL, retry_slots};
 
 static ENVIRONMENTS: LazyLock<[Env; 3]> = LazyLock::new(|| Phase::ALL.map(environment));
 
-/// What expressions of a phase may name.
+/// The variables and functions of a phase.
 pub fn of(phase: Phase) -> &'static Env {
     let [connect, request, response] = &*ENVIRONMENTS;
     match phase {
@@ -20,7 +20,7 @@ pub fn of(phase: Phase) -> &'static Env {
     }
 }
 
-/// What a condition for trying again may name beside what its phase has.
+/// The variables and functions of retry conditions: those of the phase and more.
 pub(crate) fn of_retries(phase: Phase) -> &'static Env {
     static ENVIRONMENTS: LazyLock<[Env; 3]> = LazyLock::new(|| {
         Phase::ALL.map(|phase| {

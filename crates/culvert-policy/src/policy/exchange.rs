@@ -1,4 +1,4 @@
-//! What the expressions of a phase read, and what its actions read and change.
+//! The inputs of a phase's expressions, and the state that its actions read and change.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -24,7 +24,7 @@ use crate::policy::values::map;
 use crate::problem::Problem;
 use crate::reply::{self, Rejection, ReplyContext};
 
-/// One phase of one connection or exchange: what expressions read and actions change.
+/// One phase of one connection or exchange: the inputs of expressions and the changes of actions.
 #[derive(Debug)]
 pub struct Exchange<'x> {
     /// The phase that runs.
@@ -49,7 +49,7 @@ pub struct Exchange<'x> {
     pub memory: &'x mut Memory,
     /// The changes to the head of the request or the response, depending on the phase.
     pub edits: Edits,
-    /// Whether its connection counts as TLS though there is none.
+    /// Whether its connection counts as TLS without a handshake.
     pub(crate) is_tls_assumed: bool,
     /// The values computed so far, in the order of the slots that the policy reads.
     pub(super) values: Box<[OnceCell<Value>]>,
@@ -69,7 +69,7 @@ pub struct Memory {
     /// Variables of `set-vars`, for the rest of the phase.
     pub vars: Vec<(String, Value)>,
     pub(super) results: Vec<(&'static str, Value)>,
-    /// How many endpoints it has passed before this one.
+    /// Number of endpoints that forwarded it.
     pub hops: usize,
     /// Whether a policy makes the request, and not the client.
     pub is_call: bool,
@@ -81,8 +81,8 @@ pub struct Memory {
     watches: Vec<Box<dyn Watch>>,
 }
 
-/// Receives the status of the upstream. It is dropped without a call if the request failed for a reason that is
-/// not the upstream's.
+/// Receives the status of the upstream. It is dropped without a call if the request failed for a reason unrelated to
+/// the upstream.
 pub trait Watch: Send + fmt::Debug {
     /// The status of the upstream's response; `None` if the response was invalid or missing.
     fn answered(&mut self, status: Option<StatusCode>);
@@ -169,7 +169,7 @@ impl<'x> Exchange<'x> {
         }
     }
 
-    /// What responses of the edge depend on; `None` without a request.
+    /// The inputs of the edge's responses; `None` without a request.
     pub fn reply_context(&self) -> Option<ReplyContext<'_>> {
         let request = self.request?;
         Some(ReplyContext {
@@ -286,7 +286,7 @@ impl<'x> Exchange<'x> {
         ("error", map(fields))
     }
 
-    /// Reads the data of the operator.
+    /// Reads the IP data.
     pub(crate) fn with_ip_data<R>(&self, read: impl FnOnce(&IpData) -> R) -> R {
         match &self.ip_data {
             Some(data) => read(data),
@@ -294,7 +294,7 @@ impl<'x> Exchange<'x> {
         }
     }
 
-    /// When the request's body was complete, if it is.
+    /// When the request's body was complete; `None` before.
     pub fn body_received(&self) -> Option<Timestamp> {
         let since = self.body_whole_at?.elapsed();
         let since = i64::try_from(since.as_nanos()).ok()?;

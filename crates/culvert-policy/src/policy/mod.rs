@@ -1,4 +1,4 @@
-//! Traffic policies: rules that see a connection, a request or a response, and act on it.
+//! Traffic policies: rules that match a connection, a request or a response, and act on it.
 //!
 //! A policy is text that a user wrote. [`Source::read`](source::Source::read) parses it and
 //! [`Source::compile`](source::Source::compile) makes it ready to run. Control calls both before it stores a policy, so

@@ -101,7 +101,7 @@ impl FindReplace {
         self.pairs.iter().flat_map(of).collect()
     }
 
-    /// Evaluates the replacements, which are applied when the phase ends.
+    /// Evaluates the replacements. They are applied when the phase ends.
     pub(crate) fn run<'a>(&'a self, x: &mut Exchange<'_>) -> ActionResult<'a> {
         for (from, to) in &self.pairs {
             let from = match from {

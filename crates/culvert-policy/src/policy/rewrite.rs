@@ -1,4 +1,4 @@
-//! A URL by pattern: what redirect and url-rewrite have in common.
+//! Replaces a pattern in a URL, for redirect and url-rewrite.
 
 use culvert_base::{Refusal, code};
 use culvert_cel::Slot;
@@ -11,10 +11,10 @@ use crate::policy::template::Template;
 
 pub(crate) const PATTERN_BYTES_MAX: usize = 1 << 10;
 pub(crate) const PROGRAM_BYTES_MAX: usize = 1 << 20;
-/// Length of a URL that is made.
+/// Maximum length of the resulting URL.
 const URL_BYTES_MAX: usize = 16 << 10;
 
-/// A pattern and what stands in the place of its matches.
+/// A pattern and the replacement of its matches.
 #[derive(Debug)]
 pub(crate) struct Rewrite {
     from: Option<From>,
@@ -24,7 +24,7 @@ pub(crate) struct Rewrite {
 #[derive(Debug)]
 enum From {
     Pattern(Regex),
-    /// A pattern that an expression gives.
+    /// A pattern computed by an expression.
     Computed(Template),
 }
 
@@ -83,8 +83,8 @@ impl Rewrite {
         self.to.slots().chain(from.into_iter().flatten()).collect()
     }
 
-    /// The URL it makes of `url`; `Ok(None)` where nothing matches, an error where it cannot be
-    /// known.
+    /// Rewrites `url`. `Ok(None)` if nothing matches; an error if an expression fails or yields an
+    /// invalid pattern.
     pub(crate) fn of(
         &self,
         url: &str,
@@ -111,12 +111,12 @@ impl Rewrite {
     }
 }
 
-/// It could not be known what to do.
+/// An expression failed, or its result is invalid.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failed;
 
-/// A URL taken apart: up to where its path begins (empty for a path alone), path and query, and the fragment
-/// with its `#`. `None` for a URL of another scheme than http and https.
+/// Splits a URL into the part before the path (empty for a path alone), path and query, and the fragment with its `#`.
+/// `None` if the scheme is neither http nor https.
 pub(crate) fn split(url: &str) -> Option<(&str, &str, &str)> {
     let (rest, fragment) = url.split_at(url.find('#').unwrap_or(url.len()));
     if rest.starts_with('/') {
@@ -131,17 +131,17 @@ pub(crate) fn split(url: &str) -> Option<(&str, &str, &str)> {
     Some((origin, local, fragment))
 }
 
-/// A URL for a client with its path normalised. Empty segments stay, since it may be another server's; URLs of
-/// other schemes stay as they are.
+/// Normalises the path of a URL for a client. Empty segments stay, because they may have a meaning for another server.
+/// URLs of other schemes are unchanged.
 ///
 /// # Errors
 ///
-/// When the path cannot be normalised without doubt.
+/// If the path cannot be normalised unambiguously.
 pub(crate) fn normalised(url: &str) -> Result<String, Failed> {
     let Some((origin, local, fragment)) = split(url) else {
         return Ok(url.to_owned());
     };
-    // Two slashes in front begin an authority (RFC 3986 4.2).
+    // Two leading slashes begin an authority (RFC 3986 section 4.2).
     if origin.is_empty() && local.starts_with("//") {
         let url = format!("http:{url}");
         return Ok(normalised(&url)?.split_off("http:".len()));
@@ -196,11 +196,11 @@ fn replaced(
     }))
 }
 
-/// A part of what stands in the place of a match.
+/// A part of a replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part<'t> {
     Text(&'t str),
-    /// What a group of the pattern matched.
+    /// The text that a group of the pattern matched.
     Group(usize),
 }
 

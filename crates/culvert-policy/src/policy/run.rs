@@ -18,7 +18,7 @@ pub trait Action: Send + Sync + fmt::Debug {
     /// Runs the action, immediately or as a future.
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a>;
 
-    /// Whether this action always ends its phase, where others of its type may not.
+    /// Whether this action always ends its phase, even if others of its type do not.
     fn is_final(&self) -> bool {
         false
     }
@@ -88,7 +88,7 @@ impl Exchange<'_> {
         let policy = self.policy;
         if !policy.ip_fields().is_empty() {
             let data = self.conn.services.ip_data.now();
-            // The data existed when the policy was written. Without it no rule can be evaluated.
+            // The data existed when the policy was written. Without it, no rule can be evaluated.
             if !data.missing(policy.ip_fields()).is_empty() {
                 self.conn.services.meters.failures.up();
                 tracing::debug!(
@@ -129,10 +129,10 @@ impl Exchange<'_> {
         Flow::Continue
     }
 
-    /// Whether a rule applies. An expression that fails is no match. It is `None`, which refuses the connection or
-    /// request, where the edge is set to refuse what it cannot decide, where the expression names an object that
-    /// does not exist, and for every rule that holds `terminate-tls`: a rule that asks for client certificates must
-    /// not be skipped by mistake.
+    /// Whether a rule applies. An expression that fails does not match. The result is `None`, which rejects the
+    /// connection or request, in three cases: the edge is configured to reject what it cannot evaluate, the expression
+    /// names an object that does not exist, or the rule has `terminate-tls`. A rule that requires client certificates
+    /// must not be skipped because of an error.
     fn holds(&self, rule: &Rule) -> Option<bool> {
         for expression in &rule.expressions {
             match expression.test(self) {

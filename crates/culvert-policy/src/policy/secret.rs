@@ -133,7 +133,7 @@ impl Source {
                     .into_iter()
                     .filter(|old| without_secrets(old, actions) == plain)
                     .collect();
-                // If one of several was added or removed, the order does not say which.
+                // If one of several equal rules was added or removed, their order does not identify them.
                 let n_now = all_plain.iter().filter(|node| **node == plain).count();
                 let is_unclear = n_now != same.len() && have_other_secrets(&mut same, actions);
                 let nth = nth.min(same.len().saturating_sub(1));
@@ -265,7 +265,7 @@ fn secrets_of(kind: &ActionType, action: &mut Node, look: &mut dyn FnMut(&mut Te
         if let Some(value) = entry(config, field) {
             // A value that is only an expression is not a secret, but refers to one.
             value.texts(&mut |text| {
-                // One with braces inside may be a text that begins and ends with expressions.
+                // A text with braces inside may begin and end with different expressions.
                 let inner = text.value.strip_prefix("${");
                 let inner = inner.and_then(|inner| inner.strip_suffix('}'));
                 let is_expression =

@@ -19,7 +19,7 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Has these from now on: name of the vault, name of the secret, value.
+    /// Replaces the secrets: name of the vault, name of the secret, value.
     pub fn replace<'s>(&self, secrets: impl IntoIterator<Item = (&'s str, &'s str, &'s str)>) {
         let mut vaults: Vec<(&str, Vec<(&str, Value)>)> = Vec::new();
         for (vault, name, value) in secrets {

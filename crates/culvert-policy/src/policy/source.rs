@@ -79,7 +79,7 @@ impl Source {
                 };
                 for item in items {
                     let Node::Text(text) = item else { continue };
-                    // Beside ids the things themselves may stand.
+                    // Such a field may also contain the object itself in place of its ID.
                     if !text.value.starts_with(&format!("{prefix}_")) {
                         continue;
                     }

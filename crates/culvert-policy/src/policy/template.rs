@@ -129,7 +129,7 @@ impl Template {
         Ok(out.into())
     }
 
-    /// The value: that of the expression if it is a single one, else the text.
+    /// The value: that of the expression if the template is a single expression, otherwise the text.
     fn value(&self, x: &mut Exchange<'_>) -> Value {
         if let [Part::Expression(program)] = self.parts.as_slice() {
             return program.eval(&*x).unwrap_or_else(|error| {

@@ -18,7 +18,7 @@ use crate::scheme::Scheme;
 /// The actions of this crate.
 const ACTIONS: Actions = Actions(&[action::ALL]);
 
-/// What compiling a policy for an http endpoint with an upstream says: a code, and the sentence.
+/// The refusal of a policy for an http endpoint with an upstream: its code and its sentence.
 fn refused(text: &str) -> (u16, String) {
     refused_for(Scheme::Https, true, text)
 }
@@ -579,7 +579,7 @@ fn secrets_are_redacted_and_restored() {
     let source = Source::read(text, ACTIONS).unwrap();
     let shown = source.redacted().unwrap();
     assert_eq!(shown, text.replace("'me:password'", "\"[redacted]\""));
-    // What was shown keeps the secret, also with another realm: there is only one.
+    // The secret is restored even if the rule changed, because there is only one.
     for again in [shown.clone(), shown.replace("realm: r", "realm: other")] {
         let restored = Source::read(&again, ACTIONS)
             .unwrap()
@@ -594,7 +594,7 @@ fn secrets_are_redacted_and_restored() {
         .unwrap_err();
     assert_eq!(nobody.code.unwrap().number(), 2204);
 
-    // Of two, each is known by its rule.
+    // Two secrets are identified by their rules.
     let rule = |name: &str, secret: &str| {
         format!(
             "- {{name: {name}, actions: [{{type: basic-auth, config: {{credentials: [{secret}]}}}}]}}\n"
@@ -613,7 +613,7 @@ fn secrets_are_redacted_and_restored() {
     let unclear = both(rule("c", "'[redacted]'"), rule("a", "'[redacted]'"));
     assert!(unclear.restored(Some(&stored)).is_err());
 
-    // Where a secret cannot be cut out, the whole is shown as JSON.
+    // If a secret cannot be replaced in the text, the policy is shown as JSON.
     let block = Source::read("on_http_request:\n- actions:\n  - type: basic-auth\n    config:\n      credentials:\n      - |-\n        me:password\n", ACTIONS).unwrap();
     let shown = block.redacted().unwrap();
     assert!(
@@ -668,7 +668,7 @@ fn variables_without_a_source_are_refused() {
             let is_known = match variable.filled {
                 variables::Filled::Never => false,
                 variables::Filled::Answered => phase == Phase::Response,
-                // Refused for want of data, or no name at all.
+                // Rejected for missing data, or not a name in policies.
                 variables::Filled::Data(_) | variables::Filled::Hidden => continue,
                 _ => true,
             };
@@ -716,7 +716,7 @@ fn variables_without_a_source_are_refused() {
     }
 }
 
-/// One of three rules that differ in their secrets alone was removed: the order does not say which.
+/// If one of three rules that differ only in their secrets was removed, their order does not identify the others.
 #[test]
 fn an_ambiguous_secret_is_not_restored() {
     let rules = |secrets: &[&str]| {

@@ -1,4 +1,4 @@
-//! Values of the expression language: made of JSON, header fields and times, and shown as text.
+//! Values of the expression language: made from JSON, header fields and times, and converted to text.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use culvert_cel::{Key, Timestamp, Value, ValueRef};
 use serde_json::{Number, Value as Json};
 
-/// A map of these entries; of two with one key the later one counts.
+/// A map of these entries. If a key occurs twice, the later value is used.
 pub fn map(entries: Vec<(&str, Value)>) -> Value {
     let mut unique: Vec<(Key, Value)> = Vec::with_capacity(entries.len());
     for (index, (key, value)) in entries.iter().enumerate() {
@@ -63,7 +63,7 @@ pub(crate) fn of_json(json: &Json) -> Value {
     }
 }
 
-/// A value as JSON; what JSON has no form for is text as in a template.
+/// Converts a value to JSON. Values without a JSON form become text as in a template.
 pub fn to_json(value: ValueRef<'_>) -> Json {
     match value {
         ValueRef::Null => Json::Null,
@@ -106,7 +106,7 @@ pub(crate) fn push_text(out: &mut String, value: ValueRef<'_>) {
     };
 }
 
-/// A moment of ours as one of the language.
+/// Converts a timestamp to the type of the expression language.
 pub fn moment(at: culvert_base::Timestamp) -> Value {
     let nanos = at.unix_nanos();
     let (seconds, rest) = (

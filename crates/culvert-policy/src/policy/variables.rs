@@ -232,7 +232,7 @@ fn connection(row: Row<'_>) {
     row(SECRETS, "map(string, dyn)", "", Filled::Hidden, |x| made(x.policy.secrets()));
 }
 
-/// What the operator's data says of an address.
+/// The IP data of an address.
 #[rustfmt::skip]
 fn addresses(row: Row<'_>) {
     macro_rules! address {
@@ -274,7 +274,7 @@ fn addresses(row: Row<'_>) {
     address!("server_ip", server);
 }
 
-/// `conn.tls`, once the handshake is over.
+/// `conn.tls` after the handshake.
 #[rustfmt::skip]
 fn session(row: Row<'_>) {
     row("conn.tls.version", "string", "`1.2` or `1.3`; empty without TLS.", Filled::Tls, |x| there(handshake::of(x.conn.info).map_or("", |handshake| handshake.version())));
@@ -499,7 +499,7 @@ fn parameters(headers: &HeaderMap) -> Value {
         .collect())
 }
 
-/// A field of the operator's data as text; empty where there is none.
+/// A field of the IP data as text; empty if there is none.
 fn shown<'a>(value: Option<Scalar<'_>>) -> Option<Read<'a>> {
     match value {
         None => none(),
@@ -565,7 +565,7 @@ impl Exchange<'_> {
         Some(format!("{scheme}://{authority}{target}"))
     }
 
-    /// The URL that is asked for: host and port as received, path and query as they are sent.
+    /// The URL for the upstream: host and port as received, path and query as forwarded.
     pub(crate) fn sent_url(&self) -> Option<String> {
         let request = self.request?;
         let (scheme, authority, target) = (self.scheme(), authority(request), target(request));
@@ -588,8 +588,8 @@ impl Exchange<'_> {
         })
     }
 
-    /// The host as the request was routed by it: in lower case, without port and trailing dot. Every host
-    /// that requests are routed by has this form, so that no rule is skipped for want of it.
+    /// The host by which the request was routed: in lower case, without port and trailing dot. Every routed host has
+    /// this form, so another spelling cannot bypass a rule.
     fn host(&self) -> Option<String> {
         let host = Authority::parse(authority(self.request?)).ok()?.host;
         Some(if host.contains(':') {

@@ -8,7 +8,7 @@ fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// Some nodes, and messages between them that are under way.
+/// Several nodes, and the messages in transit between them.
 struct Nodes {
     clock: Arc<ManualClock>,
     nodes: Vec<SharedCounts>,
@@ -72,8 +72,8 @@ impl Nodes {
     }
 }
 
-/// By how much a bucket may be over its limit: no more than what others let pass within a turn and the time of a
-/// message. And nothing is refused that fits the limit.
+/// A bucket exceeds its limit at most by the requests that other nodes admit within a turn and the transit time of a
+/// message. Requests within the limit are not rejected.
 #[test]
 fn nodes_exceed_a_shared_limit_only_by_messages_in_flight() {
     const DELAY_MS: u64 = 300;
@@ -86,7 +86,7 @@ fn nodes_exceed_a_shared_limit_only_by_messages_in_flight() {
         let capacity = 5 + random(60);
         let pause = 1 + random(400);
         let mut nodes = Nodes::new(count);
-        // What one node that saw everything would have counted.
+        // The counts of one node that sees every request.
         let mut truth = Bucket::default();
         let mut passed: Vec<(Duration, usize)> = Vec::new();
         let mut reported_at = vec![Duration::ZERO; count];
@@ -94,7 +94,7 @@ fn nodes_exceed_a_shared_limit_only_by_messages_in_flight() {
         for _ in 0..600 {
             at += millis(random(pause));
             for (who, reported_at) in reported_at.iter_mut().enumerate() {
-                // Turns that fall between two requests.
+                // Turns between two requests.
                 while *reported_at + TELL_EVERY <= at {
                     let next = (*reported_at + TELL_EVERY).max(nodes.at);
                     *reported_at += TELL_EVERY;
@@ -129,7 +129,7 @@ fn an_isolated_node_counts_alone_and_catches_up() {
     let mut nodes = Nodes::new(2);
     let pass = |nodes: &Nodes, who| (0..20).filter(|_| nodes.take(who, 1, 1, 10)).count();
     assert_eq!(pass(&nodes, 0), 10);
-    // What was sent while the other was away is lost.
+    // Messages sent while the other node was disconnected are lost.
     nodes.nodes[0].outgoing();
     assert_eq!(pass(&nodes, 1), 10, "it has only its own counts");
     // It rejoins, and announces that.
@@ -220,7 +220,7 @@ fn malformed_messages_are_ignored() {
     node.hear(&[1; MESSAGE_BYTES_MAX + 1]);
     let refused = node.meters().refused.get();
     assert!(refused > 0);
-    // A window far ahead would never be over: it is not taken.
+    // A window far in the future would never end, so it is ignored.
     nodes.go_to(millis(600_000));
     assert!((0..10).all(|_| nodes.take(1, 1, 1, 10)));
 }
@@ -248,10 +248,10 @@ fn small_clock_differences_are_tolerated() {
         before: 4,
     };
     bucket.hear(1, ahead);
-    // In our window 1 what the other has of windows 1 and 2 counts in full.
+    // In our window 1, the other node's counts of windows 1 and 2 are included in full.
     assert!(bucket.take(millis(119_000), length, 8).is_ok());
     assert!(bucket.take(millis(119_000), length, 8).is_err());
-    // A clock that is set back by a moment opens no window again.
+    // A clock that is set back briefly does not reopen a window.
     let mut bucket = Bucket::default();
     assert!(bucket.take(millis(60_001), length, 1).is_ok());
     assert!(bucket.take(millis(59_999), length, 1).is_err());

@@ -1,8 +1,8 @@
-//! Challenges with which providers verify that an address belongs to their customer. The edge responds to
-//! them, so upstreams need no code for them.
+//! Challenges with which providers verify that an address belongs to their customer. The edge responds to them, so
+//! upstreams need not.
 //!
-//! A response must not sign data that a client could then send as a webhook. Zoom's challenge is therefore
-//! answered only if it is signed itself, and Twitter's only if it cannot be the body of an event.
+//! A response must not sign data that a client could then send as a webhook. So the edge responds to Zoom's challenge
+//! only if it is signed, and to Twitter's only if it cannot be the body of an event.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

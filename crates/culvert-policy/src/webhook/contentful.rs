@@ -13,7 +13,7 @@ use crate::webhook::value_location::ValueLocation::Header;
 const STAMP: &str = "x-contentful-timestamp";
 const SIGNED: &str = "x-contentful-signed-headers";
 const TOLERANCE: u32 = 30;
-/// Most fields that are signed.
+/// Maximum number of signed fields.
 const NAMES_MAX: usize = 64;
 
 pub(super) fn verify(
@@ -26,7 +26,7 @@ pub(super) fn verify(
     check_stamp(&Header(STAMP).one(request)?, TOLERANCE, now)?;
     let signed = Header(SIGNED).one(request)?.to_ascii_lowercase();
     let mut names: Vec<&str> = signed.split(',').map(str::trim).collect();
-    // Whether they are named or not.
+    // Always signed, even if the header does not list them.
     names.extend([STAMP, SIGNED]);
     names.sort_unstable();
     names.dedup();
@@ -35,7 +35,7 @@ pub(super) fn verify(
     }
     let mut fields = String::new();
     for name in names {
-        // One that is named and not there is not signed either.
+        // A listed field that the request lacks is not part of the signature.
         let mut values = request.headers.get_all(name).iter();
         let Some(value) = values.next() else { continue };
         let value = value.to_str().map_err(|_| Unverified::Malformed)?;
@@ -60,8 +60,8 @@ pub(super) fn verify(
     Err(Unverified::Mismatch)
 }
 
-/// The target as the vendor's own library writes it: the query is escaped as if it were one value,
-/// and then everything once more as a URL.
+/// The target in the form of the vendor's library: the query is escaped as one value, and then the
+/// whole target is escaped again as a URL.
 fn escaped(target: &str) -> String {
     const OF_VALUE: &[u8] = b"-_.!~*'()";
     const OF_URL: &[u8] = b"-_.!~*'();,/?:@&=+$#";

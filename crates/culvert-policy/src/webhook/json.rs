@@ -1,4 +1,4 @@
-//! Reads a few texts out of a body of JSON, and keeps nothing else of it.
+//! Reads a few texts from a JSON body, without building the whole document.
 
 use std::fmt;
 
@@ -18,8 +18,8 @@ pub(super) fn text(body: &[u8], path: &'static [&'static str]) -> Result<String,
     found.ok_or(Unverified::Missing(name))
 }
 
-/// The texts of these names in an object, `None` where one is absent. Names that differ in case only
-/// count as the same and are refused: some readers take them for the same.
+/// The texts of these names in an object, `None` if absent. Names that differ only in case are rejected as duplicates,
+/// because some parsers treat them as equal.
 pub(super) fn texts<const N: usize>(
     body: &[u8],
     names: &'static [&'static str; N],

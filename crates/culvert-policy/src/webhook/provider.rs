@@ -25,7 +25,7 @@ pub(super) struct Row {
     pub(super) hash: Hash,
     pub(super) encoding: Encoding,
     pub(super) key: Key,
-    /// Where the time of the signature is, and by how many seconds it may differ from the current time.
+    /// The location of the signature's time, and the maximum difference from the current time in seconds.
     pub(super) stamp: Option<(ValueLocation, u32)>,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Way {
     Token,
     /// Verified by code, in a separate file.
     Code(Check),
-    /// The same, where the secret is a public key: first whether it is one.
+    /// Like `Code`, if the secret is a public key. The first function validates the key.
     PublicKey(fn(&str) -> bool, Check),
     /// A key whose certificate is fetched.
     Certificate,
@@ -75,11 +75,11 @@ pub(super) enum Encoding {
 pub(super) enum Key {
     /// It is the key.
     Text,
-    /// It is the key in base64, perhaps after `whsec_`.
+    /// The key is the Base64 text, with or without the prefix `whsec_`.
     Base64,
     /// Either.
     TextOrBase64,
-    /// One key, or two with a comma between.
+    /// One key, or two separated by a comma.
     Pair,
 }
 

@@ -2,9 +2,9 @@
 
 use http::{HeaderMap, Method};
 
-/// Most signatures of a request that are checked.
+/// Maximum number of signatures that are checked.
 pub(super) const SIGNATURES_MAX: usize = 32;
-/// Most fields of a form that are read.
+/// Maximum number of form fields that are read.
 pub(super) const FORM_FIELDS_MAX: usize = 1000;
 
 /// A request as its sender signed it.
@@ -26,7 +26,7 @@ pub(crate) enum Unverified {
     /// The field with the signature, or a signed part, is missing.
     #[error("the request has no `{0}`")]
     Missing(&'static str),
-    /// What should carry the signature is not in the form of the provider.
+    /// The signature or a signed part does not have the provider's form.
     #[error("the request does not have the provider's format")]
     Malformed,
     /// Its signature is too old, or from the future.
@@ -73,14 +73,14 @@ impl Request<'_> {
         })
     }
 
-    /// The path and the query, as they stand in the URL.
+    /// The path and the query as they occur in the URL.
     pub(super) fn target(&self) -> &str {
         let behind = self.url.split_once("://").map_or("", |(_, rest)| rest);
         behind.find(['/', '?']).map_or("", |at| &behind[at..])
     }
 }
 
-/// The URL with the characters in clear that HubSpot does not escape.
+/// The URL with the characters unescaped that HubSpot does not escape.
 pub(super) fn softened(url: &str) -> String {
     let mut out = String::with_capacity(url.len());
     let mut rest = url;

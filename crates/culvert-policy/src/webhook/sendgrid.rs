@@ -1,4 +1,4 @@
-//! SendGrid: signed with a key of SendGrid's; the secret is the public one.
+//! SendGrid: signs with a private key. The secret is the public key.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, ParsedPublicKey};
 use culvert_base::Timestamp;
@@ -28,7 +28,7 @@ pub(super) fn verify(
     }
 }
 
-/// Whether a secret is a key of this kind.
+/// Whether a secret is such a public key.
 pub(super) fn is_key(secret: &str) -> bool {
     key(secret).is_some()
 }

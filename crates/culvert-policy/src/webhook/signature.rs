@@ -1,4 +1,4 @@
-//! What signatures are made with: hashes, times and encodings.
+//! Hashes, times and encodings of signatures.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ pub(super) enum Hash {
     Sha1,
     Sha256,
     Sha512,
-    /// Not keyed: the secret comes first.
+    /// Without a key: the secret is hashed before the content.
     PlainSha256,
 }
 
-/// A hash that is being made.
+/// A hash in progress.
 pub(super) enum Digester {
     Keyed(Box<hmac::Context>),
     Plain(digest::Context),
@@ -59,7 +59,7 @@ impl Digester {
     }
 }
 
-/// Whether a request that says when it was signed is recent.
+/// Checks that the time of a signature is recent.
 pub(super) fn check_stamp(text: &str, tolerance: u32, now: Timestamp) -> Result<(), Unverified> {
     let at = moment(text).ok_or(Unverified::Malformed)?;
     let tolerance = Duration::from_secs(tolerance.into());
@@ -69,10 +69,10 @@ pub(super) fn check_stamp(text: &str, tolerance: u32, now: Timestamp) -> Result<
     Ok(())
 }
 
-/// Seconds or milliseconds since 1970, or RFC 3339, in UTC where no offset is given. Which it is does
-/// not have to be known: it is signed as it stands.
+/// Parses seconds or milliseconds since 1970, or RFC 3339; UTC if there is no offset. The text as received is signed,
+/// so guessing the form is safe.
 pub(super) fn moment(text: &str) -> Option<Timestamp> {
-    // As seconds that is the year 5138, as milliseconds 1973.
+    // In seconds the year 5138, in milliseconds 1973.
     const MILLIS_MIN: i64 = 100_000_000_000;
     let text = text.trim();
     if !text.is_empty() && text.len() <= 16 && text.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,5 +1,5 @@
-//! Twilio: a hash over the URL and the form, sorted. A body that is no form is signed by its own
-//! hash in the query.
+//! Twilio: a hash over the URL and the sorted form. A body that is not a form is covered by a hash
+//! in the query.
 
 use std::borrow::Cow;
 
@@ -49,7 +49,7 @@ pub(super) fn verify(secret: &str, request: &Request<'_>, _: Timestamp) -> Resul
     Err(Unverified::Mismatch)
 }
 
-/// The URL, and the same with a port where it has none or without one: Twilio signs it either way.
+/// The URL with and without its default port, because Twilio signs either form.
 fn urls(url: &str) -> [Cow<'_, str>; 2] {
     let changed = || {
         let (scheme, rest) = url.split_once("://")?;

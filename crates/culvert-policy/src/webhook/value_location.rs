@@ -1,4 +1,4 @@
-//! Where in a request something is said.
+//! Locations of values in a request.
 
 use std::borrow::Cow;
 
@@ -7,26 +7,26 @@ use http::HeaderValue;
 use crate::webhook::json;
 use crate::webhook::request::{Request, SIGNATURES_MAX, Unverified};
 
-/// A place in a request. It may hold several values.
+/// A location in a request. It may have several values.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ValueLocation {
     /// The value of a header field.
     Header(&'static str),
-    /// What stands in a header field after this.
+    /// The part of a header field after this prefix.
     After(&'static str, &'static str),
-    /// The value of a name in a header field such as `t=1,v1=abc`. A name that ends in `*` stands for
-    /// all names with a number in its place.
+    /// The value of a name in a header field such as `t=1,v1=abc`. A name that ends in `*` matches all names with a
+    /// number in place of the `*`.
     Field(&'static str, &'static str),
     /// The entries of this version in a header field such as `v1,abc v1,def`.
     Listed(&'static str, &'static str),
-    /// The values of all header fields whose names are this and a number.
+    /// The values of all header fields whose names are this text and a number.
     Each(&'static str),
-    /// A text or a number in a body of JSON, at the end of this path.
+    /// A text or a number in a JSON body, at this path.
     Json(&'static [&'static str]),
 }
 
 impl ValueLocation {
-    /// All that stands there; at least one.
+    /// All values at this location; at least one.
     pub(super) fn values<'r>(self, request: &Request<'r>) -> Result<Vec<Cow<'r, str>>, Unverified> {
         let found: Vec<Cow<'r, str>> = match self {
             Self::Json(path) => return Ok(vec![json::text(request.body, path)?.into()]),
@@ -62,7 +62,7 @@ impl ValueLocation {
         Ok(found)
     }
 
-    /// The one thing that stands there. Of two, the reader behind might take the other.
+    /// The only value at this location. Two values are rejected, because the upstream might use the other one.
     pub(super) fn one<'r>(self, request: &Request<'r>) -> Result<Cow<'r, str>, Unverified> {
         let mut values = self.values(request)?.into_iter();
         match (values.next(), values.next()) {
@@ -71,7 +71,7 @@ impl ValueLocation {
         }
     }
 
-    /// What it is called where it is missing.
+    /// The name for errors if the value is missing.
     fn name(self) -> &'static str {
         match self {
             Self::Header(name)

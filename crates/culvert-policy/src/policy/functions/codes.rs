@@ -88,7 +88,7 @@ fn decode_json(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Valu
     let [ValueRef::String(text)] = arguments else {
         return Err(NO_OVERLOAD);
     };
-    // The values are larger than their text: an item of a list takes two bytes of it.
+    // The values need more memory than their text: an item of a list takes only two bytes of text.
     meter.make_string(text.len())?;
     meter.spend(text.len() as u64 / 4)?;
     let json = serde_json::from_str(text).map_err(|_| INVALID)?;
@@ -188,7 +188,7 @@ fn unescape(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, 
     }
 }
 
-/// The text of percent-encoding; `None` if an escape is broken or it is not UTF-8.
+/// Decodes percent-encoding; `None` if an escape is malformed or the result is not UTF-8.
 fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut parts = text.split('%');

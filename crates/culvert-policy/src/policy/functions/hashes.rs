@@ -61,7 +61,7 @@ fn hashed(
         [ValueRef::String(text), ValueRef::String(format)] => (text, *format),
         _ => return Err(NO_OVERLOAD),
     };
-    // Hashing is dearer than reading.
+    // Hashing costs more than reading.
     meter.spend(text.len() as u64 / 16)?;
     let bytes = hash(text.as_bytes());
     match format {

@@ -74,7 +74,7 @@ fn sort(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, Eval
     let [ValueRef::List(items)] = arguments else {
         return Err(NO_OVERLOAD);
     };
-    // Every item is compared about as often as the list can be halved.
+    // Sorting compares each item about log2(n) times.
     let steps = items.len().checked_ilog2().unwrap_or(0) + 1;
     meter.spend(items.len() as u64 * u64::from(steps))?;
     let mut sorted = items.to_vec();

@@ -1,4 +1,4 @@
-//! Functions about the message at hand, and about addresses and chance.
+//! Functions about the current message, addresses and random numbers.
 
 use std::net::IpAddr;
 
@@ -53,7 +53,7 @@ fn secret(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, Ev
             meter.make_string(value.len())?;
             Ok(Value::String(value.clone()))
         }
-        // Not just a key that is not there: what the rule depends on is gone.
+        // Unlike a missing key of a map, a missing secret makes the rule undecidable.
         _ => Err(EvalErrorKind::Missing),
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn about(
 pub(super) const NO_OVERLOAD: EvalErrorKind = EvalErrorKind::NoSuchOverload;
 pub(super) const INVALID: EvalErrorKind = EvalErrorKind::InvalidArgument;
 
-/// A new text, whose length is charged to the meter.
+/// A new text. Charges its length to the meter.
 pub(super) fn made(text: impl AsRef<str>, meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
     let text = text.as_ref();
     meter.make_string(text.len())?;

@@ -40,7 +40,7 @@ fn map(
     }
 }
 
-/// The byte at which the character of that position begins; the end counts too.
+/// The byte offset of the character at that position. The end of the text is a valid position.
 fn byte_at(text: &str, position: i64) -> Result<usize, EvalErrorKind> {
     let position = usize::try_from(position).map_err(|_| EvalErrorKind::IndexOutOfRange)?;
     let starts = text.char_indices().map(|(byte, _)| byte);
@@ -162,7 +162,7 @@ fn replace(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, E
     };
     let found = text.matches(from).count();
     let times = usize::try_from(most).unwrap_or(found).min(found);
-    // Paid for before it is made: a short text can become a long one.
+    // Charged before the text is made, because a short text can become a long one.
     let length = text.len().saturating_add(to.len().saturating_mul(times));
     meter.make_string(length)?;
     Ok(Value::from(text.replacen(from, to, times).as_str()))
