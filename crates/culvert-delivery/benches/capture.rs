@@ -1,4 +1,4 @@
-//! What a captured request costs, from its record to the file and to the retained events.
+//! Measures the cost of a captured request, from its record to the file and to the retained events.
 //!
 //! ```text
 //! cargo bench -p culvert-delivery --bench capture -- EVENTS [file] [kept]
@@ -69,7 +69,7 @@ const RESPONSE: &[(&[u8], &[u8])] = &[
     (b"Cache-Control", b"no-store"),
 ];
 
-/// More events may not wait: none shall be dropped.
+/// Maximum number of waiting events, so that none is dropped.
 const WAITING_MAX: u64 = 2_000;
 /// Records offered without a pause, about the number that arrives while the recorder works.
 const TOGETHER: u64 = 128;
@@ -77,7 +77,7 @@ const TOGETHER: u64 = 128;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let Some(events) = arguments.first().and_then(|count| count.parse().ok()) else {
-        // `cargo test --benches` and the like.
+        // Run without arguments, as by `cargo test --benches`.
         return;
     };
     let has = |word: &str| arguments.iter().any(|argument| argument == word);
@@ -154,7 +154,7 @@ async fn plane(folder: &Path, is_filed: bool, is_kept: bool) -> Arc<Delivery> {
             file_root: Some(folder.to_owned()),
             ..TargetSettings::default()
         },
-        // In callgrind, a batch takes long, and shall not be written to the queue for that.
+        // In callgrind a batch takes long, but must not be written to the queue.
         direct_for: Duration::from_secs(600),
         ..Settings::default()
     };

@@ -8,11 +8,11 @@
 //! cargo bench -p culvert-delivery --bench delivery -- drain <port> <events> [<url of NATS>]
 //! ```
 //!
-//! `drive` offers records of about 300 bytes as fast as the destination's queue takes them without a
-//! drop; `idle` one at a time, and tells how long each took; `steady` at a rate, for two destinations of
-//! which one is away, and tells every minute how much memory is used; `drain` fills the queue while the sink
-//! refuses, and tells how long it takes to empty after that. The sink takes HTTP and plain TCP and
-//! responds to a request after its last byte. Reports are lines of JSON.
+//! `drive` offers records of about 300 bytes as fast as the destination's queue accepts them without a drop. `idle`
+//! offers one at a time, and reports how long each took. `steady` offers at a rate, for two destinations of which one
+//! is unreachable, and reports the memory in use every minute. `drain` fills the queue while the sink refuses, and
+//! reports how long it then takes to empty. The sink accepts HTTP and plain TCP and responds to a request after its
+//! last byte. Reports are lines of JSON.
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
 #![allow(clippy::unwrap_used, reason = "a measurement may stop at any failure")]
 
@@ -46,7 +46,7 @@ const PATH: Slot<Text> = HTTP.slot("http.request.url.path");
 const STATUS: Slot<Int32> = HTTP.slot("http.response.status_code");
 
 const ACCOUNT: &str = "ac_2OtNvAlhso10Gx6s7eupzX3F98q";
-/// More than that may not wait: nothing shall be dropped.
+/// Maximum number of waiting events, so that none is dropped.
 const WAITING_MAX: u64 = 7_000;
 
 fn main() {
@@ -72,7 +72,7 @@ fn main() {
             let nats = nats.iter().find(|word| word.starts_with("nats://"));
             runtime.block_on(drain(port, number(events), nats.copied()));
         }
-        // `cargo test --benches` and the like.
+        // Run without arguments, as by `cargo test --benches`.
         _ => {}
     }
 }
@@ -94,7 +94,7 @@ async fn sink() {
         let (stream, _) = listener.accept().await.unwrap();
         let arrived = arrived.clone();
         let serving = async move {
-            // A connection ends as it likes.
+            // Clients close connections in any way.
             drop(serve(stream, &arrived).await);
         };
         // Ends with its connection; a benchmark has no owner for tasks.
@@ -103,8 +103,8 @@ async fn sink() {
     }
 }
 
-/// `POST` with a `content-length`, answered after its body; `GET` asks what arrived, and `GET /away` and
-/// `GET /back` whether later posts are refused; everything else is lines.
+/// Responds to `POST` with a `content-length` after its body. `GET` returns the number of received events, and `GET
+/// /away` and `GET /back` set whether later posts are refused. Everything else counts as lines.
 async fn serve(mut stream: TcpStream, arrived: &Arrived) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = vec![0; 256 << 10];
@@ -381,7 +381,7 @@ async fn idle(port: &str, events: u64) {
     let account: Arc<str> = ACCOUNT.into();
     let mut took = Vec::new();
     for n in 0..events {
-        // At no particular moment of the flush before.
+        // Varies the time relative to the previous flush.
         tokio::time::sleep(Duration::from_millis(20 + n * 37 % 90)).await;
         let began = Instant::now();
         recorder.offer(record(recorder.capture(&HTTP), &account));
@@ -400,7 +400,7 @@ async fn idle(port: &str, events: u64) {
     tasks.join_all().await;
 }
 
-/// How long the destination failed, in sends: long enough for its circuit to open.
+/// How long the destination fails, in sends: enough to open its circuit.
 const FAILED_SENDS: u64 = 21;
 
 async fn drain(port: &str, events: u64, nats: Option<&str>) {
@@ -416,7 +416,7 @@ async fn drain(port: &str, events: u64, nats: Option<&str>) {
         settings.event_log = stream;
         settings.destination_events_max = u64::MAX;
         settings.destination_bytes_max = u64::MAX;
-        // So that it need not be away for minutes.
+        // Short, so that the circuit closes within seconds.
         settings.schedule.base = Duration::from_millis(20);
         settings.schedule.cap = Duration::from_millis(200);
     })
@@ -440,7 +440,7 @@ async fn drain(port: &str, events: u64, nats: Option<&str>) {
     while meters.delivered.get() == 0 {
         tokio::time::sleep(Duration::from_micros(100)).await;
     }
-    // Later sends go one, two, four … a second, then as fast as they can.
+    // After the probe, sends follow at one, two, four … a second, then as fast as possible.
     let (began, cpu_before) = (Instant::now(), cpu());
     let mut ramped = None;
     while meters.delivered.get() < events {
@@ -465,10 +465,10 @@ async fn drain(port: &str, events: u64, nats: Option<&str>) {
     tasks.join_all().await;
 }
 
-/// A destination that is back is sent everything after so long.
+/// Time until a recovered destination gets everything.
 const RAMP: Duration = Duration::from_secs(7);
 
-/// Tells the sink something.
+/// Sends a command to the sink.
 async fn say(port: &str, path: &str) {
     let mut stream = TcpStream::connect(format!("127.0.0.1:{port}"))
         .await

@@ -1,8 +1,8 @@
 //! The unit of durable delivery: the content of a batch, and its form in the queue.
 //!
-//! A batch holds finished envelopes in order, and for each the subscription it is for. In its plain
-//! form the envelopes come first, as lines, so that a target that writes lines hands on one slice
-//! without looking at them; an index follows, and its length comes last:
+//! A batch contains complete envelopes in order, and the subscription of each. In its plain form
+//! the envelopes come first, as lines, so a target that writes lines uses one slice without parsing
+//! it. An index follows, and its length comes last:
 //!
 //! ```text
 //! lines: { envelope '\n' }*
@@ -10,8 +10,8 @@
 //! u32 length of the index                      (all numbers little-endian)
 //! ```
 //!
-//! It is stored plain, followed by the byte 1; or, where that is shorter, packed as one block of LZ4,
-//! followed by the plain form's length (u32) and the byte 2.
+//! It is stored plain, followed by the byte 1. If that is shorter, it is stored packed as one block of LZ4, followed by
+//! the plain form's length (u32) and the byte 2.
 //!
 //! A reader trusts no stored number: each is checked against the bytes that follow. Not here: when a batch
 //! is flushed (`recorder`, `dispatcher`) and how it is sent (`worker`).
@@ -25,14 +25,14 @@ use culvert_store::{BatchClass, Body};
 /// The last byte of a stored batch.
 const PLAIN: u8 = 1;
 const PACKED: u8 = 2;
-/// No batch of more bytes is packed, and no packed batch is read that says it has more.
+/// Maximum size of a batch that is packed, or of a packed batch that is read.
 const PLAIN_BYTES_MAX: usize = 16 << 20;
-/// A byte of LZ4 stands for no more bytes than that.
+/// Maximum compression ratio of LZ4: a byte expands to at most this many.
 const PACKED_AT_BEST: usize = 255;
 /// The length of the plain form and the version.
 const PACKED_END: usize = 5;
 
-/// Most events and bytes of lines in one batch. One event always fits.
+/// Maximum events and bytes of lines in one batch. One event always fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchLimits {
     /// Events.
@@ -42,7 +42,7 @@ pub struct BatchLimits {
 }
 
 impl BatchLimits {
-    /// What the recorder makes of a batch when the target asks for no less.
+    /// Limits of the recorder for targets that do not set lower ones.
     pub const DEFAULT: Self = Self {
         events_max: 500,
         bytes_max: 512 << 10,
@@ -67,7 +67,7 @@ impl OpenBatch {
         }
     }
 
-    /// Whether one more envelope of `length` bytes keeps to `limits`.
+    /// Whether another envelope of `length` bytes fits into `limits`.
     pub fn fits(&self, length: usize, limits: BatchLimits) -> bool {
         self.entries.is_empty()
             || (self.len() < limits.events_max
@@ -75,7 +75,7 @@ impl OpenBatch {
                 && self.subscriptions.len() < usize::from(u16::MAX))
     }
 
-    /// Appends an envelope without line ends. The caller asked [`Self::fits`].
+    /// Appends an envelope without a line end. The caller has checked [`Self::fits`].
     pub fn push(&mut self, subscription: &Arc<str>, envelope: &[u8]) {
         debug_assert!(!envelope.contains(&b'\n'), "an envelope is one line");
         let index = self.place_of(subscription);
@@ -87,14 +87,14 @@ impl OpenBatch {
         ));
     }
 
-    /// Whether everything of `other` may be added.
+    /// Whether all events of `other` fit.
     pub fn has_room_for(&self, other: &Self, limits: BatchLimits) -> bool {
         self.len().saturating_add(other.len()) <= limits.events_max
             && self.body.len().saturating_add(other.body.len()) <= limits.bytes_max
             && self.subscriptions.len() + other.subscriptions.len() < usize::from(u16::MAX)
     }
 
-    /// Whether everything of another batch may be added.
+    /// Whether all events of another batch fit.
     pub fn has_room_for_batch(&self, other: &Batch, limits: BatchLimits) -> bool {
         let n_other = u32::try_from(other.len()).unwrap_or(u32::MAX);
         self.len().saturating_add(n_other) <= limits.events_max
@@ -102,7 +102,7 @@ impl OpenBatch {
             && self.subscriptions.len() + other.subscriptions.len() < usize::from(u16::MAX)
     }
 
-    /// Adds everything of `other`. The caller asked [`Self::has_room_for`].
+    /// Adds all events of `other`. The caller has checked [`Self::has_room_for`].
     pub fn join(&mut self, other: &Self) {
         let places: Vec<u16> = other
             .subscriptions
@@ -127,7 +127,7 @@ impl OpenBatch {
         u16::try_from(index).expect("the number of subscriptions is kept below 65,535")
     }
 
-    /// The subscriptions of its events, each once.
+    /// The subscriptions of its events, without duplicates.
     pub fn subscriptions(&self) -> &[Arc<str>] {
         &self.subscriptions
     }
@@ -161,7 +161,7 @@ impl OpenBatch {
         }
     }
 
-    /// The plain form, with room for its version.
+    /// The plain form, with capacity for the version byte.
     fn plain(self) -> Vec<u8> {
         let Self {
             mut body,
@@ -189,7 +189,7 @@ impl OpenBatch {
         body
     }
 
-    /// As a target sees it, without the detour over the stored form.
+    /// Converts it to a batch for a target, without encoding the stored form.
     pub fn batch(self, destination: Arc<str>, class: BatchClass) -> Batch {
         let mut end = 0;
         let entries = self.entries.iter().map(|(length, subscription)| {
@@ -213,7 +213,7 @@ impl OpenBatch {
     }
 }
 
-/// A batch as a target sees it. Cheap to clone.
+/// A batch in the form for targets. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Batch {
     destination: Arc<str>,
@@ -242,7 +242,7 @@ pub struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// What a receiver may recognise a repetition by: the same for every attempt and node.
+    /// The key by which a receiver recognises a repetition: equal in every attempt and on every node.
     pub fn idempotency_key(&self) -> String {
         format!("{}:{}", self.event_id, self.subscription)
     }
@@ -346,7 +346,7 @@ impl Batch {
         &self.destination
     }
 
-    /// Whether it holds audit or traffic events.
+    /// Whether it contains audit or traffic events.
     pub fn class(&self) -> BatchClass {
         self.class
     }
@@ -356,7 +356,7 @@ impl Batch {
         self.entries.len()
     }
 
-    /// Whether it holds nothing.
+    /// Whether it contains no events.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -399,7 +399,7 @@ impl Batch {
         array
     }
 
-    /// All of it once more, to be stored.
+    /// Copies all events into an open batch, to be stored again.
     pub fn reopened(&self) -> OpenBatch {
         self.only(|_| true).unwrap_or_default()
     }
@@ -409,7 +409,7 @@ impl Batch {
         self.body.try_into_mut().ok().map(Vec::from)
     }
 
-    /// The events for which `keep` says yes, as a new batch; `None` when none is kept.
+    /// The events for which `keep` returns true, as a new batch; `None` if there are none.
     pub fn only(&self, mut keep: impl FnMut(usize) -> bool) -> Option<OpenBatch> {
         let mut open = OpenBatch::default();
         for (index, delivery) in self.deliveries().enumerate() {
@@ -420,7 +420,7 @@ impl Batch {
         (!open.is_empty()).then_some(open)
     }
 
-    /// Two halves in order; `None` when there is one event or none.
+    /// Two halves in order; `None` for fewer than two events.
     pub fn halves(&self) -> Option<[OpenBatch; 2]> {
         let middle = self.len() / 2;
         Some([
@@ -429,7 +429,7 @@ impl Batch {
         ])
     }
 
-    /// The first event alone and all others, in order; `None` when there is one event or none.
+    /// The first event alone and all others, in order; `None` for fewer than two events.
     pub fn first_and_rest(&self) -> Option<[OpenBatch; 2]> {
         Some([
             self.only(|index| index == 0)?,
@@ -462,13 +462,13 @@ pub(crate) fn compressed(plain: &[u8], version: u8) -> Option<Vec<u8>> {
     }
     stored.extend_from_slice(&length.to_le_bytes());
     stored.push(version);
-    // It waits in memory, if only for its turn to be written.
+    // It may wait in memory until it is written.
     stored.shrink_to_fit();
     Some(stored)
 }
 
-/// The plain form of what was packed, without its version. Takes no more memory than the plain form of a
-/// batch may have, nor than its length can stand for.
+/// Decompresses a stored batch without its version. Allocates at most the maximum size of the plain form, and at most
+/// the size to which this many bytes can expand.
 pub(crate) fn decompressed(rest: &[u8]) -> Result<Vec<u8>, Unreadable> {
     let (block, length) = rest.split_last_chunk::<4>().ok_or(Unreadable)?;
     let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| Unreadable)?;
@@ -538,7 +538,7 @@ mod tests {
         assert_eq!(body.bytes, lines as u64);
         assert_eq!(body.stored.last(), Some(&PACKED));
         assert!(5 * body.stored.len() < plain.len(), "{}", body.stored.len());
-        // As the format before stored it.
+        // As the previous format stored it.
         let stored = [&plain[..], &[PLAIN]].concat();
         let read = |stored| Batch::read("ed_1".into(), BatchClass::Traffic, stored);
         let (before, now) = (read(stored).unwrap(), read(body.stored).unwrap());
@@ -555,7 +555,7 @@ mod tests {
         for length in [5 * 255 + 1, (16 << 20) + 1, u32::MAX] {
             assert_eq!(decompressed(&claims(length)), Err(Unreadable));
         }
-        // More, or less, than it says.
+        // More or fewer bytes than the stored length.
         assert_eq!(decompressed(&claims(3)), Err(Unreadable));
         assert_eq!(decompressed(&claims(1000)), Err(Unreadable));
     }
@@ -576,7 +576,7 @@ mod tests {
         assert_eq!(batch.lines().iter().filter(|b| **b == b'\n').count(), 3);
     }
 
-    /// Fills batches the way the recorder does.
+    /// Fills batches in the same way as the recorder.
     fn pack(sizes: &[usize], limits: BatchLimits) -> Vec<OpenBatch> {
         let subscription: Arc<str> = "esb_1".into();
         let mut done = Vec::new();
@@ -630,7 +630,7 @@ mod tests {
             let mut seen = Vec::new();
             for open in pack(&sizes, limits) {
                 prop_assert!(open.len() == 1 || (open.len() <= events_max && open.bytes() <= bytes_max));
-                // Split down to single events, as a destination that refuses each batch makes us do.
+                // Splits down to single events, as for a destination that refuses every batch.
                 let mut stack = vec![read(open)];
                 while let Some(batch) = stack.pop() {
                     match batch.halves() {

@@ -1,13 +1,13 @@
 //! Traffic batches in memory, in a buffer for each destination.
 //!
-//! The queue is for destinations that are unreachable or slow. A destination that accepts what it is sent gets
-//! its batches from memory, one at a time, from the same worker that sends queued batches (`worker/direct`).
-//! A batch that is not settled within [`crate::Settings::direct_for`] is written to the queue (`spill`), so
-//! no event is in memory alone for longer than that and the flush before it, as long as the queue can be
-//! written. When a send fails, all batches behind it are written to the queue immediately.
+//! The queue is for destinations that are unreachable or slow. A destination that accepts its batches gets them from
+//! memory, one at a time, from the same worker that sends queued batches (`worker/direct`). A batch that is not settled
+//! within [`crate::Settings::direct_for`] is written to the queue (`spill`). So no event is only in memory for longer
+//! than that and the flush before it, as long as the queue can be written. When a send fails, all batches behind it are
+//! written to the queue immediately.
 //!
-//! No batch overtakes those in the queue or on their way there. Batches that arrive meanwhile wait here until
-//! the queue is empty or their time is over, so one slow moment does not send all later batches through the
+//! No batch overtakes those in the queue or those being written to it. Batches that arrive meanwhile wait here until
+//! the queue is empty or their time limit is reached, so one slow moment does not send all later batches through the
 //! disk. Small batches are joined into full ones while they wait.
 
 use std::collections::VecDeque;
@@ -29,11 +29,11 @@ struct State {
     route: Route,
     /// Whether the buffer is in the list of the spill task.
     is_spill_requested: bool,
-    /// Whether a timer will look at the first batch.
+    /// Whether a timer is armed for the first batch.
     has_timer: bool,
 }
 
-/// Who holds batches that were taken from the front and are not settled.
+/// The holder of batches that were taken from the front and are not settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Taken {
     #[default]
@@ -103,7 +103,7 @@ impl DeliveryBuffer {
         !state.batches.is_empty() || state.taken != Taken::Nobody
     }
 
-    /// Notes that the spill task must write the batches. Whether it has to be notified.
+    /// Requests that the spill task writes the batches. Returns whether it must be notified.
     pub(crate) fn request_spill(&self) -> bool {
         let mut state = self.state();
         !state.batches.is_empty() && !std::mem::replace(&mut state.is_spill_requested, true)

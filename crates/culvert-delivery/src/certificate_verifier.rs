@@ -7,8 +7,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 
-/// A TLS configuration for a library that connects to an address: certificates are verified for
-/// `name`, whatever the library says that it connects to.
+/// A TLS configuration for a library that connects to an address. Certificates are verified for
+/// `name`, whatever name the library uses.
 pub(crate) fn verified_for(
     name: ServerName<'static>,
     config: &ClientConfig,

@@ -31,9 +31,9 @@ const NOTE_EVERY: Duration = Duration::from_millis(500);
 const NOTE_AGAIN_AFTER: Duration = Duration::from_secs(3600);
 /// Maximum number of destinations stored together.
 const NOTES_MAX: usize = 500;
-/// Time for which a tail is announced as open,
+/// How long a tail is announced as open.
 const TAIL_FOR: Duration = Duration::from_secs(30);
-/// and after which it is announced again.
+/// Interval of announcing a tail again.
 const TAIL_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// Bytes of lines in one piece, and pieces that are read together.
 const PIECE_BYTES: usize = 256 << 10;
@@ -234,7 +234,7 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
         }
     }
     for id in sharing.own.keys() {
-        // One that stays expires.
+        // A tail that is not closed here expires.
         sharing.plane.queue.close_tail(id).await.ok();
     }
 }

@@ -1,4 +1,4 @@
-//! Configurations of targets: how they are read, checked, merged and redacted.
+//! Reads, checks, merges and redacts configurations of targets.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The delivery plane as its users see it.
+//! The public interface of the delivery plane.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -48,7 +48,7 @@ use crate::{retained, retained_bodies, retention, worker};
 /// Time limit of a test event.
 const TEST_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Records after which the flusher is woken: few enough to be in the processor's cache still.
+/// Records after which the flusher is woken: few enough to still be in the processor's cache.
 const WAKE_RECORDS: usize = 128;
 
 /// The delivery plane.
@@ -139,12 +139,12 @@ impl Delivery {
         let before = self.plane.table.swap(Arc::clone(&compiled));
         self.plane.tables.send_modify(|n| *n = n.saturating_add(1));
         self.plane.recapture();
-        // Workers of unchanged destinations have nothing new to do.
+        // Workers of unchanged destinations need not be woken.
         let edited = compiled.unlike(&before).chain(before.unlike(&compiled));
         self.plane.notifier.wake_each(edited);
     }
 
-    /// Says that the published table has the rights of this revision of the store, or later ones.
+    /// Notes that the published table has the rights of this revision of the store, or later ones.
     pub fn has_rights_of(&self, revision: i64) {
         self.plane.rights.send_replace(revision);
     }
@@ -172,7 +172,7 @@ impl Delivery {
         &self.plane.meters
     }
 
-    /// Deliveries that wait: in the memory of this node, and in the queue as far as this node knows.
+    /// Deliveries that wait: in the memory of this node, and in the queue as of the last count of this node.
     pub fn waiting(&self) -> u64 {
         self.plane.all_counters.waiting_events()
     }
@@ -188,7 +188,7 @@ impl Delivery {
     /// Health of a destination across all nodes.
     ///
     /// # Errors
-    /// A queue that fails.
+    /// If the queue fails.
     pub async fn cluster_health(&self, destination: &str) -> Result<ClusterHealth, Fault> {
         cluster::health(&self.plane, destination).await
     }
@@ -206,7 +206,7 @@ impl Delivery {
     /// Dead letters of a destination, newest first, with ids below `before`.
     ///
     /// # Errors
-    /// A queue that fails.
+    /// If the queue fails.
     pub async fn dead_letters(
         &self,
         destination: &str,
@@ -226,7 +226,7 @@ impl Delivery {
     /// Moves dead letters of a destination to the end of its queue, in the order of `ids`. Returns how many existed.
     ///
     /// # Errors
-    /// A queue that fails. Dead letters moved before the failure stay in the queue.
+    /// If the queue fails. Dead letters moved before the failure stay in the queue.
     pub async fn redrive(&self, destination: &str, ids: &[i64]) -> Result<u32, Fault> {
         let queue = &self.plane.queue;
         let mut n_redriven = 0;
@@ -250,7 +250,7 @@ impl Delivery {
     /// the range.
     ///
     /// # Errors
-    /// A queue that fails.
+    /// If the queue fails.
     pub async fn replayed(&self, replay: &str, range: &Range) -> Result<i64, Fault> {
         let value = self.plane.queue.cursor(&Replay::cursor(replay)).await?;
         Ok(Replay::position(range, value))
@@ -259,7 +259,7 @@ impl Delivery {
     /// Progress of a replay in the traffic log.
     ///
     /// # Errors
-    /// A queue that fails.
+    /// If the queue fails.
     pub async fn replayed_traffic(&self, replay: &str, range: &TrafficRange) -> Result<i64, Fault> {
         let name = Replay::traffic_cursor(replay);
         let value = self.plane.queue.cursor(&name).await?;
@@ -269,7 +269,7 @@ impl Delivery {
     /// A page of the retained events.
     ///
     /// # Errors
-    /// A store or queue that fails.
+    /// If the store or the queue fails.
     pub async fn events(&self, query: &EventQuery) -> Result<EventPage, Fault> {
         let turn = self.searches.take(&query.owner, query.is_followed);
         let _turn = turn.await;
@@ -282,10 +282,10 @@ impl Delivery {
         budget.map_or(0, |budget| budget.skipped())
     }
 
-    /// Where following the retained events begins: behind all there are now.
+    /// The cursor after all retained events, from which new events are followed.
     ///
     /// # Errors
-    /// A store or queue that fails.
+    /// If the store or the queue fails.
     pub async fn events_end(&self) -> Result<Cursor, Fault> {
         event_query::end(&self.plane).await
     }
@@ -298,7 +298,7 @@ impl Delivery {
     /// The time of a retained traffic event of `account`, if it exists.
     ///
     /// # Errors
-    /// A queue that fails.
+    /// If the queue fails.
     pub async fn find_traffic(&self, id: &str, account: &str) -> Result<Option<Timestamp>, Fault> {
         let found = retained::find(&self.plane, id, account).await?;
         Ok(found.map(|(_, at)| at))
@@ -307,7 +307,7 @@ impl Delivery {
     /// The messages captured beside a traffic event; `None` if there are none.
     ///
     /// # Errors
-    /// A queue that fails.
+    /// If the queue fails.
     pub async fn messages(&self, event: &str) -> Result<Option<CapturedMessages>, Fault> {
         retained_bodies::of(&self.plane, event).await
     }
@@ -316,7 +316,7 @@ impl Delivery {
     /// bound is an event of `account` that is not retained.
     ///
     /// # Errors
-    /// A queue that fails.
+    /// If the queue fails.
     pub async fn traffic_range(
         &self,
         from: &Bound,
@@ -399,7 +399,7 @@ impl Delivery {
                         span.as_millis()
                     );
                 }
-                // The loss is counted once. From here on the counts are those of this run.
+                // The loss is counted once. From here on, the counts are those of this run.
                 losses.counts.write(&plane.queue, 0, 0).await;
                 if let Some(note) = &mut losses.note {
                     note.write(0);

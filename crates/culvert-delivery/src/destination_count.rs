@@ -1,4 +1,4 @@
-//! Counts of one destination: what each reading has not seen before, and latencies.
+//! Counts of one destination: changes since the last reading, and latencies.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(crate) struct DestinationCount {
 struct Readings {
     /// Totals of counters at the last reading.
     before: Point,
-    /// Latencies that were collected and not read.
+    /// Latencies since the last reading.
     pending: Point,
     /// Latencies since the start.
     total: Point,
@@ -51,7 +51,7 @@ impl DestinationCount {
         readings.total.merge_step(&new);
     }
 
-    /// What was counted since the last call, where `totals` are the counters of the destination since the start.
+    /// Counts since the last call. `totals` are the counters of the destination since the start.
     pub(crate) fn read(&self, mut totals: Point) -> Point {
         let mut readings = lock(&self.read);
         self.collect(&mut readings);

@@ -1,9 +1,10 @@
 //! Copies audit events from the outbox to the queue, exactly once, in commit order.
 //!
-//! The store decides at the commit which subscriptions get an event. Subscriptions whose owner has lost the right to
-//! it since are skipped here: a private event waits for a table with the rights of its commit or later. The cursor is in the queue and moves in the transaction that appends the copies, from
-//! the position at which they were read, so of several nodes only the first copies. Live tails have a cursor in memory,
-//! so a tail on this node sees what another node copied.
+//! The store selects the subscriptions of an event at the commit. Subscriptions whose owner has lost the right since
+//! are skipped here: a private event waits for a table with the rights of its commit or later. The cursor is in the
+//! queue. It moves in the transaction that appends the copies, from the position at which they were read, so of several
+//! nodes only the first copies. Live tails have a cursor in memory, so a tail on this node gets events that another
+//! node copied.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +82,7 @@ impl Dispatcher {
                 alive = changed => watching = alive,
                 // The sender is in the plane.
                 _ = tables.changed(), if !self.has_table => self.has_table = true,
-                // The same.
+                // Its sender is in the plane, too.
                 _ = rights.changed(), if self.waits_for.is_some() => {}
                 () = self.plane.tails.changed() => {}
                 () = tokio::time::sleep(pause) => {}

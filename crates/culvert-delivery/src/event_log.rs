@@ -88,8 +88,8 @@ pub(crate) trait EventLog: Debug + Send + Sync {
         now: Timestamp,
     ) -> BoxFuture<'a, Result<Option<Lease>, Fault>>;
 
-    /// Leases the next batches of a class with their bodies: one, and those due behind it that fit into the same send,
-    /// or more. The first of those sent together is settled last: its holder holds the others too.
+    /// Leases the next batches of a class with their bodies: those that fit into one send, or more. The first of those
+    /// sent together is settled last, because its lease also covers the others.
     fn lease_several<'a>(
         &'a self,
         destination: &'a str,
@@ -142,7 +142,7 @@ pub(crate) trait EventLog: Debug + Send + Sync {
     fn release_owner<'a>(&'a self, owner: &'a str) -> BoxFuture<'a, Result<(), Fault>>;
 }
 
-/// One lease at a time.
+/// Operations on a single lease.
 impl dyn EventLog {
     pub(crate) async fn ack(&self, lease: &Lease) -> Result<(), QueueError> {
         self.settle_one(lease, Settlement::Ack).await

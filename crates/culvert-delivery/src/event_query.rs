@@ -1,17 +1,17 @@
-//! Pages of the kept events, for queries: of the audit log and of the traffic log, merged by time.
+//! Pages of retained events, for queries: of the audit log and of the traffic log, merged by time.
 //!
-//! Each log is read in its own order, in which no event is skipped or repeated whatever its clock said, and of
-//! the two next events the one comes that happened next. A cursor says how far each log was read, so pages fit
-//! together whatever is written meanwhile.
+//! Each log is read in its own order, so no event is skipped or repeated if clocks differ. Of the next events of both
+//! logs, the earlier one comes first (newest first: the later one). A cursor contains the read position of each log, so
+//! consecutive pages are complete even if events are written meanwhile.
 //!
-//! Several nodes write their traffic side by side, each about once a second. So within a page, traffic is sorted by
-//! time; a follower gets it in the order of the log.
+//! Several nodes write their traffic concurrently, each about once a second. So traffic is sorted by time within a
+//! page, but a follower gets it in the order of the log.
 //!
-//! A page costs no more than [`WORK_MAX`] and [`TIME_MAX`], however few events it finds, and has at most
-//! [`PAGE_BYTES_MAX`]. A page that ends early has a cursor to continue with.
+//! A page costs at most [`WORK_MAX`] and [`TIME_MAX`], however few events it finds, and has at most [`PAGE_BYTES_MAX`].
+//! A page that ends early has a cursor from which the next one continues.
 //!
-//! Not here: how many searches run concurrently (`search_turns`), which kinds a caller may read, and what a page looks
-//! like (control).
+//! Not here: how many searches run concurrently (`search_turns`), which kinds a caller may read, and the form of pages
+//! in the API (control).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,39 +28,39 @@ use crate::plane::Plane;
 use crate::retained;
 use crate::stored_piece::{StoredEvent, StoredPiece};
 
-/// Work of one page; a unit is about a nanosecond.
+/// Maximum work of one page; a unit is about a nanosecond.
 const WORK_MAX: u64 = 250_000_000;
-/// Time of one page, where the disk is slow.
+/// Maximum time of one page, for slow disks.
 const TIME_MAX: Duration = Duration::from_secs(2);
-/// Work of looking at an event, at each byte of it, at each byte that a filter reads, and of each unit that a
-/// filter spends.
+/// Work of examining an event, of each of its bytes, of each byte that a filter reads, and of each cost unit of a
+/// filter.
 const EVENT_WORK: u64 = 500;
 const BYTE_WORK: u64 = 2;
 const FILTER_BYTE_WORK: u64 = 6;
 const FILTER_UNIT_WORK: u64 = 10;
-/// Work before other tasks of the thread get their turn.
+/// Work after which other tasks of the thread run.
 const TURN_WORK: u64 = 1_000_000;
-/// Bytes of events in one page. One event more may exceed it.
+/// Maximum bytes of events in one page. The last event may exceed it.
 const PAGE_BYTES_MAX: usize = 1 << 20;
 /// Rows of the audit log in one read.
 const ROWS: u32 = 64;
 /// Pieces of the traffic log in one read.
 const PIECES: u32 = 2;
 
-/// A search of the kept events.
+/// A search of the retained events.
 #[derive(Debug)]
 pub struct EventQuery {
-    /// Whose search it is. Each owner has a share of all searches.
+    /// The owner of the search. Each owner has a share of all searches.
     pub owner: String,
     /// Only events of this account.
     pub account: String,
-    /// Only events of these kinds; of every kind, if `None`.
+    /// Only events of these kinds; `None` for every kind.
     pub kinds: Option<Vec<String>>,
-    /// Only events that this holds for.
+    /// Only events that match this filter.
     pub filter: Option<LogFilter>,
-    /// Only events that happened no earlier,
+    /// Only events at this time or later.
     pub since: Option<Timestamp>,
-    /// and no later.
+    /// Only events at this time or earlier.
     pub until: Option<Timestamp>,
     /// Only audit events about the object with this id, or traffic of the endpoint with it.
     pub object: Option<String>,
@@ -68,49 +68,49 @@ pub struct EventQuery {
     pub actor: Option<String>,
     /// The direction.
     pub order: Order,
-    /// Where to continue; from the beginning, if `None`.
+    /// The cursor to continue from; `None` for the beginning.
     pub from: Option<Cursor>,
     /// Maximum number of events of a page.
     pub limit: usize,
-    /// Whether the search continues behind the cursor of each event. If not, it continues behind the page, whose
-    /// traffic is sorted by time.
+    /// Whether each event has its own cursor to continue from. Otherwise the search continues after the whole page,
+    /// whose traffic is sorted by time.
     pub is_followed: bool,
 }
 
-/// How far both logs were read, in one direction. Newest first, the events before the positions are left;
-/// oldest first, those behind them.
+/// The read position in both logs, for one direction. Newest first, the events before the positions remain; oldest
+/// first, those after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     order: Order,
-    /// The row of the audit log that was read last, or beyond which reading begins.
+    /// The last row that was read in the audit log, or the bound at which reading begins.
     audit: i64,
-    /// The piece of the traffic log that was read last,
+    /// The last piece that was read in the traffic log.
     piece: i64,
-    /// and how much of it: newest first, the events below this index are left; oldest first, those from it.
+    /// The position in that piece. Newest first, the events below this index remain; oldest first, those from it on.
     index: u32,
 }
 
 /// Events that were found.
 #[derive(Debug)]
 pub struct EventPage {
-    /// In the order that was asked for.
+    /// In the requested order.
     pub events: Vec<LoggedEvent>,
-    /// Where to continue.
+    /// The cursor to continue from.
     pub next: Cursor,
     /// Whether both logs were read to their end.
     pub is_end: bool,
 }
 
-/// An event with what its log knows of it.
+/// An event with its metadata in the log.
 #[derive(Clone, Debug)]
 pub struct LoggedEvent {
     /// The envelope, exactly as stored.
     pub envelope: String,
-    /// `ep_…` of the endpoint whose traffic it is.
+    /// `ep_…` of the endpoint that had the traffic.
     pub endpoint: Option<String>,
-    /// Its place in the audit log, if it is in that.
+    /// Its position in the audit log; `None` for traffic.
     pub audit: Option<AuditPlace>,
-    /// Where to continue behind it.
+    /// The cursor to continue after this event.
     pub cursor: Cursor,
 }
 
@@ -119,9 +119,9 @@ pub struct LoggedEvent {
 pub struct AuditPlace {
     /// Position in commit order, without gaps.
     pub position: i64,
-    /// Its hash; none until the next write, if a program without a chain wrote it.
+    /// Its hash; `None` until the next write, if a program without the chain wrote it.
     pub hash: Option<String>,
-    /// The hash before it.
+    /// The hash of the previous event.
     pub previous: Option<String>,
     /// Nanoseconds since 1970.
     pub happened_at: i64,
@@ -129,13 +129,13 @@ pub struct AuditPlace {
     pub audience: String,
 }
 
-/// A text that is no cursor.
+/// The text is not a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the cursor is malformed")]
 pub struct NotACursor;
 
 impl Cursor {
-    /// The direction it continues in.
+    /// The direction of the cursor.
     pub fn order(&self) -> Order {
         self.order
     }
@@ -185,7 +185,7 @@ impl FromStr for Cursor {
     }
 }
 
-/// The end of both logs: where following begins.
+/// The end of both logs, where following begins.
 pub(crate) async fn end(plane: &Plane) -> Result<Cursor, Fault> {
     let (_, last) = plane.queue.settled_ends().await?;
     Ok(Cursor {
@@ -201,7 +201,7 @@ pub(crate) async fn page(plane: &Plane, query: &EventQuery) -> Result<EventPage,
     page_within(plane, query, WORK_MAX).await
 }
 
-/// The same for so much work, or what a first step takes.
+/// Like [`page`], with a limit of `work_max`. The first step is always taken.
 pub(crate) async fn page_within(
     plane: &Plane,
     query: &EventQuery,
@@ -258,7 +258,7 @@ fn comes_first(order: Order, audit: Timestamp, traffic: Timestamp) -> bool {
     }
 }
 
-/// The events with the traffic among them sorted by time. Audit events keep the order of their log.
+/// Sorts the traffic among the events by time. Audit events keep the order of their log.
 fn by_time(order: Order, events: Vec<(Timestamp, LoggedEvent)>) -> Vec<(Timestamp, LoggedEvent)> {
     let is_audit = |(_, event): &(Timestamp, LoggedEvent)| event.audit.is_some();
     let (audit, mut traffic): (Vec<_>, Vec<_>) = events.into_iter().partition(is_audit);
@@ -292,12 +292,12 @@ fn cursor(order: Order, audit: &AuditSource, traffic: &TrafficSource) -> Cursor 
     }
 }
 
-/// What a page may still cost.
+/// The remaining budget of a page.
 struct Budget {
     work: u64,
     work_max: u64,
     until: Instant,
-    /// The work at which other tasks get their next turn.
+    /// The work at which other tasks run next.
     turn_at: u64,
 }
 
@@ -321,14 +321,14 @@ impl Budget {
         self.work = self.work.saturating_add(work);
     }
 
-    /// Spends what reading the events of a piece costs.
+    /// Spends the cost of reading the events of a piece.
     fn open(&mut self, n_events: usize) {
         let n_events = u64::try_from(n_events).unwrap_or(u64::MAX);
         let work = n_events.saturating_mul(EVENT_WORK);
         self.work = self.work.saturating_add(work);
     }
 
-    /// Whether the filter holds.
+    /// Whether the filter matches.
     fn filter(&mut self, filter: &LogFilter, logged: Logged<'_>) -> bool {
         let (holds, units) = filter.matches(logged);
         let bytes = u64::try_from(logged.envelope.len()).unwrap_or(u64::MAX);
@@ -347,13 +347,13 @@ impl Budget {
     }
 }
 
-/// An event that is wanted and not taken yet.
+/// A matching event that is not yet part of the page.
 struct Found {
     at: Timestamp,
     envelope: String,
     endpoint: Option<String>,
     audit: Option<AuditPlace>,
-    /// How far its log is read once it is taken, in the positions of that log.
+    /// The read position after it is taken, in its log.
     passed: (i64, u32),
 }
 
@@ -379,16 +379,16 @@ impl EventQuery {
 }
 
 struct AuditSource {
-    /// Positions that are not read yet; empty after the end.
+    /// The first of the unread positions; they are empty after the end.
     first: i64,
     last: i64,
-    /// Whether objects and actors are looked for by index.
+    /// Whether the index is used to find objects and actors.
     is_indexed: bool,
     /// Rows that were read, but not examined yet.
     rows: VecDeque<LinkedRow>,
     found: Option<Found>,
     has_stepped: bool,
-    /// The last position that was examined without a match, or taken.
+    /// The last position that was examined without a match, or whose event was taken.
     passed: i64,
 }
 
@@ -412,7 +412,7 @@ impl AuditSource {
         (source.first, source.last) = (extent.anchor.seq.saturating_add(1), extent.last);
         let by_name = query.object.is_some() || query.actor.is_some();
         source.is_indexed = !by_name || log.is_indexed().await?;
-        // An object or an actor has few events, whose times are compared one by one.
+        // An object or an actor has few events, so their times are compared one by one.
         if !by_name || !source.is_indexed {
             source.narrow(plane, query).await?;
         }
@@ -427,7 +427,7 @@ impl AuditSource {
         Ok(source)
     }
 
-    /// Leaves out positions by the time that is asked for.
+    /// Excludes positions outside of the requested times.
     async fn narrow(&mut self, plane: &Plane, query: &EventQuery) -> Result<(), Fault> {
         use culvert_store::{Bound, RangeError};
         let since = query.since.map(Bound::At);
@@ -450,7 +450,7 @@ impl AuditSource {
         self.found.is_none() && self.rows.is_empty() && self.first > self.last
     }
 
-    /// Reads until something is found, or the end; false when the budget is spent before.
+    /// Reads until an event matches or the log ends. Returns false if the budget is used up before.
     async fn fill(
         &mut self,
         plane: &Plane,
@@ -458,7 +458,7 @@ impl AuditSource {
         budget: &mut Budget,
     ) -> Result<bool, Fault> {
         while !self.is_at_end() && self.found.is_none() {
-            // Each page takes a step in each log, so every page comes further.
+            // Every page takes at least one step in each log, so searches make progress.
             if self.has_stepped && budget.is_spent() {
                 return Ok(false);
             }
@@ -540,10 +540,10 @@ impl AuditSource {
 }
 
 struct TrafficSource {
-    /// Positions of pieces that are not read yet; empty after the end.
+    /// The first of the unread pieces; they are empty after the end.
     first: i64,
     last: i64,
-    /// Of the first piece that is read, the index where its reading begins or ends.
+    /// The index in the first piece at which reading begins or ends.
     resumes: Option<(i64, u32)>,
     /// Pieces that were read, but not examined yet.
     pieces: VecDeque<Piece>,
@@ -551,11 +551,11 @@ struct TrafficSource {
     opened: Option<OpenedPiece>,
     found: Option<Found>,
     has_stepped: bool,
-    /// How far the log was examined without a match, or taken.
+    /// The position up to which events were examined without a match, or taken.
     passed: (i64, u32),
 }
 
-/// A piece with the events that are left of it.
+/// A piece with its remaining events.
 struct OpenedPiece {
     id: i64,
     events: StoredPiece,
@@ -606,7 +606,7 @@ impl TrafficSource {
         self.found.is_none() && has_read && self.first > self.last
     }
 
-    /// Reads until something is found, or the end; false when the budget is spent before.
+    /// Reads until an event matches or the log ends. Returns false if the budget is used up before.
     async fn fill(
         &mut self,
         plane: &Plane,
@@ -614,7 +614,7 @@ impl TrafficSource {
         budget: &mut Budget,
     ) -> Result<bool, Fault> {
         while !self.is_at_end() && self.found.is_none() {
-            // Each page takes a step in each log, so every page comes further.
+            // Every page takes at least one step in each log, so searches make progress.
             if self.has_stepped && budget.is_spent() {
                 return Ok(false);
             }
@@ -653,7 +653,7 @@ impl TrafficSource {
         let id = piece.id;
         budget.spend(piece.body.as_ref().map_or(0, Vec::len));
         let Some((_, events)) = retained::read(piece) else {
-            // A damaged piece is passed like an empty one.
+            // A damaged piece is skipped like an empty one.
             self.has_stepped = true;
             self.passed = end_of(id, order);
             return;
@@ -669,7 +669,7 @@ impl TrafficSource {
         self.opened = Some(OpenedPiece { id, events, left });
     }
 
-    /// Looks at the next event of the opened piece.
+    /// Examines the next event of the opened piece.
     fn look(&mut self, query: &EventQuery, budget: &mut Budget) {
         let Some(OpenedPiece { id, events, left }) = &mut self.opened else {
             return;
@@ -710,7 +710,7 @@ impl TrafficSource {
     }
 }
 
-/// Behind all events of a piece: the next piece, of which nothing was read.
+/// The position after all events of a piece: the start of the next piece.
 fn end_of(piece: i64, order: Order) -> (i64, u32) {
     match order {
         Order::NewestFirst => (piece.saturating_sub(1), u32::MAX),
@@ -718,7 +718,7 @@ fn end_of(piece: i64, order: Order) -> (i64, u32) {
     }
 }
 
-/// The time and the envelope of a traffic event, if it is wanted.
+/// The time and the envelope of a traffic event, if it matches.
 fn wanted(
     query: &EventQuery,
     event: StoredEvent<'_>,

@@ -15,9 +15,9 @@ pub enum FailureClass {
     Config,
     /// The batch is too large for the destination.
     Split,
-    /// The content was rejected, and would be again.
+    /// The content was rejected, and a repetition would be rejected too.
     Permanent,
-    /// The request was sent and no response came: it may have been accepted.
+    /// The request was sent but no response arrived: it may have been accepted.
     Unknown,
     /// The destination no longer exists; nothing is sent until it is edited.
     Gone,
@@ -57,7 +57,7 @@ impl FailureClass {
 /// A failed send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Decides the reaction.
+    /// The class, which decides the reaction.
     pub class: FailureClass,
     /// The destination's error code: an HTTP status or a short word. At most 64 bytes.
     pub code: String,

@@ -25,18 +25,18 @@ use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::{Outcome, Verdict};
 
-/// How a request is answered.
+/// The response to a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
     /// Status, further header lines, body.
     Status(u16, Vec<String>, String),
-    /// The connection is closed without an answer.
+    /// Close the connection without a response.
     Close,
-    /// The body of an answer with that status breaks off.
+    /// A response with that status whose body is truncated.
     Torn(u16),
-    /// The body of an answer with that status comes a byte at a time, and does not end.
+    /// A response with that status whose body arrives a byte at a time and does not end.
     Drips(u16),
-    /// No answer ever comes.
+    /// No response.
     Hang,
 }
 
@@ -70,7 +70,7 @@ impl RecordedRequest {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// The body, which is under gzip, as JSON.
+    /// The gzip-compressed body as JSON.
     pub(crate) fn unpacked(&self) -> Value {
         assert_eq!(self.header("content-encoding"), Some("gzip"));
         serde_json::from_reader(flate2::read::GzDecoder::new(&self.body[..])).unwrap()
@@ -122,12 +122,12 @@ impl Fake {
         format!("http://{}{path}", self.addr)
     }
 
-    /// The next requests are answered like this, in order.
+    /// Sets the responses to the next requests, in order.
     pub(crate) fn script(&self, replies: impl IntoIterator<Item = Reply>) {
         self.shared.script.lock().unwrap().extend(replies);
     }
 
-    /// Requests beyond the script are answered like this.
+    /// Sets the response to requests after the script.
     pub(crate) fn otherwise(&self, reply: Reply) {
         *self.shared.otherwise.lock().unwrap() = Some(reply);
     }
@@ -216,7 +216,7 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Re
     })
 }
 
-/// Waits until `condition` holds, looking often; fails after thirty seconds.
+/// Waits until `condition` holds, and fails after thirty seconds.
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !condition() {
@@ -237,19 +237,19 @@ pub(crate) fn batch(class: BatchClass, envelopes: &[&str]) -> Batch {
     Batch::read("ed_1".into(), class, open.finish().stored).unwrap()
 }
 
-/// An envelope as recorders make them.
+/// An envelope in the form of the recorder.
 pub(crate) fn envelope(id: u32, at: &str) -> String {
     format!(
         r#"{{"event_id":"ev_{id}","event_type":"test","event_timestamp":"{at}","account_id":"ac_1","principal":null,"object":{{}}}}"#
     )
 }
 
-/// Two events of one second.
+/// Two events of the same second.
 pub(crate) fn pair() -> [String; 2] {
     [1, 2].map(|id| envelope(id, "2027-01-15T08:00:00.000Z"))
 }
 
-/// A target of `ty` on a clock that stands at 2027-01-15T08:00:00Z, allowed to reach this machine.
+/// A target of `ty` with a clock at 2027-01-15T08:00:00Z, allowed to reach this machine.
 pub(crate) fn target(
     ty: &TargetType,
     config: &Value,
@@ -291,7 +291,7 @@ pub(crate) fn failure(verdict: Verdict) -> Failure {
     }
 }
 
-/// The class of each outcome, `None` for what was taken.
+/// The class of each outcome, `None` for accepted events.
 pub(crate) fn classes(verdict: Verdict) -> Vec<Option<FailureClass>> {
     match verdict {
         Verdict::Partial(outcomes) => outcomes
@@ -306,7 +306,7 @@ pub(crate) fn classes(verdict: Verdict) -> Vec<Option<FailureClass>> {
     }
 }
 
-/// Names of tests: every `….example` but `gone.example` is this machine.
+/// A resolver for tests: every name in `.example` except `gone.example` is this machine.
 #[derive(Debug)]
 pub(crate) struct Named;
 
@@ -332,7 +332,7 @@ impl Named {
     }
 }
 
-/// A certificate of one name, as `cert.pem` and `key.pem` in `folder`.
+/// Writes a certificate for one name to `cert.pem` and `key.pem` in `folder`.
 pub(crate) fn certificate(
     folder: &tempfile::TempDir,
     name: &str,
@@ -344,13 +344,13 @@ pub(crate) fn certificate(
     made
 }
 
-/// A listener that speaks TLS for a server that does not.
+/// A proxy that terminates TLS for a server without TLS.
 pub(crate) struct TlsFront {
     pub(crate) port: u16,
     _task: JoinSet<()>,
 }
 
-/// The same with a certificate of `name`, which it leaves as `cert.pem` in `folder`.
+/// Starts one with a certificate for `name`, which is in `cert.pem` in `folder`.
 pub(crate) async fn tls_front(folder: &tempfile::TempDir, name: &str, behind: String) -> TlsFront {
     let made = certificate(folder, name);
     let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();

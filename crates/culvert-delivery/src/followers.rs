@@ -1,4 +1,4 @@
-//! Live tails: events as they happen, for people who watch.
+//! Live tails: streams of events as they happen.
 //!
 //! A tail names kinds, and for traffic kinds fields and a filter. Their fields are captured only while it is open. It
 //! buffers at most 1,024 lines or 4 MiB for its reader. A slower reader misses lines and gets their number; no other
@@ -21,7 +21,7 @@ use crate::meters::Meters;
 pub const TAIL_LINES_MAX: usize = 1024;
 /// Maximum number of bytes buffered for a reader.
 pub const TAIL_BYTES_MAX: usize = 4 << 20;
-/// Each owner may open one of this many parts of all tails.
+/// Each owner may have at most one in this many of all open tails.
 const OWNER_SHARE: usize = 4;
 
 /// Selects the events of a tail.
@@ -32,9 +32,9 @@ pub struct TailSpec {
     /// The owner of the tail. Each owner has a share of all tails.
     #[serde(skip)]
     pub owner: String,
-    /// Names of kinds; every kind if there is none, or every traffic kind that has the fields where
-    /// fields or a filter are given. Other names than those of traffic kinds name audit kinds; the
-    /// caller knows which exist.
+    /// Names of kinds. If empty: every kind, or with fields or a filter every traffic kind that has
+    /// the fields. Names of other than traffic kinds name audit kinds; the caller checks that they
+    /// exist.
     pub kinds: Vec<String>,
     /// A filter for the traffic kinds; empty: all events.
     pub filter: String,
@@ -60,7 +60,7 @@ pub(crate) struct Follower {
     audit: Audit,
     waiting: Mutex<Waiting>,
     pub(crate) arrived: Notify,
-    /// Id and description for other nodes, if they can have traffic for it.
+    /// Id and description for other nodes, if they may have traffic for it.
     pub(crate) shared: Option<(String, String)>,
     /// Whether it is open on another node, which reads these lines.
     is_for_another_node: bool,
@@ -114,12 +114,12 @@ impl Follower {
         }
     }
 
-    /// Buffers a line. Whether it fitted.
+    /// Buffers a line. Returns whether it was accepted.
     pub(crate) fn put(&self, line: String) -> bool {
         let mut waiting = self.waiting();
         let fits = waiting.lines.len() < TAIL_LINES_MAX
             && waiting.bytes.saturating_add(line.len()) <= TAIL_BYTES_MAX
-            // After a loss, the reader gets its number before newer events.
+            // After a loss, the reader gets the number of lost lines before newer events.
             && waiting.lost == 0;
         if fits {
             waiting.bytes += line.len();
@@ -180,7 +180,7 @@ impl Tails {
         Ok(())
     }
 
-    /// The same for a tail of another node, which counts there.
+    /// Registers a tail of another node, which counts towards the limits there.
     pub(crate) fn open_for_another_node(&self, follower: &Arc<Follower>) {
         let writing = self
             .writing
@@ -192,12 +192,12 @@ impl Tails {
         drop(writing);
     }
 
-    /// Completes after a tail was opened that other nodes have traffic for.
+    /// Completes after a tail was opened for which other nodes may have traffic.
     pub(crate) async fn opened(&self) {
         self.opened.notified().await;
     }
 
-    /// The open tails that other nodes have traffic for: ids and descriptions.
+    /// The open tails for which other nodes may have traffic: ids and descriptions.
     pub(crate) fn shared(&self) -> Vec<(String, String, Arc<Follower>)> {
         let followers = self.followers.load();
         let shared = followers.iter().filter_map(|follower| {
@@ -233,7 +233,7 @@ impl Tails {
         self.changed.notified().await;
     }
 
-    /// What open tails want of each kind.
+    /// The fields that open tails need of each kind.
     pub(crate) fn captures(&self) -> Vec<(&'static Kind, Capture)> {
         let mut captures = Vec::new();
         for follower in self.followers.load().iter() {
@@ -250,7 +250,7 @@ impl Tails {
         self.n_audit.load(Ordering::Acquire) > 0
     }
 
-    /// Hands a traffic record to the tails that want it.
+    /// Passes a traffic record to the tails that match it.
     pub(crate) fn record(&self, record: &Record, event_id: &str, meters: &Meters) {
         let followers = self.followers.load();
         for follower in followers
@@ -276,7 +276,7 @@ impl Tails {
         }
     }
 
-    /// Hands an audit event to the tails that want it.
+    /// Passes an audit event to the tails that match it.
     pub(crate) fn event(&self, event: &Event, meters: &Meters) {
         for follower in self.followers.load().iter() {
             let wanted = follower.account == event.account
@@ -319,7 +319,7 @@ pub(crate) fn compile(spec: TailSpec) -> Result<Follower, Refusal> {
                 Err(refusal) => refused = Some(refusal),
             }
         }
-        // A field that one kind lacks and another has is no mistake; one that none has is.
+        // A field that only some of the kinds have is allowed; a field of no kind is an error.
         if let (true, Some(refusal)) = (traffic.is_empty(), refused) {
             return Err(refusal);
         }

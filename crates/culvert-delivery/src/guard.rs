@@ -1,8 +1,8 @@
-//! Which addresses and URLs our own requests may go to (reliability 9).
+//! The addresses and URLs that requests of this server may reach (reliability 9).
 //!
-//! Pure: no resolver and no socket here. `net` asks for every URL when a destination is configured
-//! and again at every attempt, and for every address right before it connects. A refusal names the
-//! rule and never the address, so that it tells nothing about names inside the network.
+//! Pure: this module has no resolver and no socket. `net` checks every URL when a destination is
+//! configured and at every attempt, and every address immediately before it connects. A refusal
+//! names the rule and not the address, so it reveals nothing about names inside the network.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,35 +12,35 @@ use url::{Host, Url};
 /// What the operator allows beyond the default.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// Networks that may be reached although a rule refuses them. Metadata addresses need an entry
-    /// that is exactly the one address.
+    /// Networks that are allowed although a rule denies them. Metadata addresses need an entry for
+    /// exactly that address.
     pub allow_networks: Vec<IpNet>,
-    /// Whether `http` URLs are allowed beside `https`.
+    /// Whether `http` URLs are allowed besides `https`.
     pub allow_plain_http: bool,
     /// Ports that are never connected to.
     pub deny_ports: Vec<u16>,
 }
 
-/// A URL that passed: scheme, port and host are known and the host is a name or an allowed address.
+/// A URL that was accepted: scheme, port and host are known, and the host is a name or an allowed address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedUrl {
     /// As parsed; without userinfo and fragment.
     pub url: Url,
-    /// The port, given or of the scheme.
+    /// The port in the URL or the default of the scheme.
     pub port: u16,
 }
 
-/// Most bytes of a URL.
+/// Maximum bytes of a URL.
 pub const URL_BYTES_MAX: usize = 2048;
-/// Most bytes of a host.
+/// Maximum bytes of a host.
 pub const HOST_BYTES_MAX: usize = 253;
-/// Most addresses of a host; a host with more is refused.
+/// Maximum number of addresses of a host; a host with more is denied.
 pub const ADDRESSES_MAX: usize = 16;
 
-/// The rule that refused. [`Denied::ALL`] lists every one, for meters and documents.
+/// The rule that denied a request. [`Denied::ALL`] lists all rules, for metrics and documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Denied {
-    /// Not a URL, or one with blanks or control characters, or too long.
+    /// Not a URL, or with spaces or control characters, or too long.
     #[error("it is not a URL of at most 2048 bytes")]
     Malformed,
     /// Neither `https` nor, where allowed, `http`.
@@ -55,7 +55,7 @@ pub enum Denied {
     /// No host, one of more than 253 bytes, or one with a zone.
     #[error("its host is neither a host name nor an IP address")]
     Host,
-    /// The resolver gave no address, or more than [`ADDRESSES_MAX`].
+    /// The resolver returned no address, or more than [`ADDRESSES_MAX`].
     #[error("its host resolves to no address or to too many")]
     Addresses,
     /// `0.0.0.0/8`, `::`.
@@ -85,7 +85,7 @@ pub enum Denied {
     /// IPv6 blocks that carry an IPv4 address.
     #[error("NAT64 and other translated addresses are not allowed")]
     Translated,
-    /// The addresses at which clouds answer with credentials.
+    /// The addresses at which cloud providers serve credentials.
     #[error("metadata services are not allowed")]
     Metadata,
     /// A listener of this server.
@@ -140,7 +140,7 @@ impl Denied {
 }
 
 impl Rules {
-    /// Every address, the metadata services too: for places that the operator named.
+    /// Allows every address, including metadata services, for hosts that the operator configured.
     pub(crate) fn of_the_operator() -> Self {
         Self {
             allow_networks: [IpNet::V4(v4(0, 0, 0, 0, 0)), IpNet::V6(v6(0, 0, 0, 0))]
@@ -152,7 +152,7 @@ impl Rules {
         }
     }
 
-    /// Checks a URL without resolving its host. A host that is an address is checked as one.
+    /// Checks a URL without resolving its host. A host that is an address is checked as an address.
     pub fn url(&self, text: &str) -> Result<CheckedUrl, Denied> {
         if text.len() > URL_BYTES_MAX
             || text
@@ -161,7 +161,7 @@ impl Rules {
         {
             return Err(Denied::Malformed);
         }
-        // The standard takes `https:host` and `https:///host` for `https://host`; we do not.
+        // The URL standard accepts `https:host` and `https:///host` for `https://host`; this guard does not.
         let (scheme, rest) = text.split_once(':').ok_or(Denied::Malformed)?;
         match scheme.to_ascii_lowercase().as_str() {
             "https" => {}
@@ -209,7 +209,7 @@ impl Rules {
         Ok(CheckedUrl { url, port })
     }
 
-    /// Judges a port.
+    /// Checks a port.
     pub fn port(&self, port: u16) -> Result<(), Denied> {
         if port == 0 || self.deny_ports.contains(&port) {
             return Err(Denied::Port);
@@ -217,7 +217,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Checks all addresses of a host: one that is not allowed refuses the host.
+    /// Checks all addresses of a host. If one is not allowed, the host is denied.
     pub fn addresses(&self, addresses: &[IpAddr]) -> Result<(), Denied> {
         if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
             return Err(Denied::Addresses);
@@ -241,7 +241,7 @@ impl Rules {
     }
 }
 
-/// The rule that refuses `address` unless the operator allows it.
+/// The rule that denies `address` unless the operator allows it.
 fn rule_against(address: IpAddr) -> Option<Denied> {
     if METADATA.contains(&address) {
         return Some(Denied::Metadata);
@@ -255,7 +255,7 @@ fn rule_against(address: IpAddr) -> Option<Denied> {
             .iter()
             .find(|(network, _)| network.contains(&v6))
             .map(|(_, denied)| *denied)
-            // Only 2000::/3 is the public Internet.
+            // Public IPv6 addresses are in 2000::/3.
             .or_else(|| (v6.segments()[0] & 0xe000 != 0x2000).then_some(Denied::Reserved)),
     }
 }
@@ -307,7 +307,7 @@ const V6: &[(Ipv6Net, Denied)] = &[
     (v6(0x64, 0xff9b, 1, 48), Denied::Translated),
     (v6(0x100, 0, 0, 64), Denied::Reserved),
     (v6(0x2001, 0, 0, 32), Denied::Translated),
-    // The rest of the block for protocols: benchmarking, ORCHID and others.
+    // The rest of the block for protocol assignments: benchmarking, ORCHID and others.
     (v6(0x2001, 0, 0, 23), Denied::Reserved),
     (v6(0x2001, 0xdb8, 0, 32), Denied::Documentation),
     (v6(0x2002, 0, 0, 16), Denied::Translated),

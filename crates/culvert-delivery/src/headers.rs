@@ -1,4 +1,4 @@
-//! Request headers that a configuration names, whose values are secrets.
+//! Additional request headers in a configuration. Their values are secrets.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
@@ -11,7 +11,7 @@ const HEADERS_MAX: usize = 10;
 const HEADER_BYTES_MAX: usize = 4096;
 const REDACTED: &str = "[redacted]";
 
-/// Names that are ours, or that the protocol owns.
+/// Names that only this server or the protocol may set.
 const FORBIDDEN_HEADERS: &[&str] = &[
     "connection",
     "expect",
@@ -26,11 +26,11 @@ const FORBIDDEN_HEADERS: &[&str] = &[
     "upgrade",
 ];
 
-/// The headers in a configuration.
+/// Parses the headers in a configuration.
 ///
 /// # Errors
-/// 5140 for too many, for names that are the protocol's or ours, and for values that are no header
-/// text.
+/// 5140 for too many headers, for names that only this server or the protocol may set, and for
+/// values that are invalid in a header.
 pub(crate) fn read(target: &str, given: &Map<String, Value>) -> Result<HeaderMap, Refusal> {
     if given.len() > HEADERS_MAX {
         return Err(invalid(target, "`headers` has more than 10 entries"));
@@ -69,7 +69,7 @@ pub(crate) fn read(target: &str, given: &Map<String, Value>) -> Result<HeaderMap
     Ok(headers)
 }
 
-/// Puts stored values where a new configuration leaves them out.
+/// Copies stored values into a new configuration that omits them.
 pub(crate) fn merge(stored: &Value, mut given: Value) -> Value {
     let Some(fields) = given.as_object_mut() else {
         return given;
@@ -92,7 +92,7 @@ pub(crate) fn merge(stored: &Value, mut given: Value) -> Value {
     given
 }
 
-/// The configuration with names only.
+/// The configuration with the names of headers, without values.
 pub(crate) fn redact(stored: &Value) -> Value {
     let mut shown = stored.clone();
     if let Some(Value::Object(headers)) = shown.get_mut("headers") {
@@ -103,7 +103,7 @@ pub(crate) fn redact(stored: &Value) -> Value {
     shown
 }
 
-/// The values, which must not be shown.
+/// The values of headers, which must not be shown.
 pub(crate) fn secrets(given: &Map<String, Value>) -> Vec<Secret> {
     let values = given.values().filter_map(Value::as_str);
     values.map(|value| Secret::new(value.to_owned())).collect()

@@ -93,14 +93,14 @@ impl Amount {
 /// Counters and state of one destination.
 #[derive(Debug, Default)]
 pub(crate) struct DeliveryCounters {
-    /// Events in the queue, as far as this node knows. Each class has its own limit.
+    /// Events in the queue, as of the last count of this node. Each class has its own limit.
     audit: Amount,
     traffic: Amount,
     /// Events in memory: with the recorder or in the buffer.
     held: Amount,
     pub(crate) buffer: DeliveryBuffer,
     shared: Arc<Shared>,
-    /// The backlog read before which an event was last queued.
+    /// The number of the backlog read that was current when an event was last queued.
     queued_at: AtomicU64,
     pub(crate) dead_lettered: AtomicU64,
     pub(crate) dropped: DroppedCounters,
@@ -141,7 +141,7 @@ impl Last {
     }
 }
 
-/// Subtracts, but never below zero.
+/// Subtracts, but not below zero.
 fn take_from(gauge: &AtomicU64, n: u64) {
     // The update always succeeds: it always returns a number.
     gauge
@@ -166,7 +166,7 @@ impl DeliveryCounters {
     }
 
     pub(crate) fn left(&self, class: BatchClass, events: u64, bytes: u64) {
-        // Another node may have settled events that it never saw appended.
+        // Another node may have settled events that this node has not counted.
         self.of(class).take(events, bytes);
     }
 
@@ -453,7 +453,7 @@ mod tests {
         counters.held(1, 10);
         all_counters.refresh(all_counters.look(), &[]);
         assert_eq!(counters.health().queued, 2);
-        // It gets there while somebody looks.
+        // An event is queued during the backlog read.
         let look = all_counters.look();
         counters.queued(BatchClass::Traffic, 2, 20);
         counters.released(2, 20);

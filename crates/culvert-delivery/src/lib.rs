@@ -1,4 +1,4 @@
-//! Events out: from records and the audit outbox, through the durable queue, to destinations.
+//! Event delivery: from records and the audit outbox, through the durable queue, to destinations.
 //!
 //! ```text
 //! planes ─offer─▶ recorder ─────┐                       ┌─▶ worker ─▶ target
@@ -6,8 +6,8 @@
 //! the audit log ─▶ replayer ────┘                       └─▶ worker ─▶ target
 //! ```
 //!
-//! At least once from the queue on, with the same id at every attempt; traffic never waits for any
-//! of it. Control compiles subscriptions and destinations into a [`Table`] and publishes it.
+//! Delivery from the queue is at least once, with the same id at every attempt. Traffic never waits
+//! for delivery. Control compiles subscriptions and destinations into a [`Table`] and publishes it.
 //!
 //! Not here: how an event was produced, who may configure what, how metrics are exported.
 

@@ -15,9 +15,10 @@
 //! with a memory-mapped file, which needs `unsafe`. The second cannot be avoided.
 //!
 //! A power failure can lose the file's last number too. So until a clean stop, the queue also
-//! contains the boot ID of the machine, and the most records that recently came between two counts.
-//! If the next start finds another boot ID or no file, there may be uncounted records. Their number
-//! is estimated from the rate in the minutes before. Neither the time of the failure nor later
+//! contains the boot ID of the machine, and the highest recent number of records between two
+//! counts. If the next start finds another boot ID or no file, there may be uncounted records.
+//! Their number is estimated from that rate. Neither the time of the failure nor later records can
+//! be known.
 //! records can be known.
 
 use std::fs::File;
@@ -39,8 +40,8 @@ pub(crate) struct Counts {
     /// A number made from the boot ID of the machine; 0 after a clean stop.
     running: Count,
     boot: i64,
-    /// The most records that recently came between two counts, rounded up to a power of two so that
-    /// it seldom changes.
+    /// The highest recent number of records between two counts, rounded up to a power of two so
+    /// that it seldom changes.
     width: Count,
     widths: Widths,
     /// The offered count at the start of this run.
@@ -80,11 +81,11 @@ struct Count {
     at: i64,
 }
 
-/// How many records came between two counts.
+/// Numbers of records between two counts.
 #[derive(Debug)]
 struct Widths {
     offered: u64,
-    /// The most in this period and in the one before.
+    /// The highest number in this period and in the previous one.
     most: [u64; 2],
     began: Instant,
 }
@@ -213,8 +214,8 @@ impl Widths {
         }
     }
 
-    /// Notes the total of records offered so far. Returns the most between two counts, rounded up
-    /// to a power of two, or 0.
+    /// Notes the total of records offered so far. Returns the highest number between two counts,
+    /// rounded up to a power of two, or 0.
     fn count(&mut self, offered: u64, now: Instant) -> i64 {
         if now.duration_since(self.began) >= WIDTH_PERIOD {
             self.most = [0, self.most[0]];

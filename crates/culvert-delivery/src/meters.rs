@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds.
+    /// Adds `n`.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
@@ -30,7 +30,7 @@ impl Counter {
 pub struct Gauge(AtomicU64);
 
 impl Gauge {
-    /// Sets it.
+    /// Sets the value.
     pub fn set(&self, n: u64) {
         self.0.store(n, Ordering::Relaxed);
     }
@@ -100,7 +100,7 @@ impl DroppedCounters {
             .map(|(reason, counter)| (reason.name(), counter.get()))
     }
 
-    /// All reasons together.
+    /// The sum over all reasons.
     pub fn total(&self) -> u64 {
         self.0.iter().map(Counter::get).sum()
     }
@@ -121,7 +121,7 @@ pub struct Meters {
     pub queued: Counter,
     /// Deliveries that were acknowledged.
     pub delivered: Counter,
-    /// Deliveries given up.
+    /// Deliveries that became dead letters.
     pub dead_lettered: Counter,
     /// Deliveries lost, by reason.
     pub dropped: DroppedCounters,
@@ -169,7 +169,7 @@ pub struct Meters {
     pub outbox_copied: Counter,
     /// Sends, including repeated ones.
     pub sends: Counter,
-    /// Sends of batches that had been leased before, which receivers may have got already.
+    /// Sends of batches that had been leased before, which receivers may have already.
     pub repeated_sends: Counter,
     /// Settlements refused because the lease had passed to another holder.
     pub leases_lost: Counter,

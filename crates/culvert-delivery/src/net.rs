@@ -123,7 +123,7 @@ impl Net {
         &self.inner.settings.rules
     }
 
-    /// The time now.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         self.inner.clock.now()
     }
@@ -138,7 +138,7 @@ impl Net {
         self.http_within(HostSource::Judged)
     }
 
-    /// The same over HTTP/2 only, also without TLS.
+    /// A client like [`Self::http`] that uses only HTTP/2, also without TLS.
     pub(crate) fn http2(&self) -> Http {
         Http {
             is_http2: true,
@@ -146,7 +146,7 @@ impl Net {
         }
     }
 
-    /// The same for hosts that the operator configured: no rule applies.
+    /// A client like [`Self::http`] for hosts that the operator configured: no rule applies.
     pub(crate) fn http_to_named_by_operator(&self) -> Http {
         self.http_within(HostSource::NamedByOperator)
     }
@@ -184,7 +184,7 @@ impl Net {
             .map_err(|error| blame(&error, true))
     }
 
-    /// The checked addresses of a host that a user named, for libraries that connect by themselves.
+    /// The checked addresses of a host that a user named, for libraries that open connections themselves.
     pub(crate) async fn addresses(
         &self,
         host: &str,
@@ -288,7 +288,7 @@ impl Net {
         Ok(Arc::new(config))
     }
 
-    /// The same for a library that connects to an address of the host `name`.
+    /// Like [`Self::tls_without_alpn`], for a library that connects to an address of the host `name`.
     pub(crate) async fn tls_verified_for(
         &self,
         name: ServerName<'static>,
@@ -407,7 +407,7 @@ pub struct HttpResponse {
     pub text: String,
 }
 
-/// The body of a request: whole, or in pieces that follow while it is sent. Then a header has its length.
+/// The body of a request: whole, or in pieces that are produced while it is sent; then a header has its length.
 pub(crate) type Body = Either<Full<Bytes>, Pieces>;
 pub(crate) type Pieces = Channel<Bytes, io::Error>;
 
@@ -425,17 +425,17 @@ pub(crate) struct HttpRequest {
     pub(crate) success: Success,
 }
 
-/// What decides success after a status of 200 to 299.
+/// How success is determined after a status of 200 to 299.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Success {
-    /// The status. The body is read for this long, to reuse the connection and for details; a slow or broken body changes
-    /// nothing.
+    /// By the status. The body is read for this long, to reuse the connection and for details; a slow or truncated body
+    /// has no effect.
     Head(Duration),
-    /// The complete body: it has the result of each event.
+    /// By the complete body, which has the result of each event.
     Whole,
 }
 
-/// How long a body without meaning is read.
+/// How long an unused body is read.
 pub(crate) const EMPTY_BODY_FOR: Duration = Duration::from_millis(50);
 /// How long the body of an error response is read.
 const REFUSAL_BODY_FOR: Duration = Duration::from_secs(2);
@@ -454,12 +454,12 @@ impl HttpRequest {
         }
     }
 
-    /// Makes the status decide success.
+    /// Sets that the status decides success.
     pub(crate) fn succeeds_by_head(self) -> Self {
         self.succeeds_by_head_within(EMPTY_BODY_FOR)
     }
 
-    /// The same, with a body that is used if it arrives in time.
+    /// Like [`Self::succeeds_by_head`], with a body that is used if it arrives in time.
     pub(crate) fn succeeds_by_head_within(self, body_for: Duration) -> Self {
         Self {
             success: Success::Head(body_for),
@@ -608,7 +608,7 @@ where
 #[derive(Clone, Debug)]
 struct Guarded(Net, HostSource);
 
-/// Who named a host.
+/// The origin of a host name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HostSource {
     /// A user: the rules apply.
@@ -692,7 +692,7 @@ pub fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
         return None;
     }
     if value.bytes().all(|byte| byte.is_ascii_digit()) {
-        // More digits than fit mean longer than any limit.
+        // A number that does not fit is longer than any limit.
         return Some(Duration::from_secs(value.parse().unwrap_or(u64::MAX >> 1)));
     }
     Some(parse_date(value)?.since(now))

@@ -1,7 +1,7 @@
 //! Pieces of the traffic log that the offering threads fill.
 //!
-//! A thread packs an event while its record is in the processor's cache: only the values that differ from the event
-//! before are copied. A record that no subscription wants ends here.
+//! A thread packs an event while its record is in the processor's cache: only the values that differ from the previous
+//! event are copied. A record that no subscription needs is then dropped.
 //!
 //! Each thread always fills the piece of one shard. Threads wait for each other only if more of them than shards offer
 //! events, and while the flusher closes pieces.
@@ -55,7 +55,7 @@ impl OpenPieces {
         }
     }
 
-    /// Retains an event that nothing else needs.
+    /// Retains an event that is not delivered.
     pub(crate) fn keep(&self, record: Record) {
         let mut shard = self.shard_of_this_thread();
         let id = record.id().unwrap_or_else(|| shard.ids.next(record.at()));
@@ -99,7 +99,8 @@ impl OpenPieces {
 
     fn close_if(&self, is_due: bool, mut shard: MutexGuard<'_, Shard>) {
         if is_due && let Some(piece) = shard.piece.take() {
-            // Before it counts as closed, it is in the queue: the flusher ends the queue when none is open.
+            // The piece is queued before it counts as closed, because the flusher closes the queue once no piece is
+            // open.
             self.queue.put(&self.meters, piece);
             self.n_open.fetch_sub(1, Ordering::SeqCst);
         }

@@ -1,8 +1,8 @@
 //! Records that planes offer, before the flusher takes them.
 //!
-//! A record is pushed onto one of a few lists under a lock that is held for a push, or it is dropped and counted when the
-//! lists hold too much. Where traffic is retained, the offering thread packs the event first, under the lock of its piece
-//! (`open_pieces`), and only records that a subscription or a tail may want are pushed.
+//! A record is pushed onto one of a few lists under a short lock, or it is dropped and counted if the lists are full.
+//! If traffic is retained, the offering thread packs the event first, under the lock of its piece (`open_pieces`), and
+//! only records that a subscription or a tail may need are pushed.
 //!
 //! If a record is dropped, its event is retained, without captured messages.
 
@@ -26,7 +26,7 @@ pub(crate) const SHARDS: usize = 8;
 #[derive(Debug)]
 pub(crate) struct RecordShards {
     captures: ArcSwap<Vec<Captured>>,
-    /// Whether any kind is followed. If none is, records skip the search for their kind.
+    /// Whether any kind is followed. If not, records skip the search for their kind.
     has_followers: AtomicBool,
     shards: [Mutex<Vec<Record>>; SHARDS],
     records: AtomicUsize,
@@ -85,8 +85,8 @@ impl RecordShards {
         }
     }
 
-    /// Sets the captured fields of each kind for later records: those that subscriptions and tails want, and those that
-    /// are retained.
+    /// Sets the captured fields of each kind for later records: those of subscriptions and tails, and those that are
+    /// retained.
     pub(crate) fn set_captures(
         &self,
         wanted: impl Iterator<Item = (&'static Kind, Capture)>,
@@ -123,7 +123,7 @@ impl RecordShards {
                 .is_some_and(|captured| captured.is_followed)
     }
 
-    /// Whether the flusher has to be woken, because it sleeps until the next record.
+    /// Whether the flusher was asleep and must be woken.
     fn has_slept(&self) -> bool {
         self.is_sleeping.load(Ordering::SeqCst) && self.is_sleeping.swap(false, Ordering::SeqCst)
     }
@@ -277,7 +277,7 @@ mod tests {
                 scope.spawn(|| {
                     barrier.wait();
                     loop {
-                        // As exchanges of a connection: one after the other, each on some thread.
+                        // Records of one connection: one after the other, each on some thread.
                         let mut number = turn.lock().unwrap();
                         if *number == RECORDS {
                             return;

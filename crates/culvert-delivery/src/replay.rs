@@ -13,21 +13,21 @@ pub struct Replay {
     pub destination: String,
     /// Only events of this account are sent.
     pub account: String,
-    /// Where in the audit log.
+    /// The range of the audit log.
     pub range: Range,
-    /// Where in the log of traffic, if events of it are wanted.
+    /// The range of the traffic log; `None` without traffic events.
     pub traffic: Option<TrafficRange>,
     /// Only events of these kinds are sent.
     pub kinds: Vec<String>,
-    /// Subscription ids that events are sent for if they were for none of the destination's when they
-    /// happened, with the kinds they want. An event that no subscription wants is sent for the replay itself.
+    /// Subscriptions for events that were not sent to this destination when they happened: ids, and the kinds that they
+    /// select. An event that none of them selects is sent for the replay itself.
     pub subscriptions: Vec<(String, Vec<String>)>,
 }
 
-/// The names of replays' cursors begin with it.
+/// The prefix of the names of replay cursors.
 pub(crate) const CURSORS: &str = "replay:";
 
-/// The same in the log of traffic.
+/// The prefix for the traffic log.
 pub(crate) const TRAFFIC_CURSORS: &str = "replay-traffic:";
 
 impl Replay {
@@ -39,7 +39,7 @@ impl Replay {
         format!("{TRAFFIC_CURSORS}{id}")
     }
 
-    /// Where a cursor stands that reads `value`; 0 before its first move.
+    /// The position of a cursor with this value; 0 before its first move.
     pub(crate) fn position(range: &Range, value: i64) -> i64 {
         value.max(range.first.saturating_sub(1))
     }
@@ -60,11 +60,11 @@ impl Replay {
             && range.until.is_none_or(|until| at <= until)
     }
 
-    /// The subscriptions a row is sent for: those it was for when it happened, so that a receiver
-    /// that knows the delivery knows it again.
+    /// The subscriptions for which a row is sent: those at the time of the event, so that a receiver recognises a
+    /// delivery that it has already.
     ///
-    /// The rights to private kinds are the replay's own: it sends them for itself instead of for a subscription
-    /// whose owner has lost them.
+    /// Private kinds need the rights of the replay. If the owner of a subscription has lost the right to such an event,
+    /// the replay sends it for itself.
     pub(crate) fn readers(
         &self,
         row: &AuditRow,
@@ -107,17 +107,17 @@ pub struct TrafficRange {
     pub first: i64,
     /// The last piece.
     pub last: i64,
-    /// The event that the range begins with. Its time is in `since`.
+    /// The event at the start of the range. Its time is in `since`.
     pub from_event: Option<EventBound>,
-    /// The event that it ends with. Its time is in `until`.
+    /// The event at the end of the range. Its time is in `until`.
     pub to_event: Option<EventBound>,
-    /// The pieces overlap in time. Of their events, the range has those that are no earlier than this,
+    /// The pieces overlap in time. Events before this time are excluded.
     pub since: Option<Timestamp>,
-    /// and no later than this.
+    /// Events after this time are excluded.
     pub until: Option<Timestamp>,
 }
 
-/// The event at an end of a range. Of events with its time, those before it in the log are before it.
+/// The event at a bound of a range. Among events with equal times, the order of the log decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventBound {
     /// The piece that has the event.

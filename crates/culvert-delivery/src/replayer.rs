@@ -1,9 +1,9 @@
 //! Copies the events of replays to the queue.
 //!
-//! A replay copies events from a log as the dispatcher does, with its own cursor that moves in the transaction that
-//! appends the copies, so neither a crash nor a second node copies twice. It limits how many events wait in the
-//! destination's queue, so a long range needs little space and does not delay new events much. The cursor alone says
-//! whether a replay is complete.
+//! A replay copies events from a log in the same way as the dispatcher, with its own cursor that moves in the
+//! transaction that appends the copies. So neither a crash nor a second node copies an event twice. It limits how many
+//! events wait in the destination's queue, so a long range needs little space and hardly delays new events. The cursor
+//! alone shows whether a replay is complete.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ const AFTER_FAULT: Duration = Duration::from_secs(1);
 enum Step {
     /// Events were copied, and there may be more.
     Moved,
-    /// The queue of its destination is long enough.
+    /// The queue of its destination has enough events.
     Waits,
     /// All events are queued.
     Done,
@@ -67,7 +67,7 @@ impl Replayer {
     pub(crate) async fn run(mut self, cancel: CancellationToken) {
         let mut tables = self.plane.tables.subscribe();
         while !cancel.is_cancelled() {
-            // Before the first table, replays are unknown; an empty table would mean none.
+            // Before the first table is published, replays are unknown; an empty table would mean that there are none.
             let n_tables = *tables.borrow_and_update();
             let pause = match n_tables {
                 0 => SWEEP_EVERY,
@@ -118,8 +118,8 @@ impl Replayer {
         }
     }
 
-    /// Copies each event for those of the destination's subscriptions that want it now, as they select it. An event
-    /// that no subscription wants is sent whole, for the replay itself.
+    /// Copies each event for those of the destination's subscriptions that select it now, with their fields. An event
+    /// that no subscription selects is sent whole, for the replay itself.
     async fn step_in_traffic(&self, replay: &Replay, range: &TrafficRange) -> Result<Step, Fault> {
         let plane = &self.plane;
         let name = Replay::traffic_cursor(&replay.id);

@@ -1,11 +1,11 @@
 //! The traffic log: traffic events retained for searches and replays, each once with every field.
 //!
-//! The threads that offer events fill pieces (`open_pieces`), the recorder closes them, and a task here joins and writes
-//! them, together after less than a second, so traffic and its delivery never wait for the disk. Several threads fill
-//! pieces side by side, so neighbouring pieces overlap in time.
+//! The threads that offer events fill pieces (`open_pieces`), and the recorder closes them. A task here joins and
+//! writes them in groups within a second, so traffic and its delivery never wait for the disk. Several threads fill
+//! pieces concurrently, so neighbouring pieces overlap in time.
 //!
-//! Pieces that cannot be written stay in bounded memory and are tried again; events beyond the limit are not retained,
-//! and counted. A crash loses the pieces in memory, which no counter shows.
+//! Pieces that cannot be written stay in bounded memory and are written later. Events beyond the limit are not
+//! retained, and counted. A crash loses the pieces in memory, which no counter shows.
 //!
 //! Not here: the form of pieces (`stored_piece`), how searches and replays read them (`event_query`, `replayer`), how
 //! the queue stores pieces.
@@ -26,7 +26,7 @@ use crate::stored_piece::StoredPiece;
 /// Pieces per read in a search for an event.
 const PIECES: u32 = 4;
 
-/// Writes pieces until the recorder is done.
+/// Writes pieces until the recorder has finished.
 pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
     let mut is_failing = false;
     while plane.pieces.wait(plane.settings.keep_after).await {
@@ -53,7 +53,7 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
             }
             pause = (pause * 2).min(Duration::from_secs(1));
         }
-        // The pieces were in memory until here.
+        // The pieces used memory until here.
         let mut held = plane.pieces.lock();
         held.bytes = held.bytes.saturating_sub(bytes);
     }

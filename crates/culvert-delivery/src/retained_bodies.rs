@@ -1,4 +1,4 @@
-//! Messages captured beside traffic events: written by the recorder's order, read by the id of their event.
+//! Messages captured beside traffic events: written in the recorder's order, read by the id of their event.
 //!
 //! A capture keeps its share of the memory for captures from the edge until its row is committed. So if the disk is
 //! slow, that memory fills, and further captures are skipped and counted; neither traffic nor the traffic log waits.
@@ -19,11 +19,11 @@ use crate::batch;
 use crate::body_queue::Waiting;
 use crate::plane::Plane;
 
-/// The last byte of a row: the messages as they are, or packed.
+/// The last byte of a row: plain or packed messages.
 const PLAIN: u8 = 1;
 const PACKED: u8 = 2;
 
-/// Writes captured messages until the recorder is done.
+/// Writes captured messages until the recorder has finished.
 pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
     let mut is_failing = false;
     while let Some(waiting) = plane.bodies.take().await {
@@ -76,7 +76,7 @@ fn redact(waiting: Vec<Waiting>) -> (Vec<NewTrafficBody>, Vec<BodyShare>) {
 fn pack(messages: &CapturedMessages) -> Vec<u8> {
     let mut plain = messages.encode();
     if let Some(mut packed) = batch::packed(&plain) {
-        // The last byte is that of packed batches.
+        // The last byte is the version of packed batches.
         packed.pop();
         packed.push(PACKED);
         return packed;

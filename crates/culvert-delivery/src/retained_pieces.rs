@@ -14,10 +14,11 @@ use culvert_store::NewPiece;
 use crate::meters::Meters;
 use crate::stored_piece::{push_segment, stored};
 
-/// Maximum bytes of closed pieces in memory. The open piece of each shard comes to these, within the limits of a piece.
+/// Maximum bytes of closed pieces in memory. The open pieces of all shards need further memory, each up to the size of
+/// a piece.
 const HELD_BYTES_MAX: u64 = 16 << 20;
 
-/// Bytes written together. One more piece may exceed it.
+/// Bytes written together. The last piece may exceed it.
 const WRITE_BYTES: u64 = 4 << 20;
 
 /// Maximum number of events of a piece that is joined from several, and of the bytes of their values. It limits the
@@ -78,7 +79,7 @@ impl OpenPiece {
         self.is_full()
     }
 
-    /// The same for a record that is needed further.
+    /// Like [`Self::push`], for a record that the caller keeps.
     pub(crate) fn push_copy(&mut self, id: &EventId, record: &Record) -> bool {
         self.extend_to(record.at());
         self.packer

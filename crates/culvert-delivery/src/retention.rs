@@ -37,7 +37,7 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
         if knows_replays && is_due(pruned_at, PRUNE_EVERY) {
             match prune(&plane).await {
                 Ok(0) => pruned_at = Some(tokio::time::Instant::now()),
-                // There may be more.
+                // There may be more rows to remove.
                 Ok(_) => pause = Duration::ZERO,
                 Err(fault) => {
                     tracing::error!(cause = %fault.chain(), "cannot prune the audit log");
@@ -50,7 +50,7 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
                 tracing::error!(cause = %fault.chain(), "cannot prune the traffic log");
             }
         }
-        // Rows that a node of an older version wrote.
+        // Indexes rows that a node of an older version wrote.
         if let Err(fault) = plane.store.index_events().await {
             tracing::error!(cause = %fault.chain(), "cannot index the audit log");
         }

@@ -1,7 +1,6 @@
-//! When to try again, and when to stop (contract: destinations 1.3).
+//! The retry schedule, and when to stop (contract: destinations 1.3).
 //!
-//! Pure: attempt, failure, age and a random number go in, a decision comes out. The worker keeps the
-//! clock and the queue.
+//! Pure: a decision is computed from attempt, failure, age and a random number. The worker has the clock and the queue.
 
 use std::time::Duration;
 
@@ -14,15 +13,15 @@ use crate::failure::FailureClass;
 pub struct Schedule {
     /// The first delay is between zero and this.
     pub base: Duration,
-    /// Delays grow no further, for failures that may pass by themselves.
+    /// Maximum delay for failures that may resolve without action.
     pub cap: Duration,
-    /// The same for failures that need a hand.
+    /// Maximum delay for failures that need action.
     pub slow_cap: Duration,
-    /// The longest `Retry-After` that is followed.
+    /// Maximum `Retry-After` that is followed.
     pub retry_after_max: Duration,
-    /// Traffic events older than this are given up.
+    /// Age after which traffic events are dead-lettered.
     pub give_up_traffic: Duration,
-    /// Audit events older than this are given up (their rows stay in the audit log).
+    /// Age after which audit events are dead-lettered. Their rows stay in the audit log.
     pub give_up_audit: Duration,
 }
 
@@ -39,32 +38,32 @@ impl Default for Schedule {
     }
 }
 
-/// What to do with a batch that failed.
+/// The decision about a batch that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Try again at that moment.
+    /// Send it again at this time.
     At(Timestamp),
-    /// It is too old.
+    /// Dead-letter it, because it is too old.
     GiveUp,
 }
 
 /// One failed attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Failed {
-    /// How often the batch has been sent, this time included: 1 and up.
+    /// How often the batch has been sent, including this attempt; starts at 1.
     pub attempt: u32,
-    /// What it was about.
+    /// The class of the failure.
     pub class: FailureClass,
-    /// What the other side asked for, if it did.
+    /// The delay that the destination requested, if any.
     pub retry_after: Option<Duration>,
-    /// When the batch was made.
+    /// When the batch was created.
     pub first_at: Timestamp,
-    /// Give-up age of its class of events.
+    /// Give-up age of its class.
     pub give_up_after: Duration,
 }
 
 impl Schedule {
-    /// Decides. `random` is any 64 random bits.
+    /// Decides about a failed attempt. `random` is any 64 random bits.
     pub fn next(&self, failed: Failed, now: Timestamp, random: u64) -> Next {
         let give_up_at = failed.first_at.plus(failed.give_up_after);
         if now >= give_up_at {
@@ -74,20 +73,20 @@ impl Schedule {
             Some(asked) => asked.min(self.retry_after_max),
             None => self.jittered(failed.attempt, failed.class, random),
         };
-        // Never past the give-up age: the last attempt is at that moment, not after it.
+        // Not later than the give-up age: the last attempt is at exactly that time.
         Next::At(now.plus(delay).min(give_up_at))
     }
 
-    /// Full jitter: anywhere between zero and the step's ceiling.
+    /// Full jitter: between zero and the ceiling of the step.
     fn jittered(&self, attempt: u32, class: FailureClass, random: u64) -> Duration {
         let ceiling = self.ceiling(attempt, class);
         let nanos = u64::try_from(ceiling.as_nanos()).unwrap_or(u64::MAX);
-        // Multiply and shift: uniform enough at these sizes, and no division by a ceiling of zero.
+        // Multiply and shift: sufficiently uniform at these sizes, and without a division by a ceiling of zero.
         let scaled = (u128::from(random) * u128::from(nanos)) >> 64;
         Duration::from_nanos(u64::try_from(scaled).unwrap_or(nanos))
     }
 
-    /// The longest delay after that many attempts.
+    /// The maximum delay after this many attempts.
     pub fn ceiling(&self, attempt: u32, class: FailureClass) -> Duration {
         let cap = if class.needs_a_hand() {
             self.slow_cap
@@ -99,10 +98,10 @@ impl Schedule {
     }
 }
 
-/// After this many failures in a row a destination gets one probe batch per step.
+/// After this many consecutive failures, a destination gets one probe batch per step.
 pub const CIRCUIT_FAILURES: u32 = 20;
 
-/// A destination's failures in a row, and what follows from them.
+/// The consecutive failures of a destination, and the resulting limits on sends.
 ///
 /// ```text
 /// closed ──20 failures in a row──▶ open until the step's end ──probe fails──▶ open again
@@ -136,7 +135,7 @@ impl Circuit {
         self.failures >= CIRCUIT_FAILURES
     }
 
-    /// Until when nothing may be sent; `None` when something may be sent now.
+    /// The time before which nothing may be sent; `None` if a send is allowed now.
     pub fn closed_until(&mut self, now: Timestamp) -> Option<Timestamp> {
         if let Some(until) = self.open_until {
             if now < until {
@@ -158,7 +157,7 @@ impl Circuit {
         (ramp.sent >= ramp.allowed).then(|| ramp.second_began.plus(second))
     }
 
-    /// A batch was taken.
+    /// Notes that a batch was accepted.
     pub fn succeeded(&mut self, now: Timestamp) {
         if self.is_open() {
             self.ramp = Some(Ramp {
@@ -174,7 +173,7 @@ impl Circuit {
         }
     }
 
-    /// A batch failed and is tried again at `next`.
+    /// Notes that a batch failed and will be sent again at `next`.
     pub fn failed(&mut self, next: Timestamp) {
         self.failures = self.failures.saturating_add(1);
         self.ramp = None;
@@ -183,14 +182,14 @@ impl Circuit {
         }
     }
 
-    /// The destination was edited: old failures say nothing about it.
+    /// Resets the circuit after an edit of the destination, to which old failures do not apply.
     pub fn reset(&mut self) {
         *self = Self::default();
     }
 }
 
-/// Keeps retries at a fifth of all sends of the process while many destinations fail, so that the
-/// failing ones do not eat the sockets of the others.
+/// Limits retries to a fifth of all sends of the process while many destinations fail, so that
+/// failing destinations do not use up the sockets of the others.
 #[derive(Clone, Debug)]
 pub struct RetryBudget {
     /// Hundredths of a retry.
@@ -203,7 +202,7 @@ const BUDGET_FULL: u32 = 10_000;
 pub const BUDGET_FREE_DESTINATIONS: usize = 10;
 
 impl RetryBudget {
-    /// A full one.
+    /// A full budget.
     pub fn new(now: Timestamp) -> Self {
         Self {
             tokens: BUDGET_FULL,
@@ -211,12 +210,12 @@ impl RetryBudget {
         }
     }
 
-    /// A first send: four of them pay for one retry.
+    /// Notes a first send: four of them earn one retry.
     pub fn sent(&mut self) {
         self.tokens = self.tokens.saturating_add(25).min(BUDGET_FULL);
     }
 
-    /// Whether one more retry may be sent. One a second always may.
+    /// Whether another retry may be sent. One per second is always allowed.
     pub fn take(&mut self, failing_destinations: usize, now: Timestamp) -> bool {
         if failing_destinations <= BUDGET_FREE_DESTINATIONS {
             return true;
@@ -268,7 +267,7 @@ mod tests {
     #[test]
     fn retry_delays_follow_the_documented_table() {
         use FailureClass::*;
-        // attempt, class, age, Retry-After → longest delay in milliseconds, or none: give up
+        // attempt, class, age, Retry-After → maximum delay in milliseconds, or `None` to give up
         type Row = (u32, FailureClass, i64, Option<u64>, Option<u64>);
         let rows: &[Row] = &[
             (1, Retryable, 1, None, Some(500)),
@@ -285,7 +284,7 @@ mod tests {
             (1, Retryable, 1, Some(120), Some(120_000)),
             (1, Retryable, 1, Some(0), Some(0)),
             (1, Retryable, 0, Some(86_400), Some(3_600_000)),
-            // The last attempt is at the give-up age.
+            // The last attempt is at exactly the give-up age.
             (9, Retryable, 3590, None, Some(10_000)),
             (9, Retryable, 3600, None, None),
             (9, Retryable, 9999, Some(1), None),
@@ -294,7 +293,7 @@ mod tests {
         for (attempt, class, age, after, expected) in rows {
             let (failure, now) = failed(*attempt, *class, *age, *after);
             let longest = match schedule.next(failure, now, u64::MAX) {
-                // Full jitter stops one step short of its ceiling.
+                // With full jitter the delay is just below its ceiling.
                 Next::At(next) => Some(next.since(now).as_nanos().div_ceil(1_000_000)),
                 Next::GiveUp => None,
             };

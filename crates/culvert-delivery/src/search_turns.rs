@@ -113,7 +113,7 @@ mod tests {
             assert!(matches!(futures_util::poll!(&mut waits), Poll::Pending));
             more.push(waits);
         }
-        // Another owner has a turn at once, and the first owner's streams the next.
+        // The other owner gets the next turn, and the first owner's streams the one after it.
         let other = turns.take("usr_2", false).await.unwrap();
         let mut stream = pin!(turns.take("usr_1", true));
         assert!(matches!(futures_util::poll!(&mut stream), Poll::Pending));

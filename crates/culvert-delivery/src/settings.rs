@@ -17,10 +17,10 @@ pub const DESTINATION_KIND: &str = "event_destination";
 pub struct Settings {
     /// The name of this node. Leases carry it; at start, those of the node's previous run are released.
     pub node: String,
-    /// A file in which this node notes how many records it was offered, so that the next run can count those that
-    /// a crash lost. Without a file, records offered since the last commit are not counted.
+    /// A file in which this node records how many records it was offered, so that the next run can count those that a
+    /// crash lost. Without a file, records offered since the last commit are not counted.
     pub counts: Option<PathBuf>,
-    /// Names this boot of the machine. After another boot, the file may be behind. Without a name, boots are not
+    /// Identifies this boot of the machine. After another boot, the file may be outdated. If `None`, boots are not
     /// distinguished.
     pub boot: Option<String>,
     /// Whether other nodes use the same database. Nodes then share destination health and the traffic of live tails.
@@ -35,11 +35,11 @@ pub struct Settings {
     pub offer_records_max: usize,
     /// Maximum number of bytes of these records.
     pub offer_bytes_max: usize,
-    /// A flush happens after this many events,
+    /// Maximum number of events between two flushes.
     pub flush_events: usize,
-    /// after this many bytes,
+    /// Maximum number of bytes between two flushes.
     pub flush_bytes: usize,
-    /// or this long after the first event, whichever comes first.
+    /// Maximum time from the first event to a flush.
     pub flush_after: Duration,
     /// A batch that is not accepted within this time is written to the queue. Zero: every batch is written to the
     /// queue immediately.
@@ -51,7 +51,7 @@ pub struct Settings {
     pub destination_bytes_max: u64,
     /// Maximum number of bytes of traffic events that wait for all destinations.
     pub disk_bytes_max: u64,
-    /// Bytes of events in memory for all destinations. Above this, a destination with more than its share gets no
+    /// Maximum bytes of events in memory for all destinations. Above it, a destination that exceeds its share gets no
     /// more events.
     pub held_bytes_max: u64,
     /// Maximum number of open live tails. Each owner has a quarter of them at most.
@@ -64,7 +64,7 @@ pub struct Settings {
     pub audit_retention: Duration,
     /// How long traffic events are retained for searches and replays. Zero: they are not retained.
     pub traffic_retention: Duration,
-    /// Retained traffic events are written this long after they were recorded, together.
+    /// Delay after which retained traffic events are written together.
     pub keep_after: Duration,
     /// Maximum number of bytes of retained traffic events.
     pub traffic_retention_bytes: u64,

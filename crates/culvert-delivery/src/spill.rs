@@ -1,11 +1,11 @@
 //! The task that writes buffered batches to the queue.
 //!
 //! The recorder and the workers only request a spill, and timers find batches that were not sent in time. So neither
-//! waits for the disk, and a destination that is served from memory is independent of others that fill the queue.
-//! The task takes turns among the buffers, a limited number of bytes at a time. Batches that were taken stay in
-//! memory, and count there, until they are in the queue.
+//! waits for the disk, and a destination that is served from memory is independent of others that fill the queue. The
+//! task writes the buffers in turn, a limited number of bytes at a time. Batches that it has taken stay in memory, and
+//! count towards its limits, until they are in the queue.
 //!
-//! The task also writes the counts that tell the next run what a crash lost (`losses`).
+//! The task also writes the counts from which the next run computes the losses of a crash (`losses`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,11 +22,11 @@ use crate::losses::Counts;
 use crate::meters::Dropped;
 use crate::plane::Plane;
 
-/// Writes them down.
+/// Writes buffered batches to the queue.
 pub(crate) struct SpillTask {
     plane: Arc<Plane>,
     counts: Option<Counts>,
-    /// Offered and done, as last counted.
+    /// Offered and completed records at the last count.
     counted: (u64, u64),
     counted_at: Instant,
 }
@@ -38,14 +38,14 @@ struct SpillBatches {
     batches: Vec<BufferedBatch>,
 }
 
-/// Maximum bytes of one append, and of one buffer in it; one batch more at most.
+/// Maximum bytes of one append, and of one buffer in it; the last batch may exceed it.
 const APPEND_BYTES: u64 = 4 << 20;
 const BUFFER_BYTES: u64 = 1 << 20;
-/// How often a task that stops checks whether the buffers are empty.
+/// Interval at which a stopping task checks whether the buffers are empty.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl SpillTask {
-    /// An appender that counts what a crash would take, if it knows where counting stood.
+    /// A task that also counts records if `counts` of earlier appends are known.
     pub(crate) fn new(plane: Arc<Plane>, counts: Option<Counts>) -> Self {
         Self {
             plane,
@@ -55,7 +55,7 @@ impl SpillTask {
         }
     }
 
-    /// Runs until the recorder is done and the buffers are empty.
+    /// Runs until the recorder has finished and the buffers are empty.
     pub(crate) async fn run(mut self, cancel: CancellationToken) {
         let plane = self.plane.clone();
         let flush_after = plane.settings.flush_after;
@@ -169,12 +169,12 @@ impl SpillTask {
         all
     }
 
-    /// Appends all in one append, trying until it works or the server stops.
+    /// Appends all batches in one append, and repeats it until it succeeds or the server stops.
     async fn append(&mut self, taken: Vec<SpillBatches>, cancel: &CancellationToken) {
         let plane = self.plane.clone();
         let meters = &plane.meters;
         let mut n_events = 0;
-        // A worker may settle them before the append returns.
+        // A worker may settle these batches before the append returns.
         for (counters, one) in each(&taken) {
             counters.queued(BatchClass::Traffic, one.events(), one.bytes());
             counters.released(one.events(), one.bytes());
@@ -205,7 +205,7 @@ impl SpillTask {
             if cancel.is_cancelled() {
                 break false;
             }
-            // Meanwhile buffers fill up; events beyond their limits are dropped and counted.
+            // Meanwhile buffers fill up. Events beyond their limits are dropped and counted.
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = cancel.cancelled() => {}
@@ -227,7 +227,7 @@ impl SpillTask {
         }
         for one in &taken {
             one.counters.buffer.spilled();
-            // What came meanwhile may follow it.
+            // Batches that arrived meanwhile may be written next.
             plane.spill.arm_timer(&one.destination, &one.counters);
             plane.notifier.wake(&one.destination);
         }

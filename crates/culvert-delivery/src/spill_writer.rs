@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::health::DeliveryCounters;
 
-/// Lanes whose batches are to be written down.
+/// Destinations whose batches must be written to the queue.
 #[derive(Debug, Default)]
 pub(crate) struct SpillWriter {
     pub(crate) buffers: Mutex<VecDeque<(Arc<str>, Arc<DeliveryCounters>)>>,
@@ -20,7 +20,7 @@ pub(crate) struct SpillWriter {
     pub(crate) wake: Notify,
     /// Records that the recorder has taken since the start.
     pub(crate) taken: AtomicU64,
-    /// The recorder will add no more batches.
+    /// Set when the recorder will add no more batches.
     pub(crate) is_last: AtomicBool,
 }
 
@@ -73,7 +73,7 @@ impl SpillWriter {
         }
     }
 
-    /// The recorder is done.
+    /// Notes that the recorder has finished.
     pub(crate) fn finish(&self) {
         self.is_last.store(true, Ordering::SeqCst);
         self.wake.notify_one();

@@ -1,4 +1,4 @@
-//! What this node counts of each destination, for the statistics.
+//! Counts of this node for each destination, for the statistics.
 
 use culvert_statistics::{Field, Frame, Key, Kind, Point};
 
@@ -6,7 +6,7 @@ use crate::delivery::Delivery;
 use crate::health::DeliveryCounters;
 
 impl DeliveryCounters {
-    /// What was counted since the last call, and the events that wait now.
+    /// Counts since the last call, and the events that wait now.
     fn point(&self) -> Point {
         let health = self.health();
         let failed = health.failures.iter().map(|(_, count)| count).sum();
@@ -23,7 +23,7 @@ impl DeliveryCounters {
 }
 
 impl Delivery {
-    /// Adds what was counted of each destination since the last call to `frame`.
+    /// Adds the counts of each destination since the last call to `frame`.
     pub fn read_statistics(&self, frame: &mut Frame) {
         let table = self.plane.table.load();
         for (id, counters) in self.plane.all_counters.each() {
@@ -68,7 +68,7 @@ mod tests {
         counters.sent.add(1);
         counters.count.dead_events.add(7);
         counters.count.sent(Duration::from_millis(5));
-        // Metrics read the latencies in between.
+        // Metrics read the latencies between two readings of the statistics.
         assert_eq!(counters.count.total().latency.count(), 2);
         let second = counters.point();
         assert_eq!(second.get(Field::Delivered), 1);

@@ -1,11 +1,11 @@
 //! The stored form of a piece of the traffic log.
 //!
-//! A piece is a sequence of segments (`culvert_events::unpack`), each behind its length (u32, little-endian). It is
-//! stored plain, followed by the byte 3; or, where that is shorter, as one block of LZ4, followed by the length of the
-//! plain form (u32) and the byte 4. The events of all segments together are in the order of their times. Pieces of older versions have the form of a batch, with the endpoint of an event
-//! in the place of its subscription.
+//! A piece is a sequence of segments (`culvert_events::unpack`), each after its length (u32, little-endian). It is
+//! stored plain, followed by the byte 3. If that is shorter, it is stored as one block of LZ4, followed by the length
+//! of the plain form (u32) and the byte 4. The events of all segments together are in the order of their times. Pieces
+//! of older versions have the form of a batch, with the endpoint of an event in place of its subscription.
 //!
-//! Not here: when a piece is complete (`retained_pieces`), and which events of it are wanted.
+//! Not here: when a piece is complete (`retained_pieces`), and which of its events match.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -21,7 +21,7 @@ use crate::retained_pieces;
 /// The last byte of a stored piece.
 const PLAIN: u8 = 3;
 const PACKED: u8 = 4;
-/// The values of a piece have no more bytes than that. `retained_pieces` writes pieces of far fewer.
+/// Maximum bytes of the values of a piece. `retained_pieces` writes far smaller pieces.
 const VALUE_BYTES_MAX: usize = 16 << 20;
 
 /// Adds a segment to a body.
@@ -43,7 +43,7 @@ pub(crate) fn stored(body: Vec<u8>) -> Vec<u8> {
 /// A piece that was read.
 #[derive(Debug)]
 pub(crate) enum StoredPiece {
-    /// As older versions wrote it.
+    /// The form of older versions.
     Lines(Batch),
     Records(Vec<Unpacked>),
 }
@@ -88,7 +88,7 @@ impl StoredPiece {
             events.extend(unpacked);
             rest = behind;
         }
-        // Threads fill segments side by side. Events of the same time keep their order.
+        // Several threads fill segments concurrently. Events of the same time keep their order.
         events.sort_by_key(|event: &Unpacked| event.record.at());
         Some(Self::Records(events))
     }
@@ -157,7 +157,7 @@ impl<'a> StoredEvent<'a> {
             Self::Line(line) => Some(std::str::from_utf8(line.envelope).ok()?.into()),
             Self::Record(Unpacked { id, record, .. }) => {
                 let mut line = Vec::with_capacity(record.value_bytes().saturating_mul(2));
-                // Truncation is not counted: the event is cut only when it is read.
+                // Truncation is not counted here, because the event is truncated only when it is read.
                 encode::event(record, whole(record.kind())?, id, &mut line)
                     .reasons()
                     .for_each(drop);
@@ -188,8 +188,8 @@ fn whole(kind: &Kind) -> Option<&'static Selection> {
 }
 
 impl<'a> Head<'a> {
-    /// The head of an envelope. Our own encoder writes these keys first, in this order and without escapes, so the
-    /// rest is not read.
+    /// Parses the head of an envelope. The encoder of this server writes these keys first, in this order and without
+    /// escapes, so the rest is not read.
     fn of(envelope: &'a str) -> Option<Self> {
         let of_ours = || {
             let rest = envelope.strip_prefix(r#"{"event_id":""#)?;

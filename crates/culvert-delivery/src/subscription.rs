@@ -1,4 +1,4 @@
-//! The compiled subscriptions, in the shape that the recorder uses.
+//! The compiled subscriptions, in the form for the recorder.
 //!
 //! Control publishes a [`Table`]. It is indexed by kind, then account, then one group for each distinct selection, so a
 //! record finds its subscriptions without a search and is encoded once for each selection.
@@ -215,8 +215,8 @@ impl Compiled {
         self.is_private(kind) && !self.entitled.contains(reader)
     }
 
-    /// Whether each event of a batch may go to its reader now; `None` where all may. A batch whose readers may
-    /// get everything costs a look at each reader.
+    /// Whether each event of a batch must be withheld from its reader now; `None` if none must. If all readers are
+    /// entitled to private kinds, this costs one check per reader.
     pub(crate) fn withheld_of(&self, batch: &Batch) -> Option<Vec<bool>> {
         let may_get_all = |reader: &Arc<str>| self.entitled.contains(&**reader);
         if batch.class() != BatchClass::Audit
@@ -233,7 +233,7 @@ impl Compiled {
         withheld.contains(&true).then_some(withheld)
     }
 
-    /// The fields that are wanted of each kind.
+    /// The captured fields of each kind.
     pub(crate) fn captures(&self) -> impl Iterator<Item = (&'static Kind, Capture)> + '_ {
         self.kinds.iter().map(|plan| (plan.kind, plan.capture))
     }

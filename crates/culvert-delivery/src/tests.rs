@@ -175,7 +175,7 @@ async fn events_bypass_the_queue_until_the_target_fails() {
         bench.meters().queued.get() == 1
     })
     .await;
-    // What comes later does not overtake it.
+    // Later events do not overtake it.
     recorder.offer(record(&bench, 3));
     until("the next is queued behind it", || {
         bench.meters().queued.get() == 2
@@ -206,7 +206,7 @@ async fn the_backlog_counts_batches_of_every_node() {
         all_counters.refresh(look, &bench.queue.backlog().await.unwrap());
         bench.delivery.waiting()
     };
-    // Another node puts two batches there, and takes one of them.
+    // Another node appends two batches, and leases one of them.
     bench
         .append("ed_1", BatchClass::Traffic, &["ev_1", "ev_2"])
         .await;

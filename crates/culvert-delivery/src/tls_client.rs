@@ -1,4 +1,4 @@
-//! Servers that users name and that do not speak HTTP: brokers and databases.
+//! Connections to servers that users name and that do not use HTTP: brokers and databases.
 //!
 //! A client library that opens its own connections gets addresses that were resolved and checked here, and
 //! a TLS configuration that verifies the resolved name.
@@ -16,12 +16,12 @@ use crate::failure::{Failure, FailureClass};
 use crate::guard::Rules;
 use crate::net::{Net, blame};
 
-/// Servers of one cluster that a user may name.
+/// Maximum number of servers of one cluster that a user may name.
 const PEERS_MAX: usize = 16;
-/// Securing a connection takes no longer.
+/// Time limit of a TLS handshake.
 const TLS_DEADLINE: Duration = Duration::from_secs(5);
 
-/// A server, as its URL names it.
+/// A server, as parsed from its URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     /// A name, or an address without brackets.
@@ -36,12 +36,12 @@ pub(crate) struct Peer {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scheme {
     pub(crate) name: &'static str,
-    /// Where there is none in the URL.
+    /// The default port.
     pub(crate) port: u16,
 }
 
 impl Peer {
-    /// Judges a URL without resolving its host. The error is the rest of a sentence about it.
+    /// Checks a URL without resolving its host. The error completes a sentence about the URL.
     pub(crate) fn parse(
         text: &str,
         schemes: &[Scheme],
@@ -61,7 +61,7 @@ impl Peer {
                 .collect();
             return Err(format!("it must start with {}", names.join(" or ")));
         };
-        // The rules are those of every URL; only the scheme and its port are others.
+        // All rules of URLs apply; only the scheme and its default port differ.
         let checked = rules
             .url(&format!("https://{rest}"))
             .map_err(|denied| denied.to_string())?;
@@ -113,7 +113,7 @@ impl Peer {
         urls.iter().map(parse).collect()
     }
 
-    /// Connects to it, with TLS if configured. The address is resolved and checked like every other.
+    /// Connects to the server, with TLS if configured. Its address is resolved and checked like any other.
     pub(crate) async fn connect(&self, net: &Net) -> Result<Box<dyn Duplex>, Failure> {
         let stream = net.dial(&self.host, self.port).await?;
         if !self.is_tls {
@@ -134,13 +134,13 @@ impl Peer {
         }
     }
 
-    /// Its name, as certificates have it.
+    /// The name that its certificate must have.
     pub(crate) fn server_name(&self) -> Option<ServerName<'static>> {
         ServerName::try_from(self.host.clone()).ok()
     }
 }
 
-/// A connection, plain or secured.
+/// A connection with or without TLS.
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}

@@ -320,8 +320,8 @@ impl Worker {
         self.settle(&destination, &lease, &batch, verdict).await
     }
 
-    /// Postpones a batch to `until`, or gives it up if it is too old, so batches behind one that takes every probe
-    /// still expire.
+    /// Postpones a batch to `until`, or gives it up if it is too old. So batches expire even if another batch uses
+    /// every probe.
     async fn pass_by(
         &mut self,
         destination: &CompiledDestination,

@@ -89,7 +89,7 @@ pub(crate) fn judge(answer: &HttpResponse, secrets: &[&str]) -> Result<(), Failu
     };
     let (code, message) = said(answer);
     let class = match &*code {
-        // About the stream; others are about the content.
+        // Some errors are about the stream; others are about the content.
         "InvalidArgumentException" if message.to_ascii_lowercase().contains("stream") => {
             FailureClass::Config
         }

@@ -28,7 +28,7 @@ pub(crate) struct ResourceType {
 }
 
 impl<'a> Arn<'a> {
-    /// Takes `text` apart; `None` when it is no ARN.
+    /// Parses an ARN; `None` if `text` is not one.
     pub(crate) fn parse(text: &'a str) -> Option<Self> {
         let fits = text.len() <= ARN_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic());
         let mut parts = text.splitn(6, ':');
@@ -107,7 +107,7 @@ impl<'a> Arn<'a> {
         }
     }
 
-    /// The name behind the type of a resource.
+    /// The name after the type of a resource.
     pub(crate) fn name(&self, resource_type: ResourceType) -> &'a str {
         let name = self
             .resource
@@ -117,7 +117,7 @@ impl<'a> Arn<'a> {
     }
 }
 
-/// Whether `text` is the ARN of an IAM role; 5104 when not.
+/// Checks that `text` is the ARN of an IAM role (5104).
 pub(crate) fn check_role(text: Option<&str>) -> Result<(), Refusal> {
     let is_role = text.and_then(Arn::parse).is_some_and(|arn| {
         is_partition(arn.partition)
@@ -135,7 +135,7 @@ pub(crate) fn check_role(text: Option<&str>) -> Result<(), Refusal> {
     }
 }
 
-/// Whether a text can stand in the name of a host for a region.
+/// Whether a text is valid as a region in a host name.
 pub(crate) fn is_region(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=32).contains(&text.len())
@@ -144,7 +144,7 @@ pub(crate) fn is_region(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-/// Any text with `aws`, and the one that published examples use.
+/// Any text with `aws`, and the partition of published examples.
 fn is_partition(text: &str) -> bool {
     text.contains("aws") || text == "ngrok-local"
 }

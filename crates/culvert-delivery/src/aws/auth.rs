@@ -1,4 +1,4 @@
-//! `auth` of the targets at Amazon: static keys or a role (contract: management API 2.4).
+//! The field `auth` of targets at Amazon: static keys or a role (contract: management API 2.4).
 
 use culvert_base::{Refusal, Secret, code};
 use schemars::JsonSchema;
@@ -50,11 +50,10 @@ struct Creds {
 const KEY_BYTES_MAX: usize = 256;
 
 impl Auth {
-    /// Judges what a caller sent.
+    /// Checks the authentication in a request.
     ///
-    /// # Errors
-    /// 5106 when there is none, 5107 and 5116 when it is not exactly one of both, 5104 when the role
-    /// is none, 5140 for keys that are no text of a header.
+    /// 5106 if there is none, 5107 and 5116 unless it is exactly one of the two, 5104 for an invalid role, 5140 for
+    /// keys that are not valid in a header.
     pub(crate) fn check(given: Option<&Self>, target: &str) -> Result<(), Refusal> {
         let Some(auth) = given else {
             return Err(Refusal::of(code::AWS_AUTH_MISSING));
@@ -100,7 +99,7 @@ impl Auth {
     }
 }
 
-/// Puts the stored secret where the new configuration leaves it out.
+/// Copies the stored secret into a new configuration that omits it.
 pub(crate) fn merge(stored: &Value, mut given: Value) -> Value {
     keep_secret(stored, &mut given, "/auth/creds", "aws_secret_access_key");
     given

@@ -11,13 +11,13 @@ use url::Url;
 pub struct AwsSettings {
     /// Replaces the endpoint of every service.
     pub endpoint: Option<Url>,
-    /// Replaces the endpoint of one service, named as in [`SERVICES`]; wins over `endpoint`.
+    /// Replaces the endpoint of one service, named as in [`SERVICES`]. Overrides `endpoint`.
     pub endpoints: BTreeMap<String, Url>,
     /// The server's own keys, with which roles of users are assumed.
     pub own_keys: OwnKeys,
 }
 
-/// The services that are called, by the names of their hosts and of their signatures.
+/// The services that are called, by their names in hosts and signatures.
 pub const SERVICES: [&str; 5] = ["firehose", "kinesis", "logs", "s3", "sts"];
 
 /// Where the server's own keys come from.
@@ -32,7 +32,7 @@ pub enum OwnKeys {
         id: String,
         /// The secret key.
         secret: Secret,
-        /// Token, of keys that are for a while.
+        /// Session token of temporary keys.
         session: Option<Secret>,
     },
     /// `AWS_WEB_IDENTITY_TOKEN_FILE`: a token of the cluster is exchanged for a role's keys.
@@ -44,7 +44,7 @@ pub enum OwnKeys {
     },
     /// `AWS_CONTAINER_CREDENTIALS_FULL_URI` or `…_RELATIVE_URI`.
     Container {
-        /// Where to ask.
+        /// The URL to request.
         url: Url,
         /// Value of the `authorization` header.
         token: Option<Secret>,
@@ -53,7 +53,7 @@ pub enum OwnKeys {
     },
     /// The instance's metadata service, version 2.
     Instance {
-        /// `http://169.254.169.254/`, or what `AWS_EC2_METADATA_SERVICE_ENDPOINT` says.
+        /// `http://169.254.169.254/`, or the value of `AWS_EC2_METADATA_SERVICE_ENDPOINT`.
         endpoint: Url,
     },
 }

@@ -229,7 +229,7 @@ async fn a_clock_skew_is_corrected_from_the_response() {
     );
 }
 
-/// The server's own keys from each place, seen by the signature under the role's assumption.
+/// The server's own keys from each source, recognised by the signature of the request to assume the role.
 #[tokio::test]
 async fn credentials_of_the_server_are_fetched_from_their_source() {
     let folder = tempfile::tempdir().unwrap();

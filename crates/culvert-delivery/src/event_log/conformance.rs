@@ -64,7 +64,7 @@ on_both_logs!(STREAM_LEASE: an_expired_lease_passes_to_another_node);
 const LEASE: Duration = Duration::from_secs(60);
 /// Acknowledgement deadline for tests that let leases end.
 const STREAM_LEASE: Duration = Duration::from_secs(2);
-/// Longer than the interval of checking a batch that another node sends.
+/// Longer than the interval at which a batch that another node sends is checked.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// A log, with its database and server.

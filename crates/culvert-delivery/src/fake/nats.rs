@@ -30,11 +30,11 @@ impl NatsServer {
         Self::start_with(&[&login, more].concat()).await
     }
 
-    /// The same with everything but its place.
+    /// Like [`Self::start`], with all arguments except the location.
     pub(crate) async fn start_with(arguments: &[&str]) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let arguments: Vec<String> = arguments.iter().map(|one| (*one).to_owned()).collect();
-        // Port -1: a free one, that the server writes into a file.
+        // Port -1: the server selects a free port and writes it to a file.
         let Ok(child) = spawn(folder.path(), "-1", &arguments) else {
             culvert_testing::ignore("`nats-server` is not here");
             return None;
@@ -49,9 +49,9 @@ impl NatsServer {
         Some(server)
     }
 
-    /// Three of them that are one cluster.
+    /// A cluster of three servers.
     pub(crate) async fn start_cluster() -> Option<[Self; 3]> {
-        // They have to know where the others are before any of them runs.
+        // Each server needs the addresses of the others before any of them runs.
         let free = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
         let places = free.map(|free| format!("nats://{}", free.local_addr().unwrap()));
         let routes = places.join(",");
@@ -76,13 +76,13 @@ impl NatsServer {
         self.child.wait().ok();
     }
 
-    /// Starts it again where it was, with what it had.
+    /// Restarts it at the same address with its stored data.
     pub(crate) async fn restart(&mut self) {
         self.child = spawn(self.folder.path(), &self.port.to_string(), &self.arguments).unwrap();
         self.wait().await;
     }
 
-    /// Forgets everything that it stored.
+    /// Deletes all stored data.
     pub(crate) fn wipe(&self) {
         std::fs::remove_dir_all(self.folder.path().join("js")).unwrap();
     }

@@ -10,7 +10,7 @@ fn strict() -> Rules {
     }
 }
 
-/// Spellings of one host that a URL may have, wherever they end up after parsing.
+/// Spellings of one host in URLs, valid or not.
 fn spellings(a: u8, b: u8, c: u8, d: u8) -> Vec<String> {
     let whole = u32::from_be_bytes([a, b, c, d]);
     let tail16 = u32::from(c) << 8 | u32::from(d);
@@ -293,7 +293,7 @@ proptest! {
         let direct = strict().address(Ipv4Addr::new(a, b, c, d).into());
         for host in spellings(a, b, c, d).into_iter().take(15) {
             let got = strict().url(&format!("https://{host}/")).map(drop);
-            // A leading zero before 8 or 9 is no number, hence no host.
+            // A number with a leading zero and a digit 8 or 9 is not octal, so the host is invalid.
             prop_assert!(got == direct || got == Err(Denied::Host), "{} {:?}", host, got);
         }
     }

@@ -7,7 +7,7 @@ pub(crate) const NONE: i16 = 0;
 /// The broker already has this batch.
 pub(crate) const DUPLICATE_SEQUENCE_NUMBER: i16 = 46;
 
-/// Codes with a class of their own. All others are temporary.
+/// Codes with a specific class. All others are temporary.
 const KNOWN: &[(i16, &str, FailureClass)] = &[
     (2, "CORRUPT_MESSAGE", Retryable),
     (3, "UNKNOWN_TOPIC_OR_PARTITION", Config),

@@ -28,7 +28,7 @@ fn net_with(allow: &[&str], resolver: Arc<dyn Resolve>) -> Net {
     Net::with_resolver(settings, clock(), Arc::new(OsEntropy), resolver)
 }
 
-/// A resolver that returns the next list of addresses at each look-up, and repeats the last.
+/// A resolver that returns the next list of addresses at each lookup, and repeats the last.
 #[derive(Debug)]
 struct Names(Vec<Vec<IpAddr>>);
 
@@ -208,8 +208,8 @@ async fn network_errors_are_classified() {
     );
 }
 
-/// Every status, however its body ends: where the head decides, the body changes nothing; where the body
-/// decides, an incomplete one of a success leaves the outcome unknown. A status that refuses the request is a refusal.
+/// Every status, with every kind of body. If the status decides, the body has no effect. If the body decides, a
+/// truncated body of a success leaves the outcome unknown. A status of an error is a failure.
 #[tokio::test]
 async fn a_slow_or_aborted_body_fails_only_requests_that_need_it() {
     let net = net(&["127.0.0.0/8"]);
@@ -242,7 +242,7 @@ async fn a_slow_or_aborted_body_fails_only_requests_that_need_it() {
     }
 }
 
-/// The deadline is far away, so that only the head can have ended it.
+/// The deadline is far away, so only the status can have ended the send.
 #[tokio::test]
 async fn a_slow_body_does_not_delay_a_success() {
     let net = net(&["127.0.0.0/8"]);

@@ -38,8 +38,8 @@ pub(crate) fn verdict(outcomes: Vec<Outcome>) -> Verdict {
     }
 }
 
-/// The verdict on a batch whose events are sent in sequence until one fails. If the first fails for a reason that is
-/// not its own, the whole batch has failed.
+/// The verdict on a batch whose events are sent in sequence until one fails. If the first fails for a reason other than
+/// its content, the whole batch has failed.
 pub(crate) fn verdict_of_line(outcomes: Vec<Outcome>) -> Verdict {
     match outcomes.split_first() {
         Some((Outcome::Failed(failure), rest))
@@ -52,7 +52,7 @@ pub(crate) fn verdict_of_line(outcomes: Vec<Outcome>) -> Verdict {
     }
 }
 
-/// Whether an event failed for a reason that is not its own, so the next ones would fail too.
+/// Whether an event failed for a reason other than its content, so the next ones would fail too.
 pub(crate) fn is_stuck(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Failed(failure) if failure.class != FailureClass::Permanent)
 }

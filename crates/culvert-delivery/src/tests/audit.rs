@@ -121,7 +121,7 @@ async fn a_replay_selects_account_kinds_and_times_and_its_destination() {
     assert_eq!(
         target.keys(),
         [
-            // What was on its way before.
+            // The event that was queued before.
             "ev_audit20:esb_1",
             "ev_audit30:esb_1",
             // Without a recipient at that time: for the current subscription, otherwise for the replay.
@@ -166,7 +166,7 @@ async fn cursors_of_deleted_replays_are_removed() {
     let cursors = async || bench.queue.cursors("replay:").await.unwrap().len();
     assert_eq!(cursors().await, 2);
     bench.publish_replays(&target, &[]);
-    // One is young: another node may know it, and this one not yet.
+    // One is new: another node may have it in its table before this one.
     Replayer::new(plane(&bench)).pass().await.unwrap();
     assert_eq!(cursors().await, 1);
     bench.clock.advance(DAY);
@@ -194,7 +194,7 @@ async fn the_log_is_pruned_by_age_behind_its_readers() {
         .tell_all((705..710).map(|n| ("ac_1", AUDIT_KIND, n)))
         .await;
 
-    // A replay that has not read them holds them.
+    // A replay that has not read the rows prevents their removal.
     let target = Scripted::new(500);
     bench.publish_replays(&target, &[replay("1", 100, 650)]);
     assert_eq!(needed_from(&plane).await.unwrap(), Some(100));
@@ -207,7 +207,7 @@ async fn the_log_is_pruned_by_age_behind_its_readers() {
     assert_eq!(prune(&plane).await.unwrap(), 700 - 99 - 512);
     assert_eq!(prune(&plane).await.unwrap(), 0, "the others are young");
 
-    // What the dispatcher has not copied stays, however old it is.
+    // Rows that the dispatcher has not copied stay, however old they are.
     bench.clock.advance(365 * DAY);
     assert_eq!(prune(&plane).await.unwrap(), 5);
     assert_eq!(prune(&plane).await.unwrap(), 0);
@@ -238,7 +238,7 @@ async fn a_running_plane_prunes_and_reports_the_position_of_the_log() {
     running.stop().await;
 }
 
-/// An event that not every subscription may get is copied by a table with the rights of its commit, never by an older one.
+/// A private event is copied with a table that has the rights of its commit, never with an older one.
 #[tokio::test]
 async fn a_private_event_waits_until_the_rights_of_its_commit_are_known() {
     const PUBLIC: &str = "vault_created.v0";
@@ -261,7 +261,7 @@ async fn a_private_event_waits_until_the_rights_of_its_commit_are_known() {
     bench.delivery.has_rights_of(revision().await);
     while dispatcher.pass().await.unwrap() {}
     assert_eq!(copied().await, 0, "it is withheld");
-    // What comes meanwhile moves no event that waits further back.
+    // Later events do not overtake an event that waits.
     bench.publish_entitled(&target, &[], &["esb_1"]);
     bench.tell_all([("ac_1", AUDIT_KIND, 2)]).await;
     assert!(!dispatcher.pass().await.unwrap());
@@ -273,7 +273,7 @@ async fn a_private_event_waits_until_the_rights_of_its_commit_are_known() {
     bench.delivery.has_rights_of(revision().await);
     while dispatcher.pass().await.unwrap() {}
     assert_eq!(copied().await, 2);
-    // Others wait for nothing.
+    // Public events wait for nothing.
     bench.tell_all([("ac_1", PUBLIC, 4)]).await;
     assert!(dispatcher.pass().await.unwrap());
 }
@@ -303,7 +303,7 @@ async fn a_queued_event_is_withheld_when_the_right_is_lost() {
     assert!(keys.iter().all(|key| key.ends_with(":esb_2")), "{keys:?}");
 }
 
-/// A replay sends private events by the rights of its owner, not of the subscriptions it finds.
+/// A replay sends private events by the rights of its owner, not by those of the current subscriptions.
 #[tokio::test]
 async fn a_replay_follows_the_rights_of_its_owner() {
     let bench = Bench::new().await;

@@ -99,12 +99,12 @@ impl Bench {
         }
     }
 
-    /// The same files under a new plane, as after a restart.
+    /// A new plane on the same files, as after a restart.
     pub(super) async fn next_life(&self) -> Self {
         self.next_life_with(|_| {}).await
     }
 
-    /// The same with other settings.
+    /// Like [`Self::next_life`], with other settings.
     pub(super) async fn next_life_with(&self, change: impl FnOnce(&mut Settings)) -> Self {
         self.queue.close().await;
         self.store.close().await;
@@ -208,7 +208,7 @@ impl Bench {
         Dispatcher::new(self.delivery.plane.clone())
     }
 
-    /// Puts a batch into the queue behind the plane's back.
+    /// Appends a batch to the queue without the plane.
     pub(super) async fn append(&self, destination: &str, class: BatchClass, ids: &[&str]) {
         let mut open = OpenBatch::default();
         for id in ids {
@@ -311,7 +311,7 @@ impl Running {
         }
     }
 
-    /// Ends it without a word, as a kill would.
+    /// Ends it without cleanup, as a kill would.
     pub(super) fn abandon(self) {
         drop(self.tasks);
     }
@@ -331,7 +331,7 @@ pub(super) fn source(subscription: &str, destinations: &[&str]) -> Source {
 const PORT: Slot<Int32> = HTTP_REQUEST_COMPLETE.slot("conn.server_port");
 const METHOD: Slot<Text> = HTTP_REQUEST_COMPLETE.slot("http.request.method");
 
-/// A request that came in on that port, complete now.
+/// A completed request that arrived at this port.
 pub(super) fn record(bench: &Bench, port: i32) -> Record {
     let capture = Capture::all(&HTTP_REQUEST_COMPLETE);
     let mut record = Record::new(&HTTP_REQUEST_COMPLETE, capture, "ac_1".into());
@@ -356,7 +356,7 @@ pub(super) struct Scripted {
 
 #[derive(Debug, Default)]
 struct Scripts {
-    /// Idempotency keys and envelopes, batch by batch, and whether the batch was taken.
+    /// Idempotency keys and envelopes of each batch, and whether the batch was accepted.
     batches: Vec<(Vec<(String, String)>, bool)>,
     script: VecDeque<Verdict>,
     otherwise: Option<Verdict>,
@@ -384,13 +384,13 @@ impl Scripted {
         self.state.lock().unwrap().otherwise = Some(verdict);
     }
 
-    /// Any batch with that event fails.
+    /// Makes every batch with this event fail.
     pub(super) fn refuse(&self, event_id: &str, failure: Failure) {
         let mut state = self.state.lock().unwrap();
         state.refused.insert(event_id.to_owned(), failure);
     }
 
-    /// Sends wait until [`Self::open_gate`], after the batch was taken in.
+    /// Makes sends wait until [`Self::open_gate`], after the batch was recorded.
     pub(super) fn gate(&self) {
         self.open.send_replace(false);
     }
@@ -399,7 +399,7 @@ impl Scripted {
         self.open.send_replace(true);
     }
 
-    /// No send ever ends.
+    /// Makes sends hang.
     pub(super) fn hang(&self) {
         self.gate();
     }
@@ -408,7 +408,7 @@ impl Scripted {
         look(&self.state.lock().unwrap())
     }
 
-    /// Every event that was sent, in order, repetitions too.
+    /// Every event that was sent, in order, including repetitions.
     pub(super) fn keys(&self) -> Vec<String> {
         self.with(|state| {
             let sent = state.batches.iter().flat_map(|(batch, _)| batch);
@@ -416,7 +416,7 @@ impl Scripted {
         })
     }
 
-    /// Every event that was taken.
+    /// Every event that was accepted.
     pub(super) fn taken(&self) -> Vec<String> {
         self.with(|state| {
             let taken = state.batches.iter().filter(|(_, taken)| *taken);

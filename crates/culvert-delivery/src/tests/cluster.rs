@@ -1,4 +1,4 @@
-//! Two nodes on one database: whichever is asked knows what both have seen.
+//! Two nodes on one database: each returns the results of both.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ async fn every_node_shows_the_health_of_all_nodes() {
     }
 }
 
-/// What a node has not sent itself, it still knows of.
+/// A node also reports failures of sends by other nodes.
 #[tokio::test]
 async fn a_failure_on_one_node_is_shown_by_an_idle_node() {
     let [one, other] = two().await;

@@ -1,5 +1,5 @@
-//! Delivery under crashes: for every seed, nothing is lost, and each crash repeats one
-//! batch at most.
+//! Delivery under crashes: for every seed, nothing is lost, and each crash repeats at most one
+//! batch.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,16 +23,16 @@ async fn a_crash_loses_nothing_and_repeats_at_most_one_batch() {
     }
 }
 
-/// What happens next.
+/// The fate of the next send.
 enum Fate {
-    /// The batch is taken and settled.
+    /// The batch is accepted and settled.
     Fine,
-    /// The other side fails.
+    /// The destination fails.
     Fails,
-    /// The process dies after the other side took the batch, before it is settled; its leases are
-    /// given back at the next start.
+    /// The process dies after the destination accepted the batch, before it is settled. Its leases
+    /// are released at the next start.
     DiesAndComesBack,
-    /// The same, and another node takes over when the lease has run out.
+    /// Like [`Self::DiesAndComesBack`], but another node takes over when the lease has expired.
     DiesForGood,
 }
 
@@ -88,7 +88,7 @@ async fn one_run(seed: u64) {
         match step {
             None => {
                 crashes += 1;
-                // The old worker is dropped where it stands, and so is all it knew.
+                // Dropping the worker also drops its state.
                 worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
                 match fate {
                     Fate::DiesAndComesBack => {
@@ -117,7 +117,7 @@ async fn one_run(seed: u64) {
         repeated <= (crashes + failures) * EVENTS,
         "seed {seed}: {repeated} repeated by {crashes} crashes and {failures} failures"
     );
-    // In order of their first sending they are in commit order.
+    // By first send, the events are in commit order.
     let mut seen = std::collections::HashSet::new();
     let firsts: Vec<&String> = sent.iter().filter(|key| seen.insert(*key)).collect();
     assert_eq!(

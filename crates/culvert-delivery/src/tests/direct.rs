@@ -1,4 +1,4 @@
-//! Batches that go to their destination without lying in the queue first.
+//! Batches that are sent without being written to the queue first.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -52,14 +52,14 @@ async fn slow_deliveries_are_queued_and_sent_once() {
         .queue
         .lease("ed_1", "another", Duration::from_secs(1), now);
     assert_eq!(leased.await.unwrap(), None);
-    // What comes later waits behind it.
+    // Later batches wait behind it.
     bench.delivery.recorder().offer(record(&bench, 5));
     until("the later one too", || bench.meters().queued.get() == 6).await;
     target.open_gate();
     until("six deliveries", || bench.meters().delivered.get() == 6).await;
     assert_eq!(target.ports(), (0..6).collect::<Vec<i64>>());
     assert_eq!(bench.queue.backlog().await.unwrap(), []);
-    // And then the short way again.
+    // Later batches are sent from memory again.
     bench.delivery.recorder().offer(record(&bench, 6));
     until("a seventh", || bench.meters().delivered.get() == 7).await;
     assert_eq!(bench.meters().queued.get(), 6);
@@ -158,7 +158,7 @@ async fn a_healthy_destination_is_independent_of_other_queues() {
         until("one is queued", || bench.meters().queued.get() == 1).await;
         until("one is taken", || bench.health("ed_up").sent == 1).await;
 
-        // From now on nothing can be read from the queue, or written to it.
+        // From here on, the queue can be neither read nor written.
         bench.queue.close().await;
         for round in 1..=20i32 {
             for n in 0..20 {

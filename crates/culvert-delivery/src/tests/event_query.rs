@@ -1,4 +1,4 @@
-//! Pages of kept events.
+//! Pages of retained events.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn query(order: Order, filter: Option<&str>) -> EventQuery {
     }
 }
 
-/// Keeps requests, of two endpoints in turn, in pieces of four; and audit events between them.
+/// Retains requests, of two endpoints in turn, in pieces of four, and commits audit events between them.
 async fn fill(bench: &Bench) {
     bench.delivery.publish(Table::default());
     let running = bench.run();
@@ -61,7 +61,7 @@ async fn fill(bench: &Bench) {
     running.stop().await;
 }
 
-/// Every event of all pages, and how many pages there were.
+/// All events of all pages, and the number of pages.
 async fn walk(bench: &Bench, mut query: EventQuery, work_max: u64) -> (Vec<LoggedEvent>, usize) {
     let (mut events, mut n_pages) = (Vec::new(), 0);
     loop {
@@ -102,7 +102,7 @@ async fn pages_are_complete_under_any_work_limit() {
             assert!(events.is_empty());
             assert!(work_max == u64::MAX || n_pages >= 1);
         }
-        // A search that finds nothing ends early, with a cursor to go on.
+        // A search without results ends early, with a cursor to continue.
         let (_, n_pages) = walk(&bench, query(order, Some(none)), 1).await;
         assert!(n_pages > 2, "{n_pages}");
     }
@@ -130,7 +130,7 @@ async fn traffic_is_found_by_endpoint() {
     assert!(walk(&bench, absent, u64::MAX).await.0.is_empty());
 }
 
-/// Keeps pieces of requests that ended at these seconds.
+/// Retains pieces of requests that ended at these seconds.
 async fn keep_at(bench: &Bench, pieces: &[&[u64]], path: &str) {
     bench.delivery.publish(Table::default());
     let running = bench.run();
@@ -198,7 +198,7 @@ async fn a_page_of_large_events_ends_early() {
     }
 }
 
-/// An event that costs much to look at does not stop the others of its piece from having a page of their own.
+/// An event that is expensive to examine does not prevent a page with the other events of its piece.
 #[tokio::test]
 async fn a_page_may_end_within_a_stored_piece() {
     let bench = Bench::with(keeps).await;

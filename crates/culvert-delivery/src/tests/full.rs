@@ -60,7 +60,7 @@ async fn a_full_queue_drops_the_newest_events_without_delaying_traffic() {
 async fn queued_audit_and_traffic_events_have_separate_limits() {
     let bench = Bench::with(|settings| {
         settings.destination_events_max = 10;
-        // So that traffic waits in the queue, too.
+        // Traffic is queued, too.
         settings.direct_for = Duration::ZERO;
     })
     .await;
@@ -83,7 +83,7 @@ async fn queued_audit_and_traffic_events_have_separate_limits() {
         health.queued == 50 && health.dropped == 15
     })
     .await;
-    // It is on its way into the queue.
+    // It is being written to the queue.
     let began = std::time::Instant::now();
     loop {
         let backlog = bench.queue.backlog().await.unwrap();
@@ -93,7 +93,7 @@ async fn queued_audit_and_traffic_events_have_separate_limits() {
         assert!(began.elapsed() < culvert_testing::PATIENCE, "{backlog:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // More audit events come in beside the full traffic.
+    // Further audit events are accepted while traffic is full.
     bench.append("ed_1", BatchClass::Audit, &["ev_more"]).await;
     let backlog = bench.queue.backlog().await.unwrap();
     assert_eq!((backlog[0].events, backlog[0].traffic_events), (51, 10));
@@ -131,7 +131,7 @@ async fn records_offered_before_a_stop_are_queued() {
     let backlog = bench.queue.backlog().await.unwrap();
     assert_eq!((backlog.len(), backlog[0].events), (1, 7));
 
-    // The next life delivers them.
+    // The next run delivers them.
     let next = bench.next_life().await;
     let up = Scripted::new(500);
     next.publish(Vec::new(), &[("ed_1", &up)]);
@@ -160,7 +160,7 @@ async fn events_lost_in_a_crash_are_counted_after_the_restart() {
         bench.delivery.recorder().offer(record(&bench, n));
     }
     until("a flush", || bench.meters().flushes.get() == 1).await;
-    // Three wait for their flush while a count of all is written; then the process dies.
+    // Three records wait for their flush after the last count was written, when the process dies.
     for n in 4..7 {
         bench.delivery.recorder().offer(record(&bench, n));
     }
@@ -184,7 +184,7 @@ async fn events_lost_in_a_crash_are_counted_after_the_restart() {
     let read = Losses::read(&next.queue, "culvert", None, None).await;
     assert_eq!(read.unwrap().1, Lost::default());
 
-    // What was offered after the last commit is known from the file.
+    // The file has the records that were offered after the last commit.
     let file = next.folder.path().join("offered");
     let (mut losses, _) = Losses::read(&next.queue, "culvert", Some(&file), None)
         .await
@@ -222,11 +222,11 @@ async fn events_possibly_lost_in_a_power_cut_are_reported_after_the_restart() {
         tokio::task::yield_now().await;
     }
     let lost = |counted, maybe| Lost { counted, maybe };
-    // The process alone died: the file has all but nothing is missing.
+    // Only the process died, so the file is complete and nothing else is missing.
     assert_eq!(read(Some(&file), "first").await.1, lost(4, 0));
-    // The machine went down, and what the file says is known at least.
+    // The machine failed, so the file has a lower bound.
     assert_eq!(read(Some(&file), "second").await.1, lost(4, 14));
-    // It went down with the file, or the database is used elsewhere.
+    // The file was lost, or the database is used on another machine.
     let empty = bench.folder.path().join("empty");
     for (file, boot) in [
         (Some(&*empty), "second"),
@@ -235,7 +235,7 @@ async fn events_possibly_lost_in_a_power_cut_are_reported_after_the_restart() {
     ] {
         assert_eq!(read(file, boot).await.1, lost(2, 16), "{file:?} {boot}");
     }
-    // It is said once: the life that says it counts from there.
+    // The loss is reported once: the run that reports it counts from there.
     let (mut losses, _) = read(Some(&empty), "second").await;
     losses.counts.write(&bench.queue, 0, 0).await;
     assert_eq!(read(Some(&empty), "second").await.1.counted, 0);

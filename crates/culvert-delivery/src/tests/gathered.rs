@@ -1,4 +1,4 @@
-//! Batches that come together in the queue and become one object.
+//! Batches that are gathered in the queue and become one object.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::fake::{Fake, Reply, envelope, local_settings, until};
 use crate::target::s3;
 use crate::worker::{Step, Worker};
 
-/// A plane whose one destination is a bucket at `fake`.
+/// A plane with one destination, a bucket at `fake`.
 async fn bench(fake: &Fake) -> Bench {
     let url = fake.url("/").parse().unwrap();
     let bench = Bench::with(|settings| {
@@ -84,7 +84,7 @@ async fn an_object_is_written_at_its_age_or_size_limit() {
     assert_eq!(worker.step().await.unwrap(), Step::Idle(None));
     assert_eq!(objects(&fake), [["ev_1", "ev_2"]]);
 
-    // Four that are more than a mebibyte, of which three are less.
+    // Four batches exceed a mebibyte; three do not.
     for id in 3..7 {
         append(&bench, id, 300 << 10).await;
     }
@@ -131,7 +131,7 @@ async fn failed_events_are_resent_with_newer_ones() {
     assert_eq!(waited, Duration::from_secs(3660));
 }
 
-/// A process that dies while it puts, or behind that: the events are there again, and none is lost.
+/// A process that dies during or after an upload: the events are sent again, and none is lost.
 #[tokio::test]
 async fn a_crash_repeats_at_most_one_object() {
     let fake = Fake::start().await;

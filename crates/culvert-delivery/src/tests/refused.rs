@@ -29,8 +29,8 @@ async fn one_batch(bench: &Bench, class: BatchClass, events: usize) {
     bench.append("ed_1", class, &ids).await;
 }
 
-/// Whichever events are refused: those become dead letters, and all others are accepted once. If all are
-/// refused, that needs few requests.
+/// The rejected events become dead letters, and all others are accepted once. If all are rejected, few requests are
+/// needed.
 #[tokio::test]
 async fn halving_finds_refused_audit_events_and_stops_if_all_are_refused() {
     halving_finds_what_is_refused(BatchClass::Audit).await;
@@ -74,11 +74,11 @@ async fn halving_finds_what_is_refused(class: BatchClass) {
             assert_eq!(bench.queue.backlog().await.unwrap()[0].batches, 0, "{case}");
             let requests = target.sizes().len();
             if bad.len() == events {
-                // The requests that halve it down to eight single events, and a few for each remaining part.
+                // The requests for halving down to eight single events, and a few for each remaining part.
                 let depth = events.ilog2() as usize + 1;
                 assert!(requests <= 4 * depth + 20, "{case}: {requests} requests");
             } else if pattern != 5 {
-                // The only one that is good among hundreds may be given up with them.
+                // A single valid event among hundreds may be dead-lettered with them.
                 let good = all.difference(bad).count();
                 assert_eq!(taken, good, "{case}");
             }
@@ -86,7 +86,7 @@ async fn halving_finds_what_is_refused(class: BatchClass) {
     }
 }
 
-/// A target that says of each event what became of it.
+/// A target that returns a result for each event.
 #[tokio::test]
 async fn refused_events_make_one_dead_letter_per_reason() {
     let bench = Bench::new().await;
@@ -149,8 +149,8 @@ async fn state_changes_are_logged_once_and_events_are_not() {
             .finish();
         tracing::Dispatch::new(subscriber)
     };
-    // While there is one subscriber, a line that another thread comes to first is asked about there alone, where
-    // there is none, and is off afterwards.
+    // With only one subscriber, tracing caches the interest of a log line by the first thread that reaches it. If that
+    // thread has no subscriber, the line is then disabled for all threads.
     let _second = dispatch(Log::default());
     let _guard = tracing::dispatcher::set_default(&dispatch(log.clone()));
     tracing::callsite::rebuild_interest_cache();
@@ -174,7 +174,7 @@ async fn state_changes_are_logged_once_and_events_are_not() {
     drain(&bench, &mut worker).await;
     let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     let about: Vec<&str> = log.lines().filter(|line| line.contains("ed_1")).collect();
-    // The first dead letter, unhealthy after twenty, well again, and what it was in all.
+    // The first dead letter, unhealthy after twenty, recovered, and the total.
     assert_eq!(about.len(), 4, "{log}");
     let last = about.last().unwrap();
     assert!(last.contains("100 events became dead letters"), "{log}");

@@ -1,4 +1,4 @@
-//! Traffic that is kept, and replays of it.
+//! Retained traffic, and replays of it.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -131,7 +131,7 @@ async fn a_replay_between_event_ids_sends_full_events_without_a_subscription() {
     running.stop().await;
 }
 
-/// Threads fill pieces side by side, so an event can be in a later piece than one that happened after it.
+/// Several threads fill pieces concurrently, so an event can be in a later piece than a later event.
 #[tokio::test]
 async fn a_replay_between_event_ids_includes_pieces_that_overlap_in_time() {
     let bench = Bench::with(keeps).await;
@@ -219,7 +219,7 @@ async fn retained_traffic_is_limited_by_age_and_size() {
     );
     running.stop().await;
 
-    // Where nothing is to be kept any more, nothing is.
+    // If retention is disabled, the pieces are removed.
     let next = bench.next_life().await;
     retained::prune(&next.delivery.plane).await.unwrap();
     assert_eq!(next.queue.traffic().await.unwrap().bytes, 0);
@@ -307,7 +307,7 @@ async fn threads_retain_side_by_side_and_a_piece_is_read_in_order() {
     const EACH: i64 = 200;
     let bench = Bench::with(|settings| {
         keeps(settings);
-        // All threads are done before the first piece is closed and written.
+        // All threads end before the first piece is closed and written.
         settings.flush_after = DAY;
     })
     .await;

@@ -146,7 +146,7 @@ async fn refused_credentials_make_a_destination_unhealthy_until_an_edit() {
             bench.clock.advance(at.since(bench.clock.now()));
         }
     }
-    // Let it wait a long time, then edit.
+    // The destination waits a long time, and is then edited.
     worker.step().await.unwrap();
     assert_eq!(
         bench.delivery.health("ed_1").unwrap().state,
@@ -203,11 +203,11 @@ async fn traffic_expires_after_an_hour_and_audit_events_after_three_days() {
         let dead = bench.queue.dead_letters("ed_1", None, 10).await.unwrap();
         assert_eq!(dead.len(), dead_lettered, "after {hours} h");
     }
-    // Audit went first as long as it could.
+    // Audit events were sent first.
     assert_eq!(down.keys()[0], "ev_a:esb_1");
 }
 
-/// Steps until there is nothing to send; until when.
+/// Steps until there is nothing to send. Returns the time of the next attempt.
 async fn idle(worker: &mut Worker) -> Timestamp {
     loop {
         if let Step::Idle(Some(at)) = worker.step().await.unwrap() {
@@ -229,7 +229,7 @@ async fn after_twenty_failures_one_probe_per_step_is_sent() {
         worker.step().await.unwrap();
         bench.clock.advance(Duration::from_secs(1));
     }
-    // Both classes are due again, and still one send per step of the clock.
+    // Both classes are due again, but there is one send per step of the clock.
     for _ in 0..5 {
         let at = idle(&mut worker).await;
         bench.clock.advance(at.since(bench.clock.now()));

@@ -144,7 +144,7 @@ async fn only_fields_of_sources_and_open_tails_are_captured() {
 async fn unselected_records_are_completed() {
     let bench = Bench::new().await;
     let running = bench.run();
-    // Exactly the number that wakes the recorder.
+    // Exactly the number of records that wakes the recorder.
     for n in 0..200 {
         bench.delivery.recorder().offer(record(&bench, n));
     }

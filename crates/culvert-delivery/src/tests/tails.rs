@@ -110,7 +110,7 @@ async fn open_tails_are_limited() {
     let (first, _second) = (open("usr_1").unwrap(), open("usr_1").unwrap());
     let refused = open("usr_1").unwrap_err();
     assert!(refused.message.contains("of one owner"), "{refused}");
-    // One owner leaves tails to others.
+    // One owner cannot open all tails.
     let others = ["usr_2", "usr_3", "bot_4"].map(|owner| [open(owner), open(owner)]);
     assert!(others.iter().flatten().all(Result::is_ok));
     assert!(open("bot_5").is_err());
