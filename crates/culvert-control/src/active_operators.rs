@@ -22,7 +22,7 @@ use crate::stored;
 /// The operators and whether their owners are active.
 #[derive(Debug)]
 pub(crate) struct ActiveOperators {
-    /// `None` for one that binds empty.
+    /// `None` for an operator that binds nothing.
     operators: InformerCache<Option<CompiledOperator>>,
     owners: ActiveOwners,
 }
@@ -35,7 +35,7 @@ impl ActiveOperators {
         }
     }
 
-    /// Reads what has changed. Returns the accounts whose operators are others now.
+    /// Reads the changes. Returns the accounts whose operators changed.
     pub(crate) async fn refresh(&mut self, store: &Store) -> Result<BTreeSet<Arc<str>>, Fault> {
         let compile = |document: Document| {
             let operator = stored::read::<KubernetesOperator>(&document);

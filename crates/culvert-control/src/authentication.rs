@@ -31,7 +31,7 @@ pub(crate) struct KeyOfCaller {
 }
 
 impl KeyOfCaller {
-    /// The tokens that work: that of the key, and the one before its last rotation until its end.
+    /// The valid tokens: that of the key, and the previous one until its end.
     fn tokens(&self, now: Timestamp) -> Vec<PresentedToken> {
         let token = |digest: &str, until| PresentedToken {
             digest: digest.into(),
@@ -89,7 +89,7 @@ impl Control {
             Some(valid) => valid
                 .into_iter()
                 .find(|valid| is_known(Some(&valid.digest))),
-            // An unknown key takes as long.
+            // Takes the same time as for a known key.
             None => {
                 is_known(None);
                 None
@@ -132,7 +132,7 @@ impl Control {
         head: Head,
         token: PresentedToken,
     ) -> Result<Caller, Error> {
-        // An owner that was removed between the two reads took the key along.
+        // The removal of an owner removes its keys, so the key no longer exists.
         let standing = self.standings.of(&self.store, &key.owner_id).await?;
         let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
         if is_suspended {

@@ -42,7 +42,7 @@ pub struct Caller {
 pub struct PresentedToken {
     /// Its digest, as the key has it: `<pepper id>.<hex>`.
     pub(crate) digest: Arc<str>,
-    /// When it stops to work, if the key has been rotated since.
+    /// When it stops working, if the key has been rotated since.
     pub(crate) until: Option<Timestamp>,
 }
 

@@ -1,4 +1,4 @@
-//! One retained event, the messages captured beside it, and its request sent again.
+//! Reads one retained event and its captured messages, and sends its request again.
 //!
 //! Everyone in the account may read traffic events. Captured messages are private to the owners of the endpoints whose
 //! policies captured them, and to admins. A request is sent again only to the endpoint that received it, for those who
@@ -289,7 +289,7 @@ async fn get_messages(control: &Control, call: Call) -> Result<Reply, Error> {
     let id = id_of(&call);
     let logged = find(control, &call.caller, id).await?;
     if let Some(endpoint) = endpoint_of(control, &call, &logged).await? {
-        // Whether anything was captured is the owner's to know.
+        // Only the owner and admins may learn whether anything was captured.
         call.caller
             .may_change_of(&endpoint.principal_id, NOT_OWNER)?;
     }
@@ -465,17 +465,17 @@ fn refused(why: &'static str) -> Refusal {
     Refusal::new(code::REQUEST_NOT_REPLAYABLE, why)
 }
 
-/// The request of an event, as far as it is known.
+/// The request of an event, as far as it is recorded.
 #[derive(Debug)]
 struct Original {
     method: String,
     url: String,
     headers: Vec<(String, String)>,
-    /// The body, or why it is not known.
+    /// The body, or why it is not recorded.
     body: Result<Vec<u8>, &'static str>,
 }
 
-/// What an event says of its request.
+/// The fields of an event about its request.
 #[derive(Deserialize)]
 struct Event {
     event_type: String,
@@ -579,7 +579,7 @@ impl Original {
                     return Err(wrong("body", "must have `text` or `base64`, not both"));
                 }
                 if !has_fields {
-                    // It described the body that is replaced.
+                    // The field describes the body that is replaced.
                     headers.retain(|(name, _)| name != "content-encoding");
                 }
                 match base64.is_empty() {

@@ -1,7 +1,7 @@
-//! The link that opens the console once without a token to paste: for the person who has just started a new server.
+//! The link that opens the console once without a token, for the person who has just started a new server.
 //!
-//! A link exists only in the process that printed it. It represents a key, and is valid until a person is signed in with
-//! it, another one is made, ten sign-ins with it were refused, or an hour has passed.
+//! A link exists only in the process that printed it. It represents a key, and is valid until it was used for a
+//! sign-in, a new link is made, ten sign-ins with it were refused, or an hour has passed.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,8 +39,8 @@ struct Unused {
     tries: u32,
 }
 
-/// A sign-in with the link. Meanwhile there is no other. If it is dropped without [`LinkUse::complete`], the link
-/// stays valid.
+/// A sign-in with the link. Only one can be in progress. If it is dropped without [`LinkUse::complete`], the link stays
+/// valid.
 #[derive(Debug)]
 pub struct LinkUse<'a> {
     of: &'a ConsoleLink,
@@ -48,7 +48,7 @@ pub struct LinkUse<'a> {
 }
 
 impl LinkUse<'_> {
-    /// The person is signed in: the link becomes invalid.
+    /// Notes that the person is signed in: the link becomes invalid.
     pub fn complete(mut self) {
         self.link = None;
     }
@@ -68,8 +68,8 @@ impl Drop for LinkUse<'_> {
 }
 
 impl Control {
-    /// Makes a link that signs in once with the key of this token, and returns the link's secret. An unused link before
-    /// it becomes invalid.
+    /// Makes a link that signs in once with the key of this token, and returns the link's secret. A previous unused
+    /// link becomes invalid.
     pub fn make_console_link(&self, key: &Secret) -> Secret {
         let id: Ksuid = self.ids.next(&*self.clock, &*self.entropy);
         let secret = token::mint(id, &*self.entropy);

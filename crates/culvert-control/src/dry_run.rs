@@ -281,7 +281,7 @@ async fn recent(
     Ok(events)
 }
 
-/// A request as its event has it.
+/// A request as recorded in its event.
 struct Past {
     id: String,
     timestamp: String,
@@ -331,7 +331,7 @@ impl Past {
         })
     }
 
-    /// Takes the exact values of a capture.
+    /// Replaces values with the exact ones of a capture.
     fn complete_with(&mut self, captured: Option<CapturedMessages>) {
         let Some(captured) = captured else { return };
         if let Some(request) = captured.request {
@@ -367,7 +367,7 @@ impl Past {
         }
     }
 
-    /// The request as policies see it. `None` if the event is too short for one.
+    /// The request for policies. `None` if the event lacks the fields for one.
     fn request(&self) -> Option<PastRequest> {
         let (scheme, rest) = self.url.split_once("://")?;
         let at = rest.find(['/', '?']).unwrap_or(rest.len());

@@ -15,7 +15,7 @@ pub(crate) const SELECTORS_MAX: usize = 64;
 pub(crate) struct Selectors(Vec<Predicate>);
 
 impl Selectors {
-    /// Those of a binding; without one they select nothing.
+    /// The selectors of a binding. Without a binding they select nothing.
     pub(crate) fn of(binding: Option<&Binding>) -> Self {
         let sources = binding.iter().flat_map(|one| &one.endpoint_selectors);
         Self(sources.filter_map(|one| compile(one).ok()).collect())

@@ -410,7 +410,7 @@ impl EventQueryParameters {
             .as_deref()
             .is_some_and(|id| caller.role != Role::Admin && event_kinds::is_private_object(id));
         let kinds = match (is_all, is_withheld) {
-            // Reading such an object's events would show by its duration whether there are any.
+            // The duration of the search would reveal whether such events exist.
             (_, true) => Some(Vec::new()),
             (true, false) => None,
             (false, false) => Some(asked.readable),
@@ -481,7 +481,7 @@ fn time(name: &str, text: &str) -> Result<Timestamp, Refusal> {
     })
 }
 
-/// An ID. Not every database can look for other texts, such as those with NUL.
+/// Parses an ID. Some databases cannot search for other texts, such as those with NUL.
 fn id(name: &str, text: &str) -> Result<String, Refusal> {
     let is_id = text.len() <= ID_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic());
     match is_id {

@@ -67,7 +67,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         method: Method::Post,
         suffix: "/rotate",
         doc: "Gives an API key a new token, which is shown once. Without `overlap`, the token before \
-              it stops to work immediately, and console sessions of the key end.",
+              it stops working immediately, and console sessions of the key end.",
         body: Some(BodySpec {
             schema: SchemaGenerator::subschema_for::<Rotate>,
             required: false,
@@ -103,7 +103,7 @@ struct View<'a> {
     role: &'static str,
     /// What the key may do; empty for everything that its role may do. `x.write` includes `x.read`.
     scopes: Vec<Scope>,
-    /// When the key stops to work; null for never.
+    /// When the key stops working; null for never.
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     expires_at: Option<Timestamp>,
     /// Networks that the key may be used from, such as `192.0.2.0/24`; empty for anywhere.
@@ -130,7 +130,7 @@ struct Update {
     /// What the key may do; `[]` for everything that its role may do. `x.write` includes `x.read`.
     #[schemars(with = "Option<Vec<Scope>>")]
     scopes: Option<Vec<String>>,
-    /// When the key stops to work, an RFC 3339 time in the future; empty for never.
+    /// When the key stops working, an RFC 3339 time in the future; empty for never.
     expires_at: Option<String>,
     /// Networks that the key may be used from, such as `192.0.2.0/24`; `[]` for anywhere.
     #[schemars(extend("maxItems" = NETWORKS_MAX))]

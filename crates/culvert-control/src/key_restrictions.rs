@@ -26,7 +26,7 @@ pub struct KeyRestrictions {
     /// The scopes of the key; none for all.
     #[serde(skip_serializing_if = "Scopes::is_empty")]
     pub scopes: Scopes,
-    /// When the key stops to work.
+    /// When the key stops working.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
     /// Where the key may be used; none for anywhere.
@@ -162,7 +162,8 @@ impl Caller {
     }
 
     /// Refuses to make a credential or an SSH certificate (643) whose rights would exceed those of the caller's key: it
-    /// would have its owner's role, neither the end nor the networks of the key, and agents would serve endpoints with it.
+    /// would have its owner's role, without the end and the networks of the key, and agents could serve endpoints with
+    /// it.
     pub(crate) fn may_make_credentials(&self) -> Result<(), Refusal> {
         let Some(own) = &self.restrictions else {
             return Ok(());

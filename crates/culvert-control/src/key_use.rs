@@ -1,7 +1,7 @@
 //! When and from where each API key was used last.
 //!
-//! Calls note their use in memory. A task writes it at most once a minute for each key, so a node that fails
-//! loses a minute of it.
+//! Calls note their use in memory. A task writes it at most once a minute for each key, so a node that fails loses the
+//! uses of up to a minute.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use culvert_base::Timestamp;
 use hashlink::LruCache;
 
-/// Limit of keys whose use is in memory; more lose the oldest.
+/// Limit of keys whose use is in memory. Beyond it, the oldest use is dropped.
 const KEYS_MAX: usize = 4096;
 
 /// The uses of keys on this node.

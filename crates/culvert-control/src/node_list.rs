@@ -22,7 +22,7 @@ const PATH: &str = "/nodes";
 const NOTE_EVERY: Duration = Duration::from_secs(5);
 /// Age of the last description from which a node counts as offline.
 const OFFLINE_AFTER: Duration = Duration::from_secs(20);
-/// How long a node that stopped without saying so is listed.
+/// How long a node that crashed is listed.
 const LISTED_FOR: Duration = Duration::from_secs(3_600);
 
 /// What a node says of itself.

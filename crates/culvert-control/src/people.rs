@@ -1,4 +1,4 @@
-//! People come in: by the link of an invitation, or by a sign-in at the OpenID provider of the console.
+//! Admits people: by the link of an invitation, or by a sign-in at the console's OpenID provider.
 //!
 //! An invitation gives a first API key, with which the person signs in again later. A sign-in at the provider gives a
 //! console session of the user itself, without a key.
@@ -96,7 +96,7 @@ impl Control {
         Err(crate::service::overtaken())
     }
 
-    /// A first key for a person: its token, also as a caller has it, its ID, and the write that creates it.
+    /// A first key for a person: its token, the token as presented by a caller, its ID, and the write that creates it.
     fn first_key(
         &self,
         caller: &Caller,

@@ -1,4 +1,4 @@
-//! Limits on requests that are sent again: how many at a time, and how many of each owner in a minute.
+//! Limits on requests that are sent again: concurrent ones, and those of one owner in a minute.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -8,11 +8,11 @@ use culvert_base::Timestamp;
 use culvert_base::sync::lock;
 use tokio::sync::Semaphore;
 
-/// Requests that are sent again at a time, and those of one owner in a minute.
+/// Maximum number of concurrent requests, and of requests of one owner in a minute.
 const REPLAYS_MAX: usize = 8;
 const REPLAYS_PER_MINUTE: u32 = 60;
 const MINUTE: Duration = Duration::from_secs(60);
-/// Most owners that are counted; when there are more, those of the last minute stay.
+/// Maximum number of owners that are counted. Beyond it, only those of the last minute are kept.
 const OWNERS_MAX: usize = 4096;
 
 /// Limits on requests that are sent again.

@@ -91,7 +91,7 @@ struct Oneself<'a> {
     role: &'static str,
     /// The scopes of the caller's key.
     scopes: Vec<Scope>,
-    /// When the caller's key stops to work; null for never.
+    /// When the caller's key stops working; null for never.
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     expires_at: Option<Timestamp>,
     /// Operations that the caller may call on its own objects, by their IDs in the OpenAPI document.

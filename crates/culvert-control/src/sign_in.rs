@@ -1,8 +1,8 @@
-//! The sign-in to the console at an OpenID provider: who comes in, and with which role.
+//! The sign-in to the console at an OpenID provider: admission and roles.
 //!
-//! A user who was invited comes in by its verified e-mail address, and has the role that an admin gave it. Others come
-//! in by their groups, whose highest role they have; they lose it with their groups, at their next sign-in. From the
-//! first sign-in on, a user is known by the provider's own ID.
+//! An invited user is admitted by its verified e-mail address, and has the role that an admin gave it. Others are
+//! admitted by their groups, and have the highest role of these; they lose it with their groups, at their next sign-in.
+//! From the first sign-in on, a user is identified by the provider's own ID.
 
 use std::net::IpAddr;
 
@@ -179,7 +179,7 @@ impl Control {
         Ok(user)
     }
 
-    /// A user whom its groups let in.
+    /// A user that is admitted by its groups.
     fn new_person(
         &self,
         identity: &Identity,

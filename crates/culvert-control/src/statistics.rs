@@ -1,8 +1,9 @@
-//! Statistics of endpoints, destinations, agents and nodes: what this node counts, in the store.
+//! Statistics of endpoints, destinations, agents and nodes: the counts of this node, in the store.
 //!
-//! Every ten seconds a node writes one frame: what it counted of all subjects. After five minutes the frames become a chunk
-//! for each subject, and one frame with their sums; after two hours those frames become chunks too. So one write costs
-//! one row however much was counted, the course of one subject is read without the others, and two resolutions are kept.
+//! Every ten seconds a node writes one frame with its counts of all subjects. After five minutes the frames become a
+//! chunk for each subject, and one frame with their sums; after two hours those frames become chunks too. So a write
+//! costs one row regardless of the number of subjects, the history of one subject is read without the others, and two
+//! resolutions are kept.
 //!
 //! Not here: counting (the planes), the layout of points (`culvert-statistics`), tables (`culvert-store`).
 
@@ -52,13 +53,13 @@ fn floor(at: i64, step: i64) -> i64 {
     at - at.rem_euclid(step)
 }
 
-/// What this node counts.
+/// The counters of this node.
 pub trait StatisticsSource: Debug + Send + Sync {
-    /// Adds what was counted since the last call to `frame`.
+    /// Adds the counts since the last call to `frame`.
     fn read(&self, frame: &mut Frame);
 }
 
-/// How much is kept.
+/// Retention and size limit of statistics.
 #[derive(Clone, Debug)]
 pub struct StatisticsSettings {
     /// Retention of the resolution of ten seconds.

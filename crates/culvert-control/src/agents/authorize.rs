@@ -178,7 +178,7 @@ impl Control {
     /// The owner of a credential, if it may have agents. Codes 103, 107 and 636.
     pub(super) async fn agents_owner(&self, owner_id: &str) -> Result<Owner, Error> {
         let standing = self.standings.of(&self.store, owner_id).await?;
-        // An owner that was removed after its credential was read took the credential along.
+        // The removal of an owner removes its credentials, so the credential no longer exists.
         let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(code::AUTHTOKEN_UNKNOWN))?;
         if is_suspended {
             return Err(Refusal::of(code::AGENT_ACCOUNT_SUSPENDED).into());
@@ -236,7 +236,7 @@ impl Control {
         {
             return Ok((document, credential));
         }
-        // Both kinds of token look the same, and users confuse them.
+        // Both kinds of token have one format, and users confuse them.
         let ty = &api_key::TYPE;
         let key = self.store.get(ty.kind, &ty.stored_id_of(body)).await?;
         let key: Option<Credential> = match &key {
@@ -400,7 +400,7 @@ impl Control {
         Err(overtaken())
     }
 
-    /// The session that an agent proves to have had: its ID and start time.
+    /// The earlier session of an agent, proved by its cookie: ID and start time.
     fn resumed(&self, caller: &Caller, former: &Former) -> Option<(String, Timestamp)> {
         let (started_at, digest) = former.cookie.split_once(' ')?;
         let started_at = Timestamp::from_unix_seconds(started_at.parse().ok()?);
@@ -447,7 +447,7 @@ impl Drop for Begun<'_> {
     }
 }
 
-/// The text that a cookie proves. No token contains a blank.
+/// The text that is digested for a cookie. No token contains a space.
 fn cookie_text(caller: &Caller, id: &str, started_at: Timestamp) -> String {
     let (account, credential) = (&caller.account, &caller.key_id);
     let seconds = started_at.unix_seconds();

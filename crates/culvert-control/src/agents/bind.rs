@@ -142,7 +142,7 @@ impl Control {
         Ok(())
     }
 
-    /// The ID and URL of the endpoint that an agent proves to have had before. Code 335.
+    /// The ID and URL of an earlier endpoint of the agent, proved by its token. Code 335.
     fn had_before(
         &self,
         cx: &Cx<'_>,
@@ -653,7 +653,7 @@ impl Drop for Unanswered<'_> {
     }
 }
 
-/// The text that a token proves. No other digested text has this prefix.
+/// The text that is digested for a token. No other digested text has this prefix.
 fn token_text(caller: &Caller, id: &str, url: &str) -> String {
     format!("agent endpoint {} {id} {url}", caller.account)
 }

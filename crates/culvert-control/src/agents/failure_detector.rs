@@ -1,4 +1,5 @@
-//! Finds the runs of a server that have failed: those whose heartbeat this process has not seen change for a while.
+//! Detects failed runs of servers: those whose heartbeat has not changed for [`SILENCE_MAX`], as observed by this
+//! process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -62,7 +63,7 @@ mod tests {
             failure_detector.begin(after(seconds));
             failure_detector.has_failed("agrun_1", wrote, after(seconds))
         };
-        // Whatever it wrote as the time.
+        // The written time does not matter.
         for seconds in (0..=25).step_by(5) {
             assert!(!look(seconds, wrote), "{seconds}");
         }

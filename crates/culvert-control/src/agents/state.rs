@@ -146,7 +146,7 @@ impl Agents {
             };
             let mut point = Point::default();
             point.add(Field::Connections, traffic.opened);
-            // In the direction of the endpoints: what clients send goes to the agent.
+            // Directions are those of endpoints: bytes from clients are sent to the agent.
             point.add(Field::BytesIn, traffic.sent);
             point.add(Field::BytesOut, traffic.received);
             frame.add(Key::new(Kind::Agent, &live.account, &id), &point);

@@ -184,7 +184,7 @@ impl Resource for KubernetesOperator {
             .reach()
             .is_some_and(|now| is_switched_on || reach != Some(now))
         {
-            // What a certificate opens is a credential, and it would outlive the key.
+            // A client certificate is a credential, and it would outlive the key.
             cx.caller.may_make_credentials()?;
         }
         Ok(Draft {
@@ -200,8 +200,8 @@ impl Resource for KubernetesOperator {
 }
 
 impl KubernetesOperator {
-    /// The selectors of the endpoints that its certificate opens, and the address at which it does; `None` if it has no
-    /// certificate.
+    /// The selectors of the endpoints that its certificate gives access to, and the address of that access; `None` if
+    /// it has no certificate.
     fn reach(&self) -> Option<(Vec<String>, String)> {
         let binding = self.binding.as_ref()?;
         binding.certificate.as_ref()?;
@@ -291,7 +291,7 @@ fn check_ingress(given: &str) -> Result<(), Refusal> {
 }
 
 impl KubernetesOperator {
-    /// What the edge must know to accept its connections, and its selectors. `None` if it binds nothing.
+    /// The input of the edge for its connections, and its selectors. `None` if it binds nothing.
     pub(crate) fn compile(&self, head: &Head) -> Option<CompiledOperator> {
         let binding = self.active_binding()?;
         binding.certificate.as_ref()?;

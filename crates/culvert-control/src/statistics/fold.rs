@@ -1,7 +1,7 @@
 //! Folds the frames of a period into a chunk for each subject.
 //!
-//! A node folds its own frames, and those that a node which is gone left behind. A fold that was interrupted is repeated:
-//! its frames are there until all chunks are, and chunks that are there stay.
+//! A node folds its own frames, and those of nodes that no longer run. An interrupted fold is repeated: frames are
+//! deleted only after all their chunks are written, and existing chunks are not replaced.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use culvert_store::{FrameRange, StatisticChunk, StatisticFrame};
 
 use super::{Resolution, Statistics};
 
-/// How long a node may leave its frames until another folds them, in seconds.
+/// How long a node may delay folding its frames until another node folds them, in seconds.
 const ABANDONED_AFTER: i64 = 3_600;
 /// Frames in one read; more than the steps of a chunk.
 const FRAMES_MAX: u32 = 64;

@@ -14,14 +14,14 @@ use crate::control::Control;
 
 /// Interval of checks whether a step has ended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Most frames that wait for an unavailable store: ten minutes. Then the oldest is lost.
+/// Maximum number of frames that wait for an unavailable store: ten minutes. Beyond it, the oldest is lost.
 const WAITING_MAX: usize = 60;
 
 /// Writes the statistics of this node.
 #[derive(Debug)]
 pub struct Keeper {
     source: Arc<dyn StatisticsSource>,
-    /// Start of the last step that has a frame; none before the first look.
+    /// Start of the last step that has a frame; `None` before the first call of [`Keeper::look`].
     last: Option<i64>,
     /// Frames that are not written yet.
     waiting: VecDeque<StatisticFrame>,
@@ -32,7 +32,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Writes what `source` counts.
+    /// A keeper that writes the counts of `source`.
     pub fn new(source: Arc<dyn StatisticsSource>) -> Self {
         Self {
             source,
@@ -43,8 +43,8 @@ impl Keeper {
         }
     }
 
-    /// Writes a frame if a step has ended, and once in five minutes folds frames and deletes old rows. What cannot be written
-    /// is kept for the next call, up to a limit.
+    /// Writes a frame if a step has ended. Every five minutes, also folds frames and deletes old rows. Frames that
+    /// cannot be written are kept for the next call, up to a limit.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Writes what was counted in the step that has not ended. For the end of the process.
+    /// Writes the counts of the step that has not ended, at the end of the process.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Keeper {
             None => statistics.last_step(now).await?,
         };
         self.last = Some(last);
-        // Counting goes on, so after a clock was set back, one step gets what several had.
+        // Counters are not reset, so after a clock was set back, one step gets the counts of several.
         if at <= last {
             return Ok(());
         }
@@ -122,7 +122,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Logs the first of several failures, and the end of them.
+    /// Logs the first of several failures, and the recovery.
     fn note(&mut self, looked: Result<(), Fault>) {
         match looked {
             Ok(()) if self.is_failing => tracing::info!("statistics are written again"),

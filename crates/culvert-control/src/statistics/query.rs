@@ -1,7 +1,7 @@
 //! `GET /statistics` and `GET /statistics/top`.
 //!
-//! A caller reads the statistics of their account: of all its endpoints, destinations and agents, also deleted ones. Those of
-//! nodes are for admins.
+//! A caller reads the statistics of their account: of all its endpoints, destinations and agents, including deleted
+//! ones. Only admins read those of nodes.
 
 use std::collections::BTreeMap;
 
@@ -25,14 +25,14 @@ const TOP_PATH: &str = "/statistics/top";
 const HOUR: i64 = 3_600;
 /// The range without `from`.
 const RANGE: i64 = HOUR;
-/// Steps that are chosen without `step`, in seconds.
+/// The steps to choose from if there is no `step`, in seconds.
 const STEPS: [i64; 8] = [10, 30, 60, 300, 900, 3_600, 21_600, 86_400];
-/// Most points of a response without `step`, and with it.
+/// Maximum number of points of a response without `step`, and with it.
 const POINTS_CHOSEN: i64 = 400;
 const POINTS_MAX: i64 = 3_000;
-/// The longest range of a list.
+/// Maximum range of a list.
 const TOP_RANGE_MAX: i64 = 7 * 24 * HOUR;
-/// Lists of longer ranges are made of steps of five minutes.
+/// Maximum range of a list that is computed from steps of ten seconds. Longer ones use steps of five minutes.
 const FINE_TOP_MAX: i64 = 900;
 const LIMIT: usize = 10;
 const LIMIT_MAX: usize = 1_000;
@@ -129,7 +129,7 @@ fn invalid(name: &str, why: &str) -> Refusal {
     Refusal::new(code::STATISTICS_QUERY_INVALID, format!("`{name}` {why}."))
 }
 
-/// The values of parameters that are not empty.
+/// The parameters that are not empty.
 fn given<'q>(
     query: &'q [(String, String)],
     known: &[Parameter],
@@ -226,7 +226,7 @@ fn aligned(range: Range, step: i64) -> Range {
     }
 }
 
-/// The step for a range, and the resolution that it is made of. Since `detailed_from` there are fine points.
+/// The step for a range, and the resolution from which it is computed. Fine points exist since `detailed_from`.
 fn step(
     given: Option<&str>,
     range: Range,

@@ -7,9 +7,9 @@ use culvert_statistics::{Chunk, Frame, Key, Kind, Point};
 
 use super::{Resolution, Statistics, floor};
 
-/// Most rows of one read.
+/// Maximum number of rows of one read.
 const ROWS_MAX: u32 = 20_000;
-/// Chunks of one subject in one read, of each node.
+/// Chunks of one subject in one read, for each node.
 const CHUNKS_OF_ONE: i64 = 288;
 
 /// The subjects that are read.
@@ -22,7 +22,7 @@ pub(super) enum Selection {
 }
 
 impl Selection {
-    /// All of them begin with this text, and only they do; or one is this text.
+    /// The prefix that only keys of the selection have, or the text of its single key.
     fn text(&self) -> String {
         match self {
             Self::One(key) => key.to_string(),
@@ -112,7 +112,7 @@ impl Statistics {
             step,
             points: HashMap::new(),
         };
-        // In this order: frames that are folded in between are found twice, and counts once.
+        // The frames are read first. Those that are folded in between are found twice, but counted once.
         let mut fine = self.frames(Resolution::FINE, selection, range).await?;
         if resolution == Resolution::FINE {
             self.add(Resolution::FINE, selection, fine, &mut collected)
@@ -140,7 +140,7 @@ impl Statistics {
         frames: Frames,
         collected: &mut Collected,
     ) -> Result<(), Fault> {
-        // Earlier points are in chunks alone.
+        // Earlier points are only in chunks.
         let first = frames.iter().map(|(_, at, _)| *at).min();
         let mut folded: HashSet<(Key, String, i64)> = HashSet::new();
         let end = collected.range.to;

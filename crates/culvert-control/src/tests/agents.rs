@@ -618,7 +618,7 @@ async fn a_tcp_endpoint_gets_the_port_that_was_announced() {
         let had = open.bind(&grant, at(announced)).await.unwrap();
         assert_eq!(port_of(had), announced);
     }
-    // Another endpoint has taken it, or it is none of the pool.
+    // Another endpoint has taken it, or it is not in the pool.
     let last = next().await.unwrap();
     let had = open.bind(&grant, at(first)).await.unwrap();
     assert_eq!(port_of(had), last);

@@ -1,4 +1,4 @@
-//! An agent binds nothing once its owner is inactive, although its session ends only a moment later.
+//! An agent of an inactive owner can bind nothing, although its session ends only a moment later.
 
 use culvert_tunnel::server::{AgentAuthRequest, AgentAuthorizer, Proof, SessionGrant, Transport};
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest};
@@ -44,7 +44,7 @@ async fn bots_agent(open: &Open, transport: Transport) -> (String, AgentAuthRequ
     (bot, hello)
 }
 
-/// The codes of everything that a session may ask for.
+/// The codes of every request of a session.
 async fn refusals(open: &Open, grant: &SessionGrant, endpoint: &str) -> Vec<Option<u16>> {
     let control = &open.rig.control;
     let patch = PatchRequest {

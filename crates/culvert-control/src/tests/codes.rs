@@ -703,7 +703,7 @@ const OF_THE_CONTRACT: &[u16] = &[
     24006, 24008, 24009,
 ];
 
-/// The tests that reach codes.
+/// The tests that return codes.
 const REACHING: &[fn()] = &[
     addresses::invalid_addresses_are_refused_with_codes,
     addresses::an_address_in_use_stays_reserved,

@@ -245,7 +245,7 @@ async fn bound_endpoints_have_the_kubernetes_binding() {
     }
 }
 
-/// The certificate of an operator opens nothing once its owner is inactive or gone.
+/// The certificate of an operator gives no access once its owner is inactive or deleted.
 #[tokio::test]
 async fn an_operator_is_compiled_only_while_its_owner_is_active() {
     let rig = Rig::start().await;

@@ -132,7 +132,7 @@ pub(super) async fn the_last_active_admin_cannot_be_removed() {
         assert_eq!(rig.delete(&path).await.code(), Some(644));
     };
     refused().await;
-    // Those who cannot act do not count.
+    // Inactive admins do not count.
     rig.user("gone@x.example", Role::Admin, false).await;
     rig.user("member@x.example", Role::Member, true).await;
     rig.stranger().await;
@@ -252,7 +252,7 @@ fn identity(id: &str, email: Option<&str>) -> culvert_login::Identity {
     }
 }
 
-/// Lets a person in whose groups have this role.
+/// Signs in a person whose groups have this role.
 async fn come(
     rig: &Rig,
     identity: &culvert_login::Identity,

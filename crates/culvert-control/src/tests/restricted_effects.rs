@@ -106,7 +106,7 @@ fn is_no_more(id: &str, before: &Value, now: &Value, own: &KeyRestrictions) -> b
             given.unwrap_or_default().is_within(own)
         }
         "bot" => now[0] == false || before.is_null(),
-        // Without a certificate it opens nothing.
+        // Without a certificate it gives no access.
         "k8sop" => now[0]["certificate"].is_null(),
         _ => false,
     }
@@ -129,7 +129,7 @@ async fn operations_refused_by_a_restriction_change_nothing() {
             callers.push((admin_with(rig, json!({"role": role})), !allowed));
         }
         let id = objects.get(operation.collection);
-        // A refusal by role comes after the look for the object.
+        // Roles are checked after the object is found.
         let has_object = !operation.path.contains("{id}") || id.is_some();
         let path = operation
             .path

@@ -1,4 +1,4 @@
-//! Statistics: what nodes count is folded, kept for as long as it should be, and read by who may read it.
+//! Statistics: counts of nodes are folded, kept for their retention, and read only by callers with the right.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ impl Node {
         self.keeper.look(&self.statistics, now).await.unwrap();
     }
 
-    /// Looks every ten seconds, from the clock's time on, which it moves.
+    /// Calls `look` every ten seconds, starting at the clock's time, and advances the clock.
     async fn run(&mut self, clock: &ManualClock, span: Duration) {
         for _ in 0..span.as_secs() / 10 {
             clock.advance(Duration::from_secs(10));
@@ -287,7 +287,7 @@ async fn an_interrupted_fold_counts_once() {
     let mut node = rig.node("a").await;
     node.run(&rig.clock, 4 * MINUTE).await;
     let before = rig.statistics("?step=10").await;
-    // A chunk of the next fold is there already, as after a crash in the middle of it.
+    // A chunk of the next fold exists, as after a crash during the fold.
     let frames = rig
         .queue
         .statistic_frames(10, (0, i64::MAX), None, 100)
@@ -341,7 +341,7 @@ async fn an_unavailable_store_delays_statistics_and_drops_the_oldest() {
     }
     assert_eq!(gone.meters().lost.get(), 10);
     node.run(&rig.clock, Duration::from_secs(10)).await;
-    // One before, sixty that waited, and one of them gave way to the last.
+    // One frame before, sixty that waited, and one that was dropped for the last.
     let total = rig.statistics("?step=10").await;
     assert_eq!(total["points"].as_array().unwrap().len(), 61);
 }

@@ -1,4 +1,4 @@
-//! What certificates are managed for: reserved domains, agent ingresses, and the installation's own names.
+//! The holders of managed certificates: reserved domains, agent ingresses, and the installation's own names.
 
 use culvert_base::{Fault, Timestamp, id};
 use culvert_store::Document;
@@ -62,7 +62,7 @@ impl Holder {
         Ok(is_managed.then_some((document, holder)))
     }
 
-    /// The resource's type; `None` for names of the installation, which are no resource.
+    /// The resource's type; `None` for names of the installation, which are not a resource.
     pub(super) fn ty(&self) -> Option<&'static ResourceType> {
         match self {
             Self::Domain(_) => Some(&reserved_domain::TYPE),

@@ -15,7 +15,7 @@ use crate::reconcile::acme::halt::Halt;
 use crate::reconcile::acme::holder::{self, Holder};
 use crate::reconcile::acme::order::{self, NOTHING};
 
-/// Bounds of the time after which the authority is asked again.
+/// Default and bounds of the interval between two requests for one certificate.
 const ASK_AFTER: Duration = Duration::from_secs(6 * 3600);
 const ASK_AFTER_MIN: Duration = Duration::from_secs(60);
 const ASK_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -25,7 +25,7 @@ const ASKED_AT_ONCE: usize = 16;
 /// Time limit of the requests of a scan.
 const SCAN_WITHIN: Duration = Duration::from_secs(20);
 
-/// When the authority is asked about which certificate.
+/// The time of the next request for each certificate.
 #[derive(Debug, Default)]
 pub(super) struct Renewals {
     next_scan: Option<Timestamp>,
@@ -34,7 +34,7 @@ pub(super) struct Renewals {
 }
 
 impl Control {
-    /// Asks the authority about the certificates that are due for that, and moves their renewal.
+    /// Requests renewal information for the certificates that are due for it, and moves their renewals.
     pub(super) async fn ask_about_renewals(
         &self,
         certificates: &Certificates,

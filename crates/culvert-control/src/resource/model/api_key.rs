@@ -31,7 +31,7 @@ pub(crate) struct ApiKey {
 pub(crate) struct PreviousToken {
     /// `<pepper id>.<hex>`.
     pub(crate) digest: String,
-    /// When it stops to work.
+    /// When it stops working.
     pub(crate) until: Timestamp,
 }
 

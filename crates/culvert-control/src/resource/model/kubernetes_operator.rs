@@ -130,7 +130,7 @@ impl Model for KubernetesOperator {
         }
     }
 
-    /// A restarting operator finds itself by these keys, so they must be unique.
+    /// A restarting operator finds its own object by these keys, so they must be unique.
     fn links(&self, head: &Head) -> Links {
         let metadata: Option<Value> = serde_json::from_str(&self.metadata).ok();
         let uid = metadata

@@ -1,7 +1,7 @@
 //! Stored forms and views of the resources: the bodies of documents, and the output of the API and of events.
 //!
-//! This module neither reads the store nor knows the caller. The behaviour of a resource is in the file with
-//! its name beside this folder.
+//! This module uses neither the store nor the caller. The behaviour of a resource is in the file with its name beside
+//! this folder.
 
 pub(crate) mod agent_ingress;
 pub(crate) mod api_key;

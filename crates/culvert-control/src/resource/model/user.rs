@@ -23,7 +23,7 @@ pub(crate) struct User {
     /// The user at the OpenID provider of the console: issuer, space, subject.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) openid: Option<String>,
-    /// Whether the user came in by its groups at that provider, which decide its role.
+    /// Whether the user was admitted by its groups at that provider, which decide its role.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_by_group: bool,
 }
