@@ -210,7 +210,7 @@ pub(crate) fn may_follow(caller: &Caller, name: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     let why = format!(
-        "Events of the type `{name}` tell about keys and credentials of every owner; only admins follow \
+        "Events of the type `{name}` reveal keys and credentials of all owners; only admins may follow \
          and subscribe to them."
     );
     Err(Refusal::new(code::NOT_ADMIN, why))

@@ -493,9 +493,9 @@ fn id(name: &str, text: &str) -> Result<String, Refusal> {
 fn cursor(name: &str, text: &str, wanted: Order) -> Result<Cursor, Refusal> {
     let cursor: Cursor = text
         .parse()
-        .map_err(|_| invalid(name, "is no cursor of this list"))?;
+        .map_err(|_| invalid(name, "is not a cursor of this list"))?;
     if cursor.order() != wanted {
-        return Err(invalid(name, "is of the other order"));
+        return Err(invalid(name, "belongs to the other order"));
     }
     Ok(cursor)
 }

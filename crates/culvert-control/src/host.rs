@@ -230,7 +230,7 @@ pub(crate) async fn may_unreserve(cx: &Cx<'_>, name: &str) -> Result<(), Error> 
             && known.owner_id != cx.caller.owner_id
         {
             let why = format!(
-                "Another owner serves `{}`, which this reservation covers; only admins delete it meanwhile.",
+                "Another owner serves `{}`, which this reservation covers; only admins may delete it.",
                 known.name
             );
             return Err(Refusal::new(code::ADDRESS_IN_USE, why).into());

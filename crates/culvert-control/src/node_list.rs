@@ -134,7 +134,7 @@ struct View {
 
 async fn list(control: &Control, call: Call) -> Result<Reply, Error> {
     if call.caller.role != Role::Admin {
-        return Err(Refusal::new(code::NOT_ADMIN, "Only admins list the nodes.").into());
+        return Err(Refusal::new(code::NOT_ADMIN, "Only admins may list the nodes.").into());
     }
     let now = control.clock.now();
     let mut nodes = Vec::new();
@@ -185,7 +185,7 @@ impl Control {
         let before = self.clock.now().minus(LISTED_FOR);
         let node = self.statistics.node();
         if let Err(fault) = self.statistics.queue().drop_node_notes(node, before).await {
-            tracing::debug!(cause = %fault.chain(), "the description of this node stays");
+            tracing::debug!(cause = %fault.chain(), "removing the description of this node failed");
         }
     }
 

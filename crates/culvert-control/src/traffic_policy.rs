@@ -114,7 +114,7 @@ impl StoredPolicy {
             resources.own_domains = Some(own_domains(cx, host).await?);
         }
         if source.computes_secret_names() {
-            let why = "The traffic policy is not valid: `secrets` stands only in `secrets.get('vault', 'name')`, with both names written out.";
+            let why = "The traffic policy is invalid: `secrets` is only valid in `secrets.get('vault', 'name')`, with both names as literals.";
             return Err(Refusal::new(code::POLICY_VALUE_INVALID, why).into());
         }
         let named = Named::by(cx.store, &cx.caller.account, &source).await?;

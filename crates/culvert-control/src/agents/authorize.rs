@@ -210,8 +210,10 @@ impl Control {
             return Ok(());
         }
         let why = match issuer {
-            Some(_) => "Another owner had the SSH certificate issued.",
-            None => "The SSH certificate does not say who had it issued; have it issued again.",
+            Some(_) => "The SSH certificate was issued for another owner.",
+            None => {
+                "The SSH certificate does not name its issuing owner; request a new certificate."
+            }
         };
         Err(Refusal::new(code::SSH_KEY_NOT_REGISTERED, why).into())
     }

@@ -127,7 +127,7 @@ impl Control {
         }
         self.register_instance(agents).await?;
         self.check_instances(agents).await?;
-        info!("agents are let in: changes are written again");
+        info!("accepting agents: the database is writable again");
         Ok(())
     }
 

@@ -82,7 +82,7 @@ impl Resource for AgentIngress {
     /// Admins only: without its ingress, or with another certificate, no agent that uses the domain can
     /// connect.
     fn permit(caller: &Caller) -> Result<(), Refusal> {
-        caller.must_be_admin("Only admins make, change and delete agent ingresses.")
+        caller.must_be_admin("Only admins may create, change and delete agent ingresses.")
     }
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {

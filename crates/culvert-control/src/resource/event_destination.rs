@@ -176,7 +176,7 @@ impl EventDestination {
             has_private |= event_subscription::is_private(&document)?;
         }
         if has_private {
-            let why = "Events about keys and credentials go to this destination, or did; only admins change its target.";
+            let why = "This destination receives or received events about keys and credentials; only admins may change its target.";
             return Err(Refusal::new(code::NOT_ADMIN, why).into());
         }
         Ok(())

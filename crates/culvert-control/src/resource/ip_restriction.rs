@@ -115,7 +115,7 @@ impl Resource for IpRestriction {
 
     /// Admins only: a restriction that allows no address blocks every caller, including admins.
     fn permit(caller: &Caller) -> Result<(), Refusal> {
-        caller.must_be_admin("Only admins make, change and delete IP restrictions.")
+        caller.must_be_admin("Only admins may create, change and delete IP restrictions.")
     }
 }
 
@@ -153,7 +153,7 @@ pub(crate) async fn may_change_policy(cx: &Cx<'_>, policy_id: &str) -> Result<Ch
         refs_to: Some(policy_id.to_owned()),
     };
     if !cx.store.page(&naming).await?.is_empty() {
-        let why = "An IP restriction names the IP policy; only admins change it and its rules.";
+        let why = "An IP restriction uses the IP policy; only admins may change it and its rules.";
         return Err(Refusal::new(code::NOT_ADMIN, why).into());
     }
     let any = String::new();

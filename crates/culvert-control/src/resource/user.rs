@@ -33,7 +33,7 @@ pub(crate) static TYPE: ResourceType = ResourceType::of::<User>();
 /// Limit of an e-mail address (RFC 5321 4.5.3.1.3, without brackets).
 const EMAIL_BYTES_MAX: usize = 254;
 const INVITATION_MAX: Duration = Duration::from_secs(7 * 86_400);
-const ONLY_ADMINS: &str = "Only admins invite, change and remove users.";
+const ONLY_ADMINS: &str = "Only admins may invite, change and remove users.";
 
 /// A new user.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

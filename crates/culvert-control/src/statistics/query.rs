@@ -170,7 +170,7 @@ fn kind(name: &str, caller: &Caller) -> Result<Kind, Refusal> {
         "node" if caller.role == Role::Admin => Ok(Kind::Node),
         "node" => Err(Refusal::new(
             code::NOT_ADMIN,
-            "Only admins read the statistics of nodes.",
+            "Only admins may read the statistics of nodes.",
         )),
         _ => Err(invalid(
             "subject",
