@@ -211,7 +211,7 @@ problems! {
         Later "Check the service that `http-request` of the traffic policy calls.";
     /// The traffic policies of internal endpoints forward too often.
     Hops: BAD_GATEWAY 3501 "The traffic policies forwarded the request between endpoints too many times."
-        Owner "The traffic policies of the internal endpoints forward in a circle, or through too many endpoints.";
+        Owner "The traffic policies of the internal endpoints forward in a loop, or through too many endpoints.";
     /// There is no session, and the request is not one that can be redirected to a sign-in.
     LoginFirst: UNAUTHORIZED 3100 "Sign in first."
         SignIn "Only GET requests redirect to the sign-in. Scripts should reload the page if they get this response.";

@@ -109,7 +109,7 @@ impl Database {
         let flat = Flat::new(networks, records.len(), held.len(), field);
         if flat.is_none() {
             tracing::warn!(
-                "a database of addresses is too large to be laid out; look-ups in it are slower"
+                "a database of addresses is too large for lookup tables; lookups are slower"
             );
         }
         self.flat = flat;
@@ -239,7 +239,7 @@ impl<'f> Tree<'f> {
         let (nodes, rest) = split.ok_or("its tree is longer than the file")?;
         let data = match rest.split_at_checked(SEPARATOR) {
             Some((zeros, data)) if zeros.iter().all(|byte| *byte == 0) => data,
-            _ => return Err("nothing separates its tree from its data"),
+            _ => return Err("the separator between its tree and its data is missing"),
         };
         Ok(Self {
             nodes,
@@ -301,7 +301,7 @@ impl<'f> Tree<'f> {
             if depth >= bits {
                 return Err("its tree is deeper than an address has bits");
             }
-            let node = self.node(index).ok_or("its tree leaves the file")?;
+            let node = self.node(index).ok_or("its tree exceeds the file")?;
             for (bit, record) in node.into_iter().enumerate() {
                 let path = path | (bit as u128) << (bits - 1 - depth);
                 if record < self.node_count {
@@ -309,7 +309,7 @@ impl<'f> Tree<'f> {
                 } else if record > self.node_count {
                     let at = self.place(record);
                     found.push((
-                        at.ok_or("its tree leads out of its data")?,
+                        at.ok_or("its tree points outside of its data")?,
                         self.address(path),
                     ));
                 }
@@ -359,7 +359,7 @@ impl<'f> Values<'f> {
     }
 
     fn byte(&self, at: usize) -> Result<usize, &'static str> {
-        let byte = self.section.get(at).ok_or("a value leaves the file")?;
+        let byte = self.section.get(at).ok_or("a value exceeds the file")?;
         Ok(usize::from(*byte))
     }
 
@@ -376,7 +376,7 @@ impl<'f> Values<'f> {
             // In the longest form, the bits are all in the bytes that follow. The library reads other forms
             // differently.
             if length == 4 && high != 0 {
-                return Err("a pointer is not written as it has to be");
+                return Err("the encoding of a pointer is invalid");
             }
             let mut to = high;
             for _ in 0..length {
@@ -418,7 +418,7 @@ impl<'f> Values<'f> {
     /// Validates a value and everything in it. Returns where it ends, and how many values it counts for.
     fn check(&mut self, at: usize, depth: usize) -> Result<(usize, u64), &'static str> {
         if depth > DEPTH_MAX {
-            return Err("its values are nested too deep, or in a circle");
+            return Err("its values are nested too deeply, or form a cycle");
         }
         self.left = self
             .left
@@ -432,7 +432,7 @@ impl<'f> Values<'f> {
                     return Ok((behind, *count));
                 }
                 if self.head(size)?.kind == POINTER {
-                    return Err("a pointer leads to a pointer");
+                    return Err("a pointer points to a pointer");
                 }
                 let (_, count) = self.check(size, depth + 1)?;
                 self.known.insert(size, count);
@@ -442,7 +442,7 @@ impl<'f> Values<'f> {
             BOOL if size <= 1 => return Ok((behind, 1)),
             TEXT => {
                 let text = self.section.get(behind..behind.saturating_add(size));
-                let text = text.ok_or("a text leaves the file")?;
+                let text = text.ok_or("a text exceeds the file")?;
                 std::str::from_utf8(text).map_err(|_| "a text is not UTF-8")?;
                 true
             }
@@ -462,7 +462,7 @@ impl<'f> Values<'f> {
         match end {
             Some(end) if is_fit => Ok((end, 1)),
             Some(_) => Err("a value has a wrong length"),
-            None => Err("a value leaves the file"),
+            None => Err("a value exceeds the file"),
         }
     }
 

@@ -264,11 +264,7 @@ fn cyclic_deep_and_oversized_files_are_refused() {
     assert_eq!(plain(good), None);
     // A pointer to itself, and a map that holds itself.
     assert!(plain(b"\x20\x00").unwrap().contains("pointer"));
-    assert!(
-        plain(b"\xe1\x47country\x20\x00")
-            .unwrap()
-            .contains("circle")
-    );
+    assert!(plain(b"\xe1\x47country\x20\x00").unwrap().contains("cycle"));
     // A hundred lists in each other.
     let mut tower = Vec::new();
     for _ in 0..100 {
@@ -290,17 +286,17 @@ fn cyclic_deep_and_oversized_files_are_refused() {
     assert!(
         plain(b"\x1f\x04\xff\xff\xff")
             .unwrap()
-            .contains("leaves the file")
+            .contains("exceeds the file")
     );
     assert!(
         plain(b"\x5f\xff\xff\xff")
             .unwrap()
-            .contains("leaves the file")
+            .contains("exceeds the file")
     );
     assert!(plain(b"\x41\xff").unwrap().contains("UTF-8"));
     assert!(plain(b"\x00\xff").unwrap().contains("unknown type"));
     assert!(plain(b"\x3d\x00\x00\x00\x00").unwrap().contains("pointer"));
-    assert!(plain(b"").unwrap().contains("out of its data"));
+    assert!(plain(b"").unwrap().contains("outside of its data"));
 }
 
 proptest! {

@@ -411,7 +411,7 @@ impl Reader<'_> {
             .filter_map(|slot| variables::unfilled(*slot, phase));
         if let Some(variable) = unfilled.next() {
             let why = match variable.filled {
-                variables::Filled::Answered => "is known in `on_http_response` alone",
+                variables::Filled::Answered => "is available only in `on_http_response`",
                 _ => "never has a value on this server",
             };
             let why = format!("`{}` {why}", variable.path);

@@ -68,7 +68,7 @@ impl<'de> Visitor<'de> for At {
                 continue;
             }
             if found.replace(map.next_value_seed(At(rest))?).is_some() {
-                return Err(A::Error::custom("a name that comes twice"));
+                return Err(A::Error::custom("a duplicate name"));
             }
         }
         Ok(found.flatten())
@@ -94,7 +94,7 @@ impl<'de, const N: usize> Visitor<'de> for Named<N> {
                 continue;
             };
             if *known != name || slot.replace(map.next_value()?).is_some() {
-                return Err(A::Error::custom("a name that comes twice"));
+                return Err(A::Error::custom("a duplicate name"));
             }
         }
         Ok(found)
