@@ -128,7 +128,7 @@ impl Broadcast {
     /// # Errors
     /// If the connection is lost. Messages sent since then are lost.
     pub async fn hear(&mut self) -> Result<String, Fault> {
-        let doing = "hearing messages of other nodes";
+        let doing = "receiving messages of other nodes";
         match self.listener.try_recv().await.during(doing)? {
             Some(message) => Ok(message.payload().to_owned()),
             None => Err(Fault::bare(format!("{doing}: the connection was lost"))),

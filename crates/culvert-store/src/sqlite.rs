@@ -268,7 +268,7 @@ pub(crate) async fn wait_for_room(
         }
         match file.leave_read_only().await {
             Ok(()) => {
-                tracing::info!(file = %file.path.display(), "there is room on the disk: changes are written again");
+                tracing::info!(file = %file.path.display(), "the disk has room again; the database is writable");
             }
             Err(error) if !std::mem::replace(&mut is_reported, true) => {
                 tracing::warn!(%error, file = %file.path.display(), "the database stays read-only");
@@ -380,7 +380,7 @@ pub(crate) async fn problems(
             .await?
             .is_empty()
     {
-        problems.push("a reference points at nothing".to_owned());
+        problems.push("a reference has no target".to_owned());
     }
     Ok(problems)
 }

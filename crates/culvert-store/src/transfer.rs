@@ -202,7 +202,7 @@ impl Transfer {
             .bind(MOVED_FROM)
             .fetch_optional(&mut to)
             .await
-            .during("looking at the target")?;
+            .during("inspecting the target")?;
         let there = there.map(|(there,)| there);
         if there.is_none() {
             if let Some(location) = moved_to.clone().filter(|_| !again) {
@@ -470,7 +470,7 @@ async fn own_meta(connection: &mut SqliteConnection, name: &str) -> Result<Optio
 
 /// Like [`own_meta`], for the schema of a PostgreSQL connection; also `None` if the schema is empty.
 async fn schema_meta(connection: &mut Connection, name: &str) -> Result<Option<String>, Fault> {
-    let doing = "looking at the target";
+    let doing = "inspecting the target";
     let row = connection.row(HAS_META.postgres, &[]).await.during(doing)?;
     let n_tables: i64 = row.map_or(Ok(0), |row| row.get(0)).during(doing)?;
     if n_tables == 0 {
@@ -499,7 +499,7 @@ fn check_format(
 
 /// All tables, ordered so that referenced tables come first.
 async fn tables(connection: &mut SqliteConnection) -> Result<Vec<Table>, Fault> {
-    let doing = "reading which tables there are";
+    let doing = "listing the tables";
     let found = sqlx::query(
         "SELECT t.name, group_concat('\"' || c.name || '\"', ', '), \
            (SELECT group_concat('\"' || k.name || '\"', ', ') FROM \
@@ -556,7 +556,7 @@ async fn holds_something(
     let (holds,): (bool,) = sqlx::query_as(AssertSqlSafe(look))
         .fetch_one(to)
         .await
-        .during("looking whether the target is empty")?;
+        .during("checking whether the target is empty")?;
     Ok(holds)
 }
 
