@@ -58,7 +58,7 @@ impl Worker {
             }
         }
         if !damaged.is_empty() {
-            self.give_back(waiting.iter(), "what was with it is damaged")
+            self.give_back(waiting.iter(), "a batch leased with it is damaged")
                 .await?;
             for lease in damaged.iter().rev() {
                 self.dead_letter(destination, lease, 0, &unreadable())
@@ -80,7 +80,7 @@ impl Worker {
             };
             if let Some(next_at) = next_at {
                 let all = held.iter().chain(&waiting);
-                self.give_back(all, "it was not its turn").await?;
+                self.give_back(all, "it was not sent").await?;
                 return Ok(Some(next_at.map_or(Step::Moved, |at| Step::Idle(Some(at)))));
             }
             let verdict = match (&joined, held.first()) {
@@ -96,7 +96,7 @@ impl Worker {
                 }
                 continue;
             }
-            let why = "what was before it failed";
+            let why = "an earlier batch failed";
             self.give_back(waiting.iter(), why).await?;
             return self.failed(destination, held, verdict).await.map(Some);
         }
@@ -153,7 +153,7 @@ impl Worker {
                 rest.push((lease, batch, own));
             }
         }
-        let why = "it was not its turn";
+        let why = "it was not sent";
         // The first batch comes last, because the log may use it as a bound.
         let (ends_with_taken, ends_with_untried) = (is_first(&taken), is_first(&untried));
         if !ends_with_taken {
