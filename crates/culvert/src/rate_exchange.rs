@@ -75,7 +75,7 @@ async fn carry(
             }
             _ = turns.tick() => {
                 if heard_at.elapsed() > SILENCE_MAX {
-                    return Err(Fault::bare("hearing messages of other nodes: none came"));
+                    return Err(Fault::bare("receiving messages of other nodes: none arrived"));
                 }
                 let mut messages = counts.outgoing();
                 if messages.is_empty() && reported_at.elapsed() >= BEAT_EVERY {

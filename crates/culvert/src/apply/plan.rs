@@ -289,10 +289,7 @@ fn order(manifests: &[Manifest]) -> Result<Vec<usize>> {
         };
         match depths.get(&index) {
             Some(Some(known)) => return Ok(*known),
-            Some(None) => bail!(
-                "{}: objects refer to each other in a circle",
-                manifest.place
-            ),
+            Some(None) => bail!("{}: objects refer to each other in a cycle", manifest.place),
             None => depths.insert(index, None),
         };
         let mut deepest = 0;
