@@ -48,7 +48,6 @@ pub(crate) fn compile(env: &Env, source: &str, expr: &Expr) -> Result<Program, E
         root: lowered.node,
         result_type: lowered.of,
         slots,
-        estimated_cost: lowered.cost,
         limits: env.limits,
         zones: env.zones,
         patterns: PatternCache::default(),

@@ -68,11 +68,6 @@ impl Predicate {
     pub fn slots(&self) -> &[Slot] {
         self.program.slots()
     }
-
-    /// Estimated maximum cost of an evaluation, in units.
-    pub fn estimated_cost(&self) -> u64 {
-        self.program.estimated_cost()
-    }
 }
 
 /// A compiled expression of any type.
@@ -81,7 +76,6 @@ pub struct Program {
     pub(crate) root: Node,
     pub(crate) result_type: Type,
     pub(crate) slots: Vec<Slot>,
-    pub(crate) estimated_cost: u64,
     pub(crate) limits: Limits,
     pub(crate) zones: Option<Zones>,
     pub(crate) patterns: PatternCache,
@@ -114,11 +108,6 @@ impl Program {
     /// The slots of the variables that it may read, without duplicates, in ascending order.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
-    }
-
-    /// Estimated maximum cost of an evaluation, in units.
-    pub fn estimated_cost(&self) -> u64 {
-        self.estimated_cost
     }
 }
 

@@ -102,7 +102,7 @@ impl Pattern {
 
     /// Whether the pattern matches anywhere in `text`.
     #[inline]
-    pub fn is_found_in(&self, text: &str) -> bool {
+    pub(crate) fn is_found_in(&self, text: &str) -> bool {
         self.regex.is_match(text.as_bytes())
     }
 }
