@@ -119,7 +119,7 @@ impl FieldDef {
     }
 
     /// Cuts longer text if the whole event is too large.
-    pub const fn at_most_when_large(mut self, bytes: usize) -> Self {
+    pub(crate) const fn at_most_when_large(mut self, bytes: usize) -> Self {
         self.large_bytes_max = Some(bytes);
         self
     }
