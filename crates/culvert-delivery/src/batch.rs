@@ -95,7 +95,7 @@ impl OpenBatch {
     }
 
     /// Whether all events of another batch fit.
-    pub fn has_room_for_batch(&self, other: &Batch, limits: BatchLimits) -> bool {
+    pub(crate) fn has_room_for_batch(&self, other: &Batch, limits: BatchLimits) -> bool {
         let n_other = u32::try_from(other.len()).unwrap_or(u32::MAX);
         self.len().saturating_add(n_other) <= limits.events_max
             && self.body.len().saturating_add(other.lines_end) <= limits.bytes_max
@@ -243,7 +243,7 @@ pub struct Delivery<'a> {
 
 impl Delivery<'_> {
     /// The key by which a receiver recognises a repetition: equal in every attempt and on every node.
-    pub fn idempotency_key(&self) -> String {
+    pub(crate) fn idempotency_key(&self) -> String {
         format!("{}:{}", self.event_id, self.subscription)
     }
 }
@@ -386,7 +386,7 @@ impl Batch {
     }
 
     /// All envelopes as one JSON array.
-    pub fn json_array(&self) -> Vec<u8> {
+    pub(crate) fn json_array(&self) -> Vec<u8> {
         let mut array = Vec::with_capacity(self.lines_end + 2);
         array.push(b'[');
         for (index, entry) in self.entries.iter().enumerate() {
@@ -405,7 +405,7 @@ impl Batch {
     }
 
     /// Its buffer, if no slice of it is shared.
-    pub fn into_buffer(self) -> Option<Vec<u8>> {
+    pub(crate) fn into_buffer(self) -> Option<Vec<u8>> {
         self.body.try_into_mut().ok().map(Vec::from)
     }
 
@@ -430,7 +430,7 @@ impl Batch {
     }
 
     /// The first event alone and all others, in order; `None` for fewer than two events.
-    pub fn first_and_rest(&self) -> Option<[OpenBatch; 2]> {
+    pub(crate) fn first_and_rest(&self) -> Option<[OpenBatch; 2]> {
         Some([
             self.only(|index| index == 0)?,
             self.only(|index| index > 0)?,

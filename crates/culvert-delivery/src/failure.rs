@@ -49,7 +49,7 @@ impl FailureClass {
     }
 
     /// Whether the error needs action: slow schedule, destination unhealthy.
-    pub const fn needs_a_hand(self) -> bool {
+    pub(crate) const fn needs_a_hand(self) -> bool {
         matches!(self, Self::Auth | Self::Config | Self::Gone)
     }
 }

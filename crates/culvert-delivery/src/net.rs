@@ -94,7 +94,7 @@ impl Net {
     }
 
     /// A client with another resolver, for tests.
-    pub fn with_resolver(
+    pub(crate) fn with_resolver(
         settings: NetSettings,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
@@ -686,7 +686,7 @@ fn class_of(connecting: bool) -> FailureClass {
 }
 
 /// `Retry-After`: seconds, or an HTTP date (`Sun, 06 Nov 1994 08:49:37 GMT`).
-pub fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
+fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     if value.is_empty() || value.len() > 64 {
         return None;

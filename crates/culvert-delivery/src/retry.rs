@@ -40,7 +40,7 @@ impl Default for Schedule {
 
 /// The decision about a batch that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub(crate) enum Next {
     /// Send it again at this time.
     At(Timestamp),
     /// Dead-letter it, because it is too old.
@@ -49,22 +49,22 @@ pub enum Next {
 
 /// One failed attempt.
 #[derive(Clone, Copy, Debug)]
-pub struct Failed {
+pub(crate) struct Failed {
     /// How often the batch has been sent, including this attempt; starts at 1.
-    pub attempt: u32,
+    pub(crate) attempt: u32,
     /// The class of the failure.
-    pub class: FailureClass,
+    pub(crate) class: FailureClass,
     /// The delay that the destination requested, if any.
-    pub retry_after: Option<Duration>,
+    pub(crate) retry_after: Option<Duration>,
     /// When the batch was created.
-    pub first_at: Timestamp,
+    pub(crate) first_at: Timestamp,
     /// Give-up age of its class.
-    pub give_up_after: Duration,
+    pub(crate) give_up_after: Duration,
 }
 
 impl Schedule {
     /// Decides about a failed attempt. `random` is any 64 random bits.
-    pub fn next(&self, failed: Failed, now: Timestamp, random: u64) -> Next {
+    pub(crate) fn next(&self, failed: Failed, now: Timestamp, random: u64) -> Next {
         let give_up_at = failed.first_at.plus(failed.give_up_after);
         if now >= give_up_at {
             return Next::GiveUp;
@@ -87,7 +87,7 @@ impl Schedule {
     }
 
     /// The maximum delay after this many attempts.
-    pub fn ceiling(&self, attempt: u32, class: FailureClass) -> Duration {
+    fn ceiling(&self, attempt: u32, class: FailureClass) -> Duration {
         let cap = if class.needs_a_hand() {
             self.slow_cap
         } else {
@@ -99,7 +99,7 @@ impl Schedule {
 }
 
 /// After this many consecutive failures, a destination gets one probe batch per step.
-pub const CIRCUIT_FAILURES: u32 = 20;
+pub(crate) const CIRCUIT_FAILURES: u32 = 20;
 
 /// The consecutive failures of a destination, and the resulting limits on sends.
 ///
@@ -109,7 +109,7 @@ pub const CIRCUIT_FAILURES: u32 = 20;
 ///   └──────────────────── 64 batches a second reached ◀────────────────┘
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Circuit {
+pub(crate) struct Circuit {
     failures: u32,
     open_until: Option<Timestamp>,
     ramp: Option<Ramp>,
@@ -125,18 +125,13 @@ struct Ramp {
 const RAMP_DONE: u32 = 64;
 
 impl Circuit {
-    /// Failures since the last success.
-    pub fn failures(&self) -> u32 {
-        self.failures
-    }
-
     /// Whether only probes are sent.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.failures >= CIRCUIT_FAILURES
     }
 
     /// The time before which nothing may be sent; `None` if a send is allowed now.
-    pub fn closed_until(&mut self, now: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn closed_until(&mut self, now: Timestamp) -> Option<Timestamp> {
         if let Some(until) = self.open_until {
             if now < until {
                 return Some(until);
@@ -158,7 +153,7 @@ impl Circuit {
     }
 
     /// Notes that a batch was accepted.
-    pub fn succeeded(&mut self, now: Timestamp) {
+    pub(crate) fn succeeded(&mut self, now: Timestamp) {
         if self.is_open() {
             self.ramp = Some(Ramp {
                 second_began: now,
@@ -174,7 +169,7 @@ impl Circuit {
     }
 
     /// Notes that a batch failed and will be sent again at `next`.
-    pub fn failed(&mut self, next: Timestamp) {
+    pub(crate) fn failed(&mut self, next: Timestamp) {
         self.failures = self.failures.saturating_add(1);
         self.ramp = None;
         if self.is_open() {
@@ -183,7 +178,7 @@ impl Circuit {
     }
 
     /// Resets the circuit after an edit of the destination, to which old failures do not apply.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }
 }
@@ -191,7 +186,7 @@ impl Circuit {
 /// Limits retries to a fifth of all sends of the process while many destinations fail, so that
 /// failing destinations do not use up the sockets of the others.
 #[derive(Clone, Debug)]
-pub struct RetryBudget {
+pub(crate) struct RetryBudget {
     /// Hundredths of a retry.
     tokens: u32,
     refilled_at: Timestamp,
@@ -199,11 +194,11 @@ pub struct RetryBudget {
 
 const BUDGET_FULL: u32 = 10_000;
 /// Destinations that may fail at the same time without a budget.
-pub const BUDGET_FREE_DESTINATIONS: usize = 10;
+const BUDGET_FREE_DESTINATIONS: usize = 10;
 
 impl RetryBudget {
     /// A full budget.
-    pub fn new(now: Timestamp) -> Self {
+    pub(crate) fn new(now: Timestamp) -> Self {
         Self {
             tokens: BUDGET_FULL,
             refilled_at: now,
@@ -211,12 +206,12 @@ impl RetryBudget {
     }
 
     /// Notes a first send: four of them earn one retry.
-    pub fn sent(&mut self) {
+    pub(crate) fn sent(&mut self) {
         self.tokens = self.tokens.saturating_add(25).min(BUDGET_FULL);
     }
 
     /// Whether another retry may be sent. One per second is always allowed.
-    pub fn take(&mut self, failing_destinations: usize, now: Timestamp) -> bool {
+    pub(crate) fn take(&mut self, failing_destinations: usize, now: Timestamp) -> bool {
         if failing_destinations <= BUDGET_FREE_DESTINATIONS {
             return true;
         }

@@ -24,7 +24,7 @@ impl TargetContext {
     }
 
     /// A context with a given client.
-    pub fn with_net(settings: TargetSettings, net: Net) -> Self {
+    pub(crate) fn with_net(settings: TargetSettings, net: Net) -> Self {
         Self {
             net,
             settings: Arc::new(settings),
