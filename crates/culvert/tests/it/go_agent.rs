@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::agents::{credential, soon};
 use crate::harness::{Backend, Harness, raw};
@@ -26,16 +26,26 @@ async fn tls(
     name: &str,
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let ca = std::fs::read(culvert.settings.data_dir.join("ca.pem")).unwrap();
+    let ca = CertificateDer::from_pem_slice(&ca).unwrap();
+    tls_to(at, name, ca, &[]).await
+}
+
+/// TLS to this address, with the trusted authority and the protocols that the client offers.
+async fn tls_to(
+    at: SocketAddr,
+    name: &str,
+    ca: CertificateDer<'static>,
+    protocols: &[&[u8]],
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = rustls::RootCertStore::empty();
-    roots
-        .add(CertificateDer::from_pem_slice(&ca).unwrap())
-        .unwrap();
+    roots.add(ca).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     let socket = TcpStream::connect(at).await.unwrap();
     let name = name.to_owned().try_into().unwrap();
     TlsConnector::from(Arc::new(config))
@@ -73,14 +83,16 @@ async fn connect(culvert: &Harness, tasks: &mut JoinSet<()>) -> Session {
 }
 
 /// Binds with the options that the SDK sends for a URL, and returns the public URL.
-async fn bind(session: &Session, url: &str, forwards_proto: &str) -> String {
+async fn bind(session: &Session, url: &str, forwards_proto: &str, proxy_proto: u8) -> String {
     let proto = url.split("://").next().unwrap();
     let opts = match proto {
-        "tls" => json!({"URL": url, "Domain": "", "Hostname": "", "Subdomain": "", "ProxyProto": 0,
+        "tls" => {
+            json!({"URL": url, "Domain": "", "Hostname": "", "Subdomain": "", "ProxyProto": proxy_proto,
             "MutualTLSAtAgent": false, "MutualTLSAtEdge": null, "TLSTermination": null,
-            "IPRestriction": null, "Policy": null, "TrafficPolicy": ""}),
+            "IPRestriction": null, "Policy": null, "TrafficPolicy": ""})
+        }
         _ => json!({"URL": url, "Domain": "", "Hostname": "", "Subdomain": "", "Auth": "",
-            "HostHeaderRewrite": false, "LocalURLScheme": "", "ProxyProto": 0, "Compression": null,
+            "HostHeaderRewrite": false, "LocalURLScheme": "", "ProxyProto": proxy_proto, "Compression": null,
             "CircuitBreaker": null, "IPRestriction": null, "BasicAuth": null, "OAuth": null,
             "OIDC": null, "WebhookVerification": null, "MutualTLSCA": null, "RequestHeaders": null,
             "ResponseHeaders": null, "WebsocketTCPConverter": null, "UserAgentFilter": null,
@@ -125,7 +137,7 @@ async fn an_upstream_protocol_arrives_as_each_version_sends_it() {
         ("new", "", b"GET / HTTP/1.1"),
     ] {
         let host = format!("{host}.culvert.localhost");
-        bind(&session, &format!("http://{host}"), sent).await;
+        bind(&session, &format!("http://{host}"), sent, 0).await;
         let request = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
         let at = culvert.http;
         tasks.spawn(async move { drop(raw(at, request.as_bytes()).await) });
@@ -140,44 +152,91 @@ async fn an_upstream_protocol_arrives_as_each_version_sends_it() {
     culvert.stop().await;
 }
 
-/// `WithAgentTLSTermination` leaves no trace in the messages. It works for a tls endpoint, whose connections arrive
-/// encrypted. The server terminates the TLS of an https endpoint; an agent that expects TLS there breaks the exchange,
-/// and the client learns that the agent is the cause.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_agent_terminates_tls_only_for_tls_endpoints() {
-    let culvert = Harness::start(&Backend::Sqlite).await;
-    let mut tasks = JoinSet::new();
-    let session = connect(&culvert, &mut tasks).await;
-    let own = rcgen::generate_simple_self_signed(["end.culvert.localhost".into()]).unwrap();
+/// A TLS server of the agent that speaks HTTP/2, and its certificate.
+fn agent_tls(name: &str) -> (TlsAcceptor, CertificateDer<'static>) {
+    let own = rcgen::generate_simple_self_signed([name.into()]).unwrap();
     let key = rustls_pki_types::PrivateKeyDer::Pkcs8(own.signing_key.serialize_der().into());
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
         .with_single_cert(vec![own.cert.der().clone()], key)
         .unwrap();
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    (TlsAcceptor::from(Arc::new(config)), own.cert.der().clone())
+}
 
-    bind(&session, "tls://end.culvert.localhost", "").await;
-    // The client does not know the agent's certificate: it is the one that arrives.
-    let at = culvert.https;
+/// `WithAgentTLSTermination` leaves no trace in the messages. It works for a tls endpoint, whose connections arrive
+/// encrypted. The client agrees on HTTP/2 with the agent, which is how a gRPC service stays reachable.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tls_endpoint_carries_http2_to_the_agent() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let mut tasks = JoinSet::new();
+    let session = connect(&culvert, &mut tasks).await;
+    let host = "end.culvert.localhost";
+    let (acceptor, certificate) = agent_tls(host);
+    bind(&session, &format!("tls://{host}"), "", 0).await;
     let serving = async {
         let (header, stream) = accept(&session).await;
-        // The client ends the handshake.
-        drop(acceptor.accept(stream).await);
-        header
+        assert_eq!(
+            (&header["Proto"], &header["PassthroughTLS"]),
+            (&json!("tls"), &json!(true))
+        );
+        let mut stream = acceptor.accept(stream).await.unwrap();
+        let mut message = [0; 7];
+        stream.read_exact(&mut message).await.unwrap();
+        stream.write_all(&message).await.unwrap();
+        stream
     };
-    let asking = tls(&culvert, at, "end.culvert.localhost");
-    let (header, refused) = soon("a handshake", async { tokio::join!(serving, asking) }).await;
-    assert_eq!(
-        (&header["Proto"], &header["PassthroughTLS"]),
-        (&json!("tls"), &json!(true))
-    );
-    let refused = refused.err().unwrap().to_string();
-    assert!(refused.contains("UnknownIssuer"), "{refused}");
+    let asking = async {
+        let mut client = tls_to(culvert.https, host, certificate, &[b"h2", b"http/1.1"])
+            .await
+            .unwrap();
+        assert_eq!(client.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+        client.write_all(b"message").await.unwrap();
+        let mut echo = [0; 7];
+        client.read_exact(&mut echo).await.unwrap();
+        echo
+    };
+    let (_open, echo) = soon("an echo", Box::pin(async { tokio::join!(serving, asking) })).await;
+    assert_eq!(&echo, b"message");
+    drop(tasks);
+    culvert.stop().await;
+}
 
-    bind(&session, "https://end2.culvert.localhost", "").await;
+/// The PROXY header comes before the handshake, so an agent that expects the handshake first, such as the SDK with both
+/// options, rejects the connection. One that reads the header first finds the whole handshake after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_header_precedes_the_handshake_with_the_agent() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let mut tasks = JoinSet::new();
+    let session = connect(&culvert, &mut tasks).await;
+    let host = "proxied.culvert.localhost";
+    let (acceptor, certificate) = agent_tls(host);
+    bind(&session, &format!("tls://{host}"), "", 1).await;
+    let serving = async {
+        let (_, mut stream) = accept(&session).await;
+        assert_eq!(first_bytes::<11>(&mut stream).await, *b"PROXY TCP4 ");
+        while first_bytes::<1>(&mut stream).await != *b"\n" {}
+        acceptor.accept(stream).await.unwrap()
+    };
+    let asking = tls_to(culvert.https, host, certificate, &[b"h2"]);
+    let (_open, client) = soon("a handshake", async { tokio::join!(serving, asking) }).await;
+    client.unwrap();
+    drop(tasks);
+    culvert.stop().await;
+}
+
+/// The server terminates the TLS of an https endpoint. An agent that expects TLS there breaks the exchange, and the
+/// client learns that the agent is the cause.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_https_endpoint_never_carries_tls_to_the_agent() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let mut tasks = JoinSet::new();
+    let session = connect(&culvert, &mut tasks).await;
+    let at = culvert.https;
+    bind(&session, "https://end.culvert.localhost", "", 0).await;
     for (answer, expected) in [
         // What a TLS server says to plain bytes: the alert `unexpected_message`.
         (&b"\x15\x03\x01\x00\x02\x02\x0a"[..], "ERR_NGROK_3004"),
@@ -190,9 +249,9 @@ async fn the_agent_terminates_tls_only_for_tls_endpoints() {
         ),
     ] {
         let asking = async {
-            let mut client = tls(&culvert, at, "end2.culvert.localhost").await.unwrap();
+            let mut client = tls(&culvert, at, "end.culvert.localhost").await.unwrap();
             let request =
-                b"GET / HTTP/1.1\r\nhost: end2.culvert.localhost\r\nconnection: close\r\n\r\n";
+                b"GET / HTTP/1.1\r\nhost: end.culvert.localhost\r\nconnection: close\r\n\r\n";
             client.write_all(request).await.unwrap();
             let mut response = Vec::new();
             drop(client.read_to_end(&mut response).await);
