@@ -160,7 +160,7 @@ problems! {
         Request "The client sent a WebSocket handshake that RFC 6455 does not allow.";
     /// The upstream accepts no connections.
     Unreachable: BAD_GATEWAY 8012 "The endpoint is online, but the edge cannot connect to its upstream."
-        Later "Check that the service behind the endpoint runs, and that it listens at the address of the upstream or of the agent, such as `culvert http 8080`.";
+        Later "Check that the service behind the endpoint runs, and that it listens at the address of the upstream or of the agent, such as `culvert http 8080`. A library that terminates TLS itself needs a `tls` endpoint.";
     /// The upstream's response is incomplete or invalid.
     BadAnswer: BAD_GATEWAY 3004 "The upstream's response is incomplete or not valid HTTP."
         Later "Check the log of the service behind the endpoint. If the service expects TLS, use an upstream that begins with `https://`.";
