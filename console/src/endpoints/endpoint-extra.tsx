@@ -1,12 +1,16 @@
+import { lazy, Suspense } from 'react';
 import { type JsonObject, text } from '@/api/json';
 import { CopyButton } from '@/ui/copy';
 import { LinkButton } from '@/ui/link-button';
 import { SubjectCharts } from '@/charts/subject-charts';
 import { Section } from '@/ui/page';
+import { Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { DryRun } from './dry-run';
 
-/** Where the endpoint is reached, and its live traffic. */
+const RestrictByIp = lazy(() => import('./restrict-by-ip'));
+
+/** Where the endpoint is reached and from where, and its live traffic. */
 export default function EndpointExtra({ object }: { object: JsonObject }) {
   const url = text(object.public_url) || text(object.url);
   const filter = `ev.conn.server_name == ${JSON.stringify(text(object.host))}`;
@@ -19,6 +23,7 @@ export default function EndpointExtra({ object }: { object: JsonObject }) {
         <CopyButton value={url} label="Copy the address" />
       </span>
     </Section>
+    <Suspense fallback={<Loading />}><RestrictByIp key={text(object.id)} object={object} isWeb={web} /></Suspense>
     <SubjectCharts subject="endpoint" id={text(object.id)} />
       {web ? <DryRun key={text(object.id)} id={text(object.id)} policy={text(object.traffic_policy)} /> : null}
     </>

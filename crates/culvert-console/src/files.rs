@@ -2,7 +2,7 @@
 
 use crate::File;
 
-pub(crate) static FILES: [File; 30] = [
+pub(crate) static FILES: [File; 31] = [
     File::new(
         "agent/agent.html",
         "text/html; charset=utf-8",
@@ -127,6 +127,11 @@ pub(crate) static FILES: [File; 30] = [
         "assets/resources.js",
         "text/javascript; charset=utf-8",
         include_bytes!("../dist/assets/resources.js"),
+    ),
+    File::new(
+        "assets/restriction.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/restriction.js"),
     ),
     File::new(
         "assets/rolldown-runtime.js",
