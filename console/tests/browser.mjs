@@ -33,7 +33,7 @@ export function launch() {
 }
 
 /** With `CULVERT_CONSOLE_DIST`, files of the console come from this folder: a change needs no new server. */
-async function fromFolder(context) {
+export async function fromFolder(context) {
   const folder = process.env.CULVERT_CONSOLE_DIST;
   if (!folder) return;
   await context.route('**/console/assets/*', (route) => route.fulfill({ path: join(folder, 'assets', basename(new URL(route.request().url()).pathname)) }));

@@ -5,7 +5,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { launch } from './browser.mjs';
+import { fromFolder, launch } from './browser.mjs';
 
 const WITHIN_S = 180;
 const free = '127.0.0.1:0';
@@ -28,6 +28,7 @@ test('the first run leads to a public URL and its event', { skip: !process.env.C
     }
     server.stdout.resume();
     const context = await browser.newContext();
+    await fromFolder(context);
     context.setDefaultTimeout(60_000);
     const page = await context.newPage();
     await page.goto(`http://localhost:${port}/`);
@@ -46,6 +47,14 @@ test('the first run leads to a public URL and its event', { skip: !process.env.C
     const seconds = (performance.now() - started) / 1000;
     t.diagnostic(`${seconds.toFixed(1)} s`);
     assert.ok(seconds < WITHIN_S, `${seconds} s`);
+
+    // What no one has used yet says how it begins.
+    const next = { 'app.users': 'openid-connect', 'app.sessions': 'openid-connect', tunnels: 'culvert http 3000' };
+    for (const [path, command] of Object.entries(next)) {
+      await page.goto(`http://localhost:${port}/console/${path}`);
+      await page.getByText('In a terminal:').waitFor();
+      await page.locator('pre', { hasText: command }).waitFor();
+    }
   } finally {
     await browser.close();
     server.kill();

@@ -44,6 +44,10 @@ const AgentOfEndpoint = lazy(() => import('@/endpoints/served-by-cell'));
 const KeyExtra = lazy(() => import('@/access/key-extra'));
 const UserStatus = lazy(() => import('@/access/user-status-cell'));
 
+/** An endpoint that asks its visitors to sign in. */
+const SIGN_IN = `culvert api endpoints create --upstream-url http://localhost:3000 \
+  --traffic-policy 'on_http_request: [{actions: [{type: openid-connect, config: {issuer_url: https://id.example.com, client_id: culvert, client_secret: SECRET}}]}]'`;
+
 export const CUSTOM: Record<string, Custom> = {
   endpoints: {
     fields: ['type', 'bindings'],
@@ -87,6 +91,12 @@ export const CUSTOM: Record<string, Custom> = {
     handled: ['stop', 'restart', 'update-agent'],
     empty: { title: 'No agent is connected', text: 'An agent runs beside a service and brings it online.', command: 'culvert http 3000' },
   },
+  tunnels: {
+    ListExtra: AgentsExtra,
+    empty: { title: 'No agent endpoints', text: 'An endpoint that an agent serves is here while the agent is connected.', command: 'culvert http 3000' },
+  },
+  'app/users': { empty: { title: 'No application users yet', text: 'People who sign in at an endpoint whose traffic policy requires it are here.', command: SIGN_IN } },
+  'app/sessions': { empty: { title: 'No application sessions', text: 'A sign-in at an endpoint whose traffic policy requires it begins a session.', command: SIGN_IN } },
   reserved_domains: {
     fields: ['cname_target'],
     columns: [{ label: 'Certificate', Cell: DomainStatus }],
