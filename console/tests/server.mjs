@@ -153,6 +153,13 @@ export class Database {
     for (const socket of this.#sockets) socket.destroy();
   }
 
+  /** Runs a statement, not through the relay. */
+  run(statement) {
+    const url = new URL(postgres);
+    url.pathname = `/${this.name}`;
+    execFileSync('psql', ['-q', '-v', 'ON_ERROR_STOP=1', url.href, '-c', statement]);
+  }
+
   drop() {
     this.cut();
     execFileSync('psql', ['-q', postgres, '-c', `drop database ${this.name} with (force)`]);
