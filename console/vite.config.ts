@@ -36,7 +36,7 @@ export default defineConfig({
             { name: 'restriction', test: RESTRICTION },
             { name: 'live', test: /src\/live\/(traffic|audit|live-|event-|messages|kept-page|proof|raw-json|unlisted|changes)|src\/inspect\// },
             { name: 'events', test: /src\/events\/(destination|dead|replay|health\.tsx|subscription)/ },
-            { name: 'access', test: /src\/access\/(key|user)/ },
+            { name: 'access', test: /src\/access\/(key|user|ip-)/ },
             { name: 'resources', test: /src\/(resources|events|domains|endpoints|live)\// },
           ],
         },

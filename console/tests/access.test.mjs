@@ -121,3 +121,28 @@ test('an invitation that is not valid is refused in words', async () => {
   await page.getByText('The invitation is invalid or has expired.').waitFor();
   await context.close();
 });
+
+test('an IP policy shows its rules, and the form of an IP restriction its policies', async () => {
+  const { page, context, faults } = await open(browser);
+  await signIn(page);
+  const make = async (collection, body) => {
+    const made = await api(page, 'POST', `/${collection}`, body);
+    assert.equal(made.status, 201, made.body.msg);
+    return made.body;
+  };
+  const policy = await make('ip_policies', { description: `office ${run}` });
+  await go(page, `/ip_policies/${policy.id}`);
+  await page.getByText('Without an allow rule, this policy allows no address.').waitFor();
+  const other = await make('ip_policies', { description: `other ${run}` });
+  await make('ip_policy_rules', { ip_policy_id: policy.id, cidr: '198.51.100.0/24', action: 'allow' });
+  await make('ip_policy_rules', { ip_policy_id: other.id, cidr: '203.0.113.0/24', action: 'allow' });
+  await go(page, `/ip_policies/${other.id}`);
+  await page.getByRole('link', { name: '203.0.113.0/24' }).waitFor();
+  assert.equal(await page.getByRole('link', { name: '198.51.100.0/24' }).count(), 0);
+  const restriction = await make('ip_restrictions', { type: 'dashboard', ip_policy_ids: [policy.id] });
+  await go(page, `/ip_restrictions/${restriction.id}/edit`);
+  await page.getByRole('dialog').getByText(`office ${run} (${policy.id})`).waitFor();
+  assert.equal((await api(page, 'DELETE', `/ip_restrictions/${restriction.id}`)).status, 204);
+  assert.deepEqual(faults, []);
+  await context.close();
+});

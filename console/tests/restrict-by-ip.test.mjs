@@ -21,18 +21,18 @@ const POLICY = '# Kept.\non_http_response:\n  - actions:\n      - type: add-head
 test('an endpoint is restricted by IP, the restriction changed and removed, and the policy keeps its other rules', async () => {
   const { body: endpoint } = await api(page, 'POST', '/endpoints', { url: `http://restrict${Date.now() % 1_000_000}.culvert.localhost`, upstream_url: service.url, traffic_policy: POLICY });
   const policy = async () => (await api(page, 'GET', `/endpoints/${endpoint.id}`)).body.traffic_policy;
-  const answers = (status) => until(() => visit(endpoint.public_url, '/'), (got) => got === status);
+  const gives = (status) => until(() => visit(endpoint.public_url, '/'), (got) => got === status);
   const section = page.locator('section').filter({ has: page.getByRole('heading', { name: 'Restrict by IP', level: 2 }) });
   const enter = async (list, address) => {
     await section.getByLabel(list, { exact: true }).fill(address);
     await page.keyboard.press('Enter');
   };
   const button = (name) => section.getByRole('button', { name, exact: true });
-  await answers(200);
+  await gives(200);
   await go(page, `/endpoints/${endpoint.id}`);
   await section.getByText('rejects no client because of its address').waitFor();
 
-  // The server refuses what is no address, and says at which entry.
+  // The server refuses an invalid address, and says at which entry.
   await button('Restrict').click();
   await button('Save restriction').click();
   await section.getByText('Enter an address or choose an IP policy.').waitFor();
@@ -45,13 +45,13 @@ test('an endpoint is restricted by IP, the restriction changed and removed, and 
   await button('Save restriction').click();
   await section.getByText('203.0.113.0/24', { exact: true }).waitFor();
   await button('Change').waitFor();
-  await answers(403);
+  await gives(403);
 
   await button('Change').click();
   await enter('Allow', '127.0.0.0/8');
   await button('Save restriction').click();
   await section.getByText('127.0.0.0/8', { exact: true }).waitFor();
-  await answers(200);
+  await gives(200);
   const restricted = await policy();
   assert.ok(restricted.startsWith(POLICY), restricted);
 
@@ -70,7 +70,7 @@ test('an endpoint is restricted by IP, the restriction changed and removed, and 
   await page.getByRole('dialog').getByRole('button', { name: 'Remove restriction' }).click();
   await section.getByText('rejects no client because of its address').waitFor();
   assert.equal(await policy(), POLICY);
-  await answers(200);
+  await gives(200);
 
   // A restriction that is more than the form knows is shown, and stays.
   const conditional = 'on_http_request:\n  - name: admins\n    expressions: [req.url.path.startsWith("/admin")]\n    actions:\n      - type: restrict-ips\n        config: {allow: [192.0.2.1]}\n';

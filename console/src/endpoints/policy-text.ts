@@ -152,7 +152,7 @@ export function put(text: string, path: Path, key: string, value: Json): string 
   return first(text, [nextLine(text, place.end), lineStart(text, place.start)].map((offset) => insertLines(text, offset, lines)), change);
 }
 
-/** Removes what is at a path. */
+/** Removes the value at a path, with its key. */
 export function remove(text: string, path: Path): string {
   const document = parse(text);
   const key = path.at(-1) ?? '';

@@ -7,7 +7,7 @@ const LISTS = ['allow', 'deny', 'ip_policies'] as const;
 const PHASES = ['on_tcp_connect', 'on_http_request', 'on_http_response'];
 const TYPE = 'restrict-ips';
 const NAME = 'restrict by IP';
-/** All addresses. Whoever only denies some means that the others may pass, and the action needs that in its list. */
+/** All addresses. A form with denied addresses only means that the others may pass, and the action needs these in its list. */
 const EVERYONE = ['0.0.0.0/0', '::/0'];
 
 export type Lists = Record<(typeof LISTS)[number], string[]>;
@@ -106,7 +106,7 @@ export function withRestriction(text: string, phase: string, lists: Lists): stri
   return put(rules === undefined ? text : remove(text, [phase]), [], phase, [rule]);
 }
 
-/** What is new comes first, so that no list is empty in between. */
+/** New entries come first, so that no list is empty in between. */
 function changed(text: string, config: Path, before: Lists, after: Lists): string {
   let now = text;
   for (const key of LISTS) {

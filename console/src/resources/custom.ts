@@ -42,11 +42,11 @@ const EndpointRate = lazy(() => import('@/endpoints/rate-cell'));
 const AgentOfEndpoint = lazy(() => import('@/endpoints/served-by-cell'));
 
 const KeyExtra = lazy(() => import('@/access/key-extra'));
+const IpPolicyExtra = lazy(() => import('@/access/ip-policy-extra'));
 const UserStatus = lazy(() => import('@/access/user-status-cell'));
 
 /** An endpoint that asks its visitors to sign in. */
-const SIGN_IN = `culvert api endpoints create --upstream-url http://localhost:3000 \
-  --traffic-policy 'on_http_request: [{actions: [{type: openid-connect, config: {issuer_url: https://id.example.com, client_id: culvert, client_secret: SECRET}}]}]'`;
+const SIGN_IN = `culvert api endpoints create --upstream-url http://localhost:3000 --traffic-policy 'on_http_request: [{actions: [{type: openid-connect, config: {issuer_url: https://id.example.com, client_id: culvert, client_secret: SECRET}}]}]'`;
 
 export const CUSTOM: Record<string, Custom> = {
   endpoints: {
@@ -110,7 +110,9 @@ export const CUSTOM: Record<string, Custom> = {
     columns: [{ label: 'Expires', Cell: CertificateExpiry }], dangerous: true },
   credentials: { fields: ['acl', 'owner_id'], dangerous: true, empty: { title: 'No agent credentials yet', text: 'An agent signs in with the token of a credential.', command: 'culvert api credentials create' } },
   users: { fields: ['role'], columns: [{ label: 'Status', Cell: UserStatus }], dangerous: true },
+  vault_secrets: { fields: ['vault_name', 'created_by'] },
   vaults: { dangerous: true },
+  ip_policies: { DetailExtra: IpPolicyExtra },
   ip_policy_rules: { fields: ['action', 'ip_policy'] },
   reserved_addrs: { dangerous: true },
   certificate_authorities: { dangerous: true },

@@ -8,7 +8,7 @@ export function initialValues(schemas: Schemas, body: Resolved, object: JsonObje
   for (const key of Object.keys(body.properties ?? {})) {
     if (key === 'id') continue;
     const single = key.replace(/_id$/, '');
-    const many = key.replace(/_ids$/, 's');
+    const many = key.replace(/y_ids$/, 'ies').replace(/_ids$/, 's');
     let value = object[key];
     if (value === undefined && single !== key) value = refId(object[single]) ?? (typeof object[single] === 'string' ? object[single] : undefined);
     if (value === undefined && many !== key && Array.isArray(object[many])) value = object[many].flatMap((one) => refId(one) ?? []);

@@ -1,6 +1,6 @@
 import { Link } from '@tanstack/react-router';
 import { useModelIfThere } from '@/api/document';
-import { type Json, isObject, refId } from '@/api/json';
+import { type Json, isObject, refId, text } from '@/api/json';
 import { type Resolved, type Schema, resolve } from '@/api/schema';
 import { humanize } from '@/api/words';
 import { CopyButton } from '@/ui/copy';
@@ -70,6 +70,8 @@ export function Value({ value, schema, short = false }: ValueProps) {
   }
   const set = Object.entries(value).filter(([, one]) => one !== null);
   if (short && typeof value.type === 'string') return <>{value.type}</>;
+  // The values if they are texts; of a choice such as a target, the chosen name.
+  if (short && set.length > 0 && set.every(([, one]) => typeof one === 'string')) return <TextValue value={set.map(([, one]) => text(one)).filter(Boolean).join(', ')} short />;
   if (short) return <>{set.map(([key]) => humanize(key)).join(', ') || <Nothing />}</>;
   return set.length === 0 ? <Nothing /> : <Fields value={value} schema={schema} skip={Object.keys(value).filter((key) => value[key] === null)} />;
 }
