@@ -1,6 +1,6 @@
 import { Button, Modal, TagsInput } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
-import { type FormEvent, useState } from 'react';
+import { type FormEvent, Fragment, useState } from 'react';
 import { useModel } from '@/api/document';
 import { call } from '@/api/http';
 import { type JsonObject, text } from '@/api/json';
@@ -26,7 +26,7 @@ function Summary({ restriction }: { restriction: Restriction }) {
       {(['allow', 'deny', 'ip_policies'] as const).flatMap((key) => {
         const isOpen = key === 'allow' && restriction.lists.allow.length > 0;
         if (lists[key].length === 0 && !isOpen) return [];
-        return [<dt key={key}>{LABELS[key]}</dt>, <dd key={`${key} value`}>{lists[key].length === 0 ? 'All other addresses' : lists[key].map((one) => <Tag key={one}>{one}</Tag>)}</dd>];
+        return [<dt key={key}>{LABELS[key]}</dt>, <dd key={`${key} value`}>{lists[key].length === 0 ? 'All other addresses' : lists[key].map((one) => <Fragment key={one}><Tag>{one}</Tag> </Fragment>)}</dd>];
       })}
     </dl>
   );
