@@ -165,10 +165,10 @@ task('see the busiest endpoint of the last hour', async () => {
 task('restrict an endpoint to a network', async (click) => {
   await click(nav('Endpoints'));
   await click(page.getByRole('row', { name: new RegExp(`twelve${run}`) }).getByRole('link').first());
-  await click(link('Edit'));
-  await page.getByRole('dialog').getByRole('textbox', { name: 'Traffic policy' }).fill('on_http_request:\n  - actions:\n      - type: restrict-ips\n        config: {enforce: true, allow: [192.0.2.0/24]}\n');
-  await click(button('Save'));
-  await page.getByRole('dialog').waitFor({ state: 'detached' });
+  await click(button('Restrict'));
+  await page.getByRole('combobox', { name: 'Allow', exact: true }).fill('192.0.2.0/24');
+  await click(button('Save restriction'));
+  await button('Change').waitFor();
   assert.equal(await visit(endpoint.public_url, `/twelve${run}/200`), 403);
 });
 
