@@ -6,6 +6,8 @@
 //! Each thread always fills the piece of one shard. Threads wait for each other only if more of them than shards offer
 //! events, and while the flusher closes pieces.
 //!
+//! If a thread panics while it packs an event, the events of its open piece are not retained, and counted.
+//!
 //! Not here: when pieces are closed (`recorder`), and their form (`retained_pieces`, `culvert_events::Packer`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -81,13 +83,26 @@ impl OpenPieces {
     pub(crate) fn close(&self) {
         if self.has_any() {
             for shard in &self.shards {
-                self.close_if(true, lock(shard));
+                self.close_if(true, self.lock(shard));
             }
         }
     }
 
     fn shard_of_this_thread(&self) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[shard_of_this_thread()])
+        self.lock(&self.shards[shard_of_this_thread()])
+    }
+
+    fn lock<'s>(&self, shard: &'s Mutex<Shard>) -> MutexGuard<'s, Shard> {
+        shard.lock().unwrap_or_else(|poisoned| {
+            let mut held = poisoned.into_inner();
+            // A part of an event would make the whole piece unreadable.
+            if let Some(piece) = held.piece.take() {
+                self.n_open.fetch_sub(1, Ordering::SeqCst);
+                self.meters.not_retained.add(piece.n_events());
+            }
+            shard.clear_poison();
+            held
+        })
     }
 
     fn open<'s>(&self, shard: &'s mut Shard, record: &Record) -> &'s mut OpenPiece {
@@ -107,8 +122,38 @@ impl OpenPieces {
     }
 }
 
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use culvert_base::{SeededEntropy, Timestamp};
+    use culvert_events::{Capture, TCP_CONNECTION_CLOSED};
+
+    use super::*;
+
+    #[test]
+    fn a_panic_while_an_event_is_packed_damages_no_later_piece() {
+        let entropy: Arc<dyn Entropy> = Arc::new(SeededEntropy::new(7));
+        let (queue, meters) = (Arc::<PieceQueue>::default(), Arc::<Meters>::default());
+        let pieces = OpenPieces::new(&entropy, Arc::clone(&queue), Arc::clone(&meters));
+        let keep = |second| {
+            let mut record = Record::new(&TCP_CONNECTION_CLOSED, Capture::NONE, Arc::from("ac_1"));
+            record.complete(Timestamp::from_unix_seconds(second));
+            pieces.keep(record);
+        };
+        keep(1);
+        keep(2);
+        let packing = AssertUnwindSafe(|| {
+            let _held = pieces.shard_of_this_thread();
+            panic!("while an event is packed");
+        });
+        catch_unwind(packing).unwrap_err();
+        keep(3);
+        assert_eq!(meters.not_retained.get(), 2);
+        pieces.close();
+        assert!(!pieces.has_any());
+        let (closed, n_events, _) = queue.take();
+        assert_eq!((closed.len(), n_events), (1, 1));
+        assert_eq!(closed[0].first_at, Timestamp::from_unix_seconds(3));
+    }
 }

@@ -92,6 +92,11 @@ impl OpenPiece {
         self.last_at = self.last_at.max(at);
     }
 
+    /// Events so far.
+    pub(crate) fn n_events(&self) -> u64 {
+        self.packer.len().into()
+    }
+
     fn is_full(&self) -> bool {
         self.packer.is_full()
             || self.packer.len() >= JOINED_EVENTS_MAX
