@@ -4,7 +4,7 @@
 //! If traffic is retained, the offering thread packs the event first, under the lock of its piece (`open_pieces`), and
 //! only records that a subscription or a tail may need are pushed.
 //!
-//! If a record is dropped, its event is retained, without captured messages.
+//! If a record is dropped, its event is retained, and its captured messages are lost and counted.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -116,7 +116,7 @@ impl RecordShards {
     }
 
     /// Whether a subscription or a tail may want events of this kind.
-    fn is_followed(&self, kind: &'static Kind) -> bool {
+    pub(crate) fn is_followed(&self, kind: &'static Kind) -> bool {
         self.has_followers.load(Ordering::Acquire)
             && self
                 .captured(kind)
@@ -198,10 +198,12 @@ impl Recorder for RecordShards {
     }
 
     fn offer(&self, mut record: Record) {
+        let mut may_be_delivered = true;
         if let Some(pieces) = &self.pieces
             && record.kind().family == Family::Traffic
         {
-            if !record.has_bodies() && !self.is_followed(record.kind()) {
+            may_be_delivered = self.is_followed(record.kind());
+            if !record.has_bodies() && !may_be_delivered {
                 pieces.keep(record);
                 self.wake_sleeping();
                 return;
@@ -214,8 +216,13 @@ impl Recorder for RecordShards {
         if records > self.limits.records_max || bytes > self.limits.bytes_max {
             self.records.fetch_sub(1, Ordering::Relaxed);
             self.bytes.fetch_sub(size, Ordering::Relaxed);
-            self.meters.offered.add(1);
-            self.meters.dropped.add(Dropped::OfferFull, 1);
+            if may_be_delivered {
+                self.meters.offered.add(1);
+                self.meters.dropped.add(Dropped::OfferFull, 1);
+            }
+            if record.has_bodies() {
+                self.meters.bodies_lost.add(1);
+            }
             return;
         }
         self.accepted.fetch_add(1, Ordering::Relaxed);
@@ -253,10 +260,49 @@ pub(crate) fn shard_of_this_thread() -> usize {
 mod tests {
     use std::sync::Barrier;
 
-    use culvert_base::Timestamp;
-    use culvert_events::TCP_CONNECTION_CLOSED;
+    use culvert_base::{SeededEntropy, Timestamp};
+    use culvert_events::bodies::{BodyShare, CapturedExchange, CapturedMessages};
+    use culvert_events::{HTTP_REQUEST_COMPLETE, HeaderRules, TCP_CONNECTION_CLOSED};
 
     use super::*;
+
+    #[test]
+    fn captured_messages_that_find_the_recorder_full_are_counted() {
+        let (meters, queue) = (Arc::<Meters>::default(), Arc::default());
+        let entropy: Arc<dyn culvert_base::Entropy> = Arc::new(SeededEntropy::new(7));
+        let limits = OfferLimits {
+            records_max: 0,
+            bytes_max: usize::MAX,
+            wake_records: 1,
+            wake_bytes: 1,
+        };
+        let pieces = OpenPieces::new(&entropy, queue, Arc::clone(&meters));
+        let budget = BodyBudget::new(1000);
+        let offers = RecordShards::new(limits, Arc::clone(&meters), None, Some(pieces));
+        let offer = || {
+            let mut share = BodyShare::new(&budget);
+            assert!(share.grow(100));
+            let captured = CapturedExchange::new(
+                CapturedMessages::default(),
+                Vec::new(),
+                Arc::new(HeaderRules::default()),
+                share,
+            );
+            let mut record = Record::new(&HTTP_REQUEST_COMPLETE, Capture::NONE, Arc::from("ac_1"));
+            record.complete(Timestamp::from_unix_seconds(1));
+            record.attach_bodies(Box::new(captured));
+            offers.offer(record);
+            (meters.bodies_lost.get(), meters.dropped.total())
+        };
+        // Without a subscription, only the messages are lost: the event is retained.
+        assert_eq!(offer(), (1, 0));
+        let wanted = [(&HTTP_REQUEST_COMPLETE, Capture::NONE)];
+        offers.set_captures(wanted.into_iter(), std::iter::empty());
+        assert_eq!(offer(), (2, 1));
+        assert_eq!(meters.offered.get(), 1);
+        assert_eq!(budget.used(), 0);
+        assert!(offers.has_open_piece());
+    }
 
     #[test]
     fn records_of_one_connection_keep_their_order_across_threads() {

@@ -301,6 +301,41 @@ async fn a_record_is_handed_to_the_recorder_only_if_it_is_followed() {
     running.stop().await;
 }
 
+/// An update of the followed kinds reads a state and sets it. Updates that overlap must not set an older one last.
+#[tokio::test]
+async fn concurrent_updates_of_followed_kinds_end_with_the_newest() {
+    const ROUNDS: usize = 2_000;
+    let bench = Bench::with(keeps).await;
+    let target = Scripted::new(500);
+    let begin = std::sync::Barrier::new(2);
+    let offers = &bench.delivery.plane.offers;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                begin.wait();
+                bench.publish(vec![source("esb_1", &["ed_0"])], &[("ed_0", &target)]);
+                begin.wait();
+                // The other thread checks.
+                begin.wait();
+                bench.delivery.publish(Table::default());
+            }
+        });
+        let spec = TailSpec {
+            account: "ac_1".to_owned(),
+            ..TailSpec::default()
+        };
+        for round in 0..ROUNDS {
+            let tail = bench.delivery.tail(spec.clone()).unwrap();
+            begin.wait();
+            // As the table with a subscription is published.
+            drop(tail);
+            begin.wait();
+            assert!(offers.is_followed(&HTTP), "round {round}");
+            begin.wait();
+        }
+    });
+}
+
 #[tokio::test]
 async fn threads_retain_side_by_side_and_a_piece_is_read_in_order() {
     const THREADS: i64 = 4;
