@@ -12,15 +12,29 @@ use http::header::HeaderName;
 pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static(ERROR_CODE_NAME);
 /// The name of the field with the code of a response that the edge made.
 pub const ERROR_CODE_NAME: &str = "ngrok-error-code";
+/// The field with the ID of the request, in responses that the edge made.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static(REQUEST_ID_NAME);
+/// The name of the field with the ID of the request.
+pub const REQUEST_ID_NAME: &str = "culvert-request-id";
 
 /// Whether a field is `ngrok-error-code`, in any spelling that programs may treat as equal. Its presence proves that
 /// the edge made a response.
-pub fn is_error_code(name: &str) -> bool {
+pub(crate) fn is_error_code(name: &str) -> bool {
+    is_spelled(name, ERROR_CODE_NAME)
+}
+
+/// Whether a field is one that responses of upstreams do not have: `ngrok-error-code` or `culvert-request-id`, in any
+/// spelling.
+pub fn is_edges_own(name: &str) -> bool {
+    is_error_code(name) || is_spelled(name, REQUEST_ID_NAME)
+}
+
+fn is_spelled(name: &str, own: &str) -> bool {
     let fold = |byte: u8| match byte.is_ascii_alphanumeric() {
         true => byte.to_ascii_lowercase(),
         false => b'-',
     };
-    name.len() == ERROR_CODE_NAME.len() && name.bytes().map(fold).eq(ERROR_CODE_NAME.bytes())
+    name.len() == own.len() && name.bytes().map(fold).eq(own.bytes())
 }
 
 /// What a visitor can do about a problem, as shown on the page.
@@ -341,8 +355,8 @@ The `accept` header of the request selects the format: JSON (`application/json`)
 {\"error_code\":\"ERR_NGROK_3200\",\"status_code\":404,\"msg\":\"No endpoint is online at this host.\",\"details\":{\"request_id\":\"18aa3c66d1b2a5f0-d431-1\"}}
 ```
 
-The header `ngrok-error-code` contains the code. The edge removes this header from upstream responses, so
-its presence shows that the edge generated the response. The header `culvert-request-id` contains the ID.
+The header `ngrok-error-code` contains the code. The header `culvert-request-id` contains the ID. The edge removes
+these headers from upstream responses, so their presence shows that the edge generated the response.
 Responses that a traffic policy configures (`deny`, `custom-response`, the 401 of `basic-auth`, the 429 of
 `rate-limit`) have no code. `deny`, `basic-auth` and `rate-limit` also send the ID and, to clients that prefer
 HTML, a page.

@@ -3,17 +3,14 @@
 
 use bytes::Bytes;
 use http::header::{
-    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, DATE, HOST, HeaderName,
-    HeaderValue, REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, DATE, HOST, HeaderValue,
+    REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, Response, StatusCode, Uri};
 
 use crate::conn::{ConnCounters, ConnInfo};
 use crate::error_page::{self, ErrorPages, PageValues};
-use crate::problem::{ERROR_CODE, Problem};
-
-/// The field with the ID of the request, which is also in the log.
-pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("culvert-request-id");
+use crate::problem::{ERROR_CODE, Problem, REQUEST_ID};
 
 /// The request that a response is for, as far as the response depends on it.
 #[derive(Clone, Copy, Debug)]

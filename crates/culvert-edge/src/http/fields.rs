@@ -4,7 +4,7 @@ use culvert_http::fields::{
     folded, has_token, is_banned_in_trailers, is_of_one_hop, is_plain, plain_number, strip,
 };
 use culvert_policy::conn::ConnInfo;
-use culvert_policy::problem::{ERROR_CODE_NAME, is_error_code};
+use culvert_policy::problem::is_edges_own;
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TE};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -67,7 +67,7 @@ fn joined(headers: &HeaderMap, client: &HeaderValue) -> HeaderValue {
 fn is_ours(name: &str) -> bool {
     let is_other = matches!(name, "content-length" | "expect" | "host" | "trailer");
     is_other
-        || name == ERROR_CODE_NAME
+        || is_edges_own(name)
         || is_of_one_hop(name)
         || says_who_calls(name)
         || name.starts_with("sec-websocket-")
@@ -100,7 +100,7 @@ pub(crate) fn strip_mixed_up(headers: &mut HeaderMap, keeps_underscores: bool) {
 
 /// Turns an upstream's fields into those of the edge's response.
 pub(crate) fn to_client(headers: &mut HeaderMap) {
-    strip(headers, is_error_code);
+    strip(headers, is_edges_own);
     if let Some(length) = headers.get_mut(CONTENT_LENGTH) {
         plain_number(length);
     }
@@ -110,7 +110,7 @@ pub(crate) fn to_client(headers: &mut HeaderMap) {
 /// read.
 pub(crate) fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers, |name| {
-        is_banned_in_trailers(name) || says_who_calls(name) || is_error_code(name)
+        is_banned_in_trailers(name) || says_who_calls(name) || is_edges_own(name)
     });
 }
 
@@ -141,6 +141,8 @@ mod tests {
             ("ngrok-error-code", "ERR_NGROK_1"),
             ("ngrok_error_code", "ERR_NGROK_1"),
             ("ngrok.error-code", "ERR_NGROK_1"),
+            ("culvert-request-id", "1"),
+            ("culvert_request-id", "1"),
             ("ngrok-error-codes", "3"),
             ("x-else", "2"),
         ]);

@@ -9,7 +9,7 @@ use culvert_http::http1::{
     BodyWriter, FieldSet, RawField, RawRequest, RawResponse, WriteBuffer, end_request,
     write_request,
 };
-use culvert_policy::problem::is_error_code;
+use culvert_policy::problem::is_edges_own;
 use culvert_upstream::UpstreamHead;
 use http::header::HeaderValue;
 use http::{Method, StatusCode, request};
@@ -297,7 +297,7 @@ impl PlainResponse {
             }
             let mut room = [0; NAME_BYTES_MAX];
             if let Some(name) = lower(field.name, &mut room)
-                && (is_of_one_hop(name) || is_error_code(name))
+                && (is_of_one_hop(name) || is_edges_own(name))
             {
                 without.add(position);
             }

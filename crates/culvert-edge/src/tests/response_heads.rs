@@ -52,12 +52,14 @@ async fn lengths_have_no_leading_zeros() {
 }
 
 #[tokio::test]
-async fn an_origin_cannot_send_the_edges_code() {
-    const LINES: &str = "Content-Length: 2\r\nngrok-error-code: ERR_NGROK_3200\r\nNgrok_Error_Code: ERR_NGROK_3200\r\nngrok.error.code: x\r\nx-error-code: 5\r\n";
+async fn an_origin_cannot_send_the_edges_code_or_request_id() {
+    const LINES: &str = "Content-Length: 2\r\nngrok-error-code: ERR_NGROK_3200\r\nNgrok_Error_Code: ERR_NGROK_3200\r\nngrok.error.code: x\r\nCulvert-Request-Id: 1\r\nculvert_request_id: 1\r\nx-error-code: 5\r\n";
     for answer in responses(LINES).await {
         let names: Vec<&str> = answer.headers.iter().map(|(name, _)| &name[..]).collect();
         assert!(
-            !names.iter().any(|name| name.starts_with("ngrok")),
+            !names
+                .iter()
+                .any(|name| name.starts_with("ngrok") || name.starts_with("culvert")),
             "{names:?}"
         );
         assert_eq!(answer.header("x-error-code"), Some("5"));

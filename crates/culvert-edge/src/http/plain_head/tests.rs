@@ -9,7 +9,7 @@ use culvert_http::http1::head::write_response;
 use culvert_http::http1::{FinalHead, RequestHead, RequestReader, ResponseHead, ResponseReader};
 use culvert_http::http2::{IncomingHead, Refused, Session, Step};
 use culvert_policy::conn::ConnInfo;
-use culvert_policy::problem::ERROR_CODE_NAME;
+use culvert_policy::problem::{ERROR_CODE_NAME, REQUEST_ID_NAME};
 use http::Version;
 use http::header::{DATE, HOST};
 use proptest::prelude::*;
@@ -403,6 +403,7 @@ fn fields_that_the_edge_interprets_leave_the_plain_path() {
         "x-forwarded-for",
         REPLAY_OF.as_str(),
         ERROR_CODE_NAME,
+        REQUEST_ID_NAME,
     ] {
         assert!(may_be_ours(name.as_bytes()), "{name}");
         assert!(name.len() <= NAME_BYTES_MAX, "{name}");
