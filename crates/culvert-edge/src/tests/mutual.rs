@@ -107,12 +107,22 @@ impl Ca {
 
     /// A client certificate with this common name.
     pub(super) fn client(&self, common_name: &str) -> Leaf {
+        self.client_with(common_name, |_| {})
+    }
+
+    /// The same with other properties.
+    pub(super) fn client_with(
+        &self,
+        common_name: &str,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Leaf {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         params
             .distinguished_name
             .push(DnType::CommonName, common_name);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        change(&mut params);
         let key = KeyPair::generate().unwrap();
         let made = params.signed_by(&key, &self.issuer).unwrap();
         Leaf {

@@ -9,6 +9,7 @@ use culvert_base::net::HostName;
 use culvert_base::{IpSet, Prefix, Verdict};
 use culvert_policy::Scheme;
 use culvert_tls::peer;
+use rcgen::{ExtendedKeyUsagePurpose, date_time_ymd};
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -291,16 +292,25 @@ async fn only_operators_reach_a_bound_endpoint() {
     let ours = installation.ca.client("k8sop_1");
     let other = installation.ca.client("k8sop_2");
     let foreign = installation.ca.client("k8sop_3");
+    let ca = &installation.ca;
+    let expired = ca.client_with("k8sop_5", |it| it.not_after = date_time_ymd(2025, 1, 1));
+    let early = ca.client_with("k8sop_6", |it| it.not_before = date_time_ymd(2100, 1, 1));
+    let of_server = ca.client_with("k8sop_7", |it| {
+        it.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    });
     let snapshot = installation.snapshot(vec![
         operator("k8sop_1", "ac_1", &ours),
         operator("k8sop_2", "ac_1", &other),
         operator("k8sop_3", "ac_2", &foreign),
+        operator("k8sop_5", "ac_1", &expired),
+        operator("k8sop_6", "ac_1", &early),
+        operator("k8sop_7", "ac_1", &of_server),
     ]);
     let mut internal = endpoint(Scheme::Http, "a.internal", 80, &url, "");
     internal.id = "ep_i".into();
     let mut public = endpoint(Scheme::Http, "app.example", 80, &url, "");
     public.id = "ep_p".into();
-    let all = ["k8sop_1", "k8sop_3"];
+    let all = ["k8sop_1", "k8sop_3", "k8sop_5", "k8sop_6", "k8sop_7"];
     let snapshot = snapshot
         .endpoint(bound("ep_h", Scheme::Http, "shop.web", 80, &url, &all))
         .endpoint(bound("ep_n", Scheme::Http, "none.web", 80, &url, &[]))
@@ -330,6 +340,16 @@ async fn only_operators_reach_a_bound_endpoint() {
         unnamed.to_string().contains("CertificateRequired"),
         "{unnamed}"
     );
+
+    // Those of an operator itself, out of their time or for another purpose.
+    for (leaf, alert) in [
+        (&expired, "CertificateExpired"),
+        (&early, "CertificateExpired"),
+        (&of_server, "UnsupportedCertificate"),
+    ] {
+        let error = installation.bind(leaf, "shop.web", 80).await.unwrap_err();
+        assert!(error.to_string().contains(alert), "{alert}: {error}");
+    }
 
     // All others get one response.
     let refused = Response {
@@ -361,7 +381,7 @@ async fn only_operators_reach_a_bound_endpoint() {
         assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
     }
     assert_eq!(installation.rig.edge.meters().refused_bindings.get(), 14);
-    assert_eq!(installation.rig.edge.meters().handshakes_failed.get(), 4);
+    assert_eq!(installation.rig.edge.meters().handshakes_failed.get(), 7);
 
     // The public edge does not know the host.
     let ask = "GET / HTTP/1.1\r\nHost: shop.web\r\nConnection: close\r\n\r\n";
