@@ -1,6 +1,7 @@
 //! Sign-in on live traffic, against an OpenID provider that tests control.
 
 mod configuration;
+mod console;
 mod sessions;
 mod sign_in;
 
@@ -18,6 +19,7 @@ use culvert_login::{
 };
 use culvert_policy::Scheme;
 use culvert_policy::{LoginService, Resources, Source};
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 use sha2::Digest;
 use tokio::sync::mpsc;
@@ -43,6 +45,24 @@ struct ProviderScript {
     asked: Vec<(String, String)>,
     is_down: bool,
 }
+
+/// How an ID token is forged.
+#[derive(Clone, Copy, Debug)]
+enum Forgery {
+    OfStranger,
+    Unsigned,
+    BySecret,
+    ByPublicKey,
+    Missing,
+}
+
+const FORGERIES: [Forgery; 5] = [
+    Forgery::OfStranger,
+    Forgery::Unsigned,
+    Forgery::BySecret,
+    Forgery::ByPublicKey,
+    Forgery::Missing,
+];
 
 /// An OpenID provider.
 struct Idp {
@@ -147,6 +167,30 @@ impl Idp {
             "access_token": format!("at{n}"), "refresh_token": format!("rt{n}"),
             "token_type": "bearer", "expires_in": 3600, "id_token": self.signer.sign(&claims),
         })
+    }
+
+    /// An ID token for the current sign-in, which the provider did not sign.
+    fn forged(&self, forgery: Forgery, app: &str, secret: &str) -> String {
+        let nonce = self.script.lock().unwrap().nonce.clone();
+        let claims =
+            json!({"iss": self.url, "aud": app, "sub": "u7", "exp": NOW + 600, "nonce": nonce});
+        let by_hash = |key: &[u8]| {
+            let mut header = Header::new(Algorithm::HS256);
+            header.kid = Some("k1".to_owned());
+            encode(&header, &claims, &EncodingKey::from_secret(key)).unwrap()
+        };
+        match forgery {
+            Forgery::OfStranger => Issuer::ec("k1").sign(&claims),
+            Forgery::Unsigned => {
+                let part = |text: String| URL_SAFE_NO_PAD.encode(text);
+                let header = json!({"alg": "none", "kid": "k1"}).to_string();
+                format!("{}.{}.", part(header), part(claims.to_string()))
+            }
+            // Every application has a secret, and the public key of the provider is known.
+            Forgery::BySecret => by_hash(secret.as_bytes()),
+            Forgery::ByPublicKey => by_hash(&self.signer.public),
+            Forgery::Missing => String::new(),
+        }
     }
 
     fn tell(&self, change: impl FnOnce(&mut ProviderScript)) {

@@ -40,7 +40,7 @@ fn policy(kind: &str, method: &str, name: &str) -> String {
 
 pub(super) struct Issuer {
     key: EncodingKey,
-    public: Vec<u8>,
+    pub(super) public: Vec<u8>,
     header: Header,
 }
 
