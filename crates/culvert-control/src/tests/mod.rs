@@ -21,6 +21,7 @@ mod key_restrictions;
 mod keys;
 mod lists;
 mod logins;
+mod lookups;
 mod managed;
 mod names;
 mod observed;
