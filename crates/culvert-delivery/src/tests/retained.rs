@@ -186,6 +186,51 @@ async fn a_replay_between_event_ids_includes_pieces_that_overlap_in_time() {
 }
 
 #[tokio::test]
+async fn a_replay_between_events_of_one_moment_has_those_between_them_in_the_log() {
+    let bench = Bench::with(keeps).await;
+    let (live, target) = (Scripted::new(500), Scripted::new(500));
+    bench.publish(vec![source("esb_1", &["ed_0"])], &[("ed_0", &live)]);
+    let running = bench.run();
+    // Two pieces, whose events all have one time. The port is the place in the log.
+    for ports in [0..3, 3..6] {
+        let wanted = bench.meters().retained.get() + 3;
+        for port in ports {
+            let mut record = record(&bench, port);
+            record.complete(bench.started_at);
+            bench.delivery.recorder().offer(record);
+        }
+        until("they are kept", || bench.meters().retained.get() == wanted).await;
+    }
+    until("all deliveries", || bench.meters().delivered.get() == 6).await;
+    let (ports, keys) = (live.ports(), live.keys());
+    let id = |port: i64| {
+        let place = ports.iter().position(|other| *other == port).unwrap();
+        keys[place].split(':').next().unwrap().to_owned()
+    };
+    let mut n_delivered = 6;
+    for (from, to) in [(0, 5), (1, 4), (1, 1), (2, 3), (4, 5)] {
+        let (first, last) = (Bound::Event(id(from)), Bound::Event(id(to)));
+        let range = bench.delivery.traffic_range(&first, Some(&last), "ac_1");
+        let replay = Replay {
+            id: format!("replay_{n_delivered}"),
+            ..replay(range.await.unwrap().unwrap())
+        };
+        let before = target.ports().len();
+        publish(&bench, Vec::new(), &target, replay);
+        let wanted: Vec<i64> = (from..=to).collect();
+        n_delivered += wanted.len() as u64;
+        until("the replay", || {
+            bench.meters().delivered.get() >= n_delivered
+        })
+        .await;
+        let mut sent = target.ports().split_off(before);
+        sent.sort_unstable();
+        assert_eq!(sent, wanted, "{from} to {to}");
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn retained_traffic_is_limited_by_age_and_size() {
     let bench = Bench::with(|settings| {
         keeps(settings);
@@ -299,41 +344,6 @@ async fn a_record_is_handed_to_the_recorder_only_if_it_is_followed() {
     keep(&bench, 4..6).await;
     assert_eq!(handed_over(), 1);
     running.stop().await;
-}
-
-/// An update of the followed kinds reads a state and sets it. Updates that overlap must not set an older one last.
-#[tokio::test]
-async fn concurrent_updates_of_followed_kinds_end_with_the_newest() {
-    const ROUNDS: usize = 2_000;
-    let bench = Bench::with(keeps).await;
-    let target = Scripted::new(500);
-    let begin = std::sync::Barrier::new(2);
-    let offers = &bench.delivery.plane.offers;
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for _ in 0..ROUNDS {
-                begin.wait();
-                bench.publish(vec![source("esb_1", &["ed_0"])], &[("ed_0", &target)]);
-                begin.wait();
-                // The other thread checks.
-                begin.wait();
-                bench.delivery.publish(Table::default());
-            }
-        });
-        let spec = TailSpec {
-            account: "ac_1".to_owned(),
-            ..TailSpec::default()
-        };
-        for round in 0..ROUNDS {
-            let tail = bench.delivery.tail(spec.clone()).unwrap();
-            begin.wait();
-            // As the table with a subscription is published.
-            drop(tail);
-            begin.wait();
-            assert!(offers.is_followed(&HTTP), "round {round}");
-            begin.wait();
-        }
-    });
 }
 
 #[tokio::test]
