@@ -97,7 +97,6 @@ impl Delivery {
                 store,
                 targets,
                 table: ArcSwap::default(),
-                recapturing: Mutex::default(),
                 tables: watch::Sender::new(0),
                 rights: watch::Sender::new(0),
                 offers: Arc::new(RecordShards::new(

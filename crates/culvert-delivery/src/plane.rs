@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-use culvert_base::sync::lock;
 use culvert_base::{Clock, Entropy};
 use culvert_store::{Queue, Store};
 
@@ -16,7 +15,7 @@ use crate::event_log::EventLog;
 use crate::followers::Tails;
 use crate::health::{AllCounters, DeliveryCounters};
 use crate::meters::{Dropped, Meters};
-use crate::record_shards::RecordShards;
+use crate::record_shards::{RecordShards, Wanted};
 use crate::retained_pieces::{self, PieceQueue};
 use crate::retry::RetryBudget;
 use crate::settings::Settings;
@@ -38,8 +37,6 @@ pub(crate) struct Plane {
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) targets: TargetContext,
     pub(crate) table: ArcSwap<Compiled>,
-    /// Held by the caller of [`Plane::recapture`].
-    pub(crate) recapturing: Mutex<()>,
     /// Number of published tables; incremented after the table is stored.
     pub(crate) tables: watch::Sender<u64>,
     /// The table has the rights of this revision of the store, or later ones.
@@ -101,13 +98,18 @@ impl Plane {
 
     /// Updates what the planes capture.
     pub(crate) fn recapture(&self) {
-        // One caller at a time, so the newest state is set last.
-        let _turn = lock(&self.recapturing);
-        let table = self.table.load();
-        let retained = self.retains_traffic().then(retained_pieces::captures);
-        let wanted = table.captures().chain(self.tails.captures());
-        self.offers
-            .set_captures(wanted, retained.into_iter().flatten());
+        self.offers.set_captures(|| Wanted {
+            followed: self
+                .table
+                .load()
+                .captures()
+                .chain(self.tails.captures())
+                .collect(),
+            retained: match self.retains_traffic() {
+                true => retained_pieces::captures().collect(),
+                false => Vec::new(),
+            },
+        });
     }
 
     /// Whether traffic events are retained.

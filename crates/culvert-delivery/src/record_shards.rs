@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
+use culvert_base::sync::lock;
 use culvert_events::bodies::BodyBudget;
 use culvert_events::{Capture, Family, Kind, Record, Recorder};
 
@@ -26,6 +27,8 @@ pub(crate) const SHARDS: usize = 8;
 #[derive(Debug)]
 pub(crate) struct RecordShards {
     captures: ArcSwap<Vec<Captured>>,
+    /// Held by the caller of [`Self::set_captures`].
+    updating: Mutex<()>,
     /// Whether any kind is followed. If not, records skip the search for their kind.
     has_followers: AtomicBool,
     shards: [Mutex<Vec<Record>>; SHARDS],
@@ -42,6 +45,15 @@ pub(crate) struct RecordShards {
     bodies: Option<Arc<BodyBudget>>,
     /// `None` if traffic is not retained.
     pieces: Option<OpenPieces>,
+}
+
+/// The kinds that are captured, with their fields.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    /// For subscriptions and tails.
+    pub(crate) followed: Vec<(&'static Kind, Capture)>,
+    /// To be retained.
+    pub(crate) retained: Vec<(&'static Kind, Capture)>,
 }
 
 /// The captured fields of a kind.
@@ -71,6 +83,7 @@ impl RecordShards {
     ) -> Self {
         Self {
             captures: ArcSwap::default(),
+            updating: Mutex::default(),
             has_followers: AtomicBool::new(false),
             shards: Default::default(),
             records: AtomicUsize::new(0),
@@ -85,17 +98,19 @@ impl RecordShards {
         }
     }
 
-    /// Sets the captured fields of each kind for later records: those of subscriptions and tails, and those that are
-    /// retained.
-    pub(crate) fn set_captures(
-        &self,
-        wanted: impl Iterator<Item = (&'static Kind, Capture)>,
-        retained: impl Iterator<Item = (&'static Kind, Capture)>,
-    ) {
+    /// Sets the captured fields of each kind for later records. `read` says which. Updates take turns from their reading
+    /// on, so the newest state is set last.
+    pub(crate) fn set_captures(&self, read: impl FnOnce() -> Wanted) {
+        let _turn = lock(&self.updating);
+        let Wanted { followed, retained } = read();
         let mut all: Vec<Captured> = Vec::new();
-        let wanted = wanted.map(|(kind, capture)| (kind, capture, true));
-        let retained = retained.map(|(kind, capture)| (kind, capture, false));
-        for (kind, capture, is_followed) in wanted.chain(retained) {
+        let followed = followed
+            .into_iter()
+            .map(|(kind, capture)| (kind, capture, true));
+        let retained = retained
+            .into_iter()
+            .map(|(kind, capture)| (kind, capture, false));
+        for (kind, capture, is_followed) in followed.chain(retained) {
             match all.iter_mut().find(|known| known.kind == kind) {
                 Some(known) => known.capture = known.capture.union(capture),
                 None => all.push(Captured {
@@ -116,7 +131,7 @@ impl RecordShards {
     }
 
     /// Whether a subscription or a tail may want events of this kind.
-    pub(crate) fn is_followed(&self, kind: &'static Kind) -> bool {
+    fn is_followed(&self, kind: &'static Kind) -> bool {
         self.has_followers.load(Ordering::Acquire)
             && self
                 .captured(kind)
@@ -296,12 +311,37 @@ mod tests {
         };
         // Without a subscription, only the messages are lost: the event is retained.
         assert_eq!(offer(), (1, 0));
-        let wanted = [(&HTTP_REQUEST_COMPLETE, Capture::NONE)];
-        offers.set_captures(wanted.into_iter(), std::iter::empty());
+        offers.set_captures(|| Wanted {
+            followed: vec![(&HTTP_REQUEST_COMPLETE, Capture::NONE)],
+            ..Wanted::default()
+        });
         assert_eq!(offer(), (2, 1));
         assert_eq!(meters.offered.get(), 1);
         assert_eq!(budget.used(), 0);
         assert!(offers.has_open_piece());
+    }
+
+    #[test]
+    fn no_other_update_of_followed_kinds_comes_between_reading_and_setting() {
+        let limits = OfferLimits {
+            records_max: 1,
+            bytes_max: 1,
+            wake_records: 1,
+            wake_bytes: 1,
+        };
+        let offers = RecordShards::new(limits, Arc::default(), None, None);
+        let set = |followed: Vec<(&'static Kind, Capture)>| {
+            offers.set_captures(|| {
+                assert!(offers.updating.try_lock().is_err());
+                Wanted {
+                    followed,
+                    ..Wanted::default()
+                }
+            });
+            offers.is_followed(&HTTP_REQUEST_COMPLETE)
+        };
+        assert!(set(vec![(&HTTP_REQUEST_COMPLETE, Capture::NONE)]));
+        assert!(!set(Vec::new()));
     }
 
     #[test]
