@@ -19,7 +19,7 @@ use url::Url;
 
 use crate::attempt::{challenge, parameter};
 use crate::grant::{App, Asking, Failed};
-use crate::provider::{Endpoints, Issuer, is_secure};
+use crate::provider::{EMAIL_VERIFIED, Endpoints, Issuer, is_secure};
 
 /// Time limit for the person at the provider.
 pub const CONSOLE_SIGN_IN_WITHIN: Duration = Duration::from_secs(15 * 60);
@@ -218,7 +218,7 @@ impl ConsoleProvider {
         }
         // The address must be said to be verified by the one who says it.
         let email = [claims, user_info].into_iter().find_map(|said| {
-            let is_verified = said.get("email_verified") == Some(&Json::Bool(true));
+            let is_verified = said.get(EMAIL_VERIFIED) == Some(&Json::Bool(true));
             let email = said.get("email")?.as_str()?.trim();
             (is_verified && !email.is_empty()).then(|| email.to_owned())
         });

@@ -18,7 +18,7 @@ use url::Url;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
 use super::journal::Person;
-use super::provider::{Endpoints, Known, standard_person};
+use super::provider::{EMAIL_VERIFIED, Endpoints, Known, standard_person};
 use super::session::Tokens;
 
 const CLIENT_ID: HeaderName = HeaderName::from_static("client-id");
@@ -82,7 +82,7 @@ impl Asking<'_> {
             Some(keys) => self.claims(keys, &tokens.identity, nonce).await?,
             None => Json::Null,
         };
-        let person = self.person(&tokens.access, &claims).await?;
+        let (person, _) = self.person(&tokens.access, &claims).await?;
         Ok((person, tokens))
     }
 
@@ -121,7 +121,7 @@ impl Asking<'_> {
         &self,
         before: &Tokens,
         is_expired: bool,
-        user_id: &str,
+        user: &Person,
     ) -> Result<Option<(Person, Tokens)>, Failed> {
         let mut tokens = before.clone();
         if is_expired || before.access.is_empty() {
@@ -142,8 +142,12 @@ impl Asking<'_> {
         if self.endpoints.userinfo.is_none() {
             return Ok(None);
         }
-        let person = self.person(&tokens.access, &Json::Null).await?;
-        if person.provider_user_id != user_id {
+        let (mut person, is_judged) = self.person(&tokens.access, &Json::Null).await?;
+        // Perhaps only the ID token of the sign-in said whether the address is verified. Then the address stays.
+        if self.known.is_none() && !is_judged {
+            person.email.clone_from(&user.email);
+        }
+        if person.provider_user_id != user.provider_user_id {
             return Err(Failed::Refused(
                 "the tokens belong to another user".to_owned(),
             ));
@@ -265,8 +269,8 @@ impl Asking<'_> {
         })
     }
 
-    /// Requests the data of an access token's user.
-    async fn person(&self, access: &str, claims: &Json) -> Result<Person, Failed> {
+    /// Requests the data of an access token's user. Also returns whether they say that the address is verified or not.
+    async fn person(&self, access: &str, claims: &Json) -> Result<(Person, bool), Failed> {
         let mut headers = bearer(access)?;
         if self.known.is_some_and(|known| known.wants_client_id) {
             headers.insert(
@@ -307,7 +311,8 @@ impl Asking<'_> {
                 return Err(Failed::NoEmail);
             }
         }
-        Ok(person)
+        let is_judged = body.get(EMAIL_VERIFIED).is_some_and(|said| !said.is_null());
+        Ok((person, is_judged))
     }
 
     async fn get(&self, url: &Url, headers: HeaderMap) -> Result<Json, Failed> {

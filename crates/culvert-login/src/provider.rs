@@ -18,6 +18,9 @@ use super::journal::Person;
 /// Maximum number of characters of a text in user data; the rest is cut off.
 const TEXT_CHARS_MAX: usize = 255;
 
+/// The claim that says whether the e-mail address is verified.
+pub(crate) const EMAIL_VERIFIED: &str = "email_verified";
+
 /// A provider with fixed URLs.
 #[derive(Debug)]
 pub(crate) struct Known {
@@ -287,10 +290,10 @@ impl Fields {
 
 /// Whether a response marks the e-mail address as not verified.
 fn is_unverified(claims: &Json) -> bool {
-    match claims.get("email_verified") {
-        Some(Json::Bool(verified)) => !verified,
-        Some(Json::String(text)) => text == "false",
-        _ => false,
+    match claims.get(EMAIL_VERIFIED) {
+        None | Some(Json::Null) => false,
+        Some(Json::String(text)) => !text.eq_ignore_ascii_case("true"),
+        Some(said) => *said != Json::Bool(true),
     }
 }
 
@@ -486,6 +489,20 @@ mod tests {
         ] {
             let known = Known::find(provider).unwrap();
             assert_eq!(known.person(&claims), expected, "{provider}");
+        }
+        for (verified, is_kept) in [
+            (json!(true), true),
+            (json!("true"), true),
+            (json!("True"), true),
+            (json!(null), true),
+            (json!(false), false),
+            (json!("False"), false),
+            (json!(0), false),
+            (json!("no"), false),
+        ] {
+            let claims = json!({"sub": "7", "email": "a@x.example", "email_verified": verified});
+            let person = Known::find("google").unwrap().person(&claims);
+            assert_eq!(!person.email.is_empty(), is_kept, "{verified}");
         }
         let merged = standard_person([
             &json!({"sub": "7", "name": "Ann"}),

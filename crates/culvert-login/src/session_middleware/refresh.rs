@@ -77,9 +77,8 @@ impl SessionMiddleware {
                 known: self.known(),
                 now,
             };
-            let user_id = &session.person.provider_user_id;
             asking
-                .again(&session.tokens, session.is_expired(now), user_id)
+                .again(&session.tokens, session.is_expired(now), &session.person)
                 .await
         };
         match asked.await {

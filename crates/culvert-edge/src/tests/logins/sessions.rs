@@ -140,7 +140,10 @@ async fn sessions_are_refreshed_at_the_provider() {
     assert_eq!(browser.get(rig, "/").await.status, 200);
     assert!(idp.asked().is_empty());
     scene.clock.advance(seconds(100));
-    idp.tell(|script| script.person.1["email"] = "new@x.example".into());
+    idp.tell(|script| {
+        script.person.1["email"] = "new@x.example".into();
+        script.person.1["email_verified"] = true.into();
+    });
     let answer = browser.get(rig, "/").await;
     assert!(
         answer
@@ -193,6 +196,31 @@ async fn sessions_are_refreshed_at_the_provider() {
     assert_eq!(idp.asked().len(), 1);
     idp.tell(|script| script.person = (200, json!({"sub": "u8"})));
     assert_eq!(b.get(rig, "/").await.status, 302);
+}
+
+/// Only the ID token says whether the address is verified, and a refresh has no ID token.
+#[tokio::test]
+async fn a_refresh_brings_no_address_that_may_be_unverified() {
+    let scene = Scene::start(", userinfo_refresh_interval: 5m").await;
+    let (rig, idp) = (&scene.rig, &*scene.idp);
+    idp.tell(|script| script.claims = json!({"email_verified": true}));
+    let mut browser = scene.logged_in().await;
+    idp.tell(|script| script.person.1["email"] = "boss@x.example".into());
+    for is_refreshed in [false, true] {
+        let answer = browser.get(rig, "/").await;
+        let expected = format!("x-who: ann@x.example au_1 at1 {is_refreshed}\r\n");
+        assert!(answer.text().contains(&expected), "{}", answer.text());
+        scene.clock.advance(Duration::from_secs(300));
+    }
+    idp.tell(|script| script.claims = json!({"email_verified": false}));
+    let mut browser = scene.logged_in().await;
+    for is_refreshed in [false, true] {
+        let answer = browser.get(rig, "/").await;
+        let text = answer.text();
+        assert!(text.contains(&format!(" {is_refreshed}\r\n")), "{text}");
+        assert!(!text.contains("@x.example"), "{text}");
+        scene.clock.advance(Duration::from_secs(300));
+    }
 }
 
 #[tokio::test]
