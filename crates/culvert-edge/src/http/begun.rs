@@ -24,8 +24,8 @@ pub(crate) enum Begun {
 }
 
 impl Begun {
-    /// Begins a request whose head is text. One that is not plain comes back, and takes the pipeline once its head is read
-    /// into a map. `read_maps` is called if the next requests of the connection probably take it too.
+    /// Begins a request whose head is text. If it is not plain, returns the head; the request then takes the pipeline with
+    /// a map of its fields. `read_maps` is called if the next requests of the connection probably take it too.
     pub(crate) fn plain(
         down: &Arc<Downstream>,
         raw: Box<RawRequest>,

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use crate::downstream::Downstream;
 use crate::edge_state::Phase;
 use crate::http::begun::Begun;
-use crate::http::plain::ClientResponse;
+use crate::http::plain::{ClientHead, ClientResponse};
 use crate::http::request_body::Upload;
 use crate::http::response_body::ResponseBody;
 use crate::http::server::{CLOSES_WITHIN, discard_input};
@@ -265,10 +265,17 @@ async fn exchange(
     };
     let tunnel = body.take_tunnel();
     let is_last = tunnel.is_none() && body.is_end_stream();
-    if sender.head(&head, is_last).await.is_err() || is_last {
+    if poll_fn(|cx| sender.poll_capacity(cx)).await.is_err() {
         return;
     }
+    match &head {
+        ClientHead::Plain(head) => sender.lines(head.status(), head.fields(), is_last),
+        ClientHead::Parts(head) => sender.head(head, is_last),
+    }
     drop(head);
+    if is_last {
+        return;
+    }
     match tunnel {
         Some(tunnel) => Box::pin(tcp::stream(Tunnelled::new(carried, sender), *tunnel)).await,
         // An incomplete body resets the stream, which the client sees.

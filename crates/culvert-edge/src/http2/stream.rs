@@ -10,12 +10,11 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use culvert_base::sync::lock;
 use culvert_http::http2::{IncomingRequest, Reason, StreamClosed};
-use http::{HeaderMap, response};
+use http::{HeaderMap, StatusCode, response};
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use crate::http::plain::ClientHead;
 use crate::http2::server::Conn;
 
 /// The body of a request.
@@ -127,16 +126,22 @@ impl Sender {
     }
 
     /// Sends the head of a response. `is_last` if it has no body.
-    pub(crate) async fn head(&self, head: &ClientHead, is_last: bool) -> Result<(), StreamClosed> {
-        poll_fn(|cx| lock(&self.conn).session.poll_capacity(self.stream, cx)).await?;
-        let session = &mut lock(&self.conn).session;
-        match head {
-            ClientHead::Plain(head) => {
-                session.send_lines(self.stream, head.status(), head.fields(), is_last);
-            }
-            ClientHead::Parts(head) => session.send_head(self.stream, head, is_last),
-        }
-        Ok(())
+    pub(crate) fn head(&self, head: &response::Parts, is_last: bool) {
+        let mut conn = lock(&self.conn);
+        conn.session.send_head(self.stream, head, is_last);
+    }
+
+    /// Sends the head of a response from its fields, whose names may be in upper case. None is one that HTTP/2 does not
+    /// allow. `is_last` if it has no body.
+    pub(crate) fn lines<'x>(
+        &self,
+        status: StatusCode,
+        fields: impl Iterator<Item = (&'x [u8], &'x [u8])>,
+        is_last: bool,
+    ) {
+        let mut conn = lock(&self.conn);
+        conn.session
+            .send_lines(self.stream, status, fields, is_last);
     }
 
     /// Waits for space for a frame without flow control.
