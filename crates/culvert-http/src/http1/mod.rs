@@ -24,7 +24,7 @@ pub use write_buffer::WriteBuffer;
 pub(crate) use {
     body::Piece,
     framing::{Framing, Progress},
-    raw::RawDraft,
+    raw::{DRAFT_BYTES_MAX, RawDraft},
 };
 
 /// Limits of what a peer may send. Lengths are in bytes, other values are counts.

@@ -13,6 +13,9 @@ use crate::http1::head;
 
 /// Most fields of a head that is kept as received.
 pub const RAW_FIELDS_MAX: usize = 32;
+/// Most bytes of a head of HTTP/2 that is kept as text. Heads share memory, so a long one would keep more of it than its own
+/// bytes, which are all that counts against the allowance of its connection.
+pub(crate) const DRAFT_BYTES_MAX: usize = 4 << 10;
 
 const END: &[u8] = b"\r\n";
 
@@ -282,6 +285,9 @@ impl<'r> RawDraft<'r> {
         target: &[u8],
         host: &[u8],
     ) -> Option<Self> {
+        if method.as_str().len() + target.len() + host.len() > DRAFT_BYTES_MAX {
+            return None;
+        }
         room.clear();
         room.extend_from_slice(method.as_str().as_bytes());
         room.extend_from_slice(b" ");
@@ -309,8 +315,7 @@ impl<'r> RawDraft<'r> {
         let Some(place) = self.places.get_mut(self.count) else {
             return false;
         };
-        // All places are in 16 bits.
-        if u16::try_from(end).is_err() {
+        if end > DRAFT_BYTES_MAX {
             return false;
         }
         *place = LinePosition {

@@ -19,7 +19,7 @@ use bytes::{Buf, BytesMut};
 use self::arriving::Section;
 use self::recently_reset::{RecentlyReset, ResetStream};
 use self::stream::Stream;
-use crate::http1::WriteBuffer;
+use crate::http1::{DRAFT_BYTES_MAX, WriteBuffer};
 use crate::http2::abuse::{AbuseLimiter, Flood};
 use crate::http2::frame::{self, Head, Reason};
 use crate::http2::head::{IncomingHead, LIST_BYTES_MAX};
@@ -44,7 +44,7 @@ pub const GOAWAY_ACK_WITHIN: Duration = Duration::from_secs(2);
 /// clients lose a response that a reset follows immediately.
 const CLOSES_WITHIN: Duration = Duration::from_secs(1);
 /// Bytes of memory that several heads share.
-const HEADS_BYTES: usize = 4 << 10;
+const HEADS_BYTES: usize = DRAFT_BYTES_MAX;
 /// Payload of the PING behind a graceful GOAWAY. Its acknowledgement shows that the client has read the GOAWAY.
 const GOAWAY_PING: [u8; 8] = *b"leaving!";
 

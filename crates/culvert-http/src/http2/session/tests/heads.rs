@@ -194,6 +194,42 @@ fn heads_share_memory_until_the_connection_rests() {
     assert_eq!(talk.asked.len(), 100, "the streams are used up");
 }
 
+/// A literal field `x-a` whose value has at least 127 bytes.
+fn long_field(block: &mut Vec<u8>, bytes: usize) {
+    block.extend(b"\0\x03x-a\x7F");
+    let mut rest = bytes - 127;
+    while rest >= 128 {
+        block.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    block.push(rest as u8);
+    block.resize(block.len() + bytes, b'a');
+}
+
+/// A long head would keep all of its memory as long as a short one beside it lives.
+#[test]
+fn a_long_head_takes_none_of_the_shared_memory() {
+    let mut talk = Talk::with(100);
+    let lengths = [200, 3_000, 4_000, 4_100, 5_000, 60_000, 200];
+    for (stream, length) in (1..).step_by(2).zip(lengths) {
+        let mut block = section(&[]);
+        long_field(&mut block, length);
+        let mut pieces = block.chunks(16_000).peekable();
+        let mut kind = frame::HEADERS;
+        while let Some(piece) = pieces.next() {
+            let is_last = pieces.peek().is_none();
+            let flags = if is_last { frame::END_HEADERS } else { 0 };
+            talk.hears(&frame(kind, flags, stream, piece)).unwrap();
+            kind = frame::CONTINUATION;
+        }
+        let incoming = talk.asked.last().unwrap();
+        let is_text = matches!(incoming.head, IncomingHead::Raw(_));
+        assert_eq!(is_text, length <= 4_000, "{length}");
+        assert!(talk.session.heads.capacity() <= 2 * HEADS_BYTES, "{length}");
+    }
+    assert_eq!(talk.asked.len(), lengths.len());
+}
+
 #[test]
 fn heads_as_lines_are_sent_as_those_with_maps() {
     let mut random = Random::new(2);
