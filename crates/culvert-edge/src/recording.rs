@@ -450,8 +450,7 @@ impl ClosedConnection<'_> {
     }
 }
 
-/// Field lines in wire order, names grouped as they are sent.
-/// Names and values of header fields.
+/// Names and values of header fields, in the order in which they are sent.
 pub(crate) trait FieldLines<'x>: Iterator<Item = (&'x [u8], &'x [u8])> {}
 
 impl<'x, I: Iterator<Item = (&'x [u8], &'x [u8])>> FieldLines<'x> for I {}

@@ -61,14 +61,6 @@ impl IncomingHead {
         }
     }
 
-    /// The method.
-    pub fn method(&self) -> &Method {
-        match self {
-            Self::Raw(raw) => raw.method(),
-            Self::Parts(parts) => &parts.method,
-        }
-    }
-
     /// The value of `content-length`.
     ///
     /// # Errors
@@ -159,9 +151,9 @@ pub(super) enum Verdict {
 
 impl<'r> Fields<'r> {
     /// Those of a request, whose head may be kept as text in `room`.
-    pub(super) fn with_room(room: Option<&'r mut BytesMut>) -> Self {
+    pub(super) fn with_room(room: &'r mut BytesMut) -> Self {
         Self {
-            room,
+            room: Some(room),
             ..Self::default()
         }
     }

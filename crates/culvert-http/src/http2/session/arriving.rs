@@ -322,7 +322,7 @@ impl Session {
                 if self.heads.capacity() < HEADS_BYTES / 4 {
                     self.heads.reserve(HEADS_BYTES);
                 }
-                Fields::with_room(Some(&mut self.heads))
+                Fields::with_room(&mut self.heads)
             }
             _ => Fields::default(),
         };
