@@ -81,6 +81,11 @@ class Machine:
             raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}{done.stderr}\n{journal}")
         return done
 
+    def write(self, path, text, mode="644"):
+        """Writes a file of root."""
+        script = f"umask 077; cat > {path}; chmod {mode} {path}"
+        subprocess.run(self.enter("sh", "-c", script), input=text, text=True, check=True)
+
     def is_active(self, unit):
         return self.run("systemctl", "is-active", unit, check=False).stdout.strip() == "active"
 

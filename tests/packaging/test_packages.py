@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -110,8 +111,8 @@ class Packages(unittest.TestCase):
         ):
             self.assertIsNotNone(machine.stat(path), path)
 
-    def pid(self, machine):
-        return machine.run("systemctl", "show", "--property", "MainPID", "--value", "culvert.service").stdout.strip()
+    def pid(self, machine, unit="culvert.service"):
+        return machine.run("systemctl", "show", "--property", "MainPID", "--value", unit).stdout.strip()
 
     def upgrade(self, machine, *command):
         """Upgrades a running server under load. No request is lost, and the data stays."""
@@ -144,14 +145,88 @@ class Packages(unittest.TestCase):
         exposure = re.search(r"exposure level for culvert.service: ([0-9.]+)", done.stdout)
         print("exposure", exposure[1])
 
+    def check_services(self, machine, folder):
+        """One command runs an agent as a service, another one a server; each is removed with one command."""
+        token = self.call(machine, "POST", "/credentials", {})["token"]
+        (folder / "page").mkdir()
+        (folder / "page/index.html").write_text("from the agent\n")
+        service = subprocess.Popen(
+            [*namespace_of(machine), sys.executable, "-m", "http.server", "9000", "--directory", folder / "page"],
+            stderr=subprocess.DEVNULL,
+        )
+        self.addCleanup(lambda: (service.kill(), service.wait()))
+        machine.write("/etc/ssl/culvert-ca.pem", machine.run("cat", "/var/lib/culvert/ca.pem").stdout)
+        machine.write(
+            "/etc/culvert/agent.yml",
+            "version: 3\n"
+            "agent:\n"
+            f"  authtoken: {token}\n"
+            "  connect_url: localhost:8441\n"
+            "  connect_cas: /etc/ssl/culvert-ca.pem\n"
+            "endpoints:\n"
+            "  - name: page\n"
+            "    url: http://page.culvert.localhost\n"
+            "    upstream: {url: 9000}\n",
+            mode="600",
+        )
+        machine.run("culvert", "service", "install", "--config", "/etc/culvert/agent.yml")
+        eventually("the agent serves", lambda: self.page(machine) == "from the agent")
+        status = machine.run("culvert", "service", "status").stdout.split()
+        self.assertEqual(status, ["culvert-agent.service", "active"])
+        # The process has no rights, and the token is not in its arguments or environment.
+        pid = self.pid(machine, "culvert-agent.service")
+        self.assertEqual(machine.stat(f"/proc/{pid}"), "culvert-agent:culvert-agent 555")
+        for part in ("cmdline", "environ"):
+            self.assertNotIn(token, machine.run("cat", f"/proc/{pid}/{part}").stdout)
+        # It comes back after a crash.
+        machine.run("kill", "-s", "KILL", pid)
+        eventually("another agent runs", lambda: self.pid(machine, "culvert-agent.service") not in ("0", pid))
+        eventually("the agent serves again", lambda: self.page(machine) == "from the agent")
+        machine.run("culvert", "service", "uninstall")
+        self.assertFalse(machine.is_active("culvert-agent.service"))
+        self.assertIsNone(machine.stat("/etc/systemd/system/culvert-agent.service"))
+        self.assertEqual(machine.run("culvert", "service", "status", check=False).returncode, 1)
+
+        # The package has a unit of this name.
+        refused = machine.run("culvert", "service", "install", check=False)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("use `systemctl enable --now culvert.service`", refused.stderr)
+
+    def check_downloaded(self, machine):
+        """A binary without a package serves as a user that systemd creates."""
+        machine.run("sh", "-c", "install /packages/culvert /usr/local/bin/culvert && mkdir -p /etc/culvert")
+        machine.write("/etc/culvert/culvert.toml", '[edge]\nhttp_addr = "127.0.0.1:8080"\n')
+        machine.run("/usr/local/bin/culvert", "service", "install", "--config", "/etc/culvert/culvert.toml")
+        eventually("the server is healthy", lambda: machine.run("culvert", "health", check=False).returncode == 0)
+        self.assertEqual(len(self.call(machine, "GET", "/endpoints")["endpoints"]), 0)
+        machine.run("culvert", "service", "uninstall", "serve")
+        self.assertFalse(machine.is_active("culvert.service"))
+        # The data stays, for the next installation.
+        machine.run("/usr/local/bin/culvert", "service", "install", "--config", "/etc/culvert/culvert.toml")
+        eventually("the server is healthy", lambda: machine.run("culvert", "health", check=False).returncode == 0)
+        machine.run("culvert", "service", "uninstall")
+
+    def page(self, machine):
+        """The page of the agent through the edge, or None."""
+        script = (
+            "import urllib.request as u\n"
+            "q = u.Request('http://127.0.0.1:8080/', headers={'host': 'page.culvert.localhost'})\n"
+            "print(u.urlopen(q, timeout=60).read().decode())\n"
+        )
+        command = [*namespace_of(machine), sys.executable, "-c", script]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else None
+
     def test_deb(self):
         folder = self.boot()
+        shutil.copy(BINARY, folder / "culvert")
         old, new = build("deb", "1.0.0", folder), build("deb", "1.0.1-rc.1", folder)
         self.assertEqual(new.name, "culvert_1.0.1~rc.1-1_amd64.deb")
         machine = self.machine(folder)
         machine.run("dpkg", "--install", f"/packages/{old.name}")
         self.check_running(machine)
         self.check_unit(machine)
+        self.check_services(machine, folder)
         for unit in ("culvert.socket", "culvert.service"):
             self.assertEqual(machine.run("systemctl", "is-enabled", unit).stdout.strip(), "enabled")
         self.upgrade(machine, "dpkg", "--install", f"/packages/{new.name}")
@@ -182,6 +257,7 @@ class Packages(unittest.TestCase):
         )
         left = [path for path in left.stdout.split() if not path.startswith(("/var/log/", "/var/lib/dpkg/info/"))]
         self.assertEqual(left, [])
+        self.check_downloaded(machine)
 
     def test_rpm(self):
         folder = self.boot()
