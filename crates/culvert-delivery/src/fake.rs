@@ -216,12 +216,12 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Re
     })
 }
 
-/// Waits until `condition` holds, and fails after thirty seconds.
+/// Waits until `condition` holds, and fails after [`culvert_testing::PATIENCE`].
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !condition() {
         assert!(
-            began.elapsed() < Duration::from_secs(30),
+            began.elapsed() < culvert_testing::PATIENCE,
             "never came: {what}"
         );
         tokio::time::sleep(Duration::from_millis(2)).await;

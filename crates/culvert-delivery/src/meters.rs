@@ -52,17 +52,20 @@ pub enum Dropped {
     DiskFull,
     /// The destination was deleted.
     DestinationDeleted,
+    /// The owner of the subscription lost the right to the event while it waited.
+    RightsLost,
     /// The server stopped while the queue could not be written.
     Stopped,
 }
 
 impl Dropped {
     /// Every reason.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::OfferFull,
         Self::QueueFull,
         Self::DiskFull,
         Self::DestinationDeleted,
+        Self::RightsLost,
         Self::Stopped,
     ];
 
@@ -73,6 +76,7 @@ impl Dropped {
             Self::QueueFull => "queue_full",
             Self::DiskFull => "disk_full",
             Self::DestinationDeleted => "destination_deleted",
+            Self::RightsLost => "rights_lost",
             Self::Stopped => "stopped",
         }
     }

@@ -293,6 +293,9 @@ impl Worker {
             self.dead_letter(&destination, &lease, 0, &failure).await?;
             return Ok(Step::Moved);
         };
+        if self.withhold(&destination, &lease, &batch).await? {
+            return Ok(Step::Moved);
+        }
         if let Some(failure) = self.condemned_whole(&batch) {
             self.dead_letter(&destination, &lease, bytes_of(&batch), &failure)
                 .await?;
@@ -376,34 +379,53 @@ impl Worker {
         Ok(Step::Gone)
     }
 
-    /// Sends a batch without the events whose reader lost the right to them while they waited. Those count as done.
-    async fn send(
-        &self,
+    /// Removes the events whose reader lost the right to them while they waited, and queues the rest again. Returns
+    /// whether there were any.
+    async fn withhold(
+        &mut self,
         destination: &CompiledDestination,
+        lease: &Lease,
         batch: &Batch,
-        attempt: u32,
-    ) -> Verdict {
+    ) -> Result<bool, Fault> {
         let Some(withheld) = self.plane.table.load().withheld_of(batch) else {
-            return self.send_whole(destination, batch, attempt).await;
+            return Ok(false);
         };
-        let part = batch.part(|index| !withheld[index]);
-        if part.is_empty() {
-            return Verdict::Delivered;
+        let (mut events, mut bytes) = (0, 0);
+        for (delivery, _) in batch.deliveries().zip(&withheld).filter(|(_, is)| **is) {
+            events += 1;
+            bytes += u64::try_from(delivery.envelope.len() + 1).unwrap_or(0);
         }
-        match self.send_whole(destination, &part, attempt).await {
-            Verdict::Partial(outcomes) => {
-                let mut outcomes = outcomes.into_iter();
-                let of_all = withheld.iter().map(|is_withheld| match is_withheld {
-                    true => Outcome::Delivered,
-                    false => outcomes.next().unwrap_or(Outcome::NotTried),
-                });
-                Verdict::Partial(of_all.collect())
+        self.split = None;
+        let settled = match batch.only(|index| !withheld[index]) {
+            Some(rest) => {
+                let now = self.plane.clock.now();
+                let rest = vec![self.piece(lease, rest)];
+                self.plane.log.replace(lease, rest, now).await
             }
-            other => other,
+            None => self.plane.log.ack(lease).await,
+        };
+        if self.settled(settled)? {
+            self.drop_withheld(destination, lease.class, events, bytes);
         }
+        Ok(true)
     }
 
-    async fn send_whole(
+    fn drop_withheld(
+        &self,
+        destination: &CompiledDestination,
+        class: BatchClass,
+        events: u64,
+        bytes: u64,
+    ) {
+        self.plane.meters.dropped.add(Dropped::RightsLost, events);
+        destination
+            .counters
+            .dropped
+            .add(Dropped::RightsLost, events);
+        destination.counters.left(class, events, bytes);
+    }
+
+    async fn send(
         &self,
         destination: &CompiledDestination,
         batch: &Batch,

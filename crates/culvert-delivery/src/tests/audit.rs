@@ -301,6 +301,32 @@ async fn a_queued_event_is_withheld_when_the_right_is_lost() {
     let keys = target.keys();
     assert_eq!(keys.len(), 10);
     assert!(keys.iter().all(|key| key.ends_with(":esb_2")), "{keys:?}");
+    let health = bench.health("ed_1");
+    assert_eq!((health.sent, health.dropped), (10, 10));
+}
+
+/// A batch of which nothing may be sent is no success: it says nothing about the destination.
+#[tokio::test]
+async fn a_batch_that_is_withheld_as_a_whole_is_not_sent() {
+    let bench = Bench::new().await;
+    bench.subscribe("esb_1", "ed_1").await;
+    let target = Scripted::new(500);
+    bench.publish_entitled(&target, &[], &["esb_1"]);
+    bench
+        .tell_all((0..10).map(|n| ("ac_1", AUDIT_KIND, n)))
+        .await;
+    bench
+        .delivery
+        .has_rights_of(bench.store.revision().await.unwrap());
+    dispatch(&bench).await;
+    bench.publish_entitled(&target, &[], &[]);
+    let running = bench.run();
+    until("an empty queue", || bench.health("ed_1").queued == 0).await;
+    running.stop().await;
+    assert_eq!(target.keys(), [""; 0]);
+    let health = bench.health("ed_1");
+    assert_eq!((health.sent, health.dropped), (0, 10));
+    assert_eq!(health.last_success_at, None);
 }
 
 /// A replay sends private events by the rights of its owner, not by those of the current subscriptions.

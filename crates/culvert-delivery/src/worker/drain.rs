@@ -83,6 +83,21 @@ impl Worker {
                 self.give_back(all, "it was not sent").await?;
                 return Ok(Some(next_at.map_or(Step::Moved, |at| Step::Idle(Some(at)))));
             }
+            let table = plane.table.load_full();
+            if held
+                .iter()
+                .any(|(_, batch)| table.withheld_of(batch).is_some())
+            {
+                self.give_back(waiting.iter(), "it was not sent").await?;
+                // The first batch comes last, because the log may use it as a bound.
+                for one in held.iter().rev() {
+                    if !self.withhold(destination, &one.0, &one.1).await? {
+                        let unsent = std::iter::once(one);
+                        self.give_back(unsent, "it was not sent").await?;
+                    }
+                }
+                return Ok(Some(Step::Moved));
+            }
             let verdict = match (&joined, held.first()) {
                 (Some(joined), _) => self.send(destination, joined, attempt).await,
                 (None, Some((_, only))) => self.send(destination, only, attempt).await,

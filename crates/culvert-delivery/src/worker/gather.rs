@@ -5,7 +5,7 @@
 //! while the object is made, and settled in one transaction.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use culvert_base::{BoxFuture, Fault, Timestamp};
 use culvert_store::{DeadLetterReason, Lease};
@@ -68,6 +68,7 @@ impl Worker {
             leases: &run.leases,
             unreadable: AtomicUsize::new(usize::MAX),
             bytes: AtomicUsize::new(0),
+            withheld: AtomicU64::new(0),
         };
         let began = tokio::time::Instant::now();
         let put = tokio::time::timeout(PUT_DEADLINE, gathers.put(&leased)).await;
@@ -86,8 +87,11 @@ impl Worker {
                 let n_settled = plane.log.settle(&run.leases, Settlement::Ack).await?;
                 self.count_lost(&run.leases, n_settled);
                 if n_settled > 0 {
-                    let class = first.class;
-                    self.delivered(destination, class, events_of(&run.leases), bytes);
+                    let (class, events) = (first.class, events_of(&run.leases));
+                    let withheld = leased.withheld.load(Ordering::Relaxed);
+                    // Their bytes are counted when the backlog is read.
+                    self.drop_withheld(destination, class, withheld, 0);
+                    self.delivered(destination, class, events.saturating_sub(withheld), bytes);
                 }
                 Ok(Step::Moved)
             }
@@ -203,6 +207,8 @@ struct Leased<'a> {
     unreadable: AtomicUsize,
     /// Bytes of the lines of each batch, known once it was read.
     bytes: AtomicUsize,
+    /// Events whose reader lost the right to them while they waited.
+    withheld: AtomicU64,
 }
 
 impl Run for Leased<'_> {
@@ -214,6 +220,7 @@ impl Run for Leased<'_> {
         Box::pin(async move {
             if index == 0 {
                 self.bytes.store(0, Ordering::Relaxed);
+                self.withheld.store(0, Ordering::Relaxed);
             }
             let lost = |code: &str, text: &str| Failure::new(FailureClass::Retryable, code, text);
             let lease = self
@@ -231,11 +238,14 @@ impl Run for Leased<'_> {
                 let text = "cannot read a stored batch";
                 return Err(Failure::new(FailureClass::Permanent, "unreadable", text));
             };
-            // As in `send`: what waited for the object may be withheld by now.
-            let withheld = self.plane.table.load().withheld_of(&batch);
-            let batch = match withheld {
+            let batch = match self.plane.table.load().withheld_of(&batch) {
                 None => batch,
-                Some(withheld) => batch.part(|index| !withheld[index]),
+                Some(withheld) => {
+                    let rest = batch.part(|index| !withheld[index]);
+                    let events = u64::try_from(batch.len() - rest.len()).unwrap_or(0);
+                    self.withheld.fetch_add(events, Ordering::Relaxed);
+                    rest
+                }
             };
             self.bytes.fetch_add(batch.lines().len(), Ordering::Relaxed);
             Ok(batch)
