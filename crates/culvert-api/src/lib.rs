@@ -11,8 +11,6 @@
 //!
 //! Control makes all decisions: permissions, valid values, existing objects.
 
-#![warn(missing_docs)]
-
 mod answer;
 mod auth;
 mod body;

@@ -2,8 +2,6 @@
 //!
 //! Not here: the requests themselves, and where keys come from.
 
-#![warn(missing_docs)]
-
 use std::fmt;
 use std::time::{Duration, SystemTime};
 

@@ -1,10 +1,8 @@
-//! Types that all layers share: identifiers, time, entropy, bounded text, secrets, host names, IP address sets, and
-//! the two kinds of error.
+//! Types that all layers share: identifiers, time, entropy, bounded text, secrets, host names, IP address sets,
+//! persistent maps, and the two kinds of error.
 //!
-//! This crate contains a type only if two crates need it that do not depend on each other. It does no I/O except for
+//! A type belongs here if two crates need it that do not depend on each other, or if it knows nothing of its user. It does no I/O except for
 //! reading the system clock and random source. It contains no async runtime, SQL or HTTP.
-
-#![warn(missing_docs)]
 
 pub mod code;
 pub mod entropy;
@@ -16,6 +14,7 @@ pub mod ipset;
 pub mod limit_table;
 pub mod meter;
 pub mod net;
+pub mod persistent_map;
 pub mod refusal;
 pub mod secret;
 pub mod supervisor;
@@ -32,6 +31,7 @@ pub use id::{Id, IdKind, IdMaker, Ksuid};
 pub use ipset::{IpSet, Prefix, Verdict};
 pub use limit_table::LimitTable;
 pub use meter::Meter;
+pub use persistent_map::PersistentMap;
 pub use refusal::{Class, Refusal};
 pub use secret::{Digest, Secret};
 pub use supervisor::{Ended, Supervised, Supervisor};

@@ -12,8 +12,6 @@
 //! The crate contains no clocks and no I/O. The callers define the meaning of variables, the variables of each event
 //! kind, and error codes.
 
-#![warn(missing_docs)]
-
 mod ast;
 mod calls;
 mod check;

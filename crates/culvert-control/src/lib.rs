@@ -5,8 +5,6 @@
 //! ([`compile`]). It makes all decisions of the management API but contains none of its HTTP. It makes no
 //! outgoing calls, so no write waits for another system.
 
-#![warn(missing_docs)]
-
 mod acl;
 mod active_operators;
 mod active_owners;

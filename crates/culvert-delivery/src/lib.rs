@@ -11,8 +11,6 @@
 //!
 //! Not here: how an event was produced, who may configure what, how metrics are exported.
 
-#![warn(missing_docs)]
-
 mod amqp;
 pub mod aws;
 pub mod batch;

@@ -6,8 +6,6 @@
 //!
 //! Not here: which names get records (`culvert-control`), and the hook program (`culvert-tls`).
 
-#![warn(missing_docs)]
-
 mod acme_dns;
 mod api;
 mod change;

@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Clock, Fault};
 use culvert_events::Recorder;
-use culvert_io::{ConnectionThreads, splice};
+use culvert_io::{ConnectionThreads, Inherited, splice};
 use culvert_overload::{
     HandshakeLimiter, LOOK_EVERY, Level, Pressure, RunQueue, Shares, files_max, memory_max,
 };
@@ -29,7 +29,6 @@ use crate::edge_context::EdgeContext;
 use crate::edge_state::{EdgeState, Phase};
 use crate::http::encoded::ENCODERS_KIB_MAX;
 use crate::http::replay::{self, NotReplayed, ReplayRequest, Replayed};
-use crate::inherited::Inherited;
 use crate::listener;
 use crate::meters::Meters;
 use crate::rules::ListenerKind;

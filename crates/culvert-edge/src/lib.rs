@@ -7,10 +7,7 @@
 //! It runs on a snapshot that others compile and [publish](Edge::publish), and knows nothing of
 //! accounts, resources or storage: an account is a label on an endpoint here.
 
-#![warn(missing_docs)]
-
 mod bounds;
-mod challenges;
 mod client_services;
 mod conn_state;
 mod connection_phase;
@@ -20,12 +17,10 @@ mod edge;
 mod edge_context;
 mod edge_state;
 mod event_slots;
-pub mod fuzz;
 mod http;
 mod http1;
 mod http1_state;
 mod http2;
-mod inherited;
 mod kubernetes;
 mod listener;
 mod meters;
@@ -37,7 +32,6 @@ mod rules;
 mod settings;
 mod snapshot;
 mod socket;
-mod table;
 mod tcp;
 
 #[cfg(test)]
@@ -45,6 +39,7 @@ mod tests;
 
 pub use bounds::sizes;
 pub use client_services::client_services;
+pub use culvert_io::Inherited;
 pub use culvert_io::proxy::ProxyVersion;
 pub use culvert_overload::WriteDelay;
 pub use culvert_upstream::{
@@ -52,7 +47,6 @@ pub use culvert_upstream::{
 };
 pub use edge::Edge;
 pub use http::replay::{NotReplayed, ReplayRequest, Replayed};
-pub use inherited::Inherited;
 pub use meters::{Meters, Pressure};
 pub use replay_state::REPLAY_OF;
 pub use rules::{Limits, ProxyProtocol, Timeouts};

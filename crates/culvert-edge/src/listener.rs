@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use culvert_base::net::plain_address;
 use culvert_io::proxy::{ProxyAddresses, ProxyHeader};
-use culvert_io::{proxy, tcp_options};
+use culvert_io::{Inherited, Prefixed, proxy, tcp_options};
 use culvert_overload::{Level, TURN_WHEN_TIGHT};
 use culvert_policy::conn::{TlsInfo, source_number};
 use culvert_tls::handshake;
@@ -25,11 +25,10 @@ use crate::connection_phase::{self, Admission};
 use crate::downstream::Downstream;
 use crate::edge_context::EdgeContext;
 use crate::http::{server, streams};
-use crate::inherited::Inherited;
 use crate::kubernetes;
 use crate::rules::{ListenerKind, Timeouts};
 use crate::snapshot::group::{Group, Member};
-use crate::socket::{Carrier, Counted, Replay, Wire};
+use crate::socket::{Carrier, Counted, Wire};
 use crate::tcp;
 
 /// The pause after a failed accept, for example without free file descriptors.
@@ -250,7 +249,7 @@ async fn decrypted(
     let deadline = tokio::time::Instant::now() + down.conn.rules.limits.handshake;
     let config = Arc::clone(&presented.config);
     let clients = presented.clients.as_ref();
-    let handshake = shake(config, clients, Replay::new(ahead, socket), down);
+    let handshake = shake(config, clients, Prefixed::new(ahead, socket), down);
     match tokio::time::timeout_at(deadline, Box::pin(handshake)).await {
         Ok(Some(stream)) => tcp::endpoint(stream, Vec::new(), passed, timeouts, down).await,
         _ => down.edge.state.meters.handshakes_failed.up(),
@@ -300,8 +299,8 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
     };
     let name = down.conn.info.set_sni(name.unwrap_or_default());
     let live = down.edge.live.load_full();
-    if let Some(config) = live.answers.handshake(name, &ahead) {
-        let handshake = shake(config, None, Replay::new(ahead, socket), &down);
+    if let Some(config) = live.challenges.handshake(name, &ahead) {
+        let handshake = shake(config, None, Prefixed::new(ahead, socket), &down);
         if let Ok(Some(mut stream)) = tokio::time::timeout_at(deadline, handshake).await {
             meters.challenges_answered.up();
             // The authority has its answer.
@@ -344,7 +343,7 @@ async fn terminate(
     ahead: Vec<u8>,
     down: &Arc<Downstream>,
     deadline: tokio::time::Instant,
-) -> Option<TlsStream<Replay>> {
+) -> Option<TlsStream<Prefixed<Counted>>> {
     let meters = &down.edge.state.meters;
     let name = down.conn.info.sni();
     let (own, group) = {
@@ -391,7 +390,7 @@ async fn terminate(
     });
     let config = Arc::clone(&presented.config);
     let clients = presented.clients.as_ref();
-    let handshake = shake(config, clients, Replay::new(ahead, socket), down);
+    let handshake = shake(config, clients, Prefixed::new(ahead, socket), down);
     match tokio::time::timeout_at(deadline, handshake).await {
         Ok(Some(stream)) => Some(stream),
         _ => {

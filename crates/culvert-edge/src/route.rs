@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
+use culvert_base::PersistentMap;
 use culvert_base::net::HostName;
-
-use crate::table::Table;
 
 /// A table of hosts, some of them wildcards. A name is found exactly, else under the longest
 /// wildcard above it, however far above.
@@ -12,16 +11,16 @@ use crate::table::Table;
 /// A clone is cheap and shares what it has in common.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts<T> {
-    exact: Table<Arc<str>, T>,
+    exact: PersistentMap<Arc<str>, T>,
     /// By the part after `*.`.
-    wild: Table<Arc<str>, T>,
+    wild: PersistentMap<Arc<str>, T>,
 }
 
 impl<T> Default for Hosts<T> {
     fn default() -> Self {
         Self {
-            exact: Table::default(),
-            wild: Table::default(),
+            exact: PersistentMap::default(),
+            wild: PersistentMap::default(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use culvert_base::net::HostName;
 use culvert_base::{Entropy, Fault, OsEntropy, Supervisor};
 use culvert_events::HeaderRules;
+use culvert_io::Inherited;
 use culvert_overload::WriteDelay;
 use culvert_policy::ErrorPages;
 use culvert_policy::ipdata::IpDatabases;
@@ -17,7 +18,6 @@ use culvert_upstream::{AddressGuard, Dial, Dialer};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
-use crate::inherited::Inherited;
 use crate::route::Hosts;
 use crate::rules::{Limits, ProxyProtocol, Rules};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use culvert_io::{Pipe, RelayEnd};
+use culvert_io::{Pipe, Prefixed, RelayEnd};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -21,6 +21,11 @@ pub(crate) enum Carrier {
     /// The TLS of a Kubernetes operator. Only the bytes of its client are counted.
     Operator(Box<TlsStream<TcpStream>>),
 }
+
+culvert_io::delegate_io!(AsyncRead, AsyncWrite for Carrier {
+    Self::Tcp(io) => io,
+    Self::Operator(io) => io,
+});
 
 impl Carrier {
     /// The socket whose bytes are the client's, which the kernel may move. Below the TLS of an operator there is none:
@@ -93,21 +98,6 @@ impl Drop for Counted {
     }
 }
 
-macro_rules! on_carrier {
-    ($counted:expr, $io:ident => $call:expr) => {
-        match &mut $counted.carrier {
-            Carrier::Tcp(tcp) => {
-                let $io = Pin::new(tcp);
-                $call
-            }
-            Carrier::Operator(stream) => {
-                let $io = Pin::new(stream.as_mut());
-                $call
-            }
-        }
-    };
-}
-
 impl AsyncRead for Counted {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -115,7 +105,7 @@ impl AsyncRead for Counted {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let result = on_carrier!(self, io => io.poll_read(cx, buf));
+        let result = Pin::new(&mut self.carrier).poll_read(cx, buf);
         self.received(buf.filled().len() - before);
         result
     }
@@ -127,7 +117,7 @@ impl AsyncWrite for Counted {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let result = on_carrier!(self, io => io.poll_write(cx, bytes));
+        let result = Pin::new(&mut self.carrier).poll_write(cx, bytes);
         self.wrote(result)
     }
 
@@ -136,20 +126,20 @@ impl AsyncWrite for Counted {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let result = on_carrier!(self, io => io.poll_write_vectored(cx, slices));
+        let result = Pin::new(&mut self.carrier).poll_write_vectored(cx, slices);
         self.wrote(result)
     }
 
     fn is_write_vectored(&self) -> bool {
-        true
+        self.carrier.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_carrier!(self, io => io.poll_flush(cx))
+        Pin::new(&mut self.carrier).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_carrier!(self, io => io.poll_shutdown(cx))
+        Pin::new(&mut self.carrier).poll_shutdown(cx)
     }
 }
 
@@ -181,81 +171,11 @@ impl RelayEnd for Counted {
     }
 }
 
-/// A socket that first returns bytes that were read ahead.
-#[derive(Debug)]
-pub(crate) struct Replay {
-    ahead: Vec<u8>,
-    at: usize,
-    socket: Counted,
-}
-
-impl Replay {
-    pub(crate) fn new(ahead: Vec<u8>, socket: Counted) -> Self {
-        Self {
-            ahead,
-            at: 0,
-            socket,
-        }
-    }
-}
-
-impl AsyncRead for Replay {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let rest = this.ahead.get(this.at..).unwrap_or_default();
-        if rest.is_empty() {
-            return Pin::new(&mut this.socket).poll_read(cx, buf);
-        }
-        let taken = rest.len().min(buf.remaining());
-        buf.put_slice(rest.get(..taken).unwrap_or_default());
-        this.at += taken;
-        if this.at == this.ahead.len() {
-            this.ahead = Vec::new();
-            this.at = 0;
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Replay {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
-    }
-}
-
 /// A client's connection for HTTP: plain, or with TLS terminated here.
 #[derive(Debug)]
 pub(crate) enum Wire {
     Plain(Counted),
-    Tls(Box<TlsStream<Replay>>),
+    Tls(Box<TlsStream<Prefixed<Counted>>>),
 }
 
 impl Wire {
@@ -263,12 +183,10 @@ impl Wire {
     pub(crate) fn reset(&self) {
         match self {
             Self::Plain(socket) => socket.reset(),
-            Self::Tls(stream) => stream.get_ref().0.socket.reset(),
+            Self::Tls(stream) => stream.get_ref().0.get_ref().reset(),
         }
     }
-}
 
-impl Wire {
     /// Whether its bytes are those of a socket, so that the kernel may move them.
     pub(crate) fn is_socket(&self) -> bool {
         matches!(self, Self::Plain(socket) if socket.is_socket())
@@ -287,60 +205,7 @@ impl Wire {
     }
 }
 
-macro_rules! on_wire {
-    ($wire:expr, $io:ident => $call:expr) => {
-        match $wire.get_mut() {
-            Wire::Plain(socket) => {
-                let $io = Pin::new(socket);
-                $call
-            }
-            Wire::Tls(stream) => {
-                let $io = Pin::new(stream.as_mut());
-                $call
-            }
-        }
-    };
-}
-
-impl AsyncRead for Wire {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        on_wire!(self, io => io.poll_read(cx, buf))
-    }
-}
-
-impl AsyncWrite for Wire {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        on_wire!(self, io => io.poll_write(cx, bytes))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        on_wire!(self, io => io.poll_write_vectored(cx, slices))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(socket) => socket.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_wire!(self, io => io.poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_wire!(self, io => io.poll_shutdown(cx))
-    }
-}
+culvert_io::delegate_io!(AsyncRead, AsyncWrite for Wire {
+    Self::Plain(io) => io,
+    Self::Tls(io) => io,
+});

@@ -13,8 +13,6 @@
 //! (the planes), the objects of audit events (control passes their schemas to
 //! [`catalogue::Catalogue`]).
 
-#![warn(missing_docs)]
-
 pub mod bodies;
 mod capture;
 pub mod catalogue;

@@ -12,8 +12,6 @@
 //! - [`target`], [`authority`] and [`fields`]: parts of messages of both versions. [`coding`]: content codings.
 //! - [`slow_reader`]: whether a client reads too slowly.
 
-#![warn(missing_docs)]
-
 pub mod authority;
 pub mod coding;
 pub mod fields;

@@ -9,11 +9,11 @@
 //!
 //! Nothing here knows routes, policies or upstreams.
 
-#![warn(missing_docs)]
-
 mod alarm;
 mod counted_upstream;
+mod delegate;
 pub mod fuzz;
+mod inherited;
 pub mod proxy;
 mod read_buffer;
 mod relay;
@@ -21,12 +21,16 @@ pub mod splice;
 pub mod tcp_options;
 pub mod threads;
 mod timed_relay;
+mod upload_progress;
 pub mod write;
 
 pub use alarm::Alarm;
 pub use counted_upstream::{CountedUpstream, MovedBytes};
+pub use delegate::Prefixed;
+pub use inherited::Inherited;
 pub use read_buffer::ReadBuffer;
 pub use relay::{Relay, RelayClient, RelayEnd};
 pub use splice::Pipe;
 pub use threads::ConnectionThreads;
 pub use timed_relay::{RelayLimits, run_relay};
+pub use upload_progress::{Awaited, UploadMeter, UploadProgress};

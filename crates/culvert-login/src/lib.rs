@@ -13,13 +13,12 @@
 //!
 //! Requests to providers go through the ports of [`culvert_policy::services`].
 
-#![warn(missing_docs)]
-
 mod attempt;
 mod config;
 mod console;
 mod cookie;
 mod event_slots;
+pub mod fuzz;
 mod grant;
 mod journal;
 mod oauth;

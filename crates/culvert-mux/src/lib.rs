@@ -12,8 +12,6 @@
 //!
 //! Stream types, heartbeats and calls are protocols on top of streams, and are elsewhere.
 
-#![warn(missing_docs)]
-
 mod chunks;
 mod code;
 mod codec;

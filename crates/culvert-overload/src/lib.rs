@@ -8,8 +8,6 @@
 //!
 //! It decides and counts. Closing, refusing and dropping are up to the server.
 
-#![warn(missing_docs)]
-
 mod census;
 mod handshake_limiter;
 mod level;

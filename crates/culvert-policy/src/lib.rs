@@ -6,8 +6,6 @@
 //! ([`Fetch`](services::Fetch)), the runtime ([`Spawn`](services::Spawn)), the endpoints of the account
 //! ([`PolicyHost`](host::PolicyHost)) and the body of a message ([`BodyReader`](host::BodyReader)).
 
-#![warn(missing_docs)]
-
 pub mod action;
 pub mod action_type;
 mod address;

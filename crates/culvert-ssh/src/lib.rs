@@ -10,8 +10,6 @@
 //!
 //! Owners of keys and the routing of traffic are elsewhere.
 
-#![warn(missing_docs)]
-
 mod cancellable;
 mod certificate;
 mod command;

@@ -7,8 +7,6 @@
 //!
 //! Not here: storage, clocks, and who may read what.
 
-#![warn(missing_docs)]
-
 mod codec;
 mod frame;
 mod histogram;

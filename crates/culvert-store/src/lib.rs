@@ -4,8 +4,6 @@
 //! commit that returned is on disk with its events, that the outbox is in commit order, that keys
 //! are unique, and that references always have targets.
 
-#![warn(missing_docs)]
-
 mod audit;
 mod broadcast;
 mod chain;

@@ -7,8 +7,6 @@
 //!
 //! The edge handles the traffic itself, and the control plane decides which account an agent belongs to.
 
-#![warn(missing_docs)]
-
 pub mod client;
 pub mod driver;
 pub mod nodes;

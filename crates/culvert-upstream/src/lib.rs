@@ -9,8 +9,6 @@
 //!
 //! Nothing here knows routes, policies or the connections of clients.
 
-#![warn(missing_docs)]
-
 mod agent;
 mod connector;
 mod dial_error;

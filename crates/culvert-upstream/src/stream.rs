@@ -157,28 +157,12 @@ impl UpstreamStream {
     }
 }
 
-macro_rules! on_stream {
-    ($wire:expr, $io:ident => $call:expr) => {
-        match &mut $wire.get_mut().stream {
-            Transport::Plain(socket) => {
-                let $io = Pin::new(socket);
-                $call
-            }
-            Transport::Tls(stream) => {
-                let $io = Pin::new(stream.as_mut());
-                $call
-            }
-            Transport::Agent(stream) => {
-                let $io = Pin::new(stream.as_mut());
-                $call
-            }
-            Transport::Carried(stream) => {
-                let $io = Pin::new(stream.as_mut());
-                $call
-            }
-        }
-    };
-}
+culvert_io::delegate_io!(AsyncRead, AsyncWrite for Transport {
+    Self::Plain(io) => io,
+    Self::Tls(io) => io,
+    Self::Agent(io) => io,
+    Self::Carried(io) => io,
+});
 
 impl AsyncRead for UpstreamStream {
     fn poll_read(
@@ -187,46 +171,13 @@ impl AsyncRead for UpstreamStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let result = on_stream!(self.as_mut(), io => io.poll_read(cx, buf));
+        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
         self.count(buf.filled().len() - before);
         result
     }
 }
 
-impl AsyncWrite for UpstreamStream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        on_stream!(self, io => io.poll_write(cx, bytes))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        on_stream!(self, io => io.poll_write_vectored(cx, slices))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match &self.stream {
-            Transport::Plain(socket) => socket.is_write_vectored(),
-            Transport::Tls(stream) => stream.is_write_vectored(),
-            Transport::Agent(stream) => stream.is_write_vectored(),
-            Transport::Carried(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_stream!(self, io => io.poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_stream!(self, io => io.poll_shutdown(cx))
-    }
-}
+culvert_io::delegate_io!(AsyncWrite for UpstreamStream { Self { stream, .. } => stream });
 
 impl RelayEnd for UpstreamStream {
     fn has_pieces(&self) -> bool {

@@ -3,8 +3,6 @@
 //!
 //! It is a library only so that integration tests can run the server in their process.
 
-#![warn(missing_docs)]
-
 pub mod agent;
 pub mod apply;
 mod certificate_file;

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use culvert_http::authority::Authority;
-use culvert_io::Alarm;
+use culvert_io::{Alarm, UploadProgress};
 use http::header::HeaderMap;
 use http::{StatusCode, Version};
 
 use crate::counting::ExchangeCount;
 use crate::downstream::Downstream;
-use crate::http::upload::{Cap, UploadPace};
+use crate::http::request_body::BodyLimit;
 use crate::http1_state::Http1Turn;
 use crate::recording::{FieldLines, RecordedRequest, Recording, lines};
 use crate::rules::Timeouts;
@@ -52,7 +52,7 @@ pub(crate) struct HttpExchange {
     /// The timeouts of the endpoints it has reached.
     timeouts: Timeouts,
     /// The progress of the request's body, if it has one.
-    upload: Option<Arc<UploadPace>>,
+    upload: Option<Arc<UploadProgress>>,
     pub(crate) alarm: Alarm,
 }
 
@@ -145,14 +145,14 @@ impl HttpExchange {
     }
 
     /// Starts to measure how the client sends the request's body.
-    pub(crate) fn watch_upload(&mut self, is_grpc: bool) -> Arc<UploadPace> {
-        let pace = Arc::new(UploadPace::new(is_grpc));
-        self.upload = Some(Arc::clone(&pace));
-        pace
+    pub(crate) fn watch_upload(&mut self, is_grpc: bool) -> Arc<UploadProgress> {
+        let progress = Arc::new(UploadProgress::new(is_grpc));
+        self.upload = Some(Arc::clone(&progress));
+        progress
     }
 
     /// The progress of the request's body, if it has one.
-    pub(crate) fn upload(&self) -> Option<&UploadPace> {
+    pub(crate) fn upload(&self) -> Option<&UploadProgress> {
         self.upload.as_deref()
     }
 
@@ -188,13 +188,13 @@ impl HttpExchange {
     }
 
     /// The limit of the request's body, if there is one.
-    pub(crate) fn cap(&mut self) -> Option<Cap> {
+    pub(crate) fn body_limit(&mut self) -> Option<BodyLimit> {
         let left = self.down.conn.rules.limits.body_bytes;
         if left == u64::MAX {
             return None;
         }
         let is_over = Arc::clone(self.is_over.get_or_insert_default());
-        Some(Cap { left, is_over })
+        Some(BodyLimit { left, is_over })
     }
 
     /// Whether the request's body exceeded its limit.

@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use culvert_http::http1::{BodyLength, FinalHead, Violation};
+use culvert_io::{Awaited, UploadProgress};
 use culvert_policy::policy::edits::Edits;
 use culvert_policy::problem::Problem;
 use culvert_upstream::{
@@ -31,7 +32,6 @@ use crate::http::response::{Abandoned, PendingResponse};
 use crate::http::response_body::Source;
 use crate::http::upgrade;
 use crate::http::upgrade::UpgradeRequest;
-use crate::http::upload::{Awaited, UploadPace};
 use crate::http1_state::Broken;
 use crate::pools::{Lease, PendingStream, Pool};
 use crate::snapshot::group::Member;
@@ -98,7 +98,7 @@ pub(super) async fn send_to(
     match (forwarded, down.conn.http1.broken()) {
         (Ok(response), _) => Ok(Ok(response)),
         (Err(UpstreamError::ClientTooSlow), _) => Ok(Err(client_too_slow(down))),
-        (Err(_), None) if exchange.upload().is_some_and(UploadPace::is_too_slow) => {
+        (Err(_), None) if exchange.upload().is_some_and(UploadProgress::is_too_slow) => {
             Ok(Err(client_too_slow(down)))
         }
         // The client has gone.
@@ -455,7 +455,7 @@ async fn in_time<F: Future>(
             return Poll::Ready(Ok(output));
         }
         loop {
-            let awaited = upload.map_or(Awaited::Upstream, UploadPace::awaited);
+            let awaited = upload.map_or(Awaited::Upstream, UploadProgress::awaited);
             let deadline = match awaited {
                 Awaited::Upstream => since + first_byte,
                 Awaited::Client(waits) => waits + request,
@@ -484,7 +484,7 @@ async fn in_time<F: Future>(
     })
     .await;
     if let Some(upload) = upload {
-        upload.answered();
+        upload.begin_response();
     }
     exchange.alarm = alarm;
     output

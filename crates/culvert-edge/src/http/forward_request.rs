@@ -5,6 +5,7 @@ use std::sync::Arc;
 use culvert_http::fields::{has_token, is_grpc, join_cookies};
 use culvert_http::http2;
 use culvert_http::target::{self, Received};
+use culvert_io::UploadMeter;
 use culvert_policy::policy::edits::Edits;
 use culvert_policy::policy::replace;
 use culvert_policy::problem::Problem;
@@ -18,7 +19,6 @@ use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::request_body::{RequestBody, Upload};
 use crate::http::upgrade::{self, UpgradeRequest};
-use crate::http::upload::UploadWatch;
 use crate::snapshot::group::Member;
 
 /// A request on its way to an upstream.
@@ -42,13 +42,16 @@ pub(super) fn client_body(
     may_pause: bool,
 ) -> RequestBody {
     let rules = &Arc::clone(&exchange.down().conn.rules);
-    let pace = exchange.watch_upload(may_pause);
+    let progress = exchange.watch_upload(may_pause);
     let received = exchange.recording.count_received();
-    RequestBody::new(body, received, exchange.cap())
+    RequestBody::new(body, received, exchange.body_limit())
         .cut(exchange.cut())
         .underscores(Some(rules.underscore_headers))
         .tapped(exchange.recording.request_tap())
-        .watched(Some(UploadWatch::new(pace, rules.limits.body_rate_over)))
+        .metered(Some(UploadMeter::new(
+            progress,
+            rules.limits.body_rate_over,
+        )))
 }
 
 impl ForwardRequest {

@@ -22,4 +22,3 @@ mod send_response;
 pub(crate) mod server;
 pub(crate) mod streams;
 pub(crate) mod upgrade;
-pub(crate) mod upload;

@@ -6,13 +6,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use culvert_http::authority::Authority;
 use culvert_http::http1::Violation;
 use culvert_http::http2::Refused;
 use culvert_overload::Level;
 use culvert_policy::problem::Problem;
 use culvert_policy::reply;
-use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
-use http::{Response, Version, request};
+use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue};
+use http::{Method, Response, Version, request};
 
 use crate::downstream::Downstream;
 use crate::http::exchange::{FIELD_OVERHEAD, HttpExchange, can_hold_head};
@@ -143,10 +144,19 @@ fn size(parts: &request::Parts) -> usize {
 
 /// The response to the HTTP challenge of a certificate authority, at any host.
 fn challenge(down: &Downstream, parts: &request::Parts) -> Option<Response<Bytes>> {
-    if down.conn.info.tls.get().is_some() {
+    let live = down.edge.live.load();
+    let is_other = down.conn.info.tls.get().is_some()
+        || live.challenges.has_no_files()
+        || ![Method::GET, Method::HEAD].contains(&parts.method);
+    if is_other {
         return None;
     }
-    let file = down.edge.live.load().answers.file(parts)?;
+    let mut hosts = parts.headers.get_all(HOST).iter();
+    let authority = Authority::of(&parts.uri, hosts.next()).ok()?;
+    if hosts.next().is_some() {
+        return None;
+    }
+    let file = live.challenges.file(&authority.host, parts.uri.path())?;
     let length = HeaderValue::from(file.len());
     let mut response = Response::new(file);
     let media = HeaderValue::from_static("application/octet-stream");

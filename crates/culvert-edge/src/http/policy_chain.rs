@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use culvert_base::BoxFuture;
+use culvert_io::UploadProgress;
 use culvert_policy::event_slots;
 use culvert_policy::host::{BodyReader, Unread};
 use culvert_policy::policy::compiled::Policy;
@@ -25,7 +26,6 @@ use crate::http::forward_request::ForwardRequest;
 use crate::http::request_body::Upload;
 use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
 use crate::http::upgrade::UpgradeRequest;
-use crate::http::upload::UploadPace;
 use crate::http1_state::Broken;
 use crate::recording::ReceivedCounter;
 use crate::snapshot::group::Member;
@@ -209,7 +209,7 @@ impl PolicyRun {
         let down = &Arc::clone(exchange.down());
         let endpoint = self.member.endpoint.info();
         let (conn, memory) = (down.context(), &mut self.memory);
-        let body_whole_at = exchange.upload().and_then(UploadPace::whole_at);
+        let body_whole_at = exchange.upload().and_then(UploadProgress::whole_at);
         let mut x = Exchange::new(Phase::Response, &self.policy, endpoint, conn, memory);
         x.request = Some(received);
         x.body_whole_at = body_whole_at;

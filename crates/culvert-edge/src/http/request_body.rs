@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
+use culvert_io::UploadMeter;
 use culvert_policy::capture::RequestTap;
 use culvert_upstream::UploadError;
 use http::HeaderMap;
@@ -16,7 +17,6 @@ use http_body::{Body, Frame, SizeHint};
 use crate::conn_state::ConnState;
 use crate::http::body_memory::{BUFFERED_WITHIN, BodyReservation, NotBuffered};
 use crate::http::fields;
-use crate::http::upload::{Cap, UploadWatch};
 use crate::http1::server::Http1Body;
 use crate::http2::stream::Receiver;
 
@@ -25,15 +25,23 @@ use crate::http2::stream::Receiver;
 pub(crate) struct RequestBody {
     source: Upload,
     received: Option<Arc<AtomicU64>>,
-    cap: Option<Cap>,
+    limit: Option<BodyLimit>,
     /// Set when the client aborts it.
     is_cut: Option<Arc<AtomicBool>>,
     /// Whether trailers may have underscores in their names; `None` if their names are not checked.
     keeps_underscores: Option<bool>,
     /// Measures how fast the client sends it.
-    watch: Option<UploadWatch>,
+    meter: Option<UploadMeter>,
     /// Copies it, if the request is captured.
     tap: Option<Arc<RequestTap>>,
+}
+
+/// The bytes that a body may still have.
+#[derive(Debug)]
+pub(crate) struct BodyLimit {
+    pub(crate) left: u64,
+    /// Set when the body has more.
+    pub(crate) is_over: Arc<AtomicBool>,
 }
 
 /// The source of a request's body.
@@ -206,23 +214,27 @@ impl RequestBody {
         Self {
             source: Upload::None,
             received: None,
-            cap: None,
+            limit: None,
             is_cut: None,
             keeps_underscores: Some(false),
-            watch: None,
+            meter: None,
             tap: None,
         }
     }
 
-    /// Counts the bytes of the client in `received`, and limits them to `cap`.
-    pub(crate) fn new(source: Upload, received: Option<Arc<AtomicU64>>, cap: Option<Cap>) -> Self {
+    /// Counts the bytes of the client in `received`, and limits them to `limit`.
+    pub(crate) fn new(
+        source: Upload,
+        received: Option<Arc<AtomicU64>>,
+        limit: Option<BodyLimit>,
+    ) -> Self {
         Self {
             source,
             received,
-            cap,
+            limit,
             is_cut: None,
             keeps_underscores: Some(false),
-            watch: None,
+            meter: None,
             tap: None,
         }
     }
@@ -241,8 +253,8 @@ impl RequestBody {
     }
 
     /// Judges how fast the client sends it.
-    pub(crate) fn watched(self, watch: Option<UploadWatch>) -> Self {
-        Self { watch, ..self }
+    pub(crate) fn metered(self, meter: Option<UploadMeter>) -> Self {
+        Self { meter, ..self }
     }
 
     /// Copies it.
@@ -276,19 +288,19 @@ impl Body for RequestBody {
         match this.source.poll_frame(cx) {
             Poll::Ready(Some(Ok(mut frame))) => {
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
-                if let Some(watch) = &mut this.watch
-                    && !watch.came(bytes)
+                if let Some(meter) = &mut this.meter
+                    && !meter.receive(bytes)
                 {
                     return Poll::Ready(Some(Err(UploadError::TooSlow)));
                 }
                 if let (Some(data), Some(received)) = (frame.data_ref(), &this.received) {
                     received.fetch_add(data.len() as u64, Ordering::Relaxed);
                 }
-                if let (Some(data), Some(cap)) = (frame.data_ref(), &mut this.cap) {
-                    match cap.left.checked_sub(data.len() as u64) {
-                        Some(left) => cap.left = left,
+                if let (Some(data), Some(limit)) = (frame.data_ref(), &mut this.limit) {
+                    match limit.left.checked_sub(data.len() as u64) {
+                        Some(left) => limit.left = left,
                         None => {
-                            cap.is_over.store(true, Ordering::Release);
+                            limit.is_over.store(true, Ordering::Release);
                             return Poll::Ready(Some(Err(UploadError::TooLong)));
                         }
                     }
@@ -303,8 +315,8 @@ impl Body for RequestBody {
                     copy(tap, &frame, this.source.is_ended());
                 }
                 // The reader may not poll again after the end.
-                if let (Some(watch), true) = (&this.watch, this.source.is_ended()) {
-                    watch.is_whole();
+                if let (Some(meter), true) = (&this.meter, this.source.is_ended()) {
+                    meter.complete();
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -315,14 +327,14 @@ impl Body for RequestBody {
                 Poll::Ready(Some(Err(error)))
             }
             Poll::Pending => {
-                if let Some(watch) = &mut this.watch {
-                    watch.waits();
+                if let Some(meter) = &mut this.meter {
+                    meter.wait();
                 }
                 Poll::Pending
             }
             Poll::Ready(None) => {
-                if let Some(watch) = this.watch.take() {
-                    watch.is_whole();
+                if let Some(meter) = this.meter.take() {
+                    meter.complete();
                 }
                 if let Some(tap) = &this.tap {
                     tap.complete();

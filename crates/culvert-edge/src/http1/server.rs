@@ -19,7 +19,7 @@ use culvert_http::slow_reader::SlowReader;
 use culvert_io::{Alarm, Pipe, ReadBuffer, RelayClient, RelayEnd, write};
 use http::{Version, response};
 use http_body::{Frame, SizeHint};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Instant;
 
 use crate::conn_state::ConnState;
@@ -493,34 +493,8 @@ impl Conn {
     }
 }
 
-/// Raw bytes: for the last response, and for upgraded connections.
-impl AsyncRead for Http1Server {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut lock(&self.0).wire).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Http1Server {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut lock(&self.0).wire).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut lock(&self.0).wire).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut lock(&self.0).wire).poll_shutdown(cx)
-    }
-}
+// Raw bytes: for the last response, and for upgraded connections.
+culvert_io::delegate_io!(AsyncRead, AsyncWrite for Http1Server { Self(conn) => &mut lock(conn).wire });
 
 /// An upgraded connection.
 impl RelayEnd for Http1Server {}

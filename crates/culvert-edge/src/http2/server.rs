@@ -1,7 +1,7 @@
 //! An HTTP/2 connection to a client: a socket, and the [`Session`] that decides which frames are sent.
 
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
@@ -11,7 +11,7 @@ use culvert_http::http2::{
     ConnectionError, GOAWAY_ACK_WITHIN, IncomingRequest, Reason, Session, Step,
 };
 use culvert_io::write;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
 
 use crate::conn_state::ConnState;
@@ -219,31 +219,5 @@ impl Conn {
     }
 }
 
-/// Raw bytes, to close the connection.
-impl AsyncRead for Http2Server {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut lock(&self.0).wire).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Http2Server {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut lock(&self.0).wire).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut lock(&self.0).wire).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut lock(&self.0).wire).poll_shutdown(cx)
-    }
-}
+// Raw bytes, to close the connection.
+culvert_io::delegate_io!(AsyncRead, AsyncWrite for Http2Server { Self(conn) => &mut lock(conn).wire });

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use culvert_statistics::Slot;
+use culvert_tls::acme::{ChallengeAnswers, PreparedChallenges};
 use culvert_tls::server_certificate::ServerCertificate;
 use culvert_upstream::Upstream;
 use rustls_pki_types::CertificateDer;
 
-use crate::challenges::{Answers, Prepared};
 use crate::pools::Pool;
 use crate::route::Hosts;
 use crate::snapshot::address::EndpointAddress;
@@ -30,7 +30,7 @@ pub(crate) struct SnapshotCompiler {
     pools: HashMap<(Arc<str>, Upstream), (Arc<Pool>, usize)>,
     /// By certificate chain.
     presented: HashMap<Vec<CertificateDer<'static>>, Arc<ServerCertificate>>,
-    prepared: Prepared,
+    prepared: PreparedChallenges,
     /// The endpoints at each place, in the order of their ids.
     places: HashMap<EndpointAddress, Vec<Arc<Endpoint>>>,
     by_id: HashMap<String, Placed>,
@@ -52,7 +52,10 @@ impl SnapshotCompiler {
         self.present(&mut live, snapshot.certificates, snapshot.fallback)?;
         live.logins = snapshot.logins;
         live.operators = OperatorTable::compile(snapshot.operators)?;
-        live.answers = Arc::new(Answers::of(snapshot.challenges, &mut self.prepared));
+        live.challenges = Arc::new(ChallengeAnswers::of(
+            snapshot.challenges,
+            &mut self.prepared,
+        ));
 
         let before = std::mem::take(&mut self.pools);
         self.places.clear();
@@ -91,7 +94,7 @@ impl SnapshotCompiler {
             self.present(&mut live, certificates, fallback)?;
         }
         if let Some(challenges) = change.challenges {
-            live.answers = Arc::new(Answers::of(challenges, &mut self.prepared));
+            live.challenges = Arc::new(ChallengeAnswers::of(challenges, &mut self.prepared));
         }
         if let Some(operators) = change.operators {
             live.operators = OperatorTable::compile(operators)?;

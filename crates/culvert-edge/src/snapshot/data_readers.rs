@@ -1,14 +1,14 @@
 //! Endpoints whose policies read data of the operator.
 
+use culvert_base::PersistentMap;
 use culvert_policy::ipdata::IpFields;
 
 use crate::snapshot::endpoint::Endpoint;
-use crate::table::Table;
 
 /// The IDs of these endpoints, by what their policies read. Policies differ in few ways there, so a question about all
 /// endpoints takes no longer with many of them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DataReaders(Vec<(IpFields, Table<String, ()>)>);
+pub(crate) struct DataReaders(Vec<(IpFields, PersistentMap<String, ()>)>);
 
 /// The data that an endpoint's policy reads, if it reads any.
 fn read_data(endpoint: &Endpoint) -> Option<IpFields> {
@@ -26,7 +26,7 @@ impl DataReaders {
         match self.0.iter_mut().find(|(known, _)| *known == fields) {
             Some((_, ids)) => ids.insert(id, ()),
             None => {
-                let mut ids = Table::default();
+                let mut ids = PersistentMap::default();
                 ids.insert(id, ());
                 self.0.push((fields, ids));
             }

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
+use culvert_base::PersistentMap;
 use culvert_login::Logins;
 use culvert_policy::scheme::Scheme;
+use culvert_tls::acme::ChallengeAnswers;
 use culvert_tls::server_certificate::ServerCertificate;
 
-use crate::challenges::Answers;
 use crate::route::Hosts;
 use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::data_readers::DataReaders;
 use crate::snapshot::group::Group;
 use crate::snapshot::operators::OperatorTable;
-use crate::table::Table;
 
 /// A snapshot in use.
 ///
@@ -22,15 +22,15 @@ pub(crate) struct Live {
     pub(crate) http: Hosts<Arc<Group>>,
     pub(crate) https: Hosts<Arc<Group>>,
     pub(crate) tls: Hosts<Arc<Group>>,
-    pub(crate) tcp: Table<u16, Arc<Group>>,
+    pub(crate) tcp: PersistentMap<u16, Arc<Group>>,
     /// Internal endpoints, which are names of their account.
-    internal: Table<(Arc<str>, Scheme, u16), Hosts<Arc<Group>>>,
+    internal: PersistentMap<(Arc<str>, Scheme, u16), Hosts<Arc<Group>>>,
     /// Endpoints that only Kubernetes operators of their account reach.
-    kubernetes: Table<(Arc<str>, Arc<str>, u16), Arc<Group>>,
+    kubernetes: PersistentMap<(Arc<str>, Arc<str>, u16), Arc<Group>>,
     pub(crate) operators: Arc<OperatorTable>,
     pub(crate) certificates: Hosts<Arc<ServerCertificate>>,
     pub(crate) fallback: Hosts<Arc<ServerCertificate>>,
-    pub(crate) answers: Arc<Answers>,
+    pub(crate) challenges: Arc<ChallengeAnswers>,
     pub(crate) logins: Option<Arc<Logins>>,
     pub(crate) data_readers: DataReaders,
 }

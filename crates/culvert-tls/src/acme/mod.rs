@@ -2,6 +2,7 @@
 //!
 //! The caller stores orders and decides about the next step and retries. This module keeps no orders.
 
+mod answers;
 mod client;
 mod hook;
 mod https;
@@ -9,6 +10,7 @@ mod https;
 use std::fmt;
 use std::time::Duration;
 
+pub use answers::{ChallengeAnswers, PreparedChallenges};
 pub use client::{Acme, AcmeSettings, ExternalAccount};
 use culvert_base::Timestamp;
 use culvert_base::net::HostName;

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use culvert_http::http1::head::{field_line, request_line};
+use culvert_io::Prefixed;
 use culvert_mux::ErrorCode;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -194,7 +195,7 @@ async fn decrypted(
             Err(error) => return Err(Unreached(error, Some(stream))),
         };
     }
-    let clear = end.acceptor().accept(Rest { first, stream });
+    let clear = end.acceptor().accept(Prefixed::new(first, stream));
     let Ok(Ok(mut clear)) = tokio::time::timeout(CONNECT_TIME, clear).await else {
         // A client that does not speak TLS is not an error of the agent.
         return Ok(());
@@ -241,45 +242,6 @@ async fn take_proxy_header(stream: &mut Stream, first: &mut Bytes) -> io::Result
         let mut joined = BytesMut::from(&first[..]);
         joined.extend_from_slice(&piece);
         *first = joined.freeze();
-    }
-}
-
-/// A stream of which some bytes have been read already.
-struct Rest {
-    first: Bytes,
-    stream: Stream,
-}
-
-impl AsyncRead for Rest {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut tokio::io::ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.first.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(cx, buf);
-        }
-        let length = self.first.len().min(buf.remaining());
-        buf.put_slice(&self.first.split_to(length));
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Rest {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

@@ -489,15 +489,18 @@ const BY_SERVER: &[&str] = &[
     "delivery/target/kafka.rs State.links",
     "delivery/worker.rs Worker.rejected",
     "delivery/worker_notifier.rs WorkerNotifier.asleep",
-    "edge/challenges.rs Answers.certificates",
-    "edge/challenges.rs Answers.files",
     "edge/edge.rs Ports.failed",
     "edge/edge.rs Ports.open",
+    "edge/route.rs Hosts.exact",
+    "edge/route.rs Hosts.wild",
     "edge/snapshot/compiler.rs SnapshotCompiler.by_id",
     "edge/snapshot/compiler.rs SnapshotCompiler.places",
     "edge/snapshot/compiler.rs SnapshotCompiler.pools",
     "edge/snapshot/compiler.rs SnapshotCompiler.presented",
     "edge/snapshot/compiler.rs SnapshotCompiler.restrictions",
+    "edge/snapshot/live.rs Live.internal",
+    "edge/snapshot/live.rs Live.kubernetes",
+    "edge/snapshot/live.rs Live.tcp",
     "edge/snapshot/operators.rs OperatorTable.by_id",
     "login/config.rs Common.authz_url_params",
     "overload/level.rs RunQueue.recent",
@@ -513,6 +516,8 @@ const BY_SERVER: &[&str] = &[
     "policy/policy/context.rs Resources.authorities",
     "policy/policy/context.rs Resources.ip_policies",
     "policy/shared_counts.rs Inner.tables",
+    "tls/acme/answers.rs ChallengeAnswers.certificates",
+    "tls/acme/answers.rs ChallengeAnswers.files",
     "tunnel/client/further.rs Number.all",
     "tunnel/client/further.rs Others.numbers",
     "tunnel/nodes.rs Nodes.peers",
@@ -526,7 +531,7 @@ const CRATES: [&str; 14] = [
     "ssh", "tls", "tunnel", "upstream",
 ];
 
-const KINDS: [&str; 8] = [
+const KINDS: [&str; 9] = [
     "VecDeque<",
     "HashMap<",
     "HashSet<",
@@ -535,6 +540,7 @@ const KINDS: [&str; 8] = [
     "Cache<",
     "FairTable<",
     "LimitTable<",
+    "PersistentMap<",
 ];
 
 #[test]

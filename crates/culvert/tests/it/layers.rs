@@ -71,7 +71,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     (
         "culvert-tunnel",
-        &["culvert-base", "culvert-http", "culvert-mux"],
+        &["culvert-base", "culvert-http", "culvert-io", "culvert-mux"],
     ),
     ("culvert-ssh", &["culvert-base", "culvert-tunnel"]),
     (

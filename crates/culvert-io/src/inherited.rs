@@ -1,26 +1,27 @@
-//! Listening sockets that were open before this process began.
+//! Listening sockets that a supervisor passes to this process.
 //!
-//! A supervisor that keeps them open lets a restart lose no connection: those that arrive while no
-//! process accepts wait in the socket.
+//! The supervisor keeps them open, so a restart loses no connection: connections that arrive while no process accepts
+//! wait in the socket.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 
 use culvert_base::sync::lock;
 
-/// Sockets that listeners on their addresses use instead of new ones. Clones
-/// share them.
+/// Sockets that listeners on their addresses use instead of new ones. Clones share the sockets.
 #[derive(Clone, Debug, Default)]
 pub struct Inherited(Arc<Mutex<Vec<TcpListener>>>);
 
 impl Inherited {
-    /// Of these sockets.
+    /// Inherits these sockets.
     pub fn new(sockets: Vec<TcpListener>) -> Self {
         Self(Arc::new(Mutex::new(sockets)))
     }
 
-    /// A handle of the socket that listens on `address`, if there is one. A socket that listens on
-    /// all addresses of its port listens on each. It stays here for who asks next.
+    /// A handle of the socket that listens on `address`, or on all addresses of its port. `None` if there is no such
+    /// socket. The socket stays here for later callers.
+    ///
+    /// The inner result fails if the process has no free file descriptor.
     pub fn take(&self, address: SocketAddr) -> Option<std::io::Result<TcpListener>> {
         let sockets = lock(&self.0);
         let bound = |socket: &&TcpListener| {
@@ -31,7 +32,7 @@ impl Inherited {
         sockets.iter().find(bound).map(TcpListener::try_clone)
     }
 
-    /// Where they listen.
+    /// The addresses on which the sockets listen.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         let sockets = lock(&self.0);
         let addresses = sockets.iter().filter_map(|socket| socket.local_addr().ok());

@@ -1,14 +1,9 @@
-//! Responses to the challenges of certificate authorities: a file over HTTP, a certificate over TLS.
+//! Responses to pending challenges: a file over HTTP (RFC 8555 8.3), a certificate over TLS (RFC 8737).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use culvert_http::authority::Authority;
-use culvert_tls::acme::{Challenge, ChallengeKind};
-use culvert_tls::server_certificate::Only;
-use http::header::HOST;
-use http::{Method, request};
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
@@ -16,24 +11,28 @@ use rustls::server::{Acceptor, NoServerSessionStorage};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-/// The path of the files.
+use super::{Challenge, ChallengeKind};
+use crate::server_certificate::Only;
+
+/// The folder of the files.
 const FOLDER: &str = "/.well-known/acme-challenge/";
-/// The ALPN protocol of challenges (RFC 8737).
+/// The ALPN protocol of challenges.
 const PROTOCOL: &[u8] = b"acme-tls/1";
 
-/// The challenge responses of one snapshot, by host.
+/// The responses to all pending challenges, by host.
 #[derive(Debug, Default)]
-pub(crate) struct Answers {
+pub struct ChallengeAnswers {
     files: HashMap<String, Vec<(String, Bytes)>>,
     certificates: HashMap<String, Arc<ServerConfig>>,
 }
 
-/// Certificates of challenges, which later snapshots with the same challenges reuse.
-pub(crate) type Prepared = Vec<(Challenge, Arc<ServerConfig>)>;
+/// Certificates of challenges, which later tables with the same challenges reuse.
+pub type PreparedChallenges = Vec<(Challenge, Arc<ServerConfig>)>;
 
-impl Answers {
-    /// Puts challenges into tables. Drops the certificates of others.
-    pub(crate) fn of(challenges: Vec<Challenge>, prepared: &mut Prepared) -> Self {
+impl ChallengeAnswers {
+    /// Puts challenges into tables. Takes their certificates from `prepared` or makes new ones, and drops all others
+    /// there. A challenge whose certificate cannot be made has no response, and an error is logged.
+    pub fn of(challenges: Vec<Challenge>, prepared: &mut PreparedChallenges) -> Self {
         let mut answers = Self::default();
         let before = std::mem::take(prepared);
         for challenge in challenges {
@@ -66,23 +65,20 @@ impl Answers {
         answers
     }
 
-    /// The file of a plain request, if it belongs to a pending challenge of its host.
-    pub(crate) fn file(&self, parts: &request::Parts) -> Option<Bytes> {
-        if self.files.is_empty() || !(parts.method == Method::GET || parts.method == Method::HEAD) {
-            return None;
-        }
-        let token = parts.uri.path().strip_prefix(FOLDER)?;
-        let mut hosts = parts.headers.get_all(HOST).iter();
-        let authority = Authority::of(&parts.uri, hosts.next()).ok()?;
-        if hosts.next().is_some() {
-            return None;
-        }
-        let mut files = self.files.get(&*authority.host)?.iter();
+    /// The file at a path, if it belongs to a pending challenge of this host.
+    pub fn file(&self, host: &str, path: &str) -> Option<Bytes> {
+        let token = path.strip_prefix(FOLDER)?;
+        let mut files = self.files.get(host)?.iter();
         files.find_map(|(known, file)| (known == token).then(|| file.clone()))
     }
 
-    /// The TLS settings for a challenge, if this ClientHello is for a name with a pending one.
-    pub(crate) fn handshake(&self, name: &str, hello: &[u8]) -> Option<Arc<ServerConfig>> {
+    /// Whether no file belongs to a pending challenge.
+    pub fn has_no_files(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// The TLS settings for a challenge, if `hello` is a whole ClientHello that asks for the pending one of `name`.
+    pub fn handshake(&self, name: &str, hello: &[u8]) -> Option<Arc<ServerConfig>> {
         let config = self.certificates.get(name)?;
         asks_for_a_challenge(hello).then(|| Arc::clone(config))
     }

@@ -1,8 +1,8 @@
-//! A hash table whose copies share what they have in common.
+//! A persistent hash map: its clones share all shards that none of them has changed.
 //!
-//! The tables of a snapshot are read by every request and copied for every change of configuration. A
-//! copy is one reference count; a change copies the shard it touches and the list of shards. A look-up
-//! hashes its key once, as in a plain table.
+//! It is for tables that are read often and cloned for each change, such as those of a configuration snapshot. A clone
+//! costs one reference count. A change copies the shard it touches and the list of shards. A look-up hashes its key
+//! once, as in a plain hash map.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -14,18 +14,18 @@ use hashbrown::HashTable;
 /// Entries in a shard, on average, at most.
 const SHARD_LEN: usize = 256;
 
-/// Part of a table, shared with its clones until one of them changes it.
+/// Part of a map, shared with its clones until one of them changes it.
 type Shard<K, V> = Arc<HashTable<(K, V)>>;
 
-/// A map from `K` to `V`. A clone is cheap.
-pub(crate) struct Table<K, V> {
+/// A hash map from `K` to `V` that is cheap to clone.
+pub struct PersistentMap<K, V> {
     /// Their number is a power of two.
     shards: Arc<[Shard<K, V>]>,
     hasher: RandomState,
     len: usize,
 }
 
-impl<K, V> Default for Table<K, V> {
+impl<K, V> Default for PersistentMap<K, V> {
     fn default() -> Self {
         Self {
             shards: Arc::new([Arc::default()]),
@@ -35,7 +35,7 @@ impl<K, V> Default for Table<K, V> {
     }
 }
 
-impl<K, V> Clone for Table<K, V> {
+impl<K, V> Clone for PersistentMap<K, V> {
     fn clone(&self) -> Self {
         Self {
             shards: Arc::clone(&self.shards),
@@ -45,7 +45,7 @@ impl<K, V> Clone for Table<K, V> {
     }
 }
 
-impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Table<K, V> {
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for PersistentMap<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let entries = self.shards.iter().flat_map(|shard| shard.iter());
         f.debug_map()
@@ -54,21 +54,21 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Table<K, V> {
     }
 }
 
-impl<K, V> Table<K, V> {
+impl<K, V> PersistentMap<K, V> {
     /// The number of entries.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no entry.
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether the map has no entries.
+    pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
-    /// The value of a key.
-    pub(crate) fn get<Q>(&self, key: &Q) -> Option<&V>
+impl<K: Hash + Eq + Clone, V: Clone> PersistentMap<K, V> {
+    /// The value of `key`.
+    pub fn get<Q>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -79,8 +79,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
         found.map(|(_, value)| value)
     }
 
-    /// Inserts a value, or replaces the one before.
-    pub(crate) fn insert(&mut self, key: K, value: V) {
+    /// Inserts `value`, or replaces the previous value of `key`.
+    pub fn insert(&mut self, key: K, value: V) {
         if self.len >= self.shards.len() * SHARD_LEN {
             self.grow();
         }
@@ -98,8 +98,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
         }
     }
 
-    /// Removes a key. Without it, nothing is copied.
-    pub(crate) fn remove<Q>(&mut self, key: &Q)
+    /// Removes `key`. If it is absent, nothing is copied.
+    pub fn remove<Q>(&mut self, key: &Q)
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -117,13 +117,13 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
         }
     }
 
-    /// Its keys, in no order.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
+    /// The keys, in arbitrary order.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.iter().map(|(key, _)| key)
     }
 
-    /// Its entries, in no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &(K, V)> {
+    /// The entries, in arbitrary order.
+    pub fn iter(&self) -> impl Iterator<Item = &(K, V)> {
         self.shards.iter().flat_map(|shard| shard.iter())
     }
 
@@ -133,7 +133,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
         shards.get_mut(number).map(Arc::make_mut)
     }
 
-    /// Doubles the shards.
+    /// Doubles the number of shards.
     fn grow(&mut self) {
         let count = self.shards.len() * 2;
         let mut shards: Vec<HashTable<(K, V)>> = (0..count).map(|_| HashTable::new()).collect();
@@ -162,28 +162,28 @@ mod tests {
 
     #[test]
     fn a_copy_is_unchanged_by_later_writes() {
-        let mut table = Table::<Arc<str>, usize>::default();
+        let mut map = PersistentMap::<Arc<str>, usize>::default();
         let mut copies = Vec::new();
         let mut plain = HashMap::new();
         let key = |n: usize| -> Arc<str> { format!("host-{}.example", n % 3_000).into() };
         for n in 0..9_000 {
             if n % 5 == 4 {
-                table.remove(&*key(n / 2));
+                map.remove(&*key(n / 2));
                 plain.remove(&key(n / 2));
             } else {
-                table.insert(key(n), n);
+                map.insert(key(n), n);
                 plain.insert(key(n), n);
             }
             if n % 1_000 == 0 {
-                copies.push((table.clone(), plain.clone()));
+                copies.push((map.clone(), plain.clone()));
             }
         }
-        copies.push((table, plain));
-        for (table, plain) in copies {
-            assert_eq!(table.keys().count(), plain.len());
-            assert_eq!(table.is_empty(), plain.is_empty());
+        copies.push((map, plain));
+        for (map, plain) in copies {
+            assert_eq!(map.keys().count(), plain.len());
+            assert_eq!(map.is_empty(), plain.is_empty());
             for n in 0..3_000 {
-                assert_eq!(table.get(&*key(n)), plain.get(&key(n)), "{n}");
+                assert_eq!(map.get(&*key(n)), plain.get(&key(n)), "{n}");
             }
         }
     }
@@ -200,28 +200,28 @@ mod tests {
     }
 
     #[test]
-    fn a_change_copies_one_shard_of_a_table_of_any_size() {
+    fn a_change_copies_one_shard_of_a_map_of_any_size() {
         let copies = Arc::new(AtomicUsize::new(0));
         let value = || Counted(Arc::clone(&copies));
-        let mut table = Table::<usize, Counted>::default();
+        let mut map = PersistentMap::<usize, Counted>::default();
         for len in [1_000, 10_000, 100_000] {
-            for key in table.len()..len {
-                table.insert(key, value());
+            for key in map.len()..len {
+                map.insert(key, value());
             }
             for key in (0..len).step_by(len / 100) {
-                let before = table.clone();
+                let before = map.clone();
                 copies.store(0, Ordering::Relaxed);
-                table.insert(key, value());
+                map.insert(key, value());
                 let n_copied = copies.load(Ordering::Relaxed);
                 assert!(
                     (1..2 * SHARD_LEN).contains(&n_copied),
                     "{n_copied} of {len}"
                 );
-                let shards = before.shards.iter().zip(&*table.shards);
+                let shards = before.shards.iter().zip(&*map.shards);
                 let n_changed = shards.filter(|(old, new)| !Arc::ptr_eq(old, new)).count();
                 assert_eq!(n_changed, 1, "of {len}");
                 copies.store(0, Ordering::Relaxed);
-                table.remove(&usize::MAX);
+                map.remove(&usize::MAX);
                 assert_eq!(copies.load(Ordering::Relaxed), 0);
             }
         }

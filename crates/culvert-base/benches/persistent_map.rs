@@ -1,13 +1,11 @@
-//! What a look-up costs in the tables of a snapshot, whose copies share what they have in common, beside one
-//! in a plain hash map; and what a copy with one change costs.
+//! The cost of a look-up in a persistent map and in a plain hash map, and of a clone with one change.
 //!
-//! Both are measured in turns, so that their ratio holds on a busy machine. `cargo bench -p culvert-edge --bench table`
+//! The two are measured in turns, so that their ratio holds on a busy machine. Run it with
+//! `cargo bench -p culvert-base --bench persistent_map`.
 
 #![allow(
     clippy::print_stdout,
-    dead_code,
-    unused_imports,
-    reason = "a benchmark's figures go to its caller, and it has the module without its user"
+    reason = "a benchmark's figures go to its caller"
 )]
 
 use std::collections::HashMap;
@@ -15,10 +13,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-#[path = "../src/table.rs"]
-mod table;
-
-use table::Table;
+use culvert_base::PersistentMap;
 
 const ROUNDS: usize = 1_000;
 const QUESTIONS: usize = 1 << 11;
@@ -29,7 +24,7 @@ fn key(n: usize) -> Arc<str> {
 
 fn main() {
     for count in [1_000, 10_000, 100_000] {
-        let mut shared = Table::<Arc<str>, usize>::default();
+        let mut shared = PersistentMap::<Arc<str>, usize>::default();
         let mut plain = HashMap::new();
         for n in 0..count {
             shared.insert(key(n), n);

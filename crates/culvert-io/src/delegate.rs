@@ -1,0 +1,134 @@
+//! Streams that consist of other streams.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Implements `AsyncRead`, `AsyncWrite` or both for a type by passing every call to a stream inside it.
+///
+/// The patterns match `&mut` of the type, and `&` for `is_write_vectored`. The expressions are references to the inner
+/// stream, which must be `Unpin`. A generic type has its parameters before it.
+///
+/// ```ignore
+/// delegate_io!(AsyncRead, AsyncWrite for Wire {
+///     Self::Plain(io) => io,
+///     Self::Tls(io) => io,
+/// });
+/// delegate_io!(AsyncWrite for [T: AsyncWrite + Unpin] Prefixed<T> { Self { io, .. } => io });
+/// ```
+#[macro_export]
+macro_rules! delegate_io {
+    (AsyncRead, AsyncWrite for $($rest:tt)+) => {
+        $crate::delegate_io!(AsyncRead for $($rest)+);
+        $crate::delegate_io!(AsyncWrite for $($rest)+);
+    };
+    (AsyncRead for [$($generics:tt)*] $type:ty { $($stream:pat => $io:expr),+ $(,)? }) => {
+        impl<$($generics)*> ::tokio::io::AsyncRead for $type {
+            fn poll_read(
+                self: ::std::pin::Pin<&mut Self>,
+                cx: &mut ::std::task::Context<'_>,
+                buf: &mut ::tokio::io::ReadBuf<'_>,
+            ) -> ::std::task::Poll<::std::io::Result<()>> {
+                match self.get_mut() {
+                    $($stream => ::std::pin::Pin::new($io).poll_read(cx, buf)),+
+                }
+            }
+        }
+    };
+    (AsyncWrite for [$($generics:tt)*] $type:ty { $($stream:pat => $io:expr),+ $(,)? }) => {
+        impl<$($generics)*> ::tokio::io::AsyncWrite for $type {
+            fn poll_write(
+                self: ::std::pin::Pin<&mut Self>,
+                cx: &mut ::std::task::Context<'_>,
+                bytes: &[u8],
+            ) -> ::std::task::Poll<::std::io::Result<usize>> {
+                match self.get_mut() {
+                    $($stream => ::std::pin::Pin::new($io).poll_write(cx, bytes)),+
+                }
+            }
+
+            fn poll_write_vectored(
+                self: ::std::pin::Pin<&mut Self>,
+                cx: &mut ::std::task::Context<'_>,
+                slices: &[::std::io::IoSlice<'_>],
+            ) -> ::std::task::Poll<::std::io::Result<usize>> {
+                match self.get_mut() {
+                    $($stream => ::std::pin::Pin::new($io).poll_write_vectored(cx, slices)),+
+                }
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                match self {
+                    $($stream => $io.is_write_vectored()),+
+                }
+            }
+
+            fn poll_flush(
+                self: ::std::pin::Pin<&mut Self>,
+                cx: &mut ::std::task::Context<'_>,
+            ) -> ::std::task::Poll<::std::io::Result<()>> {
+                match self.get_mut() {
+                    $($stream => ::std::pin::Pin::new($io).poll_flush(cx)),+
+                }
+            }
+
+            fn poll_shutdown(
+                self: ::std::pin::Pin<&mut Self>,
+                cx: &mut ::std::task::Context<'_>,
+            ) -> ::std::task::Poll<::std::io::Result<()>> {
+                match self.get_mut() {
+                    $($stream => ::std::pin::Pin::new($io).poll_shutdown(cx)),+
+                }
+            }
+        }
+    };
+    ($trait:ident for $($rest:tt)+) => {
+        $crate::delegate_io!($trait for [] $($rest)+);
+    };
+}
+
+/// A stream from which some bytes were read ahead: it returns these first.
+#[derive(Debug)]
+pub struct Prefixed<T> {
+    ahead: Bytes,
+    io: T,
+}
+
+impl<T> Prefixed<T> {
+    /// `ahead` was read from `io`.
+    pub fn new(ahead: impl Into<Bytes>, io: T) -> Self {
+        Self {
+            ahead: ahead.into(),
+            io,
+        }
+    }
+
+    /// The stream itself.
+    pub fn get_ref(&self) -> &T {
+        &self.io
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Prefixed<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.io).poll_read(cx, buf);
+        }
+        let length = self.ahead.len().min(buf.remaining());
+        buf.put_slice(&self.ahead.split_to(length));
+        if self.ahead.is_empty() {
+            // Frees the memory, because the connection may last for days.
+            self.ahead = Bytes::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+delegate_io!(AsyncWrite for [T: AsyncWrite + Unpin] Prefixed<T> { Self { io, .. } => io });
