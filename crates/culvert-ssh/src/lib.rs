@@ -14,6 +14,7 @@ mod cancellable;
 mod certificate;
 mod command;
 mod connection;
+pub mod fuzz;
 mod held;
 mod key;
 mod listener;

@@ -9,6 +9,7 @@
 
 pub mod client;
 pub mod driver;
+pub mod fuzz;
 pub mod nodes;
 pub mod server;
 mod socket;
