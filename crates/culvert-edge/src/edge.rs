@@ -71,7 +71,7 @@ impl Edge {
     ///
     /// # Errors
     ///
-    /// When an address cannot be listened on, or a root certificate is none.
+    /// When an address cannot be listened on, or a root certificate is invalid.
     pub async fn bind(
         settings: Settings,
         recorder: Arc<dyn Recorder>,
@@ -324,22 +324,34 @@ impl Edge {
             let stop = shared.accepting.child_token();
             listen(shared, listener, kind, stop);
         }
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => {}
+            () = self.regulate() => {}
+        }
+        shared.accepting.cancel();
+        self.drain().await;
+        self.cut().await;
+    }
+
+    /// Measures the load at an interval and sheds what exceeds it. Closes idle upstream connections. Never returns.
+    async fn regulate(&self) {
+        let shared = &self.shared;
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut pressure, files) = (Pressure::default(), files_max());
-        let half = memory_max();
+        let (mut pressure, files, memory) = (Pressure::default(), files_max(), memory_max());
         let mut run_queue = RunQueue::new(shared.threads.count().max(1), Instant::now());
         loop {
             tokio::select! {
                 biased;
-                () = cancel.cancelled() => break,
                 _ = look.tick() => {
                     let (now, rules) = (Instant::now(), shared.rules.load());
                     let limits = &rules.limits;
                     let waits = run_queue.look(now, |thread, waited| shared.probe(thread, waited));
-                    let writes = shared.write_delay.as_ref().map_or(Duration::ZERO, |tell| tell());
-                    let shares = Shares::of_process(limits.memory_bytes.min(half), splice::held_bytes(), files)
+                    let writes = shared.write_delay.as_ref().map_or(Duration::ZERO, |delay| delay());
+                    let memory = limits.memory_bytes.min(memory);
+                    let shares = Shares::of_process(memory, splice::held_bytes(), files)
                         .and_waits((waits, limits.run_queue), (writes, limits.store_write));
                     let decision = pressure.observe(shares, now);
                     if shared.press(decision, shares) {
@@ -350,13 +362,15 @@ impl Edge {
                 _ = sweep.tick() => self.sweep().await,
             }
         }
-        shared.accepting.cancel();
+    }
+
+    /// Lets open exchanges finish within the drain time.
+    async fn drain(&self) {
+        let shared = &self.shared;
         let (parting, drain) = {
             let rules = shared.rules.load();
-            (
-                rules.limits.parting.min(rules.limits.drain),
-                rules.limits.drain,
-            )
+            let limits = &rules.limits;
+            (limits.parting.min(limits.drain), limits.drain)
         };
         let until = Instant::now() + drain;
         shared.enter(Phase::Parting);
@@ -364,29 +378,27 @@ impl Edge {
         drop(tokio::time::timeout(parting, shared.drained()).await);
         shared.enter(Phase::Draining);
         shared.state.tasks.close();
-        if tokio::time::timeout_at(until, shared.drained())
-            .await
-            .is_err()
-        {
+        let drained = tokio::time::timeout_at(until, shared.drained()).await;
+        if drained.is_err() {
             tracing::info!(
                 connections = shared.state.meters.connections.get(),
                 "drain timeout reached; closing the remaining connections"
             );
         }
+    }
+
+    /// Closes the remaining connections, and upstream connections with their pools.
+    async fn cut(&self) {
+        let shared = &self.shared;
         shared.enter(Phase::Cut);
-        // Upstream connections close with their pools.
         shared.live.store(Arc::default());
         self.ports.lock().await.compiler = SnapshotCompiler::default();
-        if tokio::time::timeout(CUT_WITHIN, shared.state.tasks.wait())
-            .await
-            .is_err()
-        {
+        let stopped = tokio::time::timeout(CUT_WITHIN, shared.state.tasks.wait()).await;
+        if stopped.is_err() {
             tracing::error!("edge tasks did not stop after cancellation");
         }
     }
-}
 
-impl Edge {
     /// Closes upstream connections that are idle for too long, or too many.
     async fn sweep(&self) {
         let level = self.shared.state.level();
