@@ -114,8 +114,8 @@ fn described(operation: &Operation, body: Option<Value>, view: Option<Value>) ->
         .chain(operation.query.iter().map(query_parameter))
         .collect();
     let (status, said) = match operation.response.status {
-        Status::Ok => ("200", "Done."),
-        Status::Created => ("201", "Made."),
+        Status::Ok => ("200", "Success."),
+        Status::Created => ("201", "Created."),
         Status::NoContent => ("204", "Success, without a body."),
     };
     let mut success = json!({

@@ -115,10 +115,10 @@ impl PolicyServices {
     ///
     /// When there is no response.
     pub async fn call(&self, call: Call) -> Result<(StatusCode, Bytes), Cause> {
-        let answer = self
+        let response = self
             .network
             .fetch(FetchScope::Upstreams, call, RESPONSE_BYTES_MAX);
-        let (head, body) = answer.await?;
+        let (head, body) = response.await?;
         Ok((head.status, body))
     }
 }

@@ -11,7 +11,7 @@ use crate::ports::PoolOwner;
 use crate::stream::UpstreamStream;
 use crate::upstream::Upstream;
 
-/// What it takes to connect to upstreams, and the client's connection that this is for.
+/// Connects to upstreams for the connection of a client.
 #[derive(Debug)]
 pub struct Connector<'x, E> {
     /// Runs the tasks of connections, and counts them.

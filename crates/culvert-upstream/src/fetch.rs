@@ -93,7 +93,7 @@ impl Fetch for Network {
                 headers,
                 body,
             } = call;
-            answer(&dialer, method, &url, headers, body, bytes_max).await
+            send(&dialer, method, &url, headers, body, bytes_max).await
         })
     }
 }
@@ -108,8 +108,8 @@ impl acme::Fetch for PublicClient {
             let (parts, body) = request.into_parts();
             let url = Url::parse(&parts.uri.to_string())?;
             let (method, headers) = (parts.method, parts.headers);
-            let answer = answer(&self.0, method, &url, headers, body, bytes_max);
-            let (head, body) = answer.await?;
+            let response = send(&self.0, method, &url, headers, body, bytes_max);
+            let (head, body) = response.await?;
             Ok(Response::from_parts(head, body))
         })
     }
@@ -117,7 +117,7 @@ impl acme::Fetch for PublicClient {
 
 /// Sends a request on a new connection and reads the complete response, whose body may have at most
 /// `bytes_max` bytes.
-async fn answer(
+async fn send(
     dialer: &Dialer,
     method: Method,
     url: &Url,
@@ -137,17 +137,17 @@ async fn answer(
     headers.insert(HOST, HeaderValue::from_str(authority)?);
     let own_name = || HeaderValue::from_static("culvert");
     headers.entry(USER_AGENT).or_insert_with(own_name);
-    let answer = async {
+    let response = async {
         let (head, body) = sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, bytes_max).collect().await?;
         Ok::<_, Cause>((head, body.to_bytes()))
     };
-    let (mut answer, mut connection) = (std::pin::pin!(answer), std::pin::pin!(connection));
+    let (mut response, mut connection) = (std::pin::pin!(response), std::pin::pin!(connection));
     tokio::select! {
         biased;
-        answer = &mut answer => answer,
+        response = &mut response => response,
         // The error of the connection also reaches the task that waits for the response.
-        _ = &mut connection => answer.await,
+        _ = &mut connection => response.await,
     }
 }
 

@@ -158,7 +158,7 @@ struct Client {
     records: Option<Records>,
 }
 
-/// What writes TXT records.
+/// Writes TXT records.
 #[derive(Debug)]
 enum Records {
     Hook(DnsHook),

@@ -31,7 +31,7 @@ const LAST_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) async fn run(store: Store, counts: SharedCounts, stop: CancellationToken) {
     let mut is_failing = false;
     while !stop.is_cancelled() {
-        let Err(fault) = carry(&store, &counts, &stop, &mut is_failing).await else {
+        let Err(fault) = exchange(&store, &counts, &stop, &mut is_failing).await else {
             continue;
         };
         counts.meters().is_up.set(0);
@@ -47,7 +47,8 @@ pub(crate) async fn run(store: Store, counts: SharedCounts, stop: CancellationTo
     counts.meters().is_up.set(0);
 }
 
-async fn carry(
+/// Exchanges messages over one connection until stopped. Fails when the connection is lost.
+async fn exchange(
     store: &Store,
     counts: &SharedCounts,
     stop: &CancellationToken,
@@ -57,7 +58,7 @@ async fn carry(
         stop.cancelled().await;
         return Ok(());
     };
-    tell(&mut channel, vec![counts.join()]).await?;
+    send(&mut channel, vec![counts.join()]).await?;
     counts.meters().is_up.set(1);
     if std::mem::take(is_failing) {
         tracing::info!("cluster rate limits are shared again");
@@ -70,7 +71,7 @@ async fn carry(
             biased;
             () = stop.cancelled() => {
                 // The requests that this node permitted continue to count.
-                drop(timeout(LAST_WITHIN, tell(&mut channel, counts.outgoing())).await);
+                drop(timeout(LAST_WITHIN, send(&mut channel, counts.outgoing())).await);
                 return Ok(());
             }
             _ = turns.tick() => {
@@ -82,7 +83,7 @@ async fn carry(
                     messages.push(counts.beat());
                 }
                 if !messages.is_empty() {
-                    tell(&mut channel, messages).await?;
+                    send(&mut channel, messages).await?;
                     reported_at = Instant::now();
                 }
             }
@@ -95,7 +96,7 @@ async fn carry(
     }
 }
 
-async fn tell(channel: &mut Broadcast, messages: Vec<Vec<u8>>) -> Result<(), Fault> {
+async fn send(channel: &mut Broadcast, messages: Vec<Vec<u8>>) -> Result<(), Fault> {
     let messages: Vec<String> = messages.iter().map(|it| STANDARD.encode(it)).collect();
     channel.tell(&messages).await
 }

@@ -1,12 +1,12 @@
-//! Compares a file's fields with an object as the API shows it. Fields that a file does not name, defaults of the
-//! server and other spellings of the same value are no difference.
+//! Compares the fields of a file with an object as the API shows it. Fields that the file omits, defaults of the server
+//! and other spellings of a value do not count as differences.
 
 use serde_json::Value;
 use url::Url;
 
-/// The value that stands for one that is not known before the run.
+/// Stands for a value that is known only after the run.
 pub(super) const UNKNOWN: &str = "(known after apply)";
-/// The value of a hidden field.
+/// Stands for the value of a hidden field.
 pub(super) const HIDDEN: &str = "(hidden)";
 const REDACTED: &str = "[redacted]";
 
@@ -58,7 +58,7 @@ fn is_same(path: &str, wanted: &Value, shown: &Value) -> bool {
     if let Some(field) = path.strip_prefix("target.")
         && is_hidden(shown)
     {
-        // A type of target that is not shown is not that of the destination.
+        // The API shows only the target that the destination has, so a missing one is another type.
         return field.contains('.') || !matches!((wanted, shown), (Value::Object(_), Value::Null));
     }
     match (wanted, shown) {
@@ -100,7 +100,7 @@ fn is_same_policy(wanted: &Value, shown: &Value) -> bool {
     }
 }
 
-/// One spelling of a value that the server spells in its own way.
+/// Normalises the spelling of a value that the server normalises too.
 fn spelled(path: &str, text: &str) -> String {
     let text = text.trim();
     let field = path.rsplit(['.', ']']).next().unwrap_or(path);
@@ -121,7 +121,7 @@ fn spelled(path: &str, text: &str) -> String {
     }
 }
 
-/// A URL in lower case without its usual port. A bare host is of `https`.
+/// A URL in lower case without its default port. A bare host means `https`.
 fn address(text: &str) -> String {
     let text = match text.contains("://") {
         true => text.to_owned(),

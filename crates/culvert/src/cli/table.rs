@@ -37,7 +37,7 @@ const FIRST: [&str; 20] = [
     "cidr",
     "action",
 ];
-/// Columns for which there is room at the end only.
+/// Columns that are shown last.
 const LAST: [&str; 3] = ["created_at", "updated_at", "metadata"];
 
 /// Adds the flags.
@@ -61,7 +61,7 @@ pub(super) fn with_table(command: Command) -> Command {
         )
 }
 
-/// The table that was asked for, if any.
+/// The requested table, if any.
 pub(super) fn table_of(given: &ArgMatches) -> Option<Table> {
     let columns: Vec<String> = given
         .get_many::<String>("columns")

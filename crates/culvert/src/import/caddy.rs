@@ -1,6 +1,6 @@
 //! Caddy: sites become endpoints, their directives rules of traffic policies in the order in which Caddy runs them.
 //!
-//! A directive that protects a site and has no equal becomes a rule that denies its requests, so an import opens
+//! A directive that protects a site and has no equivalent becomes a rule that denies its requests, so an import opens
 //! nothing that was closed.
 
 mod directives;
@@ -62,10 +62,10 @@ const REASONS: &[(&str, &str)] = &[
         "error pages are files in the folder `edge.error_pages`",
     ),
     ("metrics", "metrics are always at `metrics.addr`"),
-    ("tracing", "has no equal"),
-    ("push", "has no equal"),
-    ("vars", "has no equal; use `set-vars`"),
-    ("map", "has no equal; use `set-vars`"),
+    ("tracing", "has no equivalent"),
+    ("push", "has no equivalent"),
+    ("vars", "has no equivalent; use `set-vars`"),
+    ("map", "has no equivalent; use `set-vars`"),
     ("log_skip", "the server records every request"),
     ("log_append", "use the action `log`"),
     (
@@ -124,7 +124,7 @@ pub(super) fn convert(file: Caddyfile, domain: Option<&str>, imported: &mut Impo
                 "listeners are settings of the server: `edge.http_addr` and `edge.https_addr`"
             }
             "admin" => "the API is at `api.addr`",
-            _ => "global options have no equal",
+            _ => "global options have no equivalent",
         };
         imported.note(option.line, option.name, why);
     }
@@ -158,7 +158,7 @@ fn target(address: &str) -> Result<Target, &'static str> {
         return Err("an endpoint has a host name, not an address or a port");
     }
     if host.contains('{') {
-        return Err("placeholders in addresses have no equal");
+        return Err("placeholders in addresses have no equivalent");
     }
     let scheme = match (scheme, port) {
         ("", "80") | ("http", "" | "80") => "http",
@@ -312,7 +312,7 @@ impl Context<'_> {
     /// `handle` and `handle_path`: only the first that matches runs.
     fn handle(&mut self, directive: &Directive, scope: &Scope, handled: &mut Vec<String>) -> bool {
         let Some((condition, args)) = self.matcher(directive, scope) else {
-            self.deny(directive, scope, "its matcher has no equal");
+            self.deny(directive, scope, "its matcher has no equivalent");
             return true;
         };
         if !args.is_empty() {
@@ -371,11 +371,11 @@ impl Context<'_> {
         }
         if !ORDER.contains(&name) {
             // It may protect the site: directives of plug-ins and imported files are not known.
-            self.deny(directive, scope, "has no equal");
+            self.deny(directive, scope, "has no equivalent");
             return true;
         }
         let Some((condition, args)) = self.matcher(directive, scope) else {
-            self.deny(directive, scope, "its matcher has no equal");
+            self.deny(directive, scope, "its matcher has no equivalent");
             return true;
         };
         let is_all = condition.is_none();
@@ -433,7 +433,7 @@ impl Context<'_> {
         ));
     }
 
-    /// The condition of a directive, and its other arguments; `None` if the matcher has no equal.
+    /// The condition of a directive, and its other arguments; `None` if the matcher has no equivalent.
     fn matcher(
         &mut self,
         directive: &Directive,
@@ -497,7 +497,7 @@ impl Context<'_> {
                 _ => self.imported.note(
                     option.line,
                     format!("tls {}", option.name),
-                    "has no equal; see the settings `acme` and the action `terminate-tls`",
+                    "has no equivalent; see the settings `acme` and the action `terminate-tls`",
                 ),
             }
         }

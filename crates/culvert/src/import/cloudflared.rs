@@ -42,14 +42,17 @@ const RULE_REASONS: &[(&str, &str)] = &[
         "originRequest.originServerName",
         "the agent verifies the name in the upstream's URL",
     ),
-    ("originRequest.connectTimeout", "has no equal for agents"),
+    (
+        "originRequest.connectTimeout",
+        "has no equivalent for agents",
+    ),
     (
         "originRequest.access",
         "use the actions `oauth`, `openid-connect` or `jwt-validation`",
     ),
-    ("originRequest.disableChunkedEncoding", "has no equal"),
-    ("originRequest.keepAlive", "has no equal for agents"),
-    ("originRequest.proxy", "has no equal"),
+    ("originRequest.disableChunkedEncoding", "has no equivalent"),
+    ("originRequest.keepAlive", "has no equivalent for agents"),
+    ("originRequest.proxy", "has no equivalent"),
 ];
 
 /// One ingress rule.
@@ -144,7 +147,11 @@ pub(super) fn convert(mut file: Table, imported: &mut Imported) {
                 continue;
             }
             _ => {
-                imported.note(at, format!("{place}service `{service}`"), "has no equal");
+                imported.note(
+                    at,
+                    format!("{place}service `{service}`"),
+                    "has no equivalent",
+                );
                 continue;
             }
         };
@@ -161,7 +168,7 @@ pub(super) fn convert(mut file: Table, imported: &mut Imported) {
                     imported.note(line, format!("{place}service"), why);
                 }
                 Service::Http { .. } => {
-                    let why = "a rule for all hosts has no equal; publish the service at a host, such as `*.example.com`";
+                    let why = "a rule for all hosts has no equivalent; publish the service at a host, such as `*.example.com`";
                     imported.note(line, format!("{place}service"), why);
                 }
             }

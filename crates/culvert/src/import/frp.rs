@@ -28,7 +28,7 @@ const SERVER_REASONS: &[(&str, &str)] = &[
     ),
     (
         "tcpmux",
-        "has no equal; publish the service with a `tls` or `tcp` endpoint",
+        "has no equivalent; publish the service with a `tls` or `tcp` endpoint",
     ),
 ];
 
@@ -43,11 +43,11 @@ const PROXY_REASONS: &[(&str, &str)] = &[
     ),
     (
         "proxies.transport.bandwidthLimit",
-        "has no equal; the action `rate-limit` counts requests",
+        "has no equivalent; the action `rate-limit` counts requests",
     ),
     (
         "proxies.healthCheck",
-        "has no equal; the action `circuit-breaker` watches responses",
+        "has no equivalent; the action `circuit-breaker` watches responses",
     ),
     (
         "proxies.plugin",
@@ -59,12 +59,12 @@ const PROXY_REASONS: &[(&str, &str)] = &[
     ),
     (
         "proxies.routeByHTTPUser",
-        "has no equal; write a rule with an expression",
+        "has no equivalent; write a rule with an expression",
     ),
-    ("proxies.annotations", "has no equal"),
+    ("proxies.annotations", "has no equivalent"),
     (
         "proxies.multiplexer",
-        "has no equal; publish the service with a `tls` or `tcp` endpoint",
+        "has no equivalent; publish the service with a `tls` or `tcp` endpoint",
     ),
 ];
 
@@ -93,7 +93,10 @@ const CLIENT_REASONS: &[(&str, &str)] = &[
         "name the endpoints on the command line: `culvert start NAME…`",
     ),
     ("includes", "import each file separately"),
-    ("user", "has no equal: names of endpoints have no prefix"),
+    (
+        "user",
+        "has no equivalent: names of endpoints have no prefix",
+    ),
     (
         "loginFailExit",
         "the agent retries until the server refuses it",

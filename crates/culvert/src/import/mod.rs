@@ -1,5 +1,5 @@
 //! Turns configurations of other products into files for `culvert apply`, for the agent and for the server. Whatever
-//! has no equal is listed with its line and the reason: nothing is dropped silently.
+//! has no equivalent is listed with its line and the reason: nothing is dropped silently.
 
 mod caddy;
 mod caddyfile;
@@ -63,7 +63,7 @@ pub struct Imported {
     endpoints: Vec<Value>,
     /// Settings of the server, by section and name.
     settings: BTreeMap<&'static str, BTreeMap<&'static str, Value>>,
-    /// What has no equal.
+    /// What has no equivalent.
     pub notes: Vec<Note>,
 }
 

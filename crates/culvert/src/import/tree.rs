@@ -170,7 +170,11 @@ fn note(path: &str, line: usize, value: &Tree, reasons: &[(&str, &str)], importe
                 note(&format!("{path}[{index}]"), *line, item, reasons, imported);
             }
         }
-        _ => imported.note(line, path, reason.map_or("has no equal", |(_, why)| why)),
+        _ => imported.note(
+            line,
+            path,
+            reason.map_or("has no equivalent", |(_, why)| why),
+        ),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Introduces the agent to the server, and binds its endpoints.
+//! Authenticates the agent, and binds its endpoints.
 
 use std::time::Duration;
 
@@ -14,12 +14,11 @@ use crate::wire::{
     StopEndpointRequest, StreamType,
 };
 
-/// The endpoint is not to be had under its former id.
+/// The server does not bind the endpoint under its previous id.
 const BINDING_CODES: [u16; 2] = [333, 335];
 
 impl Agent {
-    /// Says who the agent is and asks for its endpoints. With a `number`, as a further connection beside
-    /// the one that is the agent's own.
+    /// Authenticates the agent and binds its endpoints. With a `number`, as a further connection of the session.
     pub(in crate::client) async fn introduce(
         &self,
         session: &Session,
@@ -55,7 +54,7 @@ impl Agent {
         let reply: AuthReply = session::call(session, StreamType::AUTH, &request).await?;
         refused(&reply.error)?;
         if number.is_some() && reply.client_id != former_id {
-            return Err(Trouble::Lost("the session is another one now".into()));
+            return Err(Trouble::Lost("the server started another session".into()));
         }
         {
             let mut resumption = self.resumption();
@@ -76,7 +75,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Asks for an endpoint, as the one it was if it was there before.
+    /// Binds an endpoint. One that was bound before keeps its id, token and options.
     pub(super) async fn bind(
         &self,
         session: &Session,
@@ -96,11 +95,11 @@ impl Agent {
             request.extra.token = bound.token;
             request.opts = bound.opts;
         } else if is_further {
-            // The first connection has the first word.
-            return Err(Trouble::Lost("an endpoint is not there yet".into()));
+            // The first connection of the session binds it first.
+            return Err(Trouble::Lost("an endpoint is not bound yet".into()));
         }
         let reply: BindReply = {
-            // The options are kept as they are spelled.
+            // `parse` would change the case of the options' names.
             let reply: Value = session::call_plain(session, StreamType::BIND, &request).await?;
             let opts = reply.get("Opts").cloned().unwrap_or(Value::Null);
             let mut reply: BindReply = wire::parse(reply)
@@ -147,7 +146,7 @@ impl Agent {
         Ok(())
     }
 
-    /// The server took an endpoint away. Its message if it was the last.
+    /// Marks an endpoint that the server stopped. Returns its message if no endpoint is left.
     pub(super) fn taken(&self, request: &StopEndpointRequest) -> Option<String> {
         let mut url = None;
         self.slots.send_modify(|slots| {

@@ -42,7 +42,7 @@ impl Context<'_> {
                     line,
                     // A value may be a secret.
                     row.first().cloned().unwrap_or_default(),
-                    "replacing a part of a header has no equal",
+                    "replacing a part of a header has no equivalent",
                 );
                 return;
             }
@@ -62,7 +62,7 @@ impl Context<'_> {
         match (sign, value.map(template)) {
             (_, Some(None)) => {
                 self.imported
-                    .note(line, field, "its placeholder has no equal");
+                    .note(line, field, "its placeholder has no equivalent");
                 return;
             }
             ('-', _) => actions.push(action("remove-headers", json!({"headers": [name]}))),
@@ -97,9 +97,10 @@ impl Context<'_> {
         for option in &directive.block {
             match option.name.as_str() {
                 "gzip" | "br" | "zstd" => formats.push(option.name.clone()),
-                other => self
-                    .imported
-                    .note(option.line, format!("encode {other}"), "has no equal"),
+                other => {
+                    self.imported
+                        .note(option.line, format!("encode {other}"), "has no equivalent")
+                }
             }
         }
         if formats.is_empty() {
@@ -202,7 +203,11 @@ impl Context<'_> {
         };
         let Some(mut to) = template(to).filter(|_| matches!(code, 301 | 302 | 303 | 307 | 308))
         else {
-            self.deny(directive, scope, "its destination or status has no equal");
+            self.deny(
+                directive,
+                scope,
+                "its destination or status has no equivalent",
+            );
             return true;
         };
         if to.starts_with('/') {
@@ -225,10 +230,10 @@ impl Context<'_> {
         };
         for option in &directive.block {
             let what = format!("{} {}", directive.name, option.name);
-            self.imported.note(option.line, what, "has no equal");
+            self.imported.note(option.line, what, "has no equivalent");
         }
         let Some(body) = template(body) else {
-            self.deny(directive, scope, "its placeholder has no equal");
+            self.deny(directive, scope, "its placeholder has no equivalent");
             return true;
         };
         let mut config = json!({"status_code": status});
@@ -299,13 +304,14 @@ impl Context<'_> {
                     self.imported.note(
                         option.line,
                         format!("reverse_proxy {name}"),
-                        "has no equal; the action `circuit-breaker` watches responses",
+                        "has no equivalent; the action `circuit-breaker` watches responses",
                     );
                 }
-                name => {
-                    self.imported
-                        .note(option.line, format!("reverse_proxy {name}"), "has no equal")
-                }
+                name => self.imported.note(
+                    option.line,
+                    format!("reverse_proxy {name}"),
+                    "has no equivalent",
+                ),
             }
         }
         if let ([(url, is_h2)], true, true) = (urls.as_slice(), is_all, scope.is_top) {

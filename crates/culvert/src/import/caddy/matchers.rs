@@ -23,7 +23,7 @@ pub(super) fn path_matches(path: &str, prefix: &str) -> String {
     format!("req.url.path.matches({})", quoted(&whole))
 }
 
-/// The condition of a named matcher; `None` if a part has no equal.
+/// The condition of a named matcher; `None` if a part has no equivalent.
 pub(super) fn conditions(matcher: &Directive, scope: &Scope) -> Option<String> {
     let rows: Vec<Directive> = match matcher.args.split_first() {
         Some((name, args)) => vec![Directive {

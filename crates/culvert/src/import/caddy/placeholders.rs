@@ -2,7 +2,7 @@
 
 use super::super::literal;
 
-/// A text with placeholders as a template of a policy; `None` if one has no equal.
+/// A text with placeholders as a template of a policy; `None` if one has no equivalent.
 pub(super) fn template(text: &str) -> Option<String> {
     let mut whole = String::new();
     let mut rest = text;
