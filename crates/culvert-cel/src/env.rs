@@ -10,7 +10,7 @@ use crate::limits::{HEIGHT_MAX, Limits};
 use crate::parse;
 use crate::resolver::{Slot, Zones};
 use crate::types::Type;
-use crate::value::Kind;
+use crate::value::ValueType;
 
 /// The variables, functions and limits that expressions are compiled against.
 ///
@@ -47,7 +47,7 @@ pub(crate) enum Leaf {
     },
     Unusable,
     /// The name of a type.
-    Type(Kind),
+    Type(ValueType),
 }
 
 impl Env {
@@ -65,7 +65,7 @@ impl Env {
             mode: Mode::Checked,
             extensions: Vec::new(),
         };
-        for kind in Kind::ALL {
+        for kind in ValueType::ALL {
             env.at(kind.name()).leaf = Some(Leaf::Type(kind));
         }
         env

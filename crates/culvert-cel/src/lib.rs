@@ -45,7 +45,7 @@ pub use probe::compile_and_run_any;
 pub use resolver::{Resolver, Slot, Zones};
 pub use time::{Duration, Timestamp};
 pub use types::Type;
-pub use value::{Key, Kind, Map, RepeatedKey, Value, ValueRef};
+pub use value::{Key, Map, RepeatedKey, Value, ValueRef, ValueType};
 
 #[cfg(test)]
 mod tests;

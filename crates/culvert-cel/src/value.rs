@@ -32,7 +32,7 @@ pub enum Value {
     /// A map.
     Map(Arc<Map>),
     /// A type.
-    Type(Kind),
+    Type(ValueType),
 }
 
 /// A value borrowed from a resolver, an expression or another value.
@@ -61,12 +61,12 @@ pub enum ValueRef<'a> {
     /// A map.
     Map(&'a Map),
     /// A type.
-    Type(Kind),
+    Type(ValueType),
 }
 
 /// The type of a value, which is itself a value (`type(x) == int`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueType {
     /// `null_type`.
     Null,
     /// `bool`.
@@ -93,7 +93,7 @@ pub enum Kind {
     Type,
 }
 
-impl Kind {
+impl ValueType {
     pub(crate) const ALL: [Self; 12] = [
         Self::Null,
         Self::Bool,
@@ -128,7 +128,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ValueType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -162,20 +162,20 @@ impl From<&str> for Value {
 
 impl ValueRef<'_> {
     /// The type of the value.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ValueType {
         match self {
-            Self::Null => Kind::Null,
-            Self::Bool(_) => Kind::Bool,
-            Self::Int(_) => Kind::Int,
-            Self::Uint(_) => Kind::Uint,
-            Self::Double(_) => Kind::Double,
-            Self::String(_) => Kind::String,
-            Self::Bytes(_) => Kind::Bytes,
-            Self::Timestamp(_) => Kind::Timestamp,
-            Self::Duration(_) => Kind::Duration,
-            Self::List(_) => Kind::List,
-            Self::Map(_) => Kind::Map,
-            Self::Type(_) => Kind::Type,
+            Self::Null => ValueType::Null,
+            Self::Bool(_) => ValueType::Bool,
+            Self::Int(_) => ValueType::Int,
+            Self::Uint(_) => ValueType::Uint,
+            Self::Double(_) => ValueType::Double,
+            Self::String(_) => ValueType::String,
+            Self::Bytes(_) => ValueType::Bytes,
+            Self::Timestamp(_) => ValueType::Timestamp,
+            Self::Duration(_) => ValueType::Duration,
+            Self::List(_) => ValueType::List,
+            Self::Map(_) => ValueType::Map,
+            Self::Type(_) => ValueType::Type,
         }
     }
 

@@ -436,7 +436,7 @@ impl EventQueryParameters {
 /// Refuses types of traffic that were requested by name (5408), if this server retains none.
 fn must_be_retained(control: &Control, types: &[String]) -> Result<(), Refusal> {
     let is_traffic = |name: &&String| {
-        let is_of_traffic = |kind: &culvert_events::Kind| kind.family == Family::Traffic;
+        let is_of_traffic = |kind: &culvert_events::EventKind| kind.family == Family::Traffic;
         *name == "traffic" || kinds::find(name).is_some_and(is_of_traffic)
     };
     match types.iter().find(is_traffic) {

@@ -19,7 +19,7 @@ use culvert_base::{Fault, Timestamp};
 
 use crate::failure::{Failure, FailureClass};
 use crate::followers::{Follower, Tailed};
-use crate::health::{Health, State};
+use crate::health::{DestinationState, Health};
 use crate::plane::Plane;
 
 /// Poll intervals, with open tails and without.
@@ -111,9 +111,9 @@ impl Note {
         };
         Health {
             state: match self.state.as_str() {
-                "unhealthy" => State::Unhealthy,
-                "retrying" => State::Retrying,
-                _ => State::Ok,
+                "unhealthy" => DestinationState::Unhealthy,
+                "retrying" => DestinationState::Retrying,
+                _ => DestinationState::Ok,
             },
             last_success_at: at(self.last_success_at),
             last_error_at: at(self.last_error_at),
@@ -455,7 +455,7 @@ mod tests {
 
     fn node(
         name: &str,
-        state: State,
+        state: DestinationState,
         success_at: Option<i64>,
         error_at: Option<i64>,
     ) -> NodeHealth {
@@ -477,7 +477,7 @@ mod tests {
 
     #[test]
     fn the_last_sending_node_sets_the_state_and_counters_are_summed() {
-        use State::{Ok, Retrying, Unhealthy};
+        use DestinationState::{Ok, Retrying, Unhealthy};
         for (nodes, state, code) in [
             (vec![node("a", Ok, None, None)], Ok, None),
             (

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use culvert_base::{Class, Event, Refusal, code};
-use culvert_events::{Capture, Filter, Kind, Record, Selection, encode, kinds};
+use culvert_events::{Capture, EventKind, Filter, Record, Selection, encode, kinds};
 
 use crate::meters::Meters;
 
@@ -56,7 +56,7 @@ pub enum Tailed {
 pub(crate) struct Follower {
     account: String,
     owner: String,
-    pub(crate) traffic: Vec<(&'static Kind, Selection, Option<Filter>)>,
+    pub(crate) traffic: Vec<(&'static EventKind, Selection, Option<Filter>)>,
     audit: Audit,
     waiting: Mutex<Waiting>,
     pub(crate) arrived: Notify,
@@ -234,7 +234,7 @@ impl Tails {
     }
 
     /// The fields that open tails need of each kind.
-    pub(crate) fn captures(&self) -> Vec<(&'static Kind, Capture)> {
+    pub(crate) fn captures(&self) -> Vec<(&'static EventKind, Capture)> {
         let mut captures = Vec::new();
         for follower in self.followers.load().iter() {
             for (kind, selection, filter) in &follower.traffic {
@@ -301,7 +301,7 @@ pub(crate) fn compile(spec: TailSpec) -> Result<Follower, Refusal> {
         fields,
     } = spec;
     let shaped = !fields.is_empty() || !filter.is_empty();
-    let compiled = |kind: &'static Kind| {
+    let compiled = |kind: &'static EventKind| {
         let selection = Selection::parse(kind, &fields)?;
         let filter = match filter.as_str() {
             "" => None,

@@ -14,7 +14,7 @@ use crate::meters::{Counter, DroppedCounters};
 
 /// State of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum DestinationState {
     /// The last send was accepted, or there was none yet.
     Ok,
     /// The last send failed with a transient error.
@@ -23,7 +23,7 @@ pub enum State {
     Unhealthy,
 }
 
-impl State {
+impl DestinationState {
     /// `ok`, `retrying` or `unhealthy`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl State {
 #[derive(Clone, Debug)]
 pub struct Health {
     /// The state.
-    pub state: State,
+    pub state: DestinationState,
     /// When a batch was last accepted.
     pub last_success_at: Option<Timestamp>,
     /// When a send last failed.
@@ -130,13 +130,13 @@ struct Last {
 }
 
 impl Last {
-    fn state(&self) -> State {
+    fn state(&self) -> DestinationState {
         let error = self.error.as_ref();
         let needs_a_hand = error.is_some_and(|error| error.class.needs_a_hand());
         match self.in_a_row {
-            0 => State::Ok,
-            n if needs_a_hand || n >= crate::retry::CIRCUIT_FAILURES => State::Unhealthy,
-            _ => State::Retrying,
+            0 => DestinationState::Ok,
+            n if needs_a_hand || n >= crate::retry::CIRCUIT_FAILURES => DestinationState::Unhealthy,
+            _ => DestinationState::Retrying,
         }
     }
 }
@@ -233,16 +233,16 @@ impl DeliveryCounters {
     }
 
     /// Notes an accepted send. Returns the state before, if it changed.
-    pub(crate) fn succeeded(&self, at: Timestamp) -> Option<State> {
+    pub(crate) fn succeeded(&self, at: Timestamp) -> Option<DestinationState> {
         let mut last = self.last();
         let before = last.state();
         last.success_at = Some(at);
         last.in_a_row = 0;
-        (before != State::Ok).then_some(before)
+        (before != DestinationState::Ok).then_some(before)
     }
 
     /// Notes a failed send. Returns the new state, if it changed.
-    pub(crate) fn failed(&self, failure: &Failure, at: Timestamp) -> Option<State> {
+    pub(crate) fn failed(&self, failure: &Failure, at: Timestamp) -> Option<DestinationState> {
         for (class, counter) in FailureClass::ALL.iter().zip(&self.failures) {
             if *class == failure.class {
                 counter.add(1);
@@ -417,18 +417,18 @@ mod tests {
     fn consecutive_failures_set_the_health_state() {
         let counters = DeliveryCounters::default();
         let at = Timestamp::from_unix_seconds(1);
-        assert_eq!(counters.health().state, State::Ok);
+        assert_eq!(counters.health().state, DestinationState::Ok);
         counters.failed(&Failure::new(FailureClass::Retryable, "503", "busy"), at);
-        assert_eq!(counters.health().state, State::Retrying);
+        assert_eq!(counters.health().state, DestinationState::Retrying);
         for _ in 0..19 {
             counters.failed(&Failure::new(FailureClass::Retryable, "503", "busy"), at);
         }
-        assert_eq!(counters.health().state, State::Unhealthy);
+        assert_eq!(counters.health().state, DestinationState::Unhealthy);
         counters.succeeded(at);
-        assert_eq!(counters.health().state, State::Ok);
+        assert_eq!(counters.health().state, DestinationState::Ok);
         counters.failed(&Failure::new(FailureClass::Auth, "401", "no"), at);
         let health = counters.health();
-        assert_eq!(health.state, State::Unhealthy);
+        assert_eq!(health.state, DestinationState::Unhealthy);
         assert_eq!(health.failures[0], ("retryable", 20));
         assert_eq!(health.failures[1], ("auth", 1));
     }

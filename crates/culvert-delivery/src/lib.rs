@@ -69,7 +69,7 @@ pub use delivery::Delivery;
 pub use event_log::{JetStreamSettings, NatsServers, STREAM_LEASE};
 pub use event_query::{AuditPlace, Cursor, EventPage, EventQuery, LoggedEvent};
 pub use followers::{TAIL_BYTES_MAX, TAIL_LINES_MAX, TailSpec, Tailed};
-pub use health::{Health, State};
+pub use health::{DestinationState, Health};
 pub use meters::Meters;
 pub use net::Net;
 pub use replay::{EventBound, Replay, TrafficRange};

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use culvert_base::sync::lock;
 use culvert_events::bodies::BodyBudget;
-use culvert_events::{Capture, Family, Kind, Record, Recorder};
+use culvert_events::{Capture, EventKind, Family, Record, Recorder};
 
 use crate::meters::{Dropped, Meters};
 use crate::open_pieces::OpenPieces;
@@ -51,15 +51,15 @@ pub(crate) struct RecordShards {
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     /// For subscriptions and tails.
-    pub(crate) followed: Vec<(&'static Kind, Capture)>,
+    pub(crate) followed: Vec<(&'static EventKind, Capture)>,
     /// To be retained.
-    pub(crate) retained: Vec<(&'static Kind, Capture)>,
+    pub(crate) retained: Vec<(&'static EventKind, Capture)>,
 }
 
 /// The captured fields of a kind.
 #[derive(Clone, Copy, Debug)]
 struct Captured {
-    kind: &'static Kind,
+    kind: &'static EventKind,
     capture: Capture,
     /// Whether a subscription or a tail may want its events.
     is_followed: bool,
@@ -125,13 +125,13 @@ impl RecordShards {
         self.has_followers.store(has_followers, Ordering::Release);
     }
 
-    fn captured(&self, kind: &'static Kind) -> Option<Captured> {
+    fn captured(&self, kind: &'static EventKind) -> Option<Captured> {
         let captures = self.captures.load();
         captures.iter().find(|known| known.kind == kind).copied()
     }
 
     /// Whether a subscription or a tail may want events of this kind.
-    fn is_followed(&self, kind: &'static Kind) -> bool {
+    fn is_followed(&self, kind: &'static EventKind) -> bool {
         self.has_followers.load(Ordering::Acquire)
             && self
                 .captured(kind)
@@ -207,7 +207,7 @@ impl RecordShards {
 }
 
 impl Recorder for RecordShards {
-    fn capture(&self, kind: &'static Kind) -> Capture {
+    fn capture(&self, kind: &'static EventKind) -> Capture {
         let captured = self.captured(kind);
         captured.map_or(Capture::NONE, |captured| captured.capture)
     }
@@ -330,7 +330,7 @@ mod tests {
             wake_bytes: 1,
         };
         let offers = RecordShards::new(limits, Arc::default(), None, None);
-        let set = |followed: Vec<(&'static Kind, Capture)>| {
+        let set = |followed: Vec<(&'static EventKind, Capture)>| {
             offers.set_captures(|| {
                 assert!(offers.updating.try_lock().is_err());
                 Wanted {

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use culvert_base::Timestamp;
-use culvert_events::{Capture, EventId, Family, Kind, Packer, Record, Selection, kinds};
+use culvert_events::{Capture, EventId, EventKind, Family, Packer, Record, Selection, kinds};
 use culvert_store::NewPiece;
 
 use crate::meters::Meters;
@@ -27,7 +27,7 @@ const JOINED_EVENTS_MAX: u32 = 2048;
 const JOINED_VALUES_MAX: usize = 1 << 20;
 
 /// Every retained kind, with all its fields.
-pub(crate) fn captures() -> impl Iterator<Item = (&'static Kind, Capture)> {
+pub(crate) fn captures() -> impl Iterator<Item = (&'static EventKind, Capture)> {
     retained_kinds().map(|kind| (kind, Capture::all(kind)))
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn selections() -> Vec<Selection> {
     retained_kinds().map(Selection::all).collect()
 }
 
-fn retained_kinds() -> impl Iterator<Item = &'static Kind> {
+fn retained_kinds() -> impl Iterator<Item = &'static EventKind> {
     let kinds = kinds::ALL.iter().copied();
     kinds.filter(|kind| kind.family == Family::Traffic)
 }

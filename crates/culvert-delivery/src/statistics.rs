@@ -1,6 +1,6 @@
 //! Counts of this node for each destination, for the statistics.
 
-use culvert_statistics::{Field, Frame, Key, Kind, Point};
+use culvert_statistics::{Field, Frame, Key, Point, SubjectKind};
 
 use crate::delivery::Delivery;
 use crate::health::DeliveryCounters;
@@ -31,7 +31,7 @@ impl Delivery {
             let Some(destination) = table.destination(&id) else {
                 continue;
             };
-            let key = Key::new(Kind::Destination, &destination.account, &id);
+            let key = Key::new(SubjectKind::Destination, &destination.account, &id);
             frame.add(key, &counters.point());
         }
     }

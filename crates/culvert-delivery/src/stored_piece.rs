@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use culvert_base::Timestamp;
-use culvert_events::{Kind, Record, Retained, Selection, Unpacked, encode, unpack};
+use culvert_events::{EventKind, Record, Retained, Selection, Unpacked, encode, unpack};
 use culvert_store::BatchClass;
 use serde::Deserialize;
 
@@ -182,7 +182,7 @@ impl<'a> StoredEvent<'a> {
 }
 
 /// The selection of all fields of a retained kind.
-fn whole(kind: &Kind) -> Option<&'static Selection> {
+fn whole(kind: &EventKind) -> Option<&'static Selection> {
     static WHOLE: LazyLock<Vec<Selection>> = LazyLock::new(retained_pieces::selections);
     WHOLE.iter().find(|whole| whole.kind() == kind)
 }

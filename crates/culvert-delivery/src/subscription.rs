@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use culvert_events::{Capture, Filter, Kind, Selection};
+use culvert_events::{Capture, EventKind, Filter, Selection};
 use culvert_store::BatchClass;
 use serde::Deserialize;
 
@@ -39,7 +39,7 @@ pub struct Source {
     /// Only events of this account match.
     pub account: Arc<str>,
     /// The kind of traffic event.
-    pub kind: &'static Kind,
+    pub kind: &'static EventKind,
     /// The fields it receives.
     pub selection: Selection,
     /// Which events it receives; all if there is none.
@@ -73,7 +73,7 @@ pub(crate) struct Compiled {
 
 #[derive(Debug)]
 struct KindPlan {
-    kind: &'static Kind,
+    kind: &'static EventKind,
     capture: Capture,
     accounts: HashMap<Arc<str>, Vec<Group>>,
 }
@@ -234,12 +234,12 @@ impl Compiled {
     }
 
     /// The captured fields of each kind.
-    pub(crate) fn captures(&self) -> impl Iterator<Item = (&'static Kind, Capture)> + '_ {
+    pub(crate) fn captures(&self) -> impl Iterator<Item = (&'static EventKind, Capture)> + '_ {
         self.kinds.iter().map(|plan| (plan.kind, plan.capture))
     }
 
     /// The groups for events of that kind and account.
-    pub(crate) fn groups(&self, kind: &'static Kind, account: &str) -> &[Group] {
+    pub(crate) fn groups(&self, kind: &'static EventKind, account: &str) -> &[Group] {
         self.kinds
             .iter()
             .find(|plan| std::ptr::eq(plan.kind, kind) || plan.kind.name == kind.name)

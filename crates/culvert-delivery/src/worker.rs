@@ -26,7 +26,7 @@ use culvert_store::{BatchClass, DeadLetterReason, Lease, NewBatch, QueueError};
 use self::refused::{Refusing, SplitBatch, SplitMode};
 use crate::batch::{Batch, OpenBatch};
 use crate::failure::{Failure, FailureClass};
-use crate::health::State;
+use crate::health::DestinationState;
 use crate::meters::Dropped;
 use crate::plane::Plane;
 use crate::retry::{Circuit, Failed, Next};
@@ -589,7 +589,7 @@ impl Worker {
     /// Notes that a whole batch was accepted.
     fn recovered(&mut self, destination: &CompiledDestination, now: Timestamp) {
         let id = &self.destination;
-        if destination.counters.succeeded(now) == Some(State::Unhealthy) {
+        if destination.counters.succeeded(now) == Some(DestinationState::Unhealthy) {
             tracing::info!(destination.id = %id, "destination {id} accepts events again");
         }
         if let Some(events) = self.refusing.calm(now) {
@@ -602,13 +602,13 @@ impl Worker {
     fn failed_with(&self, destination: &CompiledDestination, failure: &Failure, now: Timestamp) {
         let id = &self.destination;
         match destination.counters.failed(failure, now) {
-            Some(State::Unhealthy) => {
+            Some(DestinationState::Unhealthy) => {
                 tracing::warn!(destination.id = %id, cause = %failure, "destination {id} is unhealthy");
             }
-            Some(State::Retrying) => {
+            Some(DestinationState::Retrying) => {
                 tracing::debug!(destination.id = %id, cause = %failure, "a send to {id} failed; retrying");
             }
-            Some(State::Ok) | None => {}
+            Some(DestinationState::Ok) | None => {}
         }
     }
 

@@ -22,7 +22,8 @@ use culvert_base::{OsEntropy, SystemClock};
 use culvert_delivery::Delivery;
 use culvert_edge::{Edge, Endpoint, EndpointBinding, Settings, Snapshot, Timeouts, Upstream};
 use culvert_events::{
-    Capture, EventIds, Filter, HTTP_REQUEST_COMPLETE, Kind, Record, Recorder, Selection, encode,
+    Capture, EventIds, EventKind, Filter, HTTP_REQUEST_COMPLETE, Record, Recorder, Selection,
+    encode,
 };
 use culvert_policy::Scheme;
 use culvert_store::{Queue, Store, StoreUrl, Texts};
@@ -47,7 +48,7 @@ struct Writer {
 }
 
 impl Recorder for Writer {
-    fn capture(&self, kind: &'static Kind) -> Capture {
+    fn capture(&self, kind: &'static EventKind) -> Capture {
         match self.is_on && *kind == HTTP_REQUEST_COMPLETE {
             true => Capture::all(kind),
             false => Capture::NONE,

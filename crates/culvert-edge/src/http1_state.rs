@@ -74,7 +74,7 @@ impl Http1State {
     }
 
     /// Records why the open request's body is incomplete. The first reason counts.
-    pub(crate) fn broke(&self, why: Broken) {
+    pub(crate) fn set_broken(&self, why: Broken) {
         self.broken.get_or_init(|| why);
     }
 

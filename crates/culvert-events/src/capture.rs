@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::bodies::BodyBudget;
 use crate::field::Slot;
-use crate::kind::Kind;
+use crate::kind::EventKind;
 use crate::record::Record;
 
 /// A set of fields of one kind.
@@ -18,7 +18,7 @@ impl Capture {
     pub const NONE: Self = Self(0);
 
     /// Every field of `kind`.
-    pub const fn all(kind: &Kind) -> Self {
+    pub const fn all(kind: &EventKind) -> Self {
         Self(u64::MAX >> (64 - kind.fields.len()))
     }
 
@@ -52,7 +52,7 @@ impl Capture {
 pub trait Recorder: Debug + Send + Sync {
     /// The fields of `kind` that subscriptions want now. For most kinds this is usually empty, so
     /// call it before making a record.
-    fn capture(&self, kind: &'static Kind) -> Capture;
+    fn capture(&self, kind: &'static EventKind) -> Capture;
 
     /// Accepts a completed record. Never waits: if the queue is full, the record is dropped and
     /// counted.

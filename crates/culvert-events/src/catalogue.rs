@@ -8,7 +8,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value, json};
 
 use crate::field::{FieldDef, Type};
-use crate::kind::{Family, Kind};
+use crate::kind::{EventKind, Family};
 use crate::kinds;
 
 /// A kind of event whose object is the API's view of a resource.
@@ -32,7 +32,7 @@ pub struct Catalogue {
 #[derive(Clone, Copy, Debug)]
 pub enum CatalogueEntry<'c> {
     /// With a fixed table of fields.
-    Table(&'static Kind),
+    Table(&'static EventKind),
     /// With the view of a resource as its object.
     Audit(&'c AuditKind),
 }
@@ -223,7 +223,7 @@ fn moment(digits: u8) -> String {
     format!(r"^\d{{4}}-\d{{2}}-\d{{2}}T\d{{2}}:\d{{2}}:\d{{2}}\.\d{{{digits}}}Z$")
 }
 
-fn table_of_fields(page: &mut String, kind: &Kind) {
+fn table_of_fields(page: &mut String, kind: &EventKind) {
     page.push_str("| field | type | filterable | null when | meaning |\n|---|---|---|---|---|\n");
     for field in kind.fields {
         let filterable = if field.filterable { "yes" } else { "" };

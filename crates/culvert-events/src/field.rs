@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use culvert_base::Timestamp;
 
-use crate::kind::Kind;
+use crate::kind::EventKind;
 use crate::record::{Cell, Record};
 
 /// The type of a field.
@@ -130,17 +130,17 @@ impl FieldDef {
     }
 }
 
-/// The handle to one field of one kind, made by [`Kind::slot`].
+/// The handle to one field of one kind, made by [`EventKind::slot`].
 ///
 /// `T` is the type of the field, so a value of another type does not compile.
 pub struct Slot<T> {
-    pub(crate) kind: &'static Kind,
+    pub(crate) kind: &'static EventKind,
     pub(crate) index: usize,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T> Slot<T> {
-    pub(crate) const fn new(kind: &'static Kind, index: usize) -> Self {
+    pub(crate) const fn new(kind: &'static EventKind, index: usize) -> Self {
         Self {
             kind,
             index,

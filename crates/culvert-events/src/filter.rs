@@ -12,14 +12,14 @@ use culvert_cel::{Env, Error, ErrorKind, EvalError, Limits, Predicate, Resolver,
 
 use crate::capture::Capture;
 use crate::field::Type;
-use crate::kind::Kind;
+use crate::kind::EventKind;
 use crate::kinds;
 use crate::record::{Cell, Record};
 
 /// A condition on the events of one kind.
 #[derive(Debug)]
 pub struct Filter {
-    kind: &'static Kind,
+    kind: &'static EventKind,
     condition: Predicate,
     capture: Capture,
 }
@@ -35,7 +35,7 @@ impl Filter {
     /// # Errors
     /// 5404 with line and column if it is not a condition, 5405 for an unknown field, 5406 for a
     /// field that filters cannot use.
-    pub fn compile(kind: &'static Kind, source: &str) -> Result<Self, Refusal> {
+    pub fn compile(kind: &'static EventKind, source: &str) -> Result<Self, Refusal> {
         let condition = env(kind).compile_predicate(source).map_err(refusal)?;
         let capture = condition
             .slots()
@@ -51,7 +51,7 @@ impl Filter {
     }
 
     /// The kind it is compiled for.
-    pub fn kind(&self) -> &'static Kind {
+    pub fn kind(&self) -> &'static EventKind {
         self.kind
     }
 
@@ -102,7 +102,7 @@ impl Resolver for Fields<'_> {
 }
 
 /// The environment in which filters on `kind` are compiled.
-fn env(kind: &'static Kind) -> &'static Env {
+fn env(kind: &'static EventKind) -> &'static Env {
     static ENVS: LazyLock<Vec<Env>> =
         LazyLock::new(|| kinds::ALL.iter().copied().map(new_env).collect());
     let index = kinds::ALL
@@ -112,7 +112,7 @@ fn env(kind: &'static Kind) -> &'static Env {
     &ENVS[index]
 }
 
-fn new_env(kind: &Kind) -> Env {
+fn new_env(kind: &EventKind) -> Env {
     let mut env = Env::new(Limits::FILTER);
     for field in kinds::ALL
         .iter()

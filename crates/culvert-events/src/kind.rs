@@ -40,7 +40,7 @@ pub enum Family {
 /// const PORT: Slot<Int64> = HTTP_REQUEST_COMPLETE.slot("conn.server_port");
 /// ```
 #[derive(Debug)]
-pub struct Kind {
+pub struct EventKind {
     /// Name with version suffix: `http_request_complete.v0`.
     pub name: &'static str,
     /// Its family.
@@ -54,7 +54,7 @@ pub struct Kind {
 /// Maximum number of fields of a kind. A capture has one bit for each.
 pub(crate) const FIELDS_MAX: usize = 64;
 
-impl Kind {
+impl EventKind {
     /// A kind of traffic event. In a `static`, a table that cannot be written as nested objects
     /// does not compile: paths must ascend (so that fields of one parent are adjacent), no path may
     /// be another's parent, and at most 64 are allowed.
@@ -122,13 +122,13 @@ impl Kind {
 }
 
 /// Two statics never have the same address, so the address identifies a kind.
-impl PartialEq for Kind {
+impl PartialEq for EventKind {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
     }
 }
 
-impl Eq for Kind {}
+impl Eq for EventKind {}
 
 const fn same(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {

@@ -38,7 +38,7 @@ pub use field::{
 pub use filter::{Filter, FilterFault};
 pub use headers::{Cookies, HeaderRules};
 pub use id::{EventId, EventIds};
-pub use kind::{Family, Kind};
+pub use kind::{EventKind, Family};
 pub use kinds::{HTTP_REQUEST_COMPLETE, TCP_CONNECTION_CLOSED};
 pub use log_filter::{LogFilter, Logged};
 pub use packed::{Packer, Unpacked, unpack};

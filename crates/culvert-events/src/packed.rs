@@ -26,7 +26,7 @@ use std::sync::Arc;
 use culvert_base::Timestamp;
 
 use crate::capture::Capture;
-use crate::kind::{FIELDS_MAX, Kind};
+use crate::kind::{EventKind, FIELDS_MAX};
 use crate::kinds;
 use crate::record::{Cell, Record};
 
@@ -239,7 +239,7 @@ fn push_entry(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-fn push_kind(out: &mut Vec<u8>, kind: &Kind) {
+fn push_kind(out: &mut Vec<u8>, kind: &EventKind) {
     push_entry(out, kind.name);
     out.push(u8::try_from(kind.fields.len()).unwrap_or(u8::MAX));
     for field in kind.fields {
@@ -261,7 +261,7 @@ pub struct Unpacked {
 /// A kind of a segment: which field of the current kind each of its fields is.
 struct ReadKind {
     /// `None` for a kind that this program does not know.
-    kind: Option<&'static Kind>,
+    kind: Option<&'static EventKind>,
     fields: Vec<Option<usize>>,
     /// The place of its last event.
     last: Option<usize>,

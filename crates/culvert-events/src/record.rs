@@ -19,7 +19,7 @@ use crate::field::{FieldDef, Headers, Settable, Slot, Text};
 use crate::headers::{self, Cookies, HeaderRules};
 use crate::id::EventId;
 use crate::json;
-use crate::kind::Kind;
+use crate::kind::EventKind;
 
 /// Maximum number of log entries in an event.
 pub(crate) const LOGS_MAX: usize = 32;
@@ -43,7 +43,7 @@ thread_local! {
 /// A traffic event in progress, with the fields captured so far.
 #[derive(Debug)]
 pub struct Record {
-    kind: &'static Kind,
+    kind: &'static EventKind,
     capture: Capture,
     account: Arc<str>,
     endpoint: Option<Arc<str>>,
@@ -107,7 +107,7 @@ impl JsonSpans {
 
 impl Record {
     /// An event of `kind` in `account`, for which `capture` is recorded.
-    pub fn new(kind: &'static Kind, capture: Capture, account: Arc<str>) -> Self {
+    pub fn new(kind: &'static EventKind, capture: Capture, account: Arc<str>) -> Self {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
         let (mut cells, mut arena) = spare.ok().flatten().unwrap_or_default();
         cells.clear();
@@ -171,7 +171,7 @@ impl Record {
     }
 
     /// Its kind.
-    pub fn kind(&self) -> &'static Kind {
+    pub fn kind(&self) -> &'static EventKind {
         self.kind
     }
 

@@ -8,12 +8,12 @@ use std::ops::Range;
 use culvert_base::Refusal;
 
 use crate::capture::Capture;
-use crate::kind::Kind;
+use crate::kind::EventKind;
 
 /// A non-empty set of fields of one kind.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    kind: &'static Kind,
+    kind: &'static EventKind,
     capture: Capture,
     named: Vec<&'static str>,
     /// The JSON between the id and the timestamp.
@@ -31,7 +31,7 @@ pub(crate) struct Part {
 
 impl Selection {
     /// Every field of `kind`.
-    pub fn all(kind: &'static Kind) -> Self {
+    pub fn all(kind: &'static EventKind) -> Self {
         Self::new(kind, Capture::all(kind), Vec::new())
     }
 
@@ -40,7 +40,7 @@ impl Selection {
     /// # Errors
     /// 5403 with the first path that is not a field of `kind`. A parent such as `conn` is not a
     /// field.
-    pub fn parse<S: AsRef<str>>(kind: &'static Kind, fields: &[S]) -> Result<Self, Refusal> {
+    pub fn parse<S: AsRef<str>>(kind: &'static EventKind, fields: &[S]) -> Result<Self, Refusal> {
         if fields.is_empty() {
             return Ok(Self::all(kind));
         }
@@ -58,7 +58,7 @@ impl Selection {
     }
 
     /// The kind it selects from.
-    pub fn kind(&self) -> &'static Kind {
+    pub fn kind(&self) -> &'static EventKind {
         self.kind
     }
 
@@ -73,7 +73,7 @@ impl Selection {
         &self.named
     }
 
-    fn new(kind: &'static Kind, capture: Capture, named: Vec<&'static str>) -> Self {
+    fn new(kind: &'static EventKind, capture: Capture, named: Vec<&'static str>) -> Self {
         let mut template = br#"","principal":null,"object":{"#.to_vec();
         let mut parts = Vec::new();
         let mut open: Vec<&str> = Vec::new();

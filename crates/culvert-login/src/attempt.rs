@@ -31,7 +31,7 @@ pub(crate) struct Nonce {
 
 /// The `state` parameter, which the provider returns unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(crate) struct State {
+pub(crate) struct AttemptState {
     #[serde(rename = "i")]
     id: [u8; 16],
     /// Identifies the nonce that the attempt belongs to.
@@ -91,24 +91,24 @@ impl Nonce {
     }
 
     /// The PKCE verifier of an attempt: 43 characters.
-    pub(crate) fn verifier(&self, state: &State) -> String {
+    pub(crate) fn verifier(&self, state: &AttemptState) -> String {
         self.made("verifier", &state.id)
     }
 
     /// The nonce of the attempt's ID token.
-    pub(crate) fn token_nonce(&self, state: &State) -> String {
+    pub(crate) fn token_nonce(&self, state: &AttemptState) -> String {
         self.made("nonce", &state.id)
     }
 
     /// Whether the attempt began in the browser with this nonce.
-    pub(crate) fn is_of(&self, state: &State) -> bool {
+    pub(crate) fn is_of(&self, state: &AttemptState) -> bool {
         use subtle::ConstantTimeEq;
         let name = self.made("state", &state.id);
         name.as_bytes().ct_eq(state.nonce.as_bytes()).into()
     }
 }
 
-impl State {
+impl AttemptState {
     pub(crate) fn new(
         entropy: &dyn Entropy,
         nonce: &Nonce,
@@ -196,8 +196,8 @@ mod tests {
         let (keys, entropy) = (LoginKeys::new([[1; 32]]), SeededEntropy::new(1));
         let now = Timestamp::from_unix_seconds(1_800_000_000);
         let (nonce, other) = (Nonce::new(&entropy, now), Nonce::new(&entropy, now));
-        let state = State::new(&entropy, &nonce, "https://a.example", "/x?y=z", now);
-        let again = State::new(&entropy, &nonce, "https://a.example", "/", now);
+        let state = AttemptState::new(&entropy, &nonce, "https://a.example", "/x?y=z", now);
+        let again = AttemptState::new(&entropy, &nonce, "https://a.example", "/", now);
         assert!(nonce.is_of(&state) && nonce.is_of(&again) && !other.is_of(&state));
         assert_ne!(nonce.verifier(&state), nonce.verifier(&again));
         assert_ne!(nonce.verifier(&state), nonce.token_nonce(&state));
@@ -206,12 +206,12 @@ mod tests {
         let sealed = state.seal(&keys, &entropy, "c").unwrap();
         let late = now.plus(ATTEMPT_WITHIN);
         let later = late.plus(Duration::from_secs(1));
-        assert_eq!(State::open(&keys, "c", &sealed, late), Some(state));
-        assert_eq!(State::open(&keys, "c", &sealed, later), None);
-        assert_eq!(State::open(&keys, "d", &sealed, now), None);
+        assert_eq!(AttemptState::open(&keys, "c", &sealed, late), Some(state));
+        assert_eq!(AttemptState::open(&keys, "c", &sealed, later), None);
+        assert_eq!(AttemptState::open(&keys, "d", &sealed, now), None);
         let sealed = nonce.seal(&keys, &entropy, "c").unwrap();
         // Decrypting for another purpose fails.
-        assert_eq!(State::open(&keys, "c", &sealed, now), None);
+        assert_eq!(AttemptState::open(&keys, "c", &sealed, now), None);
         assert_eq!(Nonce::open(&keys, "c", &sealed, later), None);
         let renewed = Nonce::open(&keys, "c", &sealed, late)
             .unwrap()

@@ -14,7 +14,9 @@ use culvert_policy::policy::secret::REDACTED;
 
 use super::SESSION_MAX;
 use super::session::Spans;
-use super::session_middleware::{AppSource, Kind, Login, Options, Provider, SessionMiddleware};
+use super::session_middleware::{
+    AppSource, Login, Options, Provider, SessionMiddleware, SignInAction,
+};
 
 /// Where browsers keep cookies and follow redirects.
 const SCHEMES: &[Scheme] = &[Scheme::Http, Scheme::Https];
@@ -128,7 +130,7 @@ impl Common {
     pub(crate) fn compile(
         self,
         context: &PolicyContext<'_>,
-        kind: Kind,
+        kind: SignInAction,
         provider: Provider,
         app: AppSource,
     ) -> Result<Box<dyn Action>, Refusal> {

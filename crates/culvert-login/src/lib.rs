@@ -55,9 +55,9 @@ pub use self::journal::{
 pub(crate) use self::provider::{Issuer, Known, is_secure};
 pub use self::provider::{ProviderSettings, ProvidersSettings, provider_names};
 pub use self::seal::LoginKeys;
-pub(crate) use self::session_middleware::{AppSource, Kind, Provider};
+pub(crate) use self::session_middleware::{AppSource, Provider, SignInAction};
 
-use self::attempt::{ATTEMPT_WITHIN, State};
+use self::attempt::{ATTEMPT_WITHIN, AttemptState};
 use self::session_middleware::Refresh;
 
 /// The path on the endpoint's host to which the provider redirects the user.
@@ -269,7 +269,7 @@ pub fn forwarded_callback(
     let Some((_, text)) = pairs.find(|(name, _)| name == "state") else {
         return Some(Problem::LoginNoState.answer(to));
     };
-    let Some(state) = State::open(&logins.keys, "", &text, to.info.now()) else {
+    let Some(state) = AttemptState::open(&logins.keys, "", &text, to.info.now()) else {
         return Some(Problem::LoginState.answer(to));
     };
     redirect(&format!("{}{CALLBACK_PATH}?{query}", state.origin))

@@ -9,7 +9,7 @@ use culvert_policy::policy::run::Action;
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 use crate::config::{SIGN_IN, required, sign_in_config};
-use crate::{App, AppSource, Kind, Known, Logins, Provider, provider_names};
+use crate::{App, AppSource, Known, Logins, Provider, SignInAction, provider_names};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "oauth",
@@ -74,7 +74,7 @@ fn compile(context: &PolicyContext<'_>) -> Result<Box<dyn Action>, Refusal> {
     let common = config.common(config.scopes.clone());
     common.compile(
         context,
-        Kind::OAuth,
+        SignInAction::OAuth,
         Provider::Known(known, Arc::new(endpoints)),
         app,
     )

@@ -7,7 +7,7 @@ use culvert_policy::policy::run::Action;
 use url::Url;
 
 use crate::config::{SIGN_IN, required, sign_in_config};
-use crate::{Issuer, Kind, Logins, Provider, is_secure};
+use crate::{Issuer, Logins, Provider, SignInAction, is_secure};
 
 const URL_BYTES_MAX: usize = 1024;
 
@@ -56,7 +56,7 @@ fn compile(context: &PolicyContext<'_>) -> Result<Box<dyn Action>, Refusal> {
     let common = config.common(scopes);
     common.compile(
         context,
-        Kind::OpenIdConnect,
+        SignInAction::OpenIdConnect,
         Provider::Issuer(Box::new(issuer)),
         app,
     )

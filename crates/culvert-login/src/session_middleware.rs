@@ -40,7 +40,7 @@ const USER_AGENT_BYTES_MAX: usize = 512;
 
 /// Which of the two actions this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SignInAction {
     OAuth,
     OpenIdConnect,
 }
@@ -62,7 +62,7 @@ pub(crate) enum AppSource {
 
 /// The configuration of an action.
 pub(crate) struct Options {
-    pub(crate) kind: Kind,
+    pub(crate) kind: SignInAction,
     pub(crate) provider: Provider,
     pub(crate) app: AppSource,
     pub(crate) auth_id: String,
@@ -116,7 +116,7 @@ impl fmt::Debug for SessionMiddleware {
     }
 }
 
-impl Kind {
+impl SignInAction {
     /// The name of the action's results.
     fn result(self) -> &'static str {
         match self {
@@ -281,7 +281,7 @@ impl SessionMiddleware {
         let person = session.map_or(&nobody, |session| &session.person);
         let tokens = session.map_or(&no_tokens, |session| &session.tokens);
         let text = |text: &str| Value::from(text);
-        let is_oauth = self.options.kind == Kind::OAuth;
+        let is_oauth = self.options.kind == SignInAction::OAuth;
         let session_id = match is_oauth {
             true => "current_provider_session_id",
             false => "current_session_id",

@@ -8,7 +8,7 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use crate::code::{ErrorCode, Violation};
 use crate::frame::StreamId;
-use crate::frame::{FIN, GOAWAY_FIXED_BYTES, HEAD_BYTES, Head, INCREMENT_MAX, Kind, SYN};
+use crate::frame::{FIN, FrameType, GOAWAY_FIXED_BYTES, HEAD_BYTES, Head, INCREMENT_MAX, SYN};
 
 /// A decoded part of the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl Decoder {
         };
         let head = Head::decode(*bytes);
         match head.kind {
-            Kind::Data => {
+            FrameType::Data => {
                 let id = stream(head)?;
                 input.advance(HEAD_BYTES);
                 if head.length > 0 {
@@ -124,11 +124,11 @@ impl Decoder {
                     length: head.length,
                 }))
             }
-            Kind::Rst => Ok(word(head, input)?.map(|(id, word)| Piece::Rst {
+            FrameType::Rst => Ok(word(head, input)?.map(|(id, word)| Piece::Rst {
                 id,
                 code: ErrorCode(word),
             })),
-            Kind::WndInc => {
+            FrameType::WndInc => {
                 let Some((id, word)) = word(head, input)? else {
                     return Ok(None);
                 };
@@ -137,7 +137,7 @@ impl Decoder {
                     increment => Ok(Some(Piece::WndInc { id, increment })),
                 }
             }
-            Kind::GoAway => {
+            FrameType::GoAway => {
                 if head.length < GOAWAY_FIXED_BYTES {
                     return Err(violation(ErrorCode::FRAME_SIZE, "GOAWAY of a wrong length"));
                 }
@@ -158,7 +158,7 @@ impl Decoder {
                 self.at = At::Skip { left: usize::MAX };
                 Ok(Some(Piece::GoAway { code, text }))
             }
-            Kind::Unknown(_) => {
+            FrameType::Unknown(_) => {
                 input.advance(HEAD_BYTES);
                 if head.length > 0 {
                     self.at = At::Skip { left: head.length };

@@ -84,7 +84,7 @@ impl fmt::Debug for StreamId {
 
 /// The type of a frame; the upper half of the head's fourth byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FrameType {
     Rst,
     Data,
     WndInc,
@@ -92,7 +92,7 @@ pub(crate) enum Kind {
     Unknown(u8),
 }
 
-impl Kind {
+impl FrameType {
     const fn bits(self) -> u8 {
         match self {
             Self::Rst => 0,
@@ -124,7 +124,7 @@ pub(crate) const SYN: u8 = 0x2;
 pub(crate) struct Head {
     /// Length of the payload, at most [`PAYLOAD_BYTES_MAX`].
     pub(crate) length: usize,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameType,
     pub(crate) flags: u8,
     /// Zero for GOAWAY, a stream id for other types.
     pub(crate) id: u32,
@@ -153,7 +153,7 @@ impl Head {
         let [l0, l1, l2, bits, i0, i1, i2, i3] = bytes;
         Self {
             length: u32::from_be_bytes([0, l0, l1, l2]) as usize,
-            kind: Kind::from_bits(bits >> 4),
+            kind: FrameType::from_bits(bits >> 4),
             flags: bits & 0xF,
             id: u32::from_be_bytes([i0, i1, i2, i3]) & STREAM_ID_MAX,
         }
@@ -227,7 +227,7 @@ impl Frame {
 pub(crate) fn data_head(id: StreamId, flags: u8, length: usize) -> [u8; HEAD_BYTES] {
     Head {
         length,
-        kind: Kind::Data,
+        kind: FrameType::Data,
         flags,
         id: id.get(),
     }
@@ -235,11 +235,11 @@ pub(crate) fn data_head(id: StreamId, flags: u8, length: usize) -> [u8; HEAD_BYT
 }
 
 pub(crate) fn rst(id: StreamId, code: ErrorCode) -> [u8; HEAD_BYTES + 4] {
-    with_word(Kind::Rst, id, code.0)
+    with_word(FrameType::Rst, id, code.0)
 }
 
 pub(crate) fn window_increment(id: StreamId, increment: u32) -> [u8; HEAD_BYTES + 4] {
-    with_word(Kind::WndInc, id, increment & INCREMENT_MAX)
+    with_word(FrameType::WndInc, id, increment & INCREMENT_MAX)
 }
 
 pub(crate) fn goaway_head(
@@ -249,7 +249,7 @@ pub(crate) fn goaway_head(
 ) -> [u8; HEAD_BYTES + GOAWAY_FIXED_BYTES] {
     let head = Head {
         length: GOAWAY_FIXED_BYTES + text,
-        kind: Kind::GoAway,
+        kind: FrameType::GoAway,
         flags: 0,
         id: 0,
     };
@@ -260,7 +260,7 @@ pub(crate) fn goaway_head(
     bytes
 }
 
-fn with_word(kind: Kind, id: StreamId, word: u32) -> [u8; HEAD_BYTES + 4] {
+fn with_word(kind: FrameType, id: StreamId, word: u32) -> [u8; HEAD_BYTES + 4] {
     let head = Head {
         length: 4,
         kind,

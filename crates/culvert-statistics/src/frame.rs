@@ -8,7 +8,7 @@ use crate::point::Point;
 
 /// What a point is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum SubjectKind {
     /// All endpoints of an account together.
     Account,
     /// An endpoint.
@@ -21,7 +21,7 @@ pub enum Kind {
     Node,
 }
 
-impl Kind {
+impl SubjectKind {
     const ALL: [(Self, &'static str); 5] = [
         (Self::Account, "a"),
         (Self::Endpoint, "e"),
@@ -45,7 +45,7 @@ pub struct Key(Box<str>);
 
 impl Key {
     /// The key of a subject.
-    pub fn new(kind: Kind, account: &str, id: &str) -> Self {
+    pub fn new(kind: SubjectKind, account: &str, id: &str) -> Self {
         Self(format!("{}/{account}/{id}", kind.letter()).into())
     }
 
@@ -61,14 +61,14 @@ impl Key {
     }
 
     /// The start of the keys of all subjects of a kind in an account.
-    pub fn prefix(kind: Kind, account: &str) -> String {
+    pub fn prefix(kind: SubjectKind, account: &str) -> String {
         format!("{}/{account}/", kind.letter())
     }
 
-    fn parts(&self) -> Option<(Kind, &str, &str)> {
+    fn parts(&self) -> Option<(SubjectKind, &str, &str)> {
         let (letter, rest) = self.0.split_once('/')?;
         let (account, id) = rest.split_once('/')?;
-        let mut all = Kind::ALL.iter();
+        let mut all = SubjectKind::ALL.iter();
         let (kind, _) = all.find(|(_, known)| *known == letter)?;
         Some((*kind, account, id))
     }
@@ -219,14 +219,14 @@ mod tests {
     #[test]
     fn a_frame_is_read_back_in_part() {
         let mut frame = Frame::default();
-        let one = Key::new(Kind::Endpoint, "ac_1", "ep_1");
+        let one = Key::new(SubjectKind::Endpoint, "ac_1", "ep_1");
         frame.add(one.clone(), &point(3));
         frame.add(one, &point(4));
-        frame.add(Key::new(Kind::Node, "", "a/b"), &point(5));
-        frame.add(Key::new(Kind::Node, "", "idle"), &Point::default());
+        frame.add(Key::new(SubjectKind::Node, "", "a/b"), &point(5));
+        frame.add(Key::new(SubjectKind::Node, "", "idle"), &Point::default());
         let bytes = frame.encode();
         assert_eq!(Frame::decode(&bytes, |_| true), Ok(frame));
-        let prefix = Key::prefix(Kind::Endpoint, "ac_1");
+        let prefix = Key::prefix(SubjectKind::Endpoint, "ac_1");
         let part = Frame::decode(&bytes, |key| key.starts_with(&prefix)).unwrap();
         let points: Vec<_> = part
             .points()

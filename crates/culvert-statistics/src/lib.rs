@@ -14,7 +14,7 @@ mod point;
 mod traffic;
 
 pub use codec::Malformed;
-pub use frame::{Chunk, Frame, Key, Kind};
+pub use frame::{Chunk, Frame, Key, SubjectKind};
 pub use histogram::{AtomicHistogram, BUCKETS, Histogram, upper_bound};
 pub use point::{Field, Merge, Point};
 pub use traffic::{EndpointCounters, Slot, Traffic, TrafficTotals};

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use culvert_base::sync::lock;
 
-use crate::frame::{Frame, Key, Kind};
+use crate::frame::{Frame, Key, SubjectKind};
 use crate::histogram::AtomicHistogram;
 use crate::point::{Field, Point};
 
@@ -285,12 +285,15 @@ impl Traffic {
         let state = &mut *state;
         for (endpoint, counted) in &mut state.endpoints {
             let point = counted.read();
-            frame.add(Key::new(Kind::Account, &counted.account, ""), &point);
-            frame.add(Key::new(Kind::Endpoint, &counted.account, endpoint), &point);
+            frame.add(Key::new(SubjectKind::Account, &counted.account, ""), &point);
+            frame.add(
+                Key::new(SubjectKind::Endpoint, &counted.account, endpoint),
+                &point,
+            );
         }
         for counted in state.others.values_mut() {
             let point = counted.read();
-            frame.add(Key::new(Kind::Account, &counted.account, ""), &point);
+            frame.add(Key::new(SubjectKind::Account, &counted.account, ""), &point);
         }
         let is_idle = |_: &Arc<str>, counted: &mut Counted| counted.gives_up();
         for (_, counted) in state.endpoints.extract_if(is_idle) {

@@ -18,7 +18,7 @@ use crate::{postgres, sqlite};
 
 /// Selects one of the two databases of an installation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(crate) struct DatabasePart {
     /// File beside the state file; `None` for the state file itself.
     pub(crate) file: Option<&'static str>,
     pub(crate) schema: &'static str,
@@ -28,7 +28,7 @@ pub(crate) struct Part {
     pub(crate) postgres_readers: usize,
 }
 
-pub(crate) const STATE: Part = Part {
+pub(crate) const STATE: DatabasePart = DatabasePart {
     file: None,
     schema: "culvert",
     steps: migrate::STATE,
@@ -50,7 +50,11 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    pub(crate) async fn open(url: &StoreUrl, part: Part, clock: &dyn Clock) -> Result<Self, Fault> {
+    pub(crate) async fn open(
+        url: &StoreUrl,
+        part: DatabasePart,
+        clock: &dyn Clock,
+    ) -> Result<Self, Fault> {
         let (site, n_readers) = match url {
             StoreUrl::Sqlite(path) => {
                 let path = match part.file {

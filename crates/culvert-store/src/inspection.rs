@@ -5,7 +5,7 @@ use std::fs;
 
 use culvert_base::{Clock, Fault, Timestamp};
 
-use crate::database::{Part, STATE};
+use crate::database::{DatabasePart, STATE};
 use crate::dialect::{Access, Arg, Site, While};
 use crate::migrate::Step;
 use crate::queue::EVENTS;
@@ -65,7 +65,11 @@ pub async fn inspect(url: &StoreUrl, clock: &dyn Clock) -> Result<[Inspection; 2
     ])
 }
 
-async fn inspect_part(url: &StoreUrl, part: Part, clock: &dyn Clock) -> Result<Inspection, Fault> {
+async fn inspect_part(
+    url: &StoreUrl,
+    part: DatabasePart,
+    clock: &dyn Clock,
+) -> Result<Inspection, Fault> {
     let doing = "inspecting the database";
     let (site, name, bytes) = match url {
         StoreUrl::Sqlite(path) => {

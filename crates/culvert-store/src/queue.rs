@@ -36,7 +36,7 @@ pub use self::queue_log::bodies::NewTrafficBody;
 pub use self::queue_log::statistics::{FrameRange, StatisticChunk, StatisticFrame};
 use self::queue_log::{QueueCommand, QueueLog, QueueOutcome, Settlement};
 pub use self::traffic::{Piece, RetainedTraffic};
-use crate::database::{Database, Part};
+use crate::database::{Database, DatabasePart};
 use crate::dialect::{Arg, While};
 use crate::migrate;
 use crate::pool::Pool;
@@ -58,7 +58,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
 }
 
-pub(crate) const EVENTS: Part = Part {
+pub(crate) const EVENTS: DatabasePart = DatabasePart {
     file: Some("events.db"),
     schema: "culvert_events",
     steps: migrate::EVENTS,

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use culvert_http::http1::{
-    BodyWriter, FinalHead, Part, ResponseHead, ResponseReader, WriteBuffer, WrongLength,
+    BodyPart, BodyWriter, FinalHead, ResponseHead, ResponseReader, WriteBuffer, WrongLength,
 };
 use culvert_io::{Pipe, ReadBuffer, RelayEnd, write};
 use http::{Method, response};
@@ -140,12 +140,12 @@ impl<B: UploadBody> Http1Client<B> {
         loop {
             let part = self.reader.body(self.inbox.bytes());
             match part.map_err(Http1ClientError::Malformed)? {
-                Part::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
-                Part::Trailers(trailers) => {
+                BodyPart::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                BodyPart::Trailers(trailers) => {
                     return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                 }
-                Part::End => return Poll::Ready(None),
-                Part::More => {}
+                BodyPart::End => return Poll::Ready(None),
+                BodyPart::More => {}
             }
             if ready!(self.poll_fill(cx))? == 0 && !self.reader.close() {
                 return Poll::Ready(Some(Err(Http1ClientError::Ended)));

@@ -6,7 +6,7 @@ use culvert_base::sync::lock;
 use culvert_control::{Control, StatisticsSource};
 use culvert_delivery::Delivery;
 use culvert_edge::Edge;
-use culvert_statistics::{Field, Frame, Key, Kind, Point};
+use culvert_statistics::{Field, Frame, Key, Point, SubjectKind};
 use culvert_store::{Queue, Store};
 
 /// The parts of a node that count.
@@ -55,7 +55,7 @@ impl NodeSource {
 
 impl StatisticsSource for NodeSource {
     fn read(&self, frame: &mut Frame) {
-        frame.add(Key::new(Kind::Node, "", &self.node), &self.process());
+        frame.add(Key::new(SubjectKind::Node, "", &self.node), &self.process());
         if let Some(edge) = &self.edge {
             edge.traffic().read(frame);
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use culvert_base::sync::lock;
 use culvert_base::{Ksuid, Timestamp};
-use culvert_statistics::{Field, Frame, Key, Kind, Point};
+use culvert_statistics::{Field, Frame, Key, Point, SubjectKind};
 use culvert_tunnel::driver::SessionTraffic;
 use culvert_tunnel::server::{Bindings, EndReason};
 use rustls::sign::CertifiedKey;
@@ -149,7 +149,7 @@ impl Agents {
             // Directions are those of endpoints: bytes from clients are sent to the agent.
             point.add(Field::BytesIn, traffic.sent);
             point.add(Field::BytesOut, traffic.received);
-            frame.add(Key::new(Kind::Agent, &live.account, &id), &point);
+            frame.add(Key::new(SubjectKind::Agent, &live.account, &id), &point);
         }
     }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use culvert_base::{Refusal, Timestamp, code};
-use culvert_statistics::{Field, Key, Kind, Point};
+use culvert_statistics::{Field, Key, Point, SubjectKind};
 use schemars::SchemaGenerator;
 
 use super::read::{Range, Selection};
@@ -161,13 +161,13 @@ fn given<'q>(
 }
 
 /// A kind of subjects by name.
-fn kind(name: &str, caller: &Caller) -> Result<Kind, Refusal> {
+fn kind(name: &str, caller: &Caller) -> Result<SubjectKind, Refusal> {
     match name {
-        "account" => Ok(Kind::Account),
-        "endpoint" => Ok(Kind::Endpoint),
-        "destination" => Ok(Kind::Destination),
-        "agent" => Ok(Kind::Agent),
-        "node" if caller.role == Role::Admin => Ok(Kind::Node),
+        "account" => Ok(SubjectKind::Account),
+        "endpoint" => Ok(SubjectKind::Endpoint),
+        "destination" => Ok(SubjectKind::Destination),
+        "agent" => Ok(SubjectKind::Agent),
+        "node" if caller.role == Role::Admin => Ok(SubjectKind::Node),
         "node" => Err(Refusal::new(
             code::NOT_ADMIN,
             "Only admins may read the statistics of nodes.",
@@ -179,18 +179,18 @@ fn kind(name: &str, caller: &Caller) -> Result<Kind, Refusal> {
     }
 }
 
-fn shape(kind: Kind) -> Shape {
+fn shape(kind: SubjectKind) -> Shape {
     match kind {
-        Kind::Account | Kind::Endpoint | Kind::Agent => Shape::Traffic,
-        Kind::Destination => Shape::Delivery,
-        Kind::Node => Shape::Node,
+        SubjectKind::Account | SubjectKind::Endpoint | SubjectKind::Agent => Shape::Traffic,
+        SubjectKind::Destination => Shape::Delivery,
+        SubjectKind::Node => Shape::Node,
     }
 }
 
 /// The account in the keys of a kind.
-fn account_of(kind: Kind, caller: &Caller) -> &str {
+fn account_of(kind: SubjectKind, caller: &Caller) -> &str {
     match kind {
-        Kind::Node => "",
+        SubjectKind::Node => "",
         _ => &caller.account,
     }
 }
@@ -270,11 +270,11 @@ async fn series(control: &Control, call: Call) -> Result<Reply, Error> {
     let id = given.get("id").copied();
     let account = account_of(kind, &call.caller);
     let selection = match (kind, id) {
-        (Kind::Account, Some(_)) => {
+        (SubjectKind::Account, Some(_)) => {
             return Err(invalid("id", "requires a `subject` other than `account`").into());
         }
-        (Kind::Account, None) => Selection::One(Key::new(kind, account, "")),
-        (Kind::Node, None) => Selection::All(kind, account.to_owned()),
+        (SubjectKind::Account, None) => Selection::One(Key::new(kind, account, "")),
+        (SubjectKind::Node, None) => Selection::All(kind, account.to_owned()),
         (_, Some(id)) => Selection::One(Key::new(kind, account, id)),
         (_, None) => return Err(invalid("id", "is required for this `subject`").into()),
     };
@@ -334,14 +334,14 @@ async fn top(control: &Control, call: Call) -> Result<Reply, Error> {
     let subject = given.get("subject").copied().unwrap_or("endpoint");
     let kind = kind(subject, &call.caller)?;
     let usual = match kind {
-        Kind::Account => {
+        SubjectKind::Account => {
             let why = "must be `endpoint`, `destination`, `agent` or `node`";
             return Err(invalid("subject", why).into());
         }
-        Kind::Endpoint => "requests",
-        Kind::Agent => "bytes",
-        Kind::Destination => "events",
-        Kind::Node => "cpu",
+        SubjectKind::Endpoint => "requests",
+        SubjectKind::Agent => "bytes",
+        SubjectKind::Destination => "events",
+        SubjectKind::Node => "cpu",
     };
     let order = given.get("order").copied().unwrap_or(usual);
     if rank(order, &Point::default()).is_none() {

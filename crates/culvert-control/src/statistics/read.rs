@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use culvert_base::Fault;
-use culvert_statistics::{Chunk, Frame, Key, Kind, Point};
+use culvert_statistics::{Chunk, Frame, Key, Point, SubjectKind};
 
 use super::{Resolution, Statistics, floor};
 
@@ -18,7 +18,7 @@ pub(super) enum Selection {
     /// One subject.
     One(Key),
     /// All subjects of a kind in an account.
-    All(Kind, String),
+    All(SubjectKind, String),
 }
 
 impl Selection {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use culvert_statistics::{Field, Frame, Key, Kind, Point};
+use culvert_statistics::{Field, Frame, Key, Point, SubjectKind};
 use culvert_store::{Queue, StoreUrl};
 
 use crate::tests::*;
@@ -48,7 +48,7 @@ impl Node {
         }
     }
 
-    fn counts(&self, kind: Kind, account: &str, id: &str, point: Point) {
+    fn counts(&self, kind: SubjectKind, account: &str, id: &str, point: Point) {
         let key = Key::new(kind, account, id);
         self.source.0.lock().unwrap().push((key, point));
     }
@@ -70,13 +70,13 @@ impl Rig {
     async fn node(&self, name: &str) -> Node {
         let node = Node::new(&self.queue, name, StatisticsSettings::default());
         let account = &self.admin.account;
-        node.counts(Kind::Endpoint, account, "ep_1", requests());
-        node.counts(Kind::Account, account, "", requests());
-        node.counts(Kind::Endpoint, "ac_other", "ep_other", requests());
+        node.counts(SubjectKind::Endpoint, account, "ep_1", requests());
+        node.counts(SubjectKind::Account, account, "", requests());
+        node.counts(SubjectKind::Endpoint, "ac_other", "ep_other", requests());
         let mut process = Point::default();
         process.add(Field::CpuMillis, 500);
         process.add(Field::OpenConnections, 3);
-        node.counts(Kind::Node, "", name, process);
+        node.counts(SubjectKind::Node, "", name, process);
         node
     }
 
@@ -156,7 +156,7 @@ async fn top_lists_are_sorted_and_limited_to_the_account() {
         let mut point = Point::default();
         point.add(Field::Status2xx, requests);
         point.add(Field::Aborted, failed);
-        node.counts(Kind::Endpoint, &account, id, point);
+        node.counts(SubjectKind::Endpoint, &account, id, point);
     }
     node.run(&rig.clock, 20 * MINUTE).await;
     let ids = async |query: &str| -> Vec<Value> {
@@ -232,11 +232,11 @@ async fn old_and_surplus_statistics_are_deleted() {
     };
     let mut node = Node::new(&rig.queue, "a", settings);
     let account = rig.admin.account.clone();
-    node.counts(Kind::Endpoint, &account, "ep_1", requests());
+    node.counts(SubjectKind::Endpoint, &account, "ep_1", requests());
     node.run(&rig.clock, 180 * MINUTE).await;
     let begin = rig.clock.now().minus(180 * MINUTE).unix_seconds();
     let chunks = async |step: i64| {
-        let subject = Key::new(Kind::Endpoint, &account, "ep_1").to_string();
+        let subject = Key::new(SubjectKind::Endpoint, &account, "ep_1").to_string();
         let range = (begin, i64::MAX);
         let chunks = rig.queue.statistic_chunks(step, &subject, range, 1000);
         chunks.await.unwrap().len()
@@ -268,7 +268,7 @@ async fn frames_of_a_lost_node_are_folded_by_another() {
     gone.run(&rig.clock, 2 * MINUTE).await;
     let mut node = rig.node("a").await;
     node.source.0.lock().unwrap().clear();
-    node.counts(Kind::Node, "", "a", requests());
+    node.counts(SubjectKind::Node, "", "a", requests());
     rig.clock.advance(120 * MINUTE);
     node.look(rig.clock.now()).await;
     let frames = rig
@@ -294,7 +294,7 @@ async fn an_interrupted_fold_counts_once() {
         .await
         .unwrap();
     let (key, at) = (
-        Key::new(Kind::Account, &rig.admin.account, ""),
+        Key::new(SubjectKind::Account, &rig.admin.account, ""),
         rig.clock.now().minus(4 * MINUTE).unix_seconds(),
     );
     let mut chunk = culvert_statistics::Chunk::default();
@@ -331,7 +331,7 @@ async fn an_unavailable_store_delays_statistics_and_drops_the_oldest() {
         "a".to_owned(),
         StatisticsSettings::default(),
     );
-    node.counts(Kind::Account, &account, "", requests());
+    node.counts(SubjectKind::Account, &account, "", requests());
     node.run(&rig.clock, Duration::from_secs(10)).await;
     let gone = Statistics::new(dead, "a".to_owned(), StatisticsSettings::default());
     for _ in 0..70 {

@@ -7,7 +7,7 @@ use culvert_store::BatchClass;
 use super::bench::{Bench, Scripted, failure, record, source};
 use super::until;
 use crate::failure::FailureClass;
-use crate::health::State;
+use crate::health::DestinationState;
 use crate::target::verdict::Verdict;
 use crate::{Tail, TailSpec, Tailed};
 
@@ -49,8 +49,8 @@ async fn every_node_shows_the_health_of_all_nodes() {
         loop {
             let well = delivery.cluster_health("ed_1").await.unwrap();
             let ill = delivery.cluster_health("ed_2").await.unwrap();
-            if well.health.sent == 7 && ill.health.state == State::Unhealthy {
-                assert_eq!(well.health.state, State::Ok);
+            if well.health.sent == 7 && ill.health.state == DestinationState::Unhealthy {
+                assert_eq!(well.health.state, DestinationState::Ok);
                 let names: Vec<&str> = well.nodes.iter().map(|node| &*node.node).collect();
                 assert_eq!(names, ["one", "other"]);
                 let sent: Vec<u64> = well.nodes.iter().map(|node| node.health.sent).collect();
@@ -82,7 +82,7 @@ async fn a_failure_on_one_node_is_shown_by_an_idle_node() {
     let began = std::time::Instant::now();
     loop {
         let shown = other.delivery.cluster_health("ed_1").await.unwrap();
-        if shown.health.state == State::Unhealthy {
+        if shown.health.state == DestinationState::Unhealthy {
             assert_eq!(shown.health.last_error.unwrap().code, "404");
             break;
         }

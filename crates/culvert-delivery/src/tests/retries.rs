@@ -7,7 +7,7 @@ use super::bench::{Bench, Scripted, failure};
 use culvert_base::{Clock, Timestamp};
 use culvert_store::BatchClass;
 
-use crate::State;
+use crate::DestinationState;
 use crate::failure::{Failure, FailureClass};
 use crate::fake::until;
 use crate::target::verdict::{Outcome, Verdict};
@@ -40,7 +40,7 @@ async fn a_failed_batch_is_retried_after_its_delay() {
     );
     assert_eq!(
         bench.delivery.health("ed_1").unwrap().state,
-        State::Retrying
+        DestinationState::Retrying
     );
 
     bench.clock.advance(wait);
@@ -56,7 +56,7 @@ async fn a_failed_batch_is_retried_after_its_delay() {
     let health = bench.delivery.health("ed_1").unwrap();
     assert_eq!(
         (health.state, health.sent, health.batches),
-        (State::Ok, 1, 3)
+        (DestinationState::Ok, 1, 3)
     );
     assert_eq!(health.last_error.unwrap().code, "429");
 }
@@ -150,7 +150,7 @@ async fn refused_credentials_make_a_destination_unhealthy_until_an_edit() {
     worker.step().await.unwrap();
     assert_eq!(
         bench.delivery.health("ed_1").unwrap().state,
-        State::Unhealthy
+        DestinationState::Unhealthy
     );
     assert!(
         wrong.keys().iter().all(|key| key == "ev_1:esb_1"),
@@ -161,7 +161,10 @@ async fn refused_credentials_make_a_destination_unhealthy_until_an_edit() {
     bench.publish_revision(2, &[("ed_1", &right)]);
     while worker.step().await.unwrap() == Step::Moved {}
     assert_eq!(right.keys(), ["ev_1:esb_1", "ev_2:esb_1"]);
-    assert_eq!(bench.delivery.health("ed_1").unwrap().state, State::Ok);
+    assert_eq!(
+        bench.delivery.health("ed_1").unwrap().state,
+        DestinationState::Ok
+    );
 }
 
 #[tokio::test]
@@ -239,7 +242,7 @@ async fn after_twenty_failures_one_probe_per_step_is_sent() {
     }
     assert_eq!(
         bench.delivery.health("ed_1").unwrap().state,
-        State::Unhealthy
+        DestinationState::Unhealthy
     );
 }
 

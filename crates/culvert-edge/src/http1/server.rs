@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::sync::lock;
-use culvert_http::http1::{Part, RequestHead, RequestReader, Violation, WriteBuffer, head};
+use culvert_http::http1::{BodyPart, RequestHead, RequestReader, Violation, WriteBuffer, head};
 use culvert_http::slow_reader::SlowReader;
 use culvert_io::{Alarm, Pipe, ReadBuffer, RelayClient, RelayEnd, write};
 use http::{Version, response};
@@ -408,15 +408,15 @@ impl Conn {
                 return Poll::Ready(Some(Err(BodyAborted)));
             }
             match self.reading.body(self.inbox.bytes()) {
-                Ok(Part::Data(data)) => {
+                Ok(BodyPart::Data(data)) => {
                     self.state.http1.set_payload(self.reading.payload().bytes());
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
-                Ok(Part::Trailers(trailers)) => {
+                Ok(BodyPart::Trailers(trailers)) => {
                     return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                 }
-                Ok(Part::End) => return Poll::Ready(None),
-                Ok(Part::More) => {}
+                Ok(BodyPart::End) => return Poll::Ready(None),
+                Ok(BodyPart::More) => {}
                 Err(violation) => {
                     self.refuse(violation);
                     continue;
@@ -428,7 +428,7 @@ impl Conn {
             }
             self.send_interim(cx);
             match self.poll_fill(cx) {
-                Poll::Ready(Ok(0) | Err(_)) => self.state.http1.broke(Broken::Left),
+                Poll::Ready(Ok(0) | Err(_)) => self.state.http1.set_broken(Broken::Left),
                 Poll::Ready(Ok(_)) => {}
                 // The task that waits for the response has the timeout.
                 Poll::Pending => return Poll::Pending,
@@ -446,7 +446,7 @@ impl Conn {
         self.state.edge.meters.requests_refused.up();
         self.reading.refuse(violation);
         if self.state.http1.turn() != Http1Turn::Client {
-            self.state.http1.broke(Broken::Refused(violation));
+            self.state.http1.set_broken(Broken::Refused(violation));
         }
         self.inbox.rest();
     }

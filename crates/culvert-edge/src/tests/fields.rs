@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use culvert_events::{HTTP_REQUEST_COMPLETE, Kind, TCP_CONNECTION_CLOSED};
+use culvert_events::{EventKind, HTTP_REQUEST_COMPLETE, TCP_CONNECTION_CLOSED};
 use culvert_policy::Scheme;
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
@@ -118,7 +118,7 @@ on_http_response:
 "#;
 
 /// What the events of one kind say, by path; of two that say something the later one counts.
-fn said(kind: &'static Kind, events: &[Value], into: &mut BTreeMap<&'static str, Value>) {
+fn said(kind: &'static EventKind, events: &[Value], into: &mut BTreeMap<&'static str, Value>) {
     for event in of(events, kind.name) {
         for field in kind.fields {
             let path = format!("/object/{}", field.path.replace('.', "/"));
@@ -228,7 +228,7 @@ on_tcp_connect:
 /// Holds what was said against the table, and the table against the catalogue: a field without a row
 /// fails, and so does one that said nothing.
 fn compare(
-    kind: &Kind,
+    kind: &EventKind,
     table: Vec<(&'static str, &'static str, Value)>,
     said_by: &BTreeMap<&'static str, Value>,
 ) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use culvert_base::net::HostName;
 use culvert_base::{Clock, SystemClock};
 use culvert_events::bodies::{BodyBudget, CapturedMessages};
-use culvert_events::{Capture, Kind, Record, Recorder, Selection, encode};
+use culvert_events::{Capture, EventKind, Record, Recorder, Selection, encode};
 use culvert_policy::Scheme;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -57,7 +57,7 @@ pub(crate) struct Collector {
 }
 
 impl Recorder for Collector {
-    fn capture(&self, kind: &'static Kind) -> Capture {
+    fn capture(&self, kind: &'static EventKind) -> Capture {
         if self.is_off.load(Ordering::SeqCst) {
             Capture::NONE
         } else {

@@ -32,7 +32,7 @@ fn catalogue() -> Catalogue {
 
 #[test]
 fn the_contracts_tables_are_the_catalogues() {
-    let names = |kind: &Kind| {
+    let names = |kind: &EventKind| {
         kind.fields
             .iter()
             .map(|field| field.path)

@@ -5,14 +5,14 @@ use serde_json::{Map, Value, json};
 use super::*;
 use crate::catalogue::CatalogueEntry;
 use crate::{
-    Bool, Capture, Cookies, EventId, HTTP_REQUEST_COMPLETE, HeaderRules, Headers, Int32, Int64,
-    Kind, Logs, Slot, TCP_CONNECTION_CLOSED, Text, Time, kinds,
+    Bool, Capture, Cookies, EventId, EventKind, HTTP_REQUEST_COMPLETE, HeaderRules, Headers, Int32,
+    Int64, Logs, Slot, TCP_CONNECTION_CLOSED, Text, Time, kinds,
 };
 
 const ID: &str = "ev_3MNwake7NlaYWxjRh9bXOmHaq4T";
 const ACCOUNT: &str = "ac_2OtNvAlhso10Gx6s7eupzX3F98q";
 
-const HTTP: &Kind = &HTTP_REQUEST_COMPLETE;
+const HTTP: &EventKind = &HTTP_REQUEST_COMPLETE;
 const REQUEST_HEADERS: Slot<Headers> = HTTP_REQUEST_COMPLETE.slot("http.request.headers");
 const RESPONSE_HEADERS: Slot<Headers> = HTTP_REQUEST_COMPLETE.slot("http.response.headers");
 const PATH: Slot<Text> = HTTP_REQUEST_COMPLETE.slot("http.request.url.path");
@@ -20,7 +20,7 @@ const QUERY: Slot<Text> = HTTP_REQUEST_COMPLETE.slot("http.request.url.query");
 const RAW: Slot<Text> = HTTP_REQUEST_COMPLETE.slot("http.request.url.raw");
 const LOGS: Slot<Logs> = HTTP_REQUEST_COMPLETE.slot("traffic_policy.logs");
 
-fn empty(kind: &'static Kind) -> Record {
+fn empty(kind: &'static EventKind) -> Record {
     let mut record = Record::new(kind, Capture::all(kind), ACCOUNT.into());
     record.complete(Timestamp::parse("2026-11-20T19:53:18.737999Z").unwrap());
     record
@@ -353,8 +353,8 @@ fn fill(record: &mut Record, index: usize, given: &Given) {
 }
 
 /// Paths of all leaves in the order they are written; header maps are leaves.
-fn leaves(kind: &Kind, text: &str) -> Vec<String> {
-    struct Leaves<'k>(&'k Kind, String, Vec<String>);
+fn leaves(kind: &EventKind, text: &str) -> Vec<String> {
+    struct Leaves<'k>(&'k EventKind, String, Vec<String>);
 
     impl<'de> serde::de::DeserializeSeed<'de> for &mut Leaves<'_> {
         type Value = ();
@@ -396,7 +396,7 @@ fn leaves(kind: &Kind, text: &str) -> Vec<String> {
     leaves.2
 }
 
-fn any_event() -> impl Strategy<Value = (&'static Kind, Vec<Given>, Vec<usize>)> {
+fn any_event() -> impl Strategy<Value = (&'static EventKind, Vec<Given>, Vec<usize>)> {
     prop::sample::select(kinds::ALL).prop_flat_map(|kind| {
         let values: Vec<_> = kind
             .fields
@@ -481,12 +481,12 @@ proptest! {
     }
 }
 
-fn validator(kind: &'static Kind) -> std::sync::Arc<jsonschema::Validator> {
+fn validator(kind: &'static EventKind) -> std::sync::Arc<jsonschema::Validator> {
     use std::collections::HashMap;
     use std::sync::{Arc, LazyLock};
 
     static VALIDATORS: LazyLock<HashMap<&str, Arc<jsonschema::Validator>>> = LazyLock::new(|| {
-        let compile = |kind: &&'static Kind| {
+        let compile = |kind: &&'static EventKind| {
             let schema = CatalogueEntry::Table(kind).json_schema();
             let validator = jsonschema::options()
                 .should_validate_formats(true)

@@ -3,7 +3,7 @@
 use super::{DECISIONS, NOT_RUN};
 use crate::field::Type::{Bool, Headers, Int32, Int64, Logs, Text, Timestamp};
 use crate::field::field;
-use crate::kind::Kind;
+use crate::kind::EventKind;
 
 const NO_CERTIFICATE: &str = "the client presented no certificate";
 const NO_USER: &str = "no user was authenticated";
@@ -14,7 +14,7 @@ const URL_BYTES: usize = 8 << 10;
 
 /// The kind.
 #[rustfmt::skip]
-pub static KIND: Kind = Kind::traffic(
+pub static KIND: EventKind = EventKind::traffic(
     "http_request_complete.v0",
     "An HTTP request is complete: the response was sent and the request body was received or \
      abandoned, either side aborted, or the upgraded stream closed. Emitted exactly once for \

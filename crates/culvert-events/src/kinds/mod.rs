@@ -3,17 +3,17 @@
 mod http_request_complete;
 mod tcp_connection_closed;
 
-use crate::kind::Kind;
+use crate::kind::EventKind;
 
 /// The name in code of each kind.
 pub use http_request_complete::KIND as HTTP_REQUEST_COMPLETE;
 pub use tcp_connection_closed::KIND as TCP_CONNECTION_CLOSED;
 
 /// All kinds, sorted by name.
-pub static ALL: &[&Kind] = &[&http_request_complete::KIND, &tcp_connection_closed::KIND];
+pub static ALL: &[&EventKind] = &[&http_request_complete::KIND, &tcp_connection_closed::KIND];
 
 /// The kind of that name.
-pub fn find(name: &str) -> Option<&'static Kind> {
+pub fn find(name: &str) -> Option<&'static EventKind> {
     ALL.iter().copied().find(|kind| kind.name == name)
 }
 

@@ -4,11 +4,11 @@
 use super::{DECISIONS, NOT_RUN};
 use crate::field::Type::{Int32, Int64, Logs, Text, Timestamp};
 use crate::field::field;
-use crate::kind::Kind;
+use crate::kind::EventKind;
 
 /// The kind.
 #[rustfmt::skip]
-pub static KIND: Kind = Kind::traffic(
+pub static KIND: EventKind = EventKind::traffic(
     "tcp_connection_closed.v0",
     "A TCP connection to an endpoint is closed in both directions, for any protocol, after all \
      its `http_request_complete.v0` events. Emitted exactly once for each connection that \

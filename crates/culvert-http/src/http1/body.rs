@@ -52,7 +52,7 @@ pub(crate) enum Piece {
 
 /// The next part of a body.
 #[derive(Debug)]
-pub enum Part {
+pub enum BodyPart {
     /// More bytes are needed.
     More,
     /// Data. It shares the memory of the buffer.
@@ -251,18 +251,20 @@ impl BodyReader {
     /// # Errors
     ///
     /// When the bytes are ambiguous.
-    pub fn take(&mut self, buffer: &mut BytesMut) -> Result<Part, &'static str> {
+    pub fn take(&mut self, buffer: &mut BytesMut) -> Result<BodyPart, &'static str> {
         while !self.is_ended() {
             if buffer.is_empty() {
-                return Ok(Part::More);
+                return Ok(BodyPart::More);
             }
             let (taken, piece) = self.step(buffer)?;
             match piece {
-                Piece::Data => return Ok(Part::Data(buffer.split_to(taken).freeze())),
+                Piece::Data => return Ok(BodyPart::Data(buffer.split_to(taken).freeze())),
                 Piece::Frame => buffer.advance(taken),
             }
         }
-        Ok(self.take_trailers().map_or(Part::End, Part::Trailers))
+        Ok(self
+            .take_trailers()
+            .map_or(BodyPart::End, BodyPart::Trailers))
     }
 
     /// Whether the body is complete.

@@ -1,6 +1,6 @@
 //! Finds the messages of one direction of a connection in bytes that pass by, without delaying them.
 //!
-//! It refuses nothing: [`Part::Lost`] ends it when it cannot parse the bytes. A head that arrives in one piece, as nearly
+//! It refuses nothing: [`MessagePart::Lost`] ends it when it cannot parse the bytes. A head that arrives in one piece, as nearly
 //! all do, is not copied.
 
 use std::borrow::Cow;
@@ -13,7 +13,7 @@ pub const HEAD_BYTES_MAX: usize = 96 << 10;
 
 /// The next part of the bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Part<'a> {
+pub enum MessagePart<'a> {
     /// A complete head. The caller must call [`expect`](Follower::expect) or [`expect_head`](Follower::expect_head) before
     /// the next part.
     Head(Cow<'a, [u8]>),
@@ -47,11 +47,11 @@ impl Default for Follower {
 
 impl Follower {
     /// Takes the next part off the front of `bytes`; `None` if more bytes are needed.
-    pub fn next_part<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<Part<'a>> {
+    pub fn next_part<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<MessagePart<'a>> {
         match &mut self.0 {
             State::Body(payload) if payload.is_ended() => {
                 *self = Self::default();
-                Some(Part::End)
+                Some(MessagePart::End)
             }
             State::Between | State::Lost => None,
             _ if bytes.is_empty() => None,
@@ -89,7 +89,7 @@ impl Follower {
                 }
                 let (body, rest) = bytes.split_at_checked(at)?;
                 *bytes = rest;
-                Some(Part::Body(body))
+                Some(MessagePart::Body(body))
             }
         }
     }
@@ -99,13 +99,13 @@ impl Follower {
         head: Cow<'a, [u8]>,
         rest: &'a [u8],
         bytes: &mut &'a [u8],
-    ) -> Option<Part<'a>> {
+    ) -> Option<MessagePart<'a>> {
         if head.len() > HEAD_BYTES_MAX {
             return Some(self.give_up());
         }
         *bytes = rest;
         self.0 = State::Between;
-        Some(Part::Head(head))
+        Some(MessagePart::Head(head))
     }
 
     /// Says which body follows the last head.
@@ -132,9 +132,9 @@ impl Follower {
         matches!(&self.0, State::Body(payload) if payload.ends_with_connection())
     }
 
-    fn give_up<'a>(&mut self) -> Part<'a> {
+    fn give_up<'a>(&mut self) -> MessagePart<'a> {
         self.0 = State::Lost;
-        Part::Lost
+        MessagePart::Lost
     }
 }
 
@@ -171,19 +171,19 @@ mod tests {
         for mut piece in bytes.chunks(size) {
             while let Some(part) = follower.next_part(&mut piece) {
                 match part {
-                    Part::Head(head) => {
+                    MessagePart::Head(head) => {
                         said.push(format!("head {}", head.len()));
                         follower.expect(body());
                     }
-                    Part::Body(body) => match said.last_mut() {
+                    MessagePart::Body(body) => match said.last_mut() {
                         Some(last) if last.starts_with("body ") => {
                             let so_far: usize = last[5..].parse().unwrap();
                             *last = format!("body {}", so_far + body.len());
                         }
                         _ => said.push(format!("body {}", body.len())),
                     },
-                    Part::End => said.push("end".into()),
-                    Part::Lost => said.push("lost".into()),
+                    MessagePart::End => said.push("end".into()),
+                    MessagePart::Lost => said.push("lost".into()),
                 }
             }
         }

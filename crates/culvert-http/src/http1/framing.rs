@@ -7,7 +7,7 @@
 use bytes::BytesMut;
 use http::Version;
 
-use crate::http1::body::{BodyLength, BodyReader, LineBuffer, Part, Piece};
+use crate::http1::body::{BodyLength, BodyPart, BodyReader, LineBuffer, Piece};
 use crate::http1::head::{self, field_line};
 use crate::target;
 
@@ -173,7 +173,7 @@ impl Framing {
     /// # Errors
     ///
     /// When the body is ambiguous. The caller must then refuse the message.
-    pub(crate) fn take_body(&mut self, buffer: &mut BytesMut) -> Result<Part, &'static str> {
+    pub(crate) fn take_body(&mut self, buffer: &mut BytesMut) -> Result<BodyPart, &'static str> {
         self.payload.take(buffer)
     }
 

@@ -14,7 +14,7 @@ mod request;
 mod response;
 mod write_buffer;
 
-pub use body::{BodyLength, BodyReader, BodyWriter, Part, WrongLength};
+pub use body::{BodyLength, BodyPart, BodyReader, BodyWriter, WrongLength};
 pub use framing::Violation;
 pub use raw::{FieldSet, RAW_FIELDS_MAX, RawField, RawFields, RawRequest, RawResponse};
 pub use request::{RequestHead, RequestReader, end_request, write_request};

@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{Method, Version, request};
 
-use crate::http1::body::{BodyReader, BodyWriter, Part};
+use crate::http1::body::{BodyPart, BodyReader, BodyWriter};
 use crate::http1::framing::{Framing, Violation};
 use crate::http1::head;
 use crate::http1::raw::RawRequest;
@@ -101,7 +101,7 @@ impl RequestReader {
     /// # Errors
     ///
     /// When the request is refused.
-    pub fn body(&mut self, buffer: &mut BytesMut) -> Result<Part, Violation> {
+    pub fn body(&mut self, buffer: &mut BytesMut) -> Result<BodyPart, Violation> {
         if let Some(violation) = self.framing.refused() {
             return Err(violation);
         }

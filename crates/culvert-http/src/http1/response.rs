@@ -6,7 +6,7 @@ use http::{StatusCode, Version, response};
 use http_body::SizeHint;
 
 use crate::fields::has_token;
-use crate::http1::body::{BodyLength, BodyReader, BodyWriter, Part};
+use crate::http1::body::{BodyLength, BodyPart, BodyReader, BodyWriter};
 use crate::http1::head;
 use crate::http1::raw::RawResponse;
 
@@ -143,10 +143,10 @@ impl ResponseReader {
     /// # Errors
     ///
     /// When the body is ambiguous. The text names the defect.
-    pub fn body(&mut self, buffer: &mut BytesMut) -> Result<Part, &'static str> {
+    pub fn body(&mut self, buffer: &mut BytesMut) -> Result<BodyPart, &'static str> {
         match &mut self.payload {
             Some(payload) => payload.take(buffer),
-            None => Ok(Part::End),
+            None => Ok(BodyPart::End),
         }
     }
 

@@ -117,10 +117,10 @@ pub(crate) fn requests(bytes: &[u8], cuts: Cuts<'_>) -> (Vec<Message>, Option<Vi
             }
             let message = messages.last_mut().unwrap();
             match reader.body(&mut buffer) {
-                Ok(Part::More) => break,
-                Ok(Part::Data(data)) => message.body.extend_from_slice(&data),
-                Ok(Part::Trailers(trailers)) => message.trailers = texts(&trailers),
-                Ok(Part::End) => {
+                Ok(BodyPart::More) => break,
+                Ok(BodyPart::Data(data)) => message.body.extend_from_slice(&data),
+                Ok(BodyPart::Trailers(trailers)) => message.trailers = texts(&trailers),
+                Ok(BodyPart::End) => {
                     assert!(reader.is_ended());
                     message.is_whole = true;
                     reader.next_message();
@@ -174,10 +174,10 @@ pub(crate) fn responses(
             }
             let message = messages.last_mut().unwrap();
             match reader.body(&mut buffer) {
-                Ok(Part::More) => break,
-                Ok(Part::Data(data)) => message.body.extend_from_slice(&data),
-                Ok(Part::Trailers(trailers)) => message.trailers = texts(&trailers),
-                Ok(Part::End) => {
+                Ok(BodyPart::More) => break,
+                Ok(BodyPart::Data(data)) => message.body.extend_from_slice(&data),
+                Ok(BodyPart::Trailers(trailers)) => message.trailers = texts(&trailers),
+                Ok(BodyPart::End) => {
                     assert!(reader.is_spent());
                     message.is_whole = true;
                     (is_open, is_in_body) = (false, false);

@@ -13,7 +13,7 @@ use crate::http2::frame::{self, Reason};
 
 /// The type of a frame (RFC 9113 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameType {
     /// Content (6.1).
     Data,
     /// A field section, or its beginning (6.2).
@@ -38,7 +38,7 @@ pub enum Kind {
     Unknown,
 }
 
-impl Kind {
+impl FrameType {
     /// The type with this code.
     pub fn of(code: u8) -> Self {
         match code {
@@ -165,8 +165,8 @@ const fn connection_error(reason: Reason) -> Rule {
 }
 
 /// The rule for a frame of a valid size.
-pub const fn rule(kind: Kind, state: StreamState) -> Rule {
-    use Kind::{
+pub const fn rule(kind: FrameType, state: StreamState) -> Rule {
+    use FrameType::{
         Continuation, Data, GoAway, Headers, Ping, Priority, PushPromise, RstStream, Settings,
         Unknown, WindowUpdate,
     };
@@ -243,12 +243,12 @@ pub const fn rule(kind: Kind, state: StreamState) -> Rule {
 
 /// The rule for a frame of an invalid size (RFC 9113 4.2). PRIORITY affects only its stream (6.3), if that is open to be
 /// reset; every other frame changes state of the connection.
-pub const fn wrong_size(kind: Kind, state: StreamState) -> Rule {
+pub const fn wrong_size(kind: FrameType, state: StreamState) -> Rule {
     let rule = rule(kind, state);
     match (kind, state, rule.action) {
         (_, _, Action::ConnectionError(_)) => rule,
         (
-            Kind::Priority,
+            FrameType::Priority,
             StreamState::Open | StreamState::HalfClosedRemote | StreamState::HalfClosedLocal,
             _,
         ) => stream_error(Reason::FRAME_SIZE_ERROR),

@@ -12,7 +12,7 @@ use http::header::HOST;
 use http::request;
 
 use super::{NoSession, RequestContext, SessionMiddleware};
-use crate::attempt::{ATTEMPT_WITHIN, Nonce, State, challenge, local_path, parameter};
+use crate::attempt::{ATTEMPT_WITHIN, AttemptState, Nonce, challenge, local_path, parameter};
 use crate::grant::{Asking, Failed};
 use crate::journal::{Ending, Noted};
 use crate::session::Session;
@@ -55,7 +55,7 @@ impl SessionMiddleware {
             None => Nonce::new(entropy, request_context.now),
         };
         let origin = origin(x, request);
-        let state = State::new(entropy, &nonce, &origin, path, request_context.now);
+        let state = AttemptState::new(entropy, &nonce, &origin, path, request_context.now);
         let sealed = state.seal(keys, entropy, "");
         let cookie = nonce.seal(keys, entropy, &request_context.context);
         let cookie = cookie.and_then(|text| self.cookies.keep_nonce(&text, ATTEMPT_WITHIN));
@@ -107,7 +107,8 @@ impl SessionMiddleware {
         let services = Arc::clone(x.conn.services);
         let keys = &self.logins.keys;
         let text = parameter(query, "state").ok_or(Problem::LoginNoState)?;
-        let state = State::open(keys, "", &text, request_context.now).ok_or(Problem::LoginState)?;
+        let state =
+            AttemptState::open(keys, "", &text, request_context.now).ok_or(Problem::LoginState)?;
         if state.origin != origin(x, request) {
             return Err(Problem::LoginOtherHost);
         }

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use crate::policy::context::PolicyContext;
 use crate::policy::edits::Replacement;
 use crate::policy::exchange::Exchange;
-use crate::policy::rewrite::{PATTERN_BYTES_MAX, PROGRAM_BYTES_MAX, Part, parts};
+use crate::policy::rewrite::{PATTERN_BYTES_MAX, PROGRAM_BYTES_MAX, ReplacementPart, parts};
 use crate::policy::run::{ActionResult, Flow};
 use crate::policy::template::Template;
 
@@ -160,7 +160,7 @@ pub fn apply(
 }
 
 fn replaced(from: &Regex, to: &str, text: Bytes) -> Result<Bytes, TooLong> {
-    let parts: Vec<Part<'_>> = parts(to).collect();
+    let parts: Vec<ReplacementPart<'_>> = parts(to).collect();
     let (mut out, mut end) = (Vec::new(), 0);
     for captures in from.captures_iter(&text) {
         let Some(whole) = captures.get(0) else {
@@ -169,8 +169,10 @@ fn replaced(from: &Regex, to: &str, text: Bytes) -> Result<Bytes, TooLong> {
         out.extend_from_slice(text.get(end..whole.start()).unwrap_or_default());
         for part in &parts {
             out.extend_from_slice(match part {
-                Part::Text(text) => text.as_bytes(),
-                Part::Group(group) => captures.get(*group).map_or(&[], |group| group.as_bytes()),
+                ReplacementPart::Text(text) => text.as_bytes(),
+                ReplacementPart::Group(group) => {
+                    captures.get(*group).map_or(&[], |group| group.as_bytes())
+                }
             });
         }
         end = whole.end();

@@ -176,8 +176,10 @@ fn replaced(
         out.push_str(url.get(end..whole.start()).unwrap_or_default());
         for part in parts(to) {
             out.push_str(match part {
-                Part::Text(text) => text,
-                Part::Group(group) => captures.get(group).map_or("", |group| group.as_str()),
+                ReplacementPart::Text(text) => text,
+                ReplacementPart::Group(group) => {
+                    captures.get(group).map_or("", |group| group.as_str())
+                }
             });
         }
         end = whole.end();
@@ -198,37 +200,37 @@ fn replaced(
 
 /// A part of a replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part<'t> {
+pub(crate) enum ReplacementPart<'t> {
     Text(&'t str),
     /// The text that a group of the pattern matched.
     Group(usize),
 }
 
 /// The parts: `$1` to `$99` are groups, `$$` is a dollar sign.
-pub(crate) fn parts(to: &str) -> impl Iterator<Item = Part<'_>> {
+pub(crate) fn parts(to: &str) -> impl Iterator<Item = ReplacementPart<'_>> {
     let mut rest = to;
     std::iter::from_fn(move || {
         let (at, after) = match rest.find('$') {
             None if rest.is_empty() => return None,
-            None => return Some(Part::Text(std::mem::take(&mut rest))),
+            None => return Some(ReplacementPart::Text(std::mem::take(&mut rest))),
             Some(0) => (0, &rest[1..]),
             Some(at) => (at, ""),
         };
         if at > 0 {
             let (before, behind) = rest.split_at(at);
             rest = behind;
-            return Some(Part::Text(before));
+            return Some(ReplacementPart::Text(before));
         }
         let digits = after.bytes().take(2).take_while(u8::is_ascii_digit).count();
         let (number, behind) = after.split_at(digits);
         match number.parse() {
             Ok(group) => {
                 rest = behind;
-                Some(Part::Group(group))
+                Some(ReplacementPart::Group(group))
             }
             Err(_) => {
                 rest = after.strip_prefix('$').unwrap_or(after);
-                Some(Part::Text("$"))
+                Some(ReplacementPart::Text("$"))
             }
         }
     })

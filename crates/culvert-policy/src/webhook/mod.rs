@@ -20,7 +20,7 @@ mod value_location;
 use culvert_base::Timestamp;
 
 pub(crate) use crate::webhook::challenge::answer;
-use crate::webhook::provider::{Encoding, Key, Part, Row, Way};
+use crate::webhook::provider::{Encoding, Key, Row, SignedPart, Way};
 use crate::webhook::request::softened;
 pub(crate) use crate::webhook::request::{Request, Unverified};
 use crate::webhook::signature::{Digester, check_stamp, from_base64, from_hex, is_equal};
@@ -173,7 +173,7 @@ impl Row {
     }
 }
 
-impl Part {
+impl SignedPart {
     fn feed(
         &self,
         request: &Request<'_>,

@@ -3,7 +3,7 @@
 use culvert_base::Timestamp;
 
 use crate::webhook::provider::Encoding::{Base64, Hex};
-use crate::webhook::provider::Part::{
+use crate::webhook::provider::SignedPart::{
     Body, Form, JsonOfBody, Method, Stamp, Text, Url, UrlSoftened, Value,
 };
 use crate::webhook::request::{Request, Unverified};
@@ -21,7 +21,7 @@ pub(super) struct Row {
     /// Where the signatures are.
     pub(super) signature: ValueLocation,
     /// The signed parts, in order.
-    pub(super) parts: &'static [Part],
+    pub(super) parts: &'static [SignedPart],
     pub(super) hash: Hash,
     pub(super) encoding: Encoding,
     pub(super) key: Key,
@@ -48,7 +48,7 @@ pub(super) enum Way {
 
 /// A signed part.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part {
+pub(super) enum SignedPart {
     Body,
     /// The body, as a JSON string.
     JsonOfBody,
@@ -86,7 +86,7 @@ pub(super) enum Key {
 const fn mac(
     provider: &'static str,
     signature: ValueLocation,
-    parts: &'static [Part],
+    parts: &'static [SignedPart],
     hash: Hash,
     encoding: Encoding,
 ) -> Row {
@@ -122,12 +122,12 @@ impl Row {
     }
 }
 
-const BODY: &[Part] = &[Body];
-const STAMP_DOT_BODY: &[Part] = &[Stamp, Text("."), Body];
-const STAMP_BODY: &[Part] = &[Stamp, Body];
-const V0_STAMP_BODY: &[Part] = &[Text("v0:"), Stamp, Text(":"), Body];
-const SVIX: &[Part] = &[Value(Header("svix-id")), Text("."), Stamp, Text("."), Body];
-const STANDARD: &[Part] = &[
+const BODY: &[SignedPart] = &[Body];
+const STAMP_DOT_BODY: &[SignedPart] = &[Stamp, Text("."), Body];
+const STAMP_BODY: &[SignedPart] = &[Stamp, Body];
+const V0_STAMP_BODY: &[SignedPart] = &[Text("v0:"), Stamp, Text(":"), Body];
+const SVIX: &[SignedPart] = &[Value(Header("svix-id")), Text("."), Stamp, Text("."), Body];
+const STANDARD: &[SignedPart] = &[
     Value(Header("webhook-id")),
     Text("."),
     Stamp,

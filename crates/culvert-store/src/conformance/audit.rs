@@ -10,7 +10,7 @@ use super::store::{at, document, event};
 use super::test_database::TestDatabase;
 use crate::chain::Link;
 use crate::commit_error::CommitError;
-use crate::database::{Database, Part};
+use crate::database::{Database, DatabasePart};
 use crate::dialect::Access;
 use crate::store::Store;
 use crate::{
@@ -258,7 +258,7 @@ async fn pruning_leaves_an_anchor(db: &TestDatabase) {
 
 /// The database as a program of format 1 leaves it.
 async fn format_1(db: &TestDatabase) {
-    let part = Part {
+    let part = DatabasePart {
         steps: &migrate::STATE[..1],
         ..crate::database::STATE
     };

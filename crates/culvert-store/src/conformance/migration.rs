@@ -6,7 +6,7 @@ use culvert_base::Clock;
 
 use super::on_both_engines;
 use super::test_database::{TestDatabase, texts};
-use crate::database::{Database, Part};
+use crate::database::{Database, DatabasePart};
 use crate::dialect::{Access, Arg};
 use crate::migrate::{self, Step};
 use crate::statements::meta;
@@ -60,7 +60,7 @@ async fn a_step_is_applied_once_and_the_last_two_copies_are_kept(db: &TestDataba
         assert!(!copy.exists(), "a new database has nothing to keep");
     }
     for n in [OURS + 1, OURS + 2, OURS + 2, OURS + 3] {
-        let part = Part {
+        let part = DatabasePart {
             steps: &LATER[..n],
             ..crate::database::STATE
         };
@@ -93,7 +93,7 @@ async fn a_step_is_applied_once_and_the_last_two_copies_are_kept(db: &TestDataba
 }
 
 async fn a_database_that_needs_a_newer_culvert_is_refused(db: &TestDatabase) {
-    let part = Part {
+    let part = DatabasePart {
         steps: &LATER,
         ..crate::database::STATE
     };

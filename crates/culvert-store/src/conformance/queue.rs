@@ -11,7 +11,7 @@ use culvert_base::Clock;
 
 use super::on_both_engines;
 use super::test_database::TestDatabase;
-use crate::database::{Database, Part};
+use crate::database::{Database, DatabasePart};
 use crate::dialect::{Access, Arg};
 use crate::queue::{EVENTS, checksum};
 use crate::sqlite::WAL_BYTES_MAX;
@@ -266,7 +266,7 @@ async fn everything_survives_reopening(db: &TestDatabase) {
 
 /// Batches that were stored before bodies had their own table are unchanged.
 async fn batches_of_the_format_before_are_carried_over(db: &TestDatabase) {
-    let before = Part {
+    let before = DatabasePart {
         steps: &migrate::EVENTS[..2],
         ..EVENTS
     };

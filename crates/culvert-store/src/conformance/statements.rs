@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Executor as _, Row as _, SqlSafeStr as _, SqlStr};
 use super::on_both_engines;
 use super::store::document;
 use super::test_database::TestDatabase;
-use crate::database::{Database, Part};
+use crate::database::{Database, DatabasePart};
 use crate::dialect::{Access, Connection};
 use crate::statements::{PAIRS, TEXTS_ONE_OF, WRITTEN_SINCE, events, meta, state};
 use crate::{AuditEvent, Changes, Document, OnDelete, Ref};
@@ -25,7 +25,7 @@ async fn every_statement_is_prepared(db: &TestDatabase) {
     }
 }
 
-async fn prepare(db: &TestDatabase, part: Part, statements: &[&'static str]) {
+async fn prepare(db: &TestDatabase, part: DatabasePart, statements: &[&'static str]) {
     let database = Database::open(&db.url, part, &*db.clock).await.unwrap();
     let pairs = PAIRS
         .iter()

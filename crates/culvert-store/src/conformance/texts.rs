@@ -226,7 +226,7 @@ async fn what_an_older_program_wrote_is_made_up_for(db: &TestDatabase) {
 
 async fn documents_of_an_older_format_are_indexed_by_the_first_start(db: &TestDatabase) {
     const N: usize = 1200;
-    let part = crate::database::Part {
+    let part = crate::database::DatabasePart {
         steps: &STATE[..3],
         ..crate::database::STATE
     };

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use culvert_http::http1::follow::{Follower, Part};
+use culvert_http::http1::follow::{Follower, MessagePart};
 use http::StatusCode;
 
 use super::endpoint::Endpoint;
@@ -70,7 +70,7 @@ impl Tap {
             && let Some(part) = self.requests.next_part(&mut bytes)
         {
             match part {
-                Part::Head(head) => match heads::request(&head) {
+                MessagePart::Head(head) => match heads::request(&head) {
                     Some(read) if self.open.len() < PIPELINED_MAX => {
                         let began = Instant::now();
                         self.about.endpoint.meters.requests.begin();
@@ -83,7 +83,7 @@ impl Tap {
                     }
                     _ => self.lose(),
                 },
-                Part::Body(body) => {
+                MessagePart::Body(body) => {
                     if let Some(Open {
                         exchange: Some(it), ..
                     }) = self.open.back_mut()
@@ -91,8 +91,8 @@ impl Tap {
                         it.request.append(body);
                     }
                 }
-                Part::End => {}
-                Part::Lost => self.lose(),
+                MessagePart::End => {}
+                MessagePart::Lost => self.lose(),
             }
         }
     }
@@ -106,7 +106,7 @@ impl Tap {
                 return self.lose();
             };
             match part {
-                Part::Head(head) => match heads::response(&head, open.is_head) {
+                MessagePart::Head(head) => match heads::response(&head, open.is_head) {
                     Some(read) => {
                         let Some(body) = read.body else {
                             self.responses.expect_head();
@@ -126,15 +126,15 @@ impl Tap {
                     }
                     None => self.lose(),
                 },
-                Part::Body(body) => {
+                MessagePart::Body(body) => {
                     if let Some(it) = &mut open.exchange {
                         it.response.append(body);
                     }
                 }
                 // The response may end before the request was read; the rest of the request's body is then
                 // dropped.
-                Part::End => self.keep_first(),
-                Part::Lost => self.lose(),
+                MessagePart::End => self.keep_first(),
+                MessagePart::Lost => self.lose(),
             }
         }
     }

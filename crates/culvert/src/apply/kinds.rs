@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 /// A collection.
 #[derive(Debug)]
-pub(super) struct Kind {
+pub(super) struct ManifestKind {
     /// As in the path, and as `kind` in files.
     pub(super) collection: &'static str,
     /// The field of a list that holds the objects.
@@ -58,17 +58,17 @@ const ORDER: [&str; 18] = [
 const LAST: &str = "ip_restrictions";
 
 /// All collections, in the order of creation.
-pub(super) static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
+pub(super) static KINDS: LazyLock<Vec<ManifestKind>> = LazyLock::new(|| {
     let names = ORDER.into_iter().chain([LAST]);
-    names.filter_map(Kind::of).collect()
+    names.filter_map(ManifestKind::of).collect()
 });
 
 /// The collection with this name.
-pub(super) fn kind(name: &str) -> Option<&'static Kind> {
+pub(super) fn kind(name: &str) -> Option<&'static ManifestKind> {
     KINDS.iter().find(|kind| kind.collection == name)
 }
 
-impl Kind {
+impl ManifestKind {
     fn of(collection: &'static str) -> Option<Self> {
         let operation = |name: &str| {
             culvert_control::operations()
@@ -109,7 +109,7 @@ impl Kind {
 
     /// Position in the order of creation.
     pub(super) fn rank(&self) -> usize {
-        let same = |kind: &Kind| kind.collection == self.collection;
+        let same = |kind: &ManifestKind| kind.collection == self.collection;
         KINDS.iter().position(same).unwrap_or(usize::MAX)
     }
 
@@ -120,7 +120,7 @@ impl Kind {
 }
 
 /// The field of a view that holds the objects that `ip_policy_id` or `destination_ids` name.
-pub(super) fn shown_reference(kind: &Kind, field: &str) -> Option<String> {
+pub(super) fn shown_reference(kind: &ManifestKind, field: &str) -> Option<String> {
     let one = field.strip_suffix("_id").map(str::to_owned);
     let many = field
         .strip_suffix("_ids")

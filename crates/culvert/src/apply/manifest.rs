@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::kinds::{Identity, Kind, kind};
-use super::reference::{Part, Reference, is_name, parts, references};
+use super::kinds::{Identity, ManifestKind, kind};
+use super::reference::{Reference, TextPart, is_name, parts, references};
 
 /// Limit of the objects of one run.
 const OBJECTS_MAX: usize = 20_000;
@@ -17,7 +17,7 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 /// One object of the files.
 #[derive(Debug)]
 pub struct Manifest {
-    pub(super) kind: &'static Kind,
+    pub(super) kind: &'static ManifestKind,
     pub(super) name: String,
     pub(super) labels: BTreeMap<String, String>,
     /// Raised by hand to send hidden fields again.
@@ -401,8 +401,8 @@ impl Manifest {
         let mut whole = String::with_capacity(text.len());
         for part in parts(text) {
             match part {
-                Part::Text(text) => whole.push_str(text),
-                Part::Inner(inner) => match inner.strip_prefix("env:") {
+                TextPart::Text(text) => whole.push_str(text),
+                TextPart::Inner(inner) => match inner.strip_prefix("env:") {
                     Some(name) => {
                         let value = environment.get(name);
                         let value = value.ok_or_else(|| {

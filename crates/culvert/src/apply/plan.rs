@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::IDENTITY;
 use super::PARALLEL;
 use super::compare::{Difference, HIDDEN, UNKNOWN, differences};
-use super::kinds::{Identity, KINDS, Kind, kind, shown_reference};
+use super::kinds::{Identity, KINDS, ManifestKind, kind, shown_reference};
 use super::manifest::{Manifest, Selector};
 use super::reference::{Reference, resolve};
 use crate::client::Client;
@@ -29,7 +29,7 @@ pub struct Plan {
 /// One object's change.
 #[derive(Debug)]
 pub(super) struct Change {
-    pub(super) kind: &'static Kind,
+    pub(super) kind: &'static ManifestKind,
     pub(super) name: String,
     pub(super) action: Action,
     /// Differences as shown: without secrets.
@@ -147,7 +147,7 @@ pub async fn plan(
 }
 
 /// All objects of a kind that have a name.
-async fn list(client: &Client, kind: &'static Kind) -> Result<Existing> {
+async fn list(client: &Client, kind: &'static ManifestKind) -> Result<Existing> {
     let mut found = Existing::new();
     let mut next = Some(format!("/{}?limit=100", kind.collection));
     while let Some(path) = next {
@@ -172,7 +172,7 @@ async fn list(client: &Client, kind: &'static Kind) -> Result<Existing> {
 
 impl Live {
     /// The name of an object, if it has one, with the object.
-    fn read(kind: &Kind, view: Value) -> Option<(String, Self)> {
+    fn read(kind: &ManifestKind, view: Value) -> Option<(String, Self)> {
         let id = view["id"].as_str()?.to_owned();
         if let Identity::Field(field) = kind.identity {
             let name = view[field].as_str()?.to_owned();
@@ -461,7 +461,7 @@ pub(super) fn look(
 }
 
 /// The value of a create field in a view.
-fn shown(kind: &Kind, field: &str, view: &Value) -> Value {
+fn shown(kind: &ManifestKind, field: &str, view: &Value) -> Value {
     let Some(name) = shown_reference(kind, field).filter(|_| !kind.view.contains(field)) else {
         return view[field].clone();
     };

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::kinds::{self, Kind};
+use super::kinds::{self, ManifestKind};
 
 /// A reference in a text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,14 +21,14 @@ pub(super) fn is_name(name: &str) -> bool {
 
 /// A part of a text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Part<'t> {
+pub(super) enum TextPart<'t> {
     Text(&'t str),
     /// The inside of `${…}`.
     Inner(&'t str),
 }
 
 /// Splits a text at each `${…}`. `$${` is text.
-pub(super) fn parts(text: &str) -> Vec<Part<'_>> {
+pub(super) fn parts(text: &str) -> Vec<TextPart<'_>> {
     let mut parts = Vec::new();
     let (mut start, mut from) = (0, 0);
     while let Some(found) = text[from..].find("${").map(|at| from + at) {
@@ -40,12 +40,12 @@ pub(super) fn parts(text: &str) -> Vec<Part<'_>> {
             from = inner;
             continue;
         }
-        parts.push(Part::Text(&text[start..found]));
-        parts.push(Part::Inner(&text[inner..end]));
+        parts.push(TextPart::Text(&text[start..found]));
+        parts.push(TextPart::Inner(&text[inner..end]));
         (start, from) = (end + 1, end + 1);
     }
-    parts.push(Part::Text(&text[start..]));
-    parts.retain(|part| *part != Part::Text(""));
+    parts.push(TextPart::Text(&text[start..]));
+    parts.retain(|part| *part != TextPart::Text(""));
     parts
 }
 
@@ -54,7 +54,7 @@ impl Reference {
     pub(super) fn parse(inner: &str) -> Option<Self> {
         let (kind, rest) = inner.split_once('/')?;
         let (name, field) = rest.split_once(':').unwrap_or((rest, "id"));
-        let kind: &'static Kind = kinds::kind(kind)?;
+        let kind: &'static ManifestKind = kinds::kind(kind)?;
         let is_field =
             !field.is_empty() && field.chars().all(|c| c.is_ascii_lowercase() || c == '_');
         (is_name(name) && is_field).then(|| Self {
@@ -70,7 +70,7 @@ pub(super) fn references(value: &Value, found: &mut Vec<Reference>) {
     match value {
         Value::String(text) => {
             for part in parts(text) {
-                if let Part::Inner(inner) = part {
+                if let TextPart::Inner(inner) = part {
                     found.extend(Reference::parse(inner));
                 }
             }
@@ -88,8 +88,8 @@ pub(super) fn resolve(value: &Value, look: &dyn Fn(&Reference) -> Option<String>
             let mut whole = String::with_capacity(text.len());
             for part in parts(text) {
                 match part {
-                    Part::Text(text) => whole.push_str(text),
-                    Part::Inner(inner) => match Reference::parse(inner) {
+                    TextPart::Text(text) => whole.push_str(text),
+                    TextPart::Inner(inner) => match Reference::parse(inner) {
                         Some(reference) => whole.push_str(&look(&reference)?),
                         None => whole.extend(["${", inner, "}"]),
                     },

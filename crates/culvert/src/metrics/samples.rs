@@ -1,7 +1,7 @@
 //! The metrics of each part, as rows of `/metrics`.
 
 use culvert_control::Control;
-use culvert_delivery::{Delivery, Health as DestinationHealth, State};
+use culvert_delivery::{Delivery, DestinationState, Health as DestinationHealth};
 use culvert_edge::Edge;
 use culvert_store::BatchClass;
 
@@ -511,9 +511,9 @@ fn destination_samples(delivery: &Delivery) -> Vec<Sample> {
             "destination_state",
             "0 ok, 1 retrying, 2 unhealthy",
             |health| match health.state {
-                State::Ok => 0,
-                State::Retrying => 1,
-                State::Unhealthy => 2,
+                DestinationState::Ok => 0,
+                DestinationState::Retrying => 1,
+                DestinationState::Unhealthy => 2,
             },
         ),
     ];

@@ -1,7 +1,7 @@
 //! Stored form and view of the event subscription.
 
 use culvert_base::{Description, Metadata, Timestamp};
-use culvert_events::{Family, Kind, kinds};
+use culvert_events::{EventKind, Family, kinds};
 use culvert_store::{Head, OnDelete, Ref, Topic};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -118,7 +118,7 @@ impl Model for EventSubscription {
 
 impl Source {
     /// The traffic kind of the source, if it is one.
-    pub(crate) fn traffic(&self) -> Option<&'static Kind> {
+    pub(crate) fn traffic(&self) -> Option<&'static EventKind> {
         traffic_kinds().find(|kind| kind.name == self.kind)
     }
 
@@ -133,7 +133,7 @@ impl Source {
 }
 
 /// Every kind of traffic event.
-pub(crate) fn traffic_kinds() -> impl Iterator<Item = &'static Kind> {
-    let is_traffic = |kind: &&'static Kind| kind.family == Family::Traffic;
+pub(crate) fn traffic_kinds() -> impl Iterator<Item = &'static EventKind> {
+    let is_traffic = |kind: &&'static EventKind| kind.family == Family::Traffic;
     kinds::ALL.iter().copied().filter(is_traffic)
 }

@@ -272,7 +272,7 @@ fn rules_for_what_follows_a_response() {
         let mut buffer = BytesMut::from(bytes.as_bytes());
         let head = reader.head(&mut buffer).unwrap();
         assert!(matches!(head, Some(ResponseHead::Final(_))));
-        while let Part::Data(_) | Part::Trailers(_) = reader.body(&mut buffer).unwrap() {}
+        while let BodyPart::Data(_) | BodyPart::Trailers(_) = reader.body(&mut buffer).unwrap() {}
         let follows = reader.keeps_alive() && reader.is_spent();
         assert_eq!(follows, *expected, "{section} {response:?}");
     }

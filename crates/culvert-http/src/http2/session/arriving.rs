@@ -13,7 +13,7 @@ use super::{
 };
 use crate::http2::frame::{self, Head, Reason};
 use crate::http2::head::{Fields, IncomingHead, Verdict};
-use crate::http2::states::{self, Action, Cost, Kind, StreamState};
+use crate::http2::states::{self, Action, Cost, FrameType, StreamState};
 
 /// A field section whose last CONTINUATION has not arrived.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Session {
             self.abuse.continuation(payload.len(), now)?;
             return self.continuation(head, &payload, now);
         }
-        let kind = Kind::of(head.kind);
+        let kind = FrameType::of(head.kind);
         let state = self.state_of(kind, head.stream);
         let rule = if kind.fits(head.length, head.flags) {
             states::rule(kind, state)
@@ -64,42 +64,44 @@ impl Session {
             states::wrong_size(kind, state)
         };
         let padding = match payload.first() {
-            Some(padding) if kind == Kind::Data && head.has(frame::PADDED) => {
+            Some(padding) if kind == FrameType::Data && head.has(frame::PADDED) => {
                 usize::from(*padding) + 1
             }
             _ => 0,
         };
         let carried = head.length.saturating_sub(padding);
-        let ends = kind == Kind::Data && head.has(frame::END_STREAM);
+        let ends = kind == FrameType::Data && head.has(frame::END_STREAM);
         self.abuse.charge(rule.cost, carried, ends, now)?;
         match (rule.action, kind) {
             (Action::ConnectionError(reason), _) => return Err(ConnectionError::Protocol(reason)),
-            (Action::Process, Kind::Data) => self.data(head, payload, now)?,
-            (Action::Process | Action::Ignore | Action::StreamError(_), Kind::Headers) => {
+            (Action::Process, FrameType::Data) => self.data(head, payload, now)?,
+            (Action::Process | Action::Ignore | Action::StreamError(_), FrameType::Headers) => {
                 return self.headers(head, payload, rule.action, now);
             }
-            (Action::Ignore | Action::StreamError(_), Kind::Data) => {
+            (Action::Ignore | Action::StreamError(_), FrameType::Data) => {
                 self.unwanted_data(head, payload, rule.action, now)?;
             }
             (Action::StreamError(reason), _) => self.reset_at(head.stream, reason, now),
-            (Action::Process, Kind::Priority) => self.priority(head, &payload, now)?,
-            (Action::Process, Kind::RstStream) => {
+            (Action::Process, FrameType::Priority) => self.priority(head, &payload, now)?,
+            (Action::Process, FrameType::RstStream) => {
                 if rule.cost == Cost::Reset {
                     self.abuse.reset_by_peer(now)?;
                 }
                 self.remove(head.stream, By::Peer);
             }
-            (Action::Process, Kind::Settings) => self.settings(head, &payload)?,
-            (Action::Process, Kind::Ping) => self.ping(head, &payload),
-            (Action::Process, Kind::GoAway) => self.has_peer_goaway = true,
-            (Action::Process, Kind::WindowUpdate) => self.window_update(head, &payload, now)?,
+            (Action::Process, FrameType::Settings) => self.settings(head, &payload)?,
+            (Action::Process, FrameType::Ping) => self.ping(head, &payload),
+            (Action::Process, FrameType::GoAway) => self.has_peer_goaway = true,
+            (Action::Process, FrameType::WindowUpdate) => {
+                self.window_update(head, &payload, now)?
+            }
             (Action::Process | Action::Ignore, _) => {}
         }
         Ok(Step::Done)
     }
 
     /// The state of the stream that a frame is for.
-    pub(super) fn state_of(&self, kind: Kind, id: u32) -> StreamState {
+    pub(super) fn state_of(&self, kind: FrameType, id: u32) -> StreamState {
         if id == 0 {
             return StreamState::Connection;
         }
@@ -110,7 +112,7 @@ impl Session {
         if id > self.last {
             // After the final GOAWAY new streams are not served.
             return match kind {
-                Kind::Headers if unserved => StreamState::Unserved,
+                FrameType::Headers if unserved => StreamState::Unserved,
                 _ => StreamState::Idle,
             };
         }

@@ -2,18 +2,18 @@
 
 use super::*;
 
-pub(crate) const KINDS: [Kind; 11] = [
-    Kind::Data,
-    Kind::Headers,
-    Kind::Priority,
-    Kind::RstStream,
-    Kind::Settings,
-    Kind::PushPromise,
-    Kind::Ping,
-    Kind::GoAway,
-    Kind::WindowUpdate,
-    Kind::Continuation,
-    Kind::Unknown,
+pub(crate) const KINDS: [FrameType; 11] = [
+    FrameType::Data,
+    FrameType::Headers,
+    FrameType::Priority,
+    FrameType::RstStream,
+    FrameType::Settings,
+    FrameType::PushPromise,
+    FrameType::Ping,
+    FrameType::GoAway,
+    FrameType::WindowUpdate,
+    FrameType::Continuation,
+    FrameType::Unknown,
 ];
 pub(crate) const STATES: [StreamState; 9] = [
     StreamState::Connection,
@@ -27,26 +27,35 @@ pub(crate) const STATES: [StreamState; 9] = [
     StreamState::Unserved,
 ];
 
-const OF_STREAMS: &[Kind] = &[
-    Kind::Data,
-    Kind::Headers,
-    Kind::Priority,
-    Kind::RstStream,
-    Kind::WindowUpdate,
+const OF_STREAMS: &[FrameType] = &[
+    FrameType::Data,
+    FrameType::Headers,
+    FrameType::Priority,
+    FrameType::RstStream,
+    FrameType::WindowUpdate,
 ];
-const BEHIND_THE_END: &[Kind] = &[Kind::Priority, Kind::RstStream, Kind::WindowUpdate];
+const BEHIND_THE_END: &[FrameType] = &[
+    FrameType::Priority,
+    FrameType::RstStream,
+    FrameType::WindowUpdate,
+];
 
 /// The states of RFC 9113 5.1, the states here that they are, and the frames that a client may send in them.
-const OF_THE_RFC: &[(&str, &[StreamState], &[Kind])] = &[
+const OF_THE_RFC: &[(&str, &[StreamState], &[FrameType])] = &[
     (
         "stream 0",
         &[StreamState::Connection],
-        &[Kind::Settings, Kind::Ping, Kind::GoAway, Kind::WindowUpdate],
+        &[
+            FrameType::Settings,
+            FrameType::Ping,
+            FrameType::GoAway,
+            FrameType::WindowUpdate,
+        ],
     ),
     (
         "idle",
         &[StreamState::Idle],
-        &[Kind::Headers, Kind::Priority],
+        &[FrameType::Headers, FrameType::Priority],
     ),
     // The server pushes nothing, and a client must not.
     ("reserved (local)", &[], &[]),
@@ -88,25 +97,25 @@ fn each_state_of_the_rfc_has_its_rules() {
                 Action::StreamError(_) | Action::ConnectionError(_)
             );
             // 4.1: frames of unknown types are ignored in any state.
-            let is_allowed = allowed.contains(&kind) || kind == Kind::Unknown;
+            let is_allowed = allowed.contains(&kind) || kind == FrameType::Unknown;
             assert_eq!(is_error, !is_allowed, "{kind:?}, {name}, {state:?}");
         }
     }
 }
 
-fn name(kind: Kind) -> &'static str {
+fn name(kind: FrameType) -> &'static str {
     match kind {
-        Kind::Data => "DATA",
-        Kind::Headers => "HEADERS",
-        Kind::Priority => "PRIORITY",
-        Kind::RstStream => "RST_STREAM",
-        Kind::Settings => "SETTINGS",
-        Kind::PushPromise => "PUSH_PROMISE",
-        Kind::Ping => "PING",
-        Kind::GoAway => "GOAWAY",
-        Kind::WindowUpdate => "WINDOW_UPDATE",
-        Kind::Continuation => "CONTINUATION",
-        Kind::Unknown => "unknown type",
+        FrameType::Data => "DATA",
+        FrameType::Headers => "HEADERS",
+        FrameType::Priority => "PRIORITY",
+        FrameType::RstStream => "RST_STREAM",
+        FrameType::Settings => "SETTINGS",
+        FrameType::PushPromise => "PUSH_PROMISE",
+        FrameType::Ping => "PING",
+        FrameType::GoAway => "GOAWAY",
+        FrameType::WindowUpdate => "WINDOW_UPDATE",
+        FrameType::Continuation => "CONTINUATION",
+        FrameType::Unknown => "unknown type",
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::http2::states::tests::{KINDS, STATES};
-use crate::http2::states::{self, Action, Cost, Kind};
+use crate::http2::states::{self, Action, Cost, FrameType};
 
 /// A flood must end within this many frames or this much CPU time.
 const FRAMES_MAX: usize = 1_000;
@@ -51,9 +51,9 @@ fn talk_in(state: StreamState) -> Talk {
 }
 
 /// Frames of a kind: their code, flags and payload.
-fn frames(kind: Kind) -> Vec<(u8, u8, Vec<u8>)> {
+fn frames(kind: FrameType) -> Vec<(u8, u8, Vec<u8>)> {
     match kind {
-        Kind::Data => vec![
+        FrameType::Data => vec![
             (frame::DATA, 0, vec![]),
             (frame::DATA, 0, vec![7; 16]),
             (frame::DATA, 0, vec![7; 16 << 10]),
@@ -62,7 +62,7 @@ fn frames(kind: Kind) -> Vec<(u8, u8, Vec<u8>)> {
             (frame::DATA, frame::PADDED, vec![3, 0, 0, 0]),
             (frame::DATA, frame::PADDED, vec![]),
         ],
-        Kind::Headers => {
+        FrameType::Headers => {
             let long = "y".repeat(120);
             let fields = vec![("x", &long[..]); 100];
             let priority = [&[0, 0, 0, 0, 16][..], &section(&[])].concat();
@@ -77,43 +77,43 @@ fn frames(kind: Kind) -> Vec<(u8, u8, Vec<u8>)> {
                 (frame::HEADERS, WHOLE | frame::PADDED, vec![]),
             ]
         }
-        Kind::Priority => vec![
+        FrameType::Priority => vec![
             (frame::PRIORITY, 0, vec![0, 0, 0, 99, 16]),
             (frame::PRIORITY, 0, vec![0, 0, 0, 1, 16]),
             (frame::PRIORITY, 0, vec![0; 4]),
         ],
-        Kind::RstStream => vec![
+        FrameType::RstStream => vec![
             (frame::RST_STREAM, 0, vec![0, 0, 0, 8]),
             (frame::RST_STREAM, 0, vec![0; 5]),
         ],
-        Kind::Settings => vec![
+        FrameType::Settings => vec![
             (frame::SETTINGS, 0, vec![]),
             (frame::SETTINGS, 0, [0, 4, 0, 0, 0xFF, 0xFF].repeat(2_000)),
             (frame::SETTINGS, frame::ACK, vec![]),
             (frame::SETTINGS, frame::ACK, vec![0; 6]),
             (frame::SETTINGS, 0, vec![0; 5]),
         ],
-        Kind::PushPromise => vec![(frame::PUSH_PROMISE, OPENING, vec![0, 0, 0, 2])],
-        Kind::Ping => vec![
+        FrameType::PushPromise => vec![(frame::PUSH_PROMISE, OPENING, vec![0, 0, 0, 2])],
+        FrameType::Ping => vec![
             (frame::PING, 0, vec![0; 8]),
             (frame::PING, frame::ACK, vec![0; 8]),
             (frame::PING, 0, vec![0; 7]),
         ],
-        Kind::GoAway => vec![
+        FrameType::GoAway => vec![
             (frame::GOAWAY, 0, vec![0; 8]),
             (frame::GOAWAY, 0, vec![0; 16 << 10]),
             (frame::GOAWAY, 0, vec![0; 7]),
         ],
-        Kind::WindowUpdate => vec![
+        FrameType::WindowUpdate => vec![
             (frame::WINDOW_UPDATE, 0, vec![0, 0, 0, 1]),
             (frame::WINDOW_UPDATE, 0, vec![0; 4]),
             (frame::WINDOW_UPDATE, 0, vec![0; 3]),
         ],
-        Kind::Continuation => vec![
+        FrameType::Continuation => vec![
             (frame::CONTINUATION, 0, section(&[])),
             (frame::CONTINUATION, frame::END_HEADERS, section(&[])),
         ],
-        Kind::Unknown => vec![(0xB0, 0, vec![]), (0xB0, 0xFF, vec![0; 16 << 10])],
+        FrameType::Unknown => vec![(0xB0, 0, vec![]), (0xB0, 0xFF, vec![0; 16 << 10])],
     }
 }
 
@@ -128,7 +128,7 @@ fn a_flood_of_any_frame_in_any_state_ends() {
                 let seen = talk.session.state_of(kind, first);
                 // The connection is in the state that is tested.
                 assert_eq!(seen, state, "{kind:?}");
-                let is_new = kind == Kind::Headers
+                let is_new = kind == FrameType::Headers
                     && matches!(state, StreamState::Idle | StreamState::Unserved);
                 let before = cpu();
                 let mut count: u32 = 0;
