@@ -6,11 +6,13 @@
 use std::sync::Arc;
 
 use culvert_statistics::EndpointCounters;
+use futures_util::future::FusedFuture;
 use http::StatusCode;
 use tokio::time::Instant;
 
 use crate::edge_state::EdgeState;
-use crate::snapshot::group::Member;
+use crate::snapshot::group::{Member, StandIn};
+use crate::snapshot::removal::{Removal, one_of};
 
 /// Bytes of a response after which they are counted before its end, so that a long download has no single peak.
 const COUNTED_EVERY: u64 = 256 << 10;
@@ -23,6 +25,8 @@ pub(crate) struct ExchangeCount {
     first: Option<Arc<Member>>,
     /// Internal endpoints that it was forwarded to.
     further: Vec<Arc<Member>>,
+    /// The stand-in of the last of them that serves it.
+    stand_in: Option<Arc<Removal>>,
     is_answered: bool,
     /// Body bytes of the response that are not counted yet.
     sent: u64,
@@ -35,6 +39,7 @@ impl ExchangeCount {
             began: Instant::now(),
             first: None,
             further: Vec::new(),
+            stand_in: None,
             is_answered: false,
             sent: 0,
         }
@@ -49,10 +54,16 @@ impl ExchangeCount {
         }
     }
 
+    /// A stand-in of the endpoint that it reached last serves it.
+    pub(crate) fn stands_in(&mut self, stand_in: &StandIn) {
+        self.stand_in = stand_in.removal().cloned();
+    }
+
     fn passed(&self) -> PassedEndpoints<'_> {
         PassedEndpoints {
             first: self.first.as_slice(),
             further: &self.further,
+            stand_in: self.stand_in.as_deref(),
         }
     }
 
@@ -115,6 +126,7 @@ impl ExchangeCount {
 pub(crate) struct PassedEndpoints<'x> {
     first: &'x [Arc<Member>],
     further: &'x [Arc<Member>],
+    stand_in: Option<&'x Removal>,
 }
 
 impl<'x> PassedEndpoints<'x> {
@@ -123,15 +135,26 @@ impl<'x> PassedEndpoints<'x> {
         all.filter_map(|member| Some(&**member.counted.get()?))
     }
 
-    /// Whether one of them was removed, so that the connection must end. A connection to an agent ends with the agent's
-    /// session, which may outlive its endpoint while the agent moves to another server.
-    pub(crate) fn is_removed(self) -> bool {
-        let Some(last) = self.further.last().or_else(|| self.first.last()) else {
-            return false;
+    /// The removals that end the connection. A connection to an agent ends with the agent's session, which may outlive its
+    /// endpoint while the agent moves to another server.
+    fn removals(self) -> impl Iterator<Item = &'x Removal> {
+        let last = self.further.last().or_else(|| self.first.last());
+        let is_kept = move |member: &&Arc<Member>| {
+            last.is_some_and(|last| Arc::ptr_eq(member, last)) && member.is_agents()
         };
-        let is_kept = |member: &Arc<Member>| Arc::ptr_eq(member, last) && member.is_agents();
-        let mut all = self.first.iter().chain(self.further);
-        all.any(|member| member.is_removed() && !is_kept(member))
+        let all = self.first.iter().chain(self.further);
+        let ending = all.filter(move |member| !is_kept(member));
+        ending.map(|member| &*member.removal).chain(self.stand_in)
+    }
+
+    /// Whether one of them was removed, so that the connection must end.
+    pub(crate) fn is_removed(self) -> bool {
+        self.removals().any(Removal::is_removed)
+    }
+
+    /// Completes with the next of these removals.
+    pub(crate) fn removed(self) -> impl FusedFuture<Output = ()> + 'x {
+        one_of(self.removals())
     }
 }
 
@@ -145,13 +168,19 @@ pub(crate) struct RelayCount<'x> {
 
 impl<'x> RelayCount<'x> {
     /// Counts a connection without HTTP, with all its bytes, for the endpoints that it passes.
-    pub(crate) fn of_connection(passed: &'x [Arc<Member>], edge: &EdgeState) -> Self {
+    /// `stand_in` serves it instead of the last of them.
+    pub(crate) fn of_connection(
+        passed: &'x [Arc<Member>],
+        stand_in: Option<&'x StandIn>,
+        edge: &EdgeState,
+    ) -> Self {
         for member in passed {
             member.counters(edge).connection();
         }
         let passed = PassedEndpoints {
             first: passed,
             further: &[],
+            stand_in: stand_in.and_then(|stand_in| Some(&**stand_in.removal()?)),
         };
         let counted = (0, 0);
         Self { passed, counted }

@@ -247,7 +247,11 @@ impl Edge {
         let wanted: Vec<u16> = live.tcp.keys().copied().collect();
         ports.failed.clear();
         self.shared.tell_missing_data(&live);
+        let has_operators = live.operators.has_authority();
         self.shared.live.store(live);
+        if has_operators {
+            self.shared.tell();
+        }
         for port in wanted {
             self.open_port(&mut ports, port);
         }
@@ -260,6 +264,7 @@ impl Edge {
         let mut ports = self.ports.lock().await;
         let ids: Vec<String> = change.ids().cloned().collect();
         let mut touched = ports.compiler.ports_of(ids.iter());
+        let mut is_rebound = change.has_operators() || ports.compiler.is_bound(ids.iter());
         let live = match ports.compiler.apply(&self.shared.live.load(), change) {
             Ok(live) => Arc::new(live),
             Err(error) => {
@@ -268,9 +273,14 @@ impl Edge {
             }
         };
         touched.extend(ports.compiler.ports_of(ids.iter()));
+        is_rebound |= ports.compiler.is_bound(ids.iter());
         touched.extend(std::mem::take(&mut ports.failed));
         self.shared.tell_missing_data(&live);
         self.shared.live.store(Arc::clone(&live));
+        if is_rebound {
+            // Relays of operators look whether they still bind their endpoints.
+            self.shared.tell();
+        }
         for port in touched {
             if live.tcp.get(&port).is_some() {
                 self.open_port(&mut ports, port);

@@ -186,7 +186,7 @@ impl EdgeContext {
     }
 
     /// Wakes every connection.
-    fn tell(&self) {
+    pub(crate) fn tell(&self) {
         for conn in self.census.open() {
             conn.driver.wake();
         }

@@ -1,7 +1,7 @@
 //! Relays bytes in both directions: TCP endpoints, TLS passed through, upgraded connections.
 
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -21,7 +21,8 @@ use crate::http1::server::Http1Server;
 use crate::http2::stream::Tunnelled;
 use crate::pools::Pool;
 use crate::rules::Timeouts;
-use crate::snapshot::group::Member;
+use crate::snapshot::group::{Member, StandIn};
+use crate::snapshot::removal::RemovalWatch;
 
 /// Most bytes of a client that are kept until the upstream's first byte.
 const KEPT_BYTES_MAX: usize = 64 << 10;
@@ -44,52 +45,53 @@ pub(crate) async fn endpoint<S>(
     let Some(member) = passed.last() else { return };
     // In a box, so that a connection keeps no room for it while bytes pass.
     let connecting = Box::pin(reach(ahead, member, timeouts, down));
-    let Some(mut wire) = connecting.await else {
+    let Some((mut wire, stand_in)) = connecting.await else {
         return;
     };
-    let count = RelayCount::of_connection(passed, &down.conn.edge);
+    let count = RelayCount::of_connection(passed, stand_in, &down.conn.edge);
     relay(&mut socket, &mut wire, timeouts, down, count).await;
 }
 
-/// Connects to the upstream of an endpoint, and sends the bytes that were already read from the client.
-async fn reach(
+/// Connects to the upstream of an endpoint or of a stand-in, and sends the bytes that were already read from the client.
+async fn reach<'m>(
     ahead: Vec<u8>,
-    member: &Member,
+    member: &'m Member,
     timeouts: Timeouts,
     down: &Arc<Downstream>,
-) -> Option<RetryingUpstream> {
+) -> Option<(RetryingUpstream, Option<&'m StandIn>)> {
     let limit = timeouts.connect.unwrap_or(down.conn.rules.limits.connect);
-    let pools: Vec<Arc<Pool>> = member
-        .pool
-        .iter()
-        .chain(&member.stand_ins)
-        .cloned()
-        .collect();
+    let stand_ins = member.stand_ins.iter().map(|one| &one.pool);
+    let pools: Vec<Arc<Pool>> = member.pool.iter().chain(stand_ins).cloned().collect();
     member.wait_for_agent(down.edge.agents()).await;
-    let wire = connected(&pools, &member.endpoint.id, limit, down).await?;
+    let (wire, pool) = connected(&pools, &member.endpoint.id, limit, down).await?;
+    let stand_in = member
+        .stand_ins
+        .iter()
+        .find(|one| Arc::ptr_eq(&one.pool, pool));
     let is_agents = |pool: &Arc<Pool>| pool.upstream().agents_endpoint().is_some();
     let mut wire = match pools.iter().any(is_agents) {
         true => RetryingUpstream::new(wire, pools, member, limit, down),
         false => RetryingUpstream::fixed(wire),
     };
     wire.write_all(&ahead).await.ok()?;
-    Some(wire)
+    Some((wire, stand_in))
 }
 
-/// A connection to the first upstream that accepts one. If all reachable agents are busy, waits for the first.
-async fn connected(
-    pools: &[Arc<Pool>],
+/// A connection to the first upstream that accepts one, and its pool. If all reachable agents are busy, waits for the
+/// first.
+async fn connected<'p>(
+    pools: &'p [Arc<Pool>],
     endpoint: &str,
     limit: Duration,
     down: &Arc<Downstream>,
-) -> Option<UpstreamStream> {
+) -> Option<(UpstreamStream, &'p Arc<Pool>)> {
     let unreached = |error: &DialError| {
         tracing::debug!(endpoint.id = endpoint, %error, "upstream unreachable");
     };
     let mut busy = None;
     for pool in pools {
         match pool.dial(&down.connector(), limit).await {
-            Ok(wire) => return Some(wire),
+            Ok(wire) => return Some((wire, pool)),
             Err(error) => {
                 unreached(&error);
                 if error.is_busy() {
@@ -98,11 +100,9 @@ async fn connected(
             }
         }
     }
-    busy?
-        .dial_in_turn(&down.connector(), limit)
-        .await
-        .inspect_err(unreached)
-        .ok()
+    let pool = busy?;
+    let dialled = pool.dial_in_turn(&down.connector(), limit).await;
+    Some((dialled.inspect_err(unreached).ok()?, pool))
 }
 
 /// A connection to an upstream behind agents. If an agent refuses it, it starts again at the next one: the client's
@@ -195,7 +195,7 @@ impl RetryingUpstream {
         let (sent, is_shut) = (retry.sent.clone(), self.is_shut);
         self.state = UpstreamState::Connecting(Box::pin(async move {
             tokio::time::sleep(pause).await;
-            let mut wire = connected(&pools, &endpoint, limit, &down).await?;
+            let (mut wire, _) = connected(&pools, &endpoint, limit, &down).await?;
             wire.write_all(&sent).await.ok()?;
             if is_shut {
                 wire.shutdown().await.ok()?;
@@ -357,8 +357,13 @@ pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
     if client.write_all(&early).await.is_ok() {
         let mut count = exchange.count.relay((0, 0));
         let passed = count.passed;
+        let removed = pin!(passed.removed());
+        let mut watch = RemovalWatch::new(removed);
         let moved = || count.up_to(moved.bytes());
-        let is_cut = |_: &Waker| passed.is_removed();
+        let is_cut = |waker: &Waker| {
+            watch.register(waker);
+            passed.is_removed()
+        };
         let owner = None::<&Arc<ConnState>>;
         run_relay(&mut client, &mut upstream, owner, limits, moved, is_cut).await;
     }
@@ -383,9 +388,12 @@ async fn relay<A, B>(
         write: timeouts.write.unwrap_or(limits.write_stall),
     };
     let passed = count.passed;
+    let removed = pin!(passed.removed());
+    let mut watch = RemovalWatch::new(removed);
     let moved = || count.up_to(down.conn.counters.bytes());
     let is_cut = |waker: &Waker| {
         down.conn.driver.register(waker);
+        watch.register(waker);
         // Without its endpoint, it moves no further byte.
         down.conn.is_cut() || passed.is_removed() || down.is_unbound()
     };

@@ -34,7 +34,7 @@ use crate::http::upgrade;
 use crate::http::upgrade::UpgradeRequest;
 use crate::http1_state::Broken;
 use crate::pools::{Lease, PendingStream, Pool};
-use crate::snapshot::group::Member;
+use crate::snapshot::group::{Member, StandIn};
 
 /// The first pause before a request goes to a busy agent again, which doubles each time, and the time limit of
 /// these attempts.
@@ -143,7 +143,7 @@ pub(super) type UpstreamResponse = (FinalHead, Source);
 /// goes to one of the `stand_ins`.
 async fn over_http1(
     pool: &Arc<Pool>,
-    stand_ins: &[Arc<Pool>],
+    stand_ins: &[StandIn],
     exchange: &mut HttpExchange,
     mut head: OutgoingHead<'_>,
     mut body: RequestBody,
@@ -204,7 +204,7 @@ async fn over_http1(
                     busy.get_or_insert_with(|| Arc::clone(&pool));
                 }
                 match (next, busy.take_if(|_| next.is_none() && !in_turn)) {
-                    (Some(next), _) => pool = down.pool(next),
+                    (Some(next), _) => pool = stand_in(exchange, &down, next),
                     (None, Some(first)) => (pool, in_turn) = (first, true),
                     (None, None) if search.goes_on(&error, &pool, &down).await => {}
                     (None, None) => return Err(UpstreamError::Dial(error)),
@@ -237,7 +237,7 @@ async fn over_http1(
                         if refused.is_busy() {
                             busy.get_or_insert_with(|| Arc::clone(&pool));
                         }
-                        pool = down.pool(next);
+                        pool = stand_in(exchange, &down, next);
                     }
                     None if refused.is_away() => tokio::time::sleep(LOOK_FOR_AGENT_EVERY).await,
                     None => {
@@ -250,7 +250,7 @@ async fn over_http1(
             (SendResult::Failed(_, Received::Nothing), Some(next)) if can_be_repeated => {
                 meters.upstream_retries.up();
                 body = RequestBody::empty();
-                pool = down.pool(next);
+                pool = stand_in(exchange, &down, next);
             }
             // The connection to the agent or its node was lost, and is about to be replaced.
             (SendResult::Failed(Http1ClientError::Io(error), Received::Nothing), None)
@@ -273,6 +273,12 @@ async fn over_http1(
             (SendResult::Stale, _) => return Err(UpstreamError::Closed),
         }
     }
+}
+
+/// The pool of a stand-in that serves the request.
+fn stand_in(exchange: &mut HttpExchange, down: &Downstream, stand_in: &StandIn) -> Arc<Pool> {
+    exchange.count.stands_in(stand_in);
+    down.pool(&stand_in.pool)
 }
 
 /// Whether a stream ended with the connection that carried it.
@@ -330,7 +336,7 @@ impl Search {
 /// Forwards over HTTP/2. If the upstream of `pool` is unreachable, the request goes to one of the `stand_ins`.
 async fn over_http2(
     pool: &Arc<Pool>,
-    stand_ins: &[Arc<Pool>],
+    stand_ins: &[StandIn],
     exchange: &mut HttpExchange,
     head: Box<request::Parts>,
     body: RequestBody,
@@ -350,7 +356,7 @@ async fn over_http2(
             (Ok(link), _) => link,
             (Err(UpstreamError::Dial(error)), 0) => match stand_ins.next() {
                 Some(next) => {
-                    pool = down.pool(next);
+                    pool = stand_in(exchange, &down, next);
                     continue;
                 }
                 None if search.goes_on(&error, &pool, &down).await => continue,

@@ -54,6 +54,11 @@ impl Change {
         self.certificates = Some((snapshot.certificates, snapshot.fallback));
     }
 
+    /// Whether it replaces the Kubernetes operators.
+    pub(crate) fn has_operators(&self) -> bool {
+        self.operators.is_some()
+    }
+
     /// The IDs of the endpoints that it changes.
     pub(crate) fn ids(&self) -> impl Iterator<Item = &String> {
         let put = self.put.iter().map(|endpoint| &endpoint.id);

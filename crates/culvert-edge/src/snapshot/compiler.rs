@@ -5,7 +5,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use culvert_statistics::Slot;
 use culvert_tls::acme::{ChallengeAnswers, PreparedChallenges};
@@ -22,6 +21,7 @@ use crate::snapshot::group::{Group, Member};
 use crate::snapshot::input::{NamedCertificate, Snapshot};
 use crate::snapshot::live::Live;
 use crate::snapshot::operators::OperatorTable;
+use crate::snapshot::removal::Removal;
 
 /// Compiles snapshots, and keeps what outlives one.
 #[derive(Debug, Default)]
@@ -37,11 +37,11 @@ pub(crate) struct SnapshotCompiler {
     restrictions: HashMap<Arc<str>, Arc<Restriction>>,
 }
 
-/// Where an endpoint is, and whether it was removed.
+/// Where an endpoint is, and what ends its open relays.
 #[derive(Debug)]
 struct Placed {
     address: EndpointAddress,
-    removed: Arc<AtomicBool>,
+    removal: Arc<Removal>,
 }
 
 impl SnapshotCompiler {
@@ -67,12 +67,12 @@ impl SnapshotCompiler {
                 self.acquire(key, known);
             }
             live.data_readers.insert(&endpoint);
-            let removed = placed.remove(&endpoint.id).map(|before| before.removed);
-            let place = self.place(&endpoint, removed);
+            let removal = placed.remove(&endpoint.id).map(|before| before.removal);
+            let place = self.place(&endpoint, removal);
             self.places.entry(place).or_default().push(endpoint);
         }
         for gone in placed.into_values() {
-            gone.removed.store(true, Ordering::Release);
+            gone.removal.remove();
         }
         self.restrictions = snapshot
             .restrictions
@@ -114,7 +114,7 @@ impl SnapshotCompiler {
             let Some(before) = self.by_id.remove(id) else {
                 continue;
             };
-            placed.insert(id.clone(), before.removed);
+            placed.insert(id.clone(), before.removal);
             let place = before.address;
             if let Some(there) = self.places.get_mut(&place) {
                 let of_id = there.extract_if(.., |endpoint| endpoint.id == *id);
@@ -137,7 +137,7 @@ impl SnapshotCompiler {
             touched.insert(place);
         }
         for gone in placed.into_values() {
-            gone.store(true, Ordering::Release);
+            gone.remove();
         }
         for key in released {
             self.release(&key);
@@ -147,6 +147,14 @@ impl SnapshotCompiler {
             live.set(&place, self.group(&place, endpoints));
         }
         Ok(live)
+    }
+
+    /// Whether Kubernetes operators reach one of the endpoints with these ids.
+    pub(crate) fn is_bound<'a>(&self, mut ids: impl Iterator<Item = &'a String>) -> bool {
+        ids.any(|id| {
+            let placed = self.by_id.get(id).map(|placed| &placed.address);
+            matches!(placed, Some(EndpointAddress::Kubernetes(..)))
+        })
     }
 
     /// The ports of TCP endpoints among those with these ids.
@@ -190,12 +198,12 @@ impl SnapshotCompiler {
         Ok(())
     }
 
-    /// Records the address of an endpoint. `removed` is the flag of its open connections, if it was in the snapshot before.
-    fn place(&mut self, endpoint: &Endpoint, removed: Option<Arc<AtomicBool>>) -> EndpointAddress {
+    /// Records the address of an endpoint. `removal` is that of its open relays, if it was in the snapshot before.
+    fn place(&mut self, endpoint: &Endpoint, removal: Option<Arc<Removal>>) -> EndpointAddress {
         let address = EndpointAddress::of(endpoint);
         let placed = Placed {
             address: address.clone(),
-            removed: removed.unwrap_or_default(),
+            removal: removal.unwrap_or_default(),
         };
         self.by_id.insert(endpoint.id.clone(), placed);
         address
@@ -231,10 +239,10 @@ impl SnapshotCompiler {
                 pool: pool.map(|(pool, _)| Arc::clone(pool)),
                 stand_ins: Vec::new(),
                 counted: Slot::default(),
-                removed: self
+                removal: self
                     .by_id
                     .get(&endpoint.id)
-                    .map(|placed| Arc::clone(&placed.removed))
+                    .map(|placed| Arc::clone(&placed.removal))
                     .unwrap_or_default(),
             }
         };

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use culvert_statistics::{EndpointCounters, Slot};
@@ -11,6 +11,7 @@ use culvert_upstream::{Dial, Protocol};
 use crate::edge_state::EdgeState;
 use crate::pools::Pool;
 use crate::snapshot::endpoint::{Endpoint, Restriction};
+use crate::snapshot::removal::Removal;
 
 /// The endpoints at one address.
 #[derive(Debug)]
@@ -30,11 +31,26 @@ pub(crate) struct Member {
     pub(crate) pool: Option<Arc<Pool>>,
     /// Where its traffic goes if its agent is disconnected or its upstream unreachable: other endpoints of the same
     /// address with the same policy.
-    pub(crate) stand_ins: Vec<Arc<Pool>>,
+    pub(crate) stand_ins: Vec<StandIn>,
     /// Empty until its first traffic.
     pub(crate) counted: Slot,
-    /// Whether the endpoint was removed. An update of the endpoint keeps it.
-    pub(crate) removed: Arc<AtomicBool>,
+    /// Ends its open relays.
+    pub(crate) removal: Arc<Removal>,
+}
+
+/// Another endpoint to which an endpoint's traffic may go.
+#[derive(Clone, Debug)]
+pub(crate) struct StandIn {
+    pub(crate) pool: Arc<Pool>,
+    removal: Arc<Removal>,
+}
+
+impl StandIn {
+    /// What ends a relay that it serves; `None` if the session of its agent does.
+    pub(crate) fn removal(&self) -> Option<&Arc<Removal>> {
+        let is_agents = self.pool.upstream().agents_endpoint().is_some();
+        (!is_agents).then_some(&self.removal)
+    }
 }
 
 /// Most stand-ins of an endpoint.
@@ -48,11 +64,6 @@ impl Member {
     pub(crate) fn counters(&self, edge: &EdgeState) -> &Arc<EndpointCounters> {
         self.counted
             .counters(&edge.traffic, &self.endpoint.account, &self.id)
-    }
-
-    /// Whether the endpoint was removed.
-    pub(crate) fn is_removed(&self) -> bool {
-        self.removed.load(Ordering::Acquire)
     }
 
     /// Whether its upstream is behind an agent.
@@ -116,10 +127,15 @@ impl Member {
             let others = behind.iter().chain(&*before);
             member.stand_ins = others
                 .filter(|other| member.is_like(other))
-                .filter_map(|other| other.pool.as_ref())
-                .filter(|other| !Arc::ptr_eq(other, own) && kind(other) == kind(own))
+                .filter_map(|other| {
+                    let pool = other.pool.as_ref()?;
+                    let is_usable = !Arc::ptr_eq(pool, own) && kind(pool) == kind(own);
+                    is_usable.then(|| StandIn {
+                        pool: Arc::clone(pool),
+                        removal: Arc::clone(&other.removal),
+                    })
+                })
                 .take(STAND_INS_MAX)
-                .cloned()
                 .collect();
         }
     }

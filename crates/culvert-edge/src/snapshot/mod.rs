@@ -12,3 +12,4 @@ pub(crate) mod group;
 pub(crate) mod input;
 pub(crate) mod live;
 pub(crate) mod operators;
+pub(crate) mod removal;

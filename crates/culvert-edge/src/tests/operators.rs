@@ -473,9 +473,11 @@ async fn a_removed_operator_loses_its_open_relays() {
     ];
     for after in after {
         for (host, port, from_client) in [
-            ("db.web", 5432, true),
-            ("db.web", 5432, false),
-            ("shop.web", 80, true),
+            ("db.web", 5432, Some(true)),
+            ("db.web", 5432, Some(false)),
+            ("db.web", 5432, None),
+            ("shop.web", 80, Some(true)),
+            ("shop.web", 80, None),
         ] {
             installation.rig.edge.publish(whole.clone()).await;
             let (stream, _) = installation.bind(&leaf, host, port).await.unwrap();
@@ -494,13 +496,13 @@ async fn a_removed_operator_loses_its_open_relays() {
             }
             assert_eq!(upstream.take(1).await.unwrap(), b"a");
             installation.rig.edge.publish(after.clone()).await;
-            if from_client {
-                client.send("b").await;
-                assert_eq!(upstream.rest().await, b"", "{host}");
-            } else {
-                upstream.send("b").await;
-                assert_eq!(client.rest().await, b"", "{host}");
+            match from_client {
+                Some(true) => client.send("b").await,
+                Some(false) => upstream.send("b").await,
+                None => {}
             }
+            assert_eq!(upstream.rest().await, b"", "{host}");
+            assert_eq!(client.rest().await, b"", "{host}");
         }
     }
 }
