@@ -285,13 +285,22 @@ impl Asking<'_> {
         let mut person = match self.known {
             Some(known) => known.person(&body),
             None => {
-                let said =
-                    |answer: &Json| answer.get("sub").and_then(Json::as_str).map(str::to_owned);
-                // OpenID Connect Core 5.3.2: data of another user must not be used.
-                match (said(&body), said(claims)) {
-                    (Some(body), Some(claimed)) if body != claimed => return Err(Failed::NoUser),
-                    _ => standard_person([&body, claims]),
+                let person = standard_person([&body, claims]);
+                let has_body = self.endpoints.userinfo.is_some();
+                let answers = [(has_body, &body), (!claims.is_null(), claims)];
+                // OpenID Connect Core 5.3.2: data without the `sub` of the ID token must not be used. It must also be what
+                // the user is known by, or two users would be one.
+                let is_hers = |answer: &Json| {
+                    let sub = answer.get("sub").and_then(Json::as_str);
+                    sub == Some(&person.provider_user_id)
+                };
+                if answers
+                    .iter()
+                    .any(|(is_used, answer)| *is_used && !is_hers(answer))
+                {
+                    return Err(Failed::NoUser);
                 }
+                person
             }
         };
         if person.provider_user_id.is_empty() {

@@ -50,6 +50,8 @@ struct Fields {
     username: &'static [&'static str],
     name: &'static [&'static str],
     email: &'static [&'static str],
+    /// The field with an address in a domain that the provider has verified. Addresses in other domains are not used.
+    verified_domain: Option<&'static str>,
 }
 
 const STANDARD: Fields = Fields {
@@ -57,6 +59,7 @@ const STANDARD: Fields = Fields {
     username: &["/preferred_username", "/nickname"],
     name: &["/name"],
     email: &["/email"],
+    verified_domain: None,
 };
 
 const PLAIN: Known = Known {
@@ -116,6 +119,7 @@ pub(crate) static ALL: &[Known] = &[
             username: &["/login"],
             name: &["/name", "/login"],
             email: &["/email"],
+            ..STANDARD
         },
         emails: Some("/emails"),
         ..PLAIN
@@ -166,6 +170,9 @@ pub(crate) static ALL: &[Known] = &[
             username: &["/userPrincipalName"],
             name: &["/displayName"],
             email: &["/mail", "/userPrincipalName"],
+            // The administrators of any tenant can set `mail` to any address. The principal name is in a domain that the
+            // tenant has proved to own.
+            verified_domain: Some("/userPrincipalName"),
         },
         ..PLAIN
     },
@@ -182,6 +189,7 @@ pub(crate) static ALL: &[Known] = &[
             username: &["/data/0/login"],
             name: &["/data/0/display_name"],
             email: &["/data/0/email"],
+            ..STANDARD
         },
         wants_client_id: true,
         ..PLAIN
@@ -252,23 +260,39 @@ impl Known {
     }
 }
 
-/// Reads user data in the standard format. Fields of the first response take precedence.
+/// Reads user data in the standard format from two responses about one user. Fields of the first response take precedence.
 pub(crate) fn standard_person(answers: [&Json; 2]) -> Person {
     let [first, second] = answers.map(|claims| STANDARD.person(claims));
     let or = |first: String, second: String| if first.is_empty() { second } else { first };
     Person {
         provider_user_id: or(first.provider_user_id, second.provider_user_id),
         username: or(first.username, second.username),
-        // If one response marks the address as not verified, the other one cannot provide it.
-        email: match answers.iter().any(|claims| is_unverified(claims)) {
-            true => String::new(),
-            false => or(first.email, second.email),
+        // If one response marks the address as not verified, the other one cannot provide it. If one marks its own as
+        // verified, that says nothing about the address of the other one.
+        email: match answers.map(is_verified) {
+            [Some(false), _] | [_, Some(false)] => String::new(),
+            [None, Some(true)] => or(second.email, first.email),
+            _ => or(first.email, second.email),
         },
         name: or(first.name, second.name),
     }
 }
 
 impl Fields {
+    /// The first e-mail address, in the domain that the provider has verified if it has such a field.
+    fn email(&self, claims: &Json) -> String {
+        let at = |pointer: &&str| claims.pointer(pointer).and_then(text_of);
+        let mut addresses = self.email.iter().filter_map(at);
+        let found = match self.verified_domain {
+            None => addresses.next(),
+            Some(field) => {
+                let verified = at(&field).and_then(|address| domain_of(&address));
+                addresses.find(|address| verified.is_some() && domain_of(address) == verified)
+            }
+        };
+        found.unwrap_or_default()
+    }
+
     fn person(&self, claims: &Json) -> Person {
         let text = |pointers: &[&str]| {
             let mut found = pointers
@@ -279,22 +303,28 @@ impl Fields {
         Person {
             provider_user_id: text(self.id),
             username: text(self.username),
-            email: match is_unverified(claims) {
-                true => String::new(),
-                false => text(self.email),
+            email: match is_verified(claims) {
+                Some(false) => String::new(),
+                _ => self.email(claims),
             },
             name: text(self.name),
         }
     }
 }
 
-/// Whether a response marks the e-mail address as not verified.
-fn is_unverified(claims: &Json) -> bool {
+/// Whether a response marks its e-mail address as verified or not; `None` if it does not say.
+fn is_verified(claims: &Json) -> Option<bool> {
     match claims.get(EMAIL_VERIFIED) {
-        None | Some(Json::Null) => false,
-        Some(Json::String(text)) => !text.eq_ignore_ascii_case("true"),
-        Some(said) => *said != Json::Bool(true),
+        None | Some(Json::Null) => None,
+        Some(Json::String(text)) => Some(text.eq_ignore_ascii_case("true")),
+        Some(said) => Some(*said == Json::Bool(true)),
     }
+}
+
+/// The part of an e-mail address after the last `@`, in lower case.
+fn domain_of(address: &str) -> Option<String> {
+    let (_, domain) = address.rsplit_once('@')?;
+    Some(domain.to_ascii_lowercase())
 }
 
 fn text_of(value: &Json) -> Option<String> {
@@ -480,6 +510,36 @@ mod tests {
                 person("7", "ann@x.example", "ann@x.example", "Ann"),
             ),
             (
+                "microsoft",
+                json!({"id": "7", "mail": "ann.smith@X.example", "userPrincipalName": "ann@x.example"}),
+                person("7", "ann@x.example", "ann.smith@X.example", ""),
+            ),
+            (
+                "microsoft",
+                json!({"id": "7", "mail": "boss@x.example", "userPrincipalName": "ann@evil.example"}),
+                person("7", "ann@evil.example", "ann@evil.example", ""),
+            ),
+            (
+                "microsoft",
+                json!({"id": "7", "mail": "boss@x.example", "userPrincipalName": "boss_x.example#EXT#@evil.example"}),
+                person(
+                    "7",
+                    "boss_x.example#EXT#@evil.example",
+                    "boss_x.example#EXT#@evil.example",
+                    "",
+                ),
+            ),
+            (
+                "microsoft",
+                json!({"id": "7", "mail": "boss@x.example"}),
+                person("7", "", "", ""),
+            ),
+            (
+                "microsoft",
+                json!({"id": "7", "mail": "boss@x.example", "userPrincipalName": "x.example"}),
+                person("7", "x.example", "", ""),
+            ),
+            (
                 "twitch",
                 json!({"data": [{"id": "7", "login": "ann", "display_name": "Ann", "email": "a@x.example"}]}),
                 person("7", "ann", "a@x.example", "Ann"),
@@ -509,6 +569,39 @@ mod tests {
             &json!({"sub": "7", "name": "Anna", "email": "a@x.example", "email_verified": "false"}),
         ]);
         assert_eq!(merged, person("7", "", "", "Ann"));
+        // What each of two responses says about its address, and whose is taken.
+        for (first, second, expected) in [
+            (json!({"email": "a@x"}), json!({"email": "b@x"}), "a@x"),
+            (
+                json!({"email": "a@x"}),
+                json!({"email": "b@x", "email_verified": true}),
+                "b@x",
+            ),
+            (
+                json!({"email": "a@x", "email_verified": true}),
+                json!({"email": "b@x"}),
+                "a@x",
+            ),
+            (
+                json!({"email": "a@x", "email_verified": true}),
+                json!({"email": "b@x", "email_verified": true}),
+                "a@x",
+            ),
+            (
+                json!({"email": "a@x"}),
+                json!({"email_verified": true}),
+                "a@x",
+            ),
+            (json!({}), json!({"email": "b@x"}), "b@x"),
+            (
+                json!({"email": "a@x", "email_verified": true}),
+                json!({"email_verified": false}),
+                "",
+            ),
+        ] {
+            let merged = standard_person([&first, &second]);
+            assert_eq!(merged.email, expected, "{first} {second}");
+        }
         let long = Known::find("google")
             .unwrap()
             .person(&json!({"sub": "é".repeat(300)}));

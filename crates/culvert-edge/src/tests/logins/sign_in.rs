@@ -236,6 +236,48 @@ async fn id_tokens_are_verified() {
     }
 }
 
+/// OpenID Connect Core 5.3.2: the user data must have the `sub` of the ID token.
+#[tokio::test]
+async fn user_data_of_another_user_is_refused() {
+    let scene = Scene::start(", userinfo_refresh_interval: 5m").await;
+    let (rig, idp) = (&scene.rig, &*scene.idp);
+    let person = |sub: Value| {
+        let mut person = json!({"name": "Ann", "email": "ann@x.example"});
+        if !sub.is_null() {
+            person["sub"] = sub;
+        }
+        (200, person)
+    };
+    let foreign = [
+        json!(null),
+        json!(""),
+        json!("u8"),
+        json!(" u7"),
+        json!(["u7"]),
+        json!(7),
+    ];
+    for sub in foreign {
+        idp.tell(|script| script.person = person(sub.clone()));
+        let answer = Browser::default().log_in(rig, idp).await;
+        assert_eq!(problem(&answer), (403, Some("ERR_NGROK_3110")), "{sub}");
+        // Nor in the check of a session.
+        idp.tell(|script| script.person = person("u7".into()));
+        let mut browser = scene.logged_in().await;
+        idp.tell(|script| script.person = person(sub.clone()));
+        scene.clock.advance(Duration::from_secs(300));
+        assert_eq!(browser.get(rig, "/").await.status, 302, "{sub}");
+    }
+    // A `sub` that is a number in both is no text, as OpenID Connect wants it, and one with blanks would be another.
+    for sub in [json!(7), json!("u7 ")] {
+        idp.tell(|script| {
+            script.claims = json!({"sub": sub});
+            script.person = person(sub.clone());
+        });
+        let answer = Browser::default().log_in(rig, idp).await;
+        assert_eq!(answer.status, 403, "{sub}");
+    }
+}
+
 #[tokio::test]
 async fn redirects_after_sign_in_stay_on_the_host() {
     let scene = Scene::start("").await;
