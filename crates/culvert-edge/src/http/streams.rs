@@ -37,6 +37,9 @@ use crate::tcp;
 /// connection ends.
 const SLOW_STREAMS_MAX: usize = 16;
 
+/// Bytes of heads that are read before their exchanges begin, and with that count against the allowance of the connection.
+const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
+
 /// Serves HTTP/2 until the connection ends.
 pub(crate) async fn http2(wire: Wire, down: Arc<Downstream>) {
     let client = Http2Server::new(wire, Arc::clone(&down.conn));
@@ -65,9 +68,13 @@ async fn drive(client: &Http2Server, down: &Arc<Downstream>) -> Last {
     let last = poll_fn(|cx| {
         down.conn.driver.register(cx.waker());
         loop {
-            while let Poll::Ready(incoming) = client.poll_incoming(cx) {
+            let mut uncounted = 0;
+            while uncounted < UNCOUNTED_BYTES_MAX
+                && let Poll::Ready(incoming) = client.poll_incoming(cx)
+            {
                 match incoming {
                     Ok(incoming) => {
+                        uncounted += incoming.head_bytes;
                         let (receiver, sender) = client.stream(&incoming);
                         let (client, state) = (client.clone(), &down.edge.state);
                         let head = incoming.head;
@@ -85,7 +92,8 @@ async fn drive(client: &Http2Server, down: &Arc<Downstream>) -> Last {
                 Poll::Pending => break,
             }
             // In turn, so that each stream gets its share of the bandwidth.
-            if !client.wake_next() && !is_held_back {
+            let has_more = uncounted >= UNCOUNTED_BYTES_MAX;
+            if !client.wake_next() && !is_held_back && !has_more {
                 break;
             }
         }

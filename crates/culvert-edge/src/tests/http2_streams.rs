@@ -21,10 +21,10 @@ use super::harness::*;
 use super::streams::rig;
 use crate::{Limits, Settings};
 
-type Raw = Client<TlsStream<TcpStream>>;
+pub(super) type Raw = Client<TlsStream<TcpStream>>;
 
 /// A connection whose frames are made by hand, with a first window for streams.
-async fn raw(rig: &Rig, root: &CertificateDer<'static>, window: u32) -> Raw {
+pub(super) async fn raw(rig: &Rig, root: &CertificateDer<'static>, window: u32) -> Raw {
     let address = rig.edge.https_addr().unwrap();
     let mut client = Client::new(tls(address, root, "app.example", "h2").await.unwrap());
     client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
@@ -243,4 +243,74 @@ async fn stalled_clients_of_an_http2_upstream_delay_no_other() {
         }
     }
     assert_eq!(taken, 10 * 200_000);
+}
+
+/// A request whose body is longer or shorter than its `content-length` is reset, and the upstream gets no byte that this
+/// field does not cover.
+#[tokio::test]
+async fn no_body_exceeds_its_content_length() {
+    let (send, mut upstreams) = mpsc::channel(1);
+    let mut tasks = tokio::task::JoinSet::new();
+    let origin = origin(&mut tasks, move |client| {
+        let send = send.clone();
+        async move { send.send(client).await.unwrap() }
+    })
+    .await;
+    let (rig, root) = rig(&format!("http://{origin}"), "", settings()).await;
+    let mut client = raw(&rig, &root, 65_535).await;
+    let cases: [(&[(&str, u8)], &[u8]); 5] = [
+        (&[("hello", 0), ("x", 0)], b"hello"),
+        (&[("hello", 0), ("x", END_STREAM)], b"hello"),
+        (&[("hellox", 0)], b""),
+        (&[("hell", END_STREAM)], b""),
+        (&[("hell", 0), ("", END_STREAM)], b"hell"),
+    ];
+    for (turn, (frames, forwarded)) in (0..).zip(cases) {
+        // `POST`, and `content-length: 5`.
+        let mut block = section();
+        block[0] = 0x83;
+        block.extend_from_slice(&[0x0F, 0x0D, 1, b'5']);
+        client
+            .send(frame(HEADERS, END_HEADERS, stream(turn), &block))
+            .await;
+        let mut upstream = soon("a connection", upstreams.recv()).await.unwrap();
+        upstream.head().await.unwrap();
+        for (position, (data, flags)) in frames.iter().enumerate() {
+            client
+                .send(frame(DATA, *flags, stream(turn), data.as_bytes()))
+                .await;
+            if position == 0 && !forwarded.is_empty() {
+                assert_eq!(upstream.take(forwarded.len()).await.unwrap(), forwarded);
+            }
+        }
+        let (kind, _, of, payload) = next(&mut client).await;
+        assert_eq!((kind, of, code(&payload)), (RST_STREAM, stream(turn), 1));
+        assert_eq!(upstream.rest().await, b"", "{turn}");
+    }
+}
+
+/// Heads count against the allowance of their connection while further ones are read: a client cannot make the edge hold
+/// many times as much with one write.
+#[tokio::test]
+async fn requests_begin_before_many_further_heads_are_read() {
+    let mut tasks = tokio::task::JoinSet::new();
+    let origin = hello(&mut tasks).await;
+    let (rig, root) = rig(&format!("http://{origin}"), "", settings()).await;
+    let mut client = raw(&rig, &root, 65_535).await;
+    let mut frames = Vec::new();
+    for turn in 0..8 {
+        let mut block = section();
+        for _ in 0..3 {
+            // A literal that is not kept, of 4,000 bytes.
+            block.extend_from_slice(&[0x00, 1, b'x', 0x7F, 0xA1, 0x1E]);
+            block.extend_from_slice(&[b'y'; 4_000]);
+        }
+        let head = END_STREAM | END_HEADERS;
+        frames.extend(frame(HEADERS, head, stream(turn), &block));
+    }
+    // The connection ends with the last frame, whether the requests before have begun or not.
+    frames.extend(frame(DATA, 0, 0, b""));
+    client.send(frames).await;
+    while client.more().await {}
+    assert!(rig.edge.meters().requests.get() >= 5);
 }

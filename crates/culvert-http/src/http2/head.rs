@@ -158,6 +158,11 @@ impl<'r> Fields<'r> {
         }
     }
 
+    /// The size of all fields.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Adds a field of `bytes` bytes. Drops it if a limit is exceeded.
     pub(super) fn add(&mut self, field: &Field, bytes: usize) {
         self.bytes += bytes;

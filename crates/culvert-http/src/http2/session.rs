@@ -55,6 +55,8 @@ pub struct IncomingRequest {
     pub stream: u32,
     /// The head.
     pub head: IncomingHead,
+    /// The size of its field section, with 32 bytes for each field (RFC 9113 6.5.2).
+    pub head_bytes: usize,
     /// The value of `content-length`, if it has one.
     pub length: Option<u64>,
     /// Whether the request has no body.

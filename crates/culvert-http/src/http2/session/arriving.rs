@@ -164,6 +164,8 @@ impl Session {
             let left = left.checked_sub(u64::from(bytes));
             stream.length_left = left;
             if left.is_none_or(|left| ends && left > 0) {
+                // The request is malformed (RFC 9113 8.1.1). A body is forwarded while it arrives, so the upstream may have its
+                // head, but no byte beyond its `content-length`.
                 self.release(length);
                 self.reset_at(head.stream, Reason::PROTOCOL_ERROR, now);
                 return Ok(());
@@ -335,7 +337,7 @@ impl Session {
             }
         });
         read.map_err(|_| ConnectionError::Protocol(Reason::COMPRESSION_ERROR))?;
-        let id = section.stream;
+        let (id, head_bytes) = (section.stream, fields.bytes());
         match section.purpose {
             Purpose::Nothing => {
                 self.abuse.refused(block.len(), now)?;
@@ -347,7 +349,10 @@ impl Session {
                 self.abuse.refused(block.len(), now)?;
                 self.refuse(section, reason, now);
             }
-            Purpose::Request => match fields.request().and_then(|head| self.open(section, head)) {
+            Purpose::Request => match fields
+                .request()
+                .and_then(|head| self.open(section, head, head_bytes))
+            {
                 Ok(incoming) => return Ok(Step::Request(incoming)),
                 Err(verdict) => {
                     self.abuse.refused(block.len(), now)?;
@@ -378,7 +383,12 @@ impl Session {
     }
 
     /// Opens the stream of a request.
-    fn open(&mut self, section: &Section, head: IncomingHead) -> Result<IncomingRequest, Verdict> {
+    fn open(
+        &mut self,
+        section: &Section,
+        head: IncomingHead,
+        head_bytes: usize,
+    ) -> Result<IncomingRequest, Verdict> {
         let length = head.content_length()?;
         let is_ended = section.ends_stream;
         if is_ended && length.is_some_and(|length| length > 0) {
@@ -407,6 +417,7 @@ impl Session {
         Ok(IncomingRequest {
             stream: section.stream,
             head,
+            head_bytes,
             length,
             is_ended,
         })
