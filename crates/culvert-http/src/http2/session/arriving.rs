@@ -278,12 +278,26 @@ impl Session {
             since: now,
         };
         if head.has(frame::END_HEADERS) {
+            let is_kept = matches!(purpose, Purpose::Request | Purpose::Trailers);
+            if is_kept && payload.len() <= COPIED_BYTES_MAX {
+                payload = self.copied(&payload);
+            }
             return self.whole(&section, &payload, now);
         }
         let mut block = BytesMut::from(payload);
         block.reserve(COPIED_BYTES_MAX);
         self.section = Some(Section { block, ..section });
         Ok(Step::Done)
+    }
+
+    /// A copy in the memory of heads. Fields share the memory of their section, and must not keep that of a whole read.
+    fn copied(&mut self, section: &[u8]) -> Bytes {
+        self.heads.clear();
+        if self.heads.capacity() < section.len() {
+            self.heads.reserve(HEADS_BYTES);
+        }
+        self.heads.extend_from_slice(section);
+        self.heads.split().freeze()
     }
 
     /// Whether another stream may open. A closing stream is reset early to make space.

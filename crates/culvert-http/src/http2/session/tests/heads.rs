@@ -230,6 +230,37 @@ fn a_long_head_takes_none_of_the_shared_memory() {
     assert_eq!(talk.asked.len(), lengths.len());
 }
 
+/// A head, and trailers, keep the memory of their own fields, and not that of the read that they arrived with: a client
+/// could make each of many short heads keep a long one.
+#[test]
+fn no_head_keeps_the_memory_of_its_read() {
+    const READ_BYTES: usize = 8 << 10;
+    for (name, value, is_text) in [
+        ("x-a", "a value", true),
+        // These are read into a map.
+        ("host", "a.example", false),
+    ] {
+        for reads_maps in [false, true] {
+            let mut talk = Talk::new();
+            if reads_maps {
+                talk.session.read_maps();
+            }
+            let block = section(&[(name, value), ("x-b", "another value")]);
+            let request = frame(frame::HEADERS, frame::END_HEADERS, 1, &block);
+            let mut trailers = Vec::new();
+            literal(&mut trailers, "x-c", "a value of a trailer");
+            let trailers = frame(frame::HEADERS, WHOLE, 1, &trailers);
+            for frame in [request, trailers] {
+                talk.inbox = BytesMut::with_capacity(READ_BYTES);
+                talk.hears(&frame).unwrap();
+                assert!(talk.inbox.try_reclaim(READ_BYTES), "{name} {reads_maps}");
+            }
+            let is_raw = matches!(talk.asked[0].head, IncomingHead::Raw(_));
+            assert_eq!(is_raw, is_text && !reads_maps, "{name}");
+        }
+    }
+}
+
 #[test]
 fn heads_as_lines_are_sent_as_those_with_maps() {
     let mut random = Random::new(2);
