@@ -46,6 +46,7 @@ mod threads;
 mod timeouts;
 mod tokens;
 mod tunnels;
+mod two_paths;
 mod variables;
 mod webhooks;
 mod websockets;
