@@ -198,3 +198,91 @@ async fn a_policy_and_a_concurrent_rename_of_its_secret_succeed_once() {
         assert_ne!(is_made, is_renamed, "{n}: {made:?} {renamed:?}");
     }
 }
+
+/// Runs `one` until its first `steps` waits are over, then `other` to its end, then the rest of `one`. `None` if `one` has
+/// ended before.
+///
+/// Each wait is that for a read or a commit of the store, so `other` runs between two of them.
+async fn interrupted<T, U>(
+    steps: usize,
+    one: impl Future<Output = T>,
+    other: impl Future<Output = U>,
+) -> Option<(T, U)> {
+    struct Woken(tokio::sync::Notify);
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.notify_one();
+        }
+    }
+    let woken = Arc::new(Woken(tokio::sync::Notify::new()));
+    let waker = Arc::clone(&woken).into();
+    let mut one = std::pin::pin!(one);
+    for _ in 0..steps {
+        let polled = one
+            .as_mut()
+            .poll(&mut std::task::Context::from_waker(&waker));
+        if polled.is_ready() {
+            return None;
+        }
+        woken.0.notified().await;
+    }
+    let other = other.await;
+    Some((one.await, other))
+}
+
+/// The same with the rename between any two steps of the request with the policy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_is_renamed_at_each_step_of_a_policy_that_names_it() {
+    let rig = Rig::start().await;
+    let endpoint = |n: usize, policy: Option<&str>| {
+        json!({
+            "url": format!("https://p{n}.culvert.localhost"),
+            "upstream_url": "http://127.0.0.1:1",
+            "traffic_policy": policy.unwrap_or_default(),
+        })
+    };
+    let mut n = 0;
+    for renames_vault in [false, true] {
+        for is_update in [false, true] {
+            let mut steps = 0;
+            loop {
+                (n, steps) = (n + 1, steps + 1);
+                let vault = json!({"name": format!("w{n}")});
+                let vault = rig.post("/vaults", vault).await.body()["id"].clone();
+                let secret = json!({"name": "s", "value": "x", "vault_id": vault});
+                let secret = rig.post("/vault_secrets", secret).await.body()["id"].clone();
+                let renamed = match renames_vault {
+                    false => format!("/vault_secrets/{}", secret.as_str().unwrap()),
+                    true => format!("/vaults/{}", vault.as_str().unwrap()),
+                };
+                let policy = json!({"on_http_request": [{"actions": [{"type": "add-headers", "config": {
+                    "headers": {"x-secret": format!("${{secrets.get('w{n}', 's')}}")}
+                }}]}]});
+                let policy = policy.to_string();
+                let before = match is_update {
+                    true => Some(rig.post("/endpoints", endpoint(n, None)).await.body()),
+                    false => None,
+                };
+                let write = async {
+                    match &before {
+                        Some(before) => {
+                            let path = format!("/endpoints/{}", before["id"].as_str().unwrap());
+                            rig.patch(&path, json!({"traffic_policy": policy})).await
+                        }
+                        None => rig.post("/endpoints", endpoint(n, Some(&policy))).await,
+                    }
+                };
+                let rename = rig.patch(&renamed, json!({"name": format!("other-{n}")}));
+                let Some((written, renamed)) = interrupted(steps, write, rename).await else {
+                    break;
+                };
+                let is_written = matches!(written, Answered::Created(_) | Answered::Ok(_));
+                let is_renamed = matches!(renamed, Answered::Ok(_));
+                let case = format!("{renames_vault} {is_update} {steps}: {written:?} {renamed:?}");
+                assert_ne!(is_written, is_renamed, "{case}");
+            }
+            // The look-ups of vault and secret, and the commit.
+            assert!(steps > 3, "{renames_vault} {is_update}: {steps}");
+        }
+    }
+}
