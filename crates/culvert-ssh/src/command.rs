@@ -66,6 +66,36 @@ pub(crate) fn read(user: &str, forward: &Forward, command: &str) -> Result<Parse
     Ok(ParsedCommand::Endpoint(Box::new(request)))
 }
 
+/// The port of the endpoint that a command requests, if its protocol determines it.
+pub(crate) fn fixed_port(user: &str, command: &str) -> Option<u16> {
+    let forward = Forward {
+        host: String::new(),
+        port: 0,
+    };
+    match read(user, &forward, command) {
+        Ok(ParsedCommand::Endpoint(request)) => default_port(&request.proto).parse().ok(),
+        _ => None,
+    }
+}
+
+/// The port of an endpoint's URL.
+pub(crate) fn port_of(url: &str) -> &str {
+    let (scheme, address) = url.split_once("://").unwrap_or_default();
+    match address.rsplit_once(':') {
+        Some((_, port)) => port,
+        None => default_port(scheme),
+    }
+}
+
+/// The port of URLs without one; empty for TCP endpoints, whose URLs have one.
+fn default_port(scheme: &str) -> &'static str {
+    match scheme {
+        "http" => "80",
+        "https" | "tls" => "443",
+        _ => "",
+    }
+}
+
 /// A user name of `v` and digits selects the version of the command line; the latest is 2. SSH clients send the local
 /// login name by default, so other names are ignored.
 fn check_version(user: &str) -> Result<(), Refusal> {
@@ -329,6 +359,31 @@ mod tests {
             read("v2", &Forward { host: String::new(), port: 0 }, "http --help"),
             Ok(ParsedCommand::Help(text)) if text.contains("--basic-auth") && !text.contains("-file")
         ));
+    }
+
+    #[test]
+    fn the_port_of_an_endpoint_is_known_before_its_forward() {
+        for (command, port) in [
+            ("http", Some(443)),
+            ("http --scheme http", Some(80)),
+            ("http --url a.test", Some(443)),
+            ("tls", Some(443)),
+            ("tcp", None),
+            ("tcp --remote-addr a.test:7000", None),
+            ("http --help", None),
+            ("bash", None),
+        ] {
+            assert_eq!(fixed_port("v2", command), port, "{command}");
+        }
+        for (url, port) in [
+            ("https://a.test", "443"),
+            ("http://a.test", "80"),
+            ("https://a.test:8443", "8443"),
+            ("tls://a.test", "443"),
+            ("tcp://a.test:7000", "7000"),
+        ] {
+            assert_eq!(port_of(url), port, "{url}");
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::certificate;
 use crate::command::{self, Forward, ParsedCommand};
 
 /// The port in the reply to a client that requested any port, if no TCP endpoint can be created. The value does not
-/// matter: the client identifies its forward by this number.
+/// matter for the protocol: the client identifies its forward by this number.
 const ANY_PORT: u16 = 443;
 /// Codes for an unknown key; the client may offer another one.
 const UNKNOWN_KEY: [u16; 2] = [107, 1102];
@@ -213,12 +213,11 @@ impl ConnectionHandler {
             "" => String::new(),
             plan => format!(" (Plan: {plan})"),
         };
-        // Another endpoint may have taken the port of the reply meanwhile.
-        let port = match binding.url.strip_prefix("tcp://") {
-            Some(address) if forward.port == 0 => address.rsplit(':').next().unwrap_or_default(),
-            _ => "",
+        // The reply was sent before the command was known, and another endpoint may have taken its port meanwhile.
+        let port = match forward.port {
+            0 => command::port_of(&binding.url).to_owned(),
+            _ => String::new(),
         };
-        let port = port.to_owned();
         let mut text = String::from("\nculvert (via SSH) (Ctrl+C to quit)\n\n");
         for (what, value) in [
             ("Account", format!("{}{plan}", grant.account_name)),
@@ -435,13 +434,16 @@ impl Handler for ConnectionHandler {
             port: *port,
         });
         if *port == 0 {
-            // The library replies before it reads the command, which decides the kind of endpoint. Only TCP endpoints
-            // have ports that the server chooses.
-            let next = match &self.agent {
-                Some(agent) => agent.next_tcp_port().await,
-                None => None,
+            // The library replies before it reads the command, which decides the kind of endpoint, unless a certificate
+            // has the command. Only TCP endpoints have ports that the server chooses.
+            let forced = self.forced.as_deref();
+            let fixed = forced.and_then(|forced| command::fixed_port(&self.user, forced));
+            let announced = match (fixed, &self.agent) {
+                (Some(fixed), _) => Some(fixed),
+                (None, Some(agent)) => agent.next_tcp_port().await,
+                (None, None) => None,
             };
-            let announced = next.unwrap_or(ANY_PORT);
+            let announced = announced.unwrap_or(ANY_PORT);
             self.announced_port = Some(announced);
             *port = announced.into();
         }

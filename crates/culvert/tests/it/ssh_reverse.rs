@@ -176,6 +176,24 @@ async fn stock_ssh_clients_get_the_allocated_port() {
     let mut tasks = JoinSet::new();
     let service = service(&mut tasks).await;
     let forward = format!("0:{service}");
+    // Endpoints that have no port of their own have that of their URL, whatever the reply said.
+    for (command, expected) in [
+        (&["http"][..], "443"),
+        (&["http", "--scheme", "http"], "80"),
+        (&["tls"], "443"),
+    ] {
+        let mut openssh = stock_client(folder.path(), culvert.ssh);
+        openssh
+            .args(["-R", &forward, "v2@127.0.0.1"])
+            .args(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child = openssh.spawn().unwrap();
+        let reported = line(&mut child, "Port").await;
+        assert_eq!(reported.trim(), format!("{:<12}{expected}", "Port"));
+        child.kill().await.unwrap();
+    }
     let mut openssh = stock_client(folder.path(), culvert.ssh);
     openssh.args(["-R", &forward, "v2@127.0.0.1", "tcp"]);
     let mut clients = vec![openssh];
