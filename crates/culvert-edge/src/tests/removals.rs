@@ -227,7 +227,7 @@ async fn removed_endpoints_lose_their_open_connections() {
                         rig.edge.publish(whole(&direct)).await;
                         streams = Some(connect(&mut rig, &root).await);
                     }
-                    // Without the pools of before, whose upstreams may count as unreachable.
+                    // Without the earlier pools, whose upstreams may count as unreachable.
                     rig.edge.publish(whole(&[])).await;
                     rig.edge.publish(whole(&all)).await;
                     let failed = rig.edge.meters().upstream_connects_failed.get();
