@@ -5,6 +5,7 @@
 pub(crate) mod samples;
 pub(crate) mod statistics;
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,7 +56,7 @@ pub enum Value {
         sum: f64,
         /// Their number.
         count: u64,
-        /// Upper bounds with the number of durations below each and above the one before; the last bound is `f64::MAX`.
+        /// Upper bounds with the number of durations below each and above the one before; the last bound is infinite.
         buckets: Vec<(f64, u64)>,
     },
 }
@@ -147,20 +148,64 @@ async fn answer(
         *response.status_mut() = StatusCode::NOT_FOUND;
     } else if request.method() != Method::GET {
         *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+        let allowed = header::HeaderValue::from_static("GET");
+        response.headers_mut().insert(header::ALLOW, allowed);
     } else {
         let mut text = String::new();
         match prometheus_client::encoding::text::encode(&mut text, &registry) {
             Ok(()) => {
-                let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-                response
-                    .headers_mut()
-                    .insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+                let kind = if accepts_openmetrics(request.headers()) {
+                    OPENMETRICS
+                } else {
+                    text = classic(&text);
+                    CLASSIC
+                };
+                response.headers_mut().insert(header::CONTENT_TYPE, kind);
                 *response.body_mut() = Full::new(text.into());
             }
             Err(_) => *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
     Ok(response)
+}
+
+/// The format that Prometheus asks for.
+const OPENMETRICS: header::HeaderValue = header::HeaderValue::from_static(
+    "application/openmetrics-text; version=1.0.0; charset=utf-8",
+);
+/// The format of all other clients.
+const CLASSIC: header::HeaderValue =
+    header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
+fn accepts_openmetrics(headers: &header::HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).into_iter();
+    let mut accepted = accepted.filter_map(|value| value.to_str().ok());
+    accepted.any(|value| value.contains("application/openmetrics-text"))
+}
+
+/// OpenMetrics as Prometheus' older text format, which describes a counter by the name of its samples and has no end.
+fn classic(openmetrics: &str) -> String {
+    let described = |line: &str| -> Option<(String, bool)> {
+        let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
+        Some((name.to_owned(), kind == "counter"))
+    };
+    let counters: HashSet<String> = openmetrics
+        .lines()
+        .filter_map(described)
+        .filter_map(|(name, is_counter)| is_counter.then_some(name))
+        .collect();
+    let mut text = String::with_capacity(openmetrics.len() + 6 * 2 * counters.len());
+    for line in openmetrics.lines().filter(|line| *line != "# EOF") {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some(word), Some(name), Some(rest)) if counters.contains(name) => {
+                text.extend(["# ", word, " ", name, "_total ", rest]);
+            }
+            _ => text.push_str(line),
+        }
+        text.push('\n');
+    }
+    text
 }
 
 struct Samples(Read);
@@ -206,5 +251,19 @@ fn encode(value: &Value, encoder: &mut MetricEncoder<'_>) -> Result<(), std::fmt
             count,
             buckets,
         } => encoder.encode_histogram::<NoLabelSet>(*sum, *count, buckets, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_readers_get_counters_by_the_names_of_their_samples() {
+        let text = "# HELP a_b What it counts\n# TYPE a_b counter\na_b_total{x=\"# TYPE c counter\"} 1\n\
+                    # HELP c Now\n# TYPE c gauge\nc 2\n# EOF\n";
+        let expected = "# HELP a_b_total What it counts\n# TYPE a_b_total counter\n\
+                        a_b_total{x=\"# TYPE c counter\"} 1\n# HELP c Now\n# TYPE c gauge\nc 2\n";
+        assert_eq!(classic(text), expected);
     }
 }

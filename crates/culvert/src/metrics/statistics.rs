@@ -131,7 +131,7 @@ fn histogram(point: &Point) -> Value {
         }
         buckets.push((bound as f64 / 1e6, count));
     }
-    buckets.push((f64::MAX, counts.map(|(_, count)| count).sum()));
+    buckets.push((f64::INFINITY, counts.map(|(_, count)| count).sum()));
     Value::Histogram {
         sum: point.get(Field::LatencyMicros) as f64 / 1e6,
         count: point.latency.count(),
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(buckets.len(), 20);
         let filled = buckets.iter().filter(|(_, count)| *count > 0);
         let bounds: Vec<f64> = filled.map(|(bound, _)| *bound).collect();
-        let expected = [0.000512, 0.001024, 0.004096, 0.131072, 1.048576, f64::MAX];
+        let expected = [0.000512, 0.001024, 0.004096, 0.131072, 1.048576, f64::INFINITY];
         assert_eq!(bounds, expected);
     }
 }
