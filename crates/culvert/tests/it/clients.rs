@@ -56,6 +56,19 @@ async fn busy_clients_of_http2_are_served() {
     drive("http2").await;
 }
 
+/// Messages, handshakes and ends of WebSockets arrive unchanged between published libraries, also over HTTP/2.
+#[tokio::test(flavor = "multi_thread")]
+async fn websockets_of_published_libraries_work() {
+    drive("websockets").await;
+}
+
+/// The metrics are valid in both of Prometheus' formats, and a real Prometheus finds numbers for each query of the
+/// Grafana dashboard.
+#[tokio::test(flavor = "multi_thread")]
+async fn prometheus_answers_every_query_of_the_dashboard() {
+    drive("metrics").await;
+}
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -86,6 +99,7 @@ async fn run(suite: &str, mut command: Command) {
         .env("CULVERT_API_KEY", &culvert.token)
         .env("CULVERT_HTTP", culvert.http.to_string())
         .env("CULVERT_HTTPS", culvert.https.to_string())
+        .env("CULVERT_METRICS", culvert.metrics.to_string())
         .env("CULVERT_PROGRAM", binary().get_program())
         .env(
             "CULVERT_AGENTS",
