@@ -232,6 +232,12 @@ class Packages(unittest.TestCase):
         self.upgrade(machine, "dpkg", "--install", f"/packages/{new.name}")
         status = machine.run("dpkg-query", "--show", "--showformat", "${Status} ${Version}", "culvert").stdout
         self.assertEqual(status, "install ok installed 1.0.1~rc.1-1")
+        # Debian's own parser reads the changelog.
+        changelog = machine.run("zcat", "/usr/share/doc/culvert/changelog.Debian.gz").stdout
+        parsed = subprocess.run(
+            ["dpkg-parsechangelog", "-l-", "--show-field", "Version"], input=changelog, capture_output=True, text=True
+        )
+        self.assertEqual((parsed.stdout, parsed.stderr), ("1.0.1~rc.1-1\n", ""))
 
         machine.run("systemctl", "reload", "culvert.service")
         journal = lambda: machine.run("journalctl", "--no-pager", "-u", "culvert.service").stdout

@@ -33,6 +33,18 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
     })
 }
 
+/// The page with a title line that also has a manual and a version. The library leaves empty fields out, so that the
+/// next one is in their place: readers would show the name of the command as the date.
+fn titled(page: &str, name: &str) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let title = format!(".TH \"{name}\" 1 \"\" \"culvert {version}\" \"culvert manual\"");
+    let lines = page.lines().map(|line| match line.starts_with(".TH ") {
+        true => title.as_str(),
+        false => line,
+    });
+    lines.flat_map(|line| [line, "\n"]).collect()
+}
+
 /// Writes the page of a command and those of its subcommands. Settings are described in the page of `serve` alone,
 /// and the operations of `culvert api` in its help.
 fn write_pages(command: &Command, name: &str, folder: &Path) -> anyhow::Result<()> {
@@ -58,6 +70,7 @@ fn write_pages(command: &Command, name: &str, folder: &Path) -> anyhow::Result<(
         .title(name)
         .render(&mut page)
         .context("rendering a manual page")?;
+    let page = titled(&String::from_utf8(page)?, name);
     std::fs::write(&path, page).with_context(|| format!("writing `{}`", path.display()))?;
     for child in children {
         write_pages(&child, &format!("{name}-{}", child.get_name()), folder)?;
