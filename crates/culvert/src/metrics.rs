@@ -170,9 +170,8 @@ async fn answer(
 }
 
 /// The format that Prometheus asks for.
-const OPENMETRICS: header::HeaderValue = header::HeaderValue::from_static(
-    "application/openmetrics-text; version=1.0.0; charset=utf-8",
-);
+const OPENMETRICS: header::HeaderValue =
+    header::HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 /// The format of all other clients.
 const CLASSIC: header::HeaderValue =
     header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

@@ -164,7 +164,14 @@ mod tests {
         assert_eq!(buckets.len(), 20);
         let filled = buckets.iter().filter(|(_, count)| *count > 0);
         let bounds: Vec<f64> = filled.map(|(bound, _)| *bound).collect();
-        let expected = [0.000512, 0.001024, 0.004096, 0.131072, 1.048576, f64::INFINITY];
+        let expected = [
+            0.000512,
+            0.001024,
+            0.004096,
+            0.131072,
+            1.048576,
+            f64::INFINITY,
+        ];
         assert_eq!(bounds, expected);
     }
 }
