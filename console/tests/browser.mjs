@@ -22,14 +22,29 @@ const OPTIONS = {
   ],
 };
 
-/** A browser that several processes use. */
-export function serve() {
-  return chromium.launchServer(OPTIONS);
-}
+let started;
+let users = 0;
 
-/** The browser of the suite, or one of this process alone. */
-export function launch() {
-  return process.env.CULVERT_BROWSER ? chromium.connect(process.env.CULVERT_BROWSER) : chromium.launch(OPTIONS);
+/** The browser of this process, which ends with its last user. Closing it closes the contexts that its user opened. */
+export async function launch() {
+  users += 1;
+  started ??= chromium.launch(OPTIONS);
+  const browser = await started;
+  const contexts = [];
+  return {
+    async newContext(options) {
+      const context = await browser.newContext(options);
+      contexts.push(context);
+      return context;
+    },
+    async close() {
+      await Promise.all(contexts.map((context) => context.close()));
+      users -= 1;
+      if (users > 0) return;
+      started = undefined;
+      await browser.close();
+    },
+  };
 }
 
 /** With `CULVERT_CONSOLE_DIST`, files of the console come from this folder: a change needs no new server. */

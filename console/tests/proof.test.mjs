@@ -1,11 +1,10 @@
 // The audit log is verified in the browser: intact, changed, with a gap, cut off; and exported.
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 import { launch, open, signIn } from './browser.mjs';
-import { culvert, program, Server } from './server.mjs';
+import { culvert, program, run, Server } from './server.mjs';
 
 const N_VAULTS = 120;
 let browser, server;
@@ -23,7 +22,7 @@ after(async () => {
 /** Writes to the database of a server that is stopped meanwhile. */
 async function tamper(one, sql) {
   await one.stop();
-  execFileSync('sqlite3', [`${one.folder}/data/state.db`, sql]);
+  await run('sqlite3', [`${one.folder}/data/state.db`, sql]);
   await one.start();
 }
 
@@ -41,7 +40,7 @@ test('an intact log is proved, exported, and changes are found where they are', 
   const head = (await section.locator('code').last().innerText()).trim();
   assert.match(head, /^\d+:[0-9a-f]{64}$/);
   // The program beside the server says the same.
-  const said = culvert('audit', 'verify', '--data-dir', `${server.folder}/data`, '--head', head);
+  const said = await culvert('audit', 'verify', '--data-dir', `${server.folder}/data`, '--head', head);
   assert.match(said, /intact/);
   assert.ok(said.includes(head.slice(0, 20)), said);
 
@@ -51,7 +50,7 @@ test('an intact log is proved, exported, and changes are found where they are', 
   const file = `${server.folder}/audit.jsonl`;
   await (await downloading).saveAs(file);
   const exported = readFileSync(file, 'utf8');
-  assert.equal(exported, culvert('audit', 'export', '--data-dir', `${server.folder}/data`));
+  assert.equal(exported, await culvert('audit', 'export', '--data-dir', `${server.folder}/data`));
   assert.ok(exported.split('\n').length > N_VAULTS);
 
   // A wrong head is refused at its field; that of another log is a broken log.
@@ -75,7 +74,7 @@ test('an intact log is proved, exported, and changes are found where they are', 
   await section.getByText('The audit log is intact.').waitFor();
 
   // Deletes one.
-  const [seq] = execFileSync('sqlite3', [`${server.folder}/data/state.db`, "select seq from outbox where body like '%\"proof-60\"%'"]).toString().trim().split('\n');
+  const [seq] = (await run('sqlite3', [`${server.folder}/data/state.db`, "select seq from outbox where body like '%\"proof-60\"%'"])).trim().split('\n');
   await tamper(server, `delete from outbox where seq = ${seq}`);
   await page.reload();
   await verify();

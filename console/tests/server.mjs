@@ -1,15 +1,18 @@
 // Servers of a test alone: started, killed and started again on the same ports, on SQLite or on a PostgreSQL database.
-import { spawn, execFileSync } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { randomBytes, randomInt } from 'node:crypto';
 import { createServer, connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { promisify } from 'node:util';
 
 export const program = process.env.CULVERT_PROGRAM;
 export const postgres = process.env.CULVERT_TEST_POSTGRES_URL;
 const FREE = '127.0.0.1:0';
+/** Runs a program, and answers with what it printed. */
+export const run = async (name, args, options = {}) => (await promisify(execFile)(name, args, options)).stdout;
 /** Ports below those that systems give to connections, so that a server finds its port free when it starts again. */
 const PORTS = { first: 20_000, count: 12_000 };
 
@@ -29,7 +32,7 @@ const environment = () => Object.fromEntries(Object.entries(process.env).filter(
 
 /** What a command of culvert prints. */
 export function culvert(...command) {
-  return execFileSync(program, command, { env: environment() }).toString();
+  return run(program, command, { env: environment() });
 }
 
 /** A server; `options` are further flags. */
@@ -117,7 +120,7 @@ export class Database {
   static async create() {
     const database = new Database();
     database.name = `console_${randomBytes(6).toString('hex')}`;
-    execFileSync('psql', ['-q', postgres, '-c', `create database ${database.name}`]);
+    await run('psql', ['-q', postgres, '-c', `create database ${database.name}`]);
     await database.connect();
     const keys = mkdtempSync(join(tmpdir(), 'culvert-key-'));
     database.key = join(keys, 'key');
@@ -154,14 +157,14 @@ export class Database {
   }
 
   /** Runs a statement, not through the relay. */
-  run(statement) {
+  async run(statement) {
     const url = new URL(postgres);
     url.pathname = `/${this.name}`;
-    execFileSync('psql', ['-q', '-v', 'ON_ERROR_STOP=1', url.href, '-c', statement]);
+    await run('psql', ['-q', '-v', 'ON_ERROR_STOP=1', url.href, '-c', statement]);
   }
 
-  drop() {
+  async drop() {
     this.cut();
-    execFileSync('psql', ['-q', postgres, '-c', `drop database ${this.name} with (force)`]);
+    await run('psql', ['-q', postgres, '-c', `drop database ${this.name} with (force)`]);
   }
 }

@@ -25,7 +25,7 @@ describe('wrong states', { concurrency: true }, () => {
     t.after(async () => {
       await one.remove();
       await two.remove();
-      database.drop();
+      await database.drop();
     });
     two.token = one.token;
     mkdirSync(two.folder);
@@ -40,7 +40,7 @@ describe('wrong states', { concurrency: true }, () => {
     await overview.getByText('requests a second', { exact: true }).waitFor();
     await two.kill();
     // A node is offline 20 seconds after its last report. Nothing else happens in these seconds, so they are taken from the report.
-    database.run("update culvert_events.node_note set noted_at = noted_at - 20000000000 where node = 'two'");
+    await database.run("update culvert_events.node_note set noted_at = noted_at - 20000000000 where node = 'two'");
     await section('two').getByText('Offline', { exact: true }).waitFor();
     await section('one').getByText('Online', { exact: true }).waitFor();
     for (const tab of [page, overview]) await tab.getByRole('alert').getByText('1 of 2 nodes is offline: two.').waitFor();
@@ -56,7 +56,7 @@ describe('wrong states', { concurrency: true }, () => {
     const server = await Server.start(['--database-url', database.url, '--secrets-key-file', database.key]);
     t.after(async () => {
       await server.remove();
-      database.drop();
+      await database.drop();
     });
     await server.make('vaults', { name: 'before' });
     const { page, context, faults } = await open(browser, at(server));
