@@ -9,7 +9,7 @@ const WORKERS = 2 * availableParallelism();
 /** They measure the browser or the server, so nothing else may run. */
 const ALONE = ['speed.test.mjs'];
 /** The longest begin first. */
-const FIRST = ['wizard', 'states', 'access', 'long-list', 'tasks', 'twelve', 'agent', 'proof', 'kept', 'resume'];
+const FIRST = ['wizard', 'states', 'access', 'long-list', 'layout', 'tasks', 'twelve', 'agent', 'proof', 'kept', 'resume'];
 
 const here = new URL('.', import.meta.url);
 const wanted = process.argv.slice(2);

@@ -1,8 +1,9 @@
 import { Link } from '@tanstack/react-router';
+import { Breakable } from '@/ui/breakable';
 import { type JsonObject, refId, text } from '@/api/json';
 
 export default function ServedByCell({ object }: { object: JsonObject }) {
   const agent = refId(object.tunnel_session);
   if (agent) return <Link to="/$collection/$id" params={{ collection: 'tunnel_sessions', id: agent }}>An agent</Link>;
-  return <>{text(object.upstream_url) || 'Its policy'}</>;
+  return <Breakable text={text(object.upstream_url) || 'Its policy'} />;
 }

@@ -4,7 +4,7 @@ import { Suspense } from 'react';
 import { ApiError } from '@/api/error';
 import { type Json, type JsonObject, isObject } from '@/api/json';
 import type { Resource } from '@/api/model';
-import { humanize, titleOf } from '@/api/words';
+import { humanize, nounOf, titleOf } from '@/api/words';
 import { CopyButton } from '@/ui/copy';
 import { Icon } from '@/ui/icons';
 import { LinkButton } from '@/ui/link-button';
@@ -16,7 +16,7 @@ import { Below } from './below';
 import { customOf } from './custom';
 import { DeleteButton } from './delete-button';
 import { Gone } from './gone';
-import { nameOf } from './names';
+import { headingOf } from './names';
 import { objectQuery } from './queries';
 import { useResource } from './use-resource';
 import { Fields } from './value';
@@ -57,7 +57,7 @@ export default function DetailPage() {
   );
   const idLine = <span className={ui.idline}><code>{id}</code><CopyButton value={id} label="Copy the id" /></span>;
   return (
-    <Page title={nameOf(object)} text={idLine} actions={actions} above={above}>
+    <Page title={headingOf(object, nounOf(resource.name))} text={idLine} actions={actions} above={above}>
       {DetailExtra ? <Suspense fallback={<Loading />}><DetailExtra object={object} /></Suspense> : null}
       <Details resource={resource} object={object} />
       <Below resource={resource} id={id} handled={handled} />

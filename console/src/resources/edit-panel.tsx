@@ -1,6 +1,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { useNavigate, useParams } from '@tanstack/react-router';
 import { customOf } from './custom';
+import { nounOf } from '@/api/words';
 import { nameOf } from './names';
 import { FormPanel } from './form-panel';
 import { objectQuery } from './queries';
@@ -16,6 +17,6 @@ export default function EditPanel() {
   const { EditPanel: Own } = customOf(resource.name);
   if (Own) return <Own object={object.data} />;
   return (
-    <FormPanel resource={resource} operation={resource.update} title={`Edit ${nameOf(object.data)}`} verb="Save" object={object.data} id={id} onClose={back} onDone={back} />
+    <FormPanel resource={resource} operation={resource.update} title={nameOf(object.data) === id ? `Edit this ${nounOf(resource.name)}` : `Edit ${nameOf(object.data)}`} verb="Save" object={object.data} id={id} onClose={back} onDone={back} />
   );
 }

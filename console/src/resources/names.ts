@@ -12,6 +12,12 @@ export function nameOf(object: JsonObject): string {
   return typeof object.node === 'string' ? object.node : '';
 }
 
+/** What a page about the object is called: its name, or what it is if it has none. The id is beside it. */
+export function headingOf(object: JsonObject, noun: string): string {
+  const name = nameOf(object);
+  return name === object.id ? noun.charAt(0).toUpperCase() + noun.slice(1) : name;
+}
+
 /** Collections by the beginning of their objects' ids. */
 const PREFIXES: Record<string, string> = {
   ak: 'api_keys', agin: 'agent_ingresses', as: 'app/sessions', au: 'app/users', bot: 'bot_users', ca: 'certificate_authorities',

@@ -6,6 +6,7 @@ import type { JsonObject } from '@/api/json';
 import type { Resource } from '@/api/model';
 import { type Resolved, resolve } from '@/api/schema';
 import { humanize } from '@/api/words';
+import { Breakable } from '@/ui/breakable';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import { columnsOf, underName } from './columns';
@@ -31,12 +32,15 @@ interface Columns {
 
 function Cells({ object, columns }: { object: JsonObject; columns: Columns }) {
   const { slug, fields, extra, time } = columns;
+  const id = String(object.id);
+  const name = nameOf(object);
+  const under = underName(object);
   return (
     <>
       <td>
         <div>
-          <Link className={ui.strong} to="/$collection/$id" params={{ collection: slug, id: String(object.id) }}>{nameOf(object)}</Link>
-          {underName(object) === nameOf(object) ? null : <span className={ui.sub}>{underName(object)}</span>}
+          <Link className={name === id ? `${ui.strong} ${ui.fit}` : ui.strong} to="/$collection/$id" params={{ collection: slug, id }} {...(name === id ? { title: id } : {})}><Breakable text={name} /></Link>
+          {under === name ? null : under === id ? <span className={`${ui.sub} ${ui.fit}`} title={id}>{id}</span> : <span className={ui.sub}>{under}</span>}
         </div>
       </td>
       {fields.map(({ key, label, schema }) => (
@@ -52,12 +56,13 @@ function Cells({ object, columns }: { object: JsonObject; columns: Columns }) {
 
 const Row = memo(Cells);
 
-function Spacer({ height, columns }: { height: number; columns: number }) {
-  return height > 0 ? <tr className={ui.spacer} aria-hidden="true"><td colSpan={columns} style={{ height }} /></tr> : null;
+/** Its cell is only below the first column: one that spans all would keep room for a column that is hidden. */
+function Spacer({ height }: { height: number }) {
+  return height > 0 ? <tr className={ui.spacer} aria-hidden="true"><td style={{ height }} /></tr> : null;
 }
 
 /** The rows near the screen, between two empty ones as high as the others. */
-function LongBody({ objects, columns, width, more }: { objects: JsonObject[]; columns: Columns; width: number; more: More | undefined }) {
+function LongBody({ objects, columns, more }: { objects: JsonObject[]; columns: Columns; more: More | undefined }) {
   const body = useRef<HTMLTableSectionElement>(null);
   const [top, setTop] = useState(0);
   useLayoutEffect(() => {
@@ -82,12 +87,12 @@ function LongBody({ objects, columns, width, more }: { objects: JsonObject[]; co
   }, [isNearEnd, objects.length]);
   return (
     <tbody ref={body}>
-      <Spacer height={(rows[0]?.start ?? top) - top} columns={width} />
+      <Spacer height={(rows[0]?.start ?? top) - top} />
       {rows.map(({ index, key }) => {
         const object = objects[index];
         return object ? <tr key={key} ref={virtual.measureElement} data-index={index} aria-rowindex={index + 2}><Row object={object} columns={columns} /></tr> : null;
       })}
-      <Spacer height={virtual.getTotalSize() - ((last?.end ?? top) - top)} columns={width} />
+      <Spacer height={virtual.getTotalSize() - ((last?.end ?? top) - top)} />
     </tbody>
   );
 }
@@ -110,7 +115,7 @@ export function ResourceTable({ resource, objects, label, more }: { resource: Re
         <thead>
           <tr {...(isLong ? { 'aria-rowindex': 1 } : {})}>{heads.map((head) => <th key={String(head)} scope="col">{head}</th>)}</tr>
         </thead>
-        {isLong ? <LongBody objects={objects} columns={columns} width={heads.length} more={more} /> : (
+        {isLong ? <LongBody objects={objects} columns={columns} more={more} /> : (
           <tbody>{objects.map((object) => <tr key={String(object.id)}><Row object={object} columns={columns} /></tr>)}</tbody>
         )}
       </table>

@@ -3,6 +3,7 @@ import { useModelIfThere } from '@/api/document';
 import { type Json, isObject, refId, text } from '@/api/json';
 import { type Resolved, type Schema, resolve } from '@/api/schema';
 import { humanize } from '@/api/words';
+import { Breakable } from '@/ui/breakable';
 import { CopyButton } from '@/ui/copy';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
@@ -13,17 +14,18 @@ const LONG = 160;
 const MOST = 3;
 const NONE: string[] = [];
 
-function ObjectLink({ id }: { id: string }) {
+function ObjectLink({ id, short }: { id: string; short: boolean }) {
   const known = useModelIfThere()?.resources.has(collectionOf(id) ?? '');
   const path = known ? pathOf(id) : undefined;
-  return path ? <Link to={path}>{id}</Link> : <span>{id}</span>;
+  const shortened = short ? { className: ui.fit, title: id } : {};
+  return path ? <Link to={path} {...shortened}>{id}</Link> : <span {...shortened}>{id}</span>;
 }
 
 function TextValue({ value, short }: { value: string; short: boolean }) {
   if (value === '') return <Nothing />;
   if (TIME.test(value)) return <Time value={value} relative={short} />;
-  if (collectionOf(value) && /^[a-z0-9]+_[A-Za-z0-9]{20,}$/.test(value)) return <ObjectLink id={value} />;
-  if (short) return <>{value.length > LONG ? `${value.slice(0, LONG)}…` : value}</>;
+  if (collectionOf(value) && /^[a-z0-9]+_[A-Za-z0-9]{20,}$/.test(value)) return <ObjectLink id={value} short={short} />;
+  if (short) return value.length > LONG ? <span title={value}><Breakable text={`${value.slice(0, LONG)}…`} /></span> : <Breakable text={value} />;
   if (value.includes('\n') || value.length > LONG * 2) {
     return (
       <div className={ui.row}>
@@ -32,7 +34,7 @@ function TextValue({ value, short }: { value: string; short: boolean }) {
       </div>
     );
   }
-  return <>{value}</>;
+  return <Breakable text={value} />;
 }
 
 function Nothing() {
@@ -54,7 +56,7 @@ export function Value({ value, schema, short = false }: ValueProps) {
   if (typeof value === 'number') return <>{schema && schema.format !== 'uint16' ? value.toLocaleString() : value}</>;
   if (typeof value === 'string') return <TextValue value={value} short={short} />;
   const id = refId(value);
-  if (id) return <ObjectLink id={id} />;
+  if (id) return <ObjectLink id={id} short={short} />;
   if (Array.isArray(value)) {
     if (value.length === 0) return <Nothing />;
     const inner = schema?.items && model ? resolve(model.schemas, schema.items) : undefined;
@@ -69,7 +71,7 @@ export function Value({ value, schema, short = false }: ValueProps) {
     );
   }
   const set = Object.entries(value).filter(([, one]) => one !== null);
-  if (short && typeof value.type === 'string') return <>{value.type}</>;
+  if (short && typeof value.type === 'string') return <Breakable text={value.type} />;
   // The values if they are texts; of a choice such as a target, the chosen name.
   if (short && set.length > 0 && set.every(([, one]) => typeof one === 'string')) return <TextValue value={set.map(([, one]) => text(one)).filter(Boolean).join(', ')} short />;
   if (short) return <>{set.map(([key]) => humanize(key)).join(', ') || <Nothing />}</>;

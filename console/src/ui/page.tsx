@@ -1,4 +1,5 @@
 import { type ReactNode, useEffect } from 'react';
+import { Breakable } from './breakable';
 import css from './ui.module.css';
 
 interface PageProps {
@@ -18,7 +19,7 @@ export function Page({ title, text, actions, above, children }: PageProps) {
       {above}
       <header className={css.pageHead}>
         <div>
-          <h1>{title}</h1>
+          <h1><Breakable text={title} /></h1>
           {text ? <p className={css.dim}>{text}</p> : null}
         </div>
         {actions ? <div className={css.actions}>{actions}</div> : null}
