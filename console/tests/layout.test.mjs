@@ -76,15 +76,17 @@ async function check(path, widths) {
 }
 
 test('every list has room at every width', { skip: !program, timeout: 300_000 }, async (t) => {
-  const collections = Object.keys(ids);
+  const { paths } = await page.evaluate(async () => (await fetch('/openapi.json')).json());
+  const collections = Object.keys(paths).filter((path) => path.endsWith('/{id}') && path.split('/{').length === 2).map((path) => path.slice(1, -'/{id}'.length));
   for (const collection of collections) {
-    await go(page, `/${collection}`);
-    await page.getByRole('row').nth(1).waitFor();
+    // What can be made has an object here.
+    assert.equal(collection in ids, paths[`/${collection}`].post !== undefined, collection);
+    await go(page, `/${collection.replaceAll('/', '.')}`);
+    await (collection in ids ? page.getByRole('row').nth(1) : page.getByRole('main').getByRole('heading', { level: 2 }).first()).waitFor();
     await settled(page);
     await check(collection, WIDTHS);
   }
   t.diagnostic(`${collections.length} lists at ${WIDTHS.length} widths`);
-  assert.ok(collections.length > 25);
   assert.deepEqual(faults, []);
 });
 

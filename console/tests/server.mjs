@@ -16,6 +16,12 @@ export const run = async (name, args, options = {}) => (await promisify(execFile
 /** Ports below those that systems give to connections, so that a server finds its port free when it starts again. */
 const PORTS = { first: 20_000, count: 12_000 };
 
+/** A range of ports for TCP endpoints of one server: below the ports of all servers. */
+export function tcpPorts() {
+  const first = 10_000 + 10 * randomInt(900);
+  return `${first}-${first + 9}`;
+}
+
 async function freeAddress() {
   for (;;) {
     const port = PORTS.first + randomInt(PORTS.count);
@@ -67,6 +73,8 @@ export class Server {
     }
     if (!ready) throw new Error(`the server did not start: ${log}`);
     this.#child.stdout.resume();
+    /** Where it accepts, such as `127.0.0.1:8443`, by the name of the listener. */
+    this.listeners = ready;
     const { port } = new URL(ready.api);
     // Without TLS the session's cookie is set on a loopback name alone.
     this.url = `http://localhost:${port}`;
