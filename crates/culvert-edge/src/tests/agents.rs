@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use culvert_base::BoxFuture;
 use culvert_policy::Scheme;
-use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::io::{AsyncRead, DuplexStream, ReadBuf};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -127,23 +127,7 @@ impl AsyncRead for Near {
     }
 }
 
-impl AsyncWrite for Near {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
+culvert_io::delegate_io!(AsyncWrite for Near { Self { io, .. } => io });
 
 impl Dial for Agents {
     fn dial(&self, call: &AgentCall<'_>) -> Result<Box<dyn AgentIo>, AgentRefused> {

@@ -1,14 +1,11 @@
 //! What the edge keeps of a body whose receiver takes nothing (reliability 4.2): counted where it reads
 //! and where it writes, so that what the system keeps does not matter.
 
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use culvert_base::BoxFuture;
 use culvert_policy::Scheme;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+use tokio::io::{AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::sync::mpsc;
 
 use super::harness::*;
@@ -30,33 +27,7 @@ pub(super) struct AgentStream(pub(super) DuplexStream);
 
 impl AgentIo for AgentStream {}
 
-impl AsyncRead for AgentStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for AgentStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-}
+culvert_io::delegate_io!(AsyncRead, AsyncWrite for AgentStream { Self(io) => io });
 
 /// Gives the test the other end of each stream to an agent.
 #[derive(Debug)]
