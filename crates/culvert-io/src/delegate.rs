@@ -132,3 +132,28 @@ impl<T: AsyncRead + Unpin> AsyncRead for Prefixed<T> {
 }
 
 delegate_io!(AsyncWrite for [T: AsyncWrite + Unpin] Prefixed<T> { Self { io, .. } => io });
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn bytes_that_were_read_ahead_come_first() {
+        let (near, mut far) = tokio::io::duplex(64);
+        let mut stream = Prefixed::new(b"read ahead, ".to_vec(), near);
+        far.write_all(b"and the rest").await.unwrap();
+        far.shutdown().await.unwrap();
+        let mut first = [0; 4];
+        stream.read_exact(&mut first).await.unwrap();
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).await.unwrap();
+        assert_eq!((&first, rest.as_str()), (b"read", " ahead, and the rest"));
+        stream.write_all(b"passed on").await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut sent = String::new();
+        far.read_to_string(&mut sent).await.unwrap();
+        assert_eq!(sent, "passed on");
+    }
+}
