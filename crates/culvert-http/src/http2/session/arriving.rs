@@ -164,8 +164,8 @@ impl Session {
             let left = left.checked_sub(u64::from(bytes));
             stream.length_left = left;
             if left.is_none_or(|left| ends && left > 0) {
-                // The request is malformed (RFC 9113 8.1.1). A body is forwarded while it arrives, so the upstream may
-                // have its head, but no byte beyond its `content-length`.
+                // The request is malformed (RFC 9113 8.1.1). Bodies are read while they arrive, so the application may
+                // have forwarded its head, but it gets no byte beyond the `content-length`.
                 self.release(length);
                 self.reset_at(head.stream, Reason::PROTOCOL_ERROR, now);
                 return Ok(());
