@@ -245,6 +245,9 @@ async fn stalled_clients_of_an_http2_upstream_delay_no_other() {
     assert_eq!(taken, 10 * 200_000);
 }
 
+/// Frames of data with their flags, and the bytes that are forwarded.
+type Case = (&'static [(&'static str, u8)], &'static [u8]);
+
 /// A request whose body is longer or shorter than its `content-length` is reset, and the upstream gets no byte that this
 /// field does not cover.
 #[tokio::test]
@@ -258,7 +261,7 @@ async fn no_body_exceeds_its_content_length() {
     .await;
     let (rig, root) = rig(&format!("http://{origin}"), "", settings()).await;
     let mut client = raw(&rig, &root, 65_535).await;
-    let cases: [(&[(&str, u8)], &[u8]); 5] = [
+    let cases: [Case; 5] = [
         (&[("hello", 0), ("x", 0)], b"hello"),
         (&[("hello", 0), ("x", END_STREAM)], b"hello"),
         (&[("hellox", 0)], b""),

@@ -189,7 +189,7 @@ struct Outcome {
 struct Side {
     rig: Rig,
     root: CertificateDer<'static>,
-    requests: mpsc::UnboundedReceiver<(String, Vec<u8>)>,
+    requests: mpsc::Receiver<(String, Vec<u8>)>,
     client: Option<(Raw, u32)>,
 }
 
@@ -197,18 +197,18 @@ impl Side {
     /// With a policy, and an upstream that responds with `script`, if that is not empty, and closes.
     async fn start(policy: &str, script: &Script) -> Self {
         let mut rig = Rig::start().await;
-        let (send, requests) = mpsc::unbounded_channel();
+        let (send, requests) = mpsc::channel(64);
         let script = Arc::clone(script);
         let origin = origin(&mut rig.tasks, move |mut client| {
             let (send, script) = (send.clone(), Arc::clone(&script));
             async move {
                 while let Some(head) = client.head().await {
                     let Some((body, _)) = client.body(&head).await else {
-                        send.send((head, b"incomplete".to_vec())).unwrap();
+                        send.send((head, b"incomplete".to_vec())).await.unwrap();
                         return;
                     };
                     let is_head = head.starts_with("HEAD ");
-                    send.send((head, body)).unwrap();
+                    send.send((head, body)).await.unwrap();
                     let script = script.lock().unwrap().clone();
                     if !script.is_empty() {
                         return client.send(script).await;
