@@ -540,6 +540,8 @@ fn response(choices: &Choices) -> Vec<u8> {
 impl Side {
     /// The response to a request on HTTP/1, and on HTTP/2 as a strict client reads it. Without the time, which may differ.
     async fn responses(&mut self) -> (Vec<String>, String) {
+        // The queue of requests has a limit.
+        drop(self.upstream());
         let mut client = self.rig.connect().await;
         let request = "GET / HTTP/1.1\r\nHost: app.example\r\nConnection: close\r\n\r\n";
         client.send(request).await;
