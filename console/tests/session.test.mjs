@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { after, before, test } from 'node:test';
-import { api, base, launch, open, signIn, signInByForm } from './browser.mjs';
+import { api, base, fromFolder, launch, open, signIn, signInByForm } from './browser.mjs';
 
 let browser;
 before(async () => { browser = await launch(); });
@@ -95,8 +95,12 @@ test('the demo prints a link that signs in once', { skip: !process.env.CULVERT_P
       if (link) break;
     }
     const context = await browser.newContext();
+    await fromFolder(context);
     context.setDefaultTimeout(60_000);
     const page = await context.newPage();
+    // A person who has the sign-in page open pastes the link there.
+    await page.goto(new URL('/console/', link).href);
+    await page.getByLabel('Token of an API key').waitFor();
     await page.goto(link);
     await page.getByRole('heading', { name: 'Overview' }).waitFor();
     assert.ok(!page.url().includes('#'), 'the secret is not in the address');

@@ -3,13 +3,12 @@ import { call } from '@/api/http';
 import { type JsonObject, text } from '@/api/json';
 import { useModel } from '@/api/document';
 import { ActionButton } from '@/resources/actions';
+import { roleOf } from '@/session/roles';
 import { LinkButton } from '@/ui/link-button';
 import { Section, Tag } from '@/ui/page';
 import { Failure, Loading } from '@/ui/states';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
-
-const ROLES: Record<string, string> = { admin: 'Admin', member: 'Member', read_only: 'Read-only' };
 
 const strings = (value: unknown): string[] => (Array.isArray(value) ? value.map(String) : []);
 
@@ -44,7 +43,7 @@ export default function KeyExtra({ object }: { object: JsonObject }) {
       {answer.error ? <Failure error={answer.error} /> : null}
       {set ? (
         <dl className={ui.fields}>
-          <Restriction label="Role">{ROLES[text(set.role)] ?? 'The role of its owner'}</Restriction>
+          <Restriction label="Role">{set.role ? roleOf(text(set.role)) : 'The role of its owner'}</Restriction>
           <Restriction label="Scopes">{scopes.length > 0 ? scopes.map((one) => <Tag key={one}>{one}</Tag>) : 'All'}</Restriction>
           <Restriction label="Networks">{networks.length > 0 ? networks.map((one) => <Tag key={one}>{one}</Tag>) : 'Anywhere'}</Restriction>
           <Restriction label="Expires">{end ? <><Time value={end} /> {Date.parse(end) <= Date.now() ? <Tag tone="bad">Expired</Tag> : null}</> : 'Never'}</Restriction>

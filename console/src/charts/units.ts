@@ -15,7 +15,7 @@ const scaled = (value: number, base: number, units: string[]): string => {
 
 export function show(value: number, unit: Unit): string {
   switch (unit) {
-    case 'rate': return number(value, value < 10 ? 2 : 0);
+    case 'rate': return value > 0 && value < 0.005 ? '< 0.01' : number(value, value < 10 ? 2 : 0);
     case 'share': return `${number(value * 100, 1)} %`;
     case 'ms': return value < 1000 ? `${number(value, value < 10 ? 1 : 0)} ms` : `${number(value / 1000, 1)} s`;
     case 'bytes': return scaled(value, 1024, ['B', 'KiB', 'MiB', 'GiB', 'TiB']);

@@ -114,7 +114,7 @@ function Settings({ kind, operation, object, onBack, onMade }: SettingsProps) {
     onSuccess: async (made) => {
       await client.invalidateQueries({ queryKey: [COLLECTION] });
       await client.invalidateQueries({ queryKey: ['event_subscriptions'] });
-      announce('Done.');
+      announce(object ? 'Saved.' : 'Created the destination.');
       onMade(made);
     },
   });

@@ -15,7 +15,7 @@ function Figures({ health }: { health: EventDestinationHealth }) {
     ['State', <HealthTag key="state" health={health} />],
     ['Last success', health.last_success_at ? <Time key="success" value={health.last_success_at} relative /> : 'Never'],
     ['Last failure', health.last_error_at ? <Time key="failure" value={health.last_error_at} relative /> : 'Never'],
-    ...(health.last_error ? [['Why', `${health.last_error.text} (${health.last_error.class}, ${health.last_error.code})`] as [string, React.ReactNode]] : []),
+    ...(health.last_error ? [['Why it failed', `${health.last_error.text} (${health.last_error.class}, ${health.last_error.code})`] as [string, React.ReactNode]] : []),
     ['Delivered', `${counted(health.sent, 'event')}, ${counted(health.bytes, 'byte')}`],
     ['Waiting', health.queued.toLocaleString()],
     ['Dropped', health.dropped.toLocaleString()],

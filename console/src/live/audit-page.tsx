@@ -32,9 +32,9 @@ function row(event: LiveEvent) {
   return (
     <>
       <RowTime value={event.event_timestamp} />
-      <span>{eventTitle(event.event_type)}</span>
-      <span>{who(event)}</span>
-      <span>{nameOf(event.object)}</span>
+      <span title={event.event_type}>{eventTitle(event.event_type)}</span>
+      <span title={who(event)}>{who(event)}</span>
+      <span title={nameOf(event.object)}>{nameOf(event.object)}</span>
     </>
   );
 }
@@ -57,7 +57,7 @@ export default function AuditPage() {
   const kinds = useMemo(() => types.map((type) => ({ value: type, label: eventTitle(type) })), [types]);
   const views = <Views view={search.view} onView={(view) => void navigate({ to: '/audit', search: { view } })} />;
   return search.view === 'kept' ? (
-    <KeptPage title="Audit" text={`${SCOPE}${note}`} views={views} kinds={kinds} all={ALL} object="Object ID" hasActor above={<ProofSection />} below={<Unlisted />} row={row} heads={HEADS}
+    <KeptPage title="Audit" text={`${SCOPE}${note}`} views={views} kinds={kinds} all={ALL} object="Object ID" empty={{ title: 'The audit log is empty', text: 'The next change is here about a second after it is made.' }} hasActor above={<ProofSection />} below={<Unlisted />} row={row} heads={HEADS}
       search={search} onSearch={(next) => void navigate({ to: '/audit', search: { ...next, view: 'kept' } })} />
   ) : <LiveAudit views={views} />;
 }

@@ -4,6 +4,7 @@ import { type Json, type JsonObject, isObject, text } from '@/api/json';
 import { eventTitle } from '@/api/words';
 import { pathOf } from '@/resources/names';
 import { Value } from '@/resources/value';
+import { Breakable } from '@/ui/breakable';
 import { CopyBlock, CopyButton } from '@/ui/copy';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
@@ -90,7 +91,7 @@ export function EventDetail({ event, isPage = false }: Props) {
         <Tabs.Panel value="fields" pt="sm">
           <dl className={ui.pairs}>
             {[...flat(event.principal ?? {}, 'principal'), ...flat(event.object, '')].map(([name, value]) => [
-              <dt key={`${name} name`}>{name}</dt>, <dd key={name}><FieldValue name={name} value={value} /></dd>,
+              <dt key={`${name} name`}><Breakable text={name} /></dt>, <dd key={name}><FieldValue name={name} value={value} /></dd>,
             ])}
           </dl>
         </Tabs.Panel>

@@ -30,6 +30,8 @@ interface Props {
   /** What an object of these events is called. */
   object: string;
   hasActor?: boolean;
+  /** What is said if no event is kept at all. */
+  empty: { title: string; text: string };
   heads: string[];
   row: (event: LiveEvent) => ReactNode;
 }
@@ -41,12 +43,13 @@ const CONDITIONS = ['type', 'from', 'to', 'object', 'actor'] as const;
 const stay = () => {};
 
 /** A page that searches kept events: a filter, a range of time, and pages from the newest to the oldest. */
-export function KeptPage({ title, text, views, search, onSearch, kinds, all, object, above, below, hasActor = false, heads, row }: Props) {
+export function KeptPage({ title, text, views, search, onSearch, kinds, all, object, above, below, hasActor = false, empty, heads, row }: Props) {
   const [draft, setDraft] = useState<KeptSearch>(search);
   const [selected, setSelected] = useState<KeptEvent>();
   /** On a phone, results are in sight before the conditions. */
   const [isOpen, setIsOpen] = useState(false);
   const conditions = useId();
+  const isNarrowed = Boolean(search.filter) || CONDITIONS.some((name) => search[name]);
   const count = CONDITIONS.filter((name) => draft[name]).length;
   const types = useMemo(() => (search.type ? [search.type] : all), [search.type, all]);
   const found = useInfiniteQuery({
@@ -100,7 +103,8 @@ export function KeptPage({ title, text, views, search, onSearch, kinds, all, obj
       {found.error ? <Failure error={found.error} retry={isStuck ? loadMore : () => void found.refetch()} /> : null}
       {found.isPending ? <Loading /> : null}
       {isEmpty ? (
-        <Empty title={hasMore ? 'Nothing found so far' : 'No kept event matches'} text={hasMore ? 'The search looked at as many events as one page may.' : 'Widen the range of time or change the filter.'} />
+        <Empty {...(hasMore ? { title: 'Nothing found so far', text: 'The search looked at as many events as one page may.' }
+          : isNarrowed ? { title: 'No kept event matches', text: 'Widen the range of time or change the filter.' } : empty)} />
       ) : null}
       {rising.length > 0 ? (
         <div className={css.box} data-kind={heads.length} data-dated={!isToday(rising[0]?.event_timestamp ?? '')}>

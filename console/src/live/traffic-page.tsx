@@ -34,12 +34,14 @@ function row({ event_type, event_timestamp, object }: LiveEvent) {
   const http = event_type === 'http_request_complete.v0';
   const status = at(object, 'http', 'response', 'status_code');
   const query = text(at(object, 'http', 'request', 'url', 'query'));
+  const host = text(at(object, 'conn', 'server_name'));
+  const what = http ? text(at(object, 'http', 'request', 'url', 'path')) + (query && `?${query}`) : `from ${text(at(object, 'conn', 'client_ip'))}`;
   return (
     <>
       <RowTime value={event_timestamp} />
       <span className={css.method}>{http ? text(at(object, 'http', 'request', 'method')) : 'tcp'}</span>
-      <span>{text(at(object, 'conn', 'server_name'))}</span>
-      <span>{http ? text(at(object, 'http', 'request', 'url', 'path')) + (query && `?${query}`) : `from ${text(at(object, 'conn', 'client_ip'))}`}</span>
+      <span title={host}>{host}</span>
+      <span title={what}>{what}</span>
       <span className={css.code} data-class={http ? Math.floor(Number(status ?? 0) / 100) : 'none'}>{http ? text(status) || 'cut' : ''}</span>
       <span className={css.size}>{size(http ? at(object, 'http', 'response', 'body_length') : at(object, 'conn', 'bytes_out'))}</span>
     </>
@@ -52,7 +54,7 @@ export default function TrafficPage() {
   const navigate = useNavigate();
   const views = <Views view={search.view} onView={(view) => void navigate({ to: '/traffic', search: { view } })} />;
   return search.view === 'kept' ? (
-    <KeptPage title="Traffic" text="Requests and connections that are kept, of all nodes." views={views} kinds={KINDS} all={ALL} object="Endpoint ID" row={row} heads={HEADS}
+    <KeptPage title="Traffic" text="Requests and connections that are kept, of all nodes." views={views} kinds={KINDS} all={ALL} object="Endpoint ID" empty={{ title: 'No request is kept yet', text: 'A request to any endpoint is here about a second after its response.' }} row={row} heads={HEADS}
       search={search} onSearch={(next) => void navigate({ to: '/traffic', search: { ...next, view: 'kept' } })} />
   ) : <LiveTraffic views={views} />;
 }

@@ -2,11 +2,12 @@ import { useQuery } from '@tanstack/react-query';
 import { Link } from '@tanstack/react-router';
 import { useMemo } from 'react';
 import { useModel, useModelIfThere } from '@/api/document';
-import { type JsonObject, refId, text } from '@/api/json';
+import { type JsonObject, text } from '@/api/json';
 import type { Resource } from '@/api/model';
 import { listOf, withoutEvents } from '@/api/unlisted';
 import { nameOf } from '@/resources/names';
 import { listAt } from '@/resources/queries';
+import { Value } from '@/resources/value';
 import { Section } from '@/ui/page';
 import { Failure, Loading } from '@/ui/states';
 import { Time } from '@/ui/time';
@@ -67,7 +68,7 @@ export function Unlisted() {
                   <td><Link className={ui.strong} to="/$collection/$id" params={{ collection: 'endpoints', id: text(object.id) }}>{nameOf(object)}</Link></td>
                   <td data-label="Last change"><Time value={text(object.updated_at)} relative /></td>
                   <td data-label="Created"><Time value={text(object.created_at)} relative /></td>
-                  <td data-label="Owner">{refId(object.principal) ?? '–'}</td>
+                  <td data-label="Owner"><div><Value value={object.principal} short /></div></td>
                   <td data-label="Metadata"><div>{text(object.metadata).slice(0, 80) || '–'}</div></td>
                 </tr>
               ))}

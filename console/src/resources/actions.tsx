@@ -40,7 +40,7 @@ export function ActionButton({ resource, operation, id, label = sentence(operati
     onSuccess: async (answer) => {
       if (isObject(answer) && secretsIn(answer).length > 0) setMade(answer);
       else setAsking(false);
-      announce('Done.');
+      announce(`${label}: done.`);
       await client.invalidateQueries({ queryKey: [resource.name] });
     },
   });

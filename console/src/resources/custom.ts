@@ -43,6 +43,7 @@ const AgentOfEndpoint = lazy(() => import('@/endpoints/served-by-cell'));
 
 const KeyExtra = lazy(() => import('@/access/key-extra'));
 const IpPolicyExtra = lazy(() => import('@/access/ip-policy-extra'));
+const UserRole = lazy(() => import('@/access/user-role-cell'));
 const UserStatus = lazy(() => import('@/access/user-status-cell'));
 
 /** An endpoint that asks its visitors to sign in. */
@@ -109,7 +110,7 @@ export const CUSTOM: Record<string, Custom> = {
     fields: ['issuer_common_name', 'private_key_type'],
     columns: [{ label: 'Expires', Cell: CertificateExpiry }], dangerous: true },
   credentials: { fields: ['acl', 'owner_id'], dangerous: true, empty: { title: 'No agent credentials yet', text: 'An agent signs in with the token of a credential.', command: 'culvert api credentials create' } },
-  users: { fields: ['role'], columns: [{ label: 'Status', Cell: UserStatus }], dangerous: true },
+  users: { fields: [], columns: [{ label: 'Role', Cell: UserRole }, { label: 'Status', Cell: UserStatus }], dangerous: true },
   vault_secrets: { fields: ['vault_name', 'created_by'] },
   vaults: { dangerous: true },
   ip_policies: { DetailExtra: IpPolicyExtra },

@@ -5,6 +5,7 @@ import { useModel } from '@/api/document';
 import { call } from '@/api/http';
 import { type JsonObject, isObject } from '@/api/json';
 import type { Operation, Resource } from '@/api/model';
+import { nounOf } from '@/api/words';
 import { announce } from '@/ui/toast';
 import ui from '@/ui/ui.module.css';
 import { CommandsOf } from './commands-of';
@@ -44,7 +45,7 @@ export function FormPanel({ resource, operation, title, verb, object, id, defaul
     mutationFn: () => call(operation.method, path, body),
     onSuccess: async (answer) => {
       await client.invalidateQueries({ queryKey: [resource.name] });
-      announce('Done.');
+      announce(verb === 'Save' ? 'Saved.' : verb === 'Create' ? `Created the ${nounOf(resource.name)}.` : `${verb}: done.`);
       const made = isObject(answer) ? answer : undefined;
       if (made && secretsIn(made).length > 0) setCreated(made);
       else onDone(made);

@@ -7,6 +7,11 @@ function takeSecret(): string | undefined {
 
 let unused = takeSecret();
 
+// Opened in a tab that has the console already, such as the sign-in page, the link changes only what is behind the `#`.
+addEventListener('hashchange', () => {
+  if (location.hash.startsWith('#sign-in=')) location.reload();
+});
+
 /** The secret of the link that opened the page, once. */
 export function secretOfLink(): string | undefined {
   const secret = unused;

@@ -4,6 +4,7 @@ import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { Link, Outlet, useLocation } from '@tanstack/react-router';
 import { lazy, Suspense, useEffect, useRef, useState } from 'react';
 import { useConnectionLost } from '@/api/connection';
+import { roleOf } from '@/session/roles';
 import { sessionQuery, signOut, useSession } from '@/session/session';
 import { Icon } from '@/ui/icons';
 import { Loading } from '@/ui/states';
@@ -24,8 +25,6 @@ function SchemeButton() {
   );
 }
 
-const ROLES: Record<string, string> = { admin: 'Admin', member: 'Member', read_only: 'Read-only' };
-
 function Account() {
   const session = useSession();
   const client = useQueryClient();
@@ -40,7 +39,7 @@ function Account() {
   });
   return (
     <div className={css.account}>
-      <span title={session?.subject}>{session ? (ROLES[session.role] ?? session.role) : ''}</span>
+      <span title={session?.subject}>{session ? roleOf(session.role) : ''}</span>
       <SchemeButton />
       <ActionIcon variant="subtle" color="gray" aria-label="Sign out" title="Sign out" onClick={() => leave.mutate()}>
         <Icon name="leave" />

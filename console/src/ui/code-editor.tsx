@@ -11,7 +11,7 @@ import catalogue from '@/live/catalogue.json';
 const look = EditorView.theme({
   '&': { fontSize: '13px', color: 'var(--mantine-color-text)', background: 'var(--surface)', border: '1px solid var(--line-strong)', borderRadius: '6px' },
   '&.cm-focused': { outline: '2px solid var(--accent)', outlineOffset: '1px' },
-  '.cm-content': { fontFamily: 'var(--mantine-font-family-monospace)', padding: '7px 0', caretColor: 'var(--mantine-color-text)' },
+  '.cm-content': { fontFamily: 'var(--mantine-font-family-monospace)', padding: '8px 0', caretColor: 'var(--mantine-color-text)' },
   '.cm-scroller': { maxHeight: '440px', overflow: 'auto' },
   '.cm-gutters': { background: 'var(--sunken)', color: 'var(--mantine-color-dimmed)', border: 'none', borderRadius: '6px 0 0 6px' },
   '.cm-placeholder': { color: 'var(--mantine-color-placeholder)' },
