@@ -23,7 +23,8 @@ before(async () => {
   ({ ids } = await seed(page, 'http://127.0.0.1:9'));
   await server.make('users', { email: `${LABEL}@${LABEL}.example.com` });
   await server.make('vaults', { name: LABEL.replaceAll('-', '') });
-  await server.make('reserved_domains', { domain: `${LABEL}.${LABEL}.example.com` });
+  // One whose certificate is being issued: its page has objects in objects.
+  ({ id: ids.reserved_domains } = await server.make('reserved_domains', { domain: `${LABEL}.${LABEL}.example.com` }));
   await server.make('ssh_user_certificates', { ssh_certificate_authority_id: ids.ssh_certificate_authorities, public_key: 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINSBlGOAHu4W7UZQ2bWIMnHRb6Fh5TqYyDjCdVXvT2Vd', principals: ['root'] });
   ids.users = (await server.call('GET', '/users')).body.users[0].id;
   // A long list has columns of a fixed width.
