@@ -317,7 +317,7 @@ pub fn hpack(bytes: &[u8]) {
         rest = behind;
         let mut written = Vec::new();
         let mut fields = Vec::new();
-        let read = decoder.read(&Bytes::copy_from_slice(section), |field, _| {
+        let read = decoder.read(&Bytes::copy_from_slice(section), |field, _, _| {
             if let Field::Plain(name, value) = field {
                 hpack::write_field(&mut written, name, value);
                 fields.push((name.clone(), value.clone()));
@@ -328,7 +328,7 @@ pub fn hpack(bytes: &[u8]) {
             return;
         }
         let mut again = Vec::new();
-        let read = Decoder::default().read(&Bytes::from(written), |field, _| {
+        let read = Decoder::default().read(&Bytes::from(written), |field, _, _| {
             if let Field::Plain(name, value) = field {
                 again.push((name.clone(), value.clone()));
             }

@@ -24,7 +24,7 @@ pub use write_buffer::WriteBuffer;
 pub(crate) use {
     body::Piece,
     framing::{Framing, Progress},
-    raw::{DRAFT_BYTES_MAX, RawDraft},
+    raw::{DRAFT_BYTES_MAX, LINE_OVERHEAD, RawDraft, make_lower},
 };
 
 /// Limits of what a peer may send. Lengths are in bytes, other values are counts.

@@ -18,6 +18,8 @@ pub const RAW_FIELDS_MAX: usize = 32;
 pub(crate) const DRAFT_BYTES_MAX: usize = 4 << 10;
 
 const END: &[u8] = b"\r\n";
+/// Bytes of a line of HTTP/1.1 besides those of name and value.
+pub(crate) const LINE_OVERHEAD: usize = 4;
 
 /// Where a field line is in a head.
 #[derive(Clone, Copy, Debug, Default)]
@@ -165,7 +167,7 @@ impl RawFields {
 }
 
 /// Makes the letters of a name lower case, eight bytes at a time.
-fn make_lower(name: &mut [u8]) {
+pub(crate) fn make_lower(name: &mut [u8]) {
     let length = name.len();
     if length < 8 {
         name.make_ascii_lowercase();
@@ -310,8 +312,32 @@ impl<'r> RawDraft<'r> {
     /// Adds a field, which was checked. False if there is no space for it.
     pub(crate) fn add(&mut self, name: &[u8], value: &[u8], is_sensitive: bool) -> bool {
         let start = self.room.len();
-        let colon = start + name.len();
-        let end = colon + 2 + value.len();
+        if !self.place(start + name.len(), value.len()) {
+            return false;
+        }
+        if is_sensitive {
+            self.sensitive.add(self.count - 1);
+        }
+        for part in [name, b": ", value, END] {
+            self.room.extend_from_slice(part);
+        }
+        true
+    }
+
+    /// Adds a field, which was checked, from a line that ends in `value_bytes` and CRLF. False if there is no space for it.
+    pub(crate) fn add_line(&mut self, line: &[u8], value_bytes: usize) -> bool {
+        let name_bytes = line.len().saturating_sub(value_bytes + LINE_OVERHEAD);
+        let has_place = self.place(self.room.len() + name_bytes, value_bytes);
+        if has_place {
+            self.room.extend_from_slice(line);
+        }
+        has_place
+    }
+
+    /// Takes the place of the next field. False if there is no space for it.
+    fn place(&mut self, colon: usize, value_bytes: usize) -> bool {
+        let start = self.room.len();
+        let end = colon + 2 + value_bytes;
         let Some(place) = self.places.get_mut(self.count) else {
             return false;
         };
@@ -323,15 +349,8 @@ impl<'r> RawDraft<'r> {
             colon: colon as u16,
             end: end as u16,
         };
-        if is_sensitive {
-            self.sensitive.add(self.count);
-        }
         self.count += 1;
         self.room.reserve(end + END.len() - start);
-        self.room.extend_from_slice(name);
-        self.room.extend_from_slice(b": ");
-        self.room.extend_from_slice(value);
-        self.room.extend_from_slice(END);
         true
     }
 

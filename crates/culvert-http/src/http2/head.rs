@@ -163,8 +163,8 @@ impl<'r> Fields<'r> {
         self.bytes
     }
 
-    /// Adds a field of `bytes` bytes. Drops it if a limit is exceeded.
-    pub(super) fn add(&mut self, field: &Field, bytes: usize) {
+    /// Adds a field of `bytes` bytes, which a table may also have as a line. Drops it if a limit is exceeded.
+    pub(super) fn add(&mut self, field: &Field, bytes: usize, line: Option<&[u8]>) {
         self.bytes += bytes;
         if self.verdict != Verdict::Good {
             return;
@@ -183,7 +183,7 @@ impl<'r> Fields<'r> {
                     // The refusal does not need them.
                     return;
                 }
-                self.keep(name, value, is_more_cookies)
+                self.keep(name, value, line, is_more_cookies)
             }
             Field::Plain(..) | Field::Wrong => Verdict::Malformed,
         };
@@ -206,12 +206,26 @@ impl<'r> Fields<'r> {
     }
 
     /// Keeps a field in the text, or in the map if it needs that.
-    fn keep(&mut self, name: &HeaderName, value: &HeaderValue, is_more_cookies: bool) -> Verdict {
+    fn keep(
+        &mut self,
+        name: &HeaderName,
+        value: &HeaderValue,
+        line: Option<&[u8]>,
+        is_more_cookies: bool,
+    ) -> Verdict {
         self.begin_draft();
         let is_usual = !is_more_cookies && *name != HOST;
         if let Some(draft) = &mut self.draft {
-            let (name, is_sensitive) = (name.as_str().as_bytes(), value.is_sensitive());
-            if is_usual && draft.add(name, value.as_bytes(), is_sensitive) {
+            let is_added = is_usual
+                && match line {
+                    // The value of a table's field is not sensitive.
+                    Some(line) => draft.add_line(line, value.len()),
+                    None => {
+                        let name = name.as_str().as_bytes();
+                        draft.add(name, value.as_bytes(), value.is_sensitive())
+                    }
+                };
+            if is_added {
                 return Verdict::Good;
             }
         }
@@ -363,7 +377,16 @@ fn is_plain_authority(authority: &[u8]) -> bool {
         }
         None => (authority, &b"0"[..]),
     };
-    let is_host = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    const OF_A_HOST: [bool; 256] = {
+        let mut table = [false; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            table[byte] = (byte as u8).is_ascii_alphanumeric() || matches!(byte as u8, b'-' | b'.');
+            byte += 1;
+        }
+        table
+    };
+    let is_host = |byte: &u8| OF_A_HOST[usize::from(*byte)];
     let is_port = (1..=5).contains(&port.len()) && port.iter().all(u8::is_ascii_digit);
     !host.is_empty() && host.iter().all(is_host) && is_port
 }

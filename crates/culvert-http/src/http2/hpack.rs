@@ -12,6 +12,8 @@ use bytes::{Bytes, BytesMut};
 use http::header::{HeaderName, HeaderValue};
 use memchr::memchr;
 
+use crate::http1::{LINE_OVERHEAD, make_lower};
+
 /// Most bytes of the decoder's dynamic table: the default of RFC 9113.
 pub const TABLE_BYTES_MAX: usize = 4 << 10;
 /// Added to the size of each field (RFC 7541 4.1, RFC 9113 6.5.2).
@@ -98,8 +100,35 @@ impl Field {
 #[derive(Clone, Debug)]
 struct Entry {
     field: Field,
+    /// A plain field as a line of HTTP/1.1, which shares the memory of its value.
+    line: Bytes,
     size: usize,
     name_size: usize,
+}
+
+impl Entry {
+    /// A field, whose value is copied.
+    fn new(name: Name, name_size: usize, value: &[u8]) -> Self {
+        let mut line = BytesMut::new();
+        if let Name::Plain(name) = &name {
+            line.reserve(name_size + LINE_OVERHEAD + value.len());
+            line.extend_from_slice(name.as_str().as_bytes());
+            line.extend_from_slice(b": ");
+        }
+        let begin = line.len();
+        line.extend_from_slice(value);
+        let end = line.len();
+        if begin > 0 {
+            line.extend_from_slice(b"\r\n");
+        }
+        let line = line.freeze();
+        Self {
+            field: name.with(line.slice(begin..end)),
+            line,
+            size: name_size + value.len() + FIELD_OVERHEAD,
+            name_size,
+        }
+    }
 }
 
 /// The static table (RFC 7541 appendix A).
@@ -170,10 +199,8 @@ const FIXED: [(&str, &str); 61] = [
 const STATUS: u8 = 8;
 
 static FIXED_ENTRIES: LazyLock<Vec<Entry>> = LazyLock::new(|| {
-    let entry = |&(name, value): &(&'static str, &'static str)| Entry {
-        field: Name::of(name.as_bytes()).with(Bytes::from_static(value.as_bytes())),
-        size: name.len() + value.len() + FIELD_OVERHEAD,
-        name_size: name.len(),
+    let entry = |&(name, value): &(&str, &str)| {
+        Entry::new(Name::of(name.as_bytes()), name.len(), value.as_bytes())
     };
     FIXED.iter().map(entry).collect()
 });
@@ -203,7 +230,7 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Passes each field and its size to `show`. Fields share the memory of `section`; those that enter the dynamic
+    /// Passes each field and its size to `show`; and a field of a table also as a line of HTTP/1.1. Fields share the memory of `section`; those that enter the dynamic
     /// table are copied. The value of a field that is never indexed is marked as sensitive, so that it stays so when it
     /// is sent on (RFC 7541 6.2.3).
     ///
@@ -213,14 +240,14 @@ impl Decoder {
     pub(crate) fn read(
         &mut self,
         section: &Bytes,
-        mut show: impl FnMut(&Field, usize),
+        mut show: impl FnMut(&Field, usize, Option<&[u8]>),
     ) -> Result<(), Unreadable> {
         let mut at = 0;
         let mut is_begun = false;
         while let Some(&first) = section.get(at) {
             if first & 0x80 != 0 {
                 let entry = self.entry(number(section, &mut at, 7)?)?;
-                show(&entry.field, entry.size);
+                show(&entry.field, entry.size, Some(&entry.line));
             } else if first & 0xE0 == 0x20 {
                 let limit = number(section, &mut at, 5)?;
                 if is_begun || limit > TABLE_BYTES_MAX {
@@ -244,21 +271,17 @@ impl Decoder {
                 };
                 let is_sensitive = !is_kept && first & 0x10 != 0;
                 let value = self.string(section, &mut at)?;
-                let size = name_size + value.len() + FIELD_OVERHEAD;
                 if is_kept {
-                    let field = name.with(Bytes::copy_from_slice(&value));
-                    show(&field, size);
-                    self.keep(Entry {
-                        field,
-                        size,
-                        name_size,
-                    });
+                    let entry = Entry::new(name, name_size, &value);
+                    show(&entry.field, entry.size, Some(&entry.line));
+                    self.keep(entry);
                 } else {
+                    let size = name_size + value.len() + FIELD_OVERHEAD;
                     let mut field = name.with(value);
                     if let Field::Plain(_, value) = &mut field {
                         value.set_sensitive(is_sensitive);
                     }
-                    show(&field, size);
+                    show(&field, size, None);
                 }
             }
             is_begun = true;
@@ -356,11 +379,22 @@ fn write_number(out: &mut Vec<u8>, head: u8, bits: u32, number: usize) {
 }
 
 fn write_string(out: &mut Vec<u8>, text: &[u8]) {
-    let coded = huffman::length(text);
-    if coded < text.len() {
-        write_number(out, 0x80, 7, coded);
-        huffman::encode(text, out);
+    let before = out.len();
+    // The length of most codes takes one byte, so it can be written after the code.
+    out.push(0);
+    if huffman::encode_shorter(text, out) {
+        let coded = out.len() - before - 1;
+        match out.get_mut(before) {
+            Some(head) if coded < 0x7F => *head = 0x80 | coded as u8,
+            _ => {
+                let code = out.split_off(before + 1);
+                out.truncate(before);
+                write_number(out, 0x80, 7, coded);
+                out.extend_from_slice(&code);
+            }
+        }
     } else {
+        out.truncate(before);
         write_number(out, 0, 7, text.len());
         out.extend_from_slice(text);
     }
@@ -398,7 +432,7 @@ pub(super) fn write_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     match room.get_mut(..name.len()) {
         Some(lower) => {
             lower.copy_from_slice(name);
-            lower.make_ascii_lowercase();
+            make_lower(lower);
             write_literal_field(out, 0, lower, value);
         }
         None => write_literal_field(out, 0, &name.to_ascii_lowercase(), value),
@@ -407,7 +441,9 @@ pub(super) fn write_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 
 fn write_literal_field(out: &mut Vec<u8>, head: u8, name: &[u8], value: &[u8]) {
     let known = FIXED_NAMES.get(name.len()).into_iter().flatten();
-    let known = known.copied().find(|(known, _)| known.as_bytes() == name);
+    // Most names of a length differ in their first letter.
+    let is_it = |known: &[u8]| known.first() == name.first() && known == name;
+    let known = known.copied().find(|(known, _)| is_it(known.as_bytes()));
     match known {
         Some((_, index)) => write_number(out, head, 4, usize::from(index)),
         None => {

@@ -22,13 +22,17 @@ const SYMBOLS: usize = 257;
 const EOS: u16 = 256;
 /// The longest code.
 const BITS_MAX: usize = 30;
+/// Least memory for decoded strings. Several share it, and it is used again when they are gone.
+const ROOM_BYTES: usize = 512;
+/// Symbols that are decoded before they are appended.
+const SYMBOLS_AT_ONCE: usize = 64;
 /// Codes up to this many bits are decoded with one look-up.
 const FAST_BITS: usize = 8;
 
 /// The code in the forms that encoding and decoding need.
 struct Code {
-    /// The code of each symbol, in the low bits.
-    codes: [u32; SYMBOLS],
+    /// The code of each symbol, above the eight bits of its length.
+    codes: [u64; SYMBOLS],
     /// Symbols ordered by the length of their code, then by value.
     order: [u16; SYMBOLS],
     /// For each length: its first code, the index of its first symbol in `order`, and the number of its symbols.
@@ -58,7 +62,7 @@ const fn code() -> Code {
         let mut symbol = 0;
         while symbol < SYMBOLS {
             if LENGTHS[symbol] as usize == length {
-                it.codes[symbol] = next;
+                it.codes[symbol] = (next as u64) << 8 | length as u64;
                 it.order[place] = symbol as u16;
                 if length <= FAST_BITS {
                     let shift = FAST_BITS - length;
@@ -99,50 +103,69 @@ fn symbol(bits: u64) -> Option<(u8, usize)> {
 /// Decodes a string and appends it to `to`; `None` if it is invalid.
 pub(super) fn decode(from: &[u8], to: &mut BytesMut) -> Option<()> {
     // The shortest code has 5 bits.
-    to.reserve(from.len() * 8 / 5);
-    let (mut bits, mut have) = (0u64, 0usize);
-    let mut bytes = from.iter();
+    let most = from.len() * 8 / 5;
+    if to.capacity() < most {
+        to.reserve(most.max(ROOM_BYTES));
+    }
+    let mut some = [0; SYMBOLS_AT_ONCE];
+    let mut count = 0;
+    let (mut bits, mut have, mut rest) = (0u64, 0usize, from);
     loop {
-        while have <= 56 {
-            let Some(byte) = bytes.next() else { break };
-            bits |= u64::from(*byte) << (56 - have);
-            have += 8;
+        // The longest code has 30 bits.
+        if have <= 32 {
+            if let Some((four, behind)) = rest.split_first_chunk() {
+                bits |= u64::from(u32::from_be_bytes(*four)) << (32 - have);
+                have += 32;
+                rest = behind;
+            } else {
+                for byte in std::mem::take(&mut rest) {
+                    bits |= u64::from(*byte) << (56 - have);
+                    have += 8;
+                }
+            }
         }
         if have == 0 {
-            return Some(());
+            break;
         }
         let (symbol, length) = symbol(bits)?;
         if length > have {
             // The rest is padding: less than a byte of the most significant bits of EOS, which are ones.
             let is_filling = have < 8 && bits.leading_ones() as usize >= have;
-            return is_filling.then_some(());
+            if !is_filling {
+                return None;
+            }
+            break;
         }
-        to.extend_from_slice(&[symbol]);
+        if count == some.len() {
+            to.extend_from_slice(&some);
+            count = 0;
+        }
+        some[count] = symbol;
+        count += 1;
         bits <<= length;
         have -= length;
     }
+    to.extend_from_slice(some.get(..count).unwrap_or_default());
+    Some(())
 }
 
-/// The length of a string once it is encoded, in bytes.
-pub(super) fn length(from: &[u8]) -> usize {
-    let bits = from
-        .iter()
-        .map(|byte| usize::from(LENGTHS[usize::from(*byte)]));
-    bits.sum::<usize>().div_ceil(8)
-}
-
-/// Encodes a string and appends it to `to`, four bytes at a time.
-pub(super) fn encode(from: &[u8], to: &mut Vec<u8>) {
+/// Encodes a string and appends it to `to`, if that is shorter than the string. If not, `to` is as before.
+pub(super) fn encode_shorter(from: &[u8], to: &mut Vec<u8>) -> bool {
+    let before = to.len();
+    to.reserve(from.len());
     // Fewer than 32 bits wait, and no code has more than 30.
-    let (mut bits, mut have) = (0u64, 0usize);
+    let (mut bits, mut have) = (0u64, 0u32);
     for byte in from {
-        let symbol = usize::from(*byte);
-        let length = usize::from(LENGTHS[symbol]);
-        bits = (bits << length) | u64::from(CODE.codes[symbol]);
+        let code = CODE.codes[usize::from(*byte)];
+        let length = code as u32 & 0xFF;
+        bits = bits.wrapping_shl(length) | (code >> 8);
         have += length;
         if have >= 32 {
             have -= 32;
             to.extend_from_slice(&((bits >> have) as u32).to_be_bytes());
+            if to.len() - before >= from.len() {
+                break;
+            }
         }
     }
     while have >= 8 {
@@ -153,6 +176,11 @@ pub(super) fn encode(from: &[u8], to: &mut Vec<u8>) {
         let filling = 0xFF >> have;
         to.push(((bits << (8 - have)) as u8) | filling);
     }
+    let is_shorter = to.len() - before < from.len();
+    if !is_shorter {
+        to.truncate(before);
+    }
+    is_shorter
 }
 
 #[cfg(test)]
@@ -160,6 +188,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// The length of a string once it is encoded, in bytes.
+    fn length(from: &[u8]) -> usize {
+        let bits = from
+            .iter()
+            .map(|byte| usize::from(LENGTHS[usize::from(*byte)]));
+        bits.sum::<usize>().div_ceil(8)
+    }
 
     fn decoded(from: &[u8]) -> Option<Vec<u8>> {
         let mut to = BytesMut::new();
@@ -188,9 +224,8 @@ mod tests {
         ] {
             let bytes = hex(bytes);
             let mut encoded = Vec::new();
-            encode(text.as_bytes(), &mut encoded);
+            assert!(encode_shorter(text.as_bytes(), &mut encoded));
             assert_eq!(encoded, bytes, "{text}");
-            assert_eq!(length(text.as_bytes()), bytes.len(), "{text}");
             assert_eq!(decoded(&bytes).unwrap(), text.as_bytes());
         }
     }
@@ -220,7 +255,8 @@ mod tests {
             (255, 0x3ff_ffee, 26),
             (256, 0x3fff_ffff, 30),
         ] {
-            assert_eq!(CODE.codes[symbol], code, "{symbol}");
+            assert_eq!(CODE.codes[symbol] >> 8, code, "{symbol}");
+            assert_eq!(CODE.codes[symbol] & 0xFF, u64::from(length), "{symbol}");
             assert_eq!(LENGTHS[symbol], length, "{symbol}");
         }
         // The code is complete: no bits are without a meaning.
@@ -240,19 +276,27 @@ mod tests {
 
     proptest! {
         #[test]
-        fn encoded_strings_are_decoded(text in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let mut encoded = Vec::new();
-            encode(&text, &mut encoded);
-            prop_assert_eq!(encoded.len(), length(&text));
-            prop_assert_eq!(decoded(&encoded).unwrap(), text);
+        fn encoded_strings_are_decoded(text in proptest::collection::vec(any::<u8>(), 0..80), letters in "[ -~]{0,80}") {
+            for text in [&text[..], letters.as_bytes()] {
+                let mut encoded = b"before".to_vec();
+                let is_shorter = encode_shorter(text, &mut encoded);
+                let encoded = encoded.strip_prefix(b"before").unwrap();
+                prop_assert_eq!(is_shorter, length(text) < text.len());
+                prop_assert_eq!(encoded.len(), if is_shorter { length(text) } else { 0 });
+                if is_shorter {
+                    prop_assert_eq!(&decoded(encoded).unwrap()[..], text);
+                }
+            }
         }
 
         #[test]
         fn only_the_encoding_of_a_string_is_decoded(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             if let Some(text) = decoded(&bytes) {
                 let mut encoded = Vec::new();
-                encode(&text, &mut encoded);
-                prop_assert_eq!(encoded, bytes);
+                match encode_shorter(&text, &mut encoded) {
+                    true => prop_assert_eq!(encoded, bytes),
+                    false => prop_assert_eq!(length(&text), bytes.len()),
+                }
             }
         }
     }

@@ -8,7 +8,7 @@ mod rfc7541;
 fn read(decoder: &mut Decoder, section: &[u8]) -> Result<Vec<(String, String)>, Unreadable> {
     let mut fields = Vec::new();
     let section = Bytes::copy_from_slice(section);
-    decoder.read(&section, |field, size| {
+    decoder.read(&section, |field, size, _| {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (name, value) = match field {
             Field::Pseudo(name, value) => (format!(":{name:?}").to_lowercase(), text(value)),

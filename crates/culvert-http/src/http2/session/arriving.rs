@@ -345,9 +345,9 @@ impl Session {
             _ => Fields::default(),
         };
         let is_wanted = matches!(section.purpose, Purpose::Request | Purpose::Trailers);
-        let read = self.decoder.read(block, |field, bytes| {
+        let read = self.decoder.read(block, |field, bytes, line| {
             if is_wanted {
-                fields.add(field, bytes);
+                fields.add(field, bytes, line);
             }
         });
         read.map_err(|_| ConnectionError::Protocol(Reason::COMPRESSION_ERROR))?;

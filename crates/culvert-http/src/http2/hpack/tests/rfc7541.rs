@@ -307,7 +307,7 @@ fn a_field_that_is_never_indexed_stays_so() {
         let section = Bytes::from(vec![first, 1, b'a', 1, b'b']);
         let mut again = Vec::new();
         let mut decoder = Decoder::default();
-        let read = decoder.read(&section, |field, _| {
+        let read = decoder.read(&section, |field, _, _| {
             let Field::Plain(name, value) = field else {
                 panic!("{field:?}")
             };

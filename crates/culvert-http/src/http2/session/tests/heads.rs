@@ -304,7 +304,7 @@ fn heads_as_lines_are_sent_as_those_with_maps() {
             let sent = talk.said();
             let mut read = Vec::new();
             let block = Bytes::from(sent[0].3.clone());
-            let show = |field: &Field, _| read.push(format!("{field:?}"));
+            let show = |field: &Field, _, _: Option<&[u8]>| read.push(format!("{field:?}"));
             Decoder::default().read(&block, show).unwrap();
             // A map groups the fields of one name.
             read.sort();

@@ -308,7 +308,7 @@ async fn our_client(io: Choppy, script: Script, table: u32, random: &mut Random)
                     if head.has(frame::END_HEADERS) {
                         let mut fields = HeaderMap::new();
                         let section = block.split().freeze();
-                        let read = decoder.read(&section, |field, _| {
+                        let read = decoder.read(&section, |field, _, _| {
                             // `:status` is not a field of a request.
                             if let Field::Plain(name, value) = field {
                                 fields.append(name.clone(), value.clone());

@@ -61,7 +61,7 @@ fn an_answer_is_its_head_its_data_and_its_end() {
     let mut names = Vec::new();
     let block = Bytes::from(said[0].3.clone());
     Decoder::default()
-        .read(&block, |field, _| {
+        .read(&block, |field, _, _| {
             if let hpack::Field::Plain(name, _) = field {
                 names.push(name.to_string());
             }
