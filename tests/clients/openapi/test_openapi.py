@@ -15,6 +15,8 @@ import tempfile
 import unittest
 import urllib.request
 
+from openapi_spec_validator import OpenAPIV31SpecValidator, validate
+
 URL = os.environ["CULVERT_API_URL"]
 TOKEN = os.environ["CULVERT_API_KEY"]
 SECONDS_MAX = 40
@@ -39,6 +41,12 @@ def post(path, body):
 
 
 class OpenApi(unittest.TestCase):
+    def test_the_document_is_valid(self):
+        with urllib.request.urlopen(URL + "/openapi.json") as answer:
+            document = json.loads(answer.read())
+        validate(document, cls=OpenAPIV31SpecValidator)
+        print("openapi-spec-validator: valid, %d paths" % len(document["paths"]))
+
     def test_answers_are_what_the_document_promises(self):
         known = "".join(
             '[[operations]]\ninclude-path = "%s/{id}"\nexclude-method = "DELETE"\nparameters = { id = "%s" }\n\n'
