@@ -5,6 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use culvert::config::ProxiedListener;
+
 use crate::harness::{Backend, Harness, binary};
 
 /// The published Python client uses all operations that it supports.
@@ -19,7 +21,8 @@ async fn responses_conform_to_the_openapi_document() {
     drive("openapi").await;
 }
 
-/// According to sslyze, the edge's TLS complies with Mozilla's intermediate profile.
+/// According to sslyze, the edge's TLS complies with Mozilla's intermediate profile. OpenSSL and GnuTLS send client
+/// certificates.
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_conforms_to_a_public_profile() {
     drive("sslyze").await;
@@ -69,12 +72,61 @@ async fn prometheus_answers_every_query_of_the_dashboard() {
     drive("metrics").await;
 }
 
+/// Server-sent events of the API continue where a published reader left off.
+#[tokio::test(flavor = "multi_thread")]
+async fn server_sent_events_continue_after_a_reconnect() {
+    drive("sse").await;
+}
+
+/// Webhooks signed by the libraries of their providers are verified.
+#[tokio::test(flavor = "multi_thread")]
+async fn webhooks_of_providers_libraries_are_verified() {
+    drive("webhooks").await;
+}
+
+/// Tokens and key sets of PyJWT are validated.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_of_a_published_library_are_validated() {
+    let Some(mut command) = python("jwt") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("issuer.pem");
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".into()]).unwrap();
+    let pem = made.cert.pem() + &made.signing_key.serialize_pem();
+    std::fs::write(&file, pem).unwrap();
+    command.env("CULVERT_ISSUER", &file);
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.edge.extra_ca_file = file.to_str().unwrap().into();
+    });
+    run_against(culvert.await, "jwt", command).await;
+}
+
+/// HAProxy in front of the edge, behind an agent, and as upstream.
+#[tokio::test(flavor = "multi_thread")]
+async fn haproxy_and_the_edge_know_each_others_clients() {
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.edge.proxy_protocol = vec![ProxiedListener::Http, ProxiedListener::Https];
+        settings.edge.proxy_protocol_from = vec!["127.0.0.1/32".into()];
+    });
+    if let Some(command) = python("haproxy") {
+        run_against(culvert.await, "haproxy", command).await;
+    }
+}
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Runs one Python suite and prints its totals.
+/// Runs one Python suite against a new server.
 async fn drive(suite: &str) {
+    if let Some(command) = python(suite) {
+        run(suite, command).await;
+    }
+}
+
+/// The command of a Python suite. `None`, reported as ignored, if there is no environment for it.
+fn python(suite: &str) -> Option<Command> {
     let root = root();
     let place = root.join("target/python-clients").join(suite);
     // The script writes this copy last.
@@ -82,18 +134,22 @@ async fn drive(suite: &str) {
         culvert_testing::ignore(format_args!(
             "no Python environment for `{suite}`; scripts/python-clients makes it"
         ));
-        return;
+        return None;
     }
     let mut command = Command::new(place.join("bin/python"));
     command
         .args(["-B", "-m", "unittest", "discover", "-s"])
         .arg(root.join("tests/clients").join(suite));
-    run(suite, command).await;
+    Some(command)
 }
 
 /// Runs a suite against a new server.
-async fn run(suite: &str, mut command: Command) {
-    let culvert = Harness::start(&Backend::Sqlite).await;
+async fn run(suite: &str, command: Command) {
+    run_against(Harness::start(&Backend::Sqlite).await, suite, command).await;
+}
+
+/// Runs a suite against a server, stops the server and prints the totals.
+async fn run_against(culvert: Harness, suite: &str, mut command: Command) {
     let done = command
         .env("CULVERT_API_URL", &culvert.api)
         .env("CULVERT_API_KEY", &culvert.token)
