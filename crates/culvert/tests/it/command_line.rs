@@ -320,3 +320,70 @@ async fn events_are_streamed_with_follow() {
     assert_eq!(refused.status.code(), Some(2));
     culvert.stop().await;
 }
+
+/// mandoc has nothing to say about the manual pages, except for what their generator always does.
+#[test]
+fn manual_pages_are_read_by_mandoc() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = binary().arg("man").arg(folder.path()).status().unwrap();
+    assert!(written.success());
+    let pages = std::fs::read_dir(folder.path()).unwrap();
+    let pages: Vec<_> = pages.map(|page| page.unwrap().path()).collect();
+    assert!(pages.len() > 40);
+    let lint = std::process::Command::new("mandoc")
+        .args(["-T", "lint", "-W", "warning"])
+        .args(pages)
+        .output();
+    let Ok(lint) = lint else {
+        culvert_testing::ignore("mandoc is not here");
+        return;
+    };
+    let said = String::from_utf8(lint.stdout).unwrap();
+    let serious = said.lines().filter(|line| {
+        // Superfluous breaks between paragraphs, and no date, so that pages are reproducible.
+        !line.contains("skipping paragraph macro: br")
+            && !line.contains("missing date, using \"\": TH")
+    });
+    assert_eq!(serious.collect::<Vec<_>>(), Vec::<&str>::new());
+}
+
+/// Each shell loads its completions, and bash and fish complete a command with them.
+#[test]
+fn shells_complete_with_our_completions() {
+    let folder = tempfile::tempdir().unwrap();
+    for (shell, script, expected) in [
+        (
+            "bash",
+            "source FILE; COMP_WORDS=(culvert ht); COMP_CWORD=1; _culvert culvert ht culvert; echo ${COMPREPLY[@]}",
+            "http",
+        ),
+        (
+            "zsh",
+            "autoload -U compinit; compinit -D; source FILE; whence -w _culvert; echo $_comps[culvert]",
+            "_culvert: function\n_culvert",
+        ),
+        (
+            "fish",
+            "source FILE; complete -C 'culvert ht'",
+            "http\tExpose a local HTTP service",
+        ),
+    ] {
+        let file = folder.path().join(shell);
+        let (code, completions, _) = run(&["completions", shell]);
+        assert_eq!(code, 0);
+        std::fs::write(&file, completions).unwrap();
+        let script = script.replace("FILE", file.to_str().unwrap());
+        let mut command = std::process::Command::new(shell);
+        // Not what the user of this machine has set up.
+        command
+            .env("HOME", folder.path())
+            .env("ZDOTDIR", folder.path());
+        let Ok(output) = command.args(["-c", &script]).output() else {
+            culvert_testing::ignore(format_args!("{shell} is not here"));
+            continue;
+        };
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        assert_eq!(text(&output.stderr), "", "{shell}");
+        assert_eq!(text(&output.stdout), expected, "{shell}");
+    }
+}

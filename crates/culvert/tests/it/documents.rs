@@ -88,6 +88,58 @@ fn links_between_documents_resolve() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
+/// The page about interoperability names files that exist, all suites of foreign clients and all destinations.
+#[test]
+fn every_foreign_suite_is_listed() {
+    let page = root().join("docs/explanation/interoperability.md");
+    let text = std::fs::read_to_string(page).unwrap();
+    let named: BTreeSet<&str> = quoted(&text).collect();
+    for path in named.iter().filter(|name| name.contains('/')) {
+        let exists = root().join(path).exists();
+        assert!(
+            exists || !path.contains('.') && !path.contains("tests/"),
+            "{path}"
+        );
+    }
+    for entry in std::fs::read_dir(root().join("tests/clients")).unwrap() {
+        let folder = entry.unwrap().file_name().into_string().unwrap();
+        let start = format!("tests/clients/{folder}");
+        let is_named = named.iter().any(|name| name.starts_with(&start));
+        assert!(is_named, "{start} is not listed");
+    }
+    for target in culvert_delivery::target::ALL {
+        assert!(named.contains(target.name), "{} is not listed", target.name);
+    }
+}
+
+/// ShellCheck warns of nothing in the scripts.
+#[test]
+fn shell_scripts_have_no_warnings() {
+    let folders = ["scripts", "packaging", "packaging/deb", "benches"];
+    let files = folders
+        .iter()
+        .filter_map(|folder| std::fs::read_dir(root().join(folder)).ok());
+    let files = files.flatten().map(|entry| entry.unwrap().path());
+    let is_script = |file: &PathBuf| {
+        let first = std::fs::read_to_string(file).unwrap_or_default();
+        let first = first.lines().next().unwrap_or_default();
+        first.starts_with("#!") && first.ends_with("sh")
+    };
+    let scripts: Vec<PathBuf> = files
+        .chain([root().join("test")])
+        .filter(is_script)
+        .collect();
+    assert!(scripts.len() > 12, "{scripts:?}");
+    let checked = std::process::Command::new("shellcheck")
+        .args(["--severity=warning", "--format=gcc"])
+        .args(scripts)
+        .output();
+    match checked {
+        Ok(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), ""),
+        Err(_) => culvert_testing::ignore("shellcheck is not here"),
+    }
+}
+
 fn markdown(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
