@@ -99,7 +99,7 @@ async fn tokens_of_a_published_library_are_validated() {
     let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
         settings.edge.extra_ca_file = file.to_str().unwrap().into();
     });
-    run_against(culvert.await, "jwt", command).await;
+    Box::pin(run_against(culvert.await, "jwt", command)).await;
 }
 
 /// HAProxy in front of the edge, behind an agent, and as upstream.
@@ -110,7 +110,7 @@ async fn haproxy_and_the_edge_know_each_others_clients() {
         settings.edge.proxy_protocol_from = vec!["127.0.0.1/32".into()];
     });
     if let Some(command) = python("haproxy") {
-        run_against(culvert.await, "haproxy", command).await;
+        Box::pin(run_against(culvert.await, "haproxy", command)).await;
     }
 }
 
@@ -145,7 +145,12 @@ fn python(suite: &str) -> Option<Command> {
 
 /// Runs a suite against a new server.
 async fn run(suite: &str, command: Command) {
-    run_against(Harness::start(&Backend::Sqlite).await, suite, command).await;
+    Box::pin(run_against(
+        Harness::start(&Backend::Sqlite).await,
+        suite,
+        command,
+    ))
+    .await;
 }
 
 /// Runs a suite against a server, stops the server and prints the totals.
