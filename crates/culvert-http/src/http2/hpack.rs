@@ -226,13 +226,14 @@ pub(crate) struct Decoder {
     table_bytes: usize,
     /// Size limit set by the client; `None` until it sets one.
     limit: Option<usize>,
+    /// Memory for short strings.
     room: BytesMut,
 }
 
 impl Decoder {
-    /// Passes each field and its size to `show`; and a field of a table also as a line of HTTP/1.1. Fields share the memory of `section`; those that enter the dynamic
-    /// table are copied. The value of a field that is never indexed is marked as sensitive, so that it stays so when it
-    /// is sent on (RFC 7541 6.2.3).
+    /// Passes each field and its size to `show`, and a field of a table also as a line of HTTP/1.1. Fields share the
+    /// memory of `section`; those that enter the dynamic table are copied. The value of a field that is never indexed is
+    /// marked as sensitive, so that it stays so when it is sent on (RFC 7541 6.2.3).
     ///
     /// # Errors
     ///
@@ -333,8 +334,7 @@ impl Decoder {
         if !is_coded {
             return Ok(bytes);
         }
-        huffman::decode(&bytes, &mut self.room).ok_or(Unreadable)?;
-        Ok(self.room.split().freeze())
+        huffman::decode(&bytes, &mut self.room).ok_or(Unreadable)
     }
 }
 

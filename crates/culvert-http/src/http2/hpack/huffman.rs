@@ -3,7 +3,7 @@
 //! The code is canonical: codes of one length are consecutive in the order of their symbols, so the table of lengths
 //! determines them.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 
 /// Length of the code of each byte and of EOS, in bits.
 const LENGTHS: [u8; SYMBOLS] = [
@@ -22,7 +22,7 @@ const SYMBOLS: usize = 257;
 const EOS: u16 = 256;
 /// The longest code.
 const BITS_MAX: usize = 30;
-/// Least memory for decoded strings. Several share it, and it is used again when they are gone.
+/// Memory that short decoded strings share. It is used again when they are gone.
 const ROOM_BYTES: usize = 512;
 /// Symbols that are decoded before they are appended.
 const SYMBOLS_AT_ONCE: usize = 64;
@@ -100,13 +100,24 @@ fn symbol(bits: u64) -> Option<(u8, usize)> {
     None
 }
 
-/// Decodes a string and appends it to `to`; `None` if it is invalid.
-pub(super) fn decode(from: &[u8], to: &mut BytesMut) -> Option<()> {
+/// Decodes a string; `None` if it is invalid. A short string takes its memory from `room`. A long one has its own, so that
+/// `room` never holds more than [`ROOM_BYTES`] between requests.
+pub(super) fn decode(from: &[u8], room: &mut BytesMut) -> Option<Bytes> {
     // The shortest code has 5 bits.
     let most = from.len() * 8 / 5;
-    if to.capacity() < most {
-        to.reserve(most.max(ROOM_BYTES));
+    if most > ROOM_BYTES {
+        let mut own = BytesMut::with_capacity(most);
+        append(from, &mut own)?;
+        return Some(own.freeze());
     }
+    if room.capacity() < most {
+        room.reserve(ROOM_BYTES);
+    }
+    append(from, room)?;
+    Some(room.split().freeze())
+}
+
+fn append(from: &[u8], to: &mut BytesMut) -> Option<()> {
     let mut some = [0; SYMBOLS_AT_ONCE];
     let mut count = 0;
     let (mut bits, mut have, mut rest) = (0u64, 0usize, from);
@@ -198,9 +209,20 @@ mod tests {
     }
 
     fn decoded(from: &[u8]) -> Option<Vec<u8>> {
-        let mut to = BytesMut::new();
-        decode(from, &mut to)?;
-        Some(to.to_vec())
+        decode(from, &mut BytesMut::new()).map(|text| text.to_vec())
+    }
+
+    #[test]
+    fn a_long_string_leaves_no_memory_behind() {
+        let mut room = BytesMut::new();
+        for length in [10, 300, 600, 60_000, 20] {
+            let mut coded = Vec::new();
+            assert!(encode_shorter(&vec![b'a'; length], &mut coded));
+            let text = decode(&coded, &mut room).unwrap();
+            assert_eq!(text, vec![b'a'; length]);
+            drop(text);
+            assert!(room.capacity() <= ROOM_BYTES, "{length}");
+        }
     }
 
     #[test]
