@@ -22,7 +22,9 @@ type Props = Common & ({ many?: false; value: string } | { many: true; values: s
 export function ReferenceField({ collection, onChange, ...props }: Props) {
   const resource = useModel().resources.get(collection);
   const [search, setSearch] = useState('');
-  const list = useQuery({ ...listQuery(resource ?? ({ name: collection, listKey: collection } as never), {}, 100), enabled: resource !== undefined });
+  const query = listQuery(resource ?? ({ name: collection, listKey: collection } as never), {}, 100);
+  // An object that was made a moment ago is offered too.
+  const list = useQuery({ ...query, enabled: resource !== undefined, refetchOnMount: 'always' });
   const objects = list.data?.objects ?? [];
   const chosen = props.many ? props.values : [props.value].filter(Boolean);
   const offered = objects.map((object) => {
