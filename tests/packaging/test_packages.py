@@ -155,21 +155,21 @@ class Packages(unittest.TestCase):
             stderr=subprocess.DEVNULL,
         )
         self.addCleanup(lambda: (service.kill(), service.wait()))
-        machine.write("/etc/ssl/culvert-ca.pem", machine.run("cat", "/var/lib/culvert/ca.pem").stdout)
+        machine.write("/srv/ca.pem", machine.run("cat", "/var/lib/culvert/ca.pem").stdout)
         machine.write(
-            "/etc/culvert/agent.yml",
+            "/srv/agent.yml",
             "version: 3\n"
             "agent:\n"
             f"  authtoken: {token}\n"
             "  connect_url: localhost:8441\n"
-            "  connect_cas: /etc/ssl/culvert-ca.pem\n"
+            "  connect_cas: /srv/ca.pem\n"
             "endpoints:\n"
             "  - name: page\n"
             "    url: http://page.culvert.localhost\n"
             "    upstream: {url: 9000}\n",
             mode="600",
         )
-        machine.run("culvert", "service", "install", "--config", "/etc/culvert/agent.yml")
+        machine.run("culvert", "service", "install", "--config", "/srv/agent.yml")
         eventually("the agent serves", lambda: self.page(machine) == "from the agent")
         status = machine.run("culvert", "service", "status").stdout.split()
         self.assertEqual(status, ["culvert-agent.service", "active"])
