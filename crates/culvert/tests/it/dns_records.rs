@@ -86,9 +86,9 @@ impl Bind {
             child,
             folder,
         };
-        // It accepts connections before it has loaded its zones.
-        patiently("BIND runs", async || {
-            bind.log().contains("running").then_some(())
+        // It accepts connections before it has loaded its zones, and then answers SERVFAIL.
+        patiently("BIND has loaded its zones", async || {
+            bind.log().contains("all zones loaded").then_some(())
         })
         .await;
         Some(bind)
