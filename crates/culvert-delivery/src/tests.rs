@@ -118,7 +118,7 @@ async fn dead_letters_and_health_have_no_webhook_secrets() {
     })
     .await;
     let config = json!({"url": fake.url("/"), "secrets": [secret]});
-    bench.publish_type(&crate::target::webhook::TYPE, config);
+    bench.publish_type(&crate::target::webhook::TYPE, config, &[]);
     bench
         .append("ed_1", BatchClass::Traffic, &["ev_1", "ev_2"])
         .await;
@@ -143,7 +143,11 @@ async fn events_reach_a_file_complete() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
     let bench = Bench::with(|settings| settings.targets.file_root = Some(root)).await;
-    bench.publish_type(&crate::target::file::TYPE, json!({"path": "events.ndjson"}));
+    bench.publish_type(
+        &crate::target::file::TYPE,
+        json!({"path": "events.ndjson"}),
+        &[],
+    );
     let running = bench.run();
     for n in 0..3000 {
         bench.delivery.recorder().offer(record(&bench, n));

@@ -281,7 +281,7 @@ async fn a_secret_is_renamed_at_each_step_of_a_policy_that_names_it() {
                 let case = format!("{renames_vault} {is_update} {steps}: {written:?} {renamed:?}");
                 assert_ne!(is_written, is_renamed, "{case}");
             }
-            // A look-up that is answered at once is no step. The commit is one.
+            // A look-up that takes no time is no step. The commit is one.
             assert!(steps > 1, "{renames_vault} {is_update}: {steps}");
         }
     }

@@ -34,7 +34,7 @@ use culvert_store::Gathering;
 use crate::aws::arn::{Arn, ResourceType};
 use crate::aws::auth::{self, Auth};
 use crate::aws::{Aws, Call, Feed, Payload};
-use crate::batch::{Batch, BatchLimits};
+use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::config::{Checked, invalid, parse, stored};
 use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass};
@@ -252,7 +252,9 @@ impl S3 {
     async fn put_run(&self, run: &dyn Run) -> Result<(), Failure> {
         let object = Object::measure(run, self.packs).await?;
         let extension = if self.packs { "json.gz" } else { "json" };
-        let name = self.name(run).await?;
+        let Some(name) = self.name(run).await? else {
+            return Ok(());
+        };
         let key = format!("{name}.{extension}");
         if self.put_object(&key, &object).await? || self.is_stored(&key, &object).await {
             return Ok(());
@@ -263,27 +265,33 @@ impl S3 {
         self.put_object(&key, &object).await.map(drop)
     }
 
-    /// The name of a run's object, without its extension.
-    async fn name(&self, run: &dyn Run) -> Result<String, Failure> {
-        let batch = run.batch(0).await?;
-        let first = batch.deliveries().next();
-        let named = first.and_then(|first| {
-            let at = event_time(first.envelope)?.to_millis_text();
-            let (day, time) = at.split_once('T')?;
-            let hour = time.get(..2)?;
-            Some(format!(
-                "{}{}/{hour}/{}-{}-{}",
-                self.prefix,
-                day.replace('-', "/"),
-                self.destination,
-                self.context.settings().node,
-                first.event_id,
-            ))
-        });
-        named.ok_or_else(|| {
+    /// The name of a run's object, without its extension. `None` if the run has no event: a batch loses those that its
+    /// reader may not get any more.
+    async fn name(&self, run: &dyn Run) -> Result<Option<String>, Failure> {
+        for index in 0..run.batches() {
+            let batch = run.batch(index).await?;
+            if let Some(first) = batch.deliveries().next() {
+                return self.name_of(first).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn name_of(&self, first: Delivery<'_>) -> Result<String, Failure> {
+        let at = event_time(first.envelope).map(|at| at.to_millis_text());
+        let at = at.as_ref().and_then(|at| at.split_once('T'));
+        let at = at.and_then(|(day, time)| Some((day.replace('-', "/"), time.get(..2)?)));
+        let Some((day, hour)) = at else {
             let text = "the first event has no timestamp";
-            Failure::new(FailureClass::Permanent, "time", text)
-        })
+            return Err(Failure::new(FailureClass::Permanent, "time", text));
+        };
+        Ok(format!(
+            "{}{day}/{hour}/{}-{}-{}",
+            self.prefix,
+            self.destination,
+            self.context.settings().node,
+            first.event_id,
+        ))
     }
 
     /// Uploads an object. Returns false if an object of that name exists.

@@ -178,8 +178,8 @@ impl Bench {
         }
     }
 
-    /// One source with every field, one destination of that type.
-    pub(super) fn publish_type(&self, ty: &TargetType, config: Value) {
+    /// One source with every field, one destination of that type. No reader may get events of the private kinds.
+    pub(super) fn publish_type(&self, ty: &TargetType, config: Value, private: &[&str]) {
         let context = self.delivery.targets();
         let entropy = SeededEntropy::new(1);
         let stored = (ty.check)(&config, context.settings(), &entropy)
@@ -193,6 +193,7 @@ impl Bench {
                 revision: 1,
                 target: (ty.open)(&stored, context, crate::fake::DESTINATION_IDS).unwrap(),
             }],
+            private_kinds: private.iter().map(|kind| (*kind).to_owned()).collect(),
             ..Table::default()
         });
     }

@@ -27,6 +27,10 @@ async fn bench(fake: &Fake) -> Bench {
 }
 
 fn publish(bench: &Bench) {
+    publish_without(bench, &[]);
+}
+
+fn publish_without(bench: &Bench, private: &[&str]) {
     let creds = json!({"aws_access_key_id": "a", "aws_secret_access_key": "s"});
     let config = json!({
         "auth": {"creds": creds},
@@ -34,7 +38,7 @@ fn publish(bench: &Bench) {
         "max_file_size": 1 << 20,
         "max_file_age": 60,
     });
-    bench.publish_type(&s3::TYPE, config);
+    bench.publish_type(&s3::TYPE, config, private);
 }
 
 async fn append(bench: &Bench, id: u32, filling: usize) {
@@ -93,6 +97,40 @@ async fn an_object_is_written_at_its_age_or_size_limit() {
     assert!(matches!(worker.step().await.unwrap(), Step::Idle(Some(_))));
     let health = bench.health("ed_1");
     assert_eq!((health.sent, health.batches), (5, 2));
+}
+
+/// Events that their reader may not get any more keep no others from the object, and are not sent.
+#[tokio::test]
+async fn withheld_events_keep_no_others_from_the_object() {
+    let fake = Fake::start().await;
+    let bench = bench(&fake).await;
+    let mut worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
+    publish_without(&bench, &["private"]);
+    for (kinds, sent, dropped) in [
+        (&["private", "public", "private"][..], 1, 2),
+        (&["private"], 1, 3),
+        (&["public"], 2, 3),
+    ] {
+        for kind in kinds {
+            let envelope = envelope(1, "2027-01-15T08:00:00.000Z");
+            let envelope = envelope.replace(r#""test""#, &format!(r#""{kind}""#));
+            let mut open = OpenBatch::default();
+            open.push(&"esb_1".into(), envelope.as_bytes());
+            let batch = NewBatch {
+                destination: "ed_1".to_owned(),
+                class: BatchClass::Audit,
+                count: open.len(),
+                body: open.finish(),
+            };
+            bench.queue.append(vec![batch], None).await.unwrap();
+        }
+        bench.clock.advance(Duration::from_secs(60));
+        while worker.step().await.unwrap() == Step::Moved {}
+        assert_eq!(bench.queue.backlog().await.unwrap(), []);
+        let health = bench.health("ed_1");
+        assert_eq!((health.sent, health.dropped), (sent, dropped), "{kinds:?}");
+        assert_eq!(objects(&fake).len(), usize::try_from(sent).unwrap());
+    }
 }
 
 #[tokio::test]

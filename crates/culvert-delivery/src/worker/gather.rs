@@ -68,7 +68,7 @@ impl Worker {
             leases: &run.leases,
             unreadable: AtomicUsize::new(usize::MAX),
             bytes: AtomicUsize::new(0),
-            withheld: AtomicU64::new(0),
+            withheld: run.leases.iter().map(|_| AtomicU64::new(0)).collect(),
         };
         let began = tokio::time::Instant::now();
         let put = tokio::time::timeout(PUT_DEADLINE, gathers.put(&leased)).await;
@@ -82,16 +82,19 @@ impl Worker {
         let now = plane.clock.now();
         match put {
             Ok(()) => {
-                self.circuit.succeeded(now);
-                self.recovered(destination, now);
+                let withheld = leased.withheld.iter();
+                let withheld = withheld.map(|events| events.load(Ordering::Relaxed)).sum();
+                let sent = events_of(&run.leases).saturating_sub(withheld);
+                if sent > 0 {
+                    self.circuit.succeeded(now);
+                    self.recovered(destination, now);
+                }
                 let n_settled = plane.log.settle(&run.leases, Settlement::Ack).await?;
                 self.count_lost(&run.leases, n_settled);
                 if n_settled > 0 {
-                    let (class, events) = (first.class, events_of(&run.leases));
-                    let withheld = leased.withheld.load(Ordering::Relaxed);
                     // Their bytes are counted when the backlog is read.
-                    self.drop_withheld(destination, class, withheld, 0);
-                    self.delivered(destination, class, events.saturating_sub(withheld), bytes);
+                    self.drop_withheld(destination, first.class, withheld, 0);
+                    self.delivered(destination, first.class, sent, bytes);
                 }
                 Ok(Step::Moved)
             }
@@ -207,8 +210,9 @@ struct Leased<'a> {
     unreadable: AtomicUsize,
     /// Bytes of the lines of each batch, known once it was read.
     bytes: AtomicUsize,
-    /// Events whose reader lost the right to them while they waited.
-    withheld: AtomicU64,
+    /// For each batch, the events whose reader lost the right to them while they waited. A response may come before the
+    /// last batches are read for the last time.
+    withheld: Vec<AtomicU64>,
 }
 
 impl Run for Leased<'_> {
@@ -220,7 +224,6 @@ impl Run for Leased<'_> {
         Box::pin(async move {
             if index == 0 {
                 self.bytes.store(0, Ordering::Relaxed);
-                self.withheld.store(0, Ordering::Relaxed);
             }
             let lost = |code: &str, text: &str| Failure::new(FailureClass::Retryable, code, text);
             let lease = self
@@ -238,15 +241,16 @@ impl Run for Leased<'_> {
                 let text = "cannot read a stored batch";
                 return Err(Failure::new(FailureClass::Permanent, "unreadable", text));
             };
-            let batch = match self.plane.table.load().withheld_of(&batch) {
-                None => batch,
-                Some(withheld) => {
-                    let rest = batch.part(|index| !withheld[index]);
-                    let events = u64::try_from(batch.len() - rest.len()).unwrap_or(0);
-                    self.withheld.fetch_add(events, Ordering::Relaxed);
-                    rest
-                }
+            let rest = match self.plane.table.load().withheld_of(&batch) {
+                None => None,
+                Some(withheld) => Some(batch.part(|index| !withheld[index])),
             };
+            let sent = rest.as_ref().map_or(batch.len(), Batch::len);
+            if let Some(withheld) = self.withheld.get(index) {
+                let events = u64::try_from(batch.len() - sent).unwrap_or(0);
+                withheld.store(events, Ordering::Relaxed);
+            }
+            let batch = rest.unwrap_or(batch);
             self.bytes.fetch_add(batch.lines().len(), Ordering::Relaxed);
             Ok(batch)
         })

@@ -86,7 +86,7 @@ impl Bind {
             child,
             folder,
         };
-        // It accepts connections before it has loaded its zones, and then answers SERVFAIL.
+        // Before it has loaded its zones, its responses are SERVFAIL.
         patiently("BIND has loaded its zones", async || {
             bind.log().contains("all zones loaded").then_some(())
         })

@@ -76,6 +76,28 @@ async fn an_object_has_the_lines_of_all_batches_and_the_name_of_the_first() {
     assert!(signed.contains("/us-east-1/s3/aws4_request"), "{signed}");
 }
 
+/// A batch whose events its reader may not get any more is empty.
+#[tokio::test]
+async fn batches_without_events_take_no_part_in_an_object() {
+    let fake = Fake::start().await;
+    let s3 = s3(&fake, json!({}));
+    let [one, two] = pair();
+    let events: [&[&str]; 4] = [&[], &[&one], &[], &[&two]];
+    let batches = |events: &[&[&str]]| {
+        let batches = events.iter().map(|one| batch(BatchClass::Audit, one));
+        Several(batches.collect())
+    };
+    for (run, named) in [(&events[..], "ev_1"), (&events[2..], "ev_2")] {
+        let put = s3.gathers().unwrap().put(&batches(run)).await;
+        assert_eq!(put, Ok(()));
+        let line = fake.seen().last().unwrap().line.clone();
+        assert!(line.contains(named), "{line}");
+    }
+    let before = fake.seen().len();
+    let put = s3.gathers().unwrap().put(&batches(&events[..1])).await;
+    assert_eq!((put, fake.seen().len()), (Ok(()), before));
+}
+
 #[tokio::test]
 async fn lines_are_uncompressed_if_configured() {
     let fake = Fake::start().await;
