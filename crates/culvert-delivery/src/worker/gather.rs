@@ -241,10 +241,8 @@ impl Run for Leased<'_> {
                 let text = "cannot read a stored batch";
                 return Err(Failure::new(FailureClass::Permanent, "unreadable", text));
             };
-            let rest = match self.plane.table.load().withheld_of(&batch) {
-                None => None,
-                Some(withheld) => Some(batch.part(|index| !withheld[index])),
-            };
+            let withheld = self.plane.table.load().withheld_of(&batch);
+            let rest = withheld.map(|withheld| batch.part(|index| !withheld[index]));
             let sent = rest.as_ref().map_or(batch.len(), Batch::len);
             if let Some(withheld) = self.withheld.get(index) {
                 let events = u64::try_from(batch.len() - sent).unwrap_or(0);
