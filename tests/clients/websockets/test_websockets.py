@@ -183,7 +183,7 @@ class WebSockets(unittest.IsolatedAsyncioTestCase):
             async with self.connect(scheme, "/break") as connection:
                 with self.assertRaises(websockets.exceptions.ConnectionClosedError) as closed:
                     await connection.recv()
-                self.assertIsNone(closed.exception.rcvd, "nobody may invent a close frame")
+                self.assertIsNone(closed.exception.rcvd, "the edge must not add a close frame")
             connection = await self.connect(scheme)
             await connection.close(3000, "client")
             self.assertEqual(connection.close_code, 3000)
